@@ -1,0 +1,80 @@
+"""What a device must do: hold tiles in its own memory, fill them from stores, multiply them.
+
+Arrays on a device are opaque to the runner, which only passes them back: NumPy arrays on the CPU
+and the simulated accelerator, torch tensors on a torch accelerator.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+
+DeviceArray = Any
+
+
+class Device(abc.ABC):
+    """A place that computes and has a memory of its own."""
+
+    name: str
+    """``"cpu"``, ``"cuda:0"``, ``"sim:0"`` …"""
+    host_memory: bool
+    """True when tiles lie in host RAM, so that RAM operands are used in place (the CPU)."""
+
+    @abc.abstractmethod
+    def total_bytes(self) -> int:
+        """Capacity of the memory this device works in, honouring cgroup limits on the host."""
+
+    @abc.abstractmethod
+    def available_bytes(self) -> int:
+        """Bytes that can be allocated now."""
+
+    @abc.abstractmethod
+    def allocate(self, nbytes: int) -> DeviceArray:
+        """Return an uninitialised one-dimensional byte buffer, 4096-aligned in host memory.
+
+        Raises DeviceMemoryError when the device cannot give it.
+        """
+
+    @abc.abstractmethod
+    def release(self, buffer: DeviceArray) -> None:
+        """Give a buffer from ``allocate`` back to the system."""
+
+    @abc.abstractmethod
+    def view(
+        self, buffer: DeviceArray, shape: tuple[int, ...], dtype: np.dtype[Any], order: tuple[int, ...]
+    ) -> DeviceArray:
+        """Return the start of ``buffer`` as a dense array.
+
+        ``order`` lists the axes from slowest to fastest in memory, so a tile of a transposed
+        operand keeps the order in which it lies on disk.
+        """
+
+    @abc.abstractmethod
+    def upload(self, host: np.ndarray[Any, Any], target: DeviceArray) -> None:
+        """Copy host data into a device array of the same shape, converting the dtype if it differs."""
+
+    @abc.abstractmethod
+    def download(self, source: DeviceArray, host: np.ndarray[Any, Any]) -> None:
+        """Copy a device array into host data of the same shape, converting the dtype if it differs."""
+
+    @abc.abstractmethod
+    def gemm(self, a: DeviceArray, b: DeviceArray, c: DeviceArray, *, accumulate: bool) -> None:
+        """``c = a @ b`` or ``c += a @ b`` for ``(…, m, k) @ (…, k, n) -> (…, m, n)``.
+
+        All three have the same dtype (f32 f64 c64 c128 or an integer, which wraps around); batch
+        axes broadcast as in NumPy. Any row or column order is taken as it lies, without a copy of
+        more than ``workspace_bytes``.
+        """
+
+    @abc.abstractmethod
+    def workspace_bytes(self) -> int:
+        """Host bytes the arithmetic library may take on top of the tiles (packing buffers)."""
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Wait until all work handed over is done; raise what it raised."""
+
+    def empty_cache(self) -> None:
+        """Return cached memory to the system where the device keeps any."""

@@ -1,0 +1,64 @@
+"""Byte sizes as people write them: ``"512MiB"`` parsed to an int and printed back."""
+
+from __future__ import annotations
+
+import re
+
+_POWERS = {"": 1, "b": 1}
+for _index, _prefix in enumerate("kmgtp", start=1):
+    _POWERS[_prefix] = _POWERS[f"{_prefix}ib"] = 1024**_index
+    _POWERS[f"{_prefix}b"] = 1000**_index
+
+_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_bytes(size: int | float | str) -> int:
+    """Return ``size`` as a whole number of bytes.
+
+    Strings take a decimal (``kB MB GB TB PB``) or binary (``KiB … PiB``, or the bare letters
+    ``K M G T P``) unit, in any case; a bare number is bytes.
+
+    Raises ValueError when the text is not a size, or is negative.
+
+    >>> parse_bytes("512MiB")
+    536870912
+    >>> parse_bytes("1.5 GB")
+    1500000000
+    >>> parse_bytes(4096)
+    4096
+    >>> parse_bytes("7 parsecs")
+    Traceback (most recent call last):
+    ...
+    ValueError: [units] '7 parsecs' is not a size: unknown unit 'parsecs'; write for example '512MiB' or '2GB'
+    """
+    if isinstance(size, (int, float)) and not isinstance(size, bool):
+        if size != size or size < 0 or size == float("inf"):
+            raise ValueError(f"[units] {size!r} is not a size: it must be finite and not negative")
+        return int(size)
+    match = _SIZE.fullmatch(str(size))
+    if match is None:
+        raise ValueError(f"[units] {size!r} is not a size; write for example '512MiB' or '2GB'")
+    number, unit = match.groups()
+    if unit.lower() not in _POWERS:
+        raise ValueError(
+            f"[units] {size!r} is not a size: unknown unit {unit!r}; write for example '512MiB' or '2GB'"
+        )
+    return int(float(number) * _POWERS[unit.lower()])
+
+
+def format_bytes(count: int | float) -> str:
+    """Return ``count`` bytes in the largest binary unit that leaves at least one.
+
+    >>> format_bytes(536870912)
+    '512.0 MiB'
+    >>> format_bytes(1023)
+    '1023 B'
+    """
+    value = float(count)
+    if abs(value) < 1024:
+        return f"{int(value)} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if abs(value) < 1024:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1024:.1f} PiB"
