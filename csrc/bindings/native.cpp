@@ -1,0 +1,17 @@
+// accelera._native: the table of contents. One line per file of this folder.
+#include <nanobind/nanobind.h>
+
+namespace nb = nanobind;
+
+#define ACCELERA_BINDINGS(X) X(igemm)
+
+#define DECLARE(name) void init_##name(nb::module_& module);
+ACCELERA_BINDINGS(DECLARE)
+#undef DECLARE
+
+NB_MODULE(_native, module) {
+    module.doc() = "Compiled kernels of Accelera.";
+#define INIT(name) init_##name(module);
+    ACCELERA_BINDINGS(INIT)
+#undef INIT
+}

@@ -1,0 +1,79 @@
+"""Matrix work in less memory than it needs: plan first, then run inside a hard budget.
+
+Everything below is loaded when it is first named; ``import accelera`` itself loads nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accelera.chunking import AdaptiveChunking as AdaptiveChunking
+    from accelera.chunking import ChunkingStrategy as ChunkingStrategy
+    from accelera.chunking import ChunkIterator as ChunkIterator
+    from accelera.chunking import RowChunking as RowChunking
+    from accelera.chunking import TileChunking as TileChunking
+    from accelera.engine import Matrix as Matrix
+    from accelera.engine import MatrixEngine as MatrixEngine
+    from accelera.engine import MemoryEfficientEngine as MemoryEfficientEngine
+    from accelera.errors import AcceleraError as AcceleraError
+    from accelera.errors import BackendMissingError as BackendMissingError
+    from accelera.errors import BudgetExceededError as BudgetExceededError
+    from accelera.errors import DeviceError as DeviceError
+    from accelera.errors import DeviceMemoryError as DeviceMemoryError
+    from accelera.errors import DTypeError as DTypeError
+    from accelera.errors import SettingError as SettingError
+    from accelera.errors import ShapeError as ShapeError
+    from accelera.errors import StoreChangedError as StoreChangedError
+    from accelera.errors import StoreError as StoreError
+    from accelera.errors import StoreFormatError as StoreFormatError
+    from accelera.errors import TraceFormatError as TraceFormatError
+    from accelera.errors import UnknownNameError as UnknownNameError
+    from accelera.memory import BufferPool as BufferPool
+    from accelera.memory import MemoryManager as MemoryManager
+    from accelera.plan import Plan as Plan
+    from accelera.stores import open_store as open_store
+    from accelera.units import format_bytes as format_bytes
+    from accelera.units import parse_bytes as parse_bytes
+
+__version__ = "0.1.0"
+
+_NAMES_BY_PACKAGE = {
+    "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine"),
+    "plan": ("Plan",),
+    "chunking": ("RowChunking", "TileChunking", "AdaptiveChunking", "ChunkingStrategy", "ChunkIterator"),
+    "memory": ("MemoryManager", "BufferPool"),
+    "stores": ("open_store",),
+    "units": ("parse_bytes", "format_bytes"),
+    "errors": (
+        "AcceleraError",
+        "ShapeError",
+        "DTypeError",
+        "BudgetExceededError",
+        "DeviceMemoryError",
+        "DeviceError",
+        "StoreError",
+        "StoreFormatError",
+        "StoreChangedError",
+        "TraceFormatError",
+        "UnknownNameError",
+        "BackendMissingError",
+        "SettingError",
+    ),
+}
+_PACKAGE_OF = {name: package for package, names in _NAMES_BY_PACKAGE.items() for name in names}
+
+__all__ = ["__version__", *_PACKAGE_OF]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PACKAGE_OF:
+        raise AttributeError(f"module 'accelera' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"accelera.{_PACKAGE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
