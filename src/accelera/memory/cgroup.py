@@ -54,7 +54,7 @@ def cgroup_levels(proc: str = "/proc") -> tuple[CgroupFiles, ...]:
 
 def _levels_of_mount(line: str, groups: list[str]) -> Iterator[CgroupFiles]:
     before, _, after = line.partition(" - ")
-    kind, _, options = (after.split(" ") + ["", "", ""])[:3]
+    kind, _, options = [*after.split(" "), "", "", ""][:3]
     if kind == "cgroup" and "memory" in options.split(","):
         names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
         key, controller = b"total_inactive_file", "memory"

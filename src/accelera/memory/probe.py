@@ -9,7 +9,6 @@ import os
 import sys
 from dataclasses import dataclass
 
-from accelera.errors import BackendMissingError
 from accelera.memory.cgroup import cgroup_memory
 
 
@@ -90,21 +89,14 @@ def _fields(path: str) -> dict[bytes, int]:
 
 
 def _host_memory_psutil() -> HostMemory:
-    memory = _psutil().virtual_memory()
-    return HostMemory(int(memory.total), int(memory.available), int(memory.total))
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return HostMemory(memory.total, memory.available, memory.total)
 
 
 def _process_memory_psutil() -> ProcessMemory:
-    info = _psutil().Process().memory_info()
-    peak_bytes = int(getattr(info, "peak_wset", info.rss))
-    return ProcessMemory(int(info.rss), 0, 0, int(info.rss), peak_bytes)
+    import psutil
 
-
-def _psutil():  # type: ignore[no-untyped-def]
-    try:
-        import psutil  # type: ignore[import-untyped,unused-ignore]
-    except ImportError as error:
-        raise BackendMissingError(
-            f"[memory] {sys.platform} has no /proc to read memory from; install psutil"
-        ) from error
-    return psutil
+    info = psutil.Process().memory_info()
+    return ProcessMemory(info.rss, 0, 0, info.rss, int(getattr(info, "peak_wset", info.rss)))

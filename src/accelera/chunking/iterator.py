@@ -1,0 +1,101 @@
+"""Walk through an array chunk by chunk, the next chunk loading while the present one is worked on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+
+from accelera.chunking.contract import Chunk, ChunkingStrategy
+from accelera.chunking.cover import Box, as_box
+from accelera.chunking.gauge import MemoryMover, available_fraction
+from accelera.settings import current
+
+PREFETCH_FRACTION = 0.3
+"""Free share of the memory below which nothing is loaded ahead."""
+
+
+@final
+class ChunkIterator:
+    """The chunks of an array, in order; may be iterated any number of times.
+
+    A thread loads one chunk ahead, never more, and ends with the loop, also when the loop is left
+    early. What it raises is raised in the loop. Chunks of an array in RAM are views, not copies.
+
+    Parameters
+    ----------
+    tensor
+        A NumPy array, memory map, torch tensor, Matrix, or anything with ``shape``, ``dtype`` and
+        ``read(region, out)``.
+    strategy
+        How to cut it.
+    chunk_size
+        Handed to the strategy.
+    memory_manager
+        Brings each chunk to its device; without one chunks stay where they are, files go to RAM.
+    prefetch
+        Whether to load ahead; ``ACCELERA_ENABLE_PREFETCH=false`` forbids it altogether.
+    """
+
+    def __init__(
+        self,
+        tensor: Any,
+        strategy: ChunkingStrategy,
+        chunk_size: int,
+        memory_manager: MemoryMover | None = None,
+        prefetch: bool = True,
+    ) -> None:
+        self.tensor = tensor.tensor() if callable(getattr(tensor, "tensor", None)) else tensor
+        self.strategy = strategy
+        self.chunk_size = chunk_size
+        self.memory_manager = memory_manager
+        self.prefetch = prefetch
+
+    def __iter__(self) -> Iterator[Any]:
+        chunks = iter(self.strategy.get_chunks(tuple(self.tensor.shape), self.chunk_size))
+        if self.prefetch and current().enable_prefetch:
+            return self._overlapped(chunks)
+        return map(self._load, chunks)
+
+    def _overlapped(self, chunks: Iterator[Chunk]) -> Iterator[Any]:
+        with ThreadPoolExecutor(1, thread_name_prefix="accelera-prefetch") as reader:
+            ahead = self._begin(chunks, reader)
+            while ahead is not None:
+                present = ahead()
+                ahead = self._begin(chunks, reader)
+                yield present
+                del present
+
+    def _begin(self, chunks: Iterator[Chunk], reader: ThreadPoolExecutor) -> Callable[[], Any] | None:
+        """Return what fetches the next chunk, already on its way where memory allows; None at the end."""
+        chunk = next(chunks, None)
+        if chunk is None:
+            return None
+        if self.memory_manager is not None and available_fraction(self.memory_manager) < PREFETCH_FRACTION:
+            return partial(self._load, chunk)
+        return partial(self._finish, chunk, reader.submit(self._load, chunk))
+
+    def _finish(self, chunk: Chunk, loading: Future[Any]) -> Any:
+        """Wait for a chunk loaded ahead; one that found no room is loaded now that there may be some."""
+        try:
+            return loading.result()
+        except MemoryError:
+            self.strategy.on_out_of_memory()
+            return self._load(chunk)
+
+    def _load(self, chunk: Chunk) -> Any:
+        piece = _piece(self.tensor, as_box(chunk, tuple(self.tensor.shape)))
+        return piece if self.memory_manager is None else self.memory_manager.move_to_gpu(piece)
+
+
+def _piece(tensor: Any, box: Box) -> Any:
+    """Return ``tensor[box]``: read from a store or a file into new memory, else a view."""
+    if callable(getattr(tensor, "read", None)):
+        out = np.empty([part.stop - part.start for part in box], tensor.dtype)
+        tensor.read(box, out)
+        return out
+    piece = tensor[box]
+    return np.array(piece) if isinstance(tensor, np.memmap) else piece

@@ -1,0 +1,234 @@
+"""Every ``ACCELERA_*`` environment variable: its default, how it is read, and what it means.
+
+Nothing is read at import. ``current()`` reads when asked, so a variable set later takes effect at the
+next call that looks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, get_args
+
+from accelera.errors import SettingError
+from accelera.units import parse_bytes
+
+DirectIO = Literal["auto", "always", "never"]
+Progress = Literal["auto", "always", "never"]
+LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+
+_TRUE = ("true", "1", "yes", "on")
+_FALSE = ("false", "0", "no", "off")
+
+
+def parse_share(text: str) -> int | float:
+    """Return an amount of memory: bytes as an int, or a share of the whole as a float in (0, 1].
+
+    Raises ValueError when the text is neither a size nor a share.
+
+    >>> parse_share("512MiB"), parse_share("50%"), parse_share("0.5"), parse_share("1048576")
+    (536870912, 0.5, 0.5, 1048576)
+    """
+    trimmed = text.strip()
+    if trimmed.endswith("%"):
+        return parse_fraction(trimmed)
+    if "." in trimmed and _is_number(trimmed) and float(trimmed) <= 1:
+        return parse_fraction(trimmed)
+    return parse_bytes(trimmed)
+
+
+def parse_fraction(text: str) -> float:
+    """Return a share in (0, 1] from ``"0.8"`` or ``"80%"``; raises ValueError outside it."""
+    trimmed = text.strip()
+    value = float(trimmed[:-1]) / 100 if trimmed.endswith("%") else float(trimmed)
+    if not 0 < value <= 1:
+        raise ValueError(f"{text!r} is not above 0 and at most 1")
+    return value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse_flag(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in _TRUE + _FALSE:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return word in _TRUE
+
+
+def _parse_count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(f"{value} is less than 1")
+    return value
+
+
+def _parse_name(text: str) -> str:
+    return text.strip()
+
+
+def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
+    """Return a parser that takes one of ``words`` in any case."""
+    by_lower = {word.lower(): word for word in words}
+
+    def parse(text: str) -> str:
+        return by_lower[text.strip().lower()]
+
+    return parse
+
+
+class Setting(NamedTuple):
+    """One variable: ``ACCELERA_`` and ``name`` in capitals."""
+
+    name: str
+    """Field of ``Settings`` that holds it."""
+    default: Any
+    """Value when the variable is unset or empty."""
+    parse: Callable[[str], Any]
+    """Text to value; raises ValueError or LookupError."""
+    allowed: str
+    """What may be written, for people."""
+    sentence: str
+    """What it does."""
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+        return f"ACCELERA_{self.name.upper()}"
+
+
+SETTINGS = (
+    Setting(
+        "memory_threshold",
+        0.8,
+        parse_fraction,
+        "a share above 0 and at most 1, such as 0.8 or 80%",
+        "Share of the compute device's memory that may be used when no budget is given.",
+    ),
+    Setting(
+        "budget",
+        None,
+        parse_share,
+        "a size such as 512MiB, or a share such as 50%",
+        "Most memory an operation may take; unset means the threshold decides.",
+    ),
+    Setting(
+        "min_chunk_size",
+        1,
+        _parse_count,
+        "a whole number from 1",
+        "Fewest rows in a chunk whose size is chosen automatically.",
+    ),
+    Setting(
+        "max_chunk_size",
+        None,
+        _parse_count,
+        "a whole number from 1",
+        "Most rows in a chunk whose size is chosen automatically; unset means no limit.",
+    ),
+    Setting(
+        "enable_prefetch",
+        True,
+        _parse_flag,
+        "true or false",
+        "Whether the next chunk is loaded while the present one is worked on.",
+    ),
+    Setting(
+        "device",
+        None,
+        _parse_name,
+        "a device name such as cpu or cuda:0",
+        "Device that computes; unset means the accelerator if there is one, else the CPU.",
+    ),
+    Setting(
+        "direct_io",
+        "auto",
+        _one_of(get_args(DirectIO)),
+        "auto, always or never",
+        "Whether files are read and written past the page cache.",
+    ),
+    Setting(
+        "io_threads",
+        2,
+        _parse_count,
+        "a whole number from 1",
+        "Threads that read, and threads that write, while the device computes.",
+    ),
+    Setting(
+        "progress",
+        "auto",
+        _one_of(get_args(Progress)),
+        "auto, always or never",
+        "Whether long operations draw a progress bar; auto means on a terminal only.",
+    ),
+    Setting(
+        "log_level",
+        None,
+        _one_of(get_args(LogLevel)),
+        "DEBUG, INFO, WARNING, ERROR or CRITICAL",
+        "Level of the accelera logger; set, it also gets a handler that writes to stderr.",
+    ),
+)
+"""Every setting, in the order of the documentation."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values in force; one field per entry of ``SETTINGS``."""
+
+    memory_threshold: float
+    budget: int | float | None
+    min_chunk_size: int
+    max_chunk_size: int | None
+    enable_prefetch: bool
+    device: str | None
+    direct_io: DirectIO
+    io_threads: int
+    progress: Progress
+    log_level: LogLevel | None
+
+
+_VARIABLES = tuple(setting.variable for setting in SETTINGS)
+
+
+def current() -> Settings:
+    """Return the settings as the environment has them now.
+
+    Raises SettingError naming the variable, its value and what is allowed.
+    """
+    return _read(tuple(map(os.environ.get, _VARIABLES)))
+
+
+@lru_cache(maxsize=8)
+def _read(texts: tuple[str | None, ...]) -> Settings:
+    values = {setting.name: _value(setting, text) for setting, text in zip(SETTINGS, texts, strict=True)}
+    settings = Settings(**values)
+    _check_chunk_sizes(settings)
+    return settings
+
+
+def _value(setting: Setting, text: str | None) -> Any:
+    if text is None or not text.strip():
+        return setting.default
+    try:
+        return setting.parse(text)
+    except (ValueError, LookupError) as error:
+        raise SettingError(
+            f"[settings] {setting.variable}={text!r} cannot be read; write {setting.allowed}"
+        ) from error
+
+
+def _check_chunk_sizes(settings: Settings) -> None:
+    low, high = settings.min_chunk_size, settings.max_chunk_size
+    if high is not None and high < low:
+        raise SettingError(
+            f"[settings] ACCELERA_MAX_CHUNK_SIZE={high} is below ACCELERA_MIN_CHUNK_SIZE={low}; "
+            "raise the one or lower the other"
+        )
