@@ -1,7 +1,14 @@
 #include "cuda/igemm.h"
 
+#include <stdexcept>
+
 namespace accelera::cuda {
 
 bool compiled() { return false; }
+
+void igemm(const MatrixView&, const MatrixView&, const MatrixView&, int, bool, void*) {
+    throw std::runtime_error(
+        "[igemm] this build has no CUDA kernels; reinstall with ACCELERA_CUDA=ON and nvcc on the PATH");
+}
 
 }  // namespace accelera::cuda

@@ -64,7 +64,7 @@ _NAMES_BY_PACKAGE = {
 }
 _PACKAGE_OF = {name: package for package, names in _NAMES_BY_PACKAGE.items() for name in names}
 
-__all__ = ["__version__", *_PACKAGE_OF]  # noqa: PLE0604
+__all__ = ["__version__", *_PACKAGE_OF]
 
 
 def __getattr__(name: str) -> Any:
