@@ -1,0 +1,105 @@
+"""The pool's books: who is resident, pinned and how large, without the bytes themselves.
+
+The buffer pool keeps its accounts here while a run is on, and the planner keeps the very same
+accounts on paper, so that predicted and real hits, misses, evictions and peak are one thing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accelera.errors import BudgetExceededError
+from accelera.policy import EvictionPolicy
+from accelera.units import format_bytes
+
+
+@dataclass
+class PoolStats:
+    """Counters of one ledger; bytes are buffer bytes in the pool's tier."""
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    miss_bytes: int = 0
+    evicted_bytes: int = 0
+    peak_bytes: int = 0
+
+
+class Ledger:
+    """Residency of buffers inside a hard capacity.
+
+    Accesses arrive in order; each admits its buffer, evicting unpinned ones by the policy until it
+    fits. Nothing is ever admitted beyond the capacity.
+    """
+
+    def __init__(self, capacity_bytes: int, policy: EvictionPolicy) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.resident_bytes = 0
+        self.stats = PoolStats()
+        self._policy = policy
+        self._size: dict[int, int] = {}
+        self._pins: dict[int, int] = {}
+        self._clock = 0
+
+    def __contains__(self, buffer: int) -> bool:
+        return buffer in self._size
+
+    def admit(self, buffer: int, nbytes: int) -> tuple[bool, list[int]]:
+        """Pin ``buffer``; return whether it was resident, and whom it displaced.
+
+        Raises BudgetExceededError when everything evictable together does not make room.
+        """
+        time, self._clock = self._clock, self._clock + 1
+        if buffer in self._size:
+            self.stats.hits += 1
+            self._policy.touch(buffer, time)
+            self._pins[buffer] = self._pins.get(buffer, 0) + 1
+            return True, []
+        displaced = self._make_room(nbytes)
+        self.stats.misses += 1
+        self.stats.miss_bytes += nbytes
+        self._size[buffer] = nbytes
+        self._pins[buffer] = 1
+        self._policy.insert(buffer, nbytes, time)
+        self.resident_bytes += nbytes
+        self.stats.peak_bytes = max(self.stats.peak_bytes, self.resident_bytes)
+        return False, displaced
+
+    def unpin(self, buffer: int) -> None:
+        """Drop one pin of ``buffer``; without pins it may be evicted."""
+        self._pins[buffer] -= 1
+        if not self._pins[buffer]:
+            del self._pins[buffer]
+
+    def free(self, buffer: int) -> None:
+        """Remove ``buffer``, pinned or not, without counting an eviction."""
+        self.resident_bytes -= self._size.pop(buffer)
+        self._pins.pop(buffer, None)
+        self._policy.remove(buffer)
+
+    def evictable(self, buffer: int) -> bool:
+        """Return whether ``buffer`` is held by nobody."""
+        return buffer not in self._pins
+
+    def _make_room(self, nbytes: int) -> list[int]:
+        displaced = []
+        while self.resident_bytes + nbytes > self.capacity_bytes:
+            buffer = self._policy.victim(self.evictable)
+            if buffer is None:
+                self._refuse(nbytes)
+            assert buffer is not None
+            self.stats.evictions += 1
+            self.stats.evicted_bytes += self._size[buffer]
+            self.free(buffer)
+            displaced.append(buffer)
+        return displaced
+
+    def _refuse(self, nbytes: int) -> None:
+        needed = self.resident_bytes + nbytes
+        raise BudgetExceededError(
+            f"[pool] a buffer of {format_bytes(nbytes)} does not fit: {format_bytes(self.resident_bytes)} of "
+            f"{format_bytes(self.capacity_bytes)} are pinned; unpin buffers or raise the capacity to "
+            f"{format_bytes(needed)}",
+            needed_bytes=needed,
+            budget_bytes=self.capacity_bytes,
+        )

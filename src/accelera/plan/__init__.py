@@ -1,0 +1,18 @@
+"""What will be done, on paper: operands, schedules, forecasts and the least bytes possible."""
+
+from accelera.plan.bounds import matmul_lower_bound_words
+from accelera.plan.cost import CostModel
+from accelera.plan.explain import explain
+from accelera.plan.forecast import forecast
+from accelera.plan.matmul import plan_matmul
+from accelera.plan.matmul_steps import MatmulProblem
+from accelera.plan.operand import Block, BlockTable, Operand
+from accelera.plan.partition import Partition, split
+from accelera.plan.plan import Alternative, Forecast, Plan, Step
+from accelera.plan.walk import Books, access_sequence, walk
+
+__all__ = [
+    "Alternative", "Block", "BlockTable", "Books", "CostModel", "Forecast", "MatmulProblem", "Operand",
+    "Partition", "Plan", "Step", "access_sequence", "explain", "forecast", "matmul_lower_bound_words",
+    "plan_matmul", "split", "walk",
+]

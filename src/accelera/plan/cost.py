@@ -1,0 +1,48 @@
+"""How long moves and arithmetic take: the cost model's few numbers and their sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Rates of one machine; defaults are those of a small two-core server with an SSD."""
+
+    flops_per_s: float = 1.5e11
+    """Peak rate of the device's matrix product, in f32 flop/s."""
+    read_bytes_per_s: float = 1.3e9
+    """Sequential read bandwidth of the slow tier."""
+    write_bytes_per_s: float = 1.2e9
+    """Sequential write bandwidth of the slow tier."""
+    half_run_bytes: float = 48 * 1024
+    """Piece length at which strided reads reach half the sequential bandwidth."""
+    host_bytes_per_s: float = 6e9
+    """Copy bandwidth between RAM and the device's memory."""
+    step_s: float = 1e-4
+    """Fixed cost of one step: threads meeting, a call into the arithmetic library."""
+
+    def read_s(self, nbytes: int, run_bytes: int, tier: str) -> float:
+        """Return the seconds to read ``nbytes`` in pieces of ``run_bytes``."""
+        if not nbytes:
+            return 0.0
+        if tier != "disk":
+            return nbytes / self.host_bytes_per_s
+        return nbytes / self.read_bytes_per_s * (1 + self.half_run_bytes / run_bytes)
+
+    def write_s(self, nbytes: int, run_bytes: int, tier: str) -> float:
+        """Return the seconds to write ``nbytes`` in pieces of ``run_bytes``."""
+        if not nbytes:
+            return 0.0
+        if tier != "disk":
+            return nbytes / self.host_bytes_per_s
+        return nbytes / self.write_bytes_per_s * (1 + self.half_run_bytes / run_bytes)
+
+    def gemm_s(self, m: int, k: int, n: int, flops_scale: float = 1.0) -> float:
+        """Return the seconds of an ``m x k @ k x n`` product.
+
+        Thin shapes pay for packing and for passing over C: measured for OpenBLAS, the loss is
+        close to ``10/k + 32/m + 32/n``.
+        """
+        loss = 1 + 10 / max(k, 1) + 32 / max(m, 1) + 32 / max(n, 1)
+        return 2.0 * m * k * n * flops_scale * loss / self.flops_per_s + self.step_s

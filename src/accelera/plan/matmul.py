@@ -1,0 +1,196 @@
+"""The matmul planner: enumerate schedules on an integer grid, forecast the best, keep one.
+
+No formula is trusted with the choice. Closed forms rank the enumeration; the front runners are
+walked on paper (the exact pool, the exact policy, a timeline), and of those near the fastest the
+one that moves the fewest bytes is the plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from accelera.errors import BudgetExceededError
+from accelera.plan.bounds import matmul_lower_bound_words
+from accelera.plan.cost import CostModel
+from accelera.plan.forecast import forecast
+from accelera.plan.matmul_search import Candidates, enumerate_choices
+from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, StepMaker
+from accelera.plan.partition import Span
+from accelera.plan.plan import Alternative, Forecast, Plan
+from accelera.units import format_bytes
+
+_WALKED = 8
+_WALKED_STEPS = 6_000
+_BYTES_WEIGHT = 0.25
+_NEAR = 1.03
+
+
+@dataclass(frozen=True)
+class _Walked:
+    """A choice with its steps and what they will do."""
+
+    choice: MatmulChoice
+    maker: StepMaker
+    forecast: Forecast
+
+
+def plan_matmul(
+    problem: MatmulProblem,
+    *,
+    capacity_bytes: int,
+    cost: CostModel,
+    budget_bytes: int | None = None,
+    reserved: Mapping[str, int] | None = None,
+    tier: str = "ram",
+    tiles: Iterable[tuple[Span, Span]] | None = None,
+    spec: Mapping[str, Any] | None = None,
+    host_staging_bytes: int = 0,
+) -> Plan:
+    """Return the plan that computes ``problem`` with blocks of at most ``capacity_bytes``.
+
+    ``tiles`` fixes the (row, column) spans of the result's tiles; ``spec`` repeats the choices of
+    an earlier plan. Raises BudgetExceededError, naming the smallest budget that would do, when
+    nothing fits.
+    """
+    kept = dict(reserved or {})
+    if spec is not None:
+        walked = [_walk(problem, MatmulChoice.from_spec(dict(spec)), capacity_bytes, cost)]
+    else:
+        found = enumerate_choices(problem, capacity_bytes, cost, None if tiles is None else tuple(tiles))
+        if not (found.need_bytes <= capacity_bytes).any():
+            _refuse(problem, int(found.need_bytes.min()), capacity_bytes, sum(kept.values()), budget_bytes)
+        walked = [_walk(problem, choice, capacity_bytes, cost) for choice in _front_runners(found, capacity_bytes)]
+    best = _pick(walked)
+    bound, compulsory = least_bytes(problem, capacity_bytes)
+    return Plan(
+        operation="matmul",
+        operands=problem.operands,
+        schedule=_name(problem, best),
+        shape_note=_note(problem, best.choice),
+        budget_bytes=budget_bytes,
+        capacity_bytes=capacity_bytes,
+        reserved=kept,
+        tier=tier,
+        window=best.choice.window,
+        forecast=best.forecast,
+        lower_bound_bytes=bound,
+        compulsory_bytes=compulsory,
+        make_steps=best.maker,
+        spec=best.choice.spec(),
+        alternatives=_losers(problem, walked, best),
+        host_staging_bytes=host_staging_bytes,
+    )
+
+
+def least_bytes(problem: MatmulProblem, capacity_bytes: int) -> tuple[int, int]:
+    """Return (lower bound, compulsory traffic) in bytes; operands used in place cost nothing."""
+    compulsory = sum(0 if o.in_place else o.nbytes for o in problem.operands)
+    batches = math.prod(problem.batch)
+    broadcast = any(math.prod(o.shape[:-2]) < batches for o in (problem.a, problem.b))
+    if broadcast or any(operand.in_place for operand in problem.operands):
+        return compulsory, compulsory
+    words = capacity_bytes // problem.c.held_dtype.itemsize
+    bound = batches * matmul_lower_bound_words(problem.m, problem.k, problem.n, words)
+    return max(int(bound * problem.c.dtype.itemsize), compulsory), compulsory
+
+
+def _front_runners(found: Candidates, capacity_bytes: int) -> list[MatmulChoice]:
+    """Return the choices to walk: the best of each partition by closed form, and a full-depth one."""
+    rows = np.flatnonzero(found.need_bytes <= capacity_bytes)
+    ranked = rows[np.argsort(_score(found.seconds[rows], found.moved_bytes[rows]), kind="stable")]
+    deep = ranked[found.sub[ranked] == found.sub.max()][:1]
+    firsts: dict[int, int] = {}
+    for row in ranked[:4000]:
+        firsts.setdefault(int(found.shape[row]), int(row))
+    chosen, steps = [], 0.0
+    for row in (*list(firsts.values())[:_WALKED], *deep):
+        steps += found.steps[row]
+        if not chosen or steps < _WALKED_STEPS:
+            chosen.append(found.choice(int(row)))
+    return list(dict.fromkeys(chosen))
+
+
+def _score(seconds: Any, moved_bytes: Any) -> Any:
+    """Return what a choice is judged by: its time, and a little for every byte it moves.
+
+    Twice the bytes weigh like a fifth more time: moves compete with the arithmetic for the memory
+    bus, and with everybody else for the disk, in ways no timeline on paper shows.
+    """
+    return seconds * np.maximum(moved_bytes, 1.0) ** _BYTES_WEIGHT
+
+
+def _walk(problem: MatmulProblem, choice: MatmulChoice, capacity_bytes: int, cost: CostModel) -> _Walked:
+    maker = StepMaker(problem, choice, cost)
+    found = forecast(list(maker()), problem.operands, capacity_bytes, choice.window, cost)
+    return _Walked(choice, maker, found)
+
+
+def _pick(walked: list[_Walked]) -> _Walked:
+    return min(walked, key=lambda each: float(_score(each.forecast.seconds, each.forecast.moved_bytes)))
+
+
+def _name(problem: MatmulProblem, walked: _Walked) -> str:
+    choice = walked.choice
+    bands = choice.partition.bands
+    single = len(choice.tiles) == 1 if choice.tiles is not None else bands == ((1, 1),)
+    if single:
+        return "single-pass" if choice.sub >= problem.k else "single-tile"
+    for operand in (problem.a, problem.b):
+        once = walked.forecast.bytes_read[operand.name] == operand.nbytes
+        if once and choice.sub >= problem.k and not operand.in_place:
+            return f"{operand.name}-panel-stationary"
+    return "C-stationary"
+
+
+def _note(problem: MatmulProblem, choice: MatmulChoice) -> str:
+    left, right = ("B", "A") if choice.swap else ("A", "B")
+    strip = "columns" if choice.swap else "rows"
+    return (
+        f"C in {_grid(choice)}, strips of {choice.strip} {strip}; {left} blocks {choice.slab} deep, "
+        f"{right} blocks {choice.sub} deep of k = {problem.k}"
+    )
+
+
+def _grid(choice: MatmulChoice) -> str:
+    if choice.tiles is not None:
+        return f"{len(choice.tiles)} tiles as given"
+    bands = " and ".join(f"{count} x {parts}" for count, parts in choice.partition.bands)
+    return f"{bands} tiles ({'row' if choice.partition.by_rows != choice.swap else 'column'} bands x parts)"
+
+
+def _losers(problem: MatmulProblem, walked: list[_Walked], best: _Walked) -> tuple[Alternative, ...]:
+    """Return the losers with the reason each lost, best first, one per partition."""
+    losers: dict[str, Alternative] = {}
+    for each in sorted(walked, key=lambda each: each.forecast.seconds):
+        if each.choice != best.choice:
+            label = f"{_name(problem, each)}, {_note(problem, each.choice)}"
+            reason = _reason(each.forecast, best.forecast)
+            other = Alternative(label, each.forecast.moved_bytes, each.forecast.seconds, reason)
+            losers.setdefault(_grid(each.choice), other)
+    return tuple(losers.values())[:4]
+
+
+def _reason(other: Forecast, found: Forecast) -> str:
+    if other.seconds > found.seconds * _NEAR:
+        return f"{other.seconds / found.seconds:.2f} x the time"
+    if other.moved_bytes > found.moved_bytes:
+        return f"no faster, and moves {format_bytes(other.moved_bytes - found.moved_bytes)} more"
+    return "moves as much and is no faster"
+
+
+def _refuse(problem: MatmulProblem, need: int, capacity_bytes: int, reserved: int, budget: int | None) -> None:
+    needed = need + reserved
+    asked = capacity_bytes + reserved if budget is None else budget
+    shapes = f"{list(problem.a.shape)} @ {list(problem.b.shape)} in {problem.c.held_dtype}"
+    raise BudgetExceededError(
+        f"[matmul] {shapes} does not fit a budget of {format_bytes(asked)} ({asked} bytes): even its smallest tiles "
+        f"need {format_bytes(needed)} ({needed} bytes), of which {format_bytes(reserved)} is reserved for buffers "
+        f"that are no tiles; give a budget of at least {needed} bytes",
+        needed_bytes=needed,
+        budget_bytes=asked,
+    )

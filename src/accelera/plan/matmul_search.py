@@ -1,0 +1,267 @@
+"""All the ways to run one matmul, enumerated as arrays and ranked by closed form.
+
+Every row of the table is one choice of the loop nest in ``matmul_steps``: a partition of the
+result, a strip height, the depths of left and right blocks. For each the table gives the room it
+needs, the bytes it moves and a rough time, all by NumPy arithmetic over the columns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.plan.cost import CostModel
+from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, grain
+from accelera.plan.operand import Operand
+from accelera.plan.partition import Partition, Span, grids
+
+Column = NDArray[Any]
+
+WINDOW = 3
+FLOOR = 256
+_SHARES = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)
+_DEPTHS = (8192, 4096, 2048, 1024, 768, 512, 384, 256, 128, 64)
+_STRIP_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+_SLAB_TIMES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Choices and their figures, one per row."""
+
+    choices: list[MatmulChoice]
+    """The partition and the roles, inner numbers to be filled in by ``choice``."""
+    shape: Column
+    """Index into ``choices``."""
+    strip: Column
+    slab: Column
+    sub: Column
+    need_bytes: Column
+    """Room in which every step fits together with those under way."""
+    moved_bytes: Column
+    seconds: Column
+    steps: Column
+    """Number of steps, about."""
+
+    def choice(self, row: int) -> MatmulChoice:
+        """Return the choice of one row."""
+        base = self.choices[int(self.shape[row])]
+        return MatmulChoice(
+            base.partition,
+            int(self.strip[row]),
+            int(self.slab[row]),
+            int(self.sub[row]),
+            base.window,
+            base.swap,
+            base.group,
+            base.tiles,
+        )
+
+
+def enumerate_choices(
+    problem: MatmulProblem, capacity_bytes: int, cost: CostModel, tiles: tuple[tuple[Span, Span], ...] | None
+) -> Candidates:
+    """Return every choice considered for ``problem`` in a pool of ``capacity_bytes``."""
+    group = _group(problem, capacity_bytes)
+    halves = []
+    for swap in (False, True):
+        partitions = [_GIVEN] if tiles is not None else _partitions(problem, capacity_bytes, swap)
+        shapes = [MatmulChoice(each, 1, 1, 1, WINDOW, swap, group, tiles) for each in partitions]
+        halves.append(_table(problem, shapes, capacity_bytes, cost))
+    return _joined(*halves)
+
+
+_GIVEN = Partition(((1, 1),), True)
+
+
+def _group(problem: MatmulProblem, capacity_bytes: int) -> int:
+    """Return how many matrices of the last batch axis one block takes together."""
+    if not problem.batch:
+        return 1
+    one = sum(o.held_bytes((*[1] * (len(o.shape) - 2), *o.shape[-2:])) for o in problem.operands)
+    return max(1, min(problem.batch[-1], capacity_bytes // max(6 * one, 1)))
+
+
+def _partitions(problem: MatmulProblem, capacity_bytes: int, swap: bool) -> list[Partition]:
+    rows, cols = (problem.n, problem.m) if swap else (problem.m, problem.n)
+    item = problem.c.held_dtype.itemsize
+    wanted = {Partition(((math.ceil(rows / FLOOR), math.ceil(cols / FLOOR)),), True): None}
+    for share in _SHARES:
+        wanted |= dict.fromkeys(grids(rows, cols, share * capacity_bytes / item))
+    return list(wanted)
+
+
+@dataclass(frozen=True)
+class _Tiling:
+    """What the closed forms need to know of one tiling, along r and c."""
+
+    tall: int
+    wide: int
+    count: int
+    sum_r: int
+    sum_c: int
+    by_rows: bool
+
+
+def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _Tiling:
+    r, c = (problem.n, problem.m) if choice.swap else (problem.m, problem.n)
+    if choice.tiles is not None:
+        rows = [stop - start for (start, stop), _ in choice.tiles]
+        cols = [stop - start for _, (start, stop) in choice.tiles]
+        tall, wide = (cols, rows) if choice.swap else (rows, cols)
+        return _Tiling(max(tall, default=1), max(wide, default=1), len(rows), sum(tall), sum(wide), True)
+    item = problem.c.dtype.itemsize
+    by_rows = choice.partition.by_rows
+    outer, inner = (r, c) if by_rows else (c, r)
+    bands = choice.partition.outer_spans(outer, grain(outer, item))
+    count = sum(parts for _, parts in bands)
+    sum_outer = sum((stop - start) * parts for (start, stop), parts in bands)
+    sum_inner = len(bands) * inner
+    largest_outer = max(stop - start for (start, stop), _ in bands)
+    align = grain(inner, item)
+    units = math.ceil(inner / align)
+    largest_inner = max(min(inner, math.ceil(units / min(parts, units)) * align) for _, parts in bands)
+    if by_rows:
+        return _Tiling(largest_outer, largest_inner, count, sum_outer, sum_inner, True)
+    return _Tiling(largest_inner, largest_outer, count, sum_inner, sum_outer, False)
+
+
+def _table(
+    problem: MatmulProblem, shapes: list[MatmulChoice], capacity_bytes: int, cost: CostModel
+) -> Candidates:
+    tilings = [_tiling(problem, choice) for choice in shapes]
+    k = problem.k
+    subs = sorted({k, *[depth for depth in _DEPTHS if depth < k]})
+    depths = sorted({(sub, min(sub * times, k)) for sub in subs for times in _SLAB_TIMES} | {(s, k) for s in subs})
+    grid = np.array([(s, p, *d) for s in range(len(shapes)) for p in _STRIP_PARTS for d in depths], dtype=np.int64)
+    shape, parts, sub, slab = grid.T
+    tall = np.array([each.tall for each in tilings])[shape]
+    strip = np.maximum(-(-tall // parts), np.minimum(FLOOR, tall))
+    figures = _Figures(problem, shapes[0], capacity_bytes, cost, tilings, shape, strip, slab, sub)
+    need, moved, seconds = figures.need(), figures.moved(), figures.seconds()
+    return Candidates(shapes, shape, strip, slab, sub, need, moved, seconds, figures.steps())
+
+
+class _Figures:
+    """The closed forms, over columns."""
+
+    def __init__(
+        self,
+        problem: MatmulProblem,
+        sample: MatmulChoice,
+        capacity_bytes: int,
+        cost: CostModel,
+        tilings: list[_Tiling],
+        shape: Column,
+        strip: Column,
+        slab: Column,
+        sub: Column,
+    ) -> None:
+        a, b, c = problem.operands
+        self.left, self.right, self.out = (b, a, c) if sample.swap else (a, b, c)
+        self.problem, self.sample, self.capacity, self.cost = problem, sample, capacity_bytes, cost
+        self.strip, self.slab, self.sub = strip, slab, sub
+        self.tall, self.wide, self.count, self.sum_r, self.sum_c, self.by_rows = (
+            np.array([getattr(each, name) for each in tilings])[shape]
+            for name in ("tall", "wide", "count", "sum_r", "sum_c", "by_rows")
+        )
+        self.batches = math.prod(problem.batch)
+
+    def _held(self, operand: Operand, rows: Column, cols: Column) -> Column:
+        """Bytes in the pool of a block, its batch extent included."""
+        batched = len(operand.shape) > 2 and operand.shape[-3] > 1
+        each = 0 if operand.in_place else operand.held_dtype.itemsize * (self.sample.group if batched else 1)
+        return rows * cols * each
+
+    def _stored(self, operand: Operand) -> int:
+        return 0 if operand.in_place else operand.dtype.itemsize
+
+    def _basic(self) -> Column:
+        """Room for the blocks of the steps under way, without what is kept for later steps."""
+        strips = -(-self.tall // self.strip)
+        lefts = np.minimum(WINDOW, strips + 1)
+        rights = np.minimum(WINDOW, -(-(WINDOW - 1) // strips) + 1)
+        several = (self.count > 1) | (self.batches > self.sample.group)
+        spare = np.where(several, np.minimum(WINDOW - 1, strips), 0)
+        return (
+            self._held(self.left, lefts * self.strip, self.slab)
+            + self._held(self.right, rights * self.sub, self.wide)
+            + self._held(self.out, self.tall + spare * self.strip, self.wide)
+        )
+
+    def need(self) -> Column:
+        """Room in which no block is read twice within a tile."""
+        kept = np.where(self.sub < self.slab, self.tall, 0)
+        return self._basic() + self._held(self.left, kept, self.slab)
+
+    def moved(self) -> Column:
+        """Bytes moved: what the tiles read, less what the pool still holds at the turns."""
+        k, left, right = self.problem.k, self._stored(self.left), self._stored(self.right)
+        spare = np.maximum(self.capacity - self._basic(), 0)
+        panel_left = self._held(self.left, self.tall, np.full_like(self.tall, k))
+        panel_right = self._held(self.right, np.full_like(self.wide, k), self.wide)
+        panel = np.where(self.by_rows, panel_left, panel_right)
+        share = np.minimum(1.0, spare / np.maximum(panel, 1))
+        shared = np.where(self.by_rows, self.tall * left, self.wide * right) * k
+        self.read_left = k * left * self.sum_r - np.where(self.by_rows, share * (self.count - 1) * shared, 0)
+        self.read_right = k * right * self.sum_c - np.where(self.by_rows, 0, share * (self.count - 1) * shared)
+        m, n = self.problem.m, self.problem.n
+        rows, cols = (n, m) if self.sample.swap else (m, n)
+        self.read_left = np.maximum(self.read_left, k * left * rows) * self.batches
+        self.read_right = np.maximum(self.read_right, k * right * cols) * self.batches
+        self.written = m * n * self._stored(self.out) * self.batches
+        return self.read_left + self.read_right + self.written
+
+    def seconds(self) -> Column:
+        """Rough time: the slowest of arithmetic, reads and writes, and what cannot overlap."""
+        self.moved()
+        cost, problem = self.cost, self.problem
+        loss = 1 + 10 / self.sub + 32 / self.strip + 32 / self.wide
+        flops = 2.0 * problem.m * problem.n * problem.k * problem.flops_scale * self.batches
+        strips, subs = self.tall / self.strip, problem.k / self.sub
+        compute = flops * loss / cost.flops_per_s + self.steps() * cost.step_s
+        reads = self._read_s(self.left, self.read_left, self.strip, self.slab)
+        reads = reads + self._read_s(self.right, self.read_right, self.sub, self.wide)
+        writes = self._write_s(self.written)
+        filling = 2 * reads / np.maximum(subs * self.count, 1)
+        draining = writes / np.maximum(self.count * strips, 1)
+        return np.maximum(np.maximum(compute, reads), writes) + np.minimum(filling, reads) + draining
+
+    def steps(self) -> Column:
+        """Number of products, about."""
+        strips, subs = self.tall / self.strip, self.problem.k / self.sub
+        return self.count * strips * subs * (self.batches / self.sample.group)
+
+    def _read_s(self, operand: Operand, nbytes: Column, rows: Column, cols: Column) -> Column:
+        if operand.in_place:
+            return np.zeros(len(nbytes))
+        if operand.tier != "disk":
+            return nbytes / self.cost.host_bytes_per_s
+        run = _run_bytes(operand, *((cols, rows) if self.sample.swap else (rows, cols)))
+        return nbytes / self.cost.read_bytes_per_s * (1 + self.cost.half_run_bytes / run)
+
+    def _write_s(self, nbytes: int) -> Column:
+        if self.out.tier != "disk":
+            return np.full(len(self.strip), nbytes / self.cost.host_bytes_per_s)
+        run = _run_bytes(self.out, *((self.wide, self.strip) if self.sample.swap else (self.strip, self.wide)))
+        return nbytes / self.cost.write_bytes_per_s * (1 + self.cost.half_run_bytes / run)
+
+
+def _run_bytes(operand: Operand, rows: Column, cols: Column) -> Column:
+    """Length of the contiguous pieces of ``rows x cols`` blocks, over columns."""
+    lead = [1] * (len(operand.shape) - 2)
+    pairs = {pair: operand.run_bytes((*lead, *pair)) for pair in set(zip(rows.tolist(), cols.tolist(), strict=True))}
+    return np.array([pairs[pair] for pair in zip(rows.tolist(), cols.tolist(), strict=True)], dtype=float)
+
+
+def _joined(first: Candidates, second: Candidates) -> Candidates:
+    columns = [
+        np.concatenate([getattr(first, name), getattr(second, name)])
+        for name in ("strip", "slab", "sub", "need_bytes", "moved_bytes", "seconds", "steps")
+    ]
+    shape = np.concatenate([first.shape, second.shape + len(first.choices)])
+    return Candidates([*first.choices, *second.choices], shape, *columns)

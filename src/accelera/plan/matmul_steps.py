@@ -1,0 +1,217 @@
+"""From the choices of a matmul schedule to its steps.
+
+Every schedule is the same loop nest with other numbers. The result is cut into tiles; over a tile
+run the slabs of k, in each slab the sub-slabs, and innermost the strips of the tile:
+
+    for tile (r, c):  for slab of k:  for sub-slab:  for strip of r:
+        out[strip, c] += left[strip, slab][:, sub-slab] @ right[sub-slab, c]
+
+``left`` is A and ``right`` is B, or the other way round when ``swap`` is set, r then counting the
+columns of the result. A strip is one block, so that it is written as soon as it is complete. A
+left block spans a whole slab and serves all its sub-slabs, so a row-major A is read in long
+pieces while B's blocks stay small. Tiles and slabs alternate direction, so whatever the pool
+still holds at a turn is used again.
+
+One slab over the full depth with small tiles is the panel-stationary schedule; large tiles with
+shallow slabs are the C-stationary one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from accelera.plan.cost import CostModel
+from accelera.plan.operand import BlockTable, Operand
+from accelera.plan.partition import Partition, Span, split
+from accelera.plan.plan import Step
+
+A, B, C = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class MatmulProblem:
+    """``C = A @ B`` with batch axes in front; A, B and C have the same number of axes."""
+
+    a: Operand
+    b: Operand
+    c: Operand
+
+    @property
+    def operands(self) -> tuple[Operand, Operand, Operand]:
+        """A, B and C."""
+        return self.a, self.b, self.c
+
+    @property
+    def m(self) -> int:
+        """Rows of A and C."""
+        return self.a.shape[-2]
+
+    @property
+    def k(self) -> int:
+        """Columns of A, rows of B."""
+        return self.a.shape[-1]
+
+    @property
+    def n(self) -> int:
+        """Columns of B and C."""
+        return self.b.shape[-1]
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Batch shape of the result."""
+        return self.c.shape[:-2]
+
+    @property
+    def flops_scale(self) -> float:
+        """Cost of one multiply-add relative to f32."""
+        kind, size = self.c.held_dtype.kind, self.c.held_dtype.itemsize
+        if kind == "c":
+            return size / 2.0
+        return {"f": size / 4.0}.get(kind, 8.0)
+
+
+@dataclass(frozen=True)
+class MatmulChoice:
+    """The numbers that make a schedule out of the loop nest."""
+
+    partition: Partition
+    strip: int
+    """Rows of a strip (columns, when swapped)."""
+    slab: int
+    """Depth of a left block."""
+    sub: int
+    """Depth of a right block and of one product."""
+    window: int = 3
+    """Steps under way at once."""
+    swap: bool = False
+    group: int = 1
+    """Matrices of the last batch axis that form one block."""
+    tiles: tuple[tuple[Span, Span], ...] | None = None
+    """(row span, column span) of each tile, when the caller cuts the result himself."""
+
+    def spec(self) -> dict[str, Any]:
+        """Return the choices as JSON-able values."""
+        return {
+            "bands": [list(band) for band in self.partition.bands],
+            "by_rows": self.partition.by_rows,
+            "shares": list(self.partition.shares),
+            "strip": self.strip,
+            "slab": self.slab,
+            "sub": self.sub,
+            "window": self.window,
+            "swap": self.swap,
+            "group": self.group,
+            "tiles": None if self.tiles is None else [[list(r), list(c)] for r, c in self.tiles],
+        }
+
+    @classmethod
+    def from_spec(cls, spec: dict[str, Any]) -> MatmulChoice:
+        """Rebuild the choices that ``spec`` returned."""
+        bands = tuple((count, parts) for count, parts in spec["bands"])
+        tiles = spec["tiles"]
+        return cls(
+            Partition(bands, spec["by_rows"], tuple(spec["shares"])),
+            spec["strip"],
+            spec["slab"],
+            spec["sub"],
+            spec["window"],
+            spec["swap"],
+            spec["group"],
+            None if tiles is None else tuple(((r[0], r[1]), (c[0], c[1])) for r, c in tiles),
+        )
+
+
+def grain(size: int, itemsize: int) -> int:
+    """Return the alignment of cuts along an axis: whole disk pages on long axes."""
+    page = max(4096 // itemsize, 1)
+    if size >= 8 * page:
+        return page
+    return 64 if size >= 1024 else 1
+
+
+class StepMaker:
+    """Generates the steps of one matmul with one choice."""
+
+    def __init__(self, problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> None:
+        self._problem = problem
+        self._choice = choice
+        self._cost = cost
+        self._table = BlockTable(problem.operands)
+
+    def __call__(self) -> Iterator[Step]:
+        """Yield the steps, first to last."""
+        for batch in self._batches():
+            for index, (rows, cols) in enumerate(self._tiles()):
+                yield from self._tile_steps(batch, rows, cols, backwards=index % 2 == 1)
+
+    def _batches(self) -> Iterator[tuple[Span, ...]]:
+        batch = self._problem.batch
+        if not batch:
+            yield ()
+            return
+        groups = split(batch[-1], math.ceil(batch[-1] / self._choice.group))
+        for outer in product(*[range(size) for size in batch[:-1]]):
+            for group in groups:
+                yield (*[(index, index + 1) for index in outer], group)
+
+    def _tiles(self) -> Iterator[tuple[Span, Span]]:
+        """Yield spans along (r, c): rows and columns of the result, exchanged when swapped."""
+        swap = self._choice.swap
+        if self._choice.tiles is not None:
+            yield from ((cols, rows) if swap else (rows, cols) for rows, cols in self._choice.tiles)
+            return
+        m, n = self._problem.m, self._problem.n
+        r, c = (n, m) if swap else (m, n)
+        yield from self._choice.partition.tiles(r, c, self._aligned(r), self._aligned(c))
+
+    def _aligned(self, size: int) -> int:
+        return grain(size, self._problem.c.dtype.itemsize)
+
+    def _tile_steps(self, batch: tuple[Span, ...], rows: Span, cols: Span, *, backwards: bool) -> Iterator[Step]:
+        strips = _cut(rows, self._choice.strip, self._aligned(rows[1] - rows[0]))
+        depth = list(self._depth(backwards))
+        for index, (slab, sub) in enumerate(depth):
+            for strip in strips:
+                first, last = index == 0, index == len(depth) - 1
+                yield self._step(batch, strip, cols, slab, sub, first, last)
+
+    def _depth(self, backwards: bool) -> Iterator[tuple[Span, Span]]:
+        k = self._problem.k
+        slabs = _cut((0, k), self._choice.slab, self._aligned(k))
+        for slab in reversed(slabs) if backwards else slabs:
+            subs = _cut(slab, self._choice.sub, self._aligned(slab[1] - slab[0]))
+            for sub in reversed(subs) if backwards else subs:
+                yield slab, sub
+
+    def _step(
+        self, batch: tuple[Span, ...], strip: Span, cols: Span, slab: Span, sub: Span, first: bool, last: bool
+    ) -> Step:
+        if self._choice.swap:
+            reads = (self._block(A, batch, cols, sub), self._block(B, batch, slab, strip))
+            out = self._block(C, batch, cols, strip)
+            ranges = ((0, sub[1] - sub[0]), (sub[0] - slab[0], sub[1] - slab[0]))
+        else:
+            reads = (self._block(A, batch, strip, slab), self._block(B, batch, sub, cols))
+            out = self._block(C, batch, strip, cols)
+            ranges = ((sub[0] - slab[0], sub[1] - slab[0]), (0, sub[1] - sub[0]))
+        count = math.prod(stop - start for start, stop in batch)
+        m, n = out.shape[-2:]
+        seconds = self._cost.gemm_s(m, sub[1] - sub[0], n, self._problem.flops_scale * count)
+        return Step(reads, out, first, last, ranges, seconds)
+
+    def _block(self, operand: int, batch: tuple[Span, ...], rows: Span, cols: Span) -> Any:
+        shape = self._problem.operands[operand].shape
+        fitted = tuple((0, 1) if shape[axis] == 1 else span for axis, span in enumerate(batch))
+        return self._table.block(operand, (*fitted, rows, cols))
+
+
+def _cut(span: Span, length: int, align: int) -> list[Span]:
+    """Cut ``span`` into nearly equal pieces of about ``length`` that start at multiples of ``align``."""
+    size = span[1] - span[0]
+    fitting = align if length >= align else 1
+    parts = math.ceil(size / max(length // fitting * fitting, 1))
+    return [(span[0] + start, span[0] + stop) for start, stop in split(size, parts, fitting)]

@@ -1,0 +1,122 @@
+"""Operands and blocks as the planner sees them: shapes, layouts and sizes, never bytes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Region = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One array of an operation, on paper."""
+
+    name: str
+    """How reports call it."""
+    shape: tuple[int, ...]
+    """Its shape, matrix axes last."""
+    dtype: np.dtype[Any]
+    """Element type in its store."""
+    held_dtype: np.dtype[Any]
+    """Element type of its blocks in the pool (f32 for half types)."""
+    tier: str = "disk"
+    """Where it lives: ``"disk"``, ``"ram"`` or a device name."""
+    order: tuple[int, ...] = ()
+    """Axes from slowest to fastest as they lie; empty means row-major."""
+    chunk: tuple[int, ...] | None = None
+    """Chunk shape of a chunked store."""
+    dense: bool = True
+    """Whether neighbours along the fastest axis are adjacent."""
+    in_place: bool = False
+    """True when blocks are used where they lie and need no room in the pool."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in its store, in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Axes from slowest to fastest."""
+        return self.order or tuple(range(len(self.shape)))
+
+    def run_bytes(self, extent: tuple[int, ...]) -> int:
+        """Return the longest contiguous piece, in bytes, of a block of shape ``extent``."""
+        if not self.dense:
+            return self.dtype.itemsize
+        if self.chunk is not None:
+            return math.prod(self.chunk) * self.dtype.itemsize
+        run = self.dtype.itemsize
+        for axis in reversed(self.axes):
+            run *= extent[axis]
+            if extent[axis] < self.shape[axis]:
+                break
+        return run
+
+    def stored_bytes(self, extent: tuple[int, ...]) -> int:
+        """Return the bytes that a block of shape ``extent`` moves to or from the store."""
+        return math.prod(extent) * self.dtype.itemsize
+
+    def held_bytes(self, extent: tuple[int, ...]) -> int:
+        """Return the bytes that a block of shape ``extent`` takes in the pool."""
+        return 0 if self.in_place else math.prod(extent) * self.held_dtype.itemsize
+
+    def block_order(self) -> tuple[int, ...]:
+        """Return the axes of a block in the pool, slowest first, the two matrix axes innermost."""
+        rank = len(self.shape)
+        matrix = [axis for axis in self.axes if axis >= rank - 2]
+        return (*[axis for axis in range(rank) if axis < rank - 2], *matrix)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A region of one operand that is moved and held as a whole."""
+
+    id: int
+    """Dense id within the plan; two steps that use the same region share it."""
+    operand: int
+    """Index into the plan's operands."""
+    region: Region
+    """One slice per axis of the operand."""
+    held_bytes: int
+    """Room it takes in the pool; 0 for a block used in place."""
+    moved_bytes: int
+    """Bytes read from or written to its store."""
+    run_bytes: int
+    """Length of its contiguous pieces in the store."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extent along each axis."""
+        return tuple(part.stop - part.start for part in self.region)
+
+
+class BlockTable:
+    """Gives each distinct region of each operand one dense id."""
+
+    def __init__(self, operands: tuple[Operand, ...]) -> None:
+        self._operands = operands
+        self._blocks: dict[tuple[int, tuple[tuple[int, int], ...]], Block] = {}
+
+    def block(self, operand: int, bounds: tuple[tuple[int, int], ...]) -> Block:
+        """Return the block of ``operand`` within ``bounds``, one (start, stop) per axis."""
+        key = (operand, bounds)
+        found = self._blocks.get(key)
+        if found is None:
+            described = self._operands[operand]
+            extent = tuple(stop - start for start, stop in bounds)
+            moved = 0 if described.in_place else described.stored_bytes(extent)
+            found = Block(
+                id=len(self._blocks),
+                operand=operand,
+                region=tuple(slice(start, stop) for start, stop in bounds),
+                held_bytes=described.held_bytes(extent),
+                moved_bytes=moved,
+                run_bytes=described.run_bytes(extent),
+            )
+            self._blocks[key] = found
+        return found

@@ -1,0 +1,69 @@
+"""The one order in which a plan's accesses reach the pool.
+
+The runner and the forecast both follow this walk, so what is admitted, evicted and freed, and
+when, is the same on paper and in the run. At most ``window`` steps are under way; the oldest is
+retired (its pins dropped, its finished result freed) before the next one is admitted. A result
+block stays pinned from its first step to its last.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from accelera.plan.operand import Block
+from accelera.plan.plan import Step
+
+
+class Books(Protocol):
+    """What a walk drives: the ledger on paper, the buffer pool in a run."""
+
+    def admit(self, block: Block, step: int, *, write: bool) -> None:
+        """Pin ``block``, making room if need be."""
+
+    def unpin(self, block: Block) -> None:
+        """Drop one pin."""
+
+    def free(self, block: Block, step: int) -> None:
+        """Give up a block whose life is over."""
+
+
+def walk(steps: Iterable[Step], window: int, books: Books) -> Iterator[tuple[int, Step]]:
+    """Admit each step's blocks and yield it; the caller waits, before resuming, as it needs to."""
+    under_way: deque[tuple[int, Step]] = deque()
+    for index, step in enumerate(steps):
+        if len(under_way) == window:
+            retire(*under_way.popleft(), books)
+        for block in step.reads:
+            if block.held_bytes:
+                books.admit(block, index, write=False)
+        if step.write.held_bytes:
+            books.admit(step.write, index, write=True)
+        under_way.append((index, step))
+        yield index, step
+    while under_way:
+        retire(*under_way.popleft(), books)
+
+
+def retire(index: int, step: Step, books: Books) -> None:
+    """Drop the pins of a step that is done."""
+    for block in step.reads:
+        if block.held_bytes:
+            books.unpin(block)
+    if not step.write.held_bytes:
+        return
+    if step.last:
+        books.free(step.write, index)
+    elif not step.first:
+        books.unpin(step.write)
+
+
+def access_sequence(steps: Iterable[Step]) -> list[int]:
+    """Return the block ids in the order in which a walk admits them."""
+    sequence = []
+    for step in steps:
+        sequence += [block.id for block in step.reads if block.held_bytes]
+        if step.write.held_bytes:
+            sequence.append(step.write.id)
+    return sequence

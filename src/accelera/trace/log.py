@@ -1,0 +1,42 @@
+"""A trace kept in memory: the recorder that remembers everything it hears."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from accelera.trace.access import Access
+
+
+class TraceLog:
+    """An ordered list of accesses.
+
+    >>> log = TraceLog()
+    >>> log.record(Access(buffer=0, nbytes=64, step=0))
+    >>> len(log), log.moved_distinct_bytes()
+    (1, 64)
+    """
+
+    def __init__(self) -> None:
+        self._accesses: list[Access] = []
+
+    def record(self, access: Access) -> None:
+        """Append ``access``."""
+        self._accesses.append(access)
+
+    def __len__(self) -> int:
+        return len(self._accesses)
+
+    def __iter__(self) -> Iterator[Access]:
+        return iter(self._accesses)
+
+    def __getitem__(self, index: int) -> Access:
+        return self._accesses[index]
+
+    def buffers(self) -> list[int]:
+        """Return the buffer ids in order of access, frees left out."""
+        return [access.buffer for access in self._accesses if not access.free]
+
+    def moved_distinct_bytes(self) -> int:
+        """Return the bytes of all distinct buffers: the least any policy must move."""
+        sizes = {access.buffer: access.nbytes for access in self._accesses}
+        return sum(sizes.values())
