@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+from accelera.memory.budget import Budget, UsableMemory
+from accelera.memory.hierarchy import Hierarchy
+from accelera.memory.manager import MeasuredDevice, MemoryManager, itemsize_of
 from accelera.memory.probe import HostMemory, ProcessMemory, host_memory, process_memory, reset_peak
+from accelera.memory.tier import Tier
 
-__all__ = ["HostMemory", "ProcessMemory", "host_memory", "process_memory", "reset_peak"]
+__all__ = [
+    "Budget",
+    "Hierarchy",
+    "HostMemory",
+    "MeasuredDevice",
+    "MemoryManager",
+    "ProcessMemory",
+    "Tier",
+    "UsableMemory",
+    "host_memory",
+    "itemsize_of",
+    "process_memory",
+    "reset_peak",
+]

@@ -1,0 +1,65 @@
+"""A budget: the bytes an operation may take, and the refusal when it would take more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from accelera.errors import BudgetExceededError
+from accelera.settings import current, parse_fraction, parse_share
+from accelera.units import format_bytes, parse_bytes
+
+
+class UsableMemory(Protocol):
+    """What a budget is a share of (``MemoryManager`` is one)."""
+
+    def get_total_memory(self) -> int:
+        """Return the bytes there are."""
+
+    def get_usable_memory(self) -> int:
+        """Return the bytes that may be taken now without leaving the threshold."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The bytes that may be used, and where the figure comes from."""
+
+    limit_bytes: int
+    origin: str
+    """For messages: ``"budget"``, ``"ACCELERA_BUDGET"`` or ``"ACCELERA_MEMORY_THRESHOLD"``."""
+
+    @classmethod
+    def parse(cls, amount: int | float | str | None, memory: UsableMemory) -> Budget:
+        """Read a budget as people write it.
+
+        An int or ``"512MiB"`` is bytes; a float up to 1, ``"0.5"`` or ``"50%"`` is a share of the
+        memory there is. None takes ``ACCELERA_BUDGET``, and without that what the threshold leaves
+        free now. Raises ValueError for anything else.
+        """
+        if amount is not None:
+            return cls(_to_bytes(amount, memory), "budget")
+        default = current().budget
+        if default is not None:
+            return cls(_to_bytes(default, memory), "ACCELERA_BUDGET")
+        return cls(memory.get_usable_memory(), "ACCELERA_MEMORY_THRESHOLD")
+
+    def require(self, needed_bytes: int, op: str, what: str) -> None:
+        """Raise BudgetExceededError with both numbers when ``needed_bytes`` do not fit."""
+        if needed_bytes > self.limit_bytes:
+            raise BudgetExceededError(
+                f"[{op}] {what} needs {format_bytes(needed_bytes)} ({needed_bytes} bytes), more than the "
+                f"{format_bytes(self.limit_bytes)} ({self.limit_bytes} bytes) that {self.origin} allows; "
+                f"raise it to at least {needed_bytes} bytes, or write the result to a file with out=",
+                needed_bytes=needed_bytes,
+                budget_bytes=self.limit_bytes,
+            )
+
+    def __str__(self) -> str:
+        return f"{format_bytes(self.limit_bytes)} ({self.origin})"
+
+
+def _to_bytes(amount: int | float | str, memory: UsableMemory) -> int:
+    share = parse_share(amount) if isinstance(amount, str) else amount
+    if isinstance(share, float) and share <= 1:
+        return int(parse_fraction(str(share)) * memory.get_total_memory())
+    return parse_bytes(share)

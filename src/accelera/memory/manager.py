@@ -1,0 +1,229 @@
+"""The memory manager: what the compute device has, what may be used of it, and moves in and out.
+
+Without an accelerator the compute device is the CPU and its memory is the RAM, so the same manager
+serves both. It never imports a framework: devices and tensors are known by what they can do.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from accelera.errors import DeviceMemoryError, ShapeError
+from accelera.memory.probe import host_memory, process_memory
+from accelera.settings import current
+from accelera.units import format_bytes
+
+GB = 1e9
+"""Unit of ``get_memory_info``: decimal, as ``memory_size() / 1e6`` is decimal megabytes."""
+ALWAYS_FITS_BYTES = 2**20
+"""An allocation this small is granted without looking."""
+READING_LASTS_S = 0.05
+"""How long a reading of the free memory may serve small requests."""
+
+
+class MeasuredDevice(Protocol):
+    """What the manager asks of a device (``accelera.devices.Device`` has it all)."""
+
+    name: str
+    host_memory: bool
+
+    def total_bytes(self) -> int:
+        """Return the capacity of the memory the device works in."""
+
+    def available_bytes(self) -> int:
+        """Return what can be allocated now."""
+
+    def empty_cache(self) -> None:
+        """Give cached memory back to the system."""
+
+
+class _Host:
+    """The CPU and its RAM, when no device is given."""
+
+    name = "cpu"
+    host_memory = True
+
+    def total_bytes(self) -> int:
+        return host_memory().limit_bytes
+
+    def available_bytes(self) -> int:
+        return host_memory().available_bytes
+
+    def empty_cache(self) -> None:
+        """The allocator keeps no cache worth returning."""
+
+
+@final
+class MemoryManager:
+    """Watches the memory of one device.
+
+    Parameters
+    ----------
+    device
+        The compute device; None means the CPU and its RAM.
+    threshold
+        Share of its memory that may be used, 0 to 1; None means ``ACCELERA_MEMORY_THRESHOLD``.
+    """
+
+    def __init__(self, device: MeasuredDevice | None = None, threshold: float | None = None) -> None:
+        self.device: MeasuredDevice = _Host() if device is None else device
+        self._threshold = threshold
+        self._usable_bytes = 0
+        self._fresh_until_s = 0.0
+
+    @property
+    def threshold(self) -> float:
+        """Share of the device's memory that may be used."""
+        return current().memory_threshold if self._threshold is None else self._threshold
+
+    def get_total_memory(self) -> int:
+        """Return the bytes the device has; on the CPU at most the control group's limit."""
+        return self.device.total_bytes()
+
+    def get_available_memory(self) -> int:
+        """Return the bytes that are free on the device now."""
+        return self.device.available_bytes()
+
+    def get_usable_memory(self) -> int:
+        """Return the bytes that may be taken now: what is free, less the share kept for others."""
+        total_bytes = self.get_total_memory()
+        kept_bytes = total_bytes - int(self.threshold * total_bytes)
+        return max(0, self.get_available_memory() - kept_bytes)
+
+    def can_allocate(self, size_bytes: int) -> bool:
+        """Return whether ``size_bytes`` more stay within the threshold.
+
+        Cheap enough to be asked before every operation: small requests are granted unseen, modest
+        ones from a reading of the last moments.
+        """
+        if size_bytes <= ALWAYS_FITS_BYTES:
+            return True
+        now_s = time.monotonic()
+        if now_s > self._fresh_until_s or 4 * size_bytes > self._usable_bytes:
+            self._usable_bytes = self.get_usable_memory()
+            self._fresh_until_s = now_s + READING_LASTS_S
+        if size_bytes > self._usable_bytes:
+            return False
+        self._usable_bytes -= size_bytes
+        return True
+
+    def estimate_size(self, shape: Sequence[int], dtype: Any = np.float32) -> int:
+        """Return the bytes of an array of ``shape``; ``dtype`` is NumPy's or torch's."""
+        return prod(shape) * itemsize_of(dtype)
+
+    def get_memory_info(self) -> dict[str, float]:
+        """Return how full the device and the RAM are.
+
+        ``gpu_*`` describe the compute device, which on a machine without accelerator is the CPU
+        and its RAM. Sizes in GB of 10^9 bytes, utilisation in percent.
+        """
+        host = host_memory()
+        total_bytes, available_bytes = self.get_total_memory(), self.get_available_memory()
+        allocated_bytes, cached_bytes = self._own_bytes(total_bytes - available_bytes)
+        return {
+            "gpu_allocated_gb": allocated_bytes / GB,
+            "gpu_cached_gb": cached_bytes / GB,
+            "gpu_available_gb": available_bytes / GB,
+            "gpu_total_gb": total_bytes / GB,
+            "gpu_utilization": 100 * (1 - available_bytes / max(1, total_bytes)),
+            "cpu_available_gb": host.available_bytes / GB,
+            "cpu_total_gb": host.limit_bytes / GB,
+            "cpu_utilization": 100 * (1 - host.available_bytes / host.limit_bytes),
+        }
+
+    def get_optimal_chunk_size(
+        self,
+        shape: Sequence[int],
+        other_shape: Sequence[int] | None = None,
+        dtype: Any = np.float32,
+        operation: str = "matmul",
+    ) -> int:
+        """Return how many rows of the result one chunk may have, within the ``ACCELERA_*_CHUNK_SIZE``.
+
+        For ``"matmul"`` of (m, k) by ``other_shape`` (k, n) a chunk of r rows needs the whole second
+        operand, r rows of the first and r of the result. Where the second operand leaves less than
+        half the memory it is streamed, and the rows of the result take the other half. Any other
+        operation needs two operands' rows and the result's.
+        """
+        itemsize, usable_bytes = itemsize_of(dtype), self.get_usable_memory()
+        if operation == "matmul":
+            rows, fitting = _matmul_rows(shape, other_shape, itemsize, usable_bytes)
+        else:
+            rows, fitting = shape[0], usable_bytes // max(1, 3 * prod(shape[1:]) * itemsize)
+        settings = current()
+        most = rows if settings.max_chunk_size is None else min(rows, settings.max_chunk_size)
+        return max(1, min(rows, settings.min_chunk_size), min(fitting, most))
+
+    def move_to_gpu(self, tensor: Any) -> Any:
+        """Return ``tensor`` on the device; on the CPU, or when it is there already, as it is.
+
+        Raises DeviceMemoryError, before anything moves, when it would pass the threshold.
+        """
+        if self.device.host_memory or str(getattr(tensor, "device", "cpu")) == self.device.name:
+            return tensor
+        if not self.can_allocate(tensor.nbytes):
+            raise DeviceMemoryError(
+                f"[move_to_gpu] {format_bytes(tensor.nbytes)} do not fit on {self.device.name}: "
+                f"{format_bytes(self.get_available_memory())} of {format_bytes(self.get_total_memory())} are "
+                f"free and {self.threshold:.0%} may be used; move it in chunks"
+            )
+        return _put(self.device, tensor)
+
+    def move_to_cpu(self, tensor: Any) -> Any:
+        """Return ``tensor`` in RAM; as it is when it lies there already."""
+        return tensor.cpu() if callable(getattr(tensor, "cpu", None)) else tensor
+
+    def cleanup(self) -> None:
+        """Drop unreachable objects and give the device's cached memory back."""
+        gc.collect()
+        self.device.empty_cache()
+        self._fresh_until_s = 0.0
+
+    def _own_bytes(self, used_bytes: int) -> tuple[int, int]:
+        """Return (allocated, cached) of this process, as far as the device can tell it from others."""
+        if self.device.host_memory:
+            process = process_memory()
+            return process.anon_bytes + process.shmem_bytes, process.file_bytes
+        allocated = getattr(self.device, "allocated_bytes", None)
+        cached = getattr(self.device, "cached_bytes", None)
+        return (allocated() if allocated else used_bytes), (cached() if cached else 0)
+
+
+def itemsize_of(dtype: Any) -> int:
+    """Return the bytes of one element of a NumPy or torch dtype."""
+    size = getattr(dtype, "itemsize", None)
+    return size if isinstance(size, int) else np.dtype(dtype).itemsize
+
+
+def _matmul_rows(
+    shape: Sequence[int], other_shape: Sequence[int] | None, itemsize: int, usable_bytes: int
+) -> tuple[int, int]:
+    """Return (rows of the result, rows of a chunk that fits)."""
+    if other_shape is None or len(shape) < 2 or len(other_shape) < 2 or shape[-1] != other_shape[-2]:
+        raise ShapeError(
+            f"[chunk_size] a matmul chunk needs both shapes, (m, k) and (k, n); got {shape} and {other_shape}"
+        )
+    (rows, inner), columns = shape[-2:], other_shape[-1]
+    left_bytes = usable_bytes - inner * columns * itemsize
+    if 2 * left_bytes >= usable_bytes:
+        return rows, left_bytes // max(1, (inner + columns) * itemsize)
+    return rows, usable_bytes // max(1, 2 * columns * itemsize)
+
+
+def _put(device: Any, tensor: Any) -> Any:
+    """Copy an array to a device: through its framework, or through the device's own buffers."""
+    if callable(getattr(tensor, "to", None)) and not getattr(device, "simulated", False):
+        return tensor.to(device.name)
+    host = np.asarray(tensor)
+    buffer = device.allocate(host.nbytes)
+    target = device.view(buffer, host.shape, host.dtype, tuple(range(host.ndim)))
+    weakref.finalize(target, device.release, buffer)
+    device.upload(host, target)
+    return target
