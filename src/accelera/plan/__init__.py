@@ -12,7 +12,22 @@ from accelera.plan.plan import Alternative, Forecast, Plan, Step
 from accelera.plan.walk import Books, access_sequence, walk
 
 __all__ = [
-    "Alternative", "Block", "BlockTable", "Books", "CostModel", "Forecast", "MatmulProblem", "Operand",
-    "Partition", "Plan", "Step", "access_sequence", "explain", "forecast", "matmul_lower_bound_words",
-    "plan_matmul", "split", "walk",
+    "Alternative",
+    "Block",
+    "BlockTable",
+    "Books",
+    "CostModel",
+    "Forecast",
+    "MatmulProblem",
+    "Operand",
+    "Partition",
+    "Plan",
+    "Step",
+    "access_sequence",
+    "explain",
+    "forecast",
+    "matmul_lower_bound_words",
+    "plan_matmul",
+    "split",
+    "walk",
 ]

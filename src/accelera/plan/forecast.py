@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 
-from accelera.memory.ledger import Ledger
+from accelera.memory import Ledger
 from accelera.plan.cost import CostModel
 from accelera.plan.operand import Block, Operand
 from accelera.plan.plan import Forecast, Step
@@ -19,9 +19,12 @@ class _PaperBooks:
     def __init__(self, ledger: Ledger, operands: Sequence[Operand], cost: CostModel) -> None:
         self.ledger = ledger
         self.read: Counter[int] = Counter()
-        self.loads_s = 0.0
+        self._loads_s = 0.0
         self._operands = operands
         self._cost = cost
+
+    def wait(self, step: int) -> None:
+        """On paper every step is done at once."""
 
     def admit(self, block: Block, step: int, *, write: bool) -> None:
         resident, _ = self.ledger.admit(block.id, block.held_bytes)
@@ -29,7 +32,12 @@ class _PaperBooks:
             return
         self.read[block.operand] += block.moved_bytes
         tier = self._operands[block.operand].tier
-        self.loads_s += self._cost.read_s(block.moved_bytes, block.run_bytes, tier)
+        self._loads_s += self._cost.read_s(block.moved_bytes, block.run_bytes, tier)
+
+    def arrivals_s(self) -> float:
+        """Return the seconds of loading asked for since the last call."""
+        seconds, self._loads_s = self._loads_s, 0.0
+        return seconds
 
     def unpin(self, block: Block) -> None:
         self.ledger.unpin(block.id)
@@ -38,38 +46,61 @@ class _PaperBooks:
         self.ledger.free(block.id)
 
 
+class _Timeline:
+    """When each step is done: reads run ahead by the window, writes follow behind."""
+
+    def __init__(self, window: int, cost: CostModel, tier: str) -> None:
+        self._recent: deque[float] = deque([0.0] * window, maxlen=window)
+        self._cost = cost
+        self._tier = tier
+        self._read_free = self._write_free = 0.0
+        self.compute_s = 0.0
+        self.written = 0
+
+    def step(self, step: Step, loads_s: float) -> None:
+        """Account for one step whose loads take ``loads_s``."""
+        self._read_free = max(self._read_free, self._recent[0]) + loads_s
+        done = max(self._recent[-1], self._read_free) + step.compute_s
+        self._recent.append(done)
+        self.compute_s += step.compute_s
+        if step.last:
+            self.written += step.write.moved_bytes
+            spent = self._cost.write_s(step.write.moved_bytes, step.write.run_bytes, self._tier)
+            self._write_free = max(self._write_free, done) + spent
+
+    @property
+    def seconds(self) -> float:
+        """When the last step and the last write are done."""
+        return max(self._recent[-1], self._write_free)
+
+
 def forecast(
-    steps: Sequence[Step], operands: Sequence[Operand], capacity_bytes: int, window: int, cost: CostModel
+    make_steps: Callable[[], Iterable[Step]],
+    operands: Sequence[Operand],
+    capacity_bytes: int,
+    window: int,
+    cost: CostModel,
 ) -> Forecast:
-    """Return what running ``steps`` in ``capacity_bytes`` will move, hold and take.
+    """Return what running the steps in ``capacity_bytes`` will move, hold and take.
 
     Raises BudgetExceededError when the pinned blocks of some step do not fit.
     """
-    ledger = Ledger(capacity_bytes, Belady(access_sequence(steps)))
+    ledger = Ledger(capacity_bytes, Belady(access_sequence(make_steps())))
     books = _PaperBooks(ledger, operands, cost)
-    target = operands[-1]
-    done = [0.0] * (len(steps) + 1)
-    read_free = write_free = compute_s = 0.0
-    written = 0
-    for index, step in walk(steps, window, books):
-        admitted = done[index - window] if index >= window else 0.0
-        read_free = max(read_free, admitted) + books.loads_s
-        books.loads_s = 0.0
-        done[index] = max(done[index - 1], read_free) + step.compute_s
-        compute_s += step.compute_s
-        if step.last:
-            written += step.write.moved_bytes
-            spent = cost.write_s(step.write.moved_bytes, step.write.run_bytes, target.tier)
-            write_free = max(write_free, done[index]) + spent
+    timeline = _Timeline(window, cost, operands[-1].tier)
+    count = 0
+    for _, step in walk(make_steps(), window, books):
+        timeline.step(step, books.arrivals_s())
+        count += 1
     stats = ledger.stats
     return Forecast(
         peak_pool_bytes=stats.peak_bytes,
         bytes_read={operands[i].name: books.read[i] for i in range(len(operands) - 1)},
-        bytes_written=written,
+        bytes_written=timeline.written,
         hits=stats.hits,
         misses=stats.misses,
         evictions=stats.evictions,
-        steps=len(steps),
-        seconds=max([write_free, *done[: len(steps)]], default=0.0),
-        compute_s=compute_s,
+        steps=count,
+        seconds=timeline.seconds,
+        compute_s=timeline.compute_s,
     )

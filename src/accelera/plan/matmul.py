@@ -18,7 +18,7 @@ from accelera.errors import BudgetExceededError
 from accelera.plan.bounds import matmul_lower_bound_words
 from accelera.plan.cost import CostModel
 from accelera.plan.forecast import forecast
-from accelera.plan.matmul_search import Candidates, enumerate_choices
+from accelera.plan.matmul_search import WINDOW, Candidates, enumerate_choices
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, StepMaker
 from accelera.plan.partition import Span
 from accelera.plan.plan import Alternative, Forecast, Plan
@@ -49,22 +49,28 @@ def plan_matmul(
     tier: str = "ram",
     tiles: Iterable[tuple[Span, Span]] | None = None,
     spec: Mapping[str, Any] | None = None,
+    window: int = WINDOW,
     host_staging_bytes: int = 0,
 ) -> Plan:
     """Return the plan that computes ``problem`` with blocks of at most ``capacity_bytes``.
 
     ``tiles`` fixes the (row, column) spans of the result's tiles; ``spec`` repeats the choices of
-    an earlier plan. Raises BudgetExceededError, naming the smallest budget that would do, when
+    an earlier plan. ``window`` is the number of steps under way at once; 1 loads nothing ahead.
+    Raises BudgetExceededError, naming the smallest budget that would do, when
     nothing fits.
     """
     kept = dict(reserved or {})
     if spec is not None:
         walked = [_walk(problem, MatmulChoice.from_spec(dict(spec)), capacity_bytes, cost)]
     else:
-        found = enumerate_choices(problem, capacity_bytes, cost, None if tiles is None else tuple(tiles))
+        found = enumerate_choices(
+            problem, capacity_bytes, cost, None if tiles is None else tuple(tiles), window
+        )
         if not (found.need_bytes <= capacity_bytes).any():
             _refuse(problem, int(found.need_bytes.min()), capacity_bytes, sum(kept.values()), budget_bytes)
-        walked = [_walk(problem, choice, capacity_bytes, cost) for choice in _front_runners(found, capacity_bytes)]
+        walked = [
+            _walk(problem, choice, capacity_bytes, cost) for choice in _front_runners(found, capacity_bytes)
+        ]
     best = _pick(walked)
     bound, compulsory = least_bytes(problem, capacity_bytes)
     return Plan(
@@ -107,7 +113,8 @@ def _front_runners(found: Candidates, capacity_bytes: int) -> list[MatmulChoice]
     firsts: dict[int, int] = {}
     for row in ranked[:4000]:
         firsts.setdefault(int(found.shape[row]), int(row))
-    chosen, steps = [], 0.0
+    chosen: list[MatmulChoice] = []
+    steps = 0.0
     for row in (*list(firsts.values())[:_WALKED], *deep):
         steps += found.steps[row]
         if not chosen or steps < _WALKED_STEPS:
@@ -126,7 +133,7 @@ def _score(seconds: Any, moved_bytes: Any) -> Any:
 
 def _walk(problem: MatmulProblem, choice: MatmulChoice, capacity_bytes: int, cost: CostModel) -> _Walked:
     maker = StepMaker(problem, choice, cost)
-    found = forecast(list(maker()), problem.operands, capacity_bytes, choice.window, cost)
+    found = forecast(maker, problem.operands, capacity_bytes, choice.window, cost)
     return _Walked(choice, maker, found)
 
 
@@ -183,7 +190,9 @@ def _reason(other: Forecast, found: Forecast) -> str:
     return "moves as much and is no faster"
 
 
-def _refuse(problem: MatmulProblem, need: int, capacity_bytes: int, reserved: int, budget: int | None) -> None:
+def _refuse(
+    problem: MatmulProblem, need: int, capacity_bytes: int, reserved: int, budget: int | None
+) -> None:
     needed = need + reserved
     asked = capacity_bytes + reserved if budget is None else budget
     shapes = f"{list(problem.a.shape)} @ {list(problem.b.shape)} in {problem.c.held_dtype}"

@@ -63,14 +63,18 @@ class Candidates:
 
 
 def enumerate_choices(
-    problem: MatmulProblem, capacity_bytes: int, cost: CostModel, tiles: tuple[tuple[Span, Span], ...] | None
+    problem: MatmulProblem,
+    capacity_bytes: int,
+    cost: CostModel,
+    tiles: tuple[tuple[Span, Span], ...] | None = None,
+    window: int = WINDOW,
 ) -> Candidates:
     """Return every choice considered for ``problem`` in a pool of ``capacity_bytes``."""
     group = _group(problem, capacity_bytes)
     halves = []
     for swap in (False, True):
         partitions = [_GIVEN] if tiles is not None else _partitions(problem, capacity_bytes, swap)
-        shapes = [MatmulChoice(each, 1, 1, 1, WINDOW, swap, group, tiles) for each in partitions]
+        shapes = [MatmulChoice(each, 1, 1, 1, window, swap, group, tiles) for each in partitions]
         halves.append(_table(problem, shapes, capacity_bytes, cost))
     return _joined(*halves)
 
@@ -136,8 +140,12 @@ def _table(
     tilings = [_tiling(problem, choice) for choice in shapes]
     k = problem.k
     subs = sorted({k, *[depth for depth in _DEPTHS if depth < k]})
-    depths = sorted({(sub, min(sub * times, k)) for sub in subs for times in _SLAB_TIMES} | {(s, k) for s in subs})
-    grid = np.array([(s, p, *d) for s in range(len(shapes)) for p in _STRIP_PARTS for d in depths], dtype=np.int64)
+    depths = sorted(
+        {(sub, min(sub * times, k)) for sub in subs for times in _SLAB_TIMES} | {(s, k) for s in subs}
+    )
+    grid = np.array(
+        [(s, p, *d) for s in range(len(shapes)) for p in _STRIP_PARTS for d in depths], dtype=np.int64
+    )
     shape, parts, sub, slab = grid.T
     tall = np.array([each.tall for each in tilings])[shape]
     strip = np.maximum(-(-tall // parts), np.minimum(FLOOR, tall))
@@ -175,18 +183,20 @@ class _Figures:
         """Bytes in the pool of a block, its batch extent included."""
         batched = len(operand.shape) > 2 and operand.shape[-3] > 1
         each = 0 if operand.in_place else operand.held_dtype.itemsize * (self.sample.group if batched else 1)
-        return rows * cols * each
+        held: Column = rows * cols * each
+        return held
 
     def _stored(self, operand: Operand) -> int:
         return 0 if operand.in_place else operand.dtype.itemsize
 
     def _basic(self) -> Column:
         """Room for the blocks of the steps under way, without what is kept for later steps."""
+        window = self.sample.window
         strips = -(-self.tall // self.strip)
-        lefts = np.minimum(WINDOW, strips + 1)
-        rights = np.minimum(WINDOW, -(-(WINDOW - 1) // strips) + 1)
+        lefts = np.minimum(window, strips + 1)
+        rights = np.minimum(window, -(-(window - 1) // strips) + 1)
         several = (self.count > 1) | (self.batches > self.sample.group)
-        spare = np.where(several, np.minimum(WINDOW - 1, strips), 0)
+        spare = np.where(several, np.minimum(window - 1, strips), 0)
         return (
             self._held(self.left, lefts * self.strip, self.slab)
             + self._held(self.right, rights * self.sub, self.wide)
@@ -208,7 +218,9 @@ class _Figures:
         share = np.minimum(1.0, spare / np.maximum(panel, 1))
         shared = np.where(self.by_rows, self.tall * left, self.wide * right) * k
         self.read_left = k * left * self.sum_r - np.where(self.by_rows, share * (self.count - 1) * shared, 0)
-        self.read_right = k * right * self.sum_c - np.where(self.by_rows, 0, share * (self.count - 1) * shared)
+        self.read_right = k * right * self.sum_c - np.where(
+            self.by_rows, 0, share * (self.count - 1) * shared
+        )
         m, n = self.problem.m, self.problem.n
         rows, cols = (n, m) if self.sample.swap else (m, n)
         self.read_left = np.maximum(self.read_left, k * left * rows) * self.batches
@@ -234,7 +246,8 @@ class _Figures:
     def steps(self) -> Column:
         """Number of products, about."""
         strips, subs = self.tall / self.strip, self.problem.k / self.sub
-        return self.count * strips * subs * (self.batches / self.sample.group)
+        count: Column = self.count * strips * subs * (self.batches / self.sample.group)
+        return count
 
     def _read_s(self, operand: Operand, nbytes: Column, rows: Column, cols: Column) -> Column:
         if operand.in_place:
@@ -247,14 +260,19 @@ class _Figures:
     def _write_s(self, nbytes: int) -> Column:
         if self.out.tier != "disk":
             return np.full(len(self.strip), nbytes / self.cost.host_bytes_per_s)
-        run = _run_bytes(self.out, *((self.wide, self.strip) if self.sample.swap else (self.strip, self.wide)))
+        run = _run_bytes(
+            self.out, *((self.wide, self.strip) if self.sample.swap else (self.strip, self.wide))
+        )
         return nbytes / self.cost.write_bytes_per_s * (1 + self.cost.half_run_bytes / run)
 
 
 def _run_bytes(operand: Operand, rows: Column, cols: Column) -> Column:
     """Length of the contiguous pieces of ``rows x cols`` blocks, over columns."""
     lead = [1] * (len(operand.shape) - 2)
-    pairs = {pair: operand.run_bytes((*lead, *pair)) for pair in set(zip(rows.tolist(), cols.tolist(), strict=True))}
+    pairs = {
+        pair: operand.run_bytes((*lead, *pair))
+        for pair in set(zip(rows.tolist(), cols.tolist(), strict=True))
+    }
     return np.array([pairs[pair] for pair in zip(rows.tolist(), cols.tolist(), strict=True)], dtype=float)
 
 

@@ -171,7 +171,9 @@ class StepMaker:
     def _aligned(self, size: int) -> int:
         return grain(size, self._problem.c.dtype.itemsize)
 
-    def _tile_steps(self, batch: tuple[Span, ...], rows: Span, cols: Span, *, backwards: bool) -> Iterator[Step]:
+    def _tile_steps(
+        self, batch: tuple[Span, ...], rows: Span, cols: Span, *, backwards: bool
+    ) -> Iterator[Step]:
         strips = _cut(rows, self._choice.strip, self._aligned(rows[1] - rows[0]))
         depth = list(self._depth(backwards))
         for index, (slab, sub) in enumerate(depth):

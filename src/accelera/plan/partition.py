@@ -46,7 +46,11 @@ class Partition:
     def describe(self) -> str:
         """Return the partition in words, such as ``"2 x 3"`` or ``"1 x 2 + 1 x 3 by columns"``."""
         text = " + ".join(f"{count} x {parts}" for count, parts in self.bands)
-        return text if len(self.bands) == 1 and self.by_rows else f"{text} by {'rows' if self.by_rows else 'columns'}"
+        return (
+            text
+            if len(self.bands) == 1 and self.by_rows
+            else f"{text} by {'rows' if self.by_rows else 'columns'}"
+        )
 
     def outer_spans(self, outer: int, align: int) -> list[tuple[Span, int]]:
         """Return (span, parts) of each band along an axis of size ``outer``."""
@@ -62,7 +66,9 @@ class Partition:
             start = stop
         return result
 
-    def tiles(self, rows: int, cols: int, row_align: int = 1, col_align: int = 1) -> Iterator[tuple[Span, Span]]:
+    def tiles(
+        self, rows: int, cols: int, row_align: int = 1, col_align: int = 1
+    ) -> Iterator[tuple[Span, Span]]:
         """Yield (row span, column span) in serpentine order: the next tile always shares an edge."""
         outer, inner = (rows, cols) if self.by_rows else (cols, rows)
         outer_align, inner_align = (row_align, col_align) if self.by_rows else (col_align, row_align)

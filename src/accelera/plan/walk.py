@@ -8,6 +8,7 @@ block stays pinned from its first step to its last.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -18,6 +19,9 @@ from accelera.plan.plan import Step
 
 class Books(Protocol):
     """What a walk drives: the ledger on paper, the buffer pool in a run."""
+
+    def wait(self, step: int) -> None:
+        """Return when ``step`` is done: computed, and its result stored if it finished one."""
 
     def admit(self, block: Block, step: int, *, write: bool) -> None:
         """Pin ``block``, making room if need be."""
@@ -30,7 +34,7 @@ class Books(Protocol):
 
 
 def walk(steps: Iterable[Step], window: int, books: Books) -> Iterator[tuple[int, Step]]:
-    """Admit each step's blocks and yield it; the caller waits, before resuming, as it needs to."""
+    """Admit each step's blocks and yield its index and itself."""
     under_way: deque[tuple[int, Step]] = deque()
     for index, step in enumerate(steps):
         if len(under_way) == window:
@@ -47,7 +51,8 @@ def walk(steps: Iterable[Step], window: int, books: Books) -> Iterator[tuple[int
 
 
 def retire(index: int, step: Step, books: Books) -> None:
-    """Drop the pins of a step that is done."""
+    """Wait for a step, then drop its pins."""
+    books.wait(index)
     for block in step.reads:
         if block.held_bytes:
             books.unpin(block)
@@ -59,11 +64,11 @@ def retire(index: int, step: Step, books: Books) -> None:
         books.unpin(step.write)
 
 
-def access_sequence(steps: Iterable[Step]) -> list[int]:
+def access_sequence(steps: Iterable[Step]) -> array[int]:
     """Return the block ids in the order in which a walk admits them."""
-    sequence = []
+    sequence = array("q")
     for step in steps:
-        sequence += [block.id for block in step.reads if block.held_bytes]
+        sequence.extend(block.id for block in step.reads if block.held_bytes)
         if step.write.held_bytes:
             sequence.append(step.write.id)
     return sequence

@@ -11,15 +11,16 @@ a planned run has.
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections.abc import Callable, Sequence
 
 NEVER = 1 << 62
 
 
-def next_uses(sequence: Sequence[int]) -> list[int]:
+def next_uses(sequence: Sequence[int]) -> array[int]:
     """Return for each position the position of the same buffer's next access, or ``NEVER``."""
     upcoming: dict[int, int] = {}
-    result = [NEVER] * len(sequence)
+    result = array("q", [NEVER]) * len(sequence)
     for position in range(len(sequence) - 1, -1, -1):
         buffer = sequence[position]
         result[position] = upcoming.get(buffer, NEVER)

@@ -1,8 +1,8 @@
 """LRU: evict the buffer that was used longest ago.
 
-    1. Keep resident buffers in a queue, oldest first.
-    2. A touch moves its buffer to the young end.
-    3. The victim is the first evictable one from the old end.
+1. Keep resident buffers in a queue, oldest first.
+2. A touch moves its buffer to the young end.
+3. The victim is the first evictable one from the old end.
 """
 
 from __future__ import annotations

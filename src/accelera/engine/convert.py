@@ -1,0 +1,72 @@
+"""Arrays of NumPy and torch turned into each other without copying."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from accelera.errors import DTypeError
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def to_tensor(data: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return ``data`` as a tensor without gradient, sharing its memory where torch can address it.
+
+    A read-only array is shared too: do not write to the tensor then. Raises DTypeError when torch has
+    no such element type or ``data`` is no array.
+    """
+    if isinstance(data, torch.Tensor):
+        tensor = data.detach() if data.requires_grad else data
+    elif isinstance(data, np.ndarray):
+        tensor = _from_array(data)
+    elif isinstance(data, list | tuple):
+        tensor = _from_list(data)
+    elif hasattr(data, "__array__"):
+        tensor = _from_array(np.asarray(data))
+    else:
+        raise DTypeError(
+            f"[Matrix] {type(data).__name__} is no array; give a tensor, a NumPy array or a list"
+        )
+    return tensor if dtype is None else tensor.to(dtype)
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return ``tensor`` as an array, sharing its memory in RAM, copied from an accelerator."""
+    host = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if host.dtype is torch.bfloat16:
+        return host.view(torch.int16).numpy().view(BFLOAT16)
+    return host.numpy()
+
+
+def to_torch_dtype(dtype: Any) -> torch.dtype | None:
+    """Return torch's name for a dtype of torch or NumPy; None stays None."""
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    return _from_array(np.empty(0, np.dtype(dtype))).dtype
+
+
+def _from_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    if array.dtype == BFLOAT16:
+        return _from_array(array.view(np.int16)).view(torch.bfloat16)
+    if min(array.strides, default=0) < 0:
+        array = array.copy()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+            return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:
+        raise DTypeError(
+            f"[Matrix] torch has no element type for NumPy's {array.dtype}; convert it with astype"
+        ) from error
+
+
+def _from_list(data: Any) -> torch.Tensor:
+    try:
+        return torch.tensor(data)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DTypeError(f"[Matrix] a list must hold numbers in rows of equal length: {error}") from error

@@ -1,0 +1,314 @@
+"""The matrix a user holds: a torch tensor with a storage device and arithmetic.
+
+A Matrix wraps, it does not copy: arrays and tensors in RAM share their memory with it, and so do its
+slices, its transpose, ``tensor()`` and ``numpy()``. Copies happen only where they must (another
+dtype or device, a list, an array that torch cannot address) or are asked for (``clone``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast, final
+
+import numpy as np
+import torch
+
+from accelera.engine.convert import to_numpy, to_tensor, to_torch_dtype
+from accelera.errors import DeviceError
+
+Number = int | float | complex | bool
+
+
+@final
+class Matrix:
+    """An n-dimensional array for the engine.
+
+    Parameters
+    ----------
+    data
+        Tensor, NumPy array, (nested) list, another Matrix, or anything NumPy can turn into an array.
+        Gradients are not followed: the data of a tensor that requires them is used.
+    device
+        Where it is stored, by torch's name; the CPU by default, whatever device ``data`` is on.
+    dtype
+        Element type, torch's or NumPy's; that of ``data`` by default (a list of floats is float32).
+    """
+
+    __slots__ = ("_storage_device", "_tensor")
+    __array_priority__ = 1000
+    __hash__ = None  # type: ignore[assignment]
+
+    _tensor: torch.Tensor
+    _storage_device: torch.device
+
+    def __init__(self, data: Any, device: str | torch.device | None = None, dtype: Any = None) -> None:
+        self._storage_device = torch.device("cpu" if device is None else device)
+        self._tensor = _placed(to_tensor(_raw(data), to_torch_dtype(dtype)), self._storage_device)
+
+    @classmethod
+    def wrap(cls, tensor: torch.Tensor) -> Matrix:
+        """Return a Matrix around ``tensor`` where it lies: its device is the storage device."""
+        matrix = cls.__new__(cls)
+        matrix._tensor = tensor.detach() if tensor.requires_grad else tensor
+        matrix._storage_device = tensor.device
+        return matrix
+
+    @staticmethod
+    def zeros(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
+        """Return a matrix of zeros."""
+        return _made(torch.zeros, tuple(shape), dtype, device)
+
+    @staticmethod
+    def ones(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
+        """Return a matrix of ones."""
+        return _made(torch.ones, tuple(shape), dtype, device)
+
+    @staticmethod
+    def eye(n: int, m: int | None = None, dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
+        """Return ones on the diagonal of an ``n`` by ``m`` matrix; ``m`` defaults to ``n``."""
+        return _made(
+            lambda shape, **options: torch.eye(*shape, **options), (n, n if m is None else m), dtype, device
+        )
+
+    @staticmethod
+    def random(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
+        """Return numbers spread evenly over [0, 1); ``torch.manual_seed`` repeats them."""
+        return _made(torch.rand, tuple(shape), dtype, device)
+
+    @staticmethod
+    def randn(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
+        """Return normally distributed numbers (mean 0, deviation 1); ``torch.manual_seed`` repeats them."""
+        return _made(torch.randn, tuple(shape), dtype, device)
+
+    @staticmethod
+    def from_numpy(array: np.ndarray[Any, Any], device: str = "cpu") -> Matrix:
+        """Return a Matrix that shares the array's memory when ``device`` is the CPU."""
+        return Matrix(array, device)
+
+    @staticmethod
+    def from_tensor(tensor: torch.Tensor, device: str = "cpu") -> Matrix:
+        """Return a Matrix that shares the tensor's memory when it is on ``device``."""
+        return Matrix(tensor, device)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Length of every axis."""
+        return self._tensor.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self._tensor.ndim
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type."""
+        return self._tensor.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies now."""
+        return self._tensor.device
+
+    @property
+    def storage_device(self) -> torch.device:
+        """Where it was put when it was made: the CPU unless another device was named."""
+        return self._storage_device
+
+    def memory_size(self) -> int:
+        """Return the bytes of all elements."""
+        return self._tensor.numel() * self._tensor.element_size()
+
+    def to_gpu(self, device: str | torch.device | None = None) -> Matrix:
+        """Move to an accelerator, the machine's own by default, and return self.
+
+        A machine without accelerator computes on the CPU: there the default leaves it in RAM.
+        Raises DeviceError for a named device that is not there.
+        """
+        target = _accelerator() if device is None else torch.device(device)
+        self._tensor = _placed(self._tensor, target)
+        return self
+
+    def to_cpu(self) -> Matrix:
+        """Move to RAM and return self."""
+        self._tensor = self._tensor.cpu()
+        return self
+
+    def tensor(self) -> torch.Tensor:
+        """Return the tensor itself, sharing memory."""
+        return self._tensor
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """Return a NumPy array, sharing memory when it lies in RAM; bfloat16 is ml_dtypes' type."""
+        return to_numpy(self._tensor)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def clone(self) -> Matrix:
+        """Return a copy with memory of its own, on the same device."""
+        return self._like(self._tensor.clone())
+
+    def transpose(self, dim0: int = -2, dim1: int = -1) -> Matrix:
+        """Return a view with two axes exchanged."""
+        return self._like(self._tensor.transpose(dim0, dim1))
+
+    @property
+    def T(self) -> Matrix:  # noqa: N802
+        """The transpose of the last two axes, a view."""
+        return self.transpose()
+
+    def sum(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        """Return the sum along ``dim``; without ``dim`` that of all elements, as a Python number."""
+        return self._reduced(torch.sum, self._tensor, dim, keepdim)
+
+    def mean(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        """Return the mean along ``dim``, of integers in float64; without ``dim`` as a Python number."""
+        exact = self._tensor.dtype.is_floating_point or self._tensor.dtype.is_complex
+        return self._reduced(torch.mean, self._tensor if exact else self._tensor.double(), dim, keepdim)
+
+    def max(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        """Return the largest along ``dim``; without ``dim`` of all elements, as a Python number."""
+        return self._reduced(torch.amax, self._tensor, dim, keepdim)
+
+    def min(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
+        """Return the smallest along ``dim``; without ``dim`` of all elements, as a Python number."""
+        return self._reduced(torch.amin, self._tensor, dim, keepdim)
+
+    def __matmul__(self, other: Any) -> Matrix:
+        from accelera.engine.default import default_engine
+
+        return default_engine().matmul(self, other) if _is_array(other) else NotImplemented
+
+    def __rmatmul__(self, other: Any) -> Matrix:
+        from accelera.engine.default import default_engine
+
+        return default_engine().matmul(other, self) if _is_array(other) else NotImplemented
+
+    def __add__(self, other: Any) -> Matrix:
+        return self._combined(torch.add, other)
+
+    def __radd__(self, other: Any) -> Matrix:
+        return self._combined(torch.add, other, swapped=True)
+
+    def __sub__(self, other: Any) -> Matrix:
+        return self._combined(torch.sub, other)
+
+    def __rsub__(self, other: Any) -> Matrix:
+        return self._combined(torch.sub, other, swapped=True)
+
+    def __mul__(self, other: Any) -> Matrix:
+        return self._combined(torch.mul, other)
+
+    def __rmul__(self, other: Any) -> Matrix:
+        return self._combined(torch.mul, other, swapped=True)
+
+    def __truediv__(self, other: Any) -> Matrix:
+        return self._combined(torch.true_divide, other)
+
+    def __rtruediv__(self, other: Any) -> Matrix:
+        return self._combined(torch.true_divide, other, swapped=True)
+
+    def __neg__(self) -> Matrix:
+        return self._like(-self._tensor)
+
+    def __eq__(self, other: object) -> Matrix:  # type: ignore[override]
+        return self._combined(torch.eq, other)
+
+    def __ne__(self, other: object) -> Matrix:  # type: ignore[override]
+        return self._combined(torch.ne, other)
+
+    def __lt__(self, other: Any) -> Matrix:
+        return self._combined(torch.lt, other)
+
+    def __le__(self, other: Any) -> Matrix:
+        return self._combined(torch.le, other)
+
+    def __gt__(self, other: Any) -> Matrix:
+        return self._combined(torch.gt, other)
+
+    def __ge__(self, other: Any) -> Matrix:
+        return self._combined(torch.ge, other)
+
+    def __bool__(self) -> bool:
+        return bool(self._tensor)
+
+    def __len__(self) -> int:
+        return len(self._tensor)
+
+    def __getitem__(self, key: Any) -> Matrix:
+        return self._like(self._tensor[_raw(key)])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._tensor[_raw(key)] = _raw(value)
+
+    def __repr__(self) -> str:
+        return f"Matrix(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device})"
+
+    def _like(self, tensor: torch.Tensor) -> Matrix:
+        matrix = Matrix.wrap(tensor)
+        matrix._storage_device = self._storage_device
+        return matrix
+
+    def _combined(
+        self, function: Callable[..., torch.Tensor], other: object, swapped: bool = False
+    ) -> Matrix:
+        """Apply a function of two operands that broadcast; scalars keep the matrix's dtype as in torch."""
+        if isinstance(other, Number):
+            operand = torch.as_tensor(other) if swapped else other
+        elif _is_array(other):
+            operand = to_tensor(_raw(other))
+        else:
+            return cast(Matrix, NotImplemented)
+        return self._like(function(operand, self._tensor) if swapped else function(self._tensor, operand))
+
+    def _reduced(self, function: Any, tensor: torch.Tensor, dim: Any, keepdim: bool) -> Any:
+        if dim is None and not keepdim:
+            return function(tensor).item()
+        axes = tuple(range(tensor.ndim)) if dim is None else dim
+        return self._like(function(tensor, dim=axes, keepdim=keepdim))
+
+
+def _made(function: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: Any, device: str) -> Matrix:
+    return Matrix.wrap(function(shape, dtype=to_torch_dtype(dtype), device=_present(torch.device(device))))
+
+
+def _raw(value: Any) -> Any:
+    return value._tensor if isinstance(value, Matrix) else value
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, Matrix | torch.Tensor | np.ndarray | list)
+
+
+def _placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    return tensor if tensor.device == device else tensor.to(_present(device))
+
+
+def _present(device: torch.device) -> torch.device:
+    """Return ``device``; raises DeviceError when this machine has no such device."""
+    if device.type not in ("cpu", "meta"):
+        found = torch.accelerator.current_accelerator()
+        if (
+            found is None
+            or found.type != device.type
+            or (device.index or 0) >= torch.accelerator.device_count()
+        ):
+            raise DeviceError(
+                f"[Matrix] device {str(device)!r} is not on this machine, which has {_devices()}; "
+                "leave the device out to use what there is"
+            )
+    return device
+
+
+def _devices() -> str:
+    found = torch.accelerator.current_accelerator()
+    return (
+        "a CPU and no accelerator"
+        if found is None
+        else f"{torch.accelerator.device_count()} {found.type} device(s)"
+    )
+
+
+def _accelerator() -> torch.device:
+    return torch.accelerator.current_accelerator() or torch.device("cpu")

@@ -1,0 +1,273 @@
+"""Runs a plan: reads ahead, computes, writes behind, all inside the pool.
+
+Three kinds of threads meet here. One admits the accesses in the plan's order (``plan.walk``), so
+that eviction is decided by the plan alone and never by timing. Readers fill the blocks. The
+calling thread computes, and a writer stores finished blocks of the result. A step may be retired
+only when it is computed and, if it finished a block, written.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from accelera.devices import Device
+from accelera.engine.events import Observer, Progress
+from accelera.engine.report import RunReport
+from accelera.engine.staging import Mover
+from accelera.memory import Buffer, BufferPool
+from accelera.plan import Block, Plan, Step, access_sequence, walk
+from accelera.policy import Belady
+from accelera.stores import Store
+from accelera.trace import Recorder
+
+Kernel = Callable[[Device, Step, Sequence[Any], Any], None]
+"""Computes one step: (device, step, arrays read, array written)."""
+
+
+@dataclass
+class RunOptions:
+    """What a run may be told besides its plan."""
+
+    observer: Observer = field(default_factory=Observer)
+    recorder: Recorder | None = None
+    readers: int = 2
+    """Reader threads."""
+    on_written: Callable[[Block], None] = lambda block: None
+    """Called by the writer after a block of the result is in its store."""
+    skip: Callable[[Step], bool] = lambda step: False
+    """Steps that need not be run, such as those whose result a journal says is stored."""
+    keep_going: Callable[[], bool] = lambda: True
+    """Asked before each new block of the result; False ends the run early with ``Interrupted``."""
+
+
+class Interrupted(Exception):
+    """The run stopped at a block boundary because it was asked to."""
+
+
+class Runner:
+    """One run of one plan."""
+
+    def __init__(
+        self, plan: Plan, stores: Sequence[Store], device: Device, kernel: Kernel, options: RunOptions
+    ) -> None:
+        self._plan = plan
+        self._stores = stores
+        self._device = device
+        self._kernel = kernel
+        self._options = options
+        self._mover = Mover(device, options.readers + 1)
+        self._read: Counter[int] = Counter()
+        self._counting = threading.Lock()
+        self._written = 0
+        self._skipped = 0
+        self._ready: queue.SimpleQueue[_Admitted | None] = queue.SimpleQueue()
+        self._gate = _Gate()
+        self._residents = [
+            store.resident() if operand.in_place else None
+            for operand, store in zip(plan.operands, stores, strict=True)
+        ]
+
+    def run(self) -> RunReport:
+        """Run all steps; raise whatever stopped them, with all threads ended and memory returned."""
+        began = time.perf_counter()
+        readers = ThreadPoolExecutor(self._options.readers, "accelera-read")
+        writer = ThreadPoolExecutor(1, "accelera-write")
+        policy = Belady(access_sequence(self._steps()))
+        recorder, name = self._options.recorder, self._plan.operation
+        pool = BufferPool(
+            self._plan.capacity_bytes, policy, self._device, readers=readers, recorder=recorder, op=name
+        )
+        admitter = threading.Thread(target=self._admit, args=(pool,), name="accelera-admit", daemon=True)
+        admitter.start()
+        try:
+            steps = self._compute(writer)
+        except BaseException as error:
+            self._gate.fail(error)
+            raise
+        finally:
+            admitter.join()
+            writer.shutdown()
+            readers.shutdown(cancel_futures=True)
+            pool.close()
+        self._gate.check()
+        return self._report(pool, steps, time.perf_counter() - began)
+
+    def _steps(self) -> Iterator[Step]:
+        self._skipped = 0
+        for step in self._plan.steps():
+            if self._options.skip(step):
+                self._skipped += 1
+            else:
+                yield step
+
+    def _admit(self, pool: BufferPool) -> None:
+        """Admit accesses in order, keeping the plan's window of steps under way."""
+        books = _RunBooks(self, pool, self._gate)
+        try:
+            for index, step in walk(self._steps(), self._plan.window, books):
+                self._ready.put(_Admitted(index, step, books.take()))
+        except BaseException as error:
+            self._gate.fail(error)
+        finally:
+            self._ready.put(None)
+
+    def _compute(self, writer: ThreadPoolExecutor) -> int:
+        count = tiles = 0
+        while (admitted := self._ready.get()) is not None:
+            self._gate.check()
+            step = admitted.step
+            if step.first and not self._options.keep_going():
+                raise Interrupted
+            arrays = [self._array(block, admitted.buffers) for block in step.reads]
+            out = self._array(step.write, admitted.buffers)
+            self._kernel(self._device, step, arrays, out)
+            self._device.synchronize()
+            del arrays, out
+            count += 1
+            tiles += step.last
+            self._finish(admitted, writer)
+            self._tell(count, tiles)
+        self._gate.check()
+        return count
+
+    def _finish(self, admitted: _Admitted, writer: ThreadPoolExecutor) -> None:
+        if admitted.step.last:
+            writer.submit(self._write, admitted).add_done_callback(self._gate.watch)
+        else:
+            self._gate.done(admitted.index)
+
+    def _write(self, admitted: _Admitted) -> None:
+        block = admitted.step.write
+        if block.held_bytes:
+            memory = admitted.buffers[block.id].memory
+            operand = self._plan.operands[block.operand]
+            self._written += self._mover.write(self._stores[block.operand], block, operand, memory)
+        self._options.on_written(block)
+        self._gate.done(admitted.index)
+
+    def load(self, block: Block) -> Callable[[Any], int]:
+        """Return what fills a buffer with ``block``."""
+
+        def fill(memory: Any) -> int:
+            operand = self._plan.operands[block.operand]
+            moved = self._mover.read(self._stores[block.operand], block, operand, memory)
+            with self._counting:
+                self._read[block.operand] += moved
+            return moved
+
+        return fill
+
+    def _array(self, block: Block, buffers: dict[int, Buffer]) -> Any:
+        resident = self._residents[block.operand]
+        if resident is not None:
+            return resident[block.region]
+        return self._mover.view(buffers[block.id].wait(), block, self._plan.operands[block.operand])
+
+    def _tell(self, count: int, tiles: int) -> None:
+        total = self._plan.forecast.steps
+        moved = sum(self._read.values()) + self._written
+        self._options.observer.on_progress(Progress(count, total, tiles, moved, self._plan.moved_bytes))
+
+    def _report(self, pool: BufferPool, steps: int, seconds: float) -> RunReport:
+        names = [operand.name for operand in self._plan.operands[:-1]]
+        return RunReport(
+            plan=self._plan,
+            device=self._device.name,
+            seconds=seconds,
+            bytes_read={name: self._read[index] for index, name in enumerate(names)},
+            bytes_written=self._written,
+            peak_pool_bytes=pool.peak_allocated_bytes,
+            hits=pool.stats.hits,
+            misses=pool.stats.misses,
+            evictions=pool.stats.evictions,
+            steps_run=steps,
+            steps_skipped=self._skipped,
+        )
+
+
+@dataclass(frozen=True)
+class _Admitted:
+    """A step whose blocks are pinned, loading or loaded."""
+
+    index: int
+    step: Step
+    buffers: dict[int, Buffer]
+
+
+class _RunBooks:
+    """Drives the pool from a walk."""
+
+    def __init__(self, runner: Runner, pool: BufferPool, gate: _Gate) -> None:
+        self._runner = runner
+        self._pool = pool
+        self._gate = gate
+        self._pinned: dict[int, Buffer] = {}
+
+    def wait(self, step: int) -> None:
+        self._gate.wait_for(step)
+
+    def admit(self, block: Block, step: int, *, write: bool) -> None:
+        load = None if write else self._runner.load(block)
+        self._pinned[block.id] = self._pool.pin(
+            block.id, block.held_bytes, load, step=step, write=write, role="tile"
+        )
+
+    def take(self) -> dict[int, Buffer]:
+        """Return the buffers pinned since the last call, by block id."""
+        pinned, self._pinned = self._pinned, {}
+        return pinned
+
+    def unpin(self, block: Block) -> None:
+        self._pool.unpin(block.id)
+
+    def free(self, block: Block, step: int) -> None:
+        self._pool.free(block.id, step=step)
+
+
+class _Gate:
+    """Which steps are done, and whether something failed."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._done: set[int] = set()
+        self._lowest = 0
+        self._error: BaseException | None = None
+
+    def done(self, index: int) -> None:
+        """Take note that step ``index`` is computed and stored."""
+        with self._condition:
+            self._done.add(index)
+            while self._lowest in self._done:
+                self._done.remove(self._lowest)
+                self._lowest += 1
+            self._condition.notify_all()
+
+    def wait_for(self, index: int) -> None:
+        """Wait until step ``index`` and all before it are done; raise what failed meanwhile."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._lowest > index or self._error is not None)
+        self.check()
+
+    def fail(self, error: BaseException) -> None:
+        """Make every waiter give up with ``error``; the first error stays."""
+        with self._condition:
+            self._error = self._error or error
+            self._condition.notify_all()
+
+    def watch(self, future: Future[None]) -> None:
+        """Fail with what ``future`` raised, if it did."""
+        error = future.exception()
+        if error is not None:
+            self.fail(error)
+
+    def check(self) -> None:
+        """Raise what failed, if anything did."""
+        if self._error is not None:
+            raise self._error

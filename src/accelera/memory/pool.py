@@ -1,0 +1,248 @@
+"""The buffer pool: bytes of many buffers inside one hard capacity.
+
+Terms are those of a database's buffer manager. ``pin`` makes a buffer resident and holds it there,
+``unpin`` lets go, ``prefetch`` starts loading without waiting, ``write_back`` saves a dirty buffer,
+``evict`` gives one up. The ledger keeps the books, so what is evicted is the policy's choice alone
+and the sum of all buffers, those kept for reuse included, never exceeds the capacity.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, Protocol
+
+from accelera.errors import BudgetExceededError
+from accelera.memory.ledger import Ledger, PoolStats
+from accelera.policy import EvictionPolicy
+from accelera.trace import Access, Recorder
+
+Memory = Any
+Loader = Callable[[Memory], int]
+"""Fills a buffer's memory; returns the bytes it moved."""
+
+
+class Allocator(Protocol):
+    """Where a pool's memory comes from: a device."""
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Return uninitialised memory of ``nbytes``."""
+
+    def release(self, buffer: Memory) -> None:
+        """Give memory back to the system."""
+
+
+class Buffer:
+    """Bytes held by the pool under one id."""
+
+    __slots__ = ("dirty", "id", "loaded", "memory", "nbytes", "saver")
+
+    def __init__(self, id: int, nbytes: int, memory: Memory, loaded: Future[int] | None) -> None:
+        self.id = id
+        self.nbytes = nbytes
+        self.memory = memory
+        self.loaded = loaded
+        self.dirty = False
+        self.saver: Loader | None = None
+
+    def wait(self) -> Memory:
+        """Return the memory once it is loaded; raise what the loader raised."""
+        if self.loaded is not None:
+            self.loaded.result()
+        return self.memory
+
+
+class BufferPool:
+    """Buffers by id inside a hard capacity; safe to use from several threads."""
+
+    def __init__(
+        self,
+        capacity_bytes: int,
+        policy: EvictionPolicy,
+        allocator: Allocator,
+        *,
+        readers: Executor | None = None,
+        recorder: Recorder | None = None,
+        op: str = "",
+    ) -> None:
+        self.bytes_loaded = 0
+        self.bytes_saved = 0
+        self.peak_allocated_bytes = 0
+        self._ledger = Ledger(capacity_bytes, policy)
+        self._allocator = allocator
+        self._readers = readers
+        self._recorder = recorder
+        self._op = op
+        self._lock = threading.RLock()
+        self._count_lock = threading.Lock()
+        self._buffers: dict[int, Buffer] = {}
+        self._spare: dict[int, list[Memory]] = defaultdict(list)
+        self._allocated_bytes = 0
+
+    @property
+    def stats(self) -> PoolStats:
+        """Hits, misses, evictions and peak so far."""
+        return self._ledger.stats
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The hard capacity."""
+        return self._ledger.capacity_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of the buffers that are resident now."""
+        return self._ledger.resident_bytes
+
+    def __contains__(self, buffer: int) -> bool:
+        with self._lock:
+            return buffer in self._ledger
+
+    def pin(
+        self,
+        buffer: int,
+        nbytes: int,
+        load: Loader | None = None,
+        *,
+        step: int = 0,
+        write: bool = False,
+        role: str = "",
+        dtype: str = "",
+    ) -> Buffer:
+        """Hold ``buffer`` in the pool and return it, loading it if it is not resident.
+
+        With reader threads the load runs in the background: ``Buffer.wait`` returns the memory
+        once it is there. Raises BudgetExceededError when pinned buffers leave no room.
+        """
+        with self._lock:
+            if self._recorder is not None:
+                self._recorder.record(Access(buffer, nbytes, step, write, False, self._op, role, dtype))
+            hit, displaced = self._ledger.admit(buffer, nbytes)
+            for each in displaced:
+                self._give_up(self._buffers.pop(each))
+            found = self._buffers[buffer] if hit else self._begin(buffer, nbytes, load)
+            found.dirty = found.dirty or write
+        return found
+
+    def prefetch(self, buffer: int, nbytes: int, load: Loader, *, step: int = 0) -> bool:
+        """Start loading ``buffer`` if it fits without a wait; return whether it is on its way."""
+        try:
+            self.pin(buffer, nbytes, load, step=step)
+        except BudgetExceededError:
+            return False
+        self.unpin(buffer)
+        return True
+
+    def unpin(self, buffer: int, *, save: Loader | None = None) -> None:
+        """Let go of one pin; ``save`` writes the buffer back if it is dirty when it must leave."""
+        with self._lock:
+            if save is not None:
+                self._buffers[buffer].saver = save
+            self._ledger.unpin(buffer)
+
+    def write_back(self, buffer: int) -> int:
+        """Save ``buffer`` now if it is dirty; return the bytes moved."""
+        with self._lock:
+            found = self._buffers[buffer]
+        return self._save(found)
+
+    def evict(self, buffer: int) -> None:
+        """Give up ``buffer`` now, writing it back first if it is dirty.
+
+        Raises ValueError while somebody holds it.
+        """
+        with self._lock:
+            if not self._ledger.evictable(buffer):
+                raise ValueError(f"[pool] buffer {buffer} is pinned; unpin it before evicting it")
+            self._ledger.free(buffer)
+            self._give_up(self._buffers.pop(buffer))
+
+    def free(self, buffer: int, *, step: int = 0) -> None:
+        """End a buffer's life, pinned or not: its contents are needed no more."""
+        with self._lock:
+            found = self._buffers.pop(buffer)
+            if self._recorder is not None:
+                self._recorder.record(Access(buffer, found.nbytes, step, free=True, op=self._op))
+            self._ledger.free(buffer)
+            found.dirty = False
+            self._give_up(found)
+
+    def flush(self) -> None:
+        """Write back every dirty buffer that has somewhere to go."""
+        with self._lock:
+            waiting = [each for each in self._buffers.values() if each.dirty and each.saver]
+        for each in waiting:
+            self._save(each)
+
+    def close(self) -> None:
+        """Return all memory to the system; unsaved contents are lost."""
+        with self._lock:
+            for found in self._buffers.values():
+                if found.loaded is not None and not found.loaded.cancel():
+                    found.loaded.exception()
+                self._allocator.release(found.memory)
+            self._buffers.clear()
+            self._trim(self._allocated_bytes)
+
+    def _begin(self, buffer: int, nbytes: int, load: Loader | None) -> Buffer:
+        """Give an admitted buffer its memory and start its load; on failure it was never here."""
+        found = Buffer(buffer, nbytes, None, None)
+        try:
+            found.memory = self._take(nbytes)
+            if load is not None and self._readers is None:
+                self._load(found, load)
+        except BaseException:
+            self._ledger.free(buffer)
+            if found.memory is not None:
+                self._keep(found)
+            raise
+        if load is not None and self._readers is not None:
+            found.loaded = self._readers.submit(self._load, found, load)
+        self._buffers[buffer] = found
+        return found
+
+    def _load(self, found: Buffer, load: Loader) -> int:
+        moved = load(found.memory)
+        with self._count_lock:
+            self.bytes_loaded += moved
+        return moved
+
+    def _save(self, found: Buffer) -> int:
+        if not found.dirty or found.saver is None:
+            return 0
+        moved = found.saver(found.wait())
+        found.dirty = False
+        with self._count_lock:
+            self.bytes_saved += moved
+        return moved
+
+    def _give_up(self, found: Buffer) -> None:
+        if found.loaded is not None:
+            found.loaded.exception()
+        self._save(found)
+        self._keep(found)
+
+    def _keep(self, found: Buffer) -> None:
+        """Keep the memory of a departed buffer for the next one of its size."""
+        self._spare[found.nbytes].append(found.memory)
+        found.memory = None
+
+    def _take(self, nbytes: int) -> Memory:
+        """Return memory of ``nbytes``: a spare one, or a new one after trimming spares to fit."""
+        if self._spare[nbytes]:
+            return self._spare[nbytes].pop()
+        self._trim(self._allocated_bytes + nbytes - self.capacity_bytes)
+        memory = self._allocator.allocate(nbytes)
+        self._allocated_bytes += nbytes
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self._allocated_bytes)
+        return memory
+
+    def _trim(self, excess_bytes: int) -> None:
+        """Release spare memory, largest first, until ``excess_bytes`` are given back."""
+        for size in sorted(self._spare, reverse=True):
+            while self._spare[size] and excess_bytes > 0:
+                self._allocator.release(self._spare[size].pop())
+                self._allocated_bytes -= size
+                excess_bytes -= size
