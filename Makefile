@@ -1,0 +1,86 @@
+# `make` lists the targets. Every target first brings .venv/ up to date, from nothing if need be.
+
+PYTHON ?= python3
+PREFIX ?= $(HOME)/.local
+ARGS ?=
+
+venv := .venv
+bin := $(venv)/bin
+pip := $(bin)/python -m pip --disable-pip-version-check -q
+created := $(venv)/.created
+installed := $(venv)/.installed
+built := $(venv)/.built
+native := CMakeLists.txt $(wildcard cmake/*) $(shell find csrc -type f)
+formatted := $(filter %.h %.cpp %.cu,$(native))
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench docs reference cuda install install-bin clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+demo: $(built) ## two matrix files multiplied inside a budget a fraction of their size
+	$(bin)/python examples/demo.py $(ARGS)
+
+test: $(built) ## every test; ARGS goes to pytest
+	$(bin)/python -m pytest $(ARGS)
+
+lint: $(built) ## style, types, layers
+	$(bin)/ruff check
+	$(bin)/ruff format --check
+	$(bin)/mypy
+	$(bin)/lint-imports
+	$(bin)/clang-format --dry-run -Werror $(formatted)
+
+format: $(built) ## rewrite the sources as lint wants them
+	$(bin)/ruff check --fix
+	$(bin)/ruff format
+	$(bin)/clang-format -i $(formatted)
+
+bench: $(built) ## the benchmarks; ARGS="matmul --small" and so on
+	$(bin)/python -m benchmarks $(ARGS)
+
+docs: reference ## the documentation as HTML, in site/
+	$(bin)/python -m mkdocs build --strict --quiet
+
+reference: $(built) ## docs/reference.md, rewritten from the docstrings
+	$(bin)/python tools/reference.py
+
+cuda: $(built) ## compile the CUDA kernels with nvcc; needs no GPU
+	@command -v nvcc >/dev/null || { echo "nvcc is not on the PATH: install the CUDA toolkit" >&2; exit 1; }
+	$(bin)/cmake -S . -B build/cuda -G Ninja -DACCELERA_CUDA=ON -DCMAKE_BUILD_TYPE=Release \
+	    -DCMAKE_MAKE_PROGRAM=$(abspath $(bin)/ninja) -DPython_EXECUTABLE=$(abspath $(bin)/python)
+	$(bin)/cmake --build build/cuda
+
+install: ## the library, into the environment of PYTHON
+	$(PYTHON) -m pip install .
+
+install-bin: $(built) ## the command `accelera`, linked from PREFIX/bin to this checkout
+	mkdir -p $(PREFIX)/bin
+	ln -sf $(abspath $(bin)/accelera) $(PREFIX)/bin/accelera
+	@case ":$$PATH:" in *":$(PREFIX)/bin:"*) ;; *) echo "add $(PREFIX)/bin to your PATH" ;; esac
+
+clean: ## remove .venv/ and everything that was built
+	rm -rf $(venv) build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(created):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "Python 3.10 or newer is needed; name one with make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "This Python cannot make virtual environments; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+	    { echo "A C++ compiler is needed; on Debian or Ubuntu: apt install g++" >&2; exit 1; }
+	$(PYTHON) -m venv $(venv)
+	touch $@
+
+# The build tools live in .venv, not in a throw-away environment, so that rebuilding is incremental.
+$(installed): $(created) pyproject.toml constraints.txt
+	$(pip) install -c constraints.txt cmake nanobind ninja scikit-build-core
+	$(pip) install -c constraints.txt --no-build-isolation -e '.[dev,zarr]'
+	touch $@
+
+$(built): $(native) | $(installed)
+	$(pip) install --no-build-isolation --no-deps -e .
+	touch $@

@@ -1,0 +1,59 @@
+"""Every Python block of the README and docs/ runs, and so does every example."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.markdown import blocks, runnable
+from tests.architecture.repository import DOCS, ROOT, run_python
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted(DOCS.rglob("*.md"))]
+WITH_CODE = [page for page in PAGES if page.exists() and runnable(page.read_text(encoding="utf-8"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SMALL = {"ACCELERA_EXAMPLE_SMALL": "1"}
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name)
+def test_blocks_run(page: Path, tmp_path: Path) -> None:
+    runner = str(ROOT / "tests" / "architecture" / "markdown.py")
+    ran = run_python(runner, str(page), cwd=tmp_path, environment=SMALL)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=name)
+def test_examples_run(example: Path, tmp_path: Path) -> None:
+    ran = run_python(str(example), cwd=tmp_path, environment=SMALL)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_block_left_out_says_why() -> None:
+    comments = [
+        b.comment for page in PAGES if page.exists() for b in blocks(page.read_text(encoding="utf-8"))
+    ]
+    left_out = [c for c in comments if c.startswith("not run")]
+    assert all(c.removeprefix("not run:").strip() for c in left_out)
+
+
+def test_the_readme_opens_with_the_two_commands() -> None:
+    first = next(blocks((ROOT / "README.md").read_text(encoding="utf-8")))
+    assert "make demo" in first.code
+    assert "make test" in first.code
+
+
+def test_runner_keeps_one_namespace_and_the_line_numbers(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# T\n\n```python\nx = 1\n```\n\n<!-- not run: it fails -->\n```python\n1 / 0\n```\n\n"
+        "<!-- run -->\n```bash\ntouch made\n```\n\n```bash\nfalse\n```\n\n```python\nassert x == 2\n```\n"
+    )
+    runner = str(ROOT / "tests" / "architecture" / "markdown.py")
+    ran = run_python(runner, str(page), cwd=tmp_path)
+    assert "AssertionError" in ran.stderr
+    assert f'"{page}", line 22' in ran.stderr
+    assert (tmp_path / "made").exists()
