@@ -66,8 +66,8 @@ def plan_matmul(
         found = enumerate_choices(
             problem, capacity_bytes, cost, None if tiles is None else tuple(tiles), window
         )
-        if not (found.need_bytes <= capacity_bytes).any():
-            _refuse(problem, int(found.need_bytes.min()), capacity_bytes, sum(kept.values()), budget_bytes)
+        if found.floor_bytes > capacity_bytes:
+            _refuse(problem, found.floor_bytes, capacity_bytes, sum(kept.values()), budget_bytes)
         walked = [
             _walk(problem, choice, capacity_bytes, cost) for choice in _front_runners(found, capacity_bytes)
         ]

@@ -46,6 +46,13 @@ class Candidates:
     seconds: Column
     steps: Column
     """Number of steps, about."""
+    floors: tuple[int, ...] = (0,)
+    """Indices of the choices with the smallest tiles."""
+
+    @property
+    def floor_bytes(self) -> int:
+        """Room without which nothing is planned: that of the smallest tiles, or of the given ones."""
+        return int(self.need_bytes[np.isin(self.shape, self.floors)].min())
 
     def choice(self, row: int) -> MatmulChoice:
         """Return the choice of one row."""
@@ -95,7 +102,7 @@ def _partitions(problem: MatmulProblem, capacity_bytes: int, swap: bool) -> list
     item = problem.c.held_dtype.itemsize
     wanted = {Partition(((math.ceil(rows / FLOOR), math.ceil(cols / FLOOR)),), True): None}
     for share in _SHARES:
-        wanted |= dict.fromkeys(grids(rows, cols, share * capacity_bytes / item))
+        wanted |= dict.fromkeys(grids(rows, cols, max(share * capacity_bytes / item, 1.0)))
     return list(wanted)
 
 
@@ -255,7 +262,8 @@ class _Figures:
         if operand.tier != "disk":
             return nbytes / self.cost.host_bytes_per_s
         run = _run_bytes(operand, *((cols, rows) if self.sample.swap else (rows, cols)))
-        return nbytes / self.cost.read_bytes_per_s * (1 + self.cost.half_run_bytes / run)
+        seconds: Column = nbytes / self.cost.read_bytes_per_s * (1 + self.cost.half_run_bytes / run)
+        return seconds
 
     def _write_s(self, nbytes: int) -> Column:
         if self.out.tier != "disk":
@@ -282,4 +290,5 @@ def _joined(first: Candidates, second: Candidates) -> Candidates:
         for name in ("strip", "slab", "sub", "need_bytes", "moved_bytes", "seconds", "steps")
     ]
     shape = np.concatenate([first.shape, second.shape + len(first.choices)])
-    return Candidates([*first.choices, *second.choices], shape, *columns)
+    floors = (0, len(first.choices))
+    return Candidates([*first.choices, *second.choices], shape, *columns, floors)

@@ -1,0 +1,144 @@
+"""Products through a plan: any operand anywhere, inside a budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from accelera.devices import Device
+from accelera.engine.calibration import cost_model
+from accelera.engine.job import Adaptation, Job, JobOptions, carry_out
+from accelera.engine.operands import (
+    as_matrices,
+    check_matmul_dtypes,
+    describe,
+    held_dtype,
+    matmul_shape,
+    result_view,
+)
+from accelera.engine.reserve import Room
+from accelera.engine.events import Observer
+from accelera.engine.report import RunReport
+from accelera.engine.target import Target, publish
+from accelera.plan import MatmulProblem, Operand, Plan, Step, plan_matmul
+from accelera.stores import Store
+from accelera.trace import Recorder
+
+Tile = tuple[slice, slice]
+
+
+@dataclass(frozen=True)
+class Product:
+    """``A @ B``, checked and ready to be planned."""
+
+    a: Store
+    b: Store
+    out: Any = None
+    budget_bytes: int | None = None
+    tiles: tuple[tuple[tuple[int, int], tuple[int, int]], ...] | None = None
+    prefetch: bool = True
+    readers: int = 2
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        return matmul_shape(self.a.shape, self.b.shape)
+
+    def target(self) -> Target:
+        """Return where the result goes."""
+        return Target(self.out, self.shape, check_matmul_dtypes(self.a, self.b))
+
+    def plan(
+        self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
+    ) -> Plan:
+        """Return the plan for ``device``; ``limit_bytes`` lowers the room further."""
+        problem = self._problem(device)
+        room = Room.on(device, self.budget_bytes, problem.operands, self.readers, self.target().new_bytes)
+        return plan_matmul(
+            problem,
+            capacity_bytes=room.capacity(limit_bytes),
+            cost=cost_model(device),
+            budget_bytes=self.budget_bytes,
+            reserved=room.reserved,
+            tier=room.tier,
+            tiles=self.tiles,
+            spec=spec if limit_bytes is None else None,
+            window=3 if self.prefetch else 1,
+            host_staging_bytes=room.host_bytes,
+        )
+
+    def _problem(self, device: Device) -> MatmulProblem:
+        a, b = as_matrices(self.a, self.b)
+        held = held_dtype(a.dtype)
+        shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+        target = self.target()
+        return MatmulProblem(
+            describe("A", a, device, held),
+            describe("B", b, device, held),
+            _result(target, shape, device, held),
+        )
+
+    def job(self) -> Job:
+        """Return what ``carry_out`` runs."""
+        return Job(
+            operation="matmul",
+            inputs=as_matrices(self.a, self.b),
+            names=("A", "B"),
+            target=self.target(),
+            result_view=lambda store: result_view(store, self.a.ndim, self.b.ndim),
+            plan=self.plan,
+            kernel=multiply,
+        )
+
+
+def _result(target: Target, shape: tuple[int, ...], device: Device, held: np.dtype[Any]) -> Operand:
+    """Describe a result that does not exist yet."""
+    from accelera.stores import open_store
+
+    if target.out is not None and target.path is None:
+        given = open_store(target.out)
+        order = tuple(given.layout.order) if given.ndim == len(shape) else ()
+        resident = given.resident()
+        in_place = (
+            device.host_memory and given.dtype == held and resident is not None and device.can_take(resident)
+        )
+        return Operand("C", shape, target.dtype, held, given.tier, order, in_place=in_place)
+    if target.path is not None:
+        return Operand("C", shape, target.dtype, held, "disk")
+    return Operand(
+        "C", shape, target.dtype, held, "ram", in_place=device.host_memory and target.dtype == held
+    )
+
+
+def matmul(
+    a: Store,
+    b: Store,
+    out: Any = None,
+    *,
+    device: Device,
+    budget_bytes: int | None = None,
+    tiles: Iterable[Tile] | None = None,
+    adapt: Adaptation | None = None,
+    observers: Sequence[Observer] = (),
+    recorder: Recorder | None = None,
+    resume: bool = False,
+    prefetch: bool = True,
+    readers: int = 2,
+) -> tuple[Store, RunReport]:
+    """Compute ``A @ B`` by a plan; return the result's store and the report.
+
+    Raises ShapeError, DTypeError, BudgetExceededError (before anything is allocated), StoreError.
+    """
+    spans = None if tiles is None else tuple(((r.start, r.stop), (c.start, c.stop)) for r, c in tiles)
+    product = Product(a, b, out, budget_bytes, spans, prefetch, readers)
+    return carry_out(product.job(), device, JobOptions(observers, recorder, resume, readers, adapt))
+
+
+def multiply(device: Device, step: Step, arrays: Sequence[Any], out: Any) -> None:
+    """Kernel of one matmul step."""
+    (a, b), ((a0, a1), (b0, b1)) = arrays, step.task
+    device.gemm(a[..., a0:a1], b[..., b0:b1, :], out, accumulate=not step.first)

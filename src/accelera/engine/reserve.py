@@ -1,0 +1,55 @@
+"""What a budget must hold besides blocks, and the room that leaves for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from accelera.devices import Device
+from accelera.engine.staging import PIECE_BYTES, direct
+from accelera.plan import Operand
+from accelera.stores import STAGING_BYTES_PER_THREAD
+
+RUNTIME_BYTES = 8 << 20
+"""Threads' stacks, the plan's own lists, and the allocator's slack."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """The budget of one run, divided."""
+
+    tier: str
+    """The tier that the budget governs."""
+    budget_bytes: int
+    reserved: Mapping[str, int]
+    """Bytes of host RAM that are not blocks, by what they are for."""
+    host_bytes: int
+    """Host RAM needed besides when the budget governs a device's memory."""
+
+    @classmethod
+    def on(
+        cls,
+        device: Device,
+        budget_bytes: int | None,
+        operands: Iterable[Operand],
+        readers: int,
+        result_bytes: int,
+    ) -> Room:
+        """Divide ``budget_bytes`` (None: what the device has free) for a run on ``device``."""
+        given = list(operands)
+        threads = readers + 1
+        staged = any(not each.in_place and not direct(device, each) for each in given)
+        from_disk = any(each.tier == "disk" for each in given)
+        reserved = {
+            "result": result_bytes,
+            "staging": threads * (PIECE_BYTES * staged + STAGING_BYTES_PER_THREAD * from_disk),
+            "arithmetic": device.workspace_bytes(),
+            "runtime": RUNTIME_BYTES,
+        }
+        limit = device.available_bytes() if budget_bytes is None else budget_bytes
+        return cls("ram" if device.host_memory else device.name, limit, reserved, 0)
+
+    def capacity(self, limit_bytes: int | None = None) -> int:
+        """Return the bytes left for blocks, at most ``limit_bytes``; negative when nothing is left."""
+        left = self.budget_bytes - (sum(self.reserved.values()) if self.tier == "ram" else 0)
+        return left if limit_bytes is None else min(left, limit_bytes)

@@ -1,0 +1,92 @@
+"""Where a result goes: new memory, the caller's array or store, or a file that appears when complete."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accelera.errors import DTypeError, ShapeError, StoreError
+from accelera.stores import OutputStore, Store, create_store, open_store
+
+
+@dataclass(frozen=True)
+class Target:
+    """The place of a result, before it exists."""
+
+    out: Any
+    """None for new memory, an array, a store, or a path."""
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def path(self) -> Path | None:
+        """The file, when the result goes to one."""
+        return Path(self.out) if isinstance(self.out, (str, os.PathLike)) else None
+
+    @property
+    def new_bytes(self) -> int:
+        """Bytes of RAM that the result itself will take."""
+        if self.out is not None:
+            return 0
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def check(self, op: str, inputs: list[Store]) -> None:
+        """Raise unless the result may be put there without harming an input."""
+        if self.path is not None:
+            for store in inputs:
+                if _same_file(store.name, self.path):
+                    raise StoreError(
+                        f"[{op}] out={str(self.path)!r} is also an operand; write to another name"
+                    )
+        elif self.out is not None:
+            self._check_given(op, inputs)
+
+    def _check_given(self, op: str, inputs: list[Store]) -> None:
+        given = open_store(self.out)
+        if given.shape != self.shape:
+            raise ShapeError(f"[{op}] out has shape {given.shape}; the result has shape {self.shape}")
+        if given.dtype != self.dtype:
+            raise DTypeError(f"[{op}] out is {given.dtype}; the result is {self.dtype}")
+        mine = given.resident()
+        for store in inputs:
+            theirs = store.resident()
+            if mine is not None and theirs is not None and np.may_share_memory(mine, theirs):
+                raise StoreError(
+                    f"[{op}] out shares memory with operand {store.name}; give it memory of its own"
+                )
+
+    def open(self, *, resume: bool) -> Store:
+        """Create or open the place.
+
+        Raises StoreError when it cannot be written, before anything is computed.
+        """
+        if self.path is not None:
+            return create_store(self.path, self.shape, self.dtype, resume=resume)
+        if self.out is None:
+            return open_store(np.empty(self.shape, self.dtype))
+        return open_store(self.out)
+
+
+def publish(store: Store) -> None:
+    """Make a complete result visible under its name."""
+    if isinstance(store, OutputStore):
+        store.commit()
+    else:
+        store.flush()
+
+
+def abandon(store: Store, *, keep_partial: bool) -> None:
+    """Give up a result that will not be complete."""
+    if isinstance(store, OutputStore):
+        store.abort(keep_partial=keep_partial)
+
+
+def _same_file(name: str, path: Path) -> bool:
+    try:
+        return os.path.samefile(name.split("::")[0], path)
+    except (OSError, ValueError):
+        return False
