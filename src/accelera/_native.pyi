@@ -24,3 +24,13 @@ def igemm_cuda(
     stream: int = 0,
 ) -> None: ...
 def cuda_compiled() -> bool: ...
+
+# tile_io
+STAGING_BYTES_PER_THREAD: int
+
+def read_region(
+    file: int, offset: int, strides: list[int], out: _Array, direct_file: int = -1
+) -> tuple[int, int, int, int] | None: ...
+def write_region(
+    file: int, offset: int, strides: list[int], data: _Array, direct_file: int = -1
+) -> tuple[int, int, int, int] | None: ...

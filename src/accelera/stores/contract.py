@@ -8,13 +8,18 @@ plan predicts and what a report adds up.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import TracebackType
+from typing import Any, TypeVar
 
 import numpy as np
 
-Region = tuple[slice, ...]
+from accelera.errors import ShapeError
+from accelera.stores.regions import Region, check_transfer, whole
+from accelera.stores.viewing import Key, Viewing
+
+AnyStore = TypeVar("AnyStore", bound="Store")
 
 
 @dataclass(frozen=True)
@@ -22,13 +27,23 @@ class Layout:
     """How an array lies in its store, as far as a cost model needs to know."""
 
     order: tuple[int, ...]
-    """Axes from the slowest varying to the fastest varying."""
+    """Axes from the slowest varying to the fastest varying; repeated (broadcast) axes come first."""
     itemsize: int
     """Bytes between two neighbours along the fastest axis when it is dense (the item size)."""
     chunk: tuple[int, ...] | None = None
     """Chunk shape of a chunked store (Zarr); None for a flat one."""
     dense: bool = True
     """False when even neighbours along the fastest axis are not adjacent (a strided view)."""
+    strides: tuple[int, ...] | None = None
+    """Bytes between neighbours along each axis, negative for backwards; None for a chunked store."""
+
+    @classmethod
+    def of_strides(cls, shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Layout:
+        """Describe a flat array by its byte strides."""
+        distance = [abs(stride) if size > 1 else 0 for stride, size in zip(strides, shape, strict=True)]
+        order = sorted(range(len(distance)), key=lambda axis: (distance[axis] != 0, -distance[axis], axis))
+        dense = not order or distance[order[-1]] in (0, itemsize)
+        return cls(tuple(order), itemsize, None, dense, tuple(strides))
 
 
 class Store(abc.ABC):
@@ -77,6 +92,139 @@ class Store(abc.ABC):
     def nbytes(self) -> int:
         """Logical size in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def viewing(self) -> tuple[Store, Viewing]:
+        """Return the store that holds the bytes, and which of its elements this one shows."""
+        return self, Viewing.of(self.shape)
+
+    def __getitem__(self, key: Key | tuple[Key, ...]) -> StoreView:
+        """Return a view by integers, slices (any step), ``...`` and None; no bytes are read."""
+        base, viewing = self.viewing()
+        return StoreView(base, viewing.index(key))
+
+    def transpose(self, axes: Sequence[int] | None = None) -> StoreView:
+        """Return a view with permuted axes (reversed by default); no bytes are read."""
+        base, viewing = self.viewing()
+        return StoreView(base, viewing.transpose(axes))
+
+    @property
+    def T(self) -> StoreView:  # noqa: N802 - NumPy's name
+        """The view with all axes reversed."""
+        return self.transpose()
+
+    def broadcast_to(self, shape: Sequence[int]) -> StoreView:
+        """Return a read-only view that repeats axes of length one as NumPy does; no bytes are read."""
+        base, viewing = self.viewing()
+        return StoreView(base, viewing.broadcast_to(shape))
+
+    def to_numpy(self) -> np.ndarray[Any, Any]:
+        """Return a new array with everything in it."""
+        out = np.empty(self.shape, self.dtype)
+        self.read(whole(self.shape), out)
+        return out
+
+    def __enter__(self: AnyStore) -> AnyStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} {self.dtype}{list(self.shape)} on {self.tier}>"
+
+
+class StoreView(Store):
+    """A transposed, sliced, reversed or broadcast look at a store, without any bytes of its own.
+
+    Regions are read from the base as they lie there. Closing a view does nothing: the base owns the
+    handles.
+    """
+
+    def __init__(self, base: Store, viewing: Viewing) -> None:
+        self._base = base
+        self._viewing = viewing
+        self.shape = viewing.shape
+        self.dtype = base.dtype
+        self.tier = base.tier
+        self.name = base.name
+
+    def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
+        """Fill ``out``; repeated elements are read once and counted as often as they appear."""
+        check_transfer("read", self.shape, self.dtype, region, out)
+        if out.size:
+            self._base.read(self._viewing.source_region(region), self._viewing.source_order(out))
+            self._repeat(out)
+        return out.nbytes
+
+    def _repeat(self, out: np.ndarray[Any, Any]) -> None:
+        key = [slice(0, 1) if axis is None else slice(None) for axis in self._viewing.axes]
+        for axis, source in enumerate(self._viewing.axes):
+            if source is None and out.shape[axis] > 1:
+                first = out[tuple(key)]
+                key[axis] = slice(1, None)
+                np.copyto(out[tuple(key)], first)
+                key[axis] = slice(None)
+
+    def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
+        """Store ``data`` through the view; a view that repeats elements cannot be written."""
+        check_transfer("write", self.shape, self.dtype, region, data)
+        if self._viewing.repeats:
+            raise ShapeError(
+                f"[write] {self.name} through a broadcast view of shape {self.shape}: elements would be "
+                "written more than once; write the unrepeated view"
+            )
+        if data.size:
+            self._base.write(self._viewing.source_region(region), self._viewing.source_order(data))
+        return data.nbytes
+
+    @property
+    def layout(self) -> Layout:
+        """The base's layout with axes permuted and steps counted in."""
+        base, look = self._base.layout, self._viewing
+        if base.strides is not None:
+            strides = [0 if axis is None else base.strides[axis] * look.steps[axis] for axis in look.axes]
+            return Layout.of_strides(self.shape, strides, base.itemsize)
+        place = {axis: v for v, axis in enumerate(look.axes) if axis is not None}
+        repeated = [v for v, axis in enumerate(look.axes) if axis is None]
+        order = repeated + [place[axis] for axis in base.order if axis in place]
+        return Layout(tuple(order), base.itemsize, self._chunk(base.chunk), self._dense(base))
+
+    def _chunk(self, chunk: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if chunk is None:
+            return None
+        steps = self._viewing.steps
+        return tuple(
+            1 if axis is None else max(1, -(-chunk[axis] // abs(steps[axis]))) for axis in self._viewing.axes
+        )
+
+    def _dense(self, base: Layout) -> bool:
+        if not base.order:
+            return base.dense
+        fastest = base.order[-1]
+        return base.dense and fastest in self._viewing.axes and abs(self._viewing.steps[fastest]) == 1
+
+    def resident(self) -> np.ndarray[Any, Any] | None:
+        """Return the same view of the base's array when that lies in host RAM."""
+        array = self._base.resident()
+        return None if array is None else self._viewing.apply(array)
+
+    def fingerprint(self) -> Mapping[str, Any] | None:
+        """Return the base's identity together with what is shown of it."""
+        identity, look = self._base.fingerprint(), self._viewing
+        if identity is None:
+            return None
+        shown = [list(look.shape), list(look.axes), list(look.starts), list(look.steps)]
+        return {**identity, "view": shown}
+
+    def flush(self) -> None:
+        """Make everything written so far durable."""
+        self._base.flush()
+
+    def viewing(self) -> tuple[Store, Viewing]:
+        """Return the base and what is shown of it."""
+        return self._base, self._viewing
 
 
 class OutputStore(Store):

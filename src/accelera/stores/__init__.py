@@ -1,0 +1,40 @@
+"""Where matrix bytes live: RAM, accelerators and files, behind one contract.
+
+``open_store`` gives any operand as a ``Store``; ``create_store`` begins a result as an ``OutputStore``.
+"""
+
+from __future__ import annotations
+
+from accelera._native import STAGING_BYTES_PER_THREAD
+from accelera.stores.array import ArrayOutput, ArrayStore
+from accelera.stores.contract import Layout, OutputStore, Store, StoreView
+from accelera.stores.dtypes import BFLOAT16, parse_dtype
+from accelera.stores.flatfile import FlatFile, Placement
+from accelera.stores.flatoutput import FlatOutput
+from accelera.stores.formats import Source, Target, known_suffixes, register_format
+from accelera.stores.opening import create_store, open_store
+from accelera.stores.regions import Region, region_shape, whole
+
+__all__ = [
+    "BFLOAT16",
+    "STAGING_BYTES_PER_THREAD",
+    "ArrayOutput",
+    "ArrayStore",
+    "FlatFile",
+    "FlatOutput",
+    "Layout",
+    "OutputStore",
+    "Placement",
+    "Region",
+    "Source",
+    "Store",
+    "StoreView",
+    "Target",
+    "create_store",
+    "known_suffixes",
+    "open_store",
+    "parse_dtype",
+    "region_shape",
+    "register_format",
+    "whole",
+]

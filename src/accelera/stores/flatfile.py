@@ -1,0 +1,228 @@
+"""Arrays that lie flat in a file: a descriptor, an offset, a shape and byte strides."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from accelera import _native
+from accelera.errors import StoreError, StoreFormatError
+from accelera.stores.contract import Layout, Store
+from accelera.stores.dtypes import as_bytes_of
+from accelera.stores.regions import Region, axis_length, check_transfer
+from accelera.units import format_bytes
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where an array lies in a file."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    """Element type, in native byte order."""
+    offset: int
+    """File position of the first element, in bytes."""
+    strides: tuple[int, ...]
+    """Bytes between neighbours along each axis."""
+    swapped: bool = False
+    """The file holds the other byte order; elements are swapped as they are read."""
+
+    @classmethod
+    def dense(
+        cls,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        offset: int = 0,
+        order: str = "C",
+        swapped: bool = False,
+    ) -> Placement:
+        """Describe an array without gaps, last (``"C"``) or first (``"F"``) axis fastest."""
+        strides = [0] * len(shape)
+        distance = dtype.itemsize
+        for axis in range(len(shape)) if order == "F" else reversed(range(len(shape))):
+            strides[axis] = distance
+            distance *= shape[axis]
+        return cls(shape, dtype, offset, tuple(strides), swapped)
+
+    @property
+    def end(self) -> int:
+        """One past the last byte used, or ``offset`` when there are no elements."""
+        if 0 in self.shape:
+            return self.offset
+        last = [max(0, stride) * (size - 1) for stride, size in zip(self.strides, self.shape, strict=True)]
+        return self.offset + sum(last) + self.dtype.itemsize
+
+
+@final
+class FlatFile(Store):
+    """An array in a file, read and written in place through its descriptor; the file is never mapped.
+
+    Takes over ``descriptor`` and closes it. Raises StoreFormatError when the file is too short.
+    """
+
+    tier = "disk"
+
+    def __init__(
+        self, path: Path, descriptor: int, placement: Placement, *, writable: bool = False, header: int = 0
+    ) -> None:
+        self.path = path
+        self.name = str(path)
+        self.placement = placement
+        self.shape, self.dtype = placement.shape, placement.dtype
+        self._header = header
+        self._writable = writable
+        self._descriptor = descriptor
+        self._close = weakref.finalize(self, os.close, descriptor)
+        self._check_size()
+
+    def _check_size(self) -> None:
+        size = os.fstat(self._descriptor).st_size
+        if size < self.placement.end:
+            self.close()
+            raise StoreFormatError(
+                f"[open_store] {self.name} has {size} bytes, but {self.dtype}{list(self.shape)} at byte "
+                f"{self.placement.offset} ends at {self.placement.end}; it is cut off, or its shape is wrong"
+            )
+
+    def _open(self, op: str) -> int:
+        if not self._close.alive:
+            raise StoreError(f"[{op}] {self.name} is closed; open it again")
+        return self._descriptor
+
+    def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
+        """Read ``region`` into ``out`` without holding the GIL; return its bytes.
+
+        Raises StoreError when the file ends early or the system refuses.
+        """
+        descriptor = self._open("read")
+        check_transfer("read", self.shape, self.dtype, region, out)
+        offset, strides = self._locate(region)
+        failure = _native.read_region(descriptor, offset, strides, as_bytes_of(out))
+        if failure is not None:
+            raise _explain("read", self.name, *failure)
+        if self.placement.swapped:
+            out.byteswap(inplace=True)
+        return out.nbytes
+
+    def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
+        """Write ``data`` into ``region`` without holding the GIL; return its bytes.
+
+        Raises StoreError when the file is open for reading only, or the disk is full.
+        """
+        descriptor = self._open("write")
+        check_transfer("write", self.shape, self.dtype, region, data)
+        if not self._writable:
+            raise StoreError(f"[write] {self.name} is open for reading; write a new file with create_store")
+        offset, strides = self._locate(region)
+        failure = _native.write_region(descriptor, offset, strides, as_bytes_of(data))
+        if failure is not None:
+            raise _explain("write", self.name, *failure)
+        return data.nbytes
+
+    def _locate(self, region: Region) -> tuple[int, list[int]]:
+        strides = self.placement.strides
+        offset = self.placement.offset + sum(
+            part.start * stride for part, stride in zip(region, strides, strict=True) if axis_length(part)
+        )
+        return offset, [stride * (part.step or 1) for part, stride in zip(region, strides, strict=True)]
+
+    @property
+    def layout(self) -> Layout:
+        """The file's strides."""
+        return Layout.of_strides(self.shape, self.placement.strides, self.dtype.itemsize)
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Return size, modification time, inode, header checksum and placement: no path in it."""
+        status = os.fstat(self._open("fingerprint"))
+        return {
+            "kind": "file",
+            "size": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+            "inode": status.st_ino,
+            "header": self._header,
+            "dtype": str(self.dtype),
+            "shape": list(self.shape),
+            "strides": list(self.placement.strides),
+            "offset": self.placement.offset,
+        }
+
+    def flush(self) -> None:
+        """Wait until everything written is on the disk."""
+        try:
+            os.fdatasync(self._open("flush"))
+        except OSError as error:
+            raise _explain("flush", self.name, error.errno or errno.EIO, 0, self.nbytes, 0) from error
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self._close()
+
+
+def _explain(op: str, name: str, code: int, offset: int, wanted: int, got: int) -> StoreError:
+    """Return the error for a transfer that stopped after ``got`` of ``wanted`` bytes at ``offset``."""
+    where = f"[{op}] {name} at byte {offset}: {got} of {wanted} bytes moved"
+    if code == 0:
+        return StoreError(f"{where}: short read, the file ends here; it was truncated after it was opened")
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError(f"{where}: disk full ({os.strerror(code)}); {_room(name)}free some space")
+    return StoreError(f"{where}: {os.strerror(code)}")
+
+
+def _room(name: str) -> str:
+    try:
+        status = os.statvfs(name)
+    except OSError:
+        return ""
+    return f"{format_bytes(status.f_bavail * status.f_frsize)} are left; "
+
+
+def open_descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a regular file and return its descriptor.
+
+    Raises StoreError naming similar files when there is none, and for directories and devices.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise _cannot_open(path, error) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StoreError(f"[open_store] {path} is not a regular file; give a file")
+    return descriptor
+
+
+def _cannot_open(path: Path, error: OSError) -> StoreError:
+    if isinstance(error, FileNotFoundError):
+        return StoreError(f"[open_store] no file {path}{_similar(path)}")
+    return StoreError(f"[open_store] {path} cannot be opened: {error.strerror}; check its permissions")
+
+
+def _similar(path: Path) -> str:
+    import difflib
+
+    try:
+        names = sorted(os.listdir(path.parent))
+    except OSError:
+        return f": the folder {path.parent} does not exist"
+    near = difflib.get_close_matches(path.name, names, n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else f" in {path.parent}, nor one of a similar name"
+
+
+def read_at(descriptor: int, count: int, offset: int = 0) -> bytes:
+    """Return up to ``count`` bytes of a file from ``offset``."""
+    found = b""
+    while len(found) < count:
+        part = os.pread(descriptor, count - len(found), offset + len(found))
+        if not part:
+            break
+        found += part
+    return found

@@ -1,0 +1,172 @@
+"""A flat file being written: hidden under ``<name>.partial`` until it is complete."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from accelera.errors import StoreError
+from accelera.stores.contract import Layout, OutputStore
+from accelera.stores.flatfile import FlatFile, Placement, read_at
+from accelera.stores.formats import Target
+from accelera.stores.regions import Region
+from accelera.units import format_bytes
+
+
+@final
+class FlatOutput(OutputStore):
+    """``header`` followed by an array, written to a partial file whose space is reserved at once.
+
+    The partial file is locked, so two runs cannot write the same result. Raises StoreError when the
+    folder is missing or read-only, the target is a folder, the disk cannot hold the file, or a file to
+    resume does not match.
+    """
+
+    tier = "disk"
+
+    def __init__(self, target: Target, header: bytes, placement: Placement) -> None:
+        self.path, self._partial = target.path, target.partial
+        self.name = str(target.path)
+        self.shape, self.dtype = target.shape, target.dtype
+        check_target(target.path)
+        size = max(placement.end, len(header))
+        descriptor = _lock(target)
+        try:
+            (_check_partial if target.resume else _begin)(target, descriptor, header, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._file = FlatFile(self._partial, descriptor, placement, writable=True, header=zlib.crc32(header))
+
+    def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
+        """Read back what was written."""
+        return self._file.read(region, out)
+
+    def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
+        """Write ``data`` into ``region`` of the partial file; return its bytes."""
+        return self._file.write(region, data)
+
+    @property
+    def layout(self) -> Layout:
+        """The file's strides."""
+        return self._file.layout
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Return the identity of the partial file."""
+        return self._file.fingerprint()
+
+    def flush(self) -> None:
+        """Wait until everything written is on the disk."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the partial file and leave it for a later ``resume``."""
+        self._file.close()
+
+    def commit(self) -> None:
+        """Put the finished file in place of any older one, at once, and make that durable.
+
+        Raises StoreError, and leaves the partial file, when the system refuses.
+        """
+        self._file.flush()
+        try:
+            os.replace(self._partial, self.path)
+            _sync_folder(self.path.parent)
+        except OSError as error:
+            raise StoreError(
+                f"[commit] {self._partial} cannot become {self.path}: {error.strerror}; rename it by hand"
+            ) from error
+        finally:
+            self._file.close()
+
+    def abort(self, *, keep_partial: bool = False) -> None:
+        """Close the partial file, and remove it unless it is to be resumed."""
+        self._file.close()
+        if not keep_partial:
+            self._partial.unlink(missing_ok=True)
+
+
+def check_target(path: Path) -> None:
+    """Raise StoreError unless a file called ``path`` can be created."""
+    if path.is_dir():
+        raise StoreError(f"[create_store] {path} is a folder; give the name of a file in it")
+    if not path.parent.is_dir():
+        raise StoreError(f"[create_store] {path}: the folder {path.parent} does not exist; create it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise StoreError(f"[create_store] {path}: the folder {path.parent} is read-only; choose another one")
+
+
+def _lock(target: Target) -> int:
+    flags = os.O_RDWR | os.O_CLOEXEC | (0 if target.resume else os.O_CREAT)
+    try:
+        descriptor = os.open(target.partial, flags, 0o666)
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"[create_store] nothing to resume: there is no {target.partial}; start without resume"
+        ) from error
+    except OSError as error:
+        raise StoreError(f"[create_store] {target.partial} cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.stat(target.partial)
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreError(
+            f"[create_store] {target.partial} is being written by another run; wait or choose another name"
+        ) from error
+    return descriptor
+
+
+def _begin(target: Target, descriptor: int, header: bytes, size: int) -> None:
+    try:
+        _reserve(descriptor, size)
+        os.pwrite(descriptor, header, 0)
+    except OSError as error:
+        target.partial.unlink(missing_ok=True)
+        status = os.statvfs(target.path.parent)
+        free = status.f_bavail * status.f_frsize
+        raise StoreError(
+            f"[create_store] {target.path} needs {size} bytes ({format_bytes(size)}), and {free} "
+            f"({format_bytes(free)}) are free: {error.strerror}; free some space or choose another disk"
+        ) from error
+    except BaseException:
+        target.partial.unlink(missing_ok=True)
+        raise
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Give the file ``size`` bytes that later writes cannot run out of, where the filesystem can."""
+    os.ftruncate(descriptor, 0)
+    status = os.fstatvfs(descriptor)
+    if size > status.f_bavail * status.f_frsize:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.ftruncate(descriptor, size)
+
+
+def _check_partial(target: Target, descriptor: int, header: bytes, size: int) -> None:
+    found = os.fstat(descriptor).st_size
+    if found != size or read_at(descriptor, len(header)) != header:
+        raise StoreError(
+            f"[create_store] {target.partial} ({found} bytes) was begun for another result than "
+            f"{target.dtype}{list(target.shape)} ({size} bytes); start without resume"
+        )
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,102 @@
+"""The file formats by suffix, and what is said to them when a file is opened or begun.
+
+A format is a module with two functions: ``open_path(source: Source) -> Store`` and
+``create_path(target: Target) -> OutputStore``. Adding one is that file and one line of the table.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accelera.errors import StoreFormatError, UnknownNameError
+
+_MODULES: dict[str, str] = {
+    ".npy": "accelera.stores.npy",
+    ".safetensors": "accelera.stores.safetensors",
+    ".bin": "accelera.stores.raw",
+    ".raw": "accelera.stores.raw",
+    ".dat": "accelera.stores.raw",
+    ".zarr": "accelera.stores.zarr",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file to open, and what the caller knows about it."""
+
+    path: Path
+    key: str | None = None
+    """Which array of a file that holds several."""
+    shape: tuple[int, ...] | None = None
+    dtype: np.dtype[Any] | None = None
+    offset: int = 0
+    """File position of the first element, for files without a header."""
+    direct: bool | None = None
+    """Go around the page cache: always, never, or (None) where it is known to pay."""
+
+    def refuse(self, *fields: str) -> None:
+        """Raise StoreFormatError when one of ``fields`` was given, which this format has no use for."""
+        _refuse("open_store", self.path, self, fields)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file to write."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    key: str | None = None
+    """The array's name in a file that holds several."""
+    order: str = "C"
+    """``"C"``: last axis fastest, ``"F"``: first axis fastest."""
+    align: int = 4096
+    """The data begins at a multiple of this many bytes."""
+    resume: bool = False
+    """Go on with the partial file of an interrupted run."""
+    direct: bool | None = None
+    """Go around the page cache: always, never, or (None) where it is known to pay."""
+
+    def refuse(self, *fields: str) -> None:
+        """Raise StoreFormatError when one of ``fields`` was given, which this format has no use for."""
+        _refuse("create_store", self.path, self, fields)
+
+    @property
+    def partial(self) -> Path:
+        """Where the bytes are until the result is complete."""
+        return self.path.with_name(self.path.name + ".partial")
+
+
+def _refuse(op: str, path: Path, given: Source | Target, fields: tuple[str, ...]) -> None:
+    for field in fields:
+        value, default = getattr(given, field), type(given).__dataclass_fields__[field].default
+        if value != default:
+            raise StoreFormatError(
+                f"[{op}] {path}: {field}={value!r} means nothing to this format; leave it out"
+            )
+
+
+def register_format(suffix: str, module: str) -> None:
+    """Let ``module`` (a dotted name, imported when first needed) handle files that end in ``suffix``."""
+    _MODULES[suffix.lower()] = module
+
+
+def known_suffixes() -> list[str]:
+    """Return the suffixes that can be opened and written."""
+    return sorted(_MODULES)
+
+
+def format_of(path: Path) -> Any:
+    """Return the module that handles ``path``.
+
+    Raises UnknownNameError naming the known suffixes.
+    """
+    suffix = ".zarr" if path.is_dir() else path.suffix.lower()
+    if suffix not in _MODULES:
+        raise UnknownNameError.among("file format", suffix or path.name, _MODULES)
+    return importlib.import_module(_MODULES[suffix])

@@ -1,0 +1,133 @@
+"""NumPy's ``.npy`` files, versions 1 to 3, read without unpickling anything.
+
+``.npy`` has no name for bfloat16: NumPy writes such arrays as raw two-byte elements (``'<V2'``). They
+are read back as bfloat16 when that is asked for (``dtype="bfloat16"``), and written the same way.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from accelera.errors import DTypeError, StoreFormatError
+from accelera.stores.dtypes import BFLOAT16, parse_dtype
+from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
+from accelera.stores.flatoutput import FlatOutput
+from accelera.stores.formats import Source, Target
+
+_MAGIC = b"\x93NUMPY"
+_LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
+_LONGEST_HEADER = 64 << 10
+_LARGEST_ALIGN = 8192
+_FOREIGN = ">" if sys.byteorder == "little" else "<"
+
+
+def open_path(source: Source) -> FlatFile:
+    """Open a ``.npy`` file for reading.
+
+    Raises StoreFormatError when the header is damaged, DTypeError when the elements cannot be held or
+    are not of the ``dtype`` asked for.
+    """
+    source.refuse("key", "offset")
+    path = source.path
+    descriptor = open_descriptor(path)
+    try:
+        placement, header = _parse(path, descriptor, source.dtype)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return FlatFile(path, descriptor, placement, header=zlib.crc32(header))
+
+
+def _parse(path: Path, descriptor: int, dtype: np.dtype[Any] | None) -> tuple[Placement, bytes]:
+    start = read_at(descriptor, 12)
+    if start[:6] != _MAGIC:
+        raise _damaged(path, f"it begins with {start[:6]!r}, a .npy file with {_MAGIC!r}")
+    if len(start) < 12 or start[6] not in _LENGTH_BYTES:
+        raise _damaged(path, f"its version is {tuple(start[6:8])}; 1.0, 2.0 and 3.0 are known")
+    width = _LENGTH_BYTES[start[6]]
+    length = int.from_bytes(start[8 : 8 + width], "little")
+    if length > _LONGEST_HEADER:
+        raise _damaged(path, f"its header claims {length} bytes; at most {_LONGEST_HEADER} are believed")
+    header = read_at(descriptor, length, 8 + width)
+    if len(header) < length:
+        raise _damaged(path, f"its header claims {length} bytes, the file ends after {len(header)} of them")
+    fields = _fields(path, header.decode("utf-8" if start[6] == 3 else "latin1", "replace"))
+    return _placement(path, fields, 8 + width + length, dtype), header
+
+
+def _fields(path: Path, text: str) -> dict[str, Any]:
+    try:
+        fields = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise _damaged(path, f"its header {text[:60]!r} is not a Python dict") from error
+    if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
+        raise _damaged(path, f"its header {text[:60]!r} must have the keys descr, fortran_order and shape")
+    shape = fields["shape"]
+    if not isinstance(shape, tuple) or any(type(size) is not int or size < 0 for size in shape):
+        raise _damaged(path, f"its shape is {shape!r}")
+    if type(fields["fortran_order"]) is not bool:
+        raise _damaged(path, f"its fortran_order is {fields['fortran_order']!r}")
+    return fields
+
+
+def _placement(path: Path, fields: dict[str, Any], offset: int, dtype: np.dtype[Any] | None) -> Placement:
+    stored, swapped = _element(path, fields["descr"], dtype)
+    order = "F" if fields["fortran_order"] else "C"
+    return Placement.dense(fields["shape"], stored, offset=offset, order=order, swapped=swapped)
+
+
+def _element(path: Path, descr: Any, wanted: np.dtype[Any] | None) -> tuple[np.dtype[Any], bool]:
+    """Return the element type and whether its bytes are swapped."""
+    if wanted == BFLOAT16 and descr in ("<V2", "|V2", "<u2"):
+        return BFLOAT16, False
+    if not isinstance(descr, str):
+        raise DTypeError(f"[open_store] {path} holds records {descr!r}; one number per element is needed")
+    if descr in ("<V2", "|V2"):
+        raise DTypeError(
+            f"[open_store] {path} holds raw two-byte elements ({descr}); say what they are: dtype='bfloat16'"
+        )
+    try:
+        element = np.dtype(descr)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise _damaged(path, f"its element type {descr!r} is unknown") from error
+    if element.hasobject:
+        raise DTypeError(f"[open_store] {path} holds pickled Python objects, which are never loaded")
+    stored = parse_dtype(element, op=f"open_store {path.name}")
+    if wanted is not None and wanted != stored:
+        raise DTypeError(f"[open_store] {path} holds {stored}, but {wanted} was asked for; leave dtype out")
+    return stored, descr.startswith(_FOREIGN) and stored.itemsize > 1
+
+
+def _damaged(path: Path, found: str) -> StoreFormatError:
+    return StoreFormatError(f"[open_store] {path} is not a sound .npy file: {found}; write it again")
+
+
+def create_path(target: Target) -> FlatOutput:
+    """Begin a new ``.npy`` file."""
+    target.refuse("key")
+    header = npy_header(target.shape, target.dtype, order=target.order, align=target.align)
+    placement = Placement.dense(target.shape, target.dtype, offset=len(header), order=target.order)
+    return FlatOutput(target, header, placement)
+
+
+def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any], *, order: str = "C", align: int = 4096) -> bytes:
+    """Return the bytes before the data, padded so that the data begins at a multiple of ``align``.
+
+    ``align`` is at most 8192: NumPy does not read longer headers without being told to.
+    """
+    if not 1 <= align <= _LARGEST_ALIGN:
+        raise StoreFormatError(
+            f"[create_store] align={align}: NumPy reads .npy headers of up to 10000 bytes; "
+            f"choose an alignment of at most {_LARGEST_ALIGN}"
+        )
+    descr = "<V2" if dtype == BFLOAT16 else dtype.str
+    text = f"{{'descr': {descr!r}, 'fortran_order': {order == 'F'}, 'shape': {shape!r}, }}"
+    length = -(-(10 + len(text) + 1) // align) * align - 10
+    return _MAGIC + bytes([1, 0]) + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
