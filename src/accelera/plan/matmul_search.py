@@ -27,6 +27,7 @@ _SHARES = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)
 _DEPTHS = (8192, 4096, 2048, 1024, 768, 512, 384, 256, 128, 64)
 _STRIP_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 _SLAB_TIMES = (1, 2, 4, 8)
+_KEPT = 8
 
 
 @dataclass(frozen=True)
@@ -98,12 +99,27 @@ def _group(problem: MatmulProblem, capacity_bytes: int) -> int:
 
 
 def _partitions(problem: MatmulProblem, capacity_bytes: int, swap: bool) -> list[Partition]:
+    """Return the partitions worth a closer look: of each tile size, those that move the least."""
     rows, cols = (problem.n, problem.m) if swap else (problem.m, problem.n)
-    item = problem.c.held_dtype.itemsize
+    room = capacity_bytes / problem.c.held_dtype.itemsize
     wanted = {Partition(((math.ceil(rows / FLOOR), math.ceil(cols / FLOOR)),), True): None}
     for share in _SHARES:
-        wanted |= dict.fromkeys(grids(rows, cols, max(share * capacity_bytes / item, 1.0)))
+        found = grids(rows, cols, max(share * room, 1.0))
+        words = {each: _words_read(each, rows, cols, problem.k, room) for each in found}
+        wanted |= dict.fromkeys(sorted(found, key=lambda each: words[each])[:_KEPT])
     return list(wanted)
+
+
+def _words_read(partition: Partition, rows: int, cols: int, k: int, room_words: float) -> float:
+    """Return roughly what a partition reads, keeping of each panel what a full pool can."""
+    outer, inner = (rows, cols) if partition.by_rows else (cols, rows)
+    count = sum(bands * parts for bands, parts in partition.bands)
+    bands = sum(each for each, _ in partition.bands)
+    shares = partition.shares or (1.0,)
+    across = sum(share * outer * parts for (_, parts), share in zip(partition.bands, shares, strict=True))
+    panel = outer / bands * k
+    kept = min(1.0, max(room_words - outer / bands * inner * bands / count, 0.0) / panel)
+    return k * (across + bands * inner) - kept * (count - 1) * panel
 
 
 @dataclass(frozen=True)
@@ -197,22 +213,27 @@ class _Figures:
         return 0 if operand.in_place else operand.dtype.itemsize
 
     def _basic(self) -> Column:
-        """Room for the blocks of the steps under way, without what is kept for later steps."""
+        """Room for the blocks of the steps under way, without what is kept for later steps.
+
+        A strip of the result is freed ``window`` steps after its last, and the next tile begins
+        its first strip as many steps later as there are strips: the two tiles never lie in the
+        pool whole.
+        """
         window = self.sample.window
         strips = -(-self.tall // self.strip)
-        lefts = np.minimum(window, strips + 1)
         rights = np.minimum(window, -(-(window - 1) // strips) + 1)
         several = (self.count > 1) | (self.batches > self.sample.group)
-        spare = np.where(several, np.minimum(window - 1, strips), 0)
+        outs = np.where(several, np.maximum(strips, window) * self.strip, self.tall)
         return (
-            self._held(self.left, lefts * self.strip, self.slab)
+            self._held(self.left, window * self.strip, self.slab)
             + self._held(self.right, rights * self.sub, self.wide)
-            + self._held(self.out, self.tall + spare * self.strip, self.wide)
+            + self._held(self.out, outs, self.wide)
         )
 
     def need(self) -> Column:
         """Room in which no block is read twice within a tile."""
-        kept = np.where(self.sub < self.slab, self.tall, 0)
+        strips = -(-self.tall // self.strip)
+        kept = np.where(self.sub < self.slab, np.maximum(strips - self.sample.window, 0) * self.strip, 0)
         return self._basic() + self._held(self.left, kept, self.slab)
 
     def moved(self) -> Column:
@@ -271,24 +292,25 @@ class _Figures:
         run = _run_bytes(
             self.out, *((self.wide, self.strip) if self.sample.swap else (self.strip, self.wide))
         )
-        return nbytes / self.cost.write_bytes_per_s * (1 + self.cost.half_run_bytes / run)
+        seconds: Column = nbytes / self.cost.write_bytes_per_s * (1 + self.cost.half_run_bytes / run)
+        return seconds
 
 
 def _run_bytes(operand: Operand, rows: Column, cols: Column) -> Column:
     """Length of the contiguous pieces of ``rows x cols`` blocks, over columns."""
     lead = [1] * (len(operand.shape) - 2)
-    pairs = {
-        pair: operand.run_bytes((*lead, *pair))
-        for pair in set(zip(rows.tolist(), cols.tolist(), strict=True))
-    }
-    return np.array([pairs[pair] for pair in zip(rows.tolist(), cols.tolist(), strict=True)], dtype=float)
+    base = int(cols.max(initial=1)) + 1
+    pairs, place = np.unique(rows * base + cols, return_inverse=True)
+    runs = [operand.run_bytes((*lead, int(pair) // base, int(pair) % base)) for pair in pairs]
+    return np.array(runs, dtype=float)[place]
 
 
 def _joined(first: Candidates, second: Candidates) -> Candidates:
-    columns = [
-        np.concatenate([getattr(first, name), getattr(second, name)])
-        for name in ("strip", "slab", "sub", "need_bytes", "moved_bytes", "seconds", "steps")
-    ]
-    shape = np.concatenate([first.shape, second.shape + len(first.choices)])
-    floors = (0, len(first.choices))
-    return Candidates([*first.choices, *second.choices], shape, *columns, floors)
+    names = ("strip", "slab", "sub", "need_bytes", "moved_bytes", "seconds", "steps")
+    columns = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in names}
+    return Candidates(
+        choices=[*first.choices, *second.choices],
+        shape=np.concatenate([first.shape, second.shape + len(first.choices)]),
+        floors=(0, len(first.choices)),
+        **columns,
+    )

@@ -126,9 +126,9 @@ class MatmulChoice:
 
 
 def grain(size: int, itemsize: int) -> int:
-    """Return the alignment of cuts along an axis: whole disk pages on long axes."""
+    """Return the alignment of cuts along an axis: whole disk pages where that unbalances nothing."""
     page = max(4096 // itemsize, 1)
-    if size >= 8 * page:
+    if size >= 64 * page:
         return page
     return 64 if size >= 1024 else 1
 
