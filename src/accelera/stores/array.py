@@ -9,7 +9,7 @@ import numpy as np
 from accelera.errors import DTypeError, ShapeError, StoreError
 from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.dtypes import as_bytes_of, parse_dtype
-from accelera.stores.regions import Region, check_transfer
+from accelera.stores.regions import Region, check_transfer, view_key
 
 
 @final
@@ -41,7 +41,7 @@ class ArrayStore(Store):
         """Copy ``region`` into ``out``; return its bytes."""
         array = self._open("read")
         check_transfer("read", self.shape, self.dtype, region, out)
-        np.copyto(as_bytes_of(out), as_bytes_of(array[_key(region)]))
+        np.copyto(as_bytes_of(out), as_bytes_of(array[view_key(region)]))
         return out.nbytes
 
     def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
@@ -50,7 +50,7 @@ class ArrayStore(Store):
         check_transfer("write", self.shape, self.dtype, region, data)
         if not array.flags.writeable:
             raise StoreError(f"[write] {self.name} is a read-only array; give a writeable one")
-        np.copyto(as_bytes_of(array[_key(region)]), as_bytes_of(data))
+        np.copyto(as_bytes_of(array[view_key(region)]), as_bytes_of(data))
         return data.nbytes
 
     @property
@@ -65,11 +65,6 @@ class ArrayStore(Store):
     def close(self) -> None:
         """Let go of the array."""
         self._array = None
-
-
-def _key(region: Region) -> Any:
-    """Return the index that gives a view, even of an array without axes."""
-    return (*region, ...)
 
 
 @final

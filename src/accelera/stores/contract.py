@@ -84,6 +84,11 @@ class Store(abc.ABC):
         """Release handles; reading or writing afterwards is an error."""
 
     @property
+    def scratch_bytes(self) -> int:
+        """The most host memory one read or write takes beyond the buffer it is given."""
+        return 0
+
+    @property
     def ndim(self) -> int:
         """Number of axes."""
         return len(self.shape)
@@ -221,6 +226,11 @@ class StoreView(Store):
     def flush(self) -> None:
         """Make everything written so far durable."""
         self._base.flush()
+
+    @property
+    def scratch_bytes(self) -> int:
+        """What the base takes."""
+        return self._base.scratch_bytes
 
     def viewing(self) -> tuple[Store, Viewing]:
         """Return the base and what is shown of it."""

@@ -140,6 +140,11 @@ class FlatFile(Store):
         """The file's strides."""
         return Layout.of_strides(self.shape, self.placement.strides, self.dtype.itemsize)
 
+    @property
+    def scratch_bytes(self) -> int:
+        """The staging buffer of the calling thread, kept until the thread ends."""
+        return _native.STAGING_BYTES_PER_THREAD
+
     def fingerprint(self) -> Mapping[str, Any]:
         """Return size, modification time, inode, header checksum and placement: no path in it."""
         status = os.fstat(self._open("fingerprint"))

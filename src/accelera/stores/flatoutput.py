@@ -58,6 +58,11 @@ class FlatOutput(OutputStore):
         """The file's strides."""
         return self._file.layout
 
+    @property
+    def scratch_bytes(self) -> int:
+        """The staging buffer of the calling thread, kept until the thread ends."""
+        return self._file.scratch_bytes
+
     def fingerprint(self) -> Mapping[str, Any]:
         """Return the identity of the partial file."""
         return self._file.fingerprint()
@@ -78,7 +83,7 @@ class FlatOutput(OutputStore):
         self._file.flush()
         try:
             os.replace(self._partial, self.path)
-            _sync_folder(self.path.parent)
+            sync_folder(self.path.parent)
         except OSError as error:
             raise StoreError(
                 f"[commit] {self._partial} cannot become {self.path}: {error.strerror}; rename it by hand"
@@ -97,6 +102,11 @@ def check_target(path: Path) -> None:
     """Raise StoreError unless a file called ``path`` can be created."""
     if path.is_dir():
         raise StoreError(f"[create_store] {path} is a folder; give the name of a file in it")
+    check_folder(path)
+
+
+def check_folder(path: Path) -> None:
+    """Raise StoreError unless the folder of ``path`` can take a new entry."""
     if not path.parent.is_dir():
         raise StoreError(f"[create_store] {path}: the folder {path.parent} does not exist; create it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -113,15 +123,25 @@ def _lock(target: Target) -> int:
         ) from error
     except OSError as error:
         raise StoreError(f"[create_store] {target.partial} cannot be written: {error.strerror}") from error
+    claim(descriptor, target.partial)
+    return descriptor
+
+
+def claim(descriptor: int, partial: Path) -> None:
+    """Lock an open partial file or folder against other runs, until its descriptor is closed.
+
+    Raises StoreError, and closes the descriptor, when another run has it.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.stat(target.partial)
-    except OSError as error:
+        mine = os.path.samestat(os.stat(partial), os.fstat(descriptor))
+    except OSError:
+        mine = False
+    if not mine:
         os.close(descriptor)
         raise StoreError(
-            f"[create_store] {target.partial} is being written by another run; wait or choose another name"
-        ) from error
-    return descriptor
+            f"[create_store] {partial} is being written by another run; wait or choose another name"
+        )
 
 
 def _begin(target: Target, descriptor: int, header: bytes, size: int) -> None:
@@ -164,8 +184,9 @@ def _check_partial(target: Target, descriptor: int, header: bytes, size: int) ->
         )
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_folder(folder: Path) -> None:
+    """Make a folder's entries durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -57,6 +57,8 @@ class Target:
     """``"C"``: last axis fastest, ``"F"``: first axis fastest."""
     align: int = 4096
     """The data begins at a multiple of this many bytes."""
+    chunk: tuple[int, ...] | None = None
+    """Chunk shape of a chunked format; None for its own choice."""
     resume: bool = False
     """Go on with the partial file of an interrupted run."""
     direct: bool | None = None

@@ -111,7 +111,7 @@ def _damaged(path: Path, found: str) -> StoreFormatError:
 
 def create_path(target: Target) -> FlatOutput:
     """Begin a new ``.npy`` file."""
-    target.refuse("key")
+    target.refuse("key", "chunk")
     header = npy_header(target.shape, target.dtype, order=target.order, align=target.align)
     placement = Placement.dense(target.shape, target.dtype, offset=len(header), order=target.order)
     return FlatOutput(target, header, placement)

@@ -60,6 +60,7 @@ def create_store(
     resume: bool = False,
     order: str = "C",
     align: int = 4096,
+    chunk: Sequence[int] | None = None,
     direct: bool | None = None,
 ) -> OutputStore:
     """Begin a result of ``shape`` and ``dtype``.
@@ -68,7 +69,7 @@ def create_store(
     or None for a new array in RAM. A file is written as ``<name>.partial`` beside its target, its space
     is reserved at once, and ``commit`` puts it in place. ``resume`` goes on with the partial file of an
     interrupted run. ``order="F"`` makes the first axis the fastest. The data begins at a multiple of
-    ``align`` bytes.
+    ``align`` bytes. ``chunk`` is the chunk shape of a Zarr result.
 
     Raises StoreError, before anything is computed, when the target cannot be written.
     """
@@ -77,7 +78,8 @@ def create_store(
         raise StoreFormatError(f"[create_store] order={order!r}; it is 'C' or 'F'")
     if isinstance(target, (str, PathLike)):
         path, key = _split(target, None)
-        wish = Target(path, sizes, element, key, order, align, resume, direct)
+        pieces = None if chunk is None else _whole(chunk)
+        wish = Target(path, sizes, element, key, order, align, pieces, resume, direct)
         output: OutputStore = format_of(path).create_path(wish)
         return output
     if resume:

@@ -35,5 +35,5 @@ def open_path(source: Source) -> FlatFile:
 
 def create_path(target: Target) -> FlatOutput:
     """Begin a new headerless file."""
-    target.refuse("key")
+    target.refuse("key", "chunk")
     return FlatOutput(target, b"", Placement.dense(target.shape, target.dtype, order=target.order))

@@ -30,6 +30,11 @@ def region_shape(region: Region) -> tuple[int, ...]:
     return tuple(axis_length(axis) for axis in region)
 
 
+def view_key(region: Region) -> Any:
+    """Return the index that makes NumPy give a view of a region, even of an array without axes."""
+    return (*region, ...)
+
+
 def check_transfer(
     op: str, shape: tuple[int, ...], dtype: np.dtype[Any], region: Region, array: np.ndarray[Any, Any]
 ) -> None:

@@ -1,0 +1,194 @@
+"""``.safetensors`` files: a JSON header we check ourselves, then the arrays one after the other.
+
+Everything in the header is distrusted: its length, its JSON, every offset, overlaps and holes. No
+array is loaded. complex128 has no name in the format and cannot be written; 8-bit and smaller floats
+are recognised and refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from accelera.errors import DTypeError, StoreFormatError, UnknownNameError
+from accelera.stores.dtypes import parse_dtype
+from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
+from accelera.stores.flatoutput import FlatOutput
+from accelera.stores.formats import Source, Target
+
+_DTYPES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+}
+_LONGEST_HEADER = 100_000_000
+_DEFAULT_KEY = "tensor"
+
+
+def open_path(source: Source) -> FlatFile:
+    """Open one tensor of a file: the one called ``key``, or the only one there is.
+
+    Raises StoreFormatError for a damaged header and when several tensors are there and none is named,
+    UnknownNameError for a name that is not, DTypeError for elements that no store holds.
+    """
+    source.refuse("offset")
+    path = source.path
+    descriptor = open_descriptor(path)
+    try:
+        text, entries = _header(path, descriptor)
+        placement = _select(path, entries, source.key, 8 + len(text))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return FlatFile(path, descriptor, placement, header=zlib.crc32(text))
+
+
+def tensor_names(path: Path) -> list[str]:
+    """Return the names of the tensors in a file.
+
+    Raises StoreFormatError for a damaged header.
+    """
+    descriptor = open_descriptor(path)
+    try:
+        return list(_header(path, descriptor)[1])
+    finally:
+        os.close(descriptor)
+
+
+def _header(path: Path, descriptor: int) -> tuple[bytes, dict[str, dict[str, Any]]]:
+    size = os.fstat(descriptor).st_size
+    start = read_at(descriptor, 8)
+    if len(start) < 8:
+        raise _damaged(path, f"it has {size} bytes, less than the 8 of a header's length")
+    length = int.from_bytes(start, "little")
+    if length > min(_LONGEST_HEADER, size - 8):
+        raise _damaged(
+            path, f"its header claims {length} bytes, {size - 8} follow (at most {_LONGEST_HEADER})"
+        )
+    text = read_at(descriptor, length, 8)
+    entries = _entries(path, text)
+    _check_coverage(path, entries, size - 8 - length)
+    return text, entries
+
+
+def _entries(path: Path, text: bytes) -> dict[str, dict[str, Any]]:
+    try:
+        fields = json.loads(text.decode("utf-8"), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"its header is not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise _damaged(path, f"its header is a JSON {type(fields).__name__}, not an object")
+    fields.pop("__metadata__", None)
+    for name, entry in fields.items():
+        if not _sound(entry):
+            raise _damaged(path, f"tensor {name!r} is described by {str(entry)[:120]}")
+    return fields
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a name appears twice")
+    return fields
+
+
+def _sound(entry: Any) -> bool:
+    """Whether an entry is ``{dtype: str, shape: [int], data_offsets: [begin, end]}`` and consistent."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
+        return False
+    shape, offsets = entry.get("shape"), entry.get("data_offsets")
+    if not _naturals(shape) or not _naturals(offsets):
+        return False
+    if len(offsets) != 2 or offsets[0] > offsets[1]:
+        return False
+    known = _DTYPES.get(entry["dtype"])
+    return known is None or offsets[1] - offsets[0] == math.prod(shape) * parse_dtype(known).itemsize
+
+
+def _naturals(values: Any) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+
+
+def _check_coverage(path: Path, entries: dict[str, dict[str, Any]], size: int) -> None:
+    """Raise StoreFormatError unless the arrays fill the file without overlaps or holes."""
+    place = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        if begin != place:
+            fault = "overlaps the one before" if begin < place else "leaves a hole before it"
+            raise _damaged(path, f"tensor {name!r} at [{begin}, {end}) {fault}")
+        place = end
+    if place != size:
+        raise _damaged(path, f"its tensors end at {place}, the data at {size}: it is cut off or has a tail")
+
+
+def _select(path: Path, entries: dict[str, dict[str, Any]], key: str | None, start: int) -> Placement:
+    if key is None:
+        if len(entries) != 1:
+            names = ", ".join(sorted(entries)[:20]) or "none"
+            raise StoreFormatError(
+                f"[open_store] {path} holds {len(entries)} tensors ({names}); "
+                f"name one with key= or '{path.name}::name'"
+            )
+        key = next(iter(entries))
+    if key not in entries:
+        raise UnknownNameError.among("tensor", key, entries)
+    entry = entries[key]
+    if entry["dtype"] not in _DTYPES:
+        raise DTypeError(
+            f"[open_store] {path}::{key} has elements of type {entry['dtype']}; "
+            f"a store holds {', '.join(_DTYPES)}; convert the tensor"
+        )
+    dtype = parse_dtype(_DTYPES[entry["dtype"]])
+    return Placement.dense(tuple(entry["shape"]), dtype, offset=start + entry["data_offsets"][0])
+
+
+def _damaged(path: Path, found: str) -> StoreFormatError:
+    return StoreFormatError(f"[open_store] {path} is not a sound .safetensors file: {found}; write it again")
+
+
+def create_path(target: Target) -> FlatOutput:
+    """Begin a file with one tensor, called ``"tensor"`` unless ``"file.safetensors::name"`` says else.
+
+    Raises StoreFormatError for ``order="F"`` and DTypeError for complex128: the format has neither.
+    """
+    target.refuse("chunk")
+    if target.order != "C":
+        raise StoreFormatError(
+            f"[create_store] {target.path}: .safetensors has C order only; leave order out"
+        )
+    header = safetensors_header(target.key or _DEFAULT_KEY, target.shape, target.dtype, align=target.align)
+    return FlatOutput(target, header, Placement.dense(target.shape, target.dtype, offset=len(header)))
+
+
+def safetensors_header(
+    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, align: int = 4096
+) -> bytes:
+    """Return the bytes before the data, padded so that the data begins at a multiple of ``align``."""
+    names = {ours: theirs for theirs, ours in _DTYPES.items()}
+    if dtype.name not in names:
+        raise DTypeError(
+            f"[create_store] .safetensors cannot hold {dtype}; write .npy, or convert the result"
+        )
+    size = math.prod(shape) * dtype.itemsize
+    entry = {"dtype": names[dtype.name], "shape": list(shape), "data_offsets": [0, size]}
+    text = json.dumps({name: entry}, separators=(",", ":")).encode()
+    length = -(-(8 + len(text)) // align) * align - 8
+    return length.to_bytes(8, "little") + text.ljust(length)
