@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from accelera.engine.convert import to_numpy, to_tensor, to_torch_dtype
+from accelera.engine.shapes import broadcast_shape
 from accelera.errors import DeviceError
 
 Number = int | float | complex | bool
@@ -176,14 +177,10 @@ class Matrix:
         return self._reduced(torch.amin, self._tensor, dim, keepdim)
 
     def __matmul__(self, other: Any) -> Matrix:
-        from accelera.engine.default import default_engine
-
-        return default_engine().matmul(self, other) if _is_array(other) else NotImplemented
+        return _product(self, other) if _is_array(other) else NotImplemented
 
     def __rmatmul__(self, other: Any) -> Matrix:
-        from accelera.engine.default import default_engine
-
-        return default_engine().matmul(other, self) if _is_array(other) else NotImplemented
+        return _product(other, self) if _is_array(other) else NotImplemented
 
     def __add__(self, other: Any) -> Matrix:
         return self._combined(torch.add, other)
@@ -257,7 +254,8 @@ class Matrix:
         if isinstance(other, Number):
             operand = torch.as_tensor(other) if swapped else other
         elif _is_array(other):
-            operand = to_tensor(_raw(other))
+            operand = _placed(to_tensor(_raw(other)), self.device)
+            broadcast_shape(function.__name__, self.shape, operand.shape)
         else:
             return cast(Matrix, NotImplemented)
         return self._like(function(operand, self._tensor) if swapped else function(self._tensor, operand))
@@ -271,6 +269,12 @@ class Matrix:
 
 def _made(function: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: Any, device: str) -> Matrix:
     return Matrix.wrap(function(shape, dtype=to_torch_dtype(dtype), device=_present(torch.device(device))))
+
+
+def _product(a: Any, b: Any) -> Matrix:
+    from accelera.engine.default import default_engine
+
+    return cast(Matrix, default_engine().matmul(a, b))
 
 
 def _raw(value: Any) -> Any:

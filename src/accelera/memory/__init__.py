@@ -5,12 +5,13 @@ from __future__ import annotations
 from accelera.memory.budget import Budget, UsableMemory
 from accelera.memory.hierarchy import Hierarchy
 from accelera.memory.ledger import Ledger, PoolStats
-from accelera.memory.manager import MeasuredDevice, MemoryManager, itemsize_of
+from accelera.memory.manager import ALWAYS_FITS_BYTES, MeasuredDevice, MemoryManager, itemsize_of
 from accelera.memory.pool import Allocator, Buffer, BufferPool
 from accelera.memory.probe import HostMemory, ProcessMemory, host_memory, process_memory, reset_peak
 from accelera.memory.tier import Tier
 
 __all__ = [
+    "ALWAYS_FITS_BYTES",
     "Allocator",
     "Budget",
     "Buffer",

@@ -97,6 +97,10 @@ class MemoryManager:
         kept_bytes = total_bytes - int(self.threshold * total_bytes)
         return max(0, self.get_available_memory() - kept_bytes)
 
+    def get_allocated_memory(self) -> int:
+        """Return the bytes of the device that this process holds (everybody's, where it cannot tell)."""
+        return self._own_bytes()[0]
+
     def can_allocate(self, size_bytes: int) -> bool:
         """Return whether ``size_bytes`` more stay within the threshold.
 
@@ -126,7 +130,7 @@ class MemoryManager:
         """
         host = host_memory()
         total_bytes, available_bytes = self.get_total_memory(), self.get_available_memory()
-        allocated_bytes, cached_bytes = self._own_bytes(total_bytes - available_bytes)
+        allocated_bytes, cached_bytes = self._own_bytes()
         return {
             "gpu_allocated_gb": allocated_bytes / GB,
             "gpu_cached_gb": cached_bytes / GB,
@@ -144,15 +148,19 @@ class MemoryManager:
         other_shape: Sequence[int] | None = None,
         dtype: Any = np.float32,
         operation: str = "matmul",
+        budget_bytes: int | None = None,
     ) -> int:
         """Return how many rows of the result one chunk may have, within the ``ACCELERA_*_CHUNK_SIZE``.
+
+        Chunks fill ``budget_bytes``, by default what may be used of the device now.
 
         For ``"matmul"`` of (m, k) by ``other_shape`` (k, n) a chunk of r rows needs the whole second
         operand, r rows of the first and r of the result. Where the second operand leaves less than
         half the memory it is streamed, and the rows of the result take the other half. Any other
         operation needs two operands' rows and the result's.
         """
-        itemsize, usable_bytes = itemsize_of(dtype), self.get_usable_memory()
+        itemsize = itemsize_of(dtype)
+        usable_bytes = self.get_usable_memory() if budget_bytes is None else budget_bytes
         if operation == "matmul":
             rows, fitting = _matmul_rows(shape, other_shape, itemsize, usable_bytes)
         else:
@@ -186,14 +194,15 @@ class MemoryManager:
         self.device.empty_cache()
         self._fresh_until_s = 0.0
 
-    def _own_bytes(self, used_bytes: int) -> tuple[int, int]:
-        """Return (allocated, cached) of this process, as far as the device can tell it from others."""
+    def _own_bytes(self) -> tuple[int, int]:
+        """Return (allocated, cached) of this process."""
         if self.device.host_memory:
             process = process_memory()
             return process.anon_bytes + process.shmem_bytes, process.file_bytes
         allocated = getattr(self.device, "allocated_bytes", None)
         cached = getattr(self.device, "cached_bytes", None)
-        return (allocated() if allocated else used_bytes), (cached() if cached else 0)
+        used_bytes = self.get_total_memory() - self.get_available_memory()
+        return (used_bytes if allocated is None else allocated()), (0 if cached is None else cached())
 
 
 def itemsize_of(dtype: Any) -> int:

@@ -1,0 +1,43 @@
+"""The engine: matrices, who multiplies them, and what a run says while it works.
+
+Everything is loaded when it is first named, so that work on files alone never loads torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from accelera.engine.default import default_engine as default_engine
+    from accelera.engine.default import set_default_engine as set_default_engine
+    from accelera.engine.events import Observer as Observer
+    from accelera.engine.events import Progress as Progress
+    from accelera.engine.matrix import Matrix as Matrix
+    from accelera.engine.matrix_engine import MatrixEngine as MatrixEngine
+    from accelera.engine.memory_efficient import MemoryEfficientEngine as MemoryEfficientEngine
+    from accelera.engine.report import RunReport as RunReport
+
+_NAMES_BY_MODULE = {
+    "default": ("default_engine", "set_default_engine"),
+    "events": ("Observer", "Progress"),
+    "matrix": ("Matrix",),
+    "matrix_engine": ("MatrixEngine",),
+    "memory_efficient": ("MemoryEfficientEngine",),
+    "report": ("RunReport",),
+}
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+
+__all__ = [*_MODULE_OF]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'accelera.engine' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"accelera.engine.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,317 @@
+"""What every engine does: take operands of any kind, choose a route, compute, hand the result back."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
+from accelera.devices import Device, get_device
+from accelera.engine import planned
+from accelera.engine.decision import Route, Situation
+from accelera.engine.events import Observer
+from accelera.engine.logs import configure_logging, logger
+from accelera.engine.operands import matmul_shape
+from accelera.engine.pressure import PressureWatch
+from accelera.engine.progress import progress_observer
+from accelera.engine.report import RunReport
+from accelera.engine.tiles import result_tiles
+from accelera.errors import DeviceMemoryError, ShapeError
+from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
+from accelera.settings import current
+from accelera.stores import Store, open_store
+from accelera.trace import Recorder
+from accelera.units import format_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelera.engine.matrix import Matrix
+
+Operand = Any
+"""A Matrix, tensor, array or list in memory; a path; or a store."""
+Strategy = str | ChunkingStrategy
+Amount = int | float | str
+
+DEFAULT_CHUNK_SIZE = 1024
+"""Rows of a chunk where sizes are fixed and nobody said how many."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One product that goes by a plan, as the caller asked for it."""
+
+    a: Operand
+    b: Operand
+    strategy: ChunkingStrategy
+    out: Any = None
+    budget: Amount | None = None
+    resume: bool = False
+    observers: Sequence[Observer] = ()
+    recorder: Recorder | None = None
+
+
+class BaseEngine(abc.ABC):
+    """Computes with matrices within a memory budget; subclasses say by which route."""
+
+    def __init__(
+        self,
+        device: str | Device | None,
+        auto_detect_memory: bool,
+        chunking_strategy: Strategy,
+        chunk_size: int | None,
+        enable_progress: bool,
+        budget: Amount | None,
+    ) -> None:
+        configure_logging()
+        self.device = device if isinstance(device, Device) else get_device(device)
+        """What computes."""
+        self.memory_manager = MemoryManager(self.device)
+        """What the device has and what may be used of it."""
+        self.auto_detect_memory = auto_detect_memory
+        """Whether chunk sizes follow the memory; False: they are ``chunk_size``."""
+        self.enable_progress = enable_progress
+        """Whether long operations draw a bar on a terminal."""
+        self.budget = budget
+        """Most memory an operation may add; None: what the threshold leaves free."""
+        self.last_report: RunReport | None = None
+        """What the latest operation that went by a plan did."""
+        self._fixed_size = DEFAULT_CHUNK_SIZE if chunk_size is None else _checked_size(chunk_size)
+        self.chunking_strategy = chunking_strategy
+        total = format_bytes(self.memory_manager.get_total_memory())
+        logger.info("%s computes on %s with %s", type(self).__name__, self.device.name, total)
+
+    @property
+    def chunking_strategy(self) -> ChunkingStrategy:
+        """How results are cut: assign a name, used where chunks are needed, or a strategy, used always."""
+        return self._strategy
+
+    @chunking_strategy.setter
+    def chunking_strategy(self, strategy: Strategy) -> None:
+        self._strategy = self._resolved(strategy)
+        self._strategy_is_given = isinstance(strategy, ChunkingStrategy)
+
+    @property
+    def chunk_size(self) -> int | None:
+        """Rows per chunk in force; None while the engine chooses."""
+        return None if self.auto_detect_memory else self._fixed_size
+
+    def set_chunk_size(self, chunk_size: int) -> None:
+        """Cut results into chunks of ``chunk_size`` rows from now on; turns automatic detection off."""
+        self._fixed_size = _checked_size(chunk_size)
+        self.auto_detect_memory = False
+
+    def enable_auto_memory_detection(self, enabled: bool = True) -> None:
+        """Choose chunk sizes from the memory there is, or go back to the fixed size."""
+        self.auto_detect_memory = enabled
+
+    def get_memory_info(self) -> dict[str, float]:
+        """Return how full the device and the RAM are: see ``MemoryManager.get_memory_info``."""
+        return self.memory_manager.get_memory_info()
+
+    def cleanup(self) -> None:
+        """Give memory that nothing uses any more back to the system."""
+        self.memory_manager.cleanup()
+
+    def matmul(
+        self,
+        A: Operand,
+        B: Operand,
+        chunk_strategy: Strategy | None = None,
+        *,
+        out: Any = None,
+        budget: Amount | None = None,
+        resume: bool = False,
+        observers: Sequence[Observer] = (),
+        recorder: Recorder | None = None,
+    ) -> Matrix | Store:
+        """Return ``A @ B``, for shapes by the rules of ``torch.matmul``.
+
+        Parameters
+        ----------
+        A, B
+            (…, m, k) and (…, k, n) of one element type: in memory, on disk (a path), or stores.
+        chunk_strategy
+            A name or a strategy, for this call only.
+        out
+            Where the result goes: a path, an array, a Matrix or a store. New memory by default.
+        budget
+            Most memory the operation may add, such as ``"512MiB"`` or ``0.5``.
+        resume
+            Finish an interrupted run that wrote to the same ``out``.
+        observers
+            Told of the progress of a planned run.
+        recorder
+            Told of every access of a planned run.
+
+        Returns
+        -------
+        Matrix | Store
+            The store when ``out`` is a path or a store, else a Matrix, on A's device when it is new.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            The operands do not fit together.
+        BudgetExceededError
+            No plan fits; nothing was allocated.
+        """
+        from accelera.engine import incore
+
+        a, b = incore.in_memory(A), incore.in_memory(B)
+        situation = None
+        if a is not None and b is not None and out is None:
+            incore.check_pair("matmul", a, b)
+            situation = self._situation(a, b, chunk_strategy, budget)
+        route = self._route(situation)
+        logger.debug("matmul: %s", route)
+        if route.direct and a is not None and b is not None:
+            result = self._directly(a, b, route)
+            if result is not None:
+                return result
+        order = Order(
+            A if a is None else a,
+            B if b is None else b,
+            self._strategy if chunk_strategy is None else self._resolved(chunk_strategy),
+            incore.unwrapped(out),
+            budget,
+            resume,
+            observers,
+            recorder,
+        )
+        return self._by_plan(order, route, self._fixes_chunks(chunk_strategy))
+
+    def add(self, A: Operand, B: Operand) -> Matrix:
+        """Return ``A + B`` of operands in memory, broadcast and promoted as in torch, on A's device."""
+        return self._elementwise("add", A, B)
+
+    def multiply(self, A: Operand, B: Operand) -> Matrix:
+        """Return ``A * B``, element by element, of operands in memory, as ``add`` does."""
+        return self._elementwise("mul", A, B)
+
+    def __repr__(self) -> str:
+        sizes = "automatic" if self.auto_detect_memory else self._fixed_size
+        strategy = type(self._strategy).__name__
+        return f"{type(self).__name__}(device={self.device.name!r}, strategy={strategy}, chunk_size={sizes})"
+
+    @abc.abstractmethod
+    def _route(self, situation: Situation | None) -> Route:
+        """Return how a product is computed; None stands for operands that are not in memory."""
+
+    def _situation(
+        self, a: torch.Tensor, b: torch.Tensor, strategy: Strategy | None, budget: Amount | None
+    ) -> Situation:
+        from accelera.engine import incore
+
+        shape = matmul_shape(tuple(a.shape), tuple(b.shape))
+        place = self._place(a, b)
+        return Situation(
+            total_bytes=a.nbytes + b.nbytes + prod(shape) * a.element_size(),
+            needed_bytes=incore.added_bytes(a, b, shape, place),
+            has_room=partial(self._has_room, budget),
+            available_bytes=self.memory_manager.get_available_memory,
+            accelerator=not self.device.host_memory,
+            chunks_wanted=0 not in shape and self._fixes_chunks(strategy),
+            in_one_piece=place is not None,
+        )
+
+    def _fixes_chunks(self, strategy: Strategy | None) -> bool:
+        given = self._strategy_is_given if strategy is None else isinstance(strategy, ChunkingStrategy)
+        return given or not self.auto_detect_memory
+
+    def _has_room(self, budget: Amount | None, needed_bytes: int) -> bool:
+        amount = self.budget if budget is None else budget
+        if amount is None and needed_bytes > ALWAYS_FITS_BYTES:
+            amount = current().budget
+        if amount is not None and needed_bytes > Budget.parse(amount, self.memory_manager).limit_bytes:
+            return False
+        return self.memory_manager.can_allocate(needed_bytes)
+
+    def _place(self, a: torch.Tensor, b: torch.Tensor) -> torch.device | None:
+        """Return where torch would compute directly: where both operands are, else the engine's device."""
+        from accelera.engine import incore
+
+        if a.device == b.device and a.device.type != "cpu":
+            return a.device
+        return incore.torch_device(self.device.name)
+
+    def _elementwise(self, op: str, A: Operand, B: Operand) -> Matrix:
+        from accelera.engine import incore
+
+        pair = incore.ElementPair.of(op, A, B)
+        if not self._has_room(None, pair.result_bytes):
+            limit = Budget.parse(self.budget, self.memory_manager)
+            limit.require(pair.result_bytes, op, f"the result of shape {pair.shape}")
+        return pair.combined()
+
+    def _directly(self, a: torch.Tensor, b: torch.Tensor, route: Route) -> Matrix | None:
+        """Compute in one piece; None when there turned out to be no room."""
+        from accelera.engine import incore
+
+        place = incore.torch_device("cpu") if route.on_cpu else self._place(a, b)
+        try:
+            return incore.multiply(a, b, place)
+        except DeviceMemoryError as error:
+            logger.warning("matmul goes on in chunks: %s", error)
+            return None
+
+    def _by_plan(self, order: Order, route: Route, fixed: bool) -> Matrix | Store:
+        from accelera.engine import incore
+
+        a, b = open_store(order.a), open_store(order.b)
+        device = get_device("cpu") if route.on_cpu else self.device
+        memory = self.memory_manager if device is self.device else MemoryManager(device)
+        amount = self.budget if order.budget is None else order.budget
+        budget_bytes = Budget.parse(amount, memory).limit_bytes
+        bar, settings = progress_observer(self.enable_progress), current()
+        store, self.last_report = planned.matmul(
+            a,
+            b,
+            order.out,
+            device=device,
+            budget_bytes=budget_bytes,
+            tiles=self._tiles(order.strategy, a, b, route.chunk_rows, fixed, budget_bytes),
+            adapt=_watch(order.strategy, memory),
+            observers=order.observers if bar is None else (*order.observers, bar),
+            recorder=order.recorder,
+            resume=order.resume,
+            prefetch=settings.enable_prefetch,
+            readers=settings.io_threads,
+        )
+        return incore.result(store, order.out, order.a)
+
+    def _tiles(
+        self, strategy: ChunkingStrategy, a: Store, b: Store, rows: int | None, fixed: bool, budget_bytes: int
+    ) -> list[tuple[slice, slice]] | None:
+        """Return the chunks of the result where they are fixed or rows; None lets the planner choose."""
+        if rows is None and not fixed and not isinstance(strategy, RowChunking):
+            return None
+        matmul_shape(a.shape, b.shape)
+        left, right = (1, *a.shape)[-2:], (*b.shape, 1)[: max(2, b.ndim)]
+        size = (
+            rows
+            or self.chunk_size
+            or self.memory_manager.get_optimal_chunk_size(left, right, a.dtype, budget_bytes=budget_bytes)
+        )
+        return result_tiles(strategy if rows is None else RowChunking(), (left[0], right[-1]), size)
+
+    def _resolved(self, strategy: Strategy) -> ChunkingStrategy:
+        if isinstance(strategy, str):
+            strategy = create_chunking_strategy(strategy)
+        if isinstance(strategy, AdaptiveChunking) and strategy.memory_manager is None:
+            strategy.memory_manager = self.memory_manager
+        return strategy
+
+
+def _watch(strategy: ChunkingStrategy, memory: MemoryManager) -> PressureWatch | None:
+    return PressureWatch(strategy, memory) if isinstance(strategy, AdaptiveChunking) else None
+
+
+def _checked_size(chunk_size: int) -> int:
+    if chunk_size < 1:
+        raise ShapeError(f"[engine] chunk_size={chunk_size} must be at least 1 row")
+    return chunk_size

@@ -1,0 +1,79 @@
+"""Direct, in chunks, or on the CPU: the rules, without any computing.
+
+    chunks asked for, or a device torch does not know?  ── yes ──> chunks on the device
+          no
+    fits the budget and the device?  ── yes ─────────────────────> direct on the device
+          no
+    accelerator with less than 0.3 GiB free?  ── yes ────────────> chunks on the CPU
+          no ────────────────────────────────────────────────────> chunks on the device
+
+``MemoryEfficientEngine`` asks one thing before: whether its threshold is below 0.05 GiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+GIB = 2**30
+TINY_THRESHOLD_GB = 0.05
+"""Below this threshold chunks would be too small to be worth it: fall back."""
+LEAST_DEVICE_BYTES = int(0.3 * GIB)
+"""An accelerator with less free than this is left alone when an operation does not fit it."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """How an operation will be computed."""
+
+    direct: bool
+    """In one piece; otherwise in chunks by a plan."""
+    on_cpu: bool
+    """On the CPU, whatever the device."""
+    chunk_rows: int | None
+    """Rows per chunk when fixed; None leaves the cut to the strategy or the planner."""
+    reason: str
+    """Why, for the log."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the rules look at."""
+
+    total_bytes: int
+    """Size of both operands and the result."""
+    needed_bytes: int
+    """Memory the operation adds on the device when computed directly."""
+    has_room: Callable[[int], bool]
+    """Whether the budget and the device's free memory admit so many bytes."""
+    available_bytes: Callable[[], int]
+    """Free bytes of the device, asked only when they matter."""
+    accelerator: bool
+    """Whether the device has a memory other than the RAM."""
+    chunks_wanted: bool
+    """Whether the user fixed the chunks."""
+    in_one_piece: bool = True
+    """Whether torch can compute on the device at all."""
+
+
+def route_by_memory(situation: Situation | None) -> Route:
+    """Return the route by the rules above; None stands for operands that are not in memory."""
+    if situation is None:
+        return Route(False, False, None, "an operand or the result is not in memory")
+    if situation.chunks_wanted:
+        return Route(False, False, None, "the chunks are the user's")
+    if not situation.in_one_piece:
+        return Route(False, False, None, "torch does not know the device")
+    if situation.has_room(situation.needed_bytes):
+        return Route(True, False, None, "it fits")
+    if situation.accelerator and situation.available_bytes() < LEAST_DEVICE_BYTES:
+        return Route(False, True, None, "less than 0.3 GiB are free on the device")
+    return Route(False, False, None, "it does not fit in one piece")
+
+
+def route_by_fallback(strategy: str, chunk_rows: int, fits_in_ram: bool) -> Route:
+    """Return the route of the ``"cpu"`` or the ``"default_chunk"`` fallback."""
+    reason = f"the threshold is below {TINY_THRESHOLD_GB} GiB"
+    if strategy == "cpu":
+        return Route(fits_in_ram, True, None, reason)
+    return Route(False, False, chunk_rows, reason)

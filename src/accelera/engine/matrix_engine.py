@@ -1,0 +1,50 @@
+"""The engine most people use."""
+
+from __future__ import annotations
+
+from typing import final
+
+from accelera.devices import Device
+from accelera.engine.base import Amount, BaseEngine, Strategy
+from accelera.engine.decision import GIB, Route, Situation, route_by_memory
+
+
+@final
+class MatrixEngine(BaseEngine):
+    """Computes directly what fits, and in planned chunks what does not.
+
+    Parameters
+    ----------
+    device
+        A name such as ``"cuda:0"`` or a device. By default the accelerator, else the CPU.
+    auto_detect_memory
+        Choose chunk sizes from the memory there is.
+    chunking_strategy
+        ``"adaptive"``, ``"row"``, ``"tile"``, or a strategy of your own.
+    chunk_size
+        Rows per chunk when ``auto_detect_memory`` is off; 1024 by default.
+    enable_progress
+        Draw a progress bar for long operations when stderr is a terminal.
+    budget
+        Most memory an operation may add: bytes, ``"512MiB"``, or a share such as ``0.5``.
+    memory_threshold_gb
+        The budget in GiB, for those who count so; ``budget`` goes before it.
+    """
+
+    def __init__(
+        self,
+        device: str | Device | None = None,
+        auto_detect_memory: bool = True,
+        chunking_strategy: Strategy = "adaptive",
+        chunk_size: int | None = None,
+        enable_progress: bool = True,
+        *,
+        budget: Amount | None = None,
+        memory_threshold_gb: float | None = None,
+    ) -> None:
+        if budget is None and memory_threshold_gb is not None:
+            budget = int(memory_threshold_gb * GIB)
+        super().__init__(device, auto_detect_memory, chunking_strategy, chunk_size, enable_progress, budget)
+
+    def _route(self, situation: Situation | None) -> Route:
+        return route_by_memory(situation)
