@@ -1,11 +1,9 @@
-"""What computes."""
+"""What computes: the CPU, any torch accelerator, and a simulated accelerator."""
+
+from __future__ import annotations
 
 from accelera.devices.contract import Device, DeviceArray
 from accelera.devices.cpu import CpuDevice
+from accelera.devices.names import get_device
 
 __all__ = ["CpuDevice", "Device", "DeviceArray", "get_device"]
-
-
-def get_device(spec: object = None) -> Device:
-    """Return the device called ``spec``."""
-    return spec if isinstance(spec, Device) else CpuDevice()

@@ -1,89 +1,179 @@
-"""The matrix product of SciPy's BLAS, accumulating in place and without copies.
+"""General and Hermitian products through the BLAS that SciPy is linked with.
 
-``scipy.linalg.cython_blas`` exports the address of each routine; called through it with the GIL
-released, ``C += A @ B`` costs no more than ``C = A @ B`` (measured with OpenBLAS), which
-accumulating over slabs of k needs. BLAS counts columns first, so a row-major C is computed as
-``Cᵀ = Bᵀ Aᵀ``; transposed operands become flags.
+The functions are called by address, so that the GIL is free while they run and nothing is copied
+on the way. The library packs the right factor of each call into memory of its own, in proportion
+to its columns: calls on wide results are therefore cut into ``SPAN_BYTES`` wide ones, which bounds
+that memory (``workspace_bytes``) at no measurable cost.
 """
 
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from accelera.devices.layout import Array, column_stride
+from accelera.devices.pages import address
+from accelera.devices.threads import Threads
+
+SPAN_BYTES = 16 << 10
+"""Widest row, in bytes, of the right factor that one call is given."""
+
+_DEPTH = 512
+"""Rows of the right factor that a library packs at once: 192 to 448 in OpenBLAS's kernels."""
+_PER_THREAD_BYTES = 2 << 20
+"""Packed rows of the left factor and the library's own books."""
+
 _LETTERS = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
-_INT_MAX = 2**31 - 1
-
-Matrix = np.ndarray[Any, Any]
+_PLAIN, _TURNED, _ADJOINT = b"N", b"T", b"C"
 
 
-@cache
-def _address(routine: str) -> int:
-    from scipy.linalg import cython_blas
+class Blas:
+    """The four element types' routines, and the library's threads."""
 
-    capsule = cython_blas.__pyx_capi__[routine]
-    get_name = ctypes.pythonapi.PyCapsule_GetName
-    get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    address: int = get_pointer(capsule, get_name(capsule))
-    return address
+    def __init__(self) -> None:
+        from scipy.linalg import cython_blas
 
+        table: dict[str, object] = cython_blas.__pyx_capi__
+        self.threads = Threads(ctypes.CDLL(cython_blas.__file__))
+        self._routines = {
+            np.dtype(name): _Routines(table, letter, np.dtype(name)) for name, letter in _LETTERS.items()
+        }
 
-@cache
-def _gemm(letter: str) -> Any:
-    return ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 13)(_address(letter + "gemm"))
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        """Return whether there are routines for ``dtype``."""
+        return dtype in self._routines
 
+    def workspace_bytes(self) -> int:
+        """Return the most that the library keeps for one calling thread, whatever it is given."""
+        return 2 * _DEPTH * SPAN_BYTES + self.threads.most * _PER_THREAD_BYTES
 
-def is_blas_dtype(dtype: np.dtype[Any]) -> bool:
-    """Return whether BLAS multiplies ``dtype``: f32 f64 c64 c128."""
-    return dtype.name in _LETTERS
+    def gemm(self, a: Array, b: Array, c: Array, *, accumulate: bool, conjugate_a: bool = False) -> bool:
+        """Compute ``c (+)= a @ b``; return False, with nothing done, when BLAS cannot say it."""
+        routines = self._routines[c.dtype]
+        conjugate_a = conjugate_a and c.dtype.kind == "c"
+        if column_stride(c):
+            return routines.gemm(a, b, c, accumulate, (conjugate_a, False))
+        return routines.gemm(b.T, a.T, c.T, accumulate, (False, conjugate_a))
 
-
-def is_blas_matrix(array: Matrix) -> bool:
-    """Return whether the last two axes lie as BLAS wants them: one dense, the other a leading dimension."""
-    return _leading(array) is not None or _leading(array.swapaxes(-1, -2)) is not None
-
-
-def _leading(array: Matrix) -> int | None:
-    """Return the leading dimension of a matrix whose columns are dense, or None."""
-    rows, cols = array.shape[-2:]
-    item = array.itemsize
-    down, across = array.strides[-2:]
-    if rows > 1 and down != item:
-        return None
-    if cols <= 1:
-        return max(rows, 1)
-    step, rest = divmod(across, item)
-    return step if rest == 0 and step >= max(rows, 1) and step <= _INT_MAX else None
+    def herk(self, a: Array, c: Array, *, accumulate: bool) -> bool:
+        """Compute the upper triangle of ``c (+)= aᴴ @ a``; return False when BLAS cannot say it."""
+        return self._routines[c.dtype].herk(a, c, accumulate)
 
 
-def gemm(a: Matrix, b: Matrix, c: Matrix, *, accumulate: bool) -> None:
-    """Compute ``c = a @ b`` or ``c += a @ b`` for 2-D arrays of one BLAS dtype, none copied."""
-    if _leading(c) is None:
-        a, b, c = b.T, a.T, c.T
-    letter = _LETTERS[c.dtype.name]
-    flag_a, lead_a = _flagged(a)
-    flag_b, lead_b = _flagged(b)
-    sizes = [ctypes.c_int(value) for value in (c.shape[0], c.shape[1], a.shape[1], lead_a, lead_b)]
-    lead_c = ctypes.c_int(_leading(c) or 1)
-    one = np.ones(1, c.dtype)
-    beta = np.full(1, accumulate, c.dtype)
-    m, n, k, lda, ldb = (ctypes.byref(value) for value in sizes)
-    _gemm(letter)(
-        flag_a, flag_b, m, n, k, one.ctypes.data, a.ctypes.data, lda, b.ctypes.data, ldb,
-        beta.ctypes.data, c.ctypes.data, ctypes.byref(lead_c),
-    )  # fmt: skip
+@functools.cache
+def blas() -> Blas:
+    """Return the process's one; the first call loads SciPy's library."""
+    return Blas()
 
 
-def _flagged(array: Matrix) -> tuple[bytes, int]:
-    """Return (transposition flag, leading dimension)."""
-    leading = _leading(array)
-    if leading is not None:
-        return b"N", leading
-    leading = _leading(array.T)
-    assert leading is not None
-    return b"T", leading
+class _Routines:
+    """gemm and syrk (real) or herk (complex) of one element type, in column-major terms."""
+
+    def __init__(self, table: dict[str, object], letter: str, dtype: np.dtype[Any]) -> None:
+        self._gemm = _routine(table, f"{letter}gemm", 13)
+        self._herk = _routine(table, f"{letter}{'herk' if dtype.kind == 'c' else 'syrk'}", 10)
+        self._span = SPAN_BYTES // dtype.itemsize
+        self._one, self._zero = _scalar(dtype, 1), _scalar(dtype, 0)
+        self._complex = dtype.kind == "c"
+
+    def gemm(self, a: Array, b: Array, c: Array, accumulate: bool, conjugate: tuple[bool, bool]) -> bool:
+        """Compute column-major ``c`` a span of columns at a time."""
+        first, second = _operand(a, conjugate[0]), _operand(b, conjugate[1])
+        stride = column_stride(c)
+        if first is None or second is None or not stride:
+            return False
+        columns = c.shape[1]
+        for start in range(0, columns, self._span):
+            width = min(self._span, columns - start)
+            self._call(first, second, (a, b, c), stride, accumulate, start, width)
+        return True
+
+    def _call(
+        self,
+        first: tuple[bytes, int],
+        second: tuple[bytes, int],
+        arrays: tuple[Array, Array, Array],
+        stride: int,
+        accumulate: bool,
+        start: int,
+        width: int,
+    ) -> None:
+        a, b, c = arrays
+        self._gemm(
+            first[0],
+            second[0],
+            _int(c.shape[0]),
+            _int(width),
+            _int(a.shape[1]),
+            self._one,
+            address(a),
+            _int(first[1]),
+            address(b) + start * b.strides[1],
+            _int(second[1]),
+            self._one if accumulate else self._zero,
+            address(c) + start * c.strides[1],
+            _int(stride),
+        )
+
+    def herk(self, a: Array, c: Array, accumulate: bool) -> bool:
+        """Compute the triangle of ``c`` that is the upper one as the caller sees it.
+
+        For a row-major ``c`` the library sees its transpose, ``aᵀ conj(a)``, and fills the lower part.
+        """
+        turned = not column_stride(c)
+        stride = column_stride(c.T if turned else c)
+        operand = _operand(a.T if turned else a, conjugate=False)
+        if operand is None or not stride or (self._complex and operand[0] != _PLAIN):
+            return False
+        outer = turned == (operand[0] == _PLAIN)
+        form = _PLAIN if outer else _ADJOINT if self._complex else _TURNED
+        depth, columns = a.shape
+        self._herk(
+            b"L" if turned else b"U",
+            form,
+            _int(columns),
+            _int(depth),
+            self._one,
+            address(a),
+            _int(operand[1]),
+            self._one if accumulate else self._zero,
+            address(c),
+            _int(stride),
+        )
+        return True
+
+
+def _operand(x: Array, conjugate: bool) -> tuple[bytes, int] | None:
+    """Return (form, leading dimension) in which BLAS reads ``x``; None when it cannot."""
+    stride = column_stride(x)
+    if stride and not conjugate:
+        return _PLAIN, stride
+    stride = column_stride(x.T)
+    if stride:
+        return (_ADJOINT if conjugate else _TURNED), stride
+    return None
+
+
+def _int(value: int) -> Any:
+    return ctypes.byref(ctypes.c_int(value))
+
+
+def _scalar(dtype: np.dtype[Any], value: int) -> Any:
+    """Return ``value`` (0 or 1) as the library reads it; a complex one is followed by its imaginary part."""
+    real = ctypes.c_float if dtype.itemsize // (2 if dtype.kind == "c" else 1) == 4 else ctypes.c_double
+    return (real * 2)(value, 0)
+
+
+def _routine(table: dict[str, object], name: str, arguments: int) -> Callable[..., None]:
+    """Return the routine as a C function that releases the GIL; every argument is an address."""
+    name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+    address_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )
+    capsule = table[name]
+    prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)
+    return prototype(address_of(capsule, name_of(capsule)))

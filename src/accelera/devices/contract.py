@@ -1,7 +1,7 @@
 """What a device must do: hold tiles in its own memory, fill them from stores, multiply them.
 
-Arrays on a device are opaque to the runner, which only passes them back: NumPy arrays on the CPU
-and the simulated accelerator, torch tensors on a torch accelerator.
+Arrays on a device are opaque to the runner, which slices them, transposes them and passes them
+back: NumPy arrays on the CPU and the simulated accelerator, torch tensors on a torch accelerator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Device(abc.ABC):
     """A place that computes and has a memory of its own."""
 
     name: str
-    """``"cpu"``, ``"cuda:0"``, ``"sim:0"`` …"""
+    """``"cpu"``, ``"cuda:0"``, ``"sim"`` …"""
     host_memory: bool
     """True when tiles lie in host RAM, so that RAM operands are used in place (the CPU)."""
 
@@ -39,7 +39,10 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def release(self, buffer: DeviceArray) -> None:
-        """Give a buffer from ``allocate`` back to the system."""
+        """Give a buffer from ``allocate`` back; what views of it hold is undefined from then on.
+
+        Raises DeviceError when the buffer is not (or no longer) one of this device's.
+        """
 
     @abc.abstractmethod
     def view(
@@ -53,24 +56,69 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def upload(self, host: np.ndarray[Any, Any], target: DeviceArray) -> None:
-        """Copy host data into a device array of the same shape, converting the dtype if it differs."""
+        """Copy host data into a device array of the same shape, converting the dtype if it differs.
 
-    @abc.abstractmethod
-    def download(self, source: DeviceArray, host: np.ndarray[Any, Any]) -> None:
-        """Copy a device array into host data of the same shape, converting the dtype if it differs."""
-
-    @abc.abstractmethod
-    def gemm(self, a: DeviceArray, b: DeviceArray, c: DeviceArray, *, accumulate: bool) -> None:
-        """``c = a @ b`` or ``c += a @ b`` for ``(…, m, k) @ (…, k, n) -> (…, m, n)``.
-
-        All three have the same dtype (f32 f64 c64 c128 or an integer, which wraps around); batch
-        axes broadcast as in NumPy. Any row or column order is taken as it lies, without a copy of
-        more than ``workspace_bytes``.
+        ``host`` may be reused on return; work handed over later sees the data.
         """
 
     @abc.abstractmethod
+    def download(self, source: DeviceArray, host: np.ndarray[Any, Any]) -> None:
+        """Copy a device array into host data of the same shape, converting the dtype if it differs.
+
+        Waits for the work that writes ``source``; ``host`` is complete on return.
+        """
+
+    @abc.abstractmethod
+    def gemm(
+        self,
+        a: DeviceArray,
+        b: DeviceArray,
+        c: DeviceArray,
+        *,
+        accumulate: bool,
+        conjugate_a: bool = False,
+    ) -> None:
+        """``c = a @ b`` or ``c += a @ b`` for ``(…, m, k) @ (…, k, n) -> (…, m, n)``.
+
+        All three have the same dtype (f32 f64 c64 c128 or an integer, which wraps around); batch
+        axes broadcast as in NumPy. Any row or column order is taken as it lies. ``conjugate_a``
+        multiplies by the complex conjugate of ``a``, which a view cannot express. ``c`` must not
+        overlap ``a`` or ``b``; without ``accumulate`` it is never read.
+
+        Raises ShapeError, DTypeError, DeviceMemoryError, DeviceError.
+        """
+
+    @abc.abstractmethod
+    def gram(self, a: DeviceArray, c: DeviceArray, *, accumulate: bool) -> None:
+        """``c = aᴴ @ a`` or ``c += aᴴ @ a`` for ``(…, k, n) -> (…, n, n)`` at about half the flops.
+
+        Only the upper triangle, diagonal included, is meant: what lies below it is undefined until
+        ``mirror``. Types, orders and errors as for ``gemm``.
+        """
+
+    @abc.abstractmethod
+    def mirror(self, c: DeviceArray) -> None:
+        """Write the conjugate of the upper triangle of ``(…, n, n)`` into the lower, in place."""
+
+    @abc.abstractmethod
     def workspace_bytes(self) -> int:
-        """Host bytes the arithmetic library may take on top of the tiles (packing buffers)."""
+        """The most that arithmetic takes on top of the tiles, in the memory the tiles lie in.
+
+        Holds for one computing thread at a time and for arrays that ``can_take`` accepts; each
+        call on others takes up to ``packing_bytes`` more while it runs.
+        """
+
+    def packing_bytes(self) -> int:
+        """The most that one call takes for operands that ``can_take`` rejects."""
+        return 0
+
+    def staging_bytes(self) -> int:
+        """Host RAM that transfers take, once and for all (pinned buffers of an accelerator)."""
+        return 0
+
+    def can_take(self, array: DeviceArray) -> bool:
+        """Return whether arithmetic reads ``array`` as it lies; others are packed block by block."""
+        return array is not None
 
     @abc.abstractmethod
     def synchronize(self) -> None:

@@ -1,0 +1,70 @@
+"""The thread count of the BLAS library that SciPy is linked with.
+
+It belongs to that library, so it holds for the whole process; NumPy's and torch's own libraries
+are not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+
+from accelera.devices.processors import usable_processors
+
+_NAMES = (
+    ("scipy_openblas_get_num_threads", "scipy_openblas_set_num_threads"),
+    ("openblas_get_num_threads", "openblas_set_num_threads"),
+    ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads"),
+    ("bli_thread_get_num_threads", "bli_thread_set_num_threads"),
+)
+
+
+class Threads:
+    """Reads and limits the count; limits nest, and the smallest one wins."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._get, self._set = _controls(library)
+        self._lock = threading.Lock()
+        self._limits: list[int] = []
+        found = self._get()
+        self._usual = min(found, usable_processors())
+        if self._usual < found:
+            self._set(self._usual)
+
+    @property
+    def count(self) -> int:
+        """Threads that a product runs on now."""
+        return min([self._usual, *self._limits])
+
+    @property
+    def most(self) -> int:
+        """Threads that a product runs on when nothing limits it."""
+        return self._usual
+
+    @contextlib.contextmanager
+    def limited(self, count: int) -> Iterator[None]:
+        """Let products run on at most ``count`` threads meanwhile."""
+        if count < 1:
+            raise ValueError(f"[threads] a limit of {count} threads: a product needs at least 1")
+        self._change(self._limits.append, count)
+        try:
+            yield
+        finally:
+            self._change(self._limits.remove, count)
+
+    def _change(self, how: Callable[[int], None], count: int) -> None:
+        with self._lock:
+            how(count)
+            self._set(self.count)
+
+
+def _controls(library: ctypes.CDLL) -> tuple[Callable[[], int], Callable[[int], object]]:
+    """Return what reads and what sets the count; a library without controls counts as one per processor."""
+    for getter, setter in _NAMES:
+        if hasattr(library, getter) and hasattr(library, setter):
+            get, put = getattr(library, getter), getattr(library, setter)
+            get.restype, put.restype = ctypes.c_int, None
+            return get, put
+    return usable_processors, lambda count: None
