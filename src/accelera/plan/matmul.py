@@ -26,7 +26,7 @@ from accelera.units import format_bytes
 
 _WALKED = 8
 _WALKED_STEPS = 6_000
-_BYTES_WEIGHT = 0.25
+_BYTES_WEIGHT = 0.5
 _NEAR = 1.03
 
 
@@ -125,7 +125,7 @@ def _front_runners(found: Candidates, capacity_bytes: int) -> list[MatmulChoice]
 def _score(seconds: Any, moved_bytes: Any) -> Any:
     """Return what a choice is judged by: its time, and a little for every byte it moves.
 
-    Twice the bytes weigh like a fifth more time: moves compete with the arithmetic for the memory
+    Twice the bytes weigh like two fifths more time: moves compete with the arithmetic for the memory
     bus, and with everybody else for the disk, in ways no timeline on paper shows.
     """
     return seconds * np.maximum(moved_bytes, 1.0) ** _BYTES_WEIGHT
@@ -149,7 +149,7 @@ def _name(problem: MatmulProblem, walked: _Walked) -> str:
         return "single-pass" if choice.sub >= problem.k else "single-tile"
     for operand in (problem.a, problem.b):
         once = walked.forecast.bytes_read[operand.name] == operand.nbytes
-        if once and choice.sub >= problem.k and not operand.in_place:
+        if once and choice.slab >= problem.k and not operand.in_place:
             return f"{operand.name}-panel-stationary"
     return "C-stationary"
 

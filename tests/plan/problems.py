@@ -1,0 +1,25 @@
+"""Products on paper for the planner's tests."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from accelera.plan import CostModel, MatmulProblem, Operand, Plan, plan_matmul
+
+COST = CostModel()
+
+
+def product(
+    m: int, k: int, n: int, dtype: str = "float32", batch: tuple[int, ...] = (), tier: str = "disk"
+) -> MatmulProblem:
+    """Return ``A @ B`` of the given sizes, row-major, on ``tier``."""
+    element = np.dtype(dtype)
+    a = Operand("A", (*batch, m, k), element, element, tier)
+    b = Operand("B", (*batch, k, n), element, element, tier)
+    c = Operand("C", (*batch, m, n), element, element, tier)
+    return MatmulProblem(a, b, c)
+
+
+def plan(problem: MatmulProblem, capacity_bytes: int, **options: object) -> Plan:
+    """Plan ``problem`` with the default rates."""
+    return plan_matmul(problem, capacity_bytes=capacity_bytes, cost=COST, **options)  # type: ignore[arg-type]
