@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.architecture.repository import ROOT, packages, run_python
+from tests.architecture.repository import PACKAGE, ROOT, packages, run_python
 
 grimp = pytest.importorskip("grimp")
 
@@ -32,22 +33,14 @@ def test_importing_a_package_loads_no_torch(package: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif("accelera.stores" not in packages(), reason="there are no stores yet")
-def test_no_store_knows_another_store() -> None:
+def test_no_file_format_knows_another() -> None:
     graph = grimp.build_graph("accelera")
-    stores = {m for m in graph.find_children("accelera.stores") if _defines_store(m)}
-    knots = [(m, o) for m in stores for o in graph.find_modules_directly_imported_by(m) if o in stores]
-    assert not knots
+    formats = {f"accelera.stores.{p.stem}" for p in (PACKAGE / "stores").glob("*.py") if _is_format(p)}
+    assert formats
+    knots = {m: graph.find_modules_directly_imported_by(m) & formats for m in formats}
+    assert not any(knots.values()), knots
 
 
-def _defines_store(module: str) -> bool:
-    """Whether a module holds a concrete store: shared bases and helpers are not."""
-    import importlib
-    import inspect
-
-    from accelera.stores.contract import Store
-
-    classes = vars(importlib.import_module(module)).values()
-    return any(
-        inspect.isclass(c) and issubclass(c, Store) and c.__module__ == module and not inspect.isabstract(c)
-        for c in classes
-    )
+def _is_format(path: Path) -> bool:
+    """Whether a module opens files: shared bases and helpers do not."""
+    return re.search(r"^def open_path\(", path.read_text(encoding="utf-8"), re.MULTILINE) is not None
