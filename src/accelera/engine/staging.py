@@ -17,7 +17,7 @@ from accelera.devices import Device
 from accelera.plan import Block, Operand
 from accelera.stores import Store
 
-PIECE_BYTES = 4 << 20
+PIECE_BYTES = 1 << 20
 """Size of one host buffer."""
 
 
