@@ -6,7 +6,6 @@ import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
@@ -28,8 +27,7 @@ from accelera.trace import Recorder
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:
-    import torch
-
+    from accelera.engine.incore import ProductPair
     from accelera.engine.matrix import Matrix
 
 Operand = Any
@@ -162,27 +160,16 @@ class BaseEngine(abc.ABC):
         """
         from accelera.engine import incore
 
-        a, b = incore.in_memory(A), incore.in_memory(B)
-        situation = None
-        if a is not None and b is not None and out is None:
-            incore.check_pair("matmul", a, b)
-            situation = self._situation(a, b, chunk_strategy, budget)
-        route = self._route(situation)
+        pair = incore.ProductPair.of(A, B) if out is None else None
+        route = self._route(None if pair is None else self._situation(pair, chunk_strategy, budget))
         logger.debug("matmul: %s", route)
-        if route.direct and a is not None and b is not None:
-            result = self._directly(a, b, route)
-            if result is not None:
-                return result
-        order = Order(
-            A if a is None else a,
-            B if b is None else b,
-            self._strategy if chunk_strategy is None else self._resolved(chunk_strategy),
-            incore.unwrapped(out),
-            budget,
-            resume,
-            observers,
-            recorder,
-        )
+        if pair is not None and route.direct:
+            try:
+                return pair.product("cpu" if route.on_cpu else self.device.name)
+            except DeviceMemoryError as error:
+                logger.warning("matmul goes on in chunks: %s", error)
+        strategy = self._strategy if chunk_strategy is None else self._resolved(chunk_strategy)
+        order = Order(A, B, strategy, out, budget, resume, observers, recorder)
         return self._by_plan(order, route, self._fixes_chunks(chunk_strategy))
 
     def add(self, A: Operand, B: Operand) -> Matrix:
@@ -202,21 +189,15 @@ class BaseEngine(abc.ABC):
     def _route(self, situation: Situation | None) -> Route:
         """Return how a product is computed; None stands for operands that are not in memory."""
 
-    def _situation(
-        self, a: torch.Tensor, b: torch.Tensor, strategy: Strategy | None, budget: Amount | None
-    ) -> Situation:
-        from accelera.engine import incore
-
-        shape = matmul_shape(tuple(a.shape), tuple(b.shape))
-        place = self._place(a, b)
+    def _situation(self, pair: ProductPair, strategy: Strategy | None, budget: Amount | None) -> Situation:
         return Situation(
-            total_bytes=a.nbytes + b.nbytes + prod(shape) * a.element_size(),
-            needed_bytes=incore.added_bytes(a, b, shape, place),
+            total_bytes=pair.total_bytes,
+            needed_bytes=pair.added_bytes(self.device.name),
             has_room=partial(self._has_room, budget),
             available_bytes=self.memory_manager.get_available_memory,
             accelerator=not self.device.host_memory,
-            chunks_wanted=0 not in shape and self._fixes_chunks(strategy),
-            in_one_piece=place is not None,
+            chunks_wanted=0 not in pair.shape and self._fixes_chunks(strategy),
+            suits_torch=pair.suits_torch(self.device.name),
         )
 
     def _fixes_chunks(self, strategy: Strategy | None) -> bool:
@@ -231,14 +212,6 @@ class BaseEngine(abc.ABC):
             return False
         return self.memory_manager.can_allocate(needed_bytes)
 
-    def _place(self, a: torch.Tensor, b: torch.Tensor) -> torch.device | None:
-        """Return where torch would compute directly: where both operands are, else the engine's device."""
-        from accelera.engine import incore
-
-        if a.device == b.device and a.device.type != "cpu":
-            return a.device
-        return incore.torch_device(self.device.name)
-
     def _elementwise(self, op: str, A: Operand, B: Operand) -> Matrix:
         from accelera.engine import incore
 
@@ -248,21 +221,10 @@ class BaseEngine(abc.ABC):
             limit.require(pair.result_bytes, op, f"the result of shape {pair.shape}")
         return pair.combined()
 
-    def _directly(self, a: torch.Tensor, b: torch.Tensor, route: Route) -> Matrix | None:
-        """Compute in one piece; None when there turned out to be no room."""
-        from accelera.engine import incore
-
-        place = incore.torch_device("cpu") if route.on_cpu else self._place(a, b)
-        try:
-            return incore.multiply(a, b, place)
-        except DeviceMemoryError as error:
-            logger.warning("matmul goes on in chunks: %s", error)
-            return None
-
     def _by_plan(self, order: Order, route: Route, fixed: bool) -> Matrix | Store:
         from accelera.engine import incore
 
-        a, b = open_store(order.a), open_store(order.b)
+        a, b = open_store(incore.unwrapped(order.a)), open_store(incore.unwrapped(order.b))
         device = get_device("cpu") if route.on_cpu else self.device
         memory = self.memory_manager if device is self.device else MemoryManager(device)
         amount = self.budget if order.budget is None else order.budget
@@ -271,7 +233,7 @@ class BaseEngine(abc.ABC):
         store, self.last_report = planned.matmul(
             a,
             b,
-            order.out,
+            incore.unwrapped(order.out),
             device=device,
             budget_bytes=budget_bytes,
             tiles=self._tiles(order.strategy, a, b, route.chunk_rows, fixed, budget_bytes),

@@ -56,13 +56,17 @@ def _from_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
     if min(array.strides, default=0) < 0:
         array = array.copy()
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            return torch.from_numpy(array)
+        return torch.from_numpy(array) if array.flags.writeable else _from_read_only(array)
     except (TypeError, ValueError) as error:
         raise DTypeError(
             f"[Matrix] torch has no element type for NumPy's {array.dtype}; convert it with astype"
         ) from error
+
+
+def _from_read_only(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def _from_list(data: Any) -> torch.Tensor:

@@ -1,11 +1,11 @@
 """Direct, in chunks, or on the CPU: the rules, without any computing.
 
-    chunks asked for, or a device torch does not know?  ── yes ──> chunks on the device
+    chunks asked for, or not for torch?  ── yes ─────────> chunks on the device
           no
-    fits the budget and the device?  ── yes ─────────────────────> direct on the device
+    fits the budget and the device?  ── yes ─────────────> direct on the device
           no
-    accelerator with less than 0.3 GiB free?  ── yes ────────────> chunks on the CPU
-          no ────────────────────────────────────────────────────> chunks on the device
+    accelerator with less than 0.3 GiB free?  ── yes ────> chunks on the CPU
+          no ────────────────────────────────────────────> chunks on the device
 
 ``MemoryEfficientEngine`` asks one thing before: whether its threshold is below 0.05 GiB.
 """
@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 GIB = 2**30
 TINY_THRESHOLD_GB = 0.05
@@ -22,8 +22,7 @@ LEAST_DEVICE_BYTES = int(0.3 * GIB)
 """An accelerator with less free than this is left alone when an operation does not fit it."""
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """How an operation will be computed."""
 
     direct: bool
@@ -36,8 +35,7 @@ class Route:
     """Why, for the log."""
 
 
-@dataclass(frozen=True)
-class Situation:
+class Situation(NamedTuple):
     """What the rules look at."""
 
     total_bytes: int
@@ -52,23 +50,31 @@ class Situation:
     """Whether the device has a memory other than the RAM."""
     chunks_wanted: bool
     """Whether the user fixed the chunks."""
-    in_one_piece: bool = True
-    """Whether torch can compute on the device at all."""
+    suits_torch: bool = True
+    """Whether torch knows the device and is not slow there with the element type."""
+
+
+NOT_IN_MEMORY = Route(False, False, None, "an operand or the result is not in memory")
+CHUNKS_WANTED = Route(False, False, None, "the chunks are the user's")
+NOT_FOR_TORCH = Route(False, False, None, "torch does not know the device, or is slow with the element type")
+FITS = Route(True, False, None, "it fits")
+DEVICE_FULL = Route(False, True, None, "less than 0.3 GiB are free on the device")
+TOO_LARGE = Route(False, False, None, "it does not fit in one piece")
 
 
 def route_by_memory(situation: Situation | None) -> Route:
     """Return the route by the rules above; None stands for operands that are not in memory."""
     if situation is None:
-        return Route(False, False, None, "an operand or the result is not in memory")
+        return NOT_IN_MEMORY
     if situation.chunks_wanted:
-        return Route(False, False, None, "the chunks are the user's")
-    if not situation.in_one_piece:
-        return Route(False, False, None, "torch does not know the device")
+        return CHUNKS_WANTED
+    if not situation.suits_torch:
+        return NOT_FOR_TORCH
     if situation.has_room(situation.needed_bytes):
-        return Route(True, False, None, "it fits")
+        return FITS
     if situation.accelerator and situation.available_bytes() < LEAST_DEVICE_BYTES:
-        return Route(False, True, None, "less than 0.3 GiB are free on the device")
-    return Route(False, False, None, "it does not fit in one piece")
+        return DEVICE_FULL
+    return TOO_LARGE
 
 
 def route_by_fallback(strategy: str, chunk_rows: int, fits_in_ram: bool) -> Route:

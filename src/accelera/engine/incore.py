@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from os import PathLike
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ import torch
 from accelera.engine.convert import to_tensor
 from accelera.engine.logs import logger
 from accelera.engine.matrix import Matrix
+from accelera.engine.operands import matmul_shape
 from accelera.engine.shapes import broadcast_shape
 from accelera.errors import DeviceMemoryError, DTypeError
 from accelera.stores import Store
@@ -35,46 +37,7 @@ def unwrapped(out: Any) -> Any:
     return out.tensor() if isinstance(out, Matrix) else out
 
 
-def check_pair(op: str, a: torch.Tensor, b: torch.Tensor) -> None:
-    """Raise DTypeError unless A and B have one element type that can be multiplied."""
-    if a.dtype is not b.dtype:
-        raise DTypeError(
-            f"[{op}] A is {a.dtype} and B is {b.dtype}: a product takes one type; convert one of them first"
-        )
-    if a.dtype is torch.bool:
-        raise DTypeError(f"[{op}] torch.bool cannot be multiplied; use a float, complex or integer type")
-
-
-def added_bytes(a: torch.Tensor, b: torch.Tensor, shape: tuple[int, ...], device: torch.device | None) -> int:
-    """Return the bytes that multiplying directly on ``device`` adds there.
-
-    That is the result, the operands that are elsewhere, and the copies torch makes of operands that
-    its kernels cannot read as they lie or must repeat for the batch.
-    """
-    bytes_added = prod(shape) * a.element_size()
-    for operand in (a, b):
-        if operand.device != device:
-            bytes_added += operand.numel() * operand.element_size()
-        bytes_added += _copied_bytes(operand, shape)
-    return bytes_added
-
-
-def _copied_bytes(operand: torch.Tensor, shape: tuple[int, ...]) -> int:
-    if operand.ndim < 2:
-        return 0
-    batches = max(1, prod(shape[:-2])) if operand.ndim > 2 else 1
-    matrix_elements = operand.shape[-1] * operand.shape[-2]
-    repeated = batches * matrix_elements > operand.numel()
-    if not repeated and (operand.is_contiguous() or _rows_or_columns_are_dense(operand)):
-        return 0
-    return batches * matrix_elements * operand.element_size()
-
-
-def _rows_or_columns_are_dense(operand: torch.Tensor) -> bool:
-    down, across = operand.stride()[-2:]
-    return (across == 1 and down >= operand.shape[-1]) or (down == 1 and across >= operand.shape[-2])
-
-
+@cache
 def torch_device(name: str) -> torch.device | None:
     """Return torch's device of that name; None for one that torch does not know (a simulated one)."""
     try:
@@ -83,20 +46,105 @@ def torch_device(name: str) -> torch.device | None:
         return None
 
 
-def multiply(a: torch.Tensor, b: torch.Tensor, device: torch.device | None = None) -> Matrix:
-    """Return ``A @ B`` computed on ``device`` (A's own by default), as a Matrix where A lies.
+FEW_MULTIPLICATIONS = 2**27
+"""A product of fewer is done before a plan is made."""
 
-    Raises DeviceMemoryError when the device has no room.
-    """
-    home = a.device
-    try:
-        if device is not None and not (device == home == b.device):
-            return Matrix.wrap(torch.matmul(a.to(device), b.to(device)).to(home))
-        return Matrix.wrap(torch.matmul(a, b if b.device == home else b.to(home)))
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        raise DeviceMemoryError(f"[matmul] {device or home} ran out of memory: {error}") from error
+
+class ProductPair(NamedTuple):
+    """Two operands in memory that can be multiplied as matrices."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    shape: tuple[int, ...]
+    """Shape of the product."""
+
+    @classmethod
+    def of(cls, A: Any, B: Any) -> ProductPair | None:
+        """Check two operands; None when one is not in memory.
+
+        Raises ShapeError and DTypeError when they cannot be multiplied.
+        """
+        a, b = in_memory(A), in_memory(B)
+        if a is None or b is None:
+            return None
+        _check_types(a.dtype, b.dtype)
+        left, right = a.shape, b.shape
+        if len(left) == 2 == len(right) and left[1] == right[0]:
+            return cls(a, b, (left[0], right[1]))
+        return cls(a, b, matmul_shape(tuple(left), tuple(right)))
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of both operands and the product."""
+        return self.a.nbytes + self.b.nbytes + self._result_bytes
+
+    @property
+    def _result_bytes(self) -> int:
+        return prod(self.shape) * self.a.itemsize
+
+    def place(self, name: str) -> torch.device | None:
+        """Return where torch multiplies directly: where both operands are, else the device of that name."""
+        if self.a.device == self.b.device and self.a.device.type != "cpu":
+            return self.a.device
+        return torch_device(name)
+
+    def suits_torch(self, name: str) -> bool:
+        """Return whether torch knows the place and is not slow there, as with float16 on the CPU."""
+        place = self.place(name)
+        if place is None or self.a.dtype is not torch.float16 or place.type != "cpu":
+            return place is not None
+        return prod(self.shape) * self.a.shape[-1] < FEW_MULTIPLICATIONS
+
+    def added_bytes(self, name: str) -> int:
+        """Return the bytes that multiplying directly adds at ``place(name)``.
+
+        That is the result, the operands that are elsewhere, and the copies torch makes of operands
+        that its kernels cannot read as they lie or must repeat for the batch.
+        """
+        place = self.place(name)
+        moved_bytes = sum(each.nbytes for each in (self.a, self.b) if each.device != place)
+        copied_bytes = sum(_copied_bytes(each, self.shape) for each in (self.a, self.b))
+        return self._result_bytes + moved_bytes + copied_bytes
+
+    def product(self, name: str) -> Matrix:
+        """Return the product, computed at ``place(name)``, as a Matrix where A lies.
+
+        Raises DeviceMemoryError when there is no room.
+        """
+        place, home = self.place(name), self.a.device
+        try:
+            if home == place == self.b.device:
+                return Matrix.wrap(torch.matmul(self.a, self.b))
+            return Matrix.wrap(torch.matmul(self.a.to(place), self.b.to(place)).to(home))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise DeviceMemoryError(f"[matmul] {place} ran out of memory: {error}") from error
+
+
+def _check_types(a: torch.dtype, b: torch.dtype) -> None:
+    if a is not b:
+        raise DTypeError(
+            f"[matmul] A is {a} and B is {b}: a product takes one element type; convert one of them first"
+        )
+    if a is torch.bool:
+        raise DTypeError("[matmul] torch.bool cannot be multiplied; use a float, complex or integer type")
+
+
+def _copied_bytes(operand: torch.Tensor, shape: tuple[int, ...]) -> int:
+    """Return the bytes torch copies of ``operand`` to make a product of ``shape``."""
+    if operand.ndim < 2:
+        return 0
+    batches = max(1, prod(shape[:-2])) if operand.ndim > 2 else 1
+    repeated = batches * operand.shape[-1] * operand.shape[-2]
+    if repeated <= operand.numel() and (operand.is_contiguous() or _has_dense_rows_or_columns(operand)):
+        return 0
+    return repeated * operand.itemsize
+
+
+def _has_dense_rows_or_columns(operand: torch.Tensor) -> bool:
+    down, across = operand.stride()[-2:]
+    return (across == 1 and down >= operand.shape[-1]) or (down == 1 and across >= operand.shape[-2])
 
 
 @dataclass(frozen=True)
@@ -134,13 +182,13 @@ class ElementPair:
 
 
 def result(store: Store, out: Any, a: Any) -> Matrix | Store:
-    """Return the store when ``out`` is a path or a store, else a Matrix: of ``out``, or a new one where A lies."""
+    """Return the store when ``out`` is a path or store, else a Matrix: of ``out``, or a new one beside A."""
     if isinstance(out, str | PathLike | Store):
         return store
     if out is not None:
         return Matrix.wrap(to_tensor(out))
     tensor = to_tensor(store.resident())
-    return _homeward(tensor, a.device if isinstance(a, torch.Tensor) else tensor.device)
+    return _homeward(tensor, a.device if isinstance(a, torch.Tensor | Matrix) else tensor.device)
 
 
 def _homeward(tensor: torch.Tensor, home: torch.device) -> Matrix:

@@ -209,6 +209,9 @@ class Matrix:
     def __neg__(self) -> Matrix:
         return self._like(-self._tensor)
 
+    def __abs__(self) -> Matrix:
+        return self._like(self._tensor.abs())
+
     def __eq__(self, other: object) -> Matrix:  # type: ignore[override]
         return self._combined(torch.eq, other)
 
