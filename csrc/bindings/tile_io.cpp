@@ -28,10 +28,12 @@ class Memory {
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
 
-    io::Region region(int file, int direct_file, int64_t offset, const Strides& strides) const {
+    io::Region region(int file, int64_t offset, const Strides& strides, int direct_file,
+                      bool prefer_cached) const {
         if (strides.size() != static_cast<size_t>(view_.ndim))
             throw nb::value_error("[tile_io] one file stride per axis of the array is needed");
-        io::Region region{file, direct_file, offset, static_cast<char*>(view_.buf), view_.itemsize, {}};
+        io::Region region{file,           direct_file, offset,       static_cast<char*>(view_.buf),
+                          view_.itemsize, {},          prefer_cached};
         for (int i = 0; i < view_.ndim; ++i)
             region.axes.push_back({view_.shape[i], strides[static_cast<size_t>(i)], view_.strides[i]});
         return region;
@@ -47,9 +49,10 @@ Failure failure(const io::Outcome& outcome) {
 }
 
 template <io::Outcome (*transfer)(const io::Region&), bool writable>
-Failure move(int file, int64_t offset, const Strides& strides, const nb::object& array, int direct_file) {
+Failure move(int file, int64_t offset, const Strides& strides, const nb::object& array, int direct_file,
+             bool prefer_cached) {
     const Memory memory(array, writable);
-    const io::Region region = memory.region(file, direct_file, offset, strides);
+    const io::Region region = memory.region(file, offset, strides, direct_file, prefer_cached);
     io::Outcome outcome;
     {
         const nb::gil_scoped_release released;
@@ -65,12 +68,14 @@ void init_tile_io(nb::module_& module) {
     using namespace accelera;
     module.def(
         "read_region", &move<io::read_region, true>, "file"_a, "offset"_a, "strides"_a, "out"_a,
-        "direct_file"_a = -1,
+        "direct_file"_a = -1, "prefer_cached"_a = false,
         "Fill `out` (any strides) from a file whose element [0, …] lies at byte `offset` and whose\n"
         "neighbours along axis i lie `strides[i]` bytes apart (negative: backwards).\n\n"
         "Returns None, or (errno, offset, wanted, got) of the request that failed; errno 0 means that\n"
-        "the file ended.");
+        "the file ended. `direct_file` is an O_DIRECT descriptor of the same file; `prefer_cached` still\n"
+        "takes from the page cache what is there.");
     module.def("write_region", &move<io::write_region, false>, "file"_a, "offset"_a, "strides"_a, "data"_a,
-               "direct_file"_a = -1, "The reverse of read_region: store `data` (any strides).");
+               "direct_file"_a = -1, "prefer_cached"_a = false,
+               "The reverse of read_region: store `data` (any strides).");
     module.attr("STAGING_BYTES_PER_THREAD") = io::staging_bytes;
 }

@@ -34,9 +34,6 @@ class Geometry {
         measure(gap, joined_piece);
     }
 
-    bool empty() const {
-        return std::any_of(axes_.begin(), axes_.end(), [](const Axis& a) { return a.count == 0; });
-    }
     const std::vector<Axis>& axes() const { return axes_; }
     int64_t itemsize() const { return itemsize_; }
 
@@ -52,6 +49,8 @@ class Geometry {
     bool contiguous(const Block& b) const { return contiguous(b.level); }
     /// No gap in the file.
     bool dense(const Block& b) const { return span(b) == payload(b); }
+    /// Bytes from first to last of the parts that cannot share a request.
+    int64_t piece_span() const { return span_[joined_]; }
     /// Whether the region needs more than one block even without a limit.
     bool scattered() const { return joined_ > 0; }
 

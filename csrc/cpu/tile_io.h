@@ -18,6 +18,7 @@ struct Region {
     char* memory;      ///< address of the first element
     int64_t itemsize;  ///< bytes per element
     std::vector<Axis> axes;
+    bool prefer_cached;  ///< with a direct descriptor: still read from the page cache what is there
 };
 
 /// What stopped a transfer: an errno (0: the file ended) at a file position.

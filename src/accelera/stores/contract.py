@@ -83,6 +83,12 @@ class Store(abc.ABC):
     def close(self) -> None:
         """Release handles; reading or writing afterwards is an error."""
 
+    def use_direct(self, direct: bool | None) -> None:
+        """Go around the page cache from now on: always, never, or (None) for what is not in it.
+
+        A wish: stores that cannot do nothing.
+        """
+
     @property
     def scratch_bytes(self) -> int:
         """The most host memory one read or write takes beyond the buffer it is given."""
@@ -226,6 +232,10 @@ class StoreView(Store):
     def flush(self) -> None:
         """Make everything written so far durable."""
         self._base.flush()
+
+    def use_direct(self, direct: bool | None) -> None:
+        """Pass the wish on to the base."""
+        self._base.use_direct(direct)
 
     @property
     def scratch_bytes(self) -> int:

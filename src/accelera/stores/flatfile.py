@@ -66,13 +66,23 @@ class Placement:
 class FlatFile(Store):
     """An array in a file, read and written in place through its descriptor; the file is never mapped.
 
-    Takes over ``descriptor`` and closes it. Raises StoreFormatError when the file is too short.
+    Takes over ``descriptor`` and closes it. ``direct`` goes around the page cache: always, never, or
+    (None) for what is not in it; that costs a tenth of the processor time, and leaves the cache alone.
+    Filesystems that cannot are read through the cache. Raises StoreFormatError when the file is too
+    short.
     """
 
     tier = "disk"
 
     def __init__(
-        self, path: Path, descriptor: int, placement: Placement, *, writable: bool = False, header: int = 0
+        self,
+        path: Path,
+        descriptor: int,
+        placement: Placement,
+        *,
+        writable: bool = False,
+        header: int = 0,
+        direct: bool | None = None,
     ) -> None:
         self.path = path
         self.name = str(path)
@@ -81,8 +91,11 @@ class FlatFile(Store):
         self._header = header
         self._writable = writable
         self._descriptor = descriptor
-        self._close = weakref.finalize(self, os.close, descriptor)
+        self._direct_descriptor = -1
+        self._descriptors = [descriptor]
+        self._close = weakref.finalize(self, _close_all, self._descriptors)
         self._check_size()
+        self.use_direct(direct)
 
     def _check_size(self) -> None:
         size = os.fstat(self._descriptor).st_size
@@ -106,7 +119,9 @@ class FlatFile(Store):
         descriptor = self._open("read")
         check_transfer("read", self.shape, self.dtype, region, out)
         offset, strides = self._locate(region)
-        failure = _native.read_region(descriptor, offset, strides, as_bytes_of(out))
+        failure = _native.read_region(
+            descriptor, offset, strides, as_bytes_of(out), self._direct_descriptor, self._direct is None
+        )
         if failure is not None:
             raise _explain("read", self.name, *failure)
         if self.placement.swapped:
@@ -123,10 +138,25 @@ class FlatFile(Store):
         if not self._writable:
             raise StoreError(f"[write] {self.name} is open for reading; write a new file with create_store")
         offset, strides = self._locate(region)
-        failure = _native.write_region(descriptor, offset, strides, as_bytes_of(data))
+        failure = _native.write_region(
+            descriptor, offset, strides, as_bytes_of(data), self._direct_descriptor
+        )
         if failure is not None:
             raise _explain("write", self.name, *failure)
         return data.nbytes
+
+    def use_direct(self, direct: bool | None) -> None:
+        """Go around the page cache from now on: always, never, or (None) for what is not in it."""
+        descriptor = self._open("use_direct")
+        self._direct = direct
+        if direct is False:
+            self._direct_descriptor = -1
+        elif len(self._descriptors) > 1:
+            self._direct_descriptor = self._descriptors[1]
+        else:
+            self._direct_descriptor = _open_direct(descriptor, self._writable)
+            if self._direct_descriptor >= 0:
+                self._descriptors.append(self._direct_descriptor)
 
     def _locate(self, region: Region) -> tuple[int, list[int]]:
         strides = self.placement.strides
@@ -170,6 +200,22 @@ class FlatFile(Store):
     def close(self) -> None:
         """Close the descriptor."""
         self._close()
+
+
+def _open_direct(descriptor: int, writable: bool) -> int:
+    """Open the same file once more with O_DIRECT; -1 where that is not possible."""
+    try:
+        return os.open(
+            f"/proc/self/fd/{descriptor}",
+            (os.O_RDWR if writable else os.O_RDONLY) | os.O_DIRECT | os.O_CLOEXEC,
+        )
+    except OSError:
+        return -1
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _explain(op: str, name: str, code: int, offset: int, wanted: int, got: int) -> StoreError:

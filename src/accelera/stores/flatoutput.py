@@ -43,7 +43,14 @@ class FlatOutput(OutputStore):
         except BaseException:
             os.close(descriptor)
             raise
-        self._file = FlatFile(self._partial, descriptor, placement, writable=True, header=zlib.crc32(header))
+        self._file = FlatFile(
+            self._partial,
+            descriptor,
+            placement,
+            writable=True,
+            header=zlib.crc32(header),
+            direct=target.direct,
+        )
 
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
         """Read back what was written."""
@@ -70,6 +77,10 @@ class FlatOutput(OutputStore):
     def flush(self) -> None:
         """Wait until everything written is on the disk."""
         self._file.flush()
+
+    def use_direct(self, direct: bool | None) -> None:
+        """Go around the page cache from now on: always, never, or (None) for what is not in it."""
+        self._file.use_direct(direct)
 
     def close(self) -> None:
         """Close the partial file and leave it for a later ``resume``."""

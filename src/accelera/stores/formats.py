@@ -37,7 +37,7 @@ class Source:
     offset: int = 0
     """File position of the first element, for files without a header."""
     direct: bool | None = None
-    """Go around the page cache: always, never, or (None) where it is known to pay."""
+    """Go around the page cache: always, never, or (None) for what is not in it."""
 
     def refuse(self, *fields: str) -> None:
         """Raise StoreFormatError when one of ``fields`` was given, which this format has no use for."""
@@ -62,7 +62,7 @@ class Target:
     resume: bool = False
     """Go on with the partial file of an interrupted run."""
     direct: bool | None = None
-    """Go around the page cache: always, never, or (None) where it is known to pay."""
+    """Go around the page cache: always, never, or (None) for what is not in it."""
 
     def refuse(self, *fields: str) -> None:
         """Raise StoreFormatError when one of ``fields`` was given, which this format has no use for."""

@@ -12,7 +12,7 @@ from accelera.stores.dtypes import parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor
 
 
-def open_mapped(array: np.ndarray[Any, Any]) -> FlatFile | None:
+def open_mapped(array: np.ndarray[Any, Any], direct: bool | None) -> FlatFile | None:
     """Return the file behind ``array``, or None when it is not (a view of) a memmap with a named file.
 
     Copy-on-write maps count as arrays: what was changed in them is not in the file.
@@ -29,7 +29,7 @@ def open_mapped(array: np.ndarray[Any, Any]) -> FlatFile | None:
     placement = Placement(array.shape, stored, offset, array.strides, array.dtype != stored)
     if root.mode != "r":
         root.flush()
-    return FlatFile(path, open_descriptor(path), placement)
+    return FlatFile(path, open_descriptor(path), placement, direct=direct)
 
 
 def _root(array: np.ndarray[Any, Any]) -> np.memmap[Any, Any] | None:

@@ -42,7 +42,7 @@ def open_path(source: Source) -> FlatFile:
     except BaseException:
         os.close(descriptor)
         raise
-    return FlatFile(path, descriptor, placement, header=zlib.crc32(header))
+    return FlatFile(path, descriptor, placement, header=zlib.crc32(header), direct=source.direct)
 
 
 def _parse(path: Path, descriptor: int, dtype: np.dtype[Any] | None) -> tuple[Placement, bytes]:

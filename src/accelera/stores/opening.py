@@ -33,7 +33,7 @@ def open_store(
     holds a Zarr array), a NumPy array or memmap, a torch tensor, nested lists of numbers, or a store,
     which is returned as it is. ``"file.safetensors::name"`` and ``key`` name one of several arrays.
     ``shape``, ``dtype`` and ``offset`` describe a raw file; elsewhere ``shape`` and ``dtype`` are checked.
-    ``direct`` reads files around the page cache: always, never, or (None) where that is known to pay.
+    ``direct`` reads files around the page cache: always, never, or (None) for what is not in it.
 
     Raises StoreError for files that cannot be read, StoreFormatError for damaged ones, DTypeError for
     elements that no store holds, ShapeError when the shape is not the one asked for.
@@ -48,7 +48,7 @@ def open_store(
     else:
         if offset or key is not None:
             raise StoreFormatError("[open_store] offset and key describe files; leave them out for arrays")
-        store = _open_object(x)
+        store = _open_object(x, direct)
     return _checked(store, wanted_shape, wanted_dtype)
 
 
@@ -98,7 +98,7 @@ def _split(x: str | PathLike[str], key: str | None) -> tuple[Path, str | None]:
     return Path(text).expanduser(), name if mark else key
 
 
-def _open_object(x: Any) -> Store:
+def _open_object(x: Any, direct: bool | None) -> Store:
     if _is_tensor(x):
         from accelera.stores.tensor import open_tensor
 
@@ -106,7 +106,7 @@ def _open_object(x: Any) -> Store:
     if isinstance(x, np.ndarray):
         from accelera.stores.memmap import open_mapped
 
-        return open_mapped(x) or ArrayStore(x)
+        return open_mapped(x, direct) or ArrayStore(x)
     if isinstance(x, (list, tuple, int, float, complex, np.generic)) or hasattr(x, "__array__"):
         return ArrayStore(np.asarray(x))
     raise DTypeError(

@@ -22,7 +22,7 @@ def open_path(source: Source) -> FlatFile:
     if source.offset < 0:
         raise StoreFormatError(f"[open_store] {source.path}: offset={source.offset}; it cannot be negative")
     placement = Placement.dense(source.shape, source.dtype, offset=source.offset)
-    store = FlatFile(source.path, open_descriptor(source.path), placement)
+    store = FlatFile(source.path, open_descriptor(source.path), placement, direct=source.direct)
     size = source.path.stat().st_size
     if size != placement.end:
         store.close()

@@ -57,7 +57,7 @@ def open_path(source: Source) -> FlatFile:
     except BaseException:
         os.close(descriptor)
         raise
-    return FlatFile(path, descriptor, placement, header=zlib.crc32(text))
+    return FlatFile(path, descriptor, placement, header=zlib.crc32(text), direct=source.direct)
 
 
 def tensor_names(path: Path) -> list[str]:

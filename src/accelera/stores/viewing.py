@@ -109,9 +109,9 @@ class Viewing:
 
         Repeated axes are taken once.
         """
-        once = array[(*(0 if axis is None else self._forward(axis) for axis in self.axes), ...)]
+        once: Any = (*(0 if axis is None else self._forward(axis) for axis in self.axes), ...)
         walked = [axis for axis in self.axes if axis is not None]
-        ordered = once.transpose(np.argsort(walked))
+        ordered = array[once].transpose(np.argsort(walked))
         return ordered[tuple(slice(None) if axis in walked else None for axis in range(len(self.starts)))]
 
     def _forward(self, axis: int) -> slice:
@@ -120,12 +120,14 @@ class Viewing:
     def apply(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the view of a NumPy array, sharing its memory."""
         walked = [axis for axis in self.axes if axis is not None]
-        key: list[int | slice] = list(self.starts)
+        key: list[Any] = [*self.starts, ...]
         for size, axis in zip(self.shape, self.axes, strict=True):
             if axis is not None:
                 key[axis] = _reach(self.starts[axis], self.steps[axis], size)
-        taken = array[(*key, ...)].transpose(np.argsort(np.argsort(walked)))
-        spread = taken[tuple(None if axis is None else slice(None) for axis in self.axes)]
+        taken = array[tuple(key)].transpose(np.argsort(np.argsort(walked)))
+        spread: np.ndarray[Any, Any] = taken[
+            tuple(None if axis is None else slice(None) for axis in self.axes)
+        ]
         return np.broadcast_to(spread, self.shape) if self.repeats else spread
 
 
