@@ -160,17 +160,22 @@ class BaseEngine(abc.ABC):
         """
         from accelera.engine import incore
 
+        given = (
+            self._strategy_is_given
+            if chunk_strategy is None
+            else isinstance(chunk_strategy, ChunkingStrategy)
+        )
+        strategy = self._strategy if chunk_strategy is None else self._resolved(chunk_strategy)
+        fixed = given or not self.auto_detect_memory
         pair = incore.ProductPair.of(A, B) if out is None else None
-        route = self._route(None if pair is None else self._situation(pair, chunk_strategy, budget))
+        route = self._route(None if pair is None else self._situation(pair, fixed, budget))
         logger.debug("matmul: %s", route)
         if pair is not None and route.direct:
             try:
                 return pair.product("cpu" if route.on_cpu else self.device.name)
             except DeviceMemoryError as error:
                 logger.warning("matmul goes on in chunks: %s", error)
-        strategy = self._strategy if chunk_strategy is None else self._resolved(chunk_strategy)
-        order = Order(A, B, strategy, out, budget, resume, observers, recorder)
-        return self._by_plan(order, route, self._fixes_chunks(chunk_strategy))
+        return self._by_plan(Order(A, B, strategy, out, budget, resume, observers, recorder), route, fixed)
 
     def add(self, A: Operand, B: Operand) -> Matrix:
         """Return ``A + B`` of operands in memory, broadcast and promoted as in torch, on A's device."""
@@ -189,20 +194,16 @@ class BaseEngine(abc.ABC):
     def _route(self, situation: Situation | None) -> Route:
         """Return how a product is computed; None stands for operands that are not in memory."""
 
-    def _situation(self, pair: ProductPair, strategy: Strategy | None, budget: Amount | None) -> Situation:
+    def _situation(self, pair: ProductPair, fixed: bool, budget: Amount | None) -> Situation:
         return Situation(
             total_bytes=pair.total_bytes,
             needed_bytes=pair.added_bytes(self.device.name),
             has_room=partial(self._has_room, budget),
             available_bytes=self.memory_manager.get_available_memory,
             accelerator=not self.device.host_memory,
-            chunks_wanted=0 not in pair.shape and self._fixes_chunks(strategy),
+            chunks_wanted=fixed and not pair.is_empty,
             suits_torch=pair.suits_torch(self.device.name),
         )
-
-    def _fixes_chunks(self, strategy: Strategy | None) -> bool:
-        given = self._strategy_is_given if strategy is None else isinstance(strategy, ChunkingStrategy)
-        return given or not self.auto_detect_memory
 
     def _has_room(self, budget: Amount | None, needed_bytes: int) -> bool:
         amount = self.budget if budget is None else budget

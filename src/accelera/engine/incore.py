@@ -79,6 +79,11 @@ class ProductPair(NamedTuple):
         return self.a.nbytes + self.b.nbytes + self._result_bytes
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to compute."""
+        return self.a.numel() == 0 or self.b.numel() == 0
+
+    @property
     def _result_bytes(self) -> int:
         return prod(self.shape) * self.a.itemsize
 
