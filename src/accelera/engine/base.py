@@ -13,6 +13,7 @@ from accelera.devices import Device, get_device
 from accelera.engine import planned
 from accelera.engine.decision import Route, Situation
 from accelera.engine.events import Observer
+from accelera.engine.handles import lies_in_store, unwrapped
 from accelera.engine.logs import configure_logging, logger
 from accelera.engine.operands import matmul_shape
 from accelera.engine.pressure import PressureWatch
@@ -158,8 +159,6 @@ class BaseEngine(abc.ABC):
         BudgetExceededError
             No plan fits; nothing was allocated.
         """
-        from accelera.engine import incore
-
         given = (
             self._strategy_is_given
             if chunk_strategy is None
@@ -167,7 +166,7 @@ class BaseEngine(abc.ABC):
         )
         strategy = self._strategy if chunk_strategy is None else self._resolved(chunk_strategy)
         fixed = given or not self.auto_detect_memory
-        pair = incore.ProductPair.of(A, B) if out is None else None
+        pair = None if out is not None else self._pair(A, B)
         route = self._route(None if pair is None else self._situation(pair, fixed, budget))
         logger.debug("matmul: %s", route)
         if pair is not None and route.direct:
@@ -193,6 +192,14 @@ class BaseEngine(abc.ABC):
     @abc.abstractmethod
     def _route(self, situation: Situation | None) -> Route:
         """Return how a product is computed; None stands for operands that are not in memory."""
+
+    def _pair(self, A: Operand, B: Operand) -> ProductPair | None:
+        """Return the operands as tensors; None when one lies in a store."""
+        if lies_in_store(A) or lies_in_store(B):
+            return None
+        from accelera.engine import incore
+
+        return incore.ProductPair.of(A, B)
 
     def _situation(self, pair: ProductPair, fixed: bool, budget: Amount | None) -> Situation:
         return Situation(
@@ -223,9 +230,7 @@ class BaseEngine(abc.ABC):
         return pair.combined()
 
     def _by_plan(self, order: Order, route: Route, fixed: bool) -> Matrix | Store:
-        from accelera.engine import incore
-
-        a, b = open_store(incore.unwrapped(order.a)), open_store(incore.unwrapped(order.b))
+        a, b = open_store(unwrapped(order.a)), open_store(unwrapped(order.b))
         device = get_device("cpu") if route.on_cpu else self.device
         memory = self.memory_manager if device is self.device else MemoryManager(device)
         amount = self.budget if order.budget is None else order.budget
@@ -234,7 +239,7 @@ class BaseEngine(abc.ABC):
         store, self.last_report = planned.matmul(
             a,
             b,
-            incore.unwrapped(order.out),
+            unwrapped(order.out),
             device=device,
             budget_bytes=budget_bytes,
             tiles=self._tiles(order.strategy, a, b, route.chunk_rows, fixed, budget_bytes),
@@ -245,6 +250,10 @@ class BaseEngine(abc.ABC):
             prefetch=settings.enable_prefetch,
             readers=settings.io_threads,
         )
+        if lies_in_store(order.out):
+            return store
+        from accelera.engine import incore
+
         return incore.result(store, order.out, order.a)
 
     def _tiles(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +29,6 @@ def in_memory(operand: Any) -> torch.Tensor | None:
     if isinstance(operand, list | np.ndarray) and not isinstance(operand, np.memmap):
         return to_tensor(operand)
     return None
-
-
-def unwrapped(out: Any) -> Any:
-    """Return the tensor of a Matrix, anything else as it is."""
-    return out.tensor() if isinstance(out, Matrix) else out
 
 
 @cache
@@ -186,10 +180,8 @@ class ElementPair:
             return _homeward(function(self.a.cpu(), self.b.cpu()), self.a.device)
 
 
-def result(store: Store, out: Any, a: Any) -> Matrix | Store:
-    """Return the store when ``out`` is a path or store, else a Matrix: of ``out``, or a new one beside A."""
-    if isinstance(out, str | PathLike | Store):
-        return store
+def result(store: Store, out: Any, a: Any) -> Matrix:
+    """Return a Matrix: of ``out``, or a new one beside A."""
     if out is not None:
         return Matrix.wrap(to_tensor(out))
     tensor = to_tensor(store.resident())
