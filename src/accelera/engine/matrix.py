@@ -92,9 +92,9 @@ class Matrix:
         return Matrix(tensor, device)
 
     @property
-    def shape(self) -> torch.Size:
+    def shape(self) -> tuple[int, ...]:
         """Length of every axis."""
-        return self._tensor.shape
+        return tuple(self._tensor.shape)
 
     @property
     def ndim(self) -> int:
@@ -243,7 +243,7 @@ class Matrix:
         self._tensor[_raw(key)] = _raw(value)
 
     def __repr__(self) -> str:
-        return f"Matrix(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device})"
+        return f"Matrix(shape={self.shape}, dtype={self.dtype}, device={self.device})"
 
     def _like(self, tensor: torch.Tensor) -> Matrix:
         matrix = Matrix.wrap(tensor)
