@@ -138,7 +138,8 @@ def _best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _line(run: dict[str, Any]) -> str:
-    return f"{run['contender']:36}{run['seconds']:9.2f} s{run['gflops']:9.1f} GFLOP/s  peak {format_bytes(run['peak_bytes'])}"
+    peak = format_bytes(run["peak_bytes"])
+    return f"{run['contender']:36}{run['seconds']:9.2f} s{run['gflops']:9.1f} GFLOP/s  peak {peak}"
 
 
 def _print(figures: dict[str, Any]) -> None:

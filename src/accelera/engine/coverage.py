@@ -61,7 +61,7 @@ def _minus(box: Box, hole: Box) -> list[Box]:
     for axis, (start, stop) in enumerate(overlap):
         low, high = rest[axis]
         pieces += [
-            tuple([*rest[:axis], part, *rest[axis + 1 :]])
+            (*rest[:axis], part, *rest[axis + 1 :])
             for part in ((low, start), (stop, high))
             if part[0] < part[1]
         ]

@@ -103,7 +103,8 @@ def _compare(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None
     for key in ("operation", "operands", "result"):
         if old.get(key) != json.loads(json.dumps(new[key])):
             raise StoreError(
-                f"[resume] {path} is of another run: {key} was {old.get(key)}, now {new[key]}; run without resume"
+                f"[resume] {path} is of another run: {key} was {old.get(key)}, now {new[key]}; "
+                f"run without resume"
             )
     for name, print_now in json.loads(json.dumps(new["fingerprints"])).items():
         if old["fingerprints"].get(name) != print_now:

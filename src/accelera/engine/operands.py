@@ -35,6 +35,7 @@ def describe(name: str, store: Store, device: Device, held: np.dtype[Any]) -> Op
         order=layout.order,
         chunk=layout.chunk,
         dense=layout.dense,
+        scratch_bytes=store.scratch_bytes,
         in_place=resident is not None and device.can_take(resident),
     )
 
@@ -46,8 +47,8 @@ def check_matmul_dtypes(a: Store, b: Store) -> np.dtype[Any]:
     """
     if a.dtype != b.dtype:
         raise DTypeError(
-            f"[matmul] A is {a.dtype} and B is {b.dtype}: a product takes one element type; convert one of them "
-            f"first (engine.copy(x, out=..., dtype=...), or x.astype(...))"
+            f"[matmul] A is {a.dtype} and B is {b.dtype}: a product takes one element type; convert one of "
+            f"them first (engine.copy(x, out=..., dtype=...), or x.astype(...))"
         )
     if a.dtype not in _HALVES and a.dtype.kind not in _MATRIX_KINDS:
         raise DTypeError(f"[matmul] {a.dtype} cannot be multiplied; use a float, complex or integer type")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from accelera.devices import Device
 from accelera.engine.calibration import cost_model
+from accelera.engine.events import Observer
 from accelera.engine.job import Adaptation, Job, JobOptions, carry_out
 from accelera.engine.operands import (
     as_matrices,
@@ -20,12 +20,11 @@ from accelera.engine.operands import (
     matmul_shape,
     result_view,
 )
-from accelera.engine.reserve import Room
-from accelera.engine.events import Observer
 from accelera.engine.report import RunReport
-from accelera.engine.target import Target, publish
+from accelera.engine.reserve import Room
+from accelera.engine.target import Target
 from accelera.plan import MatmulProblem, Operand, Plan, Step, plan_matmul
-from accelera.stores import Store
+from accelera.stores import Store, open_store, output_scratch_bytes
 from accelera.trace import Recorder
 
 Tile = tuple[slice, slice]
@@ -97,8 +96,6 @@ class Product:
 
 def _result(target: Target, shape: tuple[int, ...], device: Device, held: np.dtype[Any]) -> Operand:
     """Describe a result that does not exist yet."""
-    from accelera.stores import open_store
-
     if target.out is not None and target.path is None:
         given = open_store(target.out)
         order = tuple(given.layout.order) if given.ndim == len(shape) else ()
@@ -106,9 +103,19 @@ def _result(target: Target, shape: tuple[int, ...], device: Device, held: np.dty
         in_place = (
             device.host_memory and given.dtype == held and resident is not None and device.can_take(resident)
         )
-        return Operand("C", shape, target.dtype, held, given.tier, order, in_place=in_place)
+        return Operand(
+            "C",
+            shape,
+            target.dtype,
+            held,
+            given.tier,
+            order,
+            scratch_bytes=given.scratch_bytes,
+            in_place=in_place,
+        )
     if target.path is not None:
-        return Operand("C", shape, target.dtype, held, "disk")
+        scratch = output_scratch_bytes(target.path)
+        return Operand("C", shape, target.dtype, held, "disk", scratch_bytes=scratch)
     return Operand(
         "C", shape, target.dtype, held, "ram", in_place=device.host_memory and target.dtype == held
     )

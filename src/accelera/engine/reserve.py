@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from accelera.devices import Device
 from accelera.engine.staging import PIECE_BYTES, direct
 from accelera.plan import Operand
-from accelera.stores import STAGING_BYTES_PER_THREAD
 
 RUNTIME_BYTES = 8 << 20
 """Threads' stacks, the plan's own lists, and the allocator's slack."""
@@ -39,10 +38,10 @@ class Room:
         given = list(operands)
         threads = readers + 1
         staged = any(not each.in_place and not direct(device, each) for each in given)
-        from_disk = any(each.tier == "disk" for each in given)
+        scratch = max((each.scratch_bytes for each in given if not each.in_place), default=0)
         reserved = {
             "result": result_bytes,
-            "staging": threads * (PIECE_BYTES * staged + STAGING_BYTES_PER_THREAD * from_disk),
+            "staging": threads * (PIECE_BYTES * staged + scratch),
             "arithmetic": device.workspace_bytes(),
             "runtime": RUNTIME_BYTES,
         }

@@ -84,7 +84,8 @@ def _shaped(host: np.ndarray[Any, Any], region: tuple[slice, ...], operand: Oper
     count = int(np.prod(shape, dtype=np.int64))
     order = operand.block_order()
     flat = host[: count * operand.dtype.itemsize].view(operand.dtype)
-    return flat.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
+    shaped: np.ndarray[Any, Any] = flat.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
+    return shaped
 
 
 def _pieces(block: Block, operand: Operand) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:

@@ -36,7 +36,7 @@ def _traffic(plan: Plan) -> list[str]:
     return [
         f"  bytes moved  {format_bytes(plan.moved_bytes)} (read {reads}; written {written})",
         f"  least        {format_bytes(plan.lower_bound_bytes)} by the lower bound for this capacity, "
-        f"{format_bytes(plan.compulsory_bytes)} compulsory; the plan moves {plan.bound_ratio:.2f} x the bound",
+        f"{format_bytes(plan.compulsory_bytes)} compulsory; the plan moves {plan.bound_ratio:.2f} x as much",
     ]
 
 
@@ -44,13 +44,14 @@ def _time(plan: Plan) -> str:
     forecast = plan.forecast
     waiting = max(forecast.seconds - forecast.compute_s, 0.0)
     return (
-        f"{forecast.seconds:.2f} s estimated: {forecast.compute_s:.2f} s arithmetic, {waiting:.2f} s waiting for "
-        f"data, in {forecast.steps} steps"
+        f"{forecast.seconds:.2f} s estimated: {forecast.compute_s:.2f} s arithmetic, "
+        f"{waiting:.2f} s waiting for data, in {forecast.steps} steps"
     )
 
 
 def _alternatives(plan: Plan) -> list[str]:
     return [
-        f"  not chosen   {other.schedule}: {format_bytes(other.moved_bytes)}, {other.seconds:.2f} s; {other.reason}"
+        f"  not chosen   {other.schedule}: {format_bytes(other.moved_bytes)}, {other.seconds:.2f} s; "
+        f"{other.reason}"
         for other in plan.alternatives
     ]

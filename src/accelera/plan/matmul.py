@@ -197,9 +197,9 @@ def _refuse(
     asked = capacity_bytes + reserved if budget is None else budget
     shapes = f"{list(problem.a.shape)} @ {list(problem.b.shape)} in {problem.c.held_dtype}"
     raise BudgetExceededError(
-        f"[matmul] {shapes} does not fit a budget of {format_bytes(asked)} ({asked} bytes): even its smallest tiles "
-        f"need {format_bytes(needed)} ({needed} bytes), of which {format_bytes(reserved)} is reserved for buffers "
-        f"that are no tiles; give a budget of at least {needed} bytes",
+        f"[matmul] {shapes} does not fit a budget of {format_bytes(asked)} ({asked} bytes): even its "
+        f"smallest tiles need {format_bytes(needed)} ({needed} bytes), of which {format_bytes(reserved)} is "
+        f"reserved for what is no tile; give a budget of at least {needed} bytes",
         needed_bytes=needed,
         budget_bytes=asked,
     )

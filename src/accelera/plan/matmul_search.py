@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accelera.plan.cost import CostModel
-from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, grain
+from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
 from accelera.plan.operand import Operand
 from accelera.plan.partition import Partition, Span, grids
 
@@ -141,15 +142,16 @@ def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _Tiling:
         cols = [stop - start for _, (start, stop) in choice.tiles]
         tall, wide = (cols, rows) if choice.swap else (rows, cols)
         return _Tiling(max(tall, default=1), max(wide, default=1), len(rows), sum(tall), sum(wide), True)
-    item = problem.c.dtype.itemsize
+    m, _, n = problem.grains
+    grains = (n, m) if choice.swap else (m, n)
     by_rows = choice.partition.by_rows
     outer, inner = (r, c) if by_rows else (c, r)
-    bands = choice.partition.outer_spans(outer, grain(outer, item))
+    align_outer, align = grains if by_rows else grains[::-1]
+    bands = choice.partition.outer_spans(outer, align_outer)
     count = sum(parts for _, parts in bands)
     sum_outer = sum((stop - start) * parts for (start, stop), parts in bands)
     sum_inner = len(bands) * inner
     largest_outer = max(stop - start for (start, stop), _ in bands)
-    align = grain(inner, item)
     units = math.ceil(inner / align)
     largest_inner = max(min(inner, math.ceil(units / min(parts, units)) * align) for _, parts in bands)
     if by_rows:
@@ -236,40 +238,52 @@ class _Figures:
         kept = np.where(self.sub < self.slab, np.maximum(strips - self.sample.window, 0) * self.strip, 0)
         return self._basic() + self._held(self.left, kept, self.slab)
 
-    def moved(self) -> Column:
-        """Bytes moved: what the tiles read, less what the pool still holds at the turns."""
+    @cached_property
+    def reads(self) -> tuple[Column, Column]:
+        """Bytes of left and right operand that the tiles read, less what the pool holds at the turns."""
         k, left, right = self.problem.k, self._stored(self.left), self._stored(self.right)
         spare = np.maximum(self.capacity - self._basic(), 0)
         panel_left = self._held(self.left, self.tall, np.full_like(self.tall, k))
         panel_right = self._held(self.right, np.full_like(self.wide, k), self.wide)
-        panel = np.where(self.by_rows, panel_left, panel_right)
-        share = np.minimum(1.0, spare / np.maximum(panel, 1))
-        shared = np.where(self.by_rows, self.tall * left, self.wide * right) * k
-        self.read_left = k * left * self.sum_r - np.where(self.by_rows, share * (self.count - 1) * shared, 0)
-        self.read_right = k * right * self.sum_c - np.where(
-            self.by_rows, 0, share * (self.count - 1) * shared
+        share = np.minimum(1.0, spare / np.maximum(np.where(self.by_rows, panel_left, panel_right), 1))
+        kept = share * (self.count - 1) * np.where(self.by_rows, self.tall * left, self.wide * right) * k
+        rows, cols = self._sides()
+        read_left = k * left * self.sum_r - np.where(self.by_rows, kept, 0)
+        read_right = k * right * self.sum_c - np.where(self.by_rows, 0, kept)
+        return (
+            np.maximum(read_left, k * left * rows) * self.batches,
+            np.maximum(read_right, k * right * cols) * self.batches,
         )
+
+    @property
+    def written(self) -> int:
+        """Bytes of the result."""
+        return self.problem.m * self.problem.n * self._stored(self.out) * self.batches
+
+    def moved(self) -> Column:
+        """Bytes moved in all."""
+        left, right = self.reads
+        moved: Column = left + right + self.written
+        return moved
+
+    def _sides(self) -> tuple[int, int]:
         m, n = self.problem.m, self.problem.n
-        rows, cols = (n, m) if self.sample.swap else (m, n)
-        self.read_left = np.maximum(self.read_left, k * left * rows) * self.batches
-        self.read_right = np.maximum(self.read_right, k * right * cols) * self.batches
-        self.written = m * n * self._stored(self.out) * self.batches
-        return self.read_left + self.read_right + self.written
+        return (n, m) if self.sample.swap else (m, n)
 
     def seconds(self) -> Column:
         """Rough time: the slowest of arithmetic, reads and writes, and what cannot overlap."""
-        self.moved()
         cost, problem = self.cost, self.problem
         loss = 1 + 10 / self.sub + 32 / self.strip + 32 / self.wide
         flops = 2.0 * problem.m * problem.n * problem.k * problem.flops_scale * self.batches
         strips, subs = self.tall / self.strip, problem.k / self.sub
         compute = flops * loss / cost.flops_per_s + self.steps() * cost.step_s
-        reads = self._read_s(self.left, self.read_left, self.strip, self.slab)
-        reads = reads + self._read_s(self.right, self.read_right, self.sub, self.wide)
+        reads = self._read_s(self.left, self.reads[0], self.strip, self.slab)
+        reads = reads + self._read_s(self.right, self.reads[1], self.sub, self.wide)
         writes = self._write_s(self.written)
         filling = 2 * reads / np.maximum(subs * self.count, 1)
         draining = writes / np.maximum(self.count * strips, 1)
-        return np.maximum(np.maximum(compute, reads), writes) + np.minimum(filling, reads) + draining
+        busiest: Column = np.maximum(np.maximum(compute, reads), writes)
+        return busiest + np.minimum(filling, reads) + draining
 
     def steps(self) -> Column:
         """Number of products, about."""
@@ -281,7 +295,8 @@ class _Figures:
         if operand.in_place:
             return np.zeros(len(nbytes))
         if operand.tier != "disk":
-            return nbytes / self.cost.host_bytes_per_s
+            from_host: Column = nbytes / self.cost.host_bytes_per_s
+            return from_host
         run = _run_bytes(operand, *((cols, rows) if self.sample.swap else (rows, cols)))
         seconds: Column = nbytes / self.cost.read_bytes_per_s * (1 + self.cost.half_run_bytes / run)
         return seconds

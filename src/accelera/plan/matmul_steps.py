@@ -66,6 +66,15 @@ class MatmulProblem:
         return self.c.shape[:-2]
 
     @property
+    def grains(self) -> tuple[int, int, int]:
+        """Alignment of cuts along m, k and n: pages of long axes, and the chunks of chunked stores."""
+        (a, b, c), item = self.operands, self.c.dtype.itemsize
+        m = _grain(self.m, item, _chunk(a, -2), _chunk(c, -2))
+        k = _grain(self.k, item, _chunk(a, -1), _chunk(b, -2))
+        n = _grain(self.n, item, _chunk(b, -1), _chunk(c, -1))
+        return m, k, n
+
+    @property
     def flops_scale(self) -> float:
         """Cost of one multiply-add relative to f32."""
         kind, size = self.c.held_dtype.kind, self.c.held_dtype.itemsize
@@ -125,12 +134,16 @@ class MatmulChoice:
         )
 
 
-def grain(size: int, itemsize: int) -> int:
-    """Return the alignment of cuts along an axis: whole disk pages where that unbalances nothing."""
+def _grain(size: int, itemsize: int, *chunks: int) -> int:
+    """Return the alignment of cuts along one axis that unbalances nothing."""
     page = max(4096 // itemsize, 1)
-    if size >= 64 * page:
-        return page
-    return 64 if size >= 1024 else 1
+    fine = page if size >= 64 * page else 64 if size >= 1024 else 1
+    whole = math.lcm(*chunks)
+    return next((each for each in (whole, max(chunks)) if fine < each <= size // 2), fine)
+
+
+def _chunk(operand: Operand, axis: int) -> int:
+    return operand.chunk[axis] if operand.chunk is not None else 1
 
 
 class StepMaker:
@@ -141,6 +154,8 @@ class StepMaker:
         self._choice = choice
         self._cost = cost
         self._table = BlockTable(problem.operands)
+        m, self._grain_k, n = problem.grains
+        self._grain_r, self._grain_c = (n, m) if choice.swap else (m, n)
 
     def __call__(self) -> Iterator[Step]:
         """Yield the steps, first to last."""
@@ -166,15 +181,12 @@ class StepMaker:
             return
         m, n = self._problem.m, self._problem.n
         r, c = (n, m) if swap else (m, n)
-        yield from self._choice.partition.tiles(r, c, self._aligned(r), self._aligned(c))
-
-    def _aligned(self, size: int) -> int:
-        return grain(size, self._problem.c.dtype.itemsize)
+        yield from self._choice.partition.tiles(r, c, self._grain_r, self._grain_c)
 
     def _tile_steps(
         self, batch: tuple[Span, ...], rows: Span, cols: Span, *, backwards: bool
     ) -> Iterator[Step]:
-        strips = _cut(rows, self._choice.strip, self._aligned(rows[1] - rows[0]))
+        strips = _cut(rows, self._choice.strip, self._grain_r)
         depth = list(self._depth(backwards))
         for index, (slab, sub) in enumerate(depth):
             for strip in strips:
@@ -183,9 +195,9 @@ class StepMaker:
 
     def _depth(self, backwards: bool) -> Iterator[tuple[Span, Span]]:
         k = self._problem.k
-        slabs = _cut((0, k), self._choice.slab, self._aligned(k))
+        slabs = _cut((0, k), self._choice.slab, self._grain_k)
         for slab in reversed(slabs) if backwards else slabs:
-            subs = _cut(slab, self._choice.sub, self._aligned(slab[1] - slab[0]))
+            subs = _cut(slab, self._choice.sub, self._grain_k)
             for sub in reversed(subs) if backwards else subs:
                 yield slab, sub
 

@@ -31,6 +31,8 @@ class Operand:
     """Chunk shape of a chunked store."""
     dense: bool = True
     """Whether neighbours along the fastest axis are adjacent."""
+    scratch_bytes: int = 0
+    """Host memory that one transfer takes besides the block."""
     in_place: bool = False
     """True when blocks are used where they lie and need no room in the pool."""
 

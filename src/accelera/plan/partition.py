@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 Span = tuple[int, int]
 
@@ -29,7 +30,7 @@ def split(size: int, parts: int, align: int = 1) -> list[Span]:
     edges = [0]
     for index in range(parts):
         edges.append(min(size, edges[-1] + (whole + (index < extra)) * align))
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement
 from accelera.stores.flatoutput import FlatOutput
 from accelera.stores.formats import Source, Target, known_suffixes, register_format
-from accelera.stores.opening import create_store, open_store
+from accelera.stores.opening import create_store, open_store, output_scratch_bytes
 from accelera.stores.regions import Region, region_shape, whole
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "create_store",
     "known_suffixes",
     "open_store",
+    "output_scratch_bytes",
     "parse_dtype",
     "region_shape",
     "register_format",

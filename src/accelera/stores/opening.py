@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from accelera._native import STAGING_BYTES_PER_THREAD
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores.array import ArrayOutput, ArrayStore
 from accelera.stores.contract import OutputStore, Store
@@ -87,6 +88,13 @@ def create_store(
     if target is None:
         return ArrayOutput(np.empty(sizes, element, order="F" if order == "F" else "C"), sizes, element)
     return _fill_object(target, sizes, element)
+
+
+def output_scratch_bytes(target: str | PathLike[str]) -> int:
+    """Return the most host memory that one write to a new file at ``target`` takes besides its data."""
+    path, _ = _split(target, None)
+    scratch: int = getattr(format_of(path), "SCRATCH_BYTES", STAGING_BYTES_PER_THREAD)
+    return scratch
 
 
 def _split(x: str | PathLike[str], key: str | None) -> tuple[Path, str | None]:

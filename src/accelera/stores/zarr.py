@@ -31,6 +31,8 @@ _METADATA = ("zarr.json", ".zarray", ".zgroup")
 _CHUNK_BYTES = 4 << 20
 _COPIES = 3
 """Encoded bytes, decoded chunk, and the chunk being assembled for a write."""
+SCRATCH_BYTES = _COPIES * _CHUNK_BYTES
+"""What one write to a new array takes besides its data."""
 
 
 def open_path(source: Source) -> ZarrStore:
