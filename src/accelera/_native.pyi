@@ -29,8 +29,18 @@ def cuda_compiled() -> bool: ...
 STAGING_BYTES_PER_THREAD: int
 
 def read_region(
-    file: int, offset: int, strides: list[int], out: _Array, direct_file: int = -1, prefer_cached: bool = False
+    file: int,
+    offset: int,
+    strides: list[int],
+    out: _Array,
+    direct_file: int = -1,
+    prefer_cached: bool = False,
 ) -> tuple[int, int, int, int] | None: ...
 def write_region(
-    file: int, offset: int, strides: list[int], data: _Array, direct_file: int = -1, prefer_cached: bool = False
+    file: int,
+    offset: int,
+    strides: list[int],
+    data: _Array,
+    direct_file: int = -1,
+    prefer_cached: bool = False,
 ) -> tuple[int, int, int, int] | None: ...
