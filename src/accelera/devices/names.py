@@ -1,23 +1,104 @@
-"""Devices by name."""
+"""Devices by name. A new kind of device is one file and one line here."""
 
 from __future__ import annotations
 
 import functools
+import glob
+import sys
+from collections.abc import Callable
+from typing import Any
 
 from accelera.devices.contract import Device
 from accelera.devices.cpu import CpuDevice
-from accelera.errors import UnknownNameError
+from accelera.devices.simulated import SimulatedDevice
+from accelera.errors import DeviceError, UnknownNameError
+
+_DEVICE_FILES = (
+    "/dev/nvidia[0-9]*",
+    "/dev/nvidiactl",
+    "/dev/dxg",
+    "/dev/kfd",
+    "/dev/dri/renderD*",
+    "/dev/accel/*",
+)
+"""What the drivers of accelerators put under ``/dev``."""
 
 
-def get_device(spec: Device | str | None = None) -> Device:
-    """Return the device that ``spec`` names."""
+def get_device(spec: Device | str | Any = None) -> Device:
+    """Return the device that ``spec`` names.
+
+    Parameters
+    ----------
+    spec : Device, str, torch.device or None
+        ``"cpu"``; ``"cuda"``, ``"cuda:1"``, ``"xpu"``, ``"mps"``; ``"sim"`` or ``"sim:512MiB"`` for a new
+        simulated accelerator of that capacity; a device as it is. None stands for the accelerator
+        if torch has one, else the CPU; torch is not loaded where there can be none.
+
+    Raises UnknownNameError for other names, DeviceError when the machine has no such accelerator.
+    """
     if isinstance(spec, Device):
         return spec
-    if spec in (None, "cpu"):
-        return _cpu()
-    raise UnknownNameError.among("device", str(spec), ["cpu"])
+    if spec is None:
+        return _usual()
+    kind, _, rest = str(spec).strip().lower().partition(":")
+    try:
+        make = _KINDS[kind]
+    except KeyError:
+        raise UnknownNameError.among("device", str(spec), _KINDS) from None
+    return make(kind, rest)
 
 
 @functools.cache
-def _cpu() -> Device:
+def _cpu(kind: str, rest: str) -> Device:
+    """Return the process's one CPU, by whatever index torch gives it."""
+    if rest not in ("", "0"):
+        raise DeviceError(f"[device] {kind}:{rest}: all processors are one device; ask for 'cpu'")
+    return _the_cpu()
+
+
+@functools.cache
+def _the_cpu() -> Device:
     return CpuDevice()
+
+
+def _simulated(kind: str, rest: str) -> Device:
+    return SimulatedDevice(rest or "64MiB", name=kind)
+
+
+def _accelerator(kind: str, rest: str) -> Device:
+    """Return torch's device, one object for each index."""
+    from accelera.devices.torch_device import checked_name
+
+    return _of_torch(checked_name(kind, rest))
+
+
+@functools.cache
+def _of_torch(name: str) -> Device:
+    from accelera.devices.torch_device import TorchDevice
+
+    return TorchDevice(name)
+
+
+_KINDS: dict[str, Callable[[str, str], Device]] = {
+    "cpu": _cpu,
+    "sim": _simulated,
+    "cuda": _accelerator,
+    "xpu": _accelerator,
+    "mps": _accelerator,
+}
+
+
+def _usual() -> Device:
+    if not _may_have_accelerator():
+        return _the_cpu()
+    import torch
+
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return _the_cpu() if found is None or found.type not in _KINDS else _accelerator(found.type, "")
+
+
+def _may_have_accelerator() -> bool:
+    """Return whether loading torch could find an accelerator: it is loaded, or a driver is."""
+    if "torch" in sys.modules or not sys.platform.startswith("linux"):
+        return True
+    return any(glob.iglob(pattern) for pattern in _DEVICE_FILES)

@@ -1,0 +1,284 @@
+"""A simulated accelerator: a small memory of its own, a slow link, and failures when asked for.
+
+Its arithmetic is real (the CPU's), its memory is counted, its time is virtual. Everything that a
+program does on an accelerator can thus be tested, and its transfers be laid over its products,
+without one.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from accelera.devices.checks import check_upload
+from accelera.devices.clock import VirtualClock
+from accelera.devices.contract import Device
+from accelera.devices.cpu import CpuDevice, copy, dense_view
+from accelera.devices.faults import FaultPlan, Faults, Nth
+from accelera.devices.pages import Pages, address
+from accelera.errors import DeviceError, DeviceMemoryError
+from accelera.units import format_bytes, parse_bytes
+
+Array = np.ndarray[Any, Any]
+
+_GARBAGE = 0xFF
+"""What new memory holds: NaN in every float, so that reading it shows."""
+
+
+@dataclass(frozen=True)
+class SimulationReport:
+    """What a simulated device did, in bytes and virtual seconds."""
+
+    bytes_up: int
+    """Bytes that came from the host."""
+    bytes_down: int
+    """Bytes that went to the host."""
+    copy_s: float
+    """Seconds the copy stream worked."""
+    compute_s: float
+    """Seconds the compute stream worked."""
+    makespan_s: float
+    """When the last work was done."""
+    overlap_fraction: float
+    """Share of the less busy stream's seconds in which the other one worked too."""
+    peak_bytes: int
+    """Most bytes allocated at any time."""
+    allocations: int
+    """Buffers asked for, failures included."""
+    transfers: int
+    """Uploads and downloads, failures included."""
+    computations: int
+    """Products, failures included."""
+
+
+@final
+class SimulatedDevice(Device):
+    """An accelerator that is not there.
+
+    Parameters
+    ----------
+    capacity : int or str
+        Size of its memory, such as ``"64MiB"``.
+    bandwidth_gbps : float
+        Rate of the link to the host, 10⁹ bytes per second, in either direction.
+    latency_s : float
+        Seconds each transfer takes before its first byte.
+    flops_per_s : float
+        Rate of its products, also what plans for it reckon with.
+    oom_at, oom_above, oom_probability, seed
+        Which allocations raise DeviceMemoryError: the nth (one or several, from 1), those that would
+        hold more than so many bytes, a share of all.
+    fail_transfer_at, fail_compute_at
+        Which transfers and products raise DeviceError: the nth, one or several.
+    name : str
+        What it is called.
+    """
+
+    host_memory = False
+
+    def __init__(
+        self,
+        capacity: int | str = "64MiB",
+        *,
+        bandwidth_gbps: float = 16.0,
+        latency_s: float = 10e-6,
+        flops_per_s: float = 1e12,
+        oom_at: Nth = (),
+        oom_above: int | str | None = None,
+        oom_probability: float = 0.0,
+        seed: int = 0,
+        fail_transfer_at: Nth = (),
+        fail_compute_at: Nth = (),
+        name: str = "sim",
+    ) -> None:
+        if bandwidth_gbps <= 0 or flops_per_s <= 0 or latency_s < 0:
+            raise ValueError(
+                f"[{name}] bandwidth_gbps={bandwidth_gbps}, flops_per_s={flops_per_s}, latency_s={latency_s}: "
+                f"rates must be above 0, the latency not below"
+            )
+        above_bytes = None if oom_above is None else parse_bytes(oom_above)
+        plan = FaultPlan(oom_at, above_bytes, oom_probability, seed, fail_transfer_at, fail_compute_at)
+        self.name = name
+        self.flops_per_s = flops_per_s
+        self._bytes_per_s = bandwidth_gbps * 1e9
+        self._latency_s = latency_s
+        self._memory = _Memory(name, parse_bytes(capacity))
+        self._faults = Faults(plan)
+        self._clock = VirtualClock()
+        self._cpu = CpuDevice()
+        self._moved = {"upload": 0, "download": 0}
+        self._lock = threading.Lock()
+
+    def total_bytes(self) -> int:
+        """The capacity."""
+        return self._memory.capacity_bytes
+
+    def available_bytes(self) -> int:
+        """The capacity less what is allocated."""
+        return self._memory.capacity_bytes - self._memory.allocated_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Sum of the buffers handed out and not released."""
+        return self._memory.allocated_bytes
+
+    def allocate(self, nbytes: int) -> Array:
+        """Return a buffer full of garbage (NaN in every float).
+
+        Raises DeviceMemoryError when the capacity is exceeded or a fault is due.
+        """
+        self._faults.on_allocate(nbytes, self._memory.allocated_bytes)
+        return self._memory.allocate(nbytes)
+
+    def release(self, buffer: Array) -> None:
+        """Give the buffer back; using views of it raises DeviceError from then on."""
+        self._clock.forget(self._memory.release(buffer))
+
+    def view(
+        self, buffer: Array, shape: tuple[int, ...], dtype: np.dtype[Any], order: tuple[int, ...]
+    ) -> Array:
+        """Return the start of ``buffer`` as a dense array."""
+        return dense_view(buffer, shape, dtype, order)
+
+    def upload(self, host: Array, target: Array) -> None:
+        """Copy to the device at the link's rate, counted in the host's element type."""
+        check_upload(host.shape, target.shape, "upload")
+        key = self._memory.key_of(target, "upload")
+        self._transfer("upload", host, target, host.nbytes)
+        self._clock.run("copy", self._transfer_s(host.nbytes), (), (key,))
+
+    def download(self, source: Array, host: Array) -> None:
+        """Copy to the host at the link's rate, counted in the host's element type."""
+        check_upload(source.shape, host.shape, "download")
+        key = self._memory.key_of(source, "download")
+        self._transfer("download", source, host, host.nbytes)
+        self._clock.run("copy", self._transfer_s(host.nbytes), (key,), ())
+
+    def gemm(self, a: Array, b: Array, c: Array, *, accumulate: bool, conjugate_a: bool = False) -> None:
+        """``c (+)= a @ b``; takes 2 m n k flops of virtual time, complex ones four times that."""
+        a_key, b_key, c_key = (self._memory.key_of(each, "gemm") for each in (a, b, c))
+        self._faults.on_compute("gemm")
+        self._cpu.gemm(a, b, c, accumulate=accumulate, conjugate_a=conjugate_a)
+        self._clock.run("compute", self._product_s(c, a.shape[-1]), (a_key, b_key), (c_key,))
+
+    def gram(self, a: Array, c: Array, *, accumulate: bool) -> None:
+        """``c (+)= aᴴ @ a``, upper triangle; takes half the virtual time of the whole product."""
+        a_key, c_key = (self._memory.key_of(each, "gram") for each in (a, c))
+        self._faults.on_compute("gram")
+        self._cpu.gram(a, c, accumulate=accumulate)
+        self._clock.run("compute", self._product_s(c, a.shape[-2]) / 2, (a_key,), (c_key,))
+
+    def mirror(self, c: Array) -> None:
+        """Complete a Gram matrix; takes no virtual time."""
+        key = self._memory.key_of(c, "mirror")
+        self._cpu.mirror(c)
+        self._clock.run("compute", 0.0, (), (key,))
+
+    def can_take(self, array: Array) -> bool:
+        """Return what the CPU, which does the arithmetic, says."""
+        return self._cpu.can_take(array)
+
+    def workspace_bytes(self) -> int:
+        """None: the arithmetic's own memory is the host's."""
+        return 0
+
+    def synchronize(self) -> None:
+        """Return at once: every call above is done when it returns."""
+
+    def report(self) -> SimulationReport:
+        """Return what was done so far."""
+        copy_s, compute_s = self._clock.busy_s("copy"), self._clock.busy_s("compute")
+        shorter = min(copy_s, compute_s)
+        with self._lock:
+            up, down = self._moved["upload"], self._moved["download"]
+        return SimulationReport(
+            bytes_up=up,
+            bytes_down=down,
+            copy_s=copy_s,
+            compute_s=compute_s,
+            makespan_s=self._clock.makespan_s(),
+            overlap_fraction=self._clock.overlap_s() / shorter if shorter else 0.0,
+            peak_bytes=self._memory.peak_bytes,
+            allocations=self._faults.allocations,
+            transfers=self._faults.transfers,
+            computations=self._faults.computations,
+        )
+
+    def _transfer(self, op: str, source: Array, target: Array, nbytes: int) -> None:
+        self._faults.on_transfer(op)
+        copy(source, target, op)
+        with self._lock:
+            self._moved[op] += nbytes
+
+    def _transfer_s(self, nbytes: int) -> float:
+        return self._latency_s + nbytes / self._bytes_per_s
+
+    def _product_s(self, c: Array, depth: int) -> float:
+        return 2.0 * c.size * depth * (4 if c.dtype.kind == "c" else 1) / self.flops_per_s
+
+
+class _Memory:
+    """The device's own memory: counted, limited, and told apart from the host's."""
+
+    def __init__(self, owner: str, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.allocated_bytes = 0
+        self.peak_bytes = 0
+        self._owner = owner
+        self._pages = Pages(owner)
+        self._starts: list[int] = []
+        self._ends: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def allocate(self, nbytes: int) -> Array:
+        with self._lock:
+            free = self.capacity_bytes - self.allocated_bytes
+            if nbytes > free:
+                raise DeviceMemoryError(
+                    f"[allocate] {format_bytes(nbytes)} on {self._owner}: {format_bytes(free)} of "
+                    f"{format_bytes(self.capacity_bytes)} are free; work in smaller blocks"
+                )
+            self.allocated_bytes += nbytes
+            self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
+        try:
+            buffer = self._pages.allocate(nbytes)
+        except DeviceMemoryError:
+            self._give_back(nbytes)
+            raise
+        buffer.fill(_GARBAGE)
+        with self._lock:
+            start = address(buffer)
+            bisect.insort(self._starts, start)
+            self._ends[start] = start + max(nbytes, 1)
+        return buffer
+
+    def release(self, buffer: Array) -> int:
+        """Return the key of the buffer that was given back."""
+        start = address(buffer)
+        with self._lock:
+            if start in self._ends:
+                self._starts.remove(start)
+                del self._ends[start]
+        self._give_back(self._pages.release(buffer))
+        return start
+
+    def key_of(self, array: Array, op: str) -> int:
+        """Return the key of the buffer that ``array`` lies in; raise DeviceError when it lies in none."""
+        place = address(array)
+        with self._lock:
+            index = bisect.bisect_right(self._starts, place) - 1
+            start = self._starts[index] if index >= 0 else -1
+            if start >= 0 and (place < self._ends[start] or array.size == 0):
+                return start
+        raise DeviceError(
+            f"[{op}] an array of shape {array.shape} does not lie in a live buffer of {self._owner}; "
+            f"allocate() and upload() it there first"
+        )
+
+    def _give_back(self, nbytes: int) -> None:
+        with self._lock:
+            self.allocated_bytes -= nbytes

@@ -1,0 +1,210 @@
+"""Any accelerator that torch knows (CUDA, ROCm, XPU, MPS) as a device.
+
+Uploads and downloads go piece by piece through a few pinned host buffers and device buffers of the
+same size, on streams of their own; conversion and reordering happen on the device. Events between
+the streams make each piece of work wait for the buffers it touches, and for nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from accelera import _native
+from accelera.devices import torch_products
+from accelera.devices.checks import (
+    INTEGERS,
+    check_cast,
+    check_dtypes,
+    check_gemm,
+    check_gram,
+    check_mirror,
+    check_upload,
+    check_view,
+)
+from accelera.devices.contract import Device
+from accelera.devices.torch_errors import translated
+from accelera.devices.torch_lanes import Lanes
+from accelera.devices.torch_staging import Staging
+from accelera.devices.torch_types import numpy_dtype, torch_dtype
+from accelera.errors import DeviceError, DTypeError
+from accelera.memory import host_memory
+from accelera.units import format_bytes
+
+_LIBRARY_BYTES = 64 << 20
+"""What cuBLAS and its kin keep for one stream: 32 MiB each on the largest cards."""
+
+
+def checked_name(kind: str, index: str) -> str:
+    """Return the full name of an accelerator that this machine has; raises DeviceError when it has not."""
+    asked = f"{kind}:{index}" if index else kind
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if found is None or found.type != kind:
+        has = f"it finds {found.type}" if found is not None else "it finds no accelerator"
+        raise DeviceError(
+            f"[device] {asked} was asked for, and torch {torch.__version__} has none here: {has}; install a "
+            f"torch built for it with its driver, or use 'cpu'"
+        )
+    count = torch.accelerator.device_count()
+    if index and (not index.isdigit() or int(index) >= count):
+        raise DeviceError(f"[device] {asked} was asked for; {kind}:0 to {kind}:{count - 1} exist")
+    return f"{kind}:{index or torch.accelerator.current_device_index()}"
+
+
+@final
+class TorchDevice(Device):
+    """One accelerator, by torch's name for it; ``"cpu"`` runs the same code without streams.
+
+    Memory is torch's: its caching allocator rounds large buffers up to 2 MiB and keeps what is released
+    until ``empty_cache``.
+    """
+
+    host_memory = False
+
+    def __init__(self, name: str) -> None:
+        with translated("device"):
+            self._device = torch.device(name)
+            self._lanes = Lanes(self._device)
+            self._staging = Staging(self._device, self._lanes)
+        self.name = "torch-cpu" if self._device.type == "cpu" else str(self._device)
+        self._buffers: dict[int, int] = {}
+
+    def total_bytes(self) -> int:
+        """The accelerator's memory, or the host's for ``"cpu"``."""
+        return self._memory()[1]
+
+    def available_bytes(self) -> int:
+        """Free memory, with what torch keeps for reuse, less what transfers and products will take."""
+        return max(0, self._memory()[0] - self.workspace_bytes())
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Sum of the buffers handed out and not released."""
+        return sum(list(self._buffers.values()))
+
+    def allocate(self, nbytes: int) -> torch.Tensor:
+        """Return a byte tensor; raises DeviceMemoryError when torch has no room for it."""
+        with translated("allocate", f"{format_bytes(nbytes)} on {self.name}"):
+            buffer = torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self._device)[:nbytes]
+        self._buffers[self._lanes.key(buffer)] = nbytes
+        return buffer
+
+    def release(self, buffer: torch.Tensor) -> None:
+        """Wait for the work on the buffer and drop it; its memory goes with the last view."""
+        key = self._lanes.key(buffer)
+        if self._buffers.pop(key, None) is None:
+            raise DeviceError(
+                f"[release] a buffer of {format_bytes(buffer.nbytes)} was never allocated on {self.name}, or "
+                f"was released before; release each buffer of allocate() once"
+            )
+        with translated("release"):
+            self._lanes.forget(key)
+
+    def view(
+        self, buffer: torch.Tensor, shape: tuple[int, ...], dtype: np.dtype[Any], order: tuple[int, ...]
+    ) -> torch.Tensor:
+        """Return the start of ``buffer`` as a dense tensor; bfloat16 is ml_dtypes' in NumPy."""
+        check_view(shape, dtype, order, buffer.nbytes)
+        typed = torch_dtype(dtype, self._device)
+        lying = [shape[axis] for axis in order]
+        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return buffer[:count].view(typed).view(lying).permute(*np.argsort(order).tolist())
+
+    def upload(self, host: np.ndarray[Any, Any], target: torch.Tensor) -> None:
+        """Hand ``host`` over to the copy stream; it is pinned memory's by the time this returns."""
+        check_upload(host.shape, tuple(target.shape), "upload")
+        check_cast("upload", host.dtype, numpy_dtype(target.dtype))
+        with translated("upload", f"{format_bytes(host.nbytes)} to {self.name}"):
+            self._staging.upload(host, target)
+
+    def download(self, source: torch.Tensor, host: np.ndarray[Any, Any]) -> None:
+        """Copy once the work that writes ``source`` is done; waits for the data."""
+        check_upload(tuple(source.shape), host.shape, "download")
+        check_cast("download", numpy_dtype(source.dtype), host.dtype)
+        with translated("download", f"{format_bytes(host.nbytes)} from {self.name}"):
+            self._staging.download(source, host)
+
+    def gemm(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor,
+        *,
+        accumulate: bool,
+        conjugate_a: bool = False,
+    ) -> None:
+        """``c (+)= a @ b`` on the current stream, once what a, b and c wait for is done."""
+        check_gemm(a.shape, b.shape, c.shape)
+        self._check_dtypes("gemm", a, b, c)
+        with translated("gemm", f"on {self.name}"), self._lanes.computing(reads=(a, b), writes=(c,)):
+            torch_products.gemm(a, b, c, accumulate=accumulate, conjugate_a=conjugate_a)
+
+    def gram(self, a: torch.Tensor, c: torch.Tensor, *, accumulate: bool) -> None:
+        """``c (+)= aᴴ @ a``, upper triangle, in strips: little more than half the flops."""
+        check_gram(a.shape, c.shape)
+        self._check_dtypes("gram", a, c)
+        with translated("gram", f"on {self.name}"), self._lanes.computing(reads=(a,), writes=(c,)):
+            torch_products.gram(a, c, accumulate=accumulate)
+
+    def mirror(self, c: torch.Tensor) -> None:
+        """Complete a Gram matrix, block by block."""
+        check_mirror(c.shape)
+        with translated("mirror", f"on {self.name}"), self._lanes.computing(reads=(), writes=(c,)):
+            torch_products.mirror(c)
+
+    def can_take(self, array: torch.Tensor) -> bool:
+        """Return whether one of the last two axes is dense and the other at least that far apart."""
+        return array.ndim < 2 or torch_products.is_takeable(array)
+
+    def workspace_bytes(self) -> int:
+        """The transfers' buffers on the device, and what the product library keeps."""
+        return self._staging.device_bytes + _LIBRARY_BYTES
+
+    def packing_bytes(self) -> int:
+        """Memory for blocks of operands that are conjugated or that ``can_take`` rejects."""
+        return torch_products.PACKING_BYTES
+
+    def staging_bytes(self) -> int:
+        """Pinned host memory of the transfers."""
+        return self._staging.host_bytes
+
+    def synchronize(self) -> None:
+        """Wait for the transfers and the current stream's products."""
+        with translated("synchronize", f"on {self.name}"):
+            self._lanes.synchronize()
+
+    def empty_cache(self) -> None:
+        """Make torch return the memory it keeps for reuse."""
+        if self._device.type != "cpu":
+            self._module().empty_cache()
+
+    def _check_dtypes(self, op: str, *arrays: torch.Tensor) -> None:
+        dtypes = [numpy_dtype(each.dtype) for each in arrays]
+        check_dtypes(op, *dtypes)
+        if dtypes[0] in INTEGERS and not _multiplies_integers(self._device.type):
+            raise DTypeError(
+                f"[{op}] {dtypes[0]} on {self.name}: torch multiplies no integers there, and accelera was "
+                f"built without its CUDA kernels; build it with ACCELERA_CUDA=ON, or use the CPU"
+            )
+
+    def _memory(self) -> tuple[int, int]:
+        """Return (bytes to be had, bytes in all)."""
+        if self._device.type == "cpu":
+            host = host_memory()
+            return host.available_bytes, host.limit_bytes
+        module = self._module()
+        if self._device.type == "mps":
+            total = int(module.recommended_max_memory())
+            return total - int(module.current_allocated_memory()), total
+        free, total = module.mem_get_info(self._device)
+        spare = module.memory_reserved(self._device) - module.memory_allocated(self._device)
+        return int(free + spare), int(total)
+
+    def _module(self) -> Any:
+        return torch.get_device_module(self._device)
+
+
+def _multiplies_integers(kind: str) -> bool:
+    return kind == "cpu" or (kind == "cuda" and _native.cuda_compiled())

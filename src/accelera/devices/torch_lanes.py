@@ -1,0 +1,120 @@
+"""Streams beside the one that computes, and what each buffer waits for.
+
+Where a device has no streams (the CPU, MPS) everything happens in order, and there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+@dataclass
+class _Marks:
+    """Events after the last work that wrote a buffer, and after later work that read it, by stream."""
+
+    written: Any = None
+    read: dict[int, Any] = field(default_factory=dict)
+
+
+class Lanes:
+    """An upload stream, a download stream, and the current stream of whoever computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.asynchronous = _has_streams(device)
+        """Whether work goes on after the call that hands it over."""
+        self.up: Any = torch.Stream(device) if self.asynchronous else None
+        """The stream of uploads."""
+        self.down: Any = torch.Stream(device) if self.asynchronous else None
+        """The stream of downloads."""
+        self._marks: dict[int, _Marks] = {}
+        self._lock = threading.Lock()
+
+    def key(self, tensor: torch.Tensor) -> int:
+        """Return what the buffer under ``tensor`` is known by."""
+        return tensor.untyped_storage().data_ptr()
+
+    @contextlib.contextmanager
+    def computing(self, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor]) -> Iterator[None]:
+        """Let the current stream wait for what these tensors wait for; mark them when the block ends."""
+        if not self.asynchronous:
+            yield
+            return
+        with self.working(torch.accelerator.current_stream(self._device), reads, writes):
+            yield
+
+    @contextlib.contextmanager
+    def working(
+        self, stream: Any, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor]
+    ) -> Iterator[Any]:
+        """Make ``stream`` current, in the right order; yield the event recorded at the end, if any."""
+        if not self.asynchronous:
+            yield None
+            return
+        sources, targets = [self.key(each) for each in reads], [self.key(each) for each in writes]
+        event = torch.Event(self._device)
+        with _current(stream, self._device):
+            for earlier in self._awaited(sources, targets):
+                stream.wait_event(earlier)
+            try:
+                yield event
+            finally:
+                event.record(stream)
+                self._mark(event, stream, sources, targets)
+
+    def forget(self, key: int) -> None:
+        """Wait for all work on a buffer that is about to go."""
+        with self._lock:
+            marks = self._marks.pop(key, None)
+        if marks is not None:
+            for event in (marks.written, *marks.read.values()):
+                if event is not None:
+                    event.synchronize()
+
+    def synchronize(self) -> None:
+        """Wait for both copy streams and the current one."""
+        if self.asynchronous:
+            for stream in (self.up, self.down, torch.accelerator.current_stream(self._device)):
+                stream.synchronize()
+
+    def _awaited(self, reads: list[int], writes: list[int]) -> list[Any]:
+        with self._lock:
+            sources = [self._marks[key] for key in reads if key in self._marks]
+            targets = [self._marks[key] for key in writes if key in self._marks]
+            events = [marks.written for marks in sources + targets]
+            events += [event for marks in targets for event in marks.read.values()]
+        return [event for event in events if event is not None]
+
+    def _mark(self, event: Any, stream: Any, reads: list[int], writes: list[int]) -> None:
+        with self._lock:
+            for key in reads:
+                self._marks.setdefault(key, _Marks()).read[stream.stream_id] = event
+            for key in writes:
+                self._marks[key] = _Marks(written=event)
+
+
+def _has_streams(device: torch.device) -> bool:
+    if device.type in ("cpu", "mps"):
+        return False
+    try:
+        torch.Stream(device)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _current(stream: Any, device: torch.device) -> Iterator[None]:
+    """Make ``stream`` this thread's current one for a while."""
+    before = torch.accelerator.current_stream(device)
+    torch.accelerator.set_stream(stream)
+    try:
+        yield
+    finally:
+        torch.accelerator.set_stream(before)

@@ -1,0 +1,143 @@
+"""Products of tensors in bounded memory.
+
+What torch's libraries read as it lies goes to them whole; the rest is packed block by block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from accelera import _native
+from accelera.devices.torch_types import signed
+
+PACKING_BYTES = 64 << 20
+"""The most that one product takes for blocks of operands that must be packed."""
+
+_BLOCKS_AT_ONCE = 6
+"""Packed blocks that may be alive together: left, right and result, and the next ones."""
+_STRIPS = 16
+_LEAST_STRIP = 128
+_MIRROR_EDGE = 512
+
+
+def is_takeable(x: torch.Tensor) -> bool:
+    """Return whether one of the last two axes is dense and the other at least that far apart."""
+    rows, columns = x.shape[-2:]
+    down, across = x.stride()[-2:]
+    return _is_dense(across, columns, down, rows) or _is_dense(down, rows, across, columns)
+
+
+def gemm(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *, accumulate: bool, conjugate_a: bool) -> None:
+    """Compute ``c (+)= a @ b`` for checked operands."""
+    a, b, c = signed(a), signed(b), signed(c)
+    if c.numel() == 0:
+        return
+    if a.shape[-1] == 0:
+        if not accumulate:
+            c.zero_()
+        return
+    batch = c.shape[:-2]
+    _batched(
+        a.expand(*batch, *a.shape[-2:]),
+        b.expand(*batch, *b.shape[-2:]),
+        c,
+        accumulate,
+        conjugate_a and c.is_complex(),
+    )
+
+
+def gram(a: torch.Tensor, c: torch.Tensor, *, accumulate: bool) -> None:
+    """Compute the upper triangle of ``c (+)= aᴴ @ a`` strip by strip."""
+    size = a.shape[-1]
+    for rows in _spans(size, max(_LEAST_STRIP, math.ceil(size / _STRIPS))):
+        rest = slice(rows.start, size)
+        left = a[..., :, rows].mT
+        gemm(left, a[..., :, rest], c[..., rows, rest], accumulate=accumulate, conjugate_a=True)
+
+
+def mirror(c: torch.Tensor) -> None:
+    """Write the conjugate of the upper triangle into the lower, block by block."""
+    c = signed(c)
+    for index in np.ndindex(c.shape[:-2]):
+        square = c[index]
+        spans = list(_spans(square.shape[0], _MIRROR_EDGE))
+        for number, rows in enumerate(spans):
+            corner = square[rows, rows]
+            kept = torch.ones(corner.shape, dtype=torch.bool, device=c.device).triu()
+            corner.copy_(torch.where(kept, corner, corner.mH))
+            for columns in spans[number + 1 :]:
+                square[columns, rows].copy_(square[rows, columns].mH)
+
+
+def _is_dense(fast: int, length: int, slow: int, others: int) -> bool:
+    return (fast == 1 or length == 1) and (slow >= max(1, length) or others == 1)
+
+
+def _batched(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool, conjugate: bool) -> None:
+    if not conjugate and c.ndim == 3 and _goes_whole(a, b, c) and not _is_integer_on_cuda(c):
+        c.baddbmm_(a, b, beta=int(accumulate))
+        return
+    for index in np.ndindex(c.shape[:-2]):
+        _single(a[index], b[index], c[index], accumulate, conjugate)
+
+
+def _single(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool, conjugate: bool) -> None:
+    if _is_integer_on_cuda(c):
+        _integers(a, b, c, accumulate)
+    elif not conjugate and _goes_whole(a, b, c):
+        c.addmm_(a, b, beta=int(accumulate))
+    else:
+        _in_blocks(a, b, c, accumulate, conjugate)
+
+
+def _goes_whole(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> bool:
+    return is_takeable(a) and is_takeable(b) and is_takeable(c)
+
+
+def _is_integer_on_cuda(c: torch.Tensor) -> bool:
+    return c.is_cuda and not c.is_floating_point() and not c.is_complex()
+
+
+def _integers(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool) -> None:
+    """Compute with our own kernel, which takes any strides, on the current stream."""
+    (m, n), k = c.shape, a.shape[1]
+    left, right, target = ((each.stride(0), each.stride(1)) for each in (a, b, c))
+    stream = torch.cuda.current_stream(c.device).cuda_stream
+    with torch.cuda.device(c.device):
+        _native.igemm_cuda(
+            a.data_ptr(),
+            b.data_ptr(),
+            c.data_ptr(),
+            m,
+            n,
+            k,
+            left,
+            right,
+            target,
+            c.element_size(),
+            accumulate,
+            stream,
+        )
+
+
+def _in_blocks(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, accumulate: bool, conjugate: bool) -> None:
+    edge = math.isqrt(PACKING_BYTES // _BLOCKS_AT_ONCE // c.element_size())
+    for rows in _spans(c.shape[0], edge):
+        for columns in _spans(c.shape[1], edge):
+            target = c[rows, columns]
+            total = target.clone(memory_format=torch.contiguous_format)
+            for depth in _spans(a.shape[1], edge):
+                left = a[rows, depth]
+                left = left.conj().resolve_conj() if conjugate else left
+                beta = int(accumulate or depth.start > 0)
+                total.addmm_(left.contiguous(), b[depth, columns].contiguous(), beta=beta)
+            target.copy_(total)
+
+
+def _spans(length: int, step: int) -> Iterator[slice]:
+    for start in range(0, length, step):
+        yield slice(start, min(start + step, length))

@@ -1,0 +1,69 @@
+"""Element types in NumPy's words and in torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from accelera.errors import DTypeError
+
+_FLOATS: dict[np.dtype[Any], torch.dtype] = {
+    np.dtype(ml_dtypes.bfloat16): torch.bfloat16,
+    np.dtype(np.float16): torch.float16,
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.float64): torch.float64,
+    np.dtype(np.complex64): torch.complex64,
+    np.dtype(np.complex128): torch.complex128,
+}
+_WIDTHS = (8, 16, 32, 64)
+_TO_TORCH: dict[np.dtype[Any], torch.dtype] = {
+    **_FLOATS,
+    np.dtype(np.bool_): torch.bool,
+    **{np.dtype(f"{s}int{width}"): getattr(torch, f"{s}int{width}") for s in ("", "u") for width in _WIDTHS},
+}
+_TO_NUMPY = {theirs: ours for ours, theirs in _TO_TORCH.items()}
+_SIGNED = {getattr(torch, f"uint{width}"): getattr(torch, f"int{width}") for width in _WIDTHS}
+_NOT_ON_MPS = (torch.float64, torch.complex128)
+
+
+def torch_dtype(dtype: np.dtype[Any], device: torch.device) -> torch.dtype:
+    """Return torch's type for ``dtype``; raises DTypeError when torch or the device has none."""
+    found = _TO_TORCH.get(dtype)
+    if found is None or not _is_held(found, device):
+        raise DTypeError(f"[view] {dtype} cannot be held on {device}; convert it, or use the CPU")
+    return found
+
+
+def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    """Return NumPy's type for a tensor's."""
+    return _TO_NUMPY[dtype]
+
+
+def wire_dtype(host: np.dtype[Any], held: torch.dtype, device: torch.device) -> np.dtype[Any]:
+    """Return the type in which elements travel.
+
+    Floats travel as the host has them and are converted on the device; the rest is converted on the host.
+    """
+    theirs = _FLOATS.get(host)
+    if theirs is not None and numpy_dtype(held) in _FLOATS and _is_held(theirs, device):
+        return host
+    return numpy_dtype(held)
+
+
+def signed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return unsigned integers as signed ones: sums and products wrap around to the same bits."""
+    other = _SIGNED.get(tensor.dtype)
+    return tensor if other is None else tensor.view(other)
+
+
+def numpy_view(tensor: torch.Tensor, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return a host byte tensor's memory as a one-dimensional array, bfloat16 included."""
+    flat: np.ndarray[Any, Any] = tensor.numpy().view(dtype)
+    return flat
+
+
+def _is_held(dtype: torch.dtype, device: torch.device) -> bool:
+    return not (device.type == "mps" and dtype in _NOT_ON_MPS)
