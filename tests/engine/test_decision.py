@@ -15,8 +15,7 @@ def situation(**changed):
         "total_bytes": 3 * GIB,
         "needed_bytes": GIB,
         "has_room": lambda needed: True,
-        "available_bytes": lambda: GIB,
-        "accelerator": True,
+        "device_is_full": lambda: False,
         "chunks_wanted": False,
     }
     return Situation(**{**usual, **changed})
@@ -33,14 +32,9 @@ def full(needed):
         (situation(chunks_wanted=True), False, False, "the chunks are the user's"),
         (situation(suits_torch=False), False, False, "torch does not know"),
         (situation(has_room=full), False, False, "does not fit in one piece"),
-        (situation(has_room=full, available_bytes=lambda: int(0.29 * GIB)), False, True, "0.3 GiB"),
-        (situation(has_room=full, available_bytes=lambda: int(0.31 * GIB)), False, False, "does not fit"),
-        (
-            situation(has_room=full, available_bytes=lambda: 0, accelerator=False),
-            False,
-            False,
-            "does not fit in one piece",
-        ),
+        (situation(has_room=full, device_is_full=lambda: True), False, True, "0.3 GiB"),
+        (situation(chunks_wanted=True, device_is_full=lambda: True), False, True, "0.3 GiB"),
+        (situation(device_is_full=lambda: True), True, False, "it fits"),
     ],
 )
 def test_the_rules(found, direct, on_cpu, reason):
@@ -59,7 +53,7 @@ def test_free_memory_is_looked_up_only_when_it_matters():
     def never():
         raise AssertionError
 
-    assert route_by_memory(situation(available_bytes=never)).direct
+    assert route_by_memory(situation(device_is_full=never)).direct
 
 
 def test_operands_on_disk_go_by_a_plan():

@@ -16,6 +16,7 @@ class Card:
     def available_bytes(self):
         return self.available
 
+    @property
     def allocated_bytes(self):
         return self.own
 

@@ -14,7 +14,6 @@ class Card:
 
     name = "card:0"
     host_memory = False
-    simulated = True
 
     def __init__(self, total_bytes, available_bytes):
         self.total, self.available, self.readings, self.emptied = total_bytes, available_bytes, 0, 0
@@ -163,6 +162,31 @@ def test_moves_check_first_and_give_the_memory_back():
     with pytest.raises(DeviceMemoryError, match=r"8\.0 MiB do not fit on card:0: 2\.0 MiB of 10\.0 MiB"):
         manager.move_to_gpu(data)
     del moved
+    assert card.available == 10 * MIB
+
+
+def test_tensors_go_to_a_torch_device_by_torch():
+    class TorchCard(Card):
+        name = "meta"
+
+        def allocate(self, nbytes):
+            return torch.empty(nbytes, dtype=torch.uint8, device="meta")
+
+        def release(self, buffer):
+            pass
+
+    moved = MemoryManager(TorchCard(MIB, MIB), threshold=1.0).move_to_gpu(torch.ones(4, dtype=torch.bfloat16))
+    assert (moved.device.type, moved.dtype) == ("meta", torch.bfloat16)
+
+
+def test_a_move_that_fails_gives_the_memory_back():
+    class Broken(Card):
+        def upload(self, host, target):
+            raise RuntimeError("the link is down")
+
+    card = Broken(10 * MIB, 10 * MIB)
+    with pytest.raises(RuntimeError, match="link"):
+        MemoryManager(card, threshold=1.0).move_to_gpu(np.ones(MIB))
     assert card.available == 10 * MIB
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
 from accelera.devices import Device, get_device
 from accelera.engine import planned
-from accelera.engine.decision import Route, Situation
+from accelera.engine.decision import LEAST_DEVICE_BYTES, Route, Situation
 from accelera.engine.events import Observer
 from accelera.engine.handles import lies_in_store, unwrapped
 from accelera.engine.logs import configure_logging, logger
@@ -20,7 +20,7 @@ from accelera.engine.pressure import PressureWatch
 from accelera.engine.progress import progress_observer
 from accelera.engine.report import RunReport
 from accelera.engine.tiles import result_tiles
-from accelera.errors import DeviceMemoryError, ShapeError
+from accelera.errors import BudgetExceededError, DeviceMemoryError, ShapeError
 from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
 from accelera.settings import current
 from accelera.stores import Store, open_store
@@ -206,11 +206,15 @@ class BaseEngine(abc.ABC):
             total_bytes=pair.total_bytes,
             needed_bytes=pair.added_bytes(self.device.name),
             has_room=partial(self._has_room, budget),
-            available_bytes=self.memory_manager.get_available_memory,
-            accelerator=not self.device.host_memory,
+            device_is_full=self._device_is_full,
             chunks_wanted=fixed and not pair.is_empty,
             suits_torch=pair.suits_torch(self.device.name),
         )
+
+    def _device_is_full(self) -> bool:
+        if self.device.host_memory or self.device.total_bytes() < LEAST_DEVICE_BYTES:
+            return False
+        return self.device.available_bytes() < LEAST_DEVICE_BYTES
 
     def _has_room(self, budget: Amount | None, needed_bytes: int) -> bool:
         amount = self.budget if budget is None else budget
@@ -230,31 +234,47 @@ class BaseEngine(abc.ABC):
         return pair.combined()
 
     def _by_plan(self, order: Order, route: Route, fixed: bool) -> Matrix | Store:
-        a, b = open_store(unwrapped(order.a)), open_store(unwrapped(order.b))
         device = get_device("cpu") if route.on_cpu else self.device
-        memory = self.memory_manager if device is self.device else MemoryManager(device)
-        amount = self.budget if order.budget is None else order.budget
-        budget_bytes = Budget.parse(amount, memory).limit_bytes
+        try:
+            store = self._planned(order, route, fixed, device)
+        except (BudgetExceededError, DeviceMemoryError) as error:
+            if device.host_memory or self._budget(order, device).is_given:
+                raise
+            logger.warning("matmul begins again on the CPU: %s", error)
+            store = self._planned(order, route, fixed, get_device("cpu"), f"begun again on the CPU: {error}")
+        if lies_in_store(order.out):
+            return store
+        from accelera.engine import incore
+
+        return incore.result(store, order.out, order.a)
+
+    def _planned(self, order: Order, route: Route, fixed: bool, device: Device, *notes: str) -> Store:
+        a, b = open_store(unwrapped(order.a)), open_store(unwrapped(order.b))
+        budget_bytes = self._budget(order, device).limit_bytes
         bar, settings = progress_observer(self.enable_progress), current()
-        store, self.last_report = planned.matmul(
+        store, report = planned.matmul(
             a,
             b,
             unwrapped(order.out),
             device=device,
             budget_bytes=budget_bytes,
             tiles=self._tiles(order.strategy, a, b, route.chunk_rows, fixed, budget_bytes),
-            adapt=_watch(order.strategy, memory),
+            adapt=_watch(order.strategy, self._memory_of(device)),
             observers=order.observers if bar is None else (*order.observers, bar),
             recorder=order.recorder,
             resume=order.resume,
             prefetch=settings.enable_prefetch,
             readers=settings.io_threads,
         )
-        if lies_in_store(order.out):
-            return store
-        from accelera.engine import incore
+        self.last_report = replace(report, fallbacks=(*notes, *report.fallbacks))
+        return store
 
-        return incore.result(store, order.out, order.a)
+    def _budget(self, order: Order, device: Device) -> Budget:
+        amount = self.budget if order.budget is None else order.budget
+        return Budget.parse(amount, self._memory_of(device))
+
+    def _memory_of(self, device: Device) -> MemoryManager:
+        return self.memory_manager if device is self.device else MemoryManager(device)
 
     def _tiles(
         self, strategy: ChunkingStrategy, a: Store, b: Store, rows: int | None, fixed: bool, budget_bytes: int

@@ -1,11 +1,9 @@
 """Direct, in chunks, or on the CPU: the rules, without any computing.
 
-    chunks asked for, or not for torch?  ── yes ─────────> chunks on the device
+    not asked for chunks, good for torch, and room for it?  ── yes ──> direct on the device
           no
-    fits the budget and the device?  ── yes ─────────────> direct on the device
-          no
-    accelerator with less than 0.3 GiB free?  ── yes ────> chunks on the CPU
-          no ────────────────────────────────────────────> chunks on the device
+    accelerator with less than 0.3 GiB left of more?  ── yes ────────> chunks on the CPU
+          no ────────────────────────────────────────────────────────> chunks on the device
 
 ``MemoryEfficientEngine`` asks one thing before: whether its threshold is below 0.05 GiB.
 """
@@ -19,7 +17,7 @@ GIB = 2**30
 TINY_THRESHOLD_GB = 0.05
 """Below this threshold chunks would be too small to be worth it: fall back."""
 LEAST_DEVICE_BYTES = int(0.3 * GIB)
-"""An accelerator with less free than this is left alone when an operation does not fit it."""
+"""An accelerator that has more, but less than this free, is left to whoever uses it."""
 
 
 class Route(NamedTuple):
@@ -44,10 +42,8 @@ class Situation(NamedTuple):
     """Memory the operation adds on the device when computed directly."""
     has_room: Callable[[int], bool]
     """Whether the budget and the device's free memory admit so many bytes."""
-    available_bytes: Callable[[], int]
-    """Free bytes of the device, asked only when they matter."""
-    accelerator: bool
-    """Whether the device has a memory other than the RAM."""
+    device_is_full: Callable[[], bool]
+    """Whether an accelerator has less than 0.3 GiB left; asked only when it matters."""
     chunks_wanted: bool
     """Whether the user fixed the chunks."""
     suits_torch: bool = True
@@ -58,7 +54,7 @@ NOT_IN_MEMORY = Route(False, False, None, "an operand or the result is not in me
 CHUNKS_WANTED = Route(False, False, None, "the chunks are the user's")
 NOT_FOR_TORCH = Route(False, False, None, "torch does not know the device, or is slow with the element type")
 FITS = Route(True, False, None, "it fits")
-DEVICE_FULL = Route(False, True, None, "less than 0.3 GiB are free on the device")
+DEVICE_FULL = Route(False, True, None, "less than 0.3 GiB are left on the device")
 TOO_LARGE = Route(False, False, None, "it does not fit in one piece")
 
 
@@ -66,15 +62,18 @@ def route_by_memory(situation: Situation | None) -> Route:
     """Return the route by the rules above; None stands for operands that are not in memory."""
     if situation is None:
         return NOT_IN_MEMORY
+    divided = _why_divided(situation)
+    if divided is None:
+        return FITS
+    return DEVICE_FULL if situation.device_is_full() else divided
+
+
+def _why_divided(situation: Situation) -> Route | None:
     if situation.chunks_wanted:
         return CHUNKS_WANTED
     if not situation.suits_torch:
         return NOT_FOR_TORCH
-    if situation.has_room(situation.needed_bytes):
-        return FITS
-    if situation.accelerator and situation.available_bytes() < LEAST_DEVICE_BYTES:
-        return DEVICE_FULL
-    return TOO_LARGE
+    return None if situation.has_room(situation.needed_bytes) else TOO_LARGE
 
 
 def route_by_fallback(strategy: str, chunk_rows: int, fits_in_ram: bool) -> Route:

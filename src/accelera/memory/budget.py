@@ -43,6 +43,11 @@ class Budget:
             return cls(_to_bytes(default, memory), "ACCELERA_BUDGET")
         return cls(memory.get_usable_memory(), "ACCELERA_MEMORY_THRESHOLD")
 
+    @property
+    def is_given(self) -> bool:
+        """Whether somebody asked for it, rather than the free memory deciding."""
+        return self.origin != "ACCELERA_MEMORY_THRESHOLD"
+
     def require(self, needed_bytes: int, op: str, what: str) -> None:
         """Raise BudgetExceededError with both numbers when ``needed_bytes`` do not fit."""
         if needed_bytes > self.limit_bytes:

@@ -199,10 +199,10 @@ class MemoryManager:
         if self.device.host_memory:
             process = process_memory()
             return process.anon_bytes + process.shmem_bytes, process.file_bytes
-        allocated = getattr(self.device, "allocated_bytes", None)
-        cached = getattr(self.device, "cached_bytes", None)
         used_bytes = self.get_total_memory() - self.get_available_memory()
-        return (used_bytes if allocated is None else allocated()), (0 if cached is None else cached())
+        allocated_bytes: int = getattr(self.device, "allocated_bytes", used_bytes)
+        cached_bytes: int = getattr(self.device, "cached_bytes", 0)
+        return allocated_bytes, cached_bytes
 
 
 def itemsize_of(dtype: Any) -> int:
@@ -227,11 +227,12 @@ def _matmul_rows(
 
 
 def _put(device: Any, tensor: Any) -> Any:
-    """Copy an array to a device: through its framework, or through the device's own buffers."""
-    if callable(getattr(tensor, "to", None)) and not getattr(device, "simulated", False):
-        return tensor.to(device.name)
+    """Copy to a device: by the framework when it made both sides, else through the device's own buffers."""
+    buffer = device.allocate(tensor.nbytes)
+    if hasattr(tensor, "to") and hasattr(buffer, "to"):
+        device.release(buffer)
+        return tensor.to(buffer.device)
     host = np.asarray(tensor)
-    buffer = device.allocate(host.nbytes)
     target = device.view(buffer, host.shape, host.dtype, tuple(range(host.ndim)))
     weakref.finalize(target, device.release, buffer)
     device.upload(host, target)
