@@ -6,6 +6,7 @@ accounts on paper, so that predicted and real hits, misses, evictions and peak a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from accelera.errors import BudgetExceededError
@@ -39,55 +40,74 @@ class Ledger:
         self._policy = policy
         self._size: dict[int, int] = {}
         self._pins: dict[int, int] = {}
+        self._pinned_bytes = 0
         self._clock = 0
 
     def __contains__(self, buffer: int) -> bool:
         return buffer in self._size
 
-    def admit(self, buffer: int, nbytes: int) -> tuple[bool, list[int]]:
+    def admit(
+        self, buffer: int, nbytes: int, leave: Callable[[int], None] = lambda buffer: None
+    ) -> tuple[bool, list[int]]:
         """Pin ``buffer``; return whether it was resident, and whom it displaced.
 
-        Raises BudgetExceededError when everything evictable together does not make room.
+        ``leave`` hears of each displaced one while it is still here, and keeps it here by raising.
+        Raises BudgetExceededError, with nobody displaced and no access counted, when everything
+        evictable together does not make room.
         """
-        time, self._clock = self._clock, self._clock + 1
         if buffer in self._size:
             self.stats.hits += 1
-            self._policy.touch(buffer, time)
-            self._pins[buffer] = self._pins.get(buffer, 0) + 1
+            self._policy.touch(buffer, self._tick())
+            self.hold(buffer)
             return True, []
-        displaced = self._make_room(nbytes)
+        displaced = self._make_room(nbytes, leave)
         self.stats.misses += 1
         self.stats.miss_bytes += nbytes
         self._size[buffer] = nbytes
-        self._pins[buffer] = 1
-        self._policy.insert(buffer, nbytes, time)
+        self._policy.insert(buffer, nbytes, self._tick())
+        self.hold(buffer)
         self.resident_bytes += nbytes
         self.stats.peak_bytes = max(self.stats.peak_bytes, self.resident_bytes)
         return False, displaced
+
+    def hold(self, buffer: int) -> None:
+        """Pin resident ``buffer`` once more, without counting an access."""
+        self._pins[buffer] = self._pins.get(buffer, 0) + 1
+        if self._pins[buffer] == 1:
+            self._pinned_bytes += self._size[buffer]
 
     def unpin(self, buffer: int) -> None:
         """Drop one pin of ``buffer``; without pins it may be evicted."""
         self._pins[buffer] -= 1
         if not self._pins[buffer]:
             del self._pins[buffer]
+            self._pinned_bytes -= self._size[buffer]
 
     def free(self, buffer: int) -> None:
         """Remove ``buffer``, pinned or not, without counting an eviction."""
-        self.resident_bytes -= self._size.pop(buffer)
-        self._pins.pop(buffer, None)
+        nbytes = self._size.pop(buffer)
+        self.resident_bytes -= nbytes
+        if self._pins.pop(buffer, 0):
+            self._pinned_bytes -= nbytes
         self._policy.remove(buffer)
 
     def evictable(self, buffer: int) -> bool:
         """Return whether ``buffer`` is held by nobody."""
         return buffer not in self._pins
 
-    def _make_room(self, nbytes: int) -> list[int]:
+    def _tick(self) -> int:
+        """Return the index of the present access and move on."""
+        self._clock += 1
+        return self._clock - 1
+
+    def _make_room(self, nbytes: int, leave: Callable[[int], None]) -> list[int]:
+        if self._pinned_bytes + nbytes > self.capacity_bytes:
+            self._refuse(nbytes)
         displaced = []
         while self.resident_bytes + nbytes > self.capacity_bytes:
             buffer = self._policy.victim(self.evictable)
-            if buffer is None:
-                self._refuse(nbytes)
-            assert buffer is not None
+            assert buffer is not None, "unpinned buffers remain, so a policy must name one"
+            leave(buffer)
             self.stats.evictions += 1
             self.stats.evicted_bytes += self._size[buffer]
             self.free(buffer)
@@ -95,9 +115,9 @@ class Ledger:
         return displaced
 
     def _refuse(self, nbytes: int) -> None:
-        needed = self.resident_bytes + nbytes
+        needed = self._pinned_bytes + nbytes
         raise BudgetExceededError(
-            f"[pool] a buffer of {format_bytes(nbytes)} does not fit: {format_bytes(self.resident_bytes)} of "
+            f"[pool] a buffer of {format_bytes(nbytes)} does not fit: {format_bytes(self._pinned_bytes)} of "
             f"{format_bytes(self.capacity_bytes)} are pinned; unpin buffers or raise the capacity to "
             f"{format_bytes(needed)}",
             needed_bytes=needed,

@@ -117,13 +117,11 @@ class BufferPool:
         once it is there. Raises BudgetExceededError when pinned buffers leave no room.
         """
         with self._lock:
-            if self._recorder is not None:
-                self._recorder.record(Access(buffer, nbytes, step, write, False, self._op, role, dtype))
-            hit, displaced = self._ledger.admit(buffer, nbytes)
-            for each in displaced:
-                self._give_up(self._buffers.pop(each))
+            hit, _ = self._ledger.admit(buffer, nbytes, self._leave)
             found = self._buffers[buffer] if hit else self._begin(buffer, nbytes, load)
             found.dirty = found.dirty or write
+            if self._recorder is not None:
+                self._recorder.record(Access(buffer, nbytes, step, write, False, self._op, role, dtype))
         return found
 
     def prefetch(self, buffer: int, nbytes: int, load: Loader, *, step: int = 0) -> bool:
@@ -143,10 +141,16 @@ class BufferPool:
             self._ledger.unpin(buffer)
 
     def write_back(self, buffer: int) -> int:
-        """Save ``buffer`` now if it is dirty; return the bytes moved."""
+        """Save ``buffer`` now if it is here and dirty; return the bytes moved."""
         with self._lock:
-            found = self._buffers[buffer]
-        return self._save(found)
+            found = self._buffers.get(buffer)
+            if found is None:
+                return 0
+            self._ledger.hold(buffer)
+        try:
+            return self._save(found)
+        finally:
+            self.unpin(buffer)
 
     def evict(self, buffer: int) -> None:
         """Give up ``buffer`` now, writing it back first if it is dirty.
@@ -156,25 +160,25 @@ class BufferPool:
         with self._lock:
             if not self._ledger.evictable(buffer):
                 raise ValueError(f"[pool] buffer {buffer} is pinned; unpin it before evicting it")
+            self._leave(buffer)
             self._ledger.free(buffer)
-            self._give_up(self._buffers.pop(buffer))
 
     def free(self, buffer: int, *, step: int = 0) -> None:
         """End a buffer's life, pinned or not: its contents are needed no more."""
         with self._lock:
-            found = self._buffers.pop(buffer)
+            found = self._buffers[buffer]
             if self._recorder is not None:
                 self._recorder.record(Access(buffer, found.nbytes, step, free=True, op=self._op))
-            self._ledger.free(buffer)
             found.dirty = False
-            self._give_up(found)
+            self._leave(buffer)
+            self._ledger.free(buffer)
 
     def flush(self) -> None:
         """Write back every dirty buffer that has somewhere to go."""
         with self._lock:
-            waiting = [each for each in self._buffers.values() if each.dirty and each.saver]
+            waiting = [id for id, each in self._buffers.items() if each.dirty and each.saver]
         for each in waiting:
-            self._save(each)
+            self.write_back(each)
 
     def close(self) -> None:
         """Return all memory to the system; unsaved contents are lost."""
@@ -191,17 +195,21 @@ class BufferPool:
         found = Buffer(buffer, nbytes, None, None)
         try:
             found.memory = self._take(nbytes)
-            if load is not None and self._readers is None:
-                self._load(found, load)
+            if load is not None:
+                self._start(found, load)
         except BaseException:
             self._ledger.free(buffer)
             if found.memory is not None:
                 self._keep(found)
             raise
-        if load is not None and self._readers is not None:
-            found.loaded = self._readers.submit(self._load, found, load)
         self._buffers[buffer] = found
         return found
+
+    def _start(self, found: Buffer, load: Loader) -> None:
+        if self._readers is None:
+            self._load(found, load)
+        else:
+            found.loaded = self._readers.submit(self._load, found, load)
 
     def _load(self, found: Buffer, load: Loader) -> int:
         moved = load(found.memory)
@@ -212,17 +220,23 @@ class BufferPool:
     def _save(self, found: Buffer) -> int:
         if not found.dirty or found.saver is None:
             return 0
-        moved = found.saver(found.wait())
+        memory = found.wait()
         found.dirty = False
+        try:
+            moved = found.saver(memory)
+        except BaseException:
+            found.dirty = True
+            raise
         with self._count_lock:
             self.bytes_saved += moved
         return moved
 
-    def _give_up(self, found: Buffer) -> None:
-        if found.loaded is not None:
-            found.loaded.exception()
-        self._save(found)
-        self._keep(found)
+    def _leave(self, buffer: int) -> None:
+        """Save a buffer that must go, and keep its memory; what the saver raises leaves it here."""
+        found = self._buffers[buffer]
+        if found.loaded is None or found.loaded.exception() is None:
+            self._save(found)
+        self._keep(self._buffers.pop(buffer))
 
     def _keep(self, found: Buffer) -> None:
         """Keep the memory of a departed buffer for the next one of its size."""
@@ -230,10 +244,13 @@ class BufferPool:
         found.memory = None
 
     def _take(self, nbytes: int) -> Memory:
-        """Return memory of ``nbytes``: a spare one, or a new one after trimming spares to fit."""
+        """Return memory of ``nbytes``: a spare one, or a new one after trimming spares to fit.
+
+        Spares never add to the peak: together with the buffers they take no more than buffers once did.
+        """
         if self._spare[nbytes]:
             return self._spare[nbytes].pop()
-        self._trim(self._allocated_bytes + nbytes - self.capacity_bytes)
+        self._trim(self._allocated_bytes + nbytes - self._ledger.stats.peak_bytes)
         memory = self._allocator.allocate(nbytes)
         self._allocated_bytes += nbytes
         self.peak_allocated_bytes = max(self.peak_allocated_bytes, self._allocated_bytes)
