@@ -61,8 +61,8 @@ class Faults:
         above = self._plan.oom_above_bytes
         if count in self._oom_at or drawn or (above is not None and held_bytes + nbytes > above):
             raise DeviceMemoryError(
-                f"[allocate] allocation {count}, {format_bytes(nbytes)} over {format_bytes(held_bytes)} held: the "
-                f"simulated device was told to run out of memory here"
+                f"[allocate] allocation {count}, {format_bytes(nbytes)} over {format_bytes(held_bytes)}: "
+                f"the simulated device was told to run out of memory here"
             )
 
     def on_transfer(self, op: str) -> None:

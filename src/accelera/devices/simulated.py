@@ -97,8 +97,8 @@ class SimulatedDevice(Device):
     ) -> None:
         if bandwidth_gbps <= 0 or flops_per_s <= 0 or latency_s < 0:
             raise ValueError(
-                f"[{name}] bandwidth_gbps={bandwidth_gbps}, flops_per_s={flops_per_s}, latency_s={latency_s}: "
-                f"rates must be above 0, the latency not below"
+                f"[{name}] bandwidth_gbps={bandwidth_gbps}, flops_per_s={flops_per_s}, latency_s={latency_s}:"
+                f" rates must be above 0, the latency not below"
             )
         above_bytes = None if oom_above is None else parse_bytes(oom_above)
         plan = FaultPlan(oom_at, above_bytes, oom_probability, seed, fail_transfer_at, fail_compute_at)
