@@ -112,7 +112,9 @@ class Viewing:
         once: Any = (*(0 if axis is None else self._forward(axis) for axis in self.axes), ...)
         walked = [axis for axis in self.axes if axis is not None]
         ordered = array[once].transpose(np.argsort(walked))
-        return ordered[tuple(slice(None) if axis in walked else None for axis in range(len(self.starts)))]
+        placed: Any = (*(slice(None) if axis in walked else None for axis in range(len(self.starts))), ...)
+        source: np.ndarray[Any, Any] = ordered[placed]
+        return source
 
     def _forward(self, axis: int) -> slice:
         return slice(None, None, -1 if self.steps[axis] < 0 else 1)
@@ -125,9 +127,8 @@ class Viewing:
             if axis is not None:
                 key[axis] = _reach(self.starts[axis], self.steps[axis], size)
         taken = array[tuple(key)].transpose(np.argsort(np.argsort(walked)))
-        spread: np.ndarray[Any, Any] = taken[
-            tuple(None if axis is None else slice(None) for axis in self.axes)
-        ]
+        axes: Any = (*(None if axis is None else slice(None) for axis in self.axes), ...)
+        spread: np.ndarray[Any, Any] = taken[axes]
         return np.broadcast_to(spread, self.shape) if self.repeats else spread
 
 

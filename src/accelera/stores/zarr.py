@@ -19,7 +19,7 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.errors import BackendMissingError, DTypeError, StoreError, StoreFormatError
+from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatoutput import check_folder, claim, sync_folder
@@ -57,6 +57,7 @@ def create_path(target: Target) -> ZarrOutput:
     Raises DTypeError for bfloat16, StoreError when the folder cannot be made or the disk is too small.
     """
     target.refuse("key", "order", "align")
+    _library()
     return ZarrOutput(target)
 
 
@@ -219,7 +220,13 @@ class ZarrOutput(OutputStore):
         self.shape, self.dtype = target.shape, target.dtype
         _check_target(target)
         self._release = weakref.finalize(self, os.close, _claim_folder(target))
-        array = _resumed(target) if target.resume else _begun(target)
+        try:
+            array = _resumed(target) if target.resume else _begun(target)
+        except BaseException:
+            self._release()
+            if not target.resume:
+                shutil.rmtree(self._partial, ignore_errors=True)
+            raise
         self._store = ZarrStore(self._partial, array, writable=True)
 
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
@@ -307,14 +314,18 @@ def _claim_folder(target: Target) -> int:
 
 
 def _begun(target: Target) -> Any:
-    library = _library()
+    chunk = target.chunk or default_chunk(target.shape, target.dtype.itemsize)
+    if len(chunk) != len(target.shape) or 0 in chunk:
+        raise ShapeError(
+            f"[create_store] chunk={chunk} for shape {target.shape}: one positive size per axis is needed"
+        )
     for entry in target.partial.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    return library.create_array(
+    return _library().create_array(
         store=str(target.partial),
         shape=target.shape,
         dtype=target.dtype.name,
-        chunks=target.chunk or default_chunk(target.shape, target.dtype.itemsize),
+        chunks=chunk,
         compressors=None,
         fill_value=0,
         config={"write_empty_chunks": True},

@@ -1,0 +1,156 @@
+"""Zarr arrays, through the optional library."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreError, StoreFormatError
+from accelera.stores import OutputStore, Store, create_store, open_store, whole
+from accelera.testing.store_contract import PublishedContract, sample
+
+zarr = pytest.importorskip("zarr", minversion="3")
+
+
+class TestZarr(PublishedContract):
+    options: ClassVar[dict[str, Any]] = {}
+
+    def make(self, array: np.ndarray[Any, Any]) -> Store:
+        path = self.folder / "array.zarr"
+        chunks = tuple(min(max(size, 1), 256 if size > 100 else 4) for size in array.shape)
+        made = zarr.create_array(
+            store=str(path),
+            shape=array.shape,
+            dtype=array.dtype,
+            chunks=chunks,
+            overwrite=True,
+            **self.options,
+        )
+        made[...] = array
+        return open_store(path)
+
+    def begin(self, shape: tuple[int, ...], dtype: str, *, resume: bool = False) -> OutputStore:
+        chunk = tuple(min(size, 5) for size in shape)
+        return create_store(self.folder / "result.zarr", shape, dtype, chunk=chunk, resume=resume)
+
+    def reopen(self) -> Store:
+        return open_store(self.folder / "result.zarr")
+
+
+class TestZarrVersionTwo(TestZarr):
+    options: ClassVar[dict[str, Any]] = {"zarr_format": 2}
+
+
+class TestUncompressedZarr(TestZarr):
+    options: ClassVar[dict[str, Any]] = {"compressors": None, "fill_value": 3}
+
+
+def test_sharded_arrays_are_read(tmp_path: Path) -> None:
+    array = sample((40, 30), "float32")
+    made = zarr.create_array(
+        store=str(tmp_path / "a"), shape=(40, 30), dtype="float32", chunks=(5, 6), shards=(20, 12)
+    )
+    made[...] = array
+    store = open_store(tmp_path / "a")
+    assert store.layout.chunk == (5, 6)
+    np.testing.assert_array_equal(store.T[::-2, 3:].to_numpy(), array.T[::-2, 3:])
+
+
+def test_the_library_reads_what_is_written(tmp_path: Path) -> None:
+    array = sample((40, 30), "float64")
+    output = create_store(tmp_path / "a.zarr", array.shape, array.dtype)
+    output.write(whole(array.shape), array)
+    output.commit()
+    np.testing.assert_array_equal(zarr.open_array(store=str(tmp_path / "a.zarr"), mode="r")[...], array)
+    assert output.path == tmp_path / "a.zarr"
+
+
+def test_chunks_that_were_never_written_are_fill_values(tmp_path: Path) -> None:
+    zarr.create_array(
+        store=str(tmp_path / "a.zarr"), shape=(8, 8), dtype="int32", chunks=(4, 4), fill_value=7
+    )
+    assert (open_store(tmp_path / "a.zarr").to_numpy() == 7).all()
+
+
+def test_an_array_of_a_group_is_named(tmp_path: Path) -> None:
+    group = zarr.open_group(store=str(tmp_path / "g.zarr"), mode="w")
+    group.create_array("a", shape=(3,), dtype="float32")[...] = 1
+    assert open_store(f"{tmp_path}/g.zarr::a").shape == (3,)
+    with pytest.raises(StoreError, match="no folder"):
+        open_store(tmp_path / "g.zarr", key="b")
+    with pytest.raises(StoreFormatError, match="not a readable Zarr array"):
+        open_store(tmp_path / "g.zarr")
+
+
+def test_folders_that_are_no_arrays_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.zarr").mkdir()
+    (tmp_path / "thesis.zarr" / "chapter.txt").write_text("years of work")
+    with pytest.raises(StoreFormatError, match="not a Zarr array"):
+        open_store(tmp_path / "thesis.zarr")
+    with pytest.raises(StoreError, match="choose another name"):
+        create_store(tmp_path / "thesis.zarr", (3,), "float32")
+    with pytest.raises(StoreError, match="no folder"):
+        open_store(tmp_path / "absent.zarr")
+    assert (tmp_path / "thesis.zarr" / "chapter.txt").exists()
+
+
+def test_damage_is_told(tmp_path: Path) -> None:
+    made = zarr.create_array(store=str(tmp_path / "a.zarr"), shape=(8,), dtype="float32", chunks=(8,))
+    made[...] = 1
+    store = open_store(tmp_path / "a.zarr")
+    (tmp_path / "a.zarr" / "c" / "0").write_bytes(b"noise")
+    with pytest.raises(StoreError, match="damaged"):
+        store.to_numpy()
+    (tmp_path / "a.zarr" / "zarr.json").write_text("{")
+    with pytest.raises(StoreFormatError, match="not a readable"):
+        open_store(tmp_path / "a.zarr")
+
+
+def test_the_fingerprint_sees_chunks_change(tmp_path: Path) -> None:
+    made = zarr.create_array(store=str(tmp_path / "a.zarr"), shape=(8,), dtype="float32", chunks=(4,))
+    made[...] = 1
+    before = open_store(tmp_path / "a.zarr").fingerprint()
+    assert open_store(tmp_path / "a.zarr").fingerprint() == before
+    made[4:] = 2
+    assert open_store(tmp_path / "a.zarr").fingerprint() != before
+
+
+def test_what_zarr_has_no_name_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DTypeError, match="bfloat16"):
+        create_store(tmp_path / "a.zarr", (3,), "bfloat16")
+    with pytest.raises(StoreFormatError, match="order"):
+        create_store(tmp_path / "a.zarr", (3,), "float32", order="F")
+    for chunk in ((2, 2), (0,)):
+        with pytest.raises(ShapeError, match="one positive size"):
+            create_store(tmp_path / "a.zarr", (3,), "float32", chunk=chunk)
+    with pytest.raises(StoreError, match="free"):
+        create_store(tmp_path / "a.zarr", (1 << 50,), "float32")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_library_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.zarr").mkdir()
+    (tmp_path / "a.zarr" / "zarr.json").write_text("{}")
+    monkeypatch.delitem(sys.modules, "zarr")
+    found = builtins.__import__
+
+    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "zarr":
+            raise ImportError(name)
+        return found(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(BackendMissingError, match=r"accelera\[zarr\]"):
+        open_store(tmp_path / "a.zarr")
+
+
+def test_an_older_library_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zarr, "__version__", "2.18.3")
+    with pytest.raises(BackendMissingError, match=r"2\.18\.3"):
+        create_store(tmp_path / "a.zarr", (3,), "float32")
+    assert not list(tmp_path.iterdir())
