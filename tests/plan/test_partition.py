@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ def test_spans_cover_the_axis_in_order(size: int, parts: int, align: int) -> Non
     spans = split(size, parts, align)
     assert spans[0][0] == 0
     assert spans[-1][1] == size
-    assert all(a[1] == b[0] for a, b in zip(spans, spans[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(spans))
     assert all(start % align == 0 and start < stop for start, stop in spans)
     assert len(spans) <= parts
 
@@ -33,7 +35,7 @@ def test_grids_cover_the_result_once(rows: int, cols: int, tile_words: float) ->
 
 def test_neighbours_share_an_edge() -> None:
     tiles = list(Partition(((3, 4),), by_rows=True).tiles(300, 400))
-    for (rows, cols), (next_rows, next_cols) in zip(tiles, tiles[1:], strict=False):
+    for (rows, cols), (next_rows, next_cols) in itertools.pairwise(tiles):
         assert rows == next_rows or cols == next_cols
 
 

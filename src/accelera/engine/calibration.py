@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from accelera.devices import Device
+from accelera.devices import Device, usable_processors
 from accelera.plan import CostModel
 
 _EDGE = 1024
@@ -16,7 +16,8 @@ _EDGE = 1024
 def cost_model(device: Device) -> CostModel:
     """Return the rates of ``device``: stated by the device itself, or measured."""
     stated = getattr(device, "flops_per_s", None)
-    return CostModel(flops_per_s=float(stated) if stated else _measured_flops(device))
+    flops = float(stated) if stated else _measured_flops(device)
+    return CostModel(flops_per_s=flops, cores=usable_processors())
 
 
 @lru_cache(maxsize=8)

@@ -4,7 +4,7 @@ from accelera.plan.bounds import matmul_lower_bound_words
 from accelera.plan.cost import CostModel
 from accelera.plan.explain import explain
 from accelera.plan.forecast import forecast
-from accelera.plan.matmul import plan_matmul
+from accelera.plan.matmul import Objective, plan_matmul
 from accelera.plan.matmul_steps import MatmulProblem
 from accelera.plan.operand import Block, BlockTable, Operand
 from accelera.plan.partition import Partition, split
@@ -19,6 +19,7 @@ __all__ = [
     "CostModel",
     "Forecast",
     "MatmulProblem",
+    "Objective",
     "Operand",
     "Partition",
     "Plan",

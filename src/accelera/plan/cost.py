@@ -15,10 +15,16 @@ class CostModel:
     """Sequential read bandwidth of the slow tier."""
     write_bytes_per_s: float = 1.2e9
     """Sequential write bandwidth of the slow tier."""
-    half_run_bytes: float = 48 * 1024
+    half_run_bytes: float = 24 * 1024
     """Piece length at which strided reads reach half the sequential bandwidth."""
     host_bytes_per_s: float = 6e9
     """Copy bandwidth between RAM and the device's memory."""
+    copy_core_s: float = 1e-10
+    """Processor seconds per byte read or written: the copy to or from the system."""
+    piece_core_s: float = 6e-6
+    """Processor seconds per contiguous piece: one request to the system."""
+    cores: int = 2
+    """Cores that share arithmetic and moves."""
     step_s: float = 1e-4
     """Fixed cost of one step: threads meeting, a call into the arithmetic library."""
 
@@ -37,6 +43,12 @@ class CostModel:
         if tier != "disk":
             return nbytes / self.host_bytes_per_s
         return nbytes / self.write_bytes_per_s * (1 + self.half_run_bytes / run_bytes)
+
+    def stolen_s(self, nbytes: int, run_bytes: int, tier: str) -> float:
+        """Return the seconds of arithmetic lost because the same cores move ``nbytes``."""
+        if tier != "disk" or not nbytes:
+            return 0.0
+        return nbytes * (self.copy_core_s + self.piece_core_s / run_bytes) / self.cores
 
     def gemm_s(self, m: int, k: int, n: int, flops_scale: float = 1.0) -> float:
         """Return the seconds of an ``m x k @ k x n`` product.

@@ -19,7 +19,7 @@ class _PaperBooks:
     def __init__(self, ledger: Ledger, operands: Sequence[Operand], cost: CostModel) -> None:
         self.ledger = ledger
         self.read: Counter[int] = Counter()
-        self._loads_s = 0.0
+        self._loads_s = self._stolen_s = 0.0
         self._operands = operands
         self._cost = cost
 
@@ -31,12 +31,14 @@ class _PaperBooks:
         if resident or write:
             return
         self.read[block.operand] += block.moved_bytes
-        tier = self._operands[block.operand].tier
-        self._loads_s += self._cost.read_s(block.moved_bytes, block.run_bytes, tier)
+        moved = (block.moved_bytes, block.run_bytes, self._operands[block.operand].tier)
+        self._loads_s += self._cost.read_s(*moved)
+        self._stolen_s += self._cost.stolen_s(*moved)
 
-    def arrivals_s(self) -> float:
-        """Return the seconds of loading asked for since the last call."""
-        seconds, self._loads_s = self._loads_s, 0.0
+    def arrivals_s(self) -> tuple[float, float]:
+        """Return the seconds of loading asked for since the last call, and what they cost the arithmetic."""
+        seconds = self._loads_s, self._stolen_s
+        self._loads_s = self._stolen_s = 0.0
         return seconds
 
     def unpin(self, block: Block) -> None:
@@ -57,10 +59,10 @@ class _Timeline:
         self.compute_s = 0.0
         self.written = 0
 
-    def step(self, step: Step, loads_s: float) -> None:
-        """Account for one step whose loads take ``loads_s``."""
+    def step(self, step: Step, loads_s: float, stolen_s: float) -> None:
+        """Account for one step whose loads take ``loads_s`` and slow the arithmetic by ``stolen_s``."""
         self._read_free = max(self._read_free, self._recent[0]) + loads_s
-        done = max(self._recent[-1], self._read_free) + step.compute_s
+        done = max(self._recent[-1], self._read_free) + step.compute_s + stolen_s
         self._recent.append(done)
         self.compute_s += step.compute_s
         if step.last:
@@ -90,7 +92,7 @@ def forecast(
     timeline = _Timeline(window, cost, operands[-1].tier)
     count = 0
     for _, step in walk(make_steps(), window, books):
-        timeline.step(step, books.arrivals_s())
+        timeline.step(step, *books.arrivals_s())
         count += 1
     stats = ledger.stats
     return Forecast(

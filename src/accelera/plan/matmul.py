@@ -8,9 +8,10 @@ one that moves the fewest bytes is the plan.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,15 +19,18 @@ from accelera.errors import BudgetExceededError
 from accelera.plan.bounds import matmul_lower_bound_words
 from accelera.plan.cost import CostModel
 from accelera.plan.forecast import forecast
-from accelera.plan.matmul_search import WINDOW, Candidates, enumerate_choices
+from accelera.plan.matmul_search import FLOOR, WINDOW, Candidates, enumerate_choices
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, StepMaker
-from accelera.plan.partition import Span
+from accelera.plan.partition import Partition, Span
 from accelera.plan.plan import Alternative, Forecast, Plan
 from accelera.units import format_bytes
 
+Objective = Literal["time", "bytes"]
+
 _WALKED = 8
 _WALKED_STEPS = 6_000
-_BYTES_WEIGHT = 0.5
+_BYTES_WEIGHT = {"time": 0.5, "bytes": 10.0}
+"""How much the logarithm of the bytes counts beside that of the time, by objective."""
 _NEAR = 1.03
 
 
@@ -50,28 +54,33 @@ def plan_matmul(
     tiles: Iterable[tuple[Span, Span]] | None = None,
     spec: Mapping[str, Any] | None = None,
     window: int = WINDOW,
+    objective: Objective = "time",
     host_staging_bytes: int = 0,
 ) -> Plan:
     """Return the plan that computes ``problem`` with blocks of at most ``capacity_bytes``.
 
     ``tiles`` fixes the (row, column) spans of the result's tiles; ``spec`` repeats the choices of
     an earlier plan. ``window`` is the number of steps under way at once; 1 loads nothing ahead.
-    Raises BudgetExceededError, naming the smallest budget that would do, when
-    nothing fits.
+    ``objective`` says what to save first: time (bytes count a little), or bytes (time counts a
+    little), for a disk that others need too. Raises BudgetExceededError, naming the smallest budget
+    that would do, when nothing fits.
     """
     kept = dict(reserved or {})
+    given = None if tiles is None else tuple(tiles)
     if spec is not None:
         walked = [_walk(problem, MatmulChoice.from_spec(dict(spec)), capacity_bytes, cost)]
+    elif problem.is_empty:
+        walked = [_walk(problem, _zeros(problem, given, window), sys.maxsize, cost)]
+        if walked[0].forecast.peak_pool_bytes > capacity_bytes:
+            need = walked[0].forecast.peak_pool_bytes
+            _refuse(problem, need, capacity_bytes, sum(kept.values()), budget_bytes)
     else:
-        found = enumerate_choices(
-            problem, capacity_bytes, cost, None if tiles is None else tuple(tiles), window
-        )
+        found = enumerate_choices(problem, capacity_bytes, cost, given, window)
         if found.floor_bytes > capacity_bytes:
             _refuse(problem, found.floor_bytes, capacity_bytes, sum(kept.values()), budget_bytes)
-        walked = [
-            _walk(problem, choice, capacity_bytes, cost) for choice in _front_runners(found, capacity_bytes)
-        ]
-    best = _pick(walked)
+        chosen = _front_runners(found, capacity_bytes, objective)
+        walked = [_walk(problem, choice, capacity_bytes, cost) for choice in chosen]
+    best = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes, objective))
     bound, compulsory = least_bytes(problem, capacity_bytes)
     return Plan(
         operation="matmul",
@@ -95,6 +104,9 @@ def plan_matmul(
 
 def least_bytes(problem: MatmulProblem, capacity_bytes: int) -> tuple[int, int]:
     """Return (lower bound, compulsory traffic) in bytes; operands used in place cost nothing."""
+    if problem.is_empty:
+        written = 0 if problem.c.in_place else problem.c.nbytes
+        return written, written
     compulsory = sum(0 if o.in_place else o.nbytes for o in problem.operands)
     batches = math.prod(problem.batch)
     broadcast = any(math.prod(o.shape[:-2]) < batches for o in (problem.a, problem.b))
@@ -105,10 +117,10 @@ def least_bytes(problem: MatmulProblem, capacity_bytes: int) -> tuple[int, int]:
     return max(int(bound * problem.c.dtype.itemsize), compulsory), compulsory
 
 
-def _front_runners(found: Candidates, capacity_bytes: int) -> list[MatmulChoice]:
+def _front_runners(found: Candidates, capacity_bytes: int, objective: Objective) -> list[MatmulChoice]:
     """Return the choices to walk: the best of each partition by closed form, and a full-depth one."""
     rows = np.flatnonzero(found.need_bytes <= capacity_bytes)
-    ranked = rows[np.argsort(_score(found.seconds[rows], found.moved_bytes[rows]), kind="stable")]
+    ranked = rows[np.argsort(_score(found.seconds[rows], found.moved_bytes[rows], objective))]
     deep = ranked[found.sub[ranked] == found.sub.max()][:1]
     firsts: dict[int, int] = {}
     for row in ranked[:4000]:
@@ -122,23 +134,25 @@ def _front_runners(found: Candidates, capacity_bytes: int) -> list[MatmulChoice]
     return list(dict.fromkeys(chosen))
 
 
-def _score(seconds: Any, moved_bytes: Any) -> Any:
-    """Return what a choice is judged by: its time, and a little for every byte it moves.
+def _zeros(problem: MatmulProblem, tiles: tuple[tuple[Span, Span], ...] | None, window: int) -> MatmulChoice:
+    """Return the choice for a product that has no terms: small tiles of zeros, or none at all."""
+    bands = (math.ceil(problem.m / FLOOR), math.ceil(problem.n / FLOOR))
+    return MatmulChoice(Partition((bands,), True), FLOOR, 1, 1, window, tiles=tiles)
 
-    Twice the bytes weigh like two fifths more time: moves compete with the arithmetic for the memory
-    bus, and with everybody else for the disk, in ways no timeline on paper shows.
+
+def _score(seconds: Any, moved_bytes: Any, objective: Objective) -> Any:
+    """Return what a choice is judged by, the less the better: its time, and the bytes it moves.
+
+    Even when time matters, twice the bytes weigh like two fifths more of it: moves compete with the
+    arithmetic for the memory bus, and with everybody else for the disk, in ways no timeline shows.
     """
-    return seconds * np.maximum(moved_bytes, 1.0) ** _BYTES_WEIGHT
+    return seconds * np.maximum(moved_bytes, 1.0) ** _BYTES_WEIGHT[objective]
 
 
 def _walk(problem: MatmulProblem, choice: MatmulChoice, capacity_bytes: int, cost: CostModel) -> _Walked:
     maker = StepMaker(problem, choice, cost)
     found = forecast(maker, problem.operands, capacity_bytes, choice.window, cost)
     return _Walked(choice, maker, found)
-
-
-def _pick(walked: list[_Walked]) -> _Walked:
-    return min(walked, key=lambda each: float(_score(each.forecast.seconds, each.forecast.moved_bytes)))
 
 
 def _name(problem: MatmulProblem, walked: _Walked) -> str:

@@ -277,13 +277,16 @@ class _Figures:
         flops = 2.0 * problem.m * problem.n * problem.k * problem.flops_scale * self.batches
         strips, subs = self.tall / self.strip, problem.k / self.sub
         compute = flops * loss / cost.flops_per_s + self.steps() * cost.step_s
-        reads = self._read_s(self.left, self.reads[0], self.strip, self.slab)
-        reads = reads + self._read_s(self.right, self.reads[1], self.sub, self.wide)
+        left_s, left_stolen_s = self._read_s(self.left, self.reads[0], self.strip, self.slab)
+        right_s, right_stolen_s = self._read_s(self.right, self.reads[1], self.sub, self.wide)
+        reads = left_s + right_s
+        compute = compute + left_stolen_s + right_stolen_s
         writes = self._write_s(self.written)
         filling = 2 * reads / np.maximum(subs * self.count, 1)
         draining = writes / np.maximum(self.count * strips, 1)
         busiest: Column = np.maximum(np.maximum(compute, reads), writes)
-        return busiest + np.minimum(filling, reads) + draining
+        total: Column = busiest + np.minimum(filling, reads) + draining
+        return total
 
     def steps(self) -> Column:
         """Number of products, about."""
@@ -291,15 +294,15 @@ class _Figures:
         count: Column = self.count * strips * subs * (self.batches / self.sample.group)
         return count
 
-    def _read_s(self, operand: Operand, nbytes: Column, rows: Column, cols: Column) -> Column:
+    def _read_s(self, operand: Operand, nbytes: Column, rows: Column, cols: Column) -> tuple[Column, Column]:
+        """Return the seconds that reads take, and those they cost the arithmetic."""
         if operand.in_place:
-            return np.zeros(len(nbytes))
+            return np.zeros(len(nbytes)), np.zeros(len(nbytes))
         if operand.tier != "disk":
-            from_host: Column = nbytes / self.cost.host_bytes_per_s
-            return from_host
+            return nbytes / self.cost.host_bytes_per_s, np.zeros(len(nbytes))
         run = _run_bytes(operand, *((cols, rows) if self.sample.swap else (rows, cols)))
-        seconds: Column = nbytes / self.cost.read_bytes_per_s * (1 + self.cost.half_run_bytes / run)
-        return seconds
+        seconds = nbytes / self.cost.read_bytes_per_s * (1 + self.cost.half_run_bytes / run)
+        return seconds, nbytes * (self.cost.copy_core_s + self.cost.piece_core_s / run) / self.cost.cores
 
     def _write_s(self, nbytes: int) -> Column:
         if self.out.tier != "disk":

@@ -66,6 +66,11 @@ class MatmulProblem:
         return self.c.shape[:-2]
 
     @property
+    def is_empty(self) -> bool:
+        """True when there is nothing to multiply: the result has no elements, or all are zero."""
+        return 0 in (self.m, self.k, self.n, *self.batch)
+
+    @property
     def grains(self) -> tuple[int, int, int]:
         """Alignment of cuts along m, k and n: pages of long axes, and the chunks of chunked stores."""
         (a, b, c), item = self.operands, self.c.dtype.itemsize
@@ -158,7 +163,9 @@ class StepMaker:
         self._grain_r, self._grain_c = (n, m) if choice.swap else (m, n)
 
     def __call__(self) -> Iterator[Step]:
-        """Yield the steps, first to last."""
+        """Yield the steps, first to last; a result without elements takes none."""
+        if 0 in self._problem.c.shape:
+            return
         for batch in self._batches():
             for index, (rows, cols) in enumerate(self._tiles()):
                 yield from self._tile_steps(batch, rows, cols, backwards=index % 2 == 1)
