@@ -67,6 +67,7 @@ class Runner:
         self._counting = threading.Lock()
         self._written = 0
         self._skipped = 0
+        self._nothing: Any = None
         self._ready: queue.SimpleQueue[_Admitted | None] = queue.SimpleQueue()
         self._gate = _Gate()
         self._residents = [
@@ -96,6 +97,8 @@ class Runner:
             writer.shutdown()
             readers.shutdown(cancel_futures=True)
             pool.close()
+            if self._nothing is not None:
+                self._device.release(self._nothing)
         self._gate.check()
         return self._report(pool, steps, time.perf_counter() - began)
 
@@ -168,7 +171,14 @@ class Runner:
         resident = self._residents[block.operand]
         if resident is not None:
             return resident[block.region]
-        return self._mover.view(buffers[block.id].wait(), block, self._plan.operands[block.operand])
+        memory = buffers[block.id].wait() if block.held_bytes else self._empty()
+        return self._mover.view(memory, block, self._plan.operands[block.operand])
+
+    def _empty(self) -> Any:
+        """Return the memory of blocks without elements."""
+        if self._nothing is None:
+            self._nothing = self._device.allocate(0)
+        return self._nothing
 
     def _tell(self, count: int, tiles: int) -> None:
         total = self._plan.forecast.steps
