@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from accelera.engine.matrix_engine import MatrixEngine
+from accelera.engine.matrix_engine import MatrixEngine
 
 _lock = threading.Lock()
-_engine: Any = None
+_engine: MatrixEngine | None = None
 
 
 def default_engine() -> MatrixEngine:
@@ -18,10 +15,8 @@ def default_engine() -> MatrixEngine:
     global _engine
     with _lock:
         if _engine is None:
-            # By name, because engines return matrices and matrices multiply by an engine.
-            _engine = importlib.import_module("accelera.engine.matrix_engine").MatrixEngine()
-        engine: MatrixEngine = _engine
-        return engine
+            _engine = MatrixEngine()
+        return _engine
 
 
 def set_default_engine(engine: MatrixEngine | None) -> None:

@@ -7,6 +7,7 @@ dtype or device, a list, an array that torch cannot address) or are asked for (`
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, cast, final
 
@@ -275,9 +276,9 @@ def _made(function: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: 
 
 
 def _product(a: Any, b: Any) -> Matrix:
-    from accelera.engine.default import default_engine
-
-    return cast(Matrix, default_engine().matmul(a, b))
+    # By name: engines return matrices, and matrices multiply by an engine.
+    default = importlib.import_module("accelera.engine.default")
+    return cast(Matrix, default.default_engine().matmul(a, b))
 
 
 def _raw(value: Any) -> Any:
