@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
 from accelera.devices import Device, get_device
-from accelera.engine import planned
 from accelera.engine.decision import LEAST_DEVICE_BYTES, Route, Situation
 from accelera.engine.events import Observer
 from accelera.engine.handles import lies_in_store, unwrapped
+from accelera.engine.job import JobOptions, carry_out
 from accelera.engine.logs import configure_logging, logger
 from accelera.engine.operands import matmul_shape
+from accelera.engine.planned import Product, spans_of
 from accelera.engine.pressure import PressureWatch
 from accelera.engine.progress import progress_observer
 from accelera.engine.report import RunReport
 from accelera.engine.tiles import result_tiles
 from accelera.errors import BudgetExceededError, DeviceMemoryError, ShapeError
 from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
+from accelera.plan import Objective, Plan
 from accelera.settings import current
 from accelera.stores import Store, open_store
 from accelera.trace import Recorder
@@ -50,6 +52,7 @@ class Order:
     out: Any = None
     budget: Amount | None = None
     resume: bool = False
+    objective: Objective = "time"
     observers: Sequence[Observer] = ()
     recorder: Recorder | None = None
 
@@ -125,6 +128,7 @@ class BaseEngine(abc.ABC):
         out: Any = None,
         budget: Amount | None = None,
         resume: bool = False,
+        objective: Objective = "time",
         observers: Sequence[Observer] = (),
         recorder: Recorder | None = None,
     ) -> Matrix | Store:
@@ -142,6 +146,8 @@ class BaseEngine(abc.ABC):
             Most memory the operation may add, such as ``"512MiB"`` or ``0.5``.
         resume
             Finish an interrupted run that wrote to the same ``out``.
+        objective
+            ``"time"``, or ``"bytes"`` to move as few as possible even if that takes longer.
         observers
             Told of the progress of a planned run.
         recorder
@@ -159,13 +165,7 @@ class BaseEngine(abc.ABC):
         BudgetExceededError
             No plan fits; nothing was allocated.
         """
-        given = (
-            self._strategy_is_given
-            if chunk_strategy is None
-            else isinstance(chunk_strategy, ChunkingStrategy)
-        )
-        strategy = self._strategy if chunk_strategy is None else self._resolved(chunk_strategy)
-        fixed = given or not self.auto_detect_memory
+        strategy, fixed = self._strategy_for(chunk_strategy)
         pair = None if out is not None else self._pair(A, B)
         route = self._route(None if pair is None else self._situation(pair, fixed, budget))
         logger.debug("matmul: %s", route)
@@ -174,7 +174,26 @@ class BaseEngine(abc.ABC):
                 return pair.product("cpu" if route.on_cpu else self.device.name)
             except DeviceMemoryError as error:
                 logger.warning("matmul goes on in chunks: %s", error)
-        return self._by_plan(Order(A, B, strategy, out, budget, resume, observers, recorder), route, fixed)
+        order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder)
+        return self._by_plan(order, route, fixed)
+
+    def plan(
+        self,
+        A: Operand,
+        B: Operand,
+        chunk_strategy: Strategy | None = None,
+        *,
+        out: Any = None,
+        budget: Amount | None = None,
+        objective: Objective = "time",
+    ) -> Plan:
+        """Return how ``matmul`` with the same arguments would run in chunks; nothing is read or allocated.
+
+        ``Plan.explain()`` says it in words. Raises what ``matmul`` raises before it begins.
+        """
+        strategy, fixed = self._strategy_for(chunk_strategy)
+        order = Order(A, B, strategy, out, budget, objective=objective)
+        return self._product(order, self._route(None), fixed, self.device).plan(self.device)
 
     def add(self, A: Operand, B: Operand) -> Matrix:
         """Return ``A + B`` of operands in memory, broadcast and promoted as in torch, on A's device."""
@@ -249,25 +268,31 @@ class BaseEngine(abc.ABC):
         return incore.result(store, order.out, order.a)
 
     def _planned(self, order: Order, route: Route, fixed: bool, device: Device, *notes: str) -> Store:
-        a, b = open_store(unwrapped(order.a)), open_store(unwrapped(order.b))
-        budget_bytes = self._budget(order, device).limit_bytes
         bar, settings = progress_observer(self.enable_progress), current()
-        store, report = planned.matmul(
-            a,
-            b,
-            unwrapped(order.out),
-            device=device,
-            budget_bytes=budget_bytes,
-            tiles=self._tiles(order.strategy, a, b, route.chunk_rows, fixed, budget_bytes),
-            adapt=_watch(order.strategy, self._memory_of(device)),
+        options = JobOptions(
             observers=order.observers if bar is None else (*order.observers, bar),
             recorder=order.recorder,
             resume=order.resume,
-            prefetch=settings.enable_prefetch,
             readers=settings.io_threads,
+            adaptation=_watch(order.strategy, self._memory_of(device)),
         )
+        store, report = carry_out(self._product(order, route, fixed, device).job(), device, options)
         self.last_report = replace(report, fallbacks=(*notes, *report.fallbacks))
         return store
+
+    def _product(self, order: Order, route: Route, fixed: bool, device: Device) -> Product:
+        a, b = open_store(unwrapped(order.a)), open_store(unwrapped(order.b))
+        budget_bytes, settings = self._budget(order, device).limit_bytes, current()
+        return Product(
+            a,
+            b,
+            unwrapped(order.out),
+            budget_bytes=budget_bytes,
+            tiles=spans_of(self._tiles(order.strategy, a, b, route.chunk_rows, fixed, budget_bytes)),
+            prefetch=settings.enable_prefetch,
+            readers=settings.io_threads,
+            objective=order.objective,
+        )
 
     def _budget(self, order: Order, device: Device) -> Budget:
         amount = self.budget if order.budget is None else order.budget
@@ -290,6 +315,13 @@ class BaseEngine(abc.ABC):
             or self.memory_manager.get_optimal_chunk_size(left, right, a.dtype, budget_bytes=budget_bytes)
         )
         return result_tiles(strategy if rows is None else RowChunking(), (left[0], right[-1]), size)
+
+    def _strategy_for(self, chunk_strategy: Strategy | None) -> tuple[ChunkingStrategy, bool]:
+        """Return the strategy of one call, and whether it fixes the chunks."""
+        if chunk_strategy is None:
+            return self._strategy, self._strategy_is_given or not self.auto_detect_memory
+        given = isinstance(chunk_strategy, ChunkingStrategy)
+        return self._resolved(chunk_strategy), given or not self.auto_detect_memory
 
     def _resolved(self, strategy: Strategy) -> ChunkingStrategy:
         if isinstance(strategy, str):

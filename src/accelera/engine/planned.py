@@ -23,11 +23,12 @@ from accelera.engine.operands import (
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
 from accelera.engine.target import Target
-from accelera.plan import MatmulProblem, Operand, Plan, Step, plan_matmul
+from accelera.plan import MatmulProblem, Objective, Operand, Plan, Step, plan_matmul
 from accelera.stores import Store, open_store, output_scratch_bytes
 from accelera.trace import Recorder
 
 Tile = tuple[slice, slice]
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,10 @@ class Product:
     b: Store
     out: Any = None
     budget_bytes: int | None = None
-    tiles: tuple[tuple[tuple[int, int], tuple[int, int]], ...] | None = None
+    tiles: tuple[tuple[Span, Span], ...] | None = None
     prefetch: bool = True
     readers: int = 2
+    objective: Objective = "time"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,6 +69,7 @@ class Product:
             tiles=self.tiles,
             spec=spec if limit_bytes is None else None,
             window=3 if self.prefetch else 1,
+            objective=self.objective,
             host_staging_bytes=room.host_bytes,
         )
 
@@ -135,14 +138,21 @@ def matmul(
     resume: bool = False,
     prefetch: bool = True,
     readers: int = 2,
+    objective: Objective = "time",
 ) -> tuple[Store, RunReport]:
     """Compute ``A @ B`` by a plan; return the result's store and the report.
 
     Raises ShapeError, DTypeError, BudgetExceededError (before anything is allocated), StoreError.
     """
-    spans = None if tiles is None else tuple(((r.start, r.stop), (c.start, c.stop)) for r, c in tiles)
-    product = Product(a, b, out, budget_bytes, spans, prefetch, readers)
+    product = Product(a, b, out, budget_bytes, spans_of(tiles), prefetch, readers, objective)
     return carry_out(product.job(), device, JobOptions(observers, recorder, resume, readers, adapt))
+
+
+def spans_of(tiles: Iterable[Tile] | None) -> tuple[tuple[Span, Span], ...] | None:
+    """Return the bounds of (row slice, column slice) pairs; None stays None."""
+    if tiles is None:
+        return None
+    return tuple(((rows.start, rows.stop), (cols.start, cols.stop)) for rows, cols in tiles)
 
 
 def multiply(device: Device, step: Step, arrays: Sequence[Any], out: Any) -> None:
