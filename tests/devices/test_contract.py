@@ -8,7 +8,7 @@ import pytest
 
 from accelera._native import cuda_compiled
 from accelera.devices import Device, SimulatedDevice, get_device
-from accelera.testing.device_contract import DeviceContract
+from accelera.testing import DeviceContract
 
 
 class TestCpu(DeviceContract):

@@ -101,4 +101,4 @@ def _may_have_accelerator() -> bool:
     """Return whether loading torch could find an accelerator: it is loaded, or a driver is."""
     if "torch" in sys.modules or not sys.platform.startswith("linux"):
         return True
-    return any(glob.iglob(pattern) for pattern in _DEVICE_FILES)
+    return any(map(glob.glob, _DEVICE_FILES))

@@ -1,0 +1,7 @@
+"""Contracts as tests to inherit, for the parts that others may bring. They need pytest and Hypothesis."""
+
+from __future__ import annotations
+
+from accelera.testing.device_contract import DeviceContract
+
+__all__ = ["DeviceContract"]
