@@ -1,0 +1,53 @@
+"""The command's verbs. A new one is one file and one line here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from accelera import __version__
+from accelera.cli.failures import CarefulGroup
+from accelera.cli.info import info
+from accelera.cli.matmul import matmul
+from accelera.cli.plan import plan
+
+app = typer.Typer(
+    name="accelera",
+    cls=CarefulGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _verb in (info, plan, matmul):
+    app.command()(_verb)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"accelera {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def accelera(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Log every decision, and show where in the code an error arose.")
+    ] = False,
+) -> None:
+    """Matrix work in less memory than it needs."""
+    if debug:
+        import logging
+
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.getLogger("accelera").setLevel(logging.DEBUG)
+
+
+def main() -> None:
+    """Run the command with the process's arguments and exit."""
+    app()

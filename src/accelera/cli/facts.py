@@ -1,0 +1,117 @@
+"""What this machine and this installation have, as plain values."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+from accelera import __version__
+from accelera.devices import Device, get_device, usable_processors
+from accelera.memory import Budget, MemoryManager, host_memory
+from accelera.plan import CostModel
+from accelera.settings import SETTINGS, current
+
+_SIMD = ("avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "avx2", "fma", "avx", "sve", "sve2", "asimd")
+_EXTRAS = {
+    "zarr": ("zarr",),
+    "service": ("fastapi", "httpx", "uvicorn"),
+    "ui": ("httpx", "streamlit"),
+    "ray": ("ray",),
+    "learned": ("sklearn",),
+    "llm": ("transformers",),
+}
+"""The optional extras and the modules each needs."""
+
+
+def facts() -> dict[str, Any]:
+    """Return everything ``accelera info`` tells, as JSON-able values; sizes in bytes."""
+    device = get_device(current().device)
+    return {
+        "version": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cpu": _cpu(),
+        "memory": _memory(),
+        "device": device.name,
+        "budget": _budget(device),
+        "tiers": list(_tiers(device)),
+        "compiled": _compiled(),
+        "packages": {name: metadata.version(name) for name in ("numpy", "scipy", "torch")},
+        "extras": {extra: all(map(util.find_spec, modules)) for extra, modules in _EXTRAS.items()},
+        "settings": list(_settings()),
+    }
+
+
+def _cpu() -> dict[str, Any]:
+    said = _cpu_fields()
+    flags = set(said.get("flags", said.get("Features", "")).split())
+    return {
+        "model": said.get("model name") or platform.processor() or platform.machine(),
+        "processors": os.cpu_count() or 1,
+        "usable": usable_processors(),
+        "simd": [name for name in _SIMD if name in flags],
+    }
+
+
+def _cpu_fields() -> dict[str, str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    first = text.partition("\n\n")[0]
+    return dict(re.findall(r"^([^\t:]+)\s*:\s*(.*)$", first, re.MULTILINE))
+
+
+def _memory() -> dict[str, Any]:
+    host = host_memory()
+    limited = host.limit_bytes < host.total_bytes
+    return {
+        "total_bytes": host.total_bytes,
+        "available_bytes": host.available_bytes,
+        "cgroup_limit_bytes": host.limit_bytes if limited else None,
+    }
+
+
+def _budget(device: Device) -> dict[str, Any]:
+    budget = Budget.parse(None, MemoryManager(device))
+    return {"bytes": budget.limit_bytes, "from": budget.origin}
+
+
+def _tiers(device: Device) -> Iterator[dict[str, Any]]:
+    """Yield the places where bytes can lie, fastest first."""
+    rates = CostModel()
+    if not device.host_memory:
+        yield _tier(device.name, device.total_bytes(), device.available_bytes(), rates.host_bytes_per_s)
+    host = host_memory()
+    yield _tier("ram", host.limit_bytes, host.available_bytes, rates.read_bytes_per_s)
+    disk = shutil.disk_usage(Path.cwd())
+    yield {**_tier("disk", disk.total, disk.free, None), "folder": str(Path.cwd())}
+
+
+def _tier(name: str, capacity_bytes: int, free_bytes: int, bytes_per_s: float | None) -> dict[str, Any]:
+    """Describe one tier; the rate is that at which it is filled from the next slower one."""
+    return {
+        "name": name,
+        "capacity_bytes": capacity_bytes,
+        "free_bytes": free_bytes,
+        "assumed_bytes_per_s": bytes_per_s,
+    }
+
+
+def _compiled() -> dict[str, bool]:
+    from accelera import _native
+
+    return {"extension": True, "cuda": _native.cuda_compiled()}
+
+
+def _settings() -> Iterator[dict[str, Any]]:
+    values = vars(current())
+    for setting in SETTINGS:
+        value = values[setting.name]
+        yield {"variable": setting.variable, "value": value, "is_default": value == setting.default}

@@ -1,0 +1,112 @@
+"""What a failure looks like from outside: one line, one exit code, with ``--json`` one object."""
+
+from __future__ import annotations
+
+import enum
+import errno
+import json
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from accelera.errors import (
+    AcceleraError,
+    BudgetExceededError,
+    DeviceError,
+    DeviceMemoryError,
+    StoreError,
+)
+
+
+class ExitCode(enum.IntEnum):
+    """How the command ended, for scripts."""
+
+    OK = 0
+    UNEXPECTED = 1
+    """A bug, or something nobody thought of."""
+    USAGE = 2
+    """The arguments are wrong: shapes or element types that do not fit, an unknown name, a bad size."""
+    BUDGET = 3
+    """No plan fits the budget; nothing was allocated or written."""
+    STORE = 4
+    """A file could not be read or written, or has changed."""
+    DEVICE = 5
+    """The device failed, or ran out of memory and nothing else could go on."""
+    INTERRUPTED = 130
+    """Ctrl-C."""
+
+
+_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
+    (KeyboardInterrupt, ExitCode.INTERRUPTED),
+    (typer.Abort, ExitCode.INTERRUPTED),
+    (BudgetExceededError, ExitCode.BUDGET),
+    (DeviceMemoryError, ExitCode.DEVICE),
+    (DeviceError, ExitCode.DEVICE),
+    (StoreError, ExitCode.STORE),
+    (AcceleraError, ExitCode.USAGE),
+    (OSError, ExitCode.STORE),
+    (MemoryError, ExitCode.DEVICE),
+)
+"""The first match counts: an error of ours is often also a built-in one."""
+
+
+class CarefulGroup(TyperGroup):
+    """Turns whatever a command raises into its line and its exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that ``ctx`` names."""
+        words = list(ctx.args)
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, SystemExit):
+            raise
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise
+            if ctx.params.get("debug"):
+                traceback.print_exception(error)
+            raise typer.Exit(tell(error, as_json="--json" in words)) from error
+
+
+def tell(error: BaseException, *, as_json: bool) -> int:
+    """Print ``error``, to stdout as JSON or to stderr as a line; return the exit code."""
+    code, message = exit_code(error), _message(error)
+    if as_json:
+        found = {"type": type(error).__name__, "message": message, "exit_code": int(code)}
+        typer.echo(json.dumps({"error": {**found, **dict(_figures(error))}}))
+    else:
+        typer.secho("error: ", fg="red", bold=True, nl=False, err=True)
+        typer.echo(message, err=True)
+    return int(code)
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """Return the exit code for ``error``."""
+    if _is_usage(error):
+        return ExitCode.USAGE
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.UNEXPECTED)
+
+
+def _message(error: BaseException) -> str:
+    if _is_usage(error):
+        context: Any = getattr(error, "ctx", None)
+        ask = "" if context is None else f" ({context.command_path} --help says more)"
+        return f"{error.format_message()}{ask}"  # type: ignore[attr-defined]
+    said = " ".join(str(error).split())
+    if exit_code(error) is ExitCode.UNEXPECTED:
+        return f"{type(error).__name__}: {said}; `accelera --debug …` shows where, please report it"
+    return said or ("interrupted" if isinstance(error, KeyboardInterrupt | typer.Abort) else repr(error))
+
+
+def _is_usage(error: BaseException) -> bool:
+    """Whether the argument parser raised it (its classes moved between versions)."""
+    return hasattr(error, "format_message")
+
+
+def _figures(error: BaseException) -> Iterator[tuple[str, int]]:
+    if isinstance(error, BudgetExceededError):
+        yield "needed_bytes", error.needed_bytes
+        yield "budget_bytes", error.budget_bytes

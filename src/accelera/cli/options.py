@@ -1,0 +1,91 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from accelera.settings import parse_share
+
+
+def _checked_budget(text: str | None) -> str | None:
+    if text is not None:
+        try:
+            parse_share(text)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+    return text
+
+
+def _parsed_shape(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(part) for part in text.lower().replace("x", ",").split(",") if part.strip())
+    except ValueError:
+        sizes = ()
+    if not sizes:
+        raise typer.BadParameter(f"{text!r} is not a shape; write for example 4096x1024")
+    return sizes
+
+
+_RAW = "Files without a header"
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        "-b",
+        metavar="SIZE",
+        callback=_checked_budget,
+        help="Most memory to take: 512MiB, 2GB, or a share such as 25%. "
+        "Without it what ACCELERA_BUDGET or the memory threshold allows.",
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What computes: cpu, cuda, cuda:1, xpu, mps, sim:512MiB. "
+        "Without it ACCELERA_DEVICE, else an accelerator, else the CPU.",
+    ),
+]
+A = Annotated[
+    str, typer.Argument(metavar="A", help="Left operand: .npy, .zarr, .bin, file.safetensors::key.")
+]
+B = Annotated[str, typer.Argument(metavar="B", help="Right operand.")]
+
+
+def _shape(name: str) -> Any:
+    return typer.Option(metavar="MxN", parser=_parsed_shape, help=f"Shape of {name}.", rich_help_panel=_RAW)
+
+
+def _dtype(name: str) -> Any:
+    return typer.Option(metavar="NAME", help=f"Element type of {name}.", rich_help_panel=_RAW)
+
+
+def _offset(name: str) -> Any:
+    return typer.Option(metavar="BYTES", min=0, help=f"Bytes of {name} to skip.", rich_help_panel=_RAW)
+
+
+AShape = Annotated[Any, _shape("A")]
+ADtype = Annotated[str | None, _dtype("A")]
+AOffset = Annotated[int, _offset("A")]
+BShape = Annotated[Any, _shape("B")]
+BDtype = Annotated[str | None, _dtype("B")]
+BOffset = Annotated[int, _offset("B")]
+
+
+class Source(NamedTuple):
+    """An operand as it was named on the command line."""
+
+    path: str
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    offset: int = 0
+
+    def open(self) -> Any:
+        """Return its store."""
+        from accelera.stores import open_store
+
+        return open_store(self.path, shape=self.shape, dtype=self.dtype, offset=self.offset)

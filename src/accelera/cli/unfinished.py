@@ -1,0 +1,73 @@
+"""What an interrupted run has left beside its result, and what to do about it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from accelera.errors import StoreError
+
+_RESUME = ("resume", "r", "yes", "y")
+_RESTART = ("restart", "again")
+
+
+class Unfinished(NamedTuple):
+    """An interrupted run."""
+
+    out: str
+    done_fraction: float | None
+    """Share of the result that is stored; None when the journal cannot be read."""
+
+    def __str__(self) -> str:
+        done = "" if self.done_fraction is None else f", {self.done_fraction:.0%} of it stored"
+        return f"a run has left {self.out} unfinished{done}"
+
+
+def unfinished(out: str) -> Unfinished | None:
+    """Return the interrupted run that was writing ``out``, None when there is none."""
+    from accelera.engine.journal import journal_path, read_journal
+
+    journal = journal_path(Path(out).expanduser())
+    if not journal.exists():
+        return None
+    try:
+        header, boxes = read_journal(journal)
+        total = math.prod(header["result"][0])
+    except (StoreError, KeyError, IndexError, TypeError):
+        return Unfinished(out, None)
+    stored = sum(math.prod(stop - start for start, stop in box) for box in boxes)
+    return Unfinished(out, stored / max(1, total))
+
+
+def decide(out: str, *, resume: bool, restart: bool) -> bool:
+    """Return whether to go on with an earlier run of ``out``; ask where a person can answer.
+
+    Raises BadParameter when there is such a run and nobody said what to do with it, Abort when the
+    answer was to leave it alone.
+    """
+    if resume and restart:
+        raise typer.BadParameter("--resume and --restart exclude each other; give one of them")
+    left = unfinished(out)
+    if left is None:
+        if resume:
+            typer.echo(f"nothing to resume at {out}; starting", err=True)
+        return False
+    if resume or restart:
+        return resume
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        return _ask(left)
+    raise typer.BadParameter(f"{left}; give --resume to go on with it, or --restart to begin again")
+
+
+def _ask(left: Unfinished) -> bool:
+    answer = typer.prompt(f"{left}. resume, restart or quit?", default="resume", err=True).strip().lower()
+    if answer in _RESUME:
+        return True
+    if answer not in _RESTART:
+        raise typer.Abort
+    typer.confirm("Throw away what is stored?", abort=True, err=True)
+    return False
