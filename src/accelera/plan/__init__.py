@@ -2,13 +2,13 @@
 
 from accelera.plan.bounds import matmul_lower_bound_words
 from accelera.plan.cost import CostModel
-from accelera.plan.explain import explain
+from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.forecast import forecast
 from accelera.plan.matmul import Objective, plan_matmul
 from accelera.plan.matmul_steps import MatmulProblem
 from accelera.plan.operand import Block, BlockTable, Operand
 from accelera.plan.partition import Partition, split
-from accelera.plan.plan import Alternative, Forecast, Plan, Step
+from accelera.plan.plan import Plan
 from accelera.plan.walk import Books, access_sequence, walk
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "Plan",
     "Step",
     "access_sequence",
-    "explain",
     "forecast",
     "matmul_lower_bound_words",
     "plan_matmul",

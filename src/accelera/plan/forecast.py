@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from accelera.memory import Ledger
 from accelera.plan.cost import CostModel
+from accelera.plan.figures import Forecast, Step
 from accelera.plan.operand import Block, Operand
-from accelera.plan.plan import Forecast, Step
 from accelera.plan.walk import access_sequence, walk
 from accelera.policy import Belady
 

@@ -18,11 +18,12 @@ import numpy as np
 from accelera.errors import BudgetExceededError
 from accelera.plan.bounds import matmul_lower_bound_words
 from accelera.plan.cost import CostModel
+from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
 from accelera.plan.matmul_search import FLOOR, WINDOW, Candidates, enumerate_choices
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, StepMaker
 from accelera.plan.partition import Partition, Span
-from accelera.plan.plan import Alternative, Forecast, Plan
+from accelera.plan.plan import Plan
 from accelera.units import format_bytes
 
 Objective = Literal["time", "bytes"]

@@ -25,9 +25,9 @@ from itertools import product
 from typing import Any
 
 from accelera.plan.cost import CostModel
+from accelera.plan.figures import Step
 from accelera.plan.operand import BlockTable, Operand
 from accelera.plan.partition import Partition, Span, split
-from accelera.plan.plan import Step
 
 A, B, C = 0, 1, 2
 

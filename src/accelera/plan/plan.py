@@ -6,62 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from accelera.plan.operand import Block, Operand
-
-
-@dataclass(frozen=True)
-class Step:
-    """One call of a kernel: blocks it reads, the block it writes, and what it does with them."""
-
-    reads: tuple[Block, ...]
-    """Blocks that must be loaded before the step."""
-    write: Block
-    """Block the step writes or adds to; held in the pool from its first step to its last."""
-    first: bool
-    """True when the block written holds nothing yet."""
-    last: bool
-    """True when the block written is complete afterwards and goes to its store."""
-    task: Any
-    """What the kernel needs besides the blocks (for matmul, the ranges of k)."""
-    compute_s: float
-    """Predicted seconds of arithmetic."""
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What a plan's accesses will do, found by walking them on paper."""
-
-    peak_pool_bytes: int
-    """Most bytes the pool holds at any time."""
-    bytes_read: Mapping[str, int]
-    """Bytes read from stores, by operand."""
-    bytes_written: int
-    """Bytes written to the result's store."""
-    hits: int
-    misses: int
-    evictions: int
-    steps: int
-    """Number of steps."""
-    seconds: float
-    """Predicted wall time, reads, arithmetic and writes overlapping."""
-    compute_s: float
-    """Seconds of arithmetic alone."""
-
-    @property
-    def moved_bytes(self) -> int:
-        """Bytes read and written."""
-        return sum(self.bytes_read.values()) + self.bytes_written
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """A schedule that was considered and not chosen."""
-
-    schedule: str
-    moved_bytes: int
-    seconds: float
-    reason: str
-    """Why it lost, in words."""
+from accelera.plan.figures import Alternative, Forecast, Step
+from accelera.plan.operand import Operand
+from accelera.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -122,10 +69,10 @@ class Plan:
         return self.moved_bytes / self.lower_bound_bytes if self.lower_bound_bytes else 1.0
 
     def explain(self) -> str:
-        """Return the plan in words and numbers, for people."""
-        from accelera.plan.explain import explain
-
-        return explain(self)
+        """Return the plan in some fifteen lines of words and numbers, for people."""
+        lines = [_title(self), f"  schedule     {self.schedule}: {self.shape_note}", _peak(self)]
+        lines += [*_traffic(self), f"  time         {_time(self.forecast)}", *_alternatives(self)]
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan's figures as JSON-able values."""
@@ -146,3 +93,43 @@ class Plan:
             "seconds": self.forecast.seconds,
             "alternatives": [vars(other) for other in self.alternatives],
         }
+
+
+def _title(plan: Plan) -> str:
+    *inputs, result = plan.operands
+    shapes = " , ".join(f"{each.name}{list(each.shape)} {each.dtype} on {each.tier}" for each in inputs)
+    return f"{plan.operation}: {shapes} -> {result.name}{list(result.shape)} {result.dtype} on {result.tier}"
+
+
+def _peak(plan: Plan) -> str:
+    budget = "no budget" if plan.budget_bytes is None else f"budget {format_bytes(plan.budget_bytes)}"
+    parts = [f"blocks {format_bytes(plan.forecast.peak_pool_bytes)}"]
+    parts += [f"{name} {format_bytes(size)}" for name, size in plan.reserved.items() if size]
+    peaks = ", ".join(f"{tier} {format_bytes(size)}" for tier, size in plan.peak_bytes.items())
+    return f"  peak         {peaks} ({' + '.join(parts)}); {budget} on {plan.tier}"
+
+
+def _traffic(plan: Plan) -> list[str]:
+    reads = ", ".join(f"{name} {format_bytes(size)}" for name, size in plan.forecast.bytes_read.items())
+    written = f"{plan.operands[-1].name} {format_bytes(plan.forecast.bytes_written)}"
+    return [
+        f"  bytes moved  {format_bytes(plan.moved_bytes)} (read {reads}; written {written})",
+        f"  least        {format_bytes(plan.lower_bound_bytes)} by the lower bound for this capacity, "
+        f"{format_bytes(plan.compulsory_bytes)} compulsory; the plan moves {plan.bound_ratio:.2f} x as much",
+    ]
+
+
+def _time(forecast: Forecast) -> str:
+    waiting = max(forecast.seconds - forecast.compute_s, 0.0)
+    return (
+        f"{forecast.seconds:.2f} s estimated: {forecast.compute_s:.2f} s arithmetic, "
+        f"{waiting:.2f} s waiting for data, in {forecast.steps} steps"
+    )
+
+
+def _alternatives(plan: Plan) -> list[str]:
+    return [
+        f"  not chosen   {other.schedule}: {format_bytes(other.moved_bytes)}, {other.seconds:.2f} s; "
+        f"{other.reason}"
+        for other in plan.alternatives
+    ]

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from accelera.plan.figures import Step
 from accelera.plan.operand import Block
-from accelera.plan.plan import Step
 
 
 class Books(Protocol):
