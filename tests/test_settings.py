@@ -1,7 +1,7 @@
 import pytest
 
 from accelera.errors import SettingError
-from accelera.settings import SETTINGS, Settings, current, parse_share
+from accelera.settings import SETTINGS, Settings, current, current_value, parse_share
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +39,7 @@ def test_defaults_are_the_declared_ones():
 def test_values_are_read_when_asked(monkeypatch, variable, text, field, value):
     monkeypatch.setenv(variable, text)
     assert getattr(current(), field) == value
+    assert current_value(field) == value
 
 
 @pytest.mark.parametrize(

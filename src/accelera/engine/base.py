@@ -24,7 +24,7 @@ from accelera.engine.tiles import result_tiles
 from accelera.errors import BudgetExceededError, DeviceMemoryError, ShapeError
 from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
 from accelera.plan import Objective, Plan
-from accelera.settings import current
+from accelera.settings import current, current_value
 from accelera.stores import Store, open_store
 from accelera.trace import Recorder
 from accelera.units import format_bytes
@@ -221,13 +221,14 @@ class BaseEngine(abc.ABC):
         return incore.ProductPair.of(A, B)
 
     def _situation(self, pair: ProductPair, fixed: bool, budget: Amount | None) -> Situation:
+        place = pair.place(self.device.name)
         return Situation(
             total_bytes=pair.total_bytes,
-            needed_bytes=pair.added_bytes(self.device.name),
+            needed_bytes=pair.added_bytes(place),
             has_room=partial(self._has_room, budget),
             device_is_full=self._device_is_full,
             chunks_wanted=fixed and not pair.is_empty,
-            suits_torch=pair.suits_torch(self.device.name),
+            suits_torch=pair.suits_torch(place),
         )
 
     def _device_is_full(self) -> bool:
@@ -238,7 +239,7 @@ class BaseEngine(abc.ABC):
     def _has_room(self, budget: Amount | None, needed_bytes: int) -> bool:
         amount = self.budget if budget is None else budget
         if amount is None and needed_bytes > ALWAYS_FITS_BYTES:
-            amount = current().budget
+            amount = current_value("budget")
         if amount is not None and needed_bytes > Budget.parse(amount, self.memory_manager).limit_bytes:
             return False
         return self.memory_manager.can_allocate(needed_bytes)

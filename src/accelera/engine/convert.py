@@ -51,13 +51,13 @@ def to_torch_dtype(dtype: Any) -> torch.dtype | None:
 
 
 def _from_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    if array.dtype == BFLOAT16:
+    if array.dtype.kind == "V" and array.dtype == BFLOAT16:
         return _from_array(array.view(np.int16)).view(torch.bfloat16)
-    if min(array.strides, default=0) < 0:
-        array = array.copy()
     try:
         return torch.from_numpy(array) if array.flags.writeable else _from_read_only(array)
     except (TypeError, ValueError) as error:
+        if min(array.strides, default=0) < 0:
+            return _from_array(array.copy())
         raise DTypeError(
             f"[Matrix] torch has no element type for NumPy's {array.dtype}; convert it with astype"
         ) from error

@@ -87,23 +87,25 @@ class ProductPair(NamedTuple):
             return self.a.device
         return torch_device(name)
 
-    def suits_torch(self, name: str) -> bool:
+    def suits_torch(self, place: torch.device | None) -> bool:
         """Return whether torch knows the place and is not slow there, as with float16 on the CPU."""
-        place = self.place(name)
         if place is None or self.a.dtype is not torch.float16 or place.type != "cpu":
             return place is not None
         return prod(self.shape) * self.a.shape[-1] < FEW_MULTIPLICATIONS
 
-    def added_bytes(self, name: str) -> int:
-        """Return the bytes that multiplying directly adds at ``place(name)``.
+    def added_bytes(self, place: torch.device | None) -> int:
+        """Return the bytes that multiplying directly adds at ``place``.
 
         That is the result, the operands that are elsewhere, and the copies torch makes of operands
         that its kernels cannot read as they lie or must repeat for the batch.
         """
-        place = self.place(name)
-        moved_bytes = sum(each.nbytes for each in (self.a, self.b) if each.device != place)
-        copied_bytes = sum(_copied_bytes(each, self.shape) for each in (self.a, self.b))
-        return self._result_bytes + moved_bytes + copied_bytes
+        bytes_added = self._result_bytes
+        for each in (self.a, self.b):
+            if each.device != place:
+                bytes_added += each.nbytes
+            if each.ndim > 2 or not each.is_contiguous():
+                bytes_added += _copied_bytes(each, self.shape)
+        return bytes_added
 
     def product(self, name: str) -> Matrix:
         """Return the product, computed at ``place(name)``, as a Matrix where A lies.

@@ -17,7 +17,7 @@ import numpy as np
 
 from accelera.errors import DeviceMemoryError, ShapeError
 from accelera.memory.probe import host_memory, process_memory
-from accelera.settings import current
+from accelera.settings import current, current_value
 from accelera.units import format_bytes
 
 GB = 1e9
@@ -81,7 +81,9 @@ class MemoryManager:
     @property
     def threshold(self) -> float:
         """Share of the device's memory that may be used."""
-        return current().memory_threshold if self._threshold is None else self._threshold
+        if self._threshold is None:
+            return float(current_value("memory_threshold"))
+        return self._threshold
 
     def get_total_memory(self) -> int:
         """Return the bytes the device has; on the CPU at most the control group's limit."""
