@@ -50,7 +50,7 @@ def checked_name(kind: str, index: str) -> str:
     count = torch.accelerator.device_count()
     if index and (not index.isdigit() or int(index) >= count):
         raise DeviceError(f"[device] {asked} was asked for; {kind}:0 to {kind}:{count - 1} exist")
-    return f"{kind}:{index or torch.accelerator.current_device_index()}"
+    return f"{kind}:{index or _current_index(found)}"
 
 
 @final
@@ -88,6 +88,7 @@ class TorchDevice(Device):
         """Return a byte tensor; raises DeviceMemoryError when torch has no room for it."""
         with translated("allocate", f"{format_bytes(nbytes)} on {self.name}"):
             buffer = torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self._device)[:nbytes]
+            self._lanes.born(buffer)
         self._buffers[self._lanes.key(buffer)] = nbytes
         return buffer
 
@@ -204,6 +205,11 @@ class TorchDevice(Device):
 
     def _module(self) -> Any:
         return torch.get_device_module(self._device)
+
+
+def _current_index(device: torch.device) -> int:
+    module = torch.get_device_module(device)
+    return int(module.current_device()) if hasattr(module, "current_device") else 0
 
 
 def _multiplies_integers(kind: str) -> bool:

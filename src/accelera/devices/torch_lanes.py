@@ -68,6 +68,14 @@ class Lanes:
                 event.record(stream)
                 self._mark(event, stream, sources, targets)
 
+    def born(self, buffer: torch.Tensor) -> None:
+        """Let other streams wait, before they touch a new buffer, for what its memory was used for before."""
+        if self.asynchronous:
+            stream = torch.accelerator.current_stream(self._device)
+            event = torch.Event(self._device)
+            event.record(stream)
+            self._mark(event, stream, reads=[], writes=[self.key(buffer)])
+
     def forget(self, key: int) -> None:
         """Wait for all work on a buffer that is about to go."""
         with self._lock:
@@ -111,10 +119,13 @@ def _has_streams(device: torch.device) -> bool:
 
 @contextlib.contextmanager
 def _current(stream: Any, device: torch.device) -> Iterator[None]:
-    """Make ``stream`` this thread's current one for a while."""
+    """Make ``stream`` this thread's current one for a while; the current device stays what it is."""
     before = torch.accelerator.current_stream(device)
+    module = torch.get_device_module(device)
+    index = module.current_device()
     torch.accelerator.set_stream(stream)
     try:
         yield
     finally:
         torch.accelerator.set_stream(before)
+        module.set_device(index)

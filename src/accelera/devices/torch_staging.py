@@ -115,6 +115,7 @@ class Staging:
                 return None
             host = torch.empty(PIECE_BYTES, dtype=torch.uint8, pin_memory=self._lanes.asynchronous)
             slot = _Slot(host, torch.empty(PIECE_BYTES, dtype=torch.uint8, device=self._device))
+            self._lanes.synchronize()
             self._made += 1
         return slot
 

@@ -46,12 +46,12 @@ class DeviceContract:
         raise NotImplementedError
 
     def test_states_its_memory_in_bytes(self) -> None:
-        """Sizes are ints that make sense together."""
+        """Sizes make sense together."""
         device = self.make_device()
         assert device.name
         assert 0 <= device.available_bytes() <= device.total_bytes()
         sizes = device.workspace_bytes(), device.packing_bytes(), device.staging_bytes()
-        assert all(isinstance(size, int) and size >= 0 for size in sizes)
+        assert min(sizes) >= 0
 
     def test_releases_what_it_allocates_once(self) -> None:
         """A buffer goes back once; a stranger's never."""

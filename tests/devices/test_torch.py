@@ -1,0 +1,189 @@
+"""What is torch's own about the torch device: errors, types, and the order that events keep."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from accelera.devices.torch_device import TorchDevice
+from accelera.devices.torch_lanes import Lanes
+from accelera.devices.torch_types import numpy_dtype, torch_dtype, wire_dtype
+from accelera.errors import DeviceError, DeviceMemoryError, DTypeError
+
+CPU = torch.device("cpu")
+F32 = np.dtype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def device() -> TorchDevice:
+    return TorchDevice("cpu")
+
+
+def test_its_cpu_is_not_taken_for_the_cpu(device: TorchDevice) -> None:
+    assert (device.name, device.host_memory) == ("torch-cpu", False)
+
+
+def test_memory_is_counted(device: TorchDevice) -> None:
+    before = device.allocated_bytes
+    buffer = device.allocate(12345)
+    assert device.allocated_bytes - before == 12345
+    device.release(buffer)
+    assert device.allocated_bytes == before
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), DeviceMemoryError),
+        (RuntimeError("XPU out of memory"), DeviceMemoryError),
+        (RuntimeError("CUDA error: an illegal memory access was encountered\nmore"), DeviceError),
+        (TypeError("a bug"), TypeError),
+    ],
+)
+def test_errors_of_torch_become_ours(
+    device: TorchDevice, monkeypatch: pytest.MonkeyPatch, raised: Exception, expected: type[Exception]
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise raised
+
+    monkeypatch.setattr(torch, "empty", fail)
+    with pytest.raises(expected) as caught:
+        device.allocate(100)
+    assert caught.value is raised or caught.value.__cause__ is raised
+
+
+def test_integers_without_a_kernel_are_refused(device: TorchDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffers = [device.allocate(64) for _ in range(3)]
+    a, b, c = (device.view(each, (4, 4), np.dtype(np.int32), (0, 1)) for each in buffers)
+    monkeypatch.setattr("accelera.devices.torch_device._multiplies_integers", lambda kind: False)
+    with pytest.raises(DTypeError, match="ACCELERA_CUDA=ON"):
+        device.gemm(a, b, c, accumulate=False)
+
+
+def test_types_that_a_device_cannot_hold() -> None:
+    with pytest.raises(DTypeError, match=r"float128|longdouble"):
+        torch_dtype(np.dtype(np.longdouble), CPU)
+    with pytest.raises(DTypeError, match="mps"):
+        torch_dtype(np.dtype(np.float64), torch.device("mps"))
+
+
+def test_floats_travel_as_the_host_has_them() -> None:
+    half = np.dtype(ml_dtypes.bfloat16)
+    assert wire_dtype(half, torch.float32, CPU) == half
+    assert wire_dtype(np.dtype(">f4"), torch.float32, CPU) == F32
+    assert wire_dtype(np.dtype(np.int8), torch.int64, CPU) == np.int64
+    assert wire_dtype(np.dtype(np.float64), torch.float32, torch.device("mps")) == F32
+    assert numpy_dtype(torch.bfloat16) == half
+
+
+class FakeStreams:
+    """Writes down who waits for whom."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[Any, ...]] = []
+        self.made = 0
+        self.compute = self.stream(CPU)
+        self.current = self.compute
+
+    def stream(self, device: Any) -> Any:
+        self.made += 1
+        name = ("compute", "probe", "up", "down")[self.made - 1]
+        return SimpleNamespace(
+            name=name,
+            stream_id=self.made,
+            wait_event=lambda event: self.log.append((name, "waits for", event.at)),
+            synchronize=lambda: self.log.append(("host", "waits for", name)),
+        )
+
+    def event(self, device: Any) -> Any:
+        event = SimpleNamespace(at=None)
+        event.record = lambda stream: setattr(event, "at", (stream.name, len(self.log)))
+        event.synchronize = lambda: self.log.append(("host", "waits for", event.at))
+        return event
+
+    def set_stream(self, stream: Any) -> None:
+        self.current = stream
+
+    def waits(self) -> list[tuple[str, str]]:
+        """Return who waited for which stream since the last call."""
+        found = [(who, what if isinstance(what, str) else what[0]) for who, _, what in self.log]
+        self.log.clear()
+        return found
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> FakeStreams:
+    fake = FakeStreams()
+    module = SimpleNamespace(current_device=lambda: 0, set_device=lambda index: None)
+    monkeypatch.setattr(torch, "Stream", fake.stream)
+    monkeypatch.setattr(torch, "Event", fake.event)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: fake.current)
+    monkeypatch.setattr(torch.accelerator, "set_stream", fake.set_stream)
+    return fake
+
+
+def test_work_waits_for_its_own_buffers_only(streams: FakeStreams) -> None:
+    lanes = Lanes(torch.device("xpu"))
+    a, b, c, other = (torch.empty(16) for _ in range(4))
+    lanes.born(a)
+    with lanes.working(lanes.up, reads=(), writes=(a[4:],)):
+        assert streams.current is lanes.up
+    assert streams.current is streams.compute
+    assert streams.waits() == [("up", "compute")], "the memory may have served a product before"
+    with lanes.working(lanes.up, reads=(), writes=(other,)):
+        pass
+    with lanes.computing(reads=(a, b), writes=(c,)):
+        pass
+    assert streams.waits() == [("compute", "up")], "one upload, not the other"
+    with lanes.working(lanes.up, reads=(), writes=(a,)):
+        pass
+    assert sorted(streams.waits()) == [("up", "compute"), ("up", "up")], "not before the product has read it"
+    with lanes.working(lanes.down, reads=(c,), writes=()):
+        pass
+    assert streams.waits() == [("down", "compute")]
+    with lanes.computing(reads=(b,), writes=(c,)):
+        pass
+    assert sorted(streams.waits()) == [("compute", "compute"), ("compute", "down")]
+    lanes.forget(lanes.key(c))
+    assert streams.waits() == [("host", "compute")]
+
+
+def test_failed_work_is_waited_for_too(streams: FakeStreams) -> None:
+    lanes = Lanes(torch.device("xpu"))
+    a = torch.empty(16)
+    with pytest.raises(ValueError, match="in between"), lanes.working(lanes.up, reads=(), writes=(a,)):
+        raise ValueError("in between")
+    assert streams.current is streams.compute
+    with lanes.computing(reads=(a,), writes=()):
+        pass
+    assert streams.waits() == [("compute", "up")]
+    lanes.synchronize()
+    assert streams.waits() == [("host", "up"), ("host", "down"), ("host", "compute")]
+
+
+@pytest.mark.cuda
+def test_uploads_overlap_products() -> None:
+    """Many tiles in flight, each product right: the events hold on real streams."""
+    cuda = TorchDevice("cuda")
+    rng = np.random.default_rng(0)
+    shape = (2000, 2000)
+    host = [rng.standard_normal(shape).astype(np.float32) for _ in range(6)]
+    buffers = [cuda.allocate(host[0].nbytes) for _ in range(3)]
+    left, right, out = (cuda.view(each, shape, F32, (0, 1)) for each in buffers)
+    total = np.zeros(shape)
+    for index in range(0, 6, 2):
+        cuda.upload(host[index], left)
+        cuda.upload(host[index + 1], right)
+        cuda.gemm(left, right, out, accumulate=index > 0)
+        total += host[index].astype(np.float64) @ host[index + 1]
+    found = np.empty(shape, np.float32)
+    cuda.download(out, found)
+    assert np.abs(found - total).max() < 1e-2
+    for each in buffers:
+        cuda.release(each)
