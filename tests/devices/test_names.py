@@ -48,6 +48,12 @@ def test_there_is_no_second_cpu() -> None:
         get_device("cpu:3")
 
 
+def test_the_setting_names_the_usual_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERA_DEVICE", "sim:3MiB")
+    assert get_device().total_bytes() == 3 << 20
+    assert get_device("cpu").name == "cpu"
+
+
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
 def test_the_usual_device_is_the_cpu_without_an_accelerator() -> None:
     assert get_device() is get_device("cpu")

@@ -137,3 +137,16 @@ def test_the_plan_reckons_with_the_stated_rate(files: tuple[str, str, str]) -> N
     plans = [Product(open_store(files[0]), open_store(files[1])).plan(device) for device in (slow, fast)]
     assert plans[0].forecast.seconds > 100 > plans[1].forecast.seconds
     assert slow.report().computations == 0, "it is read, not measured"
+
+
+def test_a_torch_device_runs_the_same_plans(files: tuple[str, str, str]) -> None:
+    from accelera.devices.torch_device import TorchDevice
+
+    device = TorchDevice("cpu")
+    _, report = matmul(
+        open_store(files[0]), open_store(files[1]), files[2], device=device, budget_bytes=4 << 20
+    )
+    assert (np.abs(np.load(files[2]) - EXACT) <= BOUND).all()
+    assert report.device == device.name
+    assert report.steps_run > 1
+    assert device.allocated_bytes == 0

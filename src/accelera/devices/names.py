@@ -12,6 +12,7 @@ from accelera.devices.contract import Device
 from accelera.devices.cpu import CpuDevice
 from accelera.devices.simulated import SimulatedDevice
 from accelera.errors import DeviceError, UnknownNameError
+from accelera.settings import current
 
 _DEVICE_FILES = (
     "/dev/nvidia[0-9]*",
@@ -31,13 +32,15 @@ def get_device(spec: Device | str | Any = None) -> Device:
     ----------
     spec : Device, str, torch.device or None
         ``"cpu"``; ``"cuda"``, ``"cuda:1"``, ``"xpu"``, ``"mps"``; ``"sim"`` or ``"sim:512MiB"`` for a new
-        simulated accelerator of that capacity; a device as it is. None stands for the accelerator
-        if torch has one, else the CPU; torch is not loaded where there can be none.
+        simulated accelerator of that capacity; a device as it is. None stands for the
+        ``ACCELERA_DEVICE`` setting, else the accelerator if torch has one, else the CPU; torch is
+        not loaded where there can be none.
 
     Raises UnknownNameError for other names, DeviceError when the machine has no such accelerator.
     """
     if isinstance(spec, Device):
         return spec
+    spec = current().device if spec is None else spec
     if spec is None:
         return _usual()
     kind, _, rest = str(spec).strip().lower().partition(":")
