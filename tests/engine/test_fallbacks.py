@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import accelera as acc
-from accelera.devices.simulated import SimulatedDevice
+from accelera.devices import CpuDevice, SimulatedDevice
+from accelera.engine import planned
 from accelera.errors import BudgetExceededError, DeviceError
+from accelera.stores import open_store
 
 RNG = np.random.default_rng(3)
 A = RNG.integers(-9, 10, (600, 500)).astype(np.float32)
@@ -53,9 +55,25 @@ def test_running_out_of_memory_makes_the_pieces_smaller(strategy, caplog):
     assert "planned again in" in caplog.text
 
 
-def test_rows_too_wide_for_half_the_room_are_left_to_the_cpu():
+def test_rows_too_wide_for_half_the_room_are_cut_across():
     report = check(engine_on(SimulatedDevice("3MiB", oom_at=3), chunking_strategy="row"))
-    assert report.device == "cpu"
+    assert report.device == "sim"
+    assert len(report.fallbacks) == 1
+
+
+def test_pressure_without_end_does_not_end_the_run():
+    class Pressed:
+        def under_pressure(self):
+            return True
+
+        def on_out_of_memory(self):
+            """Never happens here."""
+
+    a = np.random.default_rng(0).standard_normal((300, 200))
+    device = CpuDevice()
+    store, report = planned.matmul(open_store(a), open_store(a.T), device=device, adapt=Pressed())
+    np.testing.assert_allclose(store.to_numpy(), a @ a.T)
+    assert report.fallbacks == ()
 
 
 def test_the_adaptive_strategy_hears_of_it():

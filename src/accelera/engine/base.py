@@ -257,11 +257,11 @@ class BaseEngine(abc.ABC):
         device = get_device("cpu") if route.on_cpu else self.device
         try:
             store = self._planned(order, route, fixed, device)
-        except (BudgetExceededError, DeviceMemoryError) as error:
+        except BudgetExceededError as error:
             if device.host_memory or self._budget(order, device).is_given:
                 raise
-            logger.warning("matmul begins again on the CPU: %s", error)
-            store = self._planned(order, route, fixed, get_device("cpu"), f"begun again on the CPU: {error}")
+            logger.warning("matmul is planned on the CPU: %s", error)
+            store = self._planned(order, route, fixed, get_device("cpu"), f"planned on the CPU: {error}")
         if lies_in_store(order.out):
             return store
         from accelera.engine import incore
@@ -283,7 +283,8 @@ class BaseEngine(abc.ABC):
 
     def _product(self, order: Order, route: Route, fixed: bool, device: Device) -> Product:
         a, b = open_store(unwrapped(order.a)), open_store(unwrapped(order.b))
-        budget_bytes, settings = self._budget(order, device).limit_bytes, current()
+        budget, settings = self._budget(order, device), current()
+        budget_bytes = budget.limit_bytes
         return Product(
             a,
             b,
@@ -293,6 +294,7 @@ class BaseEngine(abc.ABC):
             prefetch=settings.enable_prefetch,
             readers=settings.io_threads,
             objective=order.objective,
+            host_budget_bytes=None if budget.is_given else _free_ram_bytes(),
         )
 
     def _budget(self, order: Order, device: Device) -> Budget:
@@ -330,6 +332,10 @@ class BaseEngine(abc.ABC):
         if isinstance(strategy, AdaptiveChunking) and strategy.memory_manager is None:
             strategy.memory_manager = self.memory_manager
         return strategy
+
+
+def _free_ram_bytes() -> int:
+    return MemoryManager(get_device("cpu")).get_usable_memory()
 
 
 def _watch(strategy: ChunkingStrategy, memory: MemoryManager) -> PressureWatch | None:

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 from accelera.devices import Device, get_device
 from accelera.engine.coverage import Coverage, as_box
 from accelera.engine.events import Observer, Observers
-from accelera.engine.journal import Journal, journal_path, read_journal
+from accelera.engine.fingerprints import fingerprint
+from accelera.engine.journal import Journal, check_journal, forget_journal, journal_path
 from accelera.engine.report import RunReport
 from accelera.engine.runner import Interrupted, Kernel, Runner, RunOptions
 from accelera.engine.target import Target, abandon, publish
@@ -25,7 +26,6 @@ from accelera.errors import BudgetExceededError, DeviceMemoryError
 from accelera.plan import Block, Plan, Step
 from accelera.stores import Store
 from accelera.trace import Recorder
-from accelera.units import format_bytes
 
 logger = logging.getLogger("accelera.engine")
 
@@ -88,15 +88,18 @@ class _Attempt:
         self.fallbacks: list[str] = []
         self.done = Coverage()
         self.journal: Journal | None = None
+        self.settled = False
+        """True once the plan cannot shrink, so that pressure is asked about no more."""
 
     def run(self) -> tuple[Store, RunReport]:
         began = time.perf_counter()
-        self.job.target.check(self.job.operation, list(self.job.inputs))
-        plan = self.job.plan(self.device, None, self._former_spec())
+        self.job.target.check(self.job.operation, list(self.job.inputs), resume=self.options.resume)
+        header = self._header()
+        plan = self._first_plan(header)
         logger.debug("%s", plan.explain())
-        result = self.job.target.open(resume=self.options.resume)
+        result = self._open()
         try:
-            self._open_journal(plan)
+            self._open_journal({**header, "spec": plan.spec})
             report = self._run_until_done(plan, result)
             publish(result)
         except BaseException as error:
@@ -108,37 +111,44 @@ class _Attempt:
         self.observer.on_finish(report)
         return result, report
 
-    def _former_spec(self) -> Mapping[str, Any] | None:
-        path = self.job.target.path
-        if not self.options.resume or path is None:
-            return None
-        header, _ = read_journal(journal_path(path))
-        spec: Mapping[str, Any] = header["spec"]
-        return spec
-
-    def _open_journal(self, plan: Plan) -> None:
-        path = self.job.target.path
-        prints = {
-            name: store.fingerprint() for name, store in zip(self.job.names, self.job.inputs, strict=True)
-        }
-        if path is None:
-            return
-        header = {
-            "operation": plan.operation,
-            "operands": {
-                operand.name: [list(operand.shape), str(operand.dtype)] for operand in plan.operands
-            },
+    def _header(self) -> dict[str, Any]:
+        """Return what makes this job and its operands the same as those of an earlier run."""
+        if self.job.target.path is None:
+            return {}
+        named = list(zip(self.job.names, self.job.inputs, strict=True))
+        return {
+            "operation": self.job.operation,
+            "operands": {name: [list(store.shape), str(store.dtype)] for name, store in named},
             "result": [list(self.job.target.shape), str(self.job.target.dtype)],
-            "fingerprints": prints,
-            "spec": plan.spec,
+            "fingerprints": {name: fingerprint(store) for name, store in named},
             **self.options.extra,
         }
-        begin = Journal.resume if self.options.resume else Journal.begin
-        self.journal = begin(journal_path(path), header)
-        self.done = self.journal.done
+
+    def _first_plan(self, header: Mapping[str, Any]) -> Plan:
+        """Return the interrupted run's plan if there is one and it fits today's budget, else a new one."""
+        if self.options.resume and self.job.target.path is not None:
+            old = check_journal(journal_path(self.job.target.path), header)
+            try:
+                return self.job.plan(self.device, None, old["spec"])
+            except BudgetExceededError:
+                logger.debug("the interrupted run's plan needs more than this budget: planning again")
+        return self.job.plan(self.device, None, None)
+
+    def _open(self) -> Store:
+        path = self.job.target.path
+        if path is not None and not self.options.resume:
+            forget_journal(journal_path(path))
+        return self.job.target.open(resume=self.options.resume)
+
+    def _open_journal(self, header: Mapping[str, Any]) -> None:
+        path = self.job.target.path
+        if path is not None:
+            begin = Journal.resume if self.options.resume else Journal.begin
+            self.journal = begin(journal_path(path), header)
+            self.done = self.journal.done
 
     def _give_up(self, result: Store, error: BaseException) -> None:
-        keep = self.journal is not None and len(self.done) > 0
+        keep = self.options.resume or (self.journal is not None and len(self.done) > 0)
         abandon(result, keep_partial=keep)
         if self.journal is not None:
             self.journal.close() if keep else self.journal.remove()
@@ -171,32 +181,43 @@ class _Attempt:
             readers=self.options.readers,
             on_written=written,
             skip=skip,
-            keep_going=lambda: adaptation is None or not adaptation.under_pressure(),
+            keep_going=lambda: self.settled or adaptation is None or not adaptation.under_pressure(),
         )
         self.observer.on_start(plan)
         return Runner(plan, (*self.job.inputs, view), self.device, self.job.kernel, run).run()
 
-    def _smaller(self, plan: Plan, error: Exception) -> Plan:
-        """Return a plan in half the room, or on the CPU when the device has not even that."""
+    def _smaller(self, plan: Plan, error: DeviceMemoryError | Interrupted) -> Plan:
+        """Return a plan in half the room, or on the CPU when the device has not even that.
+
+        Under mere pressure a plan that cannot shrink goes on as it is.
+        """
         adaptation = self.options.adaptation
         if adaptation is not None and isinstance(error, DeviceMemoryError):
             adaptation.on_out_of_memory()
-        half = plan.forecast.peak_pool_bytes // 2
         self.device.empty_cache()
-        try:
-            if half < _LEAST_CAPACITY:
-                raise error
-            smaller = self.job.plan(self.device, half, None)
-            self._note(f"planned again in {format_bytes(half)} on {self.device.name}", error)
+        smaller = self._in_half_the_room(plan)
+        if smaller is not None:
+            self._note(f"planned again in half the room on {self.device.name}", error)
             return smaller
-        except (BudgetExceededError, DeviceMemoryError, Interrupted):
-            if self.device.name == "cpu":
-                raise error from None
+        if isinstance(error, Interrupted):
+            self.settled = True
+            return plan
+        if self.device.host_memory:
+            raise error
         self.device = get_device("cpu")
         self._note("continued on the CPU", error)
         return self.job.plan(self.device, None, None)
 
-    def _note(self, what: str, error: Exception) -> None:
+    def _in_half_the_room(self, plan: Plan) -> Plan | None:
+        half = plan.forecast.peak_pool_bytes // 2
+        if half < _LEAST_CAPACITY:
+            return None
+        try:
+            return self.job.plan(self.device, half, None)
+        except BudgetExceededError:
+            return None
+
+    def _note(self, what: str, error: DeviceMemoryError | Interrupted) -> None:
         why = "memory pressure" if isinstance(error, Interrupted) else str(error)
         self.fallbacks.append(f"{what}: {why}")
         logger.warning("%s %s: %s", self.job.operation, what, why)

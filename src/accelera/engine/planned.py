@@ -43,6 +43,8 @@ class Product:
     prefetch: bool = True
     readers: int = 2
     objective: Objective = "time"
+    host_budget_bytes: int | None = None
+    """The budget when the CPU computes in place of an accelerator; None: the same."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,17 +58,19 @@ class Product:
     def plan(
         self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
     ) -> Plan:
-        """Return the plan for ``device``; ``limit_bytes`` lowers the room further."""
+        """Return the plan for ``device``; ``limit_bytes`` lowers the room further, whatever the tiles."""
         problem = self._problem(device)
-        room = Room.on(device, self.budget_bytes, problem.operands, self.readers, self.target().new_bytes)
+        instead = device.host_memory and self.host_budget_bytes is not None
+        budget_bytes = self.host_budget_bytes if instead else self.budget_bytes
+        room = Room.on(device, budget_bytes, problem.operands, self.readers, self.target().new_bytes)
         return plan_matmul(
             problem,
             capacity_bytes=room.capacity(limit_bytes),
             cost=cost_model(device),
-            budget_bytes=self.budget_bytes,
+            budget_bytes=budget_bytes,
             reserved=room.reserved,
             tier=room.tier,
-            tiles=self.tiles,
+            tiles=self.tiles if limit_bytes is None else None,
             spec=spec if limit_bytes is None else None,
             window=3 if self.prefetch else 1,
             objective=self.objective,

@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -61,26 +62,19 @@ def plan_matmul(
     """Return the plan that computes ``problem`` with blocks of at most ``capacity_bytes``.
 
     ``tiles`` fixes the (row, column) spans of the result's tiles; ``spec`` repeats the choices of
-    an earlier plan. ``window`` is the number of steps under way at once; 1 loads nothing ahead.
+    an earlier plan where they still fit. ``window`` is the number of steps under way at once; with 1
+    nothing is loaded ahead.
     ``objective`` says what to save first: time (bytes count a little), or bytes (time counts a
     little), for a disk that others need too. Raises BudgetExceededError, naming the smallest budget
     that would do, when nothing fits.
     """
     kept = dict(reserved or {})
     given = None if tiles is None else tuple(tiles)
-    if spec is not None:
-        walked = [_walk(problem, MatmulChoice.from_spec(dict(spec)), capacity_bytes, cost)]
-    elif problem.is_empty:
-        walked = [_walk(problem, _zeros(problem, given, window), sys.maxsize, cost)]
-        if walked[0].forecast.peak_pool_bytes > capacity_bytes:
-            need = walked[0].forecast.peak_pool_bytes
-            _refuse(problem, need, capacity_bytes, sum(kept.values()), budget_bytes)
-    else:
-        found = enumerate_choices(problem, capacity_bytes, cost, given, window)
-        if found.floor_bytes > capacity_bytes:
-            _refuse(problem, found.floor_bytes, capacity_bytes, sum(kept.values()), budget_bytes)
-        chosen = _front_runners(found, capacity_bytes, objective)
-        walked = [_walk(problem, choice, capacity_bytes, cost) for choice in chosen]
+    walked, need = _walk_again(problem, spec, capacity_bytes, cost), 0
+    if not walked:
+        walked, need = _choose(problem, capacity_bytes, cost, given, window, objective)
+    if not walked:
+        _refuse(problem, need, capacity_bytes, sum(kept.values()), budget_bytes)
     best = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes, objective))
     bound, compulsory = least_bytes(problem, capacity_bytes)
     return Plan(
@@ -101,6 +95,39 @@ def plan_matmul(
         alternatives=_losers(problem, walked, best),
         host_staging_bytes=host_staging_bytes,
     )
+
+
+@lru_cache(maxsize=32)
+def _choose(
+    problem: MatmulProblem,
+    capacity_bytes: int,
+    cost: CostModel,
+    tiles: tuple[tuple[Span, Span], ...] | None,
+    window: int,
+    objective: Objective,
+) -> tuple[tuple[_Walked, ...], int]:
+    """Return the front runners walked, and the least room; none when the room is less."""
+    if problem.is_empty:
+        zeros = _walk(problem, _zeros(problem, tiles, window), sys.maxsize, cost)
+        need = zeros.forecast.peak_pool_bytes
+        return ((zeros,) if need <= capacity_bytes else ()), need
+    found = enumerate_choices(problem, capacity_bytes, cost, tiles, window)
+    if found.floor_bytes > capacity_bytes:
+        return (), found.floor_bytes
+    chosen = _front_runners(found, capacity_bytes, objective)
+    return tuple(_walk(problem, choice, capacity_bytes, cost) for choice in chosen), found.floor_bytes
+
+
+def _walk_again(
+    problem: MatmulProblem, spec: Mapping[str, Any] | None, capacity_bytes: int, cost: CostModel
+) -> tuple[_Walked, ...]:
+    """Return the choice of an earlier plan, or nothing when it no longer fits."""
+    if spec is None:
+        return ()
+    try:
+        return (_walk(problem, MatmulChoice.from_spec(dict(spec)), capacity_bytes, cost),)
+    except BudgetExceededError:
+        return ()
 
 
 def least_bytes(problem: MatmulProblem, capacity_bytes: int) -> tuple[int, int]:
@@ -185,7 +212,7 @@ def _grid(choice: MatmulChoice) -> str:
     return f"{bands} tiles ({'row' if choice.partition.by_rows != choice.swap else 'column'} bands x parts)"
 
 
-def _losers(problem: MatmulProblem, walked: list[_Walked], best: _Walked) -> tuple[Alternative, ...]:
+def _losers(problem: MatmulProblem, walked: Iterable[_Walked], best: _Walked) -> tuple[Alternative, ...]:
     """Return the losers with the reason each lost, best first, one per partition."""
     losers: dict[str, Alternative] = {}
     for each in sorted(walked, key=lambda each: each.forecast.seconds):

@@ -26,7 +26,7 @@ from typing import Any
 
 from accelera.plan.cost import CostModel
 from accelera.plan.figures import Step
-from accelera.plan.operand import BlockTable, Operand
+from accelera.plan.operand import Block, BlockTable, Operand
 from accelera.plan.partition import Partition, Span, split
 
 A, B, C = 0, 1, 2
@@ -151,8 +151,23 @@ def _chunk(operand: Operand, axis: int) -> int:
     return operand.chunk[axis] if operand.chunk is not None else 1
 
 
+@dataclass(frozen=True)
 class StepMaker:
-    """Generates the steps of one matmul with one choice."""
+    """Makes the steps of one matmul with one choice, the same ones at every call."""
+
+    problem: MatmulProblem
+    choice: MatmulChoice
+    cost: CostModel
+
+    def __call__(self) -> Iterator[Step]:
+        """Yield the steps, first to last; a result without elements takes none."""
+        return (
+            iter(()) if 0 in self.problem.c.shape else _LoopNest(self.problem, self.choice, self.cost).steps()
+        )
+
+
+class _LoopNest:
+    """One pass through the loops, with its own table of blocks."""
 
     def __init__(self, problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> None:
         self._problem = problem
@@ -162,10 +177,7 @@ class StepMaker:
         m, self._grain_k, n = problem.grains
         self._grain_r, self._grain_c = (n, m) if choice.swap else (m, n)
 
-    def __call__(self) -> Iterator[Step]:
-        """Yield the steps, first to last; a result without elements takes none."""
-        if 0 in self._problem.c.shape:
-            return
+    def steps(self) -> Iterator[Step]:
         for batch in self._batches():
             for index, (rows, cols) in enumerate(self._tiles()):
                 yield from self._tile_steps(batch, rows, cols, backwards=index % 2 == 1)
@@ -224,7 +236,7 @@ class StepMaker:
         seconds = self._cost.gemm_s(m, sub[1] - sub[0], n, self._problem.flops_scale * count)
         return Step(reads, out, first, last, ranges, seconds)
 
-    def _block(self, operand: int, batch: tuple[Span, ...], rows: Span, cols: Span) -> Any:
+    def _block(self, operand: int, batch: tuple[Span, ...], rows: Span, cols: Span) -> Block:
         shape = self._problem.operands[operand].shape
         fitted = tuple((0, 1) if shape[axis] == 1 else span for axis, span in enumerate(batch))
         return self._table.block(operand, (*fitted, rows, cols))
