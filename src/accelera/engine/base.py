@@ -12,7 +12,7 @@ from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, c
 from accelera.devices import Device, get_device
 from accelera.engine.decision import LEAST_DEVICE_BYTES, Route, Situation
 from accelera.engine.events import Observer
-from accelera.engine.handles import lies_in_store, unwrapped
+from accelera.engine.handles import lies_in_store, open_operand, unwrapped
 from accelera.engine.job import JobOptions, carry_out
 from accelera.engine.logs import configure_logging, logger
 from accelera.engine.operands import matmul_shape
@@ -25,7 +25,7 @@ from accelera.errors import BudgetExceededError, DeviceMemoryError, ShapeError
 from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
 from accelera.plan import Objective, Plan
 from accelera.settings import current, current_value
-from accelera.stores import Store, open_store
+from accelera.stores import Store
 from accelera.trace import Recorder
 from accelera.units import format_bytes
 
@@ -282,7 +282,7 @@ class BaseEngine(abc.ABC):
         return store
 
     def _product(self, order: Order, route: Route, fixed: bool, device: Device) -> Product:
-        a, b = open_store(unwrapped(order.a)), open_store(unwrapped(order.b))
+        a, b = open_operand(order.a), open_operand(order.b)
         budget, settings = self._budget(order, device), current()
         budget_bytes = budget.limit_bytes
         return Product(

@@ -6,7 +6,20 @@ import sys
 from os import PathLike
 from typing import Any
 
-from accelera.stores import Store
+from accelera.settings import current
+from accelera.stores import Store, open_store
+
+_DIRECT = {"auto": None, "always": True, "never": False}
+
+
+def open_operand(operand: Any) -> Store:
+    """Return the store of whatever a caller hands in, read around the page cache as the settings say."""
+    return open_store(unwrapped(operand), direct=direct_io())
+
+
+def direct_io() -> bool | None:
+    """Return whether files go around the page cache: always, never, or (None) where it pays."""
+    return _DIRECT[current().direct_io]
 
 
 def lies_in_store(operand: Any) -> bool:

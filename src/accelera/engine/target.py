@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ import numpy as np
 
 from accelera.errors import DTypeError, ShapeError, StoreError
 from accelera.stores import OutputStore, Store, create_store, open_store
+
+_CHUNK_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,21 @@ class Target:
             return 0
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
-    def check(self, op: str, inputs: list[Store]) -> None:
+    @property
+    def chunk(self) -> tuple[int, ...] | None:
+        """Chunk shape of a new Zarr array: the longest axis halved until it has 4 MiB; None elsewhere."""
+        if self.path is None or self.path.suffix.lower() != ".zarr":
+            return None
+        chunk = [max(1, size) for size in self.shape]
+        while math.prod(chunk) * self.dtype.itemsize > _CHUNK_BYTES:
+            longest = chunk.index(max(chunk))
+            chunk[longest] = -(-chunk[longest] // 2)
+        return tuple(chunk)
+
+    def check(self, op: str, inputs: list[Store], *, resume: bool = False) -> None:
         """Raise unless the result may be put there without harming an input."""
+        if resume and self.path is None:
+            raise StoreError(f"[{op}] resume=True: only results in files can be resumed; give out= a path")
         if self.path is not None:
             for store in inputs:
                 if _same_file(store.name, self.path):
@@ -52,6 +68,8 @@ class Target:
         if given.dtype != self.dtype:
             raise DTypeError(f"[{op}] out is {given.dtype}; the result is {self.dtype}")
         mine = given.resident()
+        if mine is not None and not mine.flags.writeable:
+            raise StoreError(f"[{op}] out is a read-only array; give a writeable one")
         for store in inputs:
             theirs = store.resident()
             if mine is not None and theirs is not None and np.may_share_memory(mine, theirs):
@@ -65,7 +83,7 @@ class Target:
         Raises StoreError when it cannot be written, before anything is computed.
         """
         if self.path is not None:
-            return create_store(self.path, self.shape, self.dtype, resume=resume)
+            return create_store(self.path, self.shape, self.dtype, resume=resume, chunk=self.chunk)
         if self.out is None:
             return open_store(np.empty(self.shape, self.dtype))
         return open_store(self.out)
