@@ -8,7 +8,7 @@ host buffers, and the device converts on the way.
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ def _shaped(host: np.ndarray[Any, Any], region: tuple[slice, ...], operand: Oper
 def _pieces(block: Block, operand: Operand) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
     """Yield (region of the store, region within the block) of pieces that fit a host buffer."""
     spans = [(part.start, part.stop) for part in block.region]
-    for piece in _halved(spans, operand.block_order(), PIECE_BYTES // operand.dtype.itemsize):
+    for piece in boxes_within(spans, operand.block_order(), PIECE_BYTES // operand.dtype.itemsize):
         store = tuple(slice(start, stop) for start, stop in piece)
         inner = tuple(
             slice(start - origin, stop - origin)
@@ -100,8 +100,8 @@ def _pieces(block: Block, operand: Operand) -> Iterator[tuple[tuple[slice, ...],
         yield store, inner
 
 
-def _halved(
-    spans: list[tuple[int, int]], order: tuple[int, ...], limit: int
+def boxes_within(
+    spans: list[tuple[int, int]], order: Sequence[int], limit: int
 ) -> Iterator[list[tuple[int, int]]]:
     """Cut a box, slowest axis first, until each piece has at most ``limit`` elements."""
     count = int(np.prod([stop - start for start, stop in spans], dtype=np.int64))
@@ -116,4 +116,4 @@ def _halved(
     for low in range(start, stop, length):
         piece = list(spans)
         piece[axis] = (low, min(low + length, stop))
-        yield from _halved(piece, order, limit)
+        yield from boxes_within(piece, order, limit)
