@@ -1,0 +1,252 @@
+"""Expressions through a plan: one pass over operands that lie anywhere, inside a budget."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import starmap
+from typing import Any
+
+import numpy as np
+
+from accelera.devices import Device, get_device, usable_processors
+from accelera.engine.events import Observer
+from accelera.engine.expression import Expr, Reduction
+from accelera.engine.job import Job, JobOptions, carry_out
+from accelera.engine.pieces import Team
+from accelera.engine.program import Program
+from accelera.engine.report import RunReport
+from accelera.engine.reserve import RUNTIME_BYTES
+from accelera.engine.sweeping import ReduceKernel, StoreKernel, SweepKernel
+from accelera.engine.target import Target
+from accelera.plan import CostModel, Operand, Plan, SweepProblem, plan_sweep
+from accelera.stores import Store, open_store, output_scratch_bytes
+from accelera.trace import Recorder
+
+Check = Callable[[np.ndarray[Any, Any]], None]
+
+_MOST_WORKERS = 8
+_SECONDS_PER_ELEMENT = 4e-10
+"""Predicted time of one operator on one element, on one core."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An expression or a reduction, checked and ready to be planned.
+
+    It is computed on the CPU, and its budget governs RAM, whatever device the caller has.
+    """
+
+    expr: Expr | Reduction
+    out: Any = None
+    operation: str = "evaluate"
+    budget_bytes: int | None = None
+    prefetch: bool = True
+    readers: int = 2
+    dtype: np.dtype[Any] | None = None
+    """Element type of the result; that of the expression by default."""
+    check: Check | None = None
+    """Looks at the values before they are converted; raises when they cannot be."""
+    team: Team = field(default_factory=lambda: Team(1))
+
+    @cached_property
+    def program(self) -> Program:
+        """What is computed for each element of the space."""
+        return Program(self.expr.source if isinstance(self.expr, Reduction) else self.expr)
+
+    @cached_property
+    def inputs(self) -> tuple[Store, ...]:
+        """The operands, with as many axes as the space."""
+        return tuple(self.program.view(index) for index in range(len(self.program.leaves)))
+
+    def target(self) -> Target:
+        """Return where the result goes."""
+        return Target(self.out, self.expr.shape, self.dtype or self.expr.dtype)
+
+    def plan(
+        self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
+    ) -> Plan:
+        """Return the plan; ``limit_bytes`` lowers the room further."""
+        problem, kernel = self._problem(), self.kernel()
+        reserved = self._reserved(problem, kernel)
+        budget = device.available_bytes() if self.budget_bytes is None else self.budget_bytes
+        capacity = budget - sum(reserved.values())
+        return plan_sweep(
+            problem,
+            capacity_bytes=capacity if limit_bytes is None else min(capacity, limit_bytes),
+            cost=CostModel(),
+            budget_bytes=self.budget_bytes,
+            reserved=reserved,
+            spec=spec if limit_bytes is None else None,
+            window=3 if self.prefetch else 1,
+        )
+
+    def _reserved(self, problem: SweepProblem, kernel: SweepKernel) -> dict[str, int]:
+        scratch = max((each.scratch_bytes for each in problem.operands if not each.in_place), default=0)
+        return {
+            "result": self.target().new_bytes,
+            "staging": (self.readers + 1) * scratch,
+            "scratch": kernel.scratch_bytes,
+            "runtime": RUNTIME_BYTES,
+        }
+
+    def _problem(self) -> SweepProblem:
+        kernel = self.kernel()
+        return SweepProblem(
+            self.operation,
+            self.program.shape,
+            tuple(starmap(describe_whole, zip(_names(self.program), self.inputs, strict=True))),
+            self._result(),
+            self._reduced(),
+            kernel.state_bytes if isinstance(kernel, ReduceKernel) else 0,
+            _SECONDS_PER_ELEMENT * (self.program.instructions + 1) / self.team.size,
+        )
+
+    def _result(self) -> Operand:
+        """Describe the result, which does not exist yet."""
+        target, reduced = self.target(), self._reduced()
+        shape = tuple(1 if axis in reduced else n for axis, n in enumerate(self.program.shape))
+        plain = Operand("out", shape, target.dtype, target.dtype, "ram", in_place=True)
+        if target.path is not None:
+            scratch = output_scratch_bytes(target.path)
+            return replace(
+                plain, tier="disk", in_place=False, scratch_bytes=scratch, chunk=self._chunk(target)
+            )
+        if target.out is None:
+            return plain
+        target.check(self.operation, list(self.inputs))
+        return describe_whole("out", self._with_all_axes(open_store(target.out)))
+
+    def _chunk(self, target: Target) -> tuple[int, ...] | None:
+        """Return the chunk of a Zarr result with the axes of the space."""
+        if target.chunk is None or len(target.chunk) == len(self.program.shape):
+            return target.chunk
+        sizes, reduced = iter(target.chunk), self._reduced()
+        return tuple(1 if axis in reduced else next(sizes, 1) for axis in range(len(self.program.shape)))
+
+    def _reduced(self) -> tuple[int, ...]:
+        if not isinstance(self.expr, Reduction):
+            return ()
+        return self.expr.axes if self.expr.source.shape else (0,)
+
+    def _with_all_axes(self, store: Store) -> Store:
+        """Return the result with the axes of the space: reduced ones, and one at least, of length 1."""
+        if store.ndim == len(self.program.shape):
+            return store
+        reduced = self._reduced() if store.ndim else range(len(self.program.shape))
+        key = tuple(None if axis in reduced else slice(None) for axis in range(len(self.program.shape)))
+        return store[key]
+
+    def kernel(self) -> SweepKernel:
+        """Return what computes a step."""
+        whole = [lying(each, self.program.shape) for each in self.inputs if each.shape == self.program.shape]
+        plain = tuple(range(len(self.program.shape)))
+        if isinstance(self.expr, Reduction):
+            orders = tuple(dict.fromkeys(whole)) or (plain,)
+            shape = self.program.shape
+            return ReduceKernel(self.program, orders, self.team, self.expr.reducer, self._reduced(), shape)
+        return StoreKernel(self.program, tuple(dict.fromkeys([plain, *whole])), self.team, self.check)
+
+    def text(self) -> str:
+        """Return what is computed, in words."""
+        text = self.program.text()
+        if isinstance(self.expr, Reduction):
+            text = f"{text}; {self.expr.name} along {list(self.expr.axes)}"
+        return f"{text}; as {self.target().dtype}"
+
+    def job(self) -> Job:
+        """Return what ``carry_out`` runs."""
+        return Job(
+            operation=self.operation,
+            inputs=self.inputs,
+            names=tuple(_names(self.program)),
+            target=self.target(),
+            result_view=self._with_all_axes,
+            plan=self.plan,
+            kernel=self.kernel(),
+        )
+
+
+def evaluate(
+    expr: Expr | Reduction,
+    out: Any = None,
+    *,
+    device: Device,
+    budget_bytes: int | None = None,
+    observers: Sequence[Observer] = (),
+    recorder: Recorder | None = None,
+    resume: bool = False,
+    prefetch: bool = True,
+    readers: int = 2,
+    operation: str = "evaluate",
+    dtype: np.dtype[Any] | None = None,
+    check: Check | None = None,
+) -> tuple[Store, RunReport]:
+    """Compute ``expr`` by a plan; return the result's store and the report.
+
+    Each operand is read once, whatever the expression. Runs on ``device`` when that works in RAM, else
+    on the CPU: the budget governs RAM. Raises BudgetExceededError (before anything is allocated),
+    ShapeError, DTypeError, StoreError.
+    """
+    with Team(workers()) as team:
+        task = Evaluation(expr, out, operation, budget_bytes, prefetch, readers, dtype, check, team)
+        options = JobOptions(observers, recorder, resume, readers, extra={"task": task.text()})
+        return carry_out(task.job(), in_ram(device), options)
+
+
+def plan_evaluate(
+    expr: Expr | Reduction,
+    out: Any = None,
+    *,
+    device: Device,
+    budget_bytes: int | None = None,
+    prefetch: bool = True,
+    readers: int = 2,
+    operation: str = "evaluate",
+) -> Plan:
+    """Return the plan by which ``evaluate`` would compute ``expr``; nothing is read or allocated."""
+    with Team(workers()) as team:
+        task = Evaluation(expr, out, operation, budget_bytes, prefetch, readers, team=team)
+        return task.plan(in_ram(device))
+
+
+def workers() -> int:
+    """Return how many threads compute; more would only wait for the memory."""
+    return min(usable_processors(), _MOST_WORKERS)
+
+
+def in_ram(device: Device) -> Device:
+    """Return ``device`` when its memory is RAM, else the CPU."""
+    return device if device.host_memory else get_device("cpu")
+
+
+def _names(program: Program) -> list[str]:
+    letters = string.ascii_uppercase
+    return [
+        letters[i] if i < len(letters) else f"{letters[i % 26]}{i // 26}" for i in range(len(program.leaves))
+    ]
+
+
+def describe_whole(name: str, store: Store) -> Operand:
+    """Return how the planner sees an operand that is used as it is stored."""
+    layout = store.layout
+    return Operand(
+        name,
+        store.shape,
+        store.dtype,
+        store.dtype,
+        store.tier,
+        layout.order,
+        layout.chunk,
+        layout.dense,
+        store.scratch_bytes,
+        in_place=store.resident() is not None,
+    )
+
+
+def lying(store: Store, space: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the axes of a store from slowest to fastest, those of length 1 where C order has them."""
+    order = iter([axis for axis in store.layout.order if space[axis] != 1])
+    return tuple(axis if size == 1 else next(order) for axis, size in enumerate(space))

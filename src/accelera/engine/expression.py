@@ -1,0 +1,658 @@
+"""Expressions: what shall be computed, element by element, before any of it is.
+
+``lazy("A.npy")`` is an operand; operators, NumPy's functions and the methods below combine operands
+into larger expressions, checked at once for shapes and types. Nothing is read before
+``engine.evaluate``. A reduction such as ``(x * y).sum(axis=0)`` ends an expression.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+import operator
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from types import EllipsisType
+from typing import Any, cast, final
+
+import numpy as np
+
+from accelera.engine.promotion import (
+    Signature,
+    Type,
+    check_conversion,
+    common_type,
+    held_type,
+    real_type,
+    resolve,
+)
+from accelera.engine.reducers import Rule, rule
+from accelera.engine.shapes import broadcast_shape
+from accelera.errors import DTypeError, ShapeError, UnknownNameError
+from accelera.stores import Store, open_store, parse_dtype
+
+Axis = int | Sequence[int] | None
+Key = int | slice | EllipsisType | None
+
+
+class Expr(abc.ABC):
+    """A value of ``shape`` and ``dtype`` that is not computed yet.
+
+    Python's arithmetic, comparison and bitwise operators and NumPy's element-wise functions
+    (``np.sqrt(x)``, ``np.where(c, x, y)``) take expressions and give expressions; shapes broadcast
+    and types combine as in NumPy, half types as ``promotion`` says.
+    """
+
+    __slots__ = ("dtype", "shape")
+    __hash__ = None  # type: ignore[assignment]
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def joins_as(self) -> Type:
+        """The element type, or a Python type for a number that takes the type of what it meets."""
+        return self.dtype
+
+    @property
+    @abc.abstractmethod
+    def arguments(self) -> tuple[Expr, ...]:
+        """The expressions it is made of."""
+
+    # Operators
+
+    def __add__(self, other: Any) -> Expr:
+        return _binary(np.add, self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return _binary(np.add, other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return _binary(np.subtract, self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return _binary(np.subtract, other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return _binary(np.multiply, self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return _binary(np.multiply, other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return _binary(np.true_divide, self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return _binary(np.true_divide, other, self)
+
+    def __floordiv__(self, other: Any) -> Expr:
+        return _binary(np.floor_divide, self, other)
+
+    def __rfloordiv__(self, other: Any) -> Expr:
+        return _binary(np.floor_divide, other, self)
+
+    def __mod__(self, other: Any) -> Expr:
+        return _binary(np.remainder, self, other)
+
+    def __rmod__(self, other: Any) -> Expr:
+        return _binary(np.remainder, other, self)
+
+    def __pow__(self, other: Any) -> Expr:
+        return power(self, other)
+
+    def __rpow__(self, other: Any) -> Expr:
+        return _binary(np.power, other, self)
+
+    def __and__(self, other: Any) -> Expr:
+        return _binary(np.bitwise_and, self, other)
+
+    def __rand__(self, other: Any) -> Expr:
+        return _binary(np.bitwise_and, other, self)
+
+    def __or__(self, other: Any) -> Expr:
+        return _binary(np.bitwise_or, self, other)
+
+    def __ror__(self, other: Any) -> Expr:
+        return _binary(np.bitwise_or, other, self)
+
+    def __xor__(self, other: Any) -> Expr:
+        return _binary(np.bitwise_xor, self, other)
+
+    def __rxor__(self, other: Any) -> Expr:
+        return _binary(np.bitwise_xor, other, self)
+
+    def __lt__(self, other: Any) -> Expr:
+        return _binary(np.less, self, other)
+
+    def __le__(self, other: Any) -> Expr:
+        return _binary(np.less_equal, self, other)
+
+    def __gt__(self, other: Any) -> Expr:
+        return _binary(np.greater, self, other)
+
+    def __ge__(self, other: Any) -> Expr:
+        return _binary(np.greater_equal, self, other)
+
+    def __eq__(self, other: object) -> Expr:  # type: ignore[override]
+        return _binary(np.equal, self, other)
+
+    def __ne__(self, other: object) -> Expr:  # type: ignore[override]
+        return _binary(np.not_equal, self, other)
+
+    def __neg__(self) -> Expr:
+        return apply(np.negative, self)
+
+    def __pos__(self) -> Expr:
+        return apply(np.positive, self)
+
+    def __invert__(self) -> Expr:
+        return apply(np.invert, self)
+
+    def __abs__(self) -> Expr:
+        return self.abs()
+
+    def __bool__(self) -> bool:
+        raise TypeError("[Expr] an expression has no truth value yet; evaluate it first")
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray[Any, Any]:
+        raise TypeError("[Expr] an expression is no array yet; evaluate it first")
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if method != "__call__" or options:
+            return NotImplemented
+        return apply(ufunc, *inputs)
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        ours = _FUNCTIONS.get(function)
+        return NotImplemented if ours is None else ours(*args, **kwargs)
+
+    # Element by element
+
+    def apply(self, name: str, *others: Any) -> Expr:
+        """Return NumPy's element-wise function of that name, such as ``"arctan2"``, with self first.
+
+        Raises DTypeError when NumPy has no such function or it does not take these types.
+        """
+        function = getattr(np, name, None)
+        if not isinstance(function, np.ufunc):
+            raise DTypeError(f"[apply] numpy.{name} is no element-wise function; see NumPy's list of ufuncs")
+        return apply(function, self, *others)
+
+    def sqrt(self) -> Expr:
+        """Return the square root."""
+        return apply(np.sqrt, self)
+
+    def exp(self) -> Expr:
+        """Return e to this power."""
+        return apply(np.exp, self)
+
+    def log(self) -> Expr:
+        """Return the natural logarithm."""
+        return apply(np.log, self)
+
+    def sin(self) -> Expr:
+        """Return the sine."""
+        return apply(np.sin, self)
+
+    def cos(self) -> Expr:
+        """Return the cosine."""
+        return apply(np.cos, self)
+
+    def tanh(self) -> Expr:
+        """Return the hyperbolic tangent."""
+        return apply(np.tanh, self)
+
+    def abs(self) -> Expr:
+        """Return the absolute value, real for complex numbers."""
+        return apply(np.absolute, self)
+
+    def conj(self) -> Expr:
+        """Return the complex conjugate."""
+        return apply(np.conjugate, self) if self.dtype.kind == "c" else self
+
+    def isnan(self) -> Expr:
+        """Return whether it is not a number."""
+        return apply(np.isnan, self)
+
+    def maximum(self, other: Any) -> Expr:
+        """Return the larger of the two, NaN if either is."""
+        return apply(np.maximum, self, other)
+
+    def minimum(self, other: Any) -> Expr:
+        """Return the smaller of the two, NaN if either is."""
+        return apply(np.minimum, self, other)
+
+    def clip(self, low: Any = None, high: Any = None) -> Expr:
+        """Return it limited to [low, high]; None leaves a side open."""
+        raised = self if low is None else self.maximum(low)
+        return raised if high is None else raised.minimum(high)
+
+    @property
+    def real(self) -> Expr:
+        """The real part."""
+        return Part(self, "real") if self.dtype.kind == "c" else self
+
+    @property
+    def imag(self) -> Expr:
+        """The imaginary part, zero for real numbers."""
+        return Part(self, "imag")
+
+    def astype(self, dtype: Any) -> Expr:
+        """Return it converted; fractions are cut off and integers wrap around, as in NumPy.
+
+        Raises DTypeError where an imaginary part would be dropped.
+        """
+        wanted = parse_dtype(dtype, op="astype")
+        return self if wanted == self.dtype else Convert(self, wanted)
+
+    # Ends of an expression
+
+    def sum(self, axis: Axis = None, *, keepdims: bool = False) -> Reduction:
+        """Return the sum along ``axis``: integers in int64 or uint64, others without growing error."""
+        return reduce("sum", self, axis, keepdims=keepdims)
+
+    def mean(self, axis: Axis = None, *, keepdims: bool = False) -> Reduction:
+        """Return the mean along ``axis``, of integers in float64."""
+        return reduce("mean", self, axis, keepdims=keepdims)
+
+    def var(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Reduction:
+        """Return the variance along ``axis``, divided by the count less ``ddof``."""
+        return reduce("var", self, axis, keepdims=keepdims, ddof=ddof)
+
+    def std(self, axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> Reduction:
+        """Return the standard deviation along ``axis``."""
+        return reduce("std", self, axis, keepdims=keepdims, ddof=ddof)
+
+    def min(self, axis: Axis = None, *, keepdims: bool = False) -> Reduction:
+        """Return the smallest along ``axis``, NaN if one is."""
+        return reduce("min", self, axis, keepdims=keepdims)
+
+    def max(self, axis: Axis = None, *, keepdims: bool = False) -> Reduction:
+        """Return the largest along ``axis``, NaN if one is."""
+        return reduce("max", self, axis, keepdims=keepdims)
+
+    def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Reduction:
+        """Return where the first smallest lies along ``axis``; without ``axis`` its index when flattened."""
+        return reduce("argmin", self, axis, keepdims=keepdims)
+
+    def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Reduction:
+        """Return where the first largest lies along ``axis``; without ``axis`` its index when flattened."""
+        return reduce("argmax", self, axis, keepdims=keepdims)
+
+    def prod(self, axis: Axis = None, *, keepdims: bool = False) -> Reduction:
+        """Return the product along ``axis``."""
+        return reduce("prod", self, axis, keepdims=keepdims)
+
+    def any(self, axis: Axis = None, *, keepdims: bool = False) -> Reduction:
+        """Return whether one is not zero."""
+        return reduce("any", self.astype(bool), axis, keepdims=keepdims)
+
+    def all(self, axis: Axis = None, *, keepdims: bool = False) -> Reduction:
+        """Return whether none is zero."""
+        return reduce("all", self.astype(bool), axis, keepdims=keepdims)
+
+    def norm(self, ord: float = 2, axis: Axis = None, *, keepdims: bool = False) -> Reduction:  # noqa: A002
+        """Return the norm of order 1, 2 or infinity of the vectors along ``axis`` (2 of all: Frobenius).
+
+        Computed in float64 whatever the type.
+        """
+        wide = self.astype(np.complex128 if self.dtype.kind == "c" else np.float64)
+        dtype = np.dtype(np.float64) if self.dtype.kind in "biu" else real_type(self.dtype)
+        if ord == 2:
+            squares = wide * wide if wide.dtype.kind == "f" else wide.real * wide.real + wide.imag * wide.imag
+            return reduce("root", squares, axis, keepdims=keepdims, dtype=dtype)
+        ends = {1: "sum", math.inf: "max"}
+        if ord not in ends:
+            raise UnknownNameError(f"[norm] no norm of order {ord!r}; there are 1, 2 and math.inf")
+        return reduce(ends[ord], wide.abs(), axis, keepdims=keepdims, dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.dtype}{list(self.shape)}>"
+
+
+@final
+class Reduction:
+    """An expression whose elements become fewer: what ``sum``, ``max`` and the like return.
+
+    It ends the expression: evaluate it, and go on with what comes back.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Expr,
+        axes: tuple[int, ...],
+        keepdims: bool,
+        found: Rule,
+        dtype: np.dtype[Any],
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.axes = axes
+        """Axes of ``source`` that are reduced."""
+        self.keepdims = keepdims
+        self.reducer = found.reducer
+        self.dtype = dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the result."""
+        sizes = self.kept_shape
+        return sizes if self.keepdims else tuple(n for axis, n in enumerate(sizes) if axis not in self.axes)
+
+    @property
+    def kept_shape(self) -> tuple[int, ...]:
+        """Shape of the result with reduced axes of length 1."""
+        return tuple(1 if axis in self.axes else n for axis, n in enumerate(self.source.shape))
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {self.dtype}{list(self.shape)} of {self.source!r}>"
+
+
+@final
+class Leaf(Expr):
+    """An operand: an array that lies in a store."""
+
+    __slots__ = ("store",)
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.shape, self.dtype = store.shape, store.dtype
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """None: it is read."""
+        return ()
+
+    @property
+    def T(self) -> Leaf:  # noqa: N802
+        """The view with all axes reversed."""
+        return self.transpose()
+
+    def transpose(self, axes: Sequence[int] | None = None) -> Leaf:
+        """Return a view with permuted axes, reversed by default."""
+        return Leaf(self.store.transpose(axes))
+
+    def __getitem__(self, key: Key | tuple[Key, ...]) -> Leaf:
+        return Leaf(self.store[key])
+
+    def __iter__(self) -> Any:
+        raise TypeError("[Expr] an operand is not read element by element; evaluate it first")
+
+
+@final
+class Constant(Expr):
+    """A number; one of Python's takes the type of what it meets."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.shape = ()
+        self.dtype = np.result_type(value)
+
+    @property
+    def joins_as(self) -> Type:
+        """``int``, ``float`` or ``complex`` for a Python number."""
+        if isinstance(self.value, (bool, np.generic)):
+            return self.dtype
+        return next(kind for kind in (int, float, complex) if isinstance(self.value, kind))
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """None."""
+        return ()
+
+    def in_type(self, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """Return the number in ``dtype``; raises DTypeError when an integer does not fit."""
+        try:
+            with np.errstate(over="ignore"):
+                return np.asarray(self.value, dtype)
+        except (OverflowError, TypeError) as error:
+            raise DTypeError(f"[evaluate] {self.value!r} beside {dtype}: {error}; use astype") from error
+
+
+@final
+class Apply(Expr):
+    """An element-wise function of NumPy."""
+
+    __slots__ = ("_arguments", "signature", "ufunc")
+
+    def __init__(self, ufunc: np.ufunc, arguments: tuple[Expr, ...]) -> None:
+        self.ufunc = ufunc
+        self._arguments = arguments
+        self.signature: Signature = resolve(ufunc, [each.joins_as for each in arguments])
+        self.dtype = self.signature.dtype
+        self.shape = joint_shape(ufunc.__name__, arguments)
+        check_numbers(arguments, self.signature)
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """What the function is applied to."""
+        return self._arguments
+
+
+@final
+class Convert(Expr):
+    """A change of type."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: Expr, dtype: np.dtype[Any]) -> None:
+        check_conversion("astype", source.dtype, dtype)
+        self.source, self.dtype, self.shape = source, dtype, source.shape
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """What is converted."""
+        return (self.source,)
+
+
+@final
+class Part(Expr):
+    """The real or the imaginary part of complex numbers."""
+
+    __slots__ = ("name", "source")
+
+    def __init__(self, source: Expr, name: str) -> None:
+        self.source, self.name, self.shape = source, name, source.shape
+        self.dtype = real_type(source.dtype)
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """What it is a part of."""
+        return (self.source,)
+
+
+@final
+class Choose(Expr):
+    """One value where a condition holds, another where it does not."""
+
+    __slots__ = ("_arguments", "signature")
+
+    def __init__(self, condition: Expr, x: Expr, y: Expr) -> None:
+        chosen = common_type("where", [x.joins_as, y.joins_as])
+        inputs = (np.dtype(np.bool_), *chosen.inputs)
+        self.signature = Signature(inputs, chosen.held, chosen.dtype)
+        self._arguments = (condition, x, y)
+        self.dtype = chosen.dtype
+        self.shape = joint_shape("where", self._arguments)
+        check_numbers(self._arguments, self.signature)
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """Condition, value where it holds, value elsewhere."""
+        return self._arguments
+
+
+def lazy(x: Any) -> Expr:
+    """Return ``x`` as an operand of expressions: a path, array, tensor, Matrix, list or store.
+
+    Numbers become constants, expressions stay what they are. No elements are read.
+    """
+    if isinstance(x, Expr):
+        return x
+    if isinstance(x, _NUMBERS):
+        return Constant(x)
+    return Leaf(open_store(_unwrapped(x)))
+
+
+def operand(x: Any) -> Leaf:
+    """Return ``x`` as an operand that lies in a store, numbers included; raises TypeError for expressions."""
+    found = lazy(x)
+    if isinstance(found, Leaf):
+        return found
+    if isinstance(found, Constant):
+        return Leaf(open_store(np.asarray(found.value)))
+    raise TypeError("[engine] an expression lies in no store yet; evaluate it first")
+
+
+def where(condition: Any, x: Any, y: Any) -> Expr:
+    """Return ``x`` where ``condition`` is true and ``y`` elsewhere, all three broadcast."""
+    return Choose(lazy(condition), lazy(x), lazy(y))
+
+
+def apply(ufunc: np.ufunc, *inputs: Any) -> Expr:
+    """Return an element-wise function of NumPy with one result, applied to ``inputs``."""
+    if ufunc.nout != 1 or ufunc.signature is not None:
+        raise DTypeError(f"[{ufunc.__name__}] has several results or works on whole axes; expressions cannot")
+    return Apply(ufunc, _fitting(ufunc, tuple(lazy(each) for each in inputs)))
+
+
+def power(base: Expr, exponent: Any) -> Expr:
+    """Return ``base ** exponent``; 2 and 0.5 are a product and a root, which are far quicker."""
+    if exponent is not True and isinstance(exponent, (int, float)):
+        if exponent == 2 and base.dtype != np.bool_:
+            return apply(np.square, base)
+        if exponent == 0.5 and base.dtype.kind in "fcV":
+            return apply(np.sqrt, base)
+        if exponent < 0 and isinstance(exponent, int) and base.dtype.kind in "iu":
+            raise DTypeError(f"[power] {base.dtype} to {exponent}: no integer; use a float exponent")
+    return _binary(np.power, base, exponent)
+
+
+def reduce(
+    op: str,
+    source: Expr,
+    axis: Axis,
+    *,
+    keepdims: bool = False,
+    ddof: float = 0,
+    dtype: np.dtype[Any] | None = None,
+) -> Reduction:
+    """Return ``source`` reduced along ``axis`` (None: all axes) by ``op``: see ``reducers.rule``.
+
+    Raises ShapeError for axes that are not there, and for an extreme of no elements.
+    """
+    axes = _axes(op, source.shape, axis)
+    if op.startswith("arg") and axis is not None and not hasattr(axis, "__index__"):
+        raise ShapeError(f"[{op}] axis={axis!r}: one axis, or None for the flattened array")
+    count = math.prod(source.shape[each] for each in axes)
+    found = rule(op, source.dtype, held_type(source.dtype), count, ddof)
+    reduction = Reduction(op, source, axes, keepdims, found, dtype or found.dtype)
+    if found.needs_elements and count == 0 and 0 not in reduction.shape:
+        raise ShapeError(f"[{op}] shape {source.shape} along axes {axes} has no elements, so no {op}")
+    return reduction
+
+
+def _axes(op: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
+    rank = len(shape)
+    given = range(rank) if axis is None else [axis] if hasattr(axis, "__index__") else axis
+    axes = [operator.index(each) for each in given]
+    if any(not -rank <= each < rank for each in axes) or len({each % rank for each in axes}) < len(axes):
+        raise ShapeError(
+            f"[{op}] axis={axis!r} of shape {shape}: axes run from {-rank} to {rank - 1}, each once"
+        )
+    return tuple(sorted(each % rank for each in axes))
+
+
+def check_numbers(arguments: Sequence[Expr], signature: Signature) -> None:
+    """Raise DTypeError when a number does not fit the type it is converted to."""
+    for each, dtype in zip(arguments, signature.inputs, strict=True):
+        if isinstance(each, Constant):
+            each.in_type(dtype)
+
+
+def joint_shape(op: str, arguments: Sequence[Expr]) -> tuple[int, ...]:
+    """Return the shape to which ``arguments`` broadcast; raises ShapeError."""
+    shape: tuple[int, ...] = ()
+    for each in arguments:
+        shape = broadcast_shape(op, shape, each.shape)
+    return shape
+
+
+def _binary(ufunc: np.ufunc, x: Any, y: Any) -> Expr:
+    return apply(ufunc, x, y) if _is_operand(x) and _is_operand(y) else cast(Expr, NotImplemented)
+
+
+def _is_operand(x: object) -> bool:
+    return isinstance(x, (Expr, *_NUMBERS, Store, list, tuple, str, PathLike)) or hasattr(x, "__array__")
+
+
+def _fitting(ufunc: np.ufunc, arguments: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Return the arguments with Python integers that their neighbours cannot hold made int64.
+
+    Only comparisons can use such numbers.
+    """
+    if ufunc not in _COMPARISONS:
+        return arguments
+    types = resolve(ufunc, [each.joins_as for each in arguments]).inputs
+    return tuple(
+        Constant(np.int64(each.value))
+        if isinstance(each, Constant) and each.joins_as is int and not _fits(each.value, dtype)
+        else each
+        for each, dtype in zip(arguments, types, strict=True)
+    )
+
+
+def _fits(value: int, dtype: np.dtype[Any]) -> bool:
+    if dtype.kind not in "iu":
+        return True
+    limits = np.iinfo(dtype)
+    return int(limits.min) <= value <= int(limits.max)
+
+
+def _unwrapped(x: Any) -> Any:
+    """Return the tensor of a Matrix, anything else as it is; torch is not imported to find out."""
+    module = sys.modules.get("accelera.engine.matrix")
+    return x.tensor() if module is not None and isinstance(x, module.Matrix) else x
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """Return what NumPy's function of that name does with an expression: call the method."""
+
+    def call(x: Any, *args: Any, out: None = None, **options: Any) -> Any:
+        if out is not None:
+            raise TypeError(f"[{name}] give out to engine.evaluate")
+        found = getattr(lazy(x), name)
+        return found(*args, **options) if callable(found) else found
+
+    return call
+
+
+def _norm(x: Any, ord: float | None = None, axis: Axis = None, keepdims: bool = False) -> Reduction:  # noqa: A002
+    found = lazy(x)
+    if ord is not None and axis is None and found.ndim > 1:
+        raise UnknownNameError(
+            "[norm] numpy.linalg.norm with ord and no axis is a matrix norm; use x.norm(ord)"
+        )
+    return found.norm(2 if ord is None else ord, axis, keepdims=keepdims)
+
+
+_NUMBERS = (bool, int, float, complex, np.generic)
+_COMPARISONS = (np.less, np.less_equal, np.greater, np.greater_equal, np.equal, np.not_equal)
+
+_REDUCTIONS = ("sum", "mean", "var", "std", "min", "max", "argmin", "argmax", "prod", "any", "all")
+_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    np.where: where,
+    np.linalg.norm: _norm,
+    **{getattr(np, name): _method(name) for name in (*_REDUCTIONS, "clip", "real", "imag")},
+}

@@ -1,0 +1,229 @@
+"""Gram matrices through a plan: ``AᴴA`` (or ``AAᴴ``) at half the products."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, final
+
+import numpy as np
+
+from accelera.devices import Device
+from accelera.engine.calibration import cost_model
+from accelera.engine.events import Observer
+from accelera.engine.job import Job, JobOptions, carry_out
+from accelera.engine.operands import describe, held_dtype
+from accelera.engine.report import RunReport
+from accelera.engine.reserve import Room
+from accelera.engine.staging import PIECE_BYTES
+from accelera.engine.target import Target
+from accelera.errors import DTypeError, ShapeError
+from accelera.plan import GramProblem, Operand, Plan, Step, plan_gram
+from accelera.stores import Layout, Region, Store, open_store, output_scratch_bytes
+from accelera.trace import Recorder
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True)
+class Gram:
+    """``AᴴA``, checked and ready to be planned."""
+
+    a: Store
+    """(…, depth, size): A itself, or its transpose for ``AAᴴ``."""
+    out: Any = None
+    turned: bool = False
+    """Whether the result is the transpose of what is computed (complex ``AAᴴ``)."""
+    budget_bytes: int | None = None
+    prefetch: bool = True
+    readers: int = 2
+
+    @classmethod
+    def of(cls, a: Store, out: Any, side: Side, **options: Any) -> Gram:
+        """Check the operand; raises ShapeError and DTypeError."""
+        if a.ndim < 2:
+            raise ShapeError(f"[gram] shape {a.shape}: a matrix is needed; use a norm for vectors")
+        if a.dtype.kind == "b":
+            raise DTypeError("[gram] bool cannot be multiplied; convert with astype")
+        if side not in ("left", "right"):
+            raise ShapeError(f"[gram] side={side!r}: it is 'left' (AᴴA) or 'right' (AAᴴ)")
+        if side == "left":
+            return cls(a, out, **options)
+        return cls(_turned(a), out, a.dtype.kind == "c", **options)
+
+    def target(self) -> Target:
+        """Return where the result goes."""
+        size = self.a.shape[-1]
+        return Target(self.out, (*self.a.shape[:-2], size, size), self.a.dtype)
+
+    def plan(
+        self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
+    ) -> Plan:
+        """Return the plan for ``device``; ``limit_bytes`` lowers the room further."""
+        held = held_dtype(self.a.dtype)
+        problem = GramProblem(describe("A", self.a, device, held), self._result(device, held))
+        room = Room.on(device, self.budget_bytes, problem.operands, self.readers, self.target().new_bytes)
+        room = replace(room, reserved={**room.reserved, **self._beside(device)})
+        return plan_gram(
+            problem,
+            capacity_bytes=room.capacity(limit_bytes),
+            cost=cost_model(device),
+            budget_bytes=self.budget_bytes,
+            reserved=room.reserved,
+            tier=room.tier,
+            spec=spec if limit_bytes is None else None,
+            window=3 if self.prefetch else 1,
+            host_staging_bytes=room.host_bytes,
+        )
+
+    def _beside(self, device: Device) -> dict[str, int]:
+        """Return what complex numbers take: conjugates being written, operands being packed."""
+        if self.a.dtype.kind != "c":
+            return {}
+        return {"conjugates": PIECE_BYTES, "packing": device.packing_bytes()}
+
+    def _result(self, device: Device, held: np.dtype[Any]) -> Operand:
+        """Describe the result, which may not exist yet."""
+        target = self.target()
+        axes = list(range(self.a.ndim))
+        if self.turned:
+            axes[-2:] = axes[-1], axes[-2]
+        plain = Operand("G", target.shape, target.dtype, held, "ram", tuple(axes))
+        if target.path is not None:
+            scratch = output_scratch_bytes(target.path)
+            return replace(plain, tier="disk", chunk=target.chunk, scratch_bytes=scratch)
+        if target.out is None:
+            return replace(plain, in_place=device.host_memory and target.dtype == held)
+        target.check("gram", [self.a])
+        return describe("G", self._result_view(open_store(target.out)), device, held)
+
+    def _result_view(self, store: Store) -> Mirrored:
+        return Mirrored(_turned(store) if self.turned else store)
+
+    def job(self) -> Job:
+        """Return what ``carry_out`` runs."""
+        kernel = _Kernel()
+
+        def view(store: Store) -> Store:
+            kernel.result = self._result_view(store)
+            return kernel.result
+
+        return Job("gram", (self.a,), ("A",), self.target(), view, self.plan, kernel)
+
+
+def gram(
+    a: Store,
+    out: Any = None,
+    *,
+    side: Side = "left",
+    device: Device,
+    budget_bytes: int | None = None,
+    observers: Sequence[Observer] = (),
+    recorder: Recorder | None = None,
+    resume: bool = False,
+    prefetch: bool = True,
+    readers: int = 2,
+) -> tuple[Store, RunReport]:
+    """Compute ``AᴴA`` (``side="right"``: ``AAᴴ``) by a plan; return the result's store and the report.
+
+    ``a`` is ``(…, m, n)``, the result ``(…, n, n)`` or ``(…, m, m)`` of the same element type; half types
+    are summed in float32. Raises ShapeError, DTypeError, BudgetExceededError (before anything is
+    allocated), StoreError.
+    """
+    task = Gram.of(a, out, side, budget_bytes=budget_bytes, prefetch=prefetch, readers=readers)
+    options = JobOptions(observers, recorder, resume, readers, extra={"task": side})
+    return carry_out(task.job(), device, options)
+
+
+def plan_gram_of(
+    a: Store,
+    out: Any = None,
+    *,
+    side: Side = "left",
+    device: Device,
+    budget_bytes: int | None = None,
+    prefetch: bool = True,
+    readers: int = 2,
+) -> Plan:
+    """Return the plan by which ``gram`` would go; nothing is read or allocated."""
+    return Gram.of(a, out, side, budget_bytes=budget_bytes, prefetch=prefetch, readers=readers).plan(device)
+
+
+class _Kernel:
+    """Computes one slab of one tile, and completes the tile after its last."""
+
+    def __init__(self) -> None:
+        self.result: Mirrored | None = None
+        """The result under way, once it exists."""
+
+    def __call__(self, device: Device, step: Step, arrays: Sequence[Any], out: Any) -> None:
+        on_diagonal: bool = step.task
+        if not arrays:
+            out[...] = 0
+        elif on_diagonal:
+            device.gram(arrays[0], out, accumulate=not step.first)
+        else:
+            left, right = arrays
+            device.gemm(left.swapaxes(-1, -2), right, out, accumulate=not step.first, conjugate_a=True)
+        if not step.last:
+            return
+        if on_diagonal:
+            device.mirror(out)
+        elif not step.write.held_bytes and self.result is not None:
+            self.result.reflect(step.write.region, out)
+
+
+@final
+class Mirrored(Store):
+    """A Hermitian result of which one triangle is written: what is beside the diagonal goes to both."""
+
+    def __init__(self, base: Store) -> None:
+        self._base = base
+        self.shape, self.dtype, self.tier, self.name = base.shape, base.dtype, base.tier, base.name
+
+    def read(self, region: Region, out: Array) -> int:
+        """Read from the base."""
+        return self._base.read(region, out)
+
+    def write(self, region: Region, data: Array) -> int:
+        """Write ``data``, and its mirror image unless it touches the diagonal; return the bytes of both."""
+        written = self._base.write(region, data)
+        return written + (self.reflect(region, data) if region[-2].stop <= region[-1].start else 0)
+
+    def reflect(self, region: Region, data: Array) -> int:
+        """Write the mirror image of ``data``, some rows at a time where it must be conjugated."""
+        *lead, rows, cols = region
+        if self.dtype.kind != "c":
+            return self._base.write((*lead, cols, rows), data.swapaxes(-1, -2))
+        count = max(1, PIECE_BYTES // max(1, data.nbytes // max(1, data.shape[-2])))
+        written = 0
+        for start in range(rows.start, rows.stop, count):
+            part = slice(start, min(start + count, rows.stop))
+            piece = data[..., part.start - rows.start : part.stop - rows.start, :]
+            written += self._base.write((*lead, cols, part), np.conjugate(piece).swapaxes(-1, -2))
+        return written
+
+    @property
+    def layout(self) -> Layout:
+        """The base's."""
+        return self._base.layout
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The base's."""
+        return self._base.scratch_bytes
+
+    def resident(self) -> Array | None:
+        """Return the base's array."""
+        return self._base.resident()
+
+    def flush(self) -> None:
+        """Make what was written durable."""
+        self._base.flush()
+
+
+def _turned(store: Store) -> Store:
+    """Return a view with the last two axes exchanged."""
+    axes = list(range(store.ndim))
+    return store.transpose([*axes[:-2], axes[-1], axes[-2]])

@@ -1,0 +1,283 @@
+"""An expression as a short program that runs on small pieces of its operands.
+
+The tree is flattened, equal parts are computed once, and values that are no longer needed give their
+scratch buffer to later ones. A piece is small enough for the caches, so a long expression costs one
+pass over the memory, not one per operator.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from accelera.engine.casting import cast_into
+from accelera.engine.expression import Apply, Choose, Constant, Convert, Expr, Leaf, Part
+from accelera.stores import Store
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """What one instruction gives."""
+
+    what: str
+    """``"leaf"``, ``"constant"``, ``"convert"``, ``"real"``, ``"imag"``, ``"where"`` or ``"ufunc"``."""
+    detail: Any
+    """The leaf's number, the constant, or the function."""
+    inputs: tuple[int, ...]
+    """Indices of the values it is made of."""
+    dtype: np.dtype[Any]
+    """Type in which it is held."""
+    shape: Shape
+    """Shape when the whole expression is one piece, axes aligned to the expression's."""
+
+    @property
+    def computed(self) -> bool:
+        """Whether it takes an instruction and a place."""
+        return self.what not in ("leaf", "constant")
+
+
+class Program:
+    """The instructions of one expression, over a space of at least one axis."""
+
+    def __init__(self, root: Expr) -> None:
+        self.shape: Shape = root.shape or (1,)
+        builder = _Builder(len(self.shape))
+        self.root = builder.add_all(root)
+        self.values = builder.values
+        self.leaves: tuple[Store, ...] = tuple(builder.leaves)
+        """Operands, each once."""
+        self.slots = _slots(self.values, self.root)
+        """For each value the number of its scratch buffer; None for those that need none."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type in which the result is held."""
+        return self.values[self.root].dtype
+
+    @property
+    def instructions(self) -> int:
+        """Number of values that are computed."""
+        return sum(each.computed for each in self.values)
+
+    @property
+    def slot_itemsizes(self) -> list[int]:
+        """Bytes per element of each scratch buffer."""
+        sizes: dict[int, int] = {}
+        for value, slot in zip(self.values, self.slots, strict=True):
+            if slot is not None:
+                sizes[slot] = max(sizes.get(slot, 0), value.dtype.itemsize)
+        return [sizes[slot] for slot in sorted(sizes)]
+
+    def view(self, leaf: int) -> Store:
+        """Return an operand with as many axes as the expression."""
+        store = self.leaves[leaf]
+        missing = len(self.shape) - store.ndim
+        return store[(None,) * missing + (slice(None),) * store.ndim] if missing else store
+
+    def text(self) -> str:
+        """Return the program in words: equal programs on equal operands give equal results."""
+        return "; ".join(f"{index} = {_wording(value)}" for index, value in enumerate(self.values))
+
+
+def _wording(value: Value) -> str:
+    named = value.detail.__name__ if isinstance(value.detail, np.ufunc) else value.detail
+    parts = [value.what, "" if named is None else str(named), *map(str, value.inputs), str(value.dtype)]
+    return " ".join(part for part in parts if part)
+
+
+class Scratch:
+    """The buffers in which one thread keeps the values of a piece."""
+
+    def __init__(self, program: Program, elements: int, order: Shape) -> None:
+        self._program = program
+        self._order = order
+        self._back = tuple(int(axis) for axis in np.argsort(order))
+        self._buffers = [np.empty(size * elements, np.uint8) for size in program.slot_itemsizes]
+
+    def run(self, leaves: Sequence[Array], extent: Shape, out: Array | None = None) -> Array:
+        """Compute a piece of shape ``extent`` from pieces of the leaves; return it, in ``out`` if it can be.
+
+        ``out`` has the shape of the piece and the type of the program.
+        """
+        program = self._program
+        values: list[Array] = []
+        for index, value in enumerate(program.values):
+            if value.what == "leaf":
+                values.append(leaves[value.detail])
+            elif value.what == "constant":
+                values.append(value.detail)
+            else:
+                last = index == program.root and out is not None
+                place = out if last and out is not None else self._place(index, value, extent)
+                _perform(value, [values[each] for each in value.inputs], place)
+                values.append(place)
+        found: Array = np.broadcast_to(values[program.root], extent)
+        return found
+
+    def _place(self, index: int, value: Value, extent: Shape) -> Array:
+        shape = fitted(extent, value.shape)
+        slot = self._program.slots[index]
+        assert slot is not None
+        lying = tuple(shape[axis] for axis in self._order)
+        place: Array = np.ndarray(lying, value.dtype, self._buffers[slot].data).transpose(self._back)
+        return place
+
+
+def fitted(extent: Shape, shape: Shape) -> Shape:
+    """Return ``extent`` with axes along which ``shape`` repeats one element cut to 1."""
+    return tuple(min(size, whole) for size, whole in zip(extent, shape, strict=True))
+
+
+def _perform(value: Value, inputs: list[Array], out: Array) -> None:
+    if value.what == "ufunc":
+        value.detail(*inputs, out=out)
+    elif value.what == "convert":
+        cast_into(np.broadcast_to(inputs[0], out.shape), out)
+    elif value.what == "where":
+        condition, x, y = inputs
+        np.copyto(out, y)
+        np.copyto(out, x, where=condition)
+    elif inputs[0].dtype.kind == "c":
+        np.copyto(out, inputs[0].real if value.what == "real" else inputs[0].imag)
+    else:
+        out.fill(0)
+
+
+class _Builder:
+    """Flattens a tree, giving equal parts one number."""
+
+    def __init__(self, rank: int) -> None:
+        self.values: list[Value] = []
+        self.leaves: list[Store] = []
+        self._rank = rank
+        self._known: dict[Hashable, int] = {}
+        self._made: dict[int, int] = {}
+
+    def add_all(self, root: Expr) -> int:
+        """Add ``root`` and all it is made of; return its number."""
+        waiting = [root]
+        while waiting:
+            expr = waiting[-1]
+            missing = [each for each in expr.arguments if id(each) not in self._made]
+            if missing:
+                waiting.extend(missing)
+            else:
+                waiting.pop()
+                self._made[id(expr)] = self._add(expr)
+        return self._made[id(root)]
+
+    def _add(self, expr: Expr) -> int:
+        inputs = [self._made[id(each)] for each in expr.arguments]
+        if isinstance(expr, Leaf):
+            return self._leaf(expr.store)
+        if isinstance(expr, Constant):
+            return self._constant(np.asarray(expr.value))
+        if isinstance(expr, Apply):
+            inputs = self._converted(expr.arguments, inputs, expr.signature.inputs)
+            return self._value("ufunc", expr.ufunc, inputs, expr.signature.held, expr.shape)
+        if isinstance(expr, Choose):
+            inputs = self._converted(expr.arguments, inputs, expr.signature.inputs)
+            return self._value("where", None, inputs, expr.signature.held, expr.shape)
+        if isinstance(expr, Part):
+            return self._value(expr.name, None, inputs, expr.dtype, expr.shape)
+        assert isinstance(expr, Convert)
+        return self._convert(inputs[0], expr.dtype)
+
+    def _leaf(self, store: Store) -> int:
+        for index, known in enumerate(self.leaves):
+            if same_elements(store, known):
+                return self._known["leaf", index]
+        self.leaves.append(store)
+        detail = len(self.leaves) - 1
+        number = self._append(Value("leaf", detail, (), store.dtype, self._aligned(store.shape)))
+        self._known["leaf", detail] = number
+        return number
+
+    def _constant(self, number: Array) -> int:
+        key = ("constant", number.dtype.str, number.dtype.name, number.tobytes())
+        value = Value("constant", number, (), number.dtype, (1,) * self._rank)
+        return self._known[key] if key in self._known else self._keep(key, value)
+
+    def _converted(
+        self, arguments: Sequence[Expr], inputs: list[int], dtypes: Sequence[np.dtype[Any]]
+    ) -> list[int]:
+        return [
+            self._constant(each.in_type(dtype))
+            if isinstance(each, Constant)
+            else self._convert(number, dtype)
+            for each, number, dtype in zip(arguments, inputs, dtypes, strict=True)
+        ]
+
+    def _convert(self, number: int, dtype: np.dtype[Any]) -> int:
+        value = self.values[number]
+        if value.dtype == dtype:
+            return number
+        return self._value("convert", None, [number], dtype, value.shape)
+
+    def _value(self, what: str, detail: Any, inputs: list[int], dtype: np.dtype[Any], shape: Shape) -> int:
+        key = (what, getattr(detail, "__name__", None), tuple(inputs), dtype.name)
+        value = Value(what, detail, tuple(inputs), dtype, self._aligned(shape))
+        return self._known[key] if key in self._known else self._keep(key, value)
+
+    def _keep(self, key: Hashable, value: Value) -> int:
+        self._known[key] = self._append(value)
+        return self._known[key]
+
+    def _append(self, value: Value) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def _aligned(self, shape: Shape) -> Shape:
+        return (1,) * (self._rank - len(shape)) + tuple(shape)
+
+
+def _slots(values: Sequence[Value], root: int) -> list[int | None]:
+    """Give each computed value a buffer that no value still needed has."""
+    last_use = {each: index for index, value in enumerate(values) for each in value.inputs}
+    last_use[root] = len(values)
+    slots: list[int | None] = []
+    free: list[int] = []
+    count = 0
+    for index, value in enumerate(values):
+        if not value.computed:
+            slots.append(None)
+            continue
+        ending = {each: slots[each] for each in value.inputs if last_use[each] == index}
+        leaving = {slot for slot in ending.values() if slot is not None}
+        taken = next((slots[each] for each in ending if _replaces(value, values[each])), None)
+        if taken is None and not free:
+            free.append(count)
+            count += 1
+        slots.append(free.pop() if taken is None else taken)
+        free.extend(leaving - {slots[-1]})
+    return slots
+
+
+def _replaces(value: Value, other: Value) -> bool:
+    """Whether a result may be written over an input: the same elements in the same places."""
+    alike = value.dtype == other.dtype and value.shape == other.shape
+    return value.what == "ufunc" and other.computed and alike
+
+
+def same_elements(a: Store, b: Store) -> bool:
+    """Return whether two operands are the same part of the same file or array."""
+    if a is b:
+        return True
+    if a.dtype != b.dtype or a.shape != b.shape or a.tier != b.tier or a.name != b.name:
+        return False
+    mine, theirs = a.resident(), b.resident()
+    if mine is not None and theirs is not None:
+        return _memory(mine) == _memory(theirs)
+    prints = a.fingerprint(), b.fingerprint()
+    return prints[0] is not None and json.dumps(prints[0]) == json.dumps(prints[1])
+
+
+def _memory(array: Array) -> tuple[int, Shape]:
+    return array.__array_interface__["data"][0], array.strides

@@ -1,0 +1,253 @@
+"""The planner of everything that goes over its operands once: arithmetic, reductions, copies, transposes.
+
+The *space* of a sweep is the shape to which its operands broadcast. It is cut into tiles; a step
+computes one tile from one block of each operand. A reduction gives all tiles that differ only along
+reduced axes the same block of the result, and visits them one after another. Tile shapes are
+enumerated: some follow the order in which one operand lies, some lie between two orders, so that both
+sides of a transpose move in pieces as long as the room allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from accelera.errors import BudgetExceededError
+from accelera.plan.cost import CostModel
+from accelera.plan.figures import Alternative
+from accelera.plan.forecast import forecast
+from accelera.plan.operand import Operand
+from accelera.plan.plan import Plan
+from accelera.plan.sweep_steps import SweepProblem, SweepSteps, Tile
+from accelera.units import format_bytes
+
+WINDOW = 3
+_FLOOR = 1 << 12
+"""Elements of the smallest tile."""
+_NEAR = 1.02
+_BOOK_BYTES = 512
+"""What the run keeps for each access it will make."""
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A tile shape and its figures."""
+
+    steps: SweepSteps
+    window: int
+    pool_bytes: int
+    """Room for the blocks of all steps under way."""
+    need_bytes: int
+    """The same with the running states and the books."""
+    seconds: float
+
+    @property
+    def beside_bytes(self) -> int:
+        """Room for what is not a block."""
+        return self.need_bytes - self.pool_bytes
+
+
+def plan_sweep(
+    problem: SweepProblem,
+    *,
+    capacity_bytes: int,
+    cost: CostModel,
+    budget_bytes: int | None = None,
+    reserved: Mapping[str, int] | None = None,
+    spec: Mapping[str, Any] | None = None,
+    window: int = WINDOW,
+) -> Plan:
+    """Return the plan that computes ``problem`` with at most ``capacity_bytes`` besides ``reserved``.
+
+    ``spec`` repeats the tile of an earlier plan. ``window`` is the number of steps under way at once.
+    Raises BudgetExceededError, naming the smallest budget that would do, when nothing fits.
+    """
+    kept = dict(reserved or {})
+    if spec is not None:
+        found = [_candidate(problem, tuple(spec["tile"]), int(spec["window"]), cost)]
+    else:
+        found = _candidates(problem, capacity_bytes, window, cost)
+    fitting = [each for each in found if each.need_bytes <= capacity_bytes]
+    if not fitting:
+        _refuse(problem, min(each.need_bytes for each in found), capacity_bytes, kept, budget_bytes)
+    best = _best(fitting)
+    room = min(capacity_bytes - best.beside_bytes, best.pool_bytes + _reusable(problem, best))
+    walked = forecast(best.steps, problem.operands, room, best.window, cost)
+    compulsory = sum(0 if each.in_place else each.nbytes for each in problem.operands)
+    return Plan(
+        operation=problem.operation,
+        operands=problem.operands,
+        schedule="one pass",
+        shape_note=_note(problem, best),
+        budget_bytes=budget_bytes,
+        capacity_bytes=walked.peak_pool_bytes,
+        reserved={**kept, **_beside(problem, best)},
+        tier="ram",
+        window=best.window,
+        forecast=walked,
+        lower_bound_bytes=compulsory,
+        compulsory_bytes=compulsory,
+        make_steps=best.steps,
+        spec={"tile": list(best.steps.tile), "window": best.window},
+        alternatives=_losers(problem, fitting, best),
+    )
+
+
+def _best(found: list[_Candidate]) -> _Candidate:
+    """Return the quickest; among those as good as that, the one that takes the least memory."""
+    quickest = min(each.seconds for each in found)
+    return min(
+        (each for each in found if each.seconds <= quickest * _NEAR),
+        key=lambda each: (each.need_bytes, each.seconds),
+    )
+
+
+def _candidates(problem: SweepProblem, capacity: int, window: int, cost: CostModel) -> list[_Candidate]:
+    shapes = dict.fromkeys(_tiles(problem))
+    found = [_candidate(problem, tile, window, cost) for tile in shapes]
+    if window > 1 and min(each.need_bytes for each in found) > capacity:
+        found = [_candidate(problem, tile, 1, cost) for tile in shapes]
+    return found
+
+
+def _tiles(problem: SweepProblem) -> Iterator[Tile]:
+    """Yield tile shapes from small to large, in the orders of the operands and between any two."""
+    space = problem.shape
+    orders = list(dict.fromkeys(each.axes for each in problem.operands if not each.in_place))
+    orders = orders or [problem.result.axes]
+    units = [tuple(1 for _ in space), problem.units()]
+    elements = _FLOOR
+    while True:
+        for unit in units:
+            for first in orders:
+                yield _filled(space, unit, elements, first)
+                for second in orders:
+                    if second != first:
+                        yield from _between(space, unit, elements, first, second)
+        if elements >= math.prod(space):
+            return
+        elements *= 2
+
+
+def _between(space: Tile, unit: Tile, elements: int, first: Tile, second: Tile) -> Iterator[Tile]:
+    """Yield tiles with runs of growing length along ``first`` and the rest along ``second``."""
+    run = 16
+    while run < elements:
+        start = _filled(space, unit, run, first)
+        yield _filled(space, start, elements, second)
+        run *= 2
+
+
+def _filled(space: Tile, start: Tile, elements: int, order: Tile) -> Tile:
+    """Grow a tile from ``start`` along ``order``, fastest axis first, to about ``elements``."""
+    tile = [min(least, size) for least, size in zip(start, space, strict=True)]
+    for axis in reversed(order):
+        room = elements // max(math.prod(tile), 1)
+        if room <= 1:
+            break
+        step = tile[axis]
+        tile[axis] = min(space[axis], step * room)
+    return tuple(max(each, 1) for each in tile)
+
+
+def _candidate(problem: SweepProblem, tile: Tile, window: int, cost: CostModel) -> _Candidate:
+    steps = SweepSteps(problem, tile)
+    pool = sum(
+        operand.held_bytes(steps.extent(index)) * min(window, steps.distinct(index))
+        for index, operand in enumerate(problem.operands)
+    )
+    beside = sum(_beside_sizes(problem, steps).values())
+    return _Candidate(steps, window, pool, pool + beside, _seconds(steps, window, cost))
+
+
+def _beside(problem: SweepProblem, found: _Candidate) -> dict[str, int]:
+    return {name: size for name, size in _beside_sizes(problem, found.steps).items() if size}
+
+
+def _beside_sizes(problem: SweepProblem, steps: SweepSteps) -> dict[str, int]:
+    """Return the bytes of running states, and of what the run remembers of its accesses."""
+    kept = math.prod(steps.extent(len(problem.leaves)))
+    accesses = steps.count * (1 + sum(not each.in_place for each in problem.operands))
+    return {"states": kept * problem.state_bytes, "books": accesses * _BOOK_BYTES}
+
+
+def _reusable(problem: SweepProblem, found: _Candidate) -> int:
+    """Return the bytes of operands that several tiles share: room in which they are read once."""
+    held = 0
+    for index, operand in enumerate(problem.leaves):
+        if not operand.in_place and found.steps.distinct(index) < found.steps.count:
+            held += math.prod(operand.shape) * operand.held_dtype.itemsize
+    return held
+
+
+def _seconds(steps: SweepSteps, window: int, cost: CostModel) -> float:
+    """Return a rough time: the slowest of arithmetic, reads and writes, and what cannot overlap."""
+    problem = steps.problem
+    compute = math.prod(problem.shape) * problem.seconds_per_element + steps.count * cost.step_s
+    reads = sum(_moved_s(steps, index, cost.read_s) for index in range(len(problem.leaves)))
+    writes = _moved_s(steps, len(problem.leaves), cost.write_s)
+    if window == 1:
+        return compute + reads + writes
+    return max(compute, reads, writes) + (reads + writes) / max(steps.count, 1)
+
+
+def _moved_s(steps: SweepSteps, index: int, rate: Any) -> float:
+    operand = steps.problem.operands[index]
+    if operand.in_place:
+        return 0.0
+    extent = steps.extent(index)
+    seconds: float = rate(operand.nbytes, operand.run_bytes(extent), operand.tier)
+    return seconds * _chunk_waste(operand, extent)
+
+
+def _chunk_waste(operand: Operand, extent: Tile) -> float:
+    """Return how often a chunk is decoded, on average, when blocks of ``extent`` are moved."""
+    if operand.chunk is None:
+        return 1.0
+    sizes = zip(extent, operand.chunk, operand.shape, strict=True)
+    return math.prod(
+        1.0 if part == whole or part % chunk == 0 else (part + chunk - 1) / part
+        for part, chunk, whole in sizes
+    )
+
+
+def _note(problem: SweepProblem, found: _Candidate) -> str:
+    tile = " x ".join(map(str, found.steps.tile))
+    space = " x ".join(map(str, problem.shape))
+    return f"{found.steps.count} tiles of {tile} over {space}, {found.window} under way"
+
+
+def _losers(problem: SweepProblem, found: list[_Candidate], best: _Candidate) -> tuple[Alternative, ...]:
+    """Return the quickest tile of each other shape that was considered, with the reason it lost."""
+    losers: dict[Tile, Alternative] = {}
+    moved = sum(0 if each.in_place else each.nbytes for each in problem.operands)
+    for each in sorted(found, key=lambda each: each.seconds):
+        whole = tuple(a == b for a, b in zip(each.steps.tile, problem.shape, strict=True))
+        if each.steps.tile != best.steps.tile:
+            reason = _reason(each, best)
+            losers.setdefault(whole, Alternative(_note(problem, each), moved, each.seconds, reason))
+    return tuple(losers.values())[:3]
+
+
+def _reason(other: _Candidate, best: _Candidate) -> str:
+    if other.seconds > best.seconds * _NEAR:
+        return f"{other.seconds / best.seconds:.2f} x the time"
+    return f"no quicker, and takes {format_bytes(other.need_bytes - best.need_bytes)} more"
+
+
+def _refuse(
+    problem: SweepProblem, need: int, capacity: int, reserved: Mapping[str, int], budget: int | None
+) -> None:
+    beside = sum(reserved.values())
+    needed = need + beside
+    asked = capacity + beside if budget is None else budget
+    raise BudgetExceededError(
+        f"[{problem.operation}] a sweep over {list(problem.shape)} does not fit a budget of "
+        f"{format_bytes(asked)} ({asked} bytes): its smallest tiles need {format_bytes(needed)} "
+        f"({needed} bytes), of which {format_bytes(beside)} is reserved for what is no tile; give a "
+        f"budget of at least {needed} bytes",
+        needed_bytes=needed,
+        budget_bytes=asked,
+    )

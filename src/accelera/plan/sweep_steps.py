@@ -1,0 +1,121 @@
+"""From a tile shape to the steps of a sweep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from accelera.plan.figures import Step
+from accelera.plan.operand import Block, Operand
+from accelera.plan.partition import Span
+
+Tile = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SweepProblem:
+    """One pass over operands that broadcast to a space."""
+
+    operation: str
+    shape: Tile
+    """The space; every operand has as many axes, of its length or of length 1."""
+    leaves: tuple[Operand, ...]
+    result: Operand
+    """Of length 1 along reduced axes."""
+    reduced: tuple[int, ...] = ()
+    """Axes along which the result is shared."""
+    state_bytes: int = 0
+    """Bytes of running states per element of a block of the result."""
+    seconds_per_element: float = 1e-9
+    """Predicted seconds of arithmetic per element of the space."""
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """The leaves, then the result."""
+        return (*self.leaves, self.result)
+
+    def units(self) -> Tile:
+        """Return the smallest tile that cuts no chunk: the largest chunk along each axis."""
+        chunks = [each.chunk for each in self.operands if each.chunk is not None and not each.in_place]
+        return tuple(max((chunk[axis] for chunk in chunks), default=1) for axis in range(len(self.shape)))
+
+
+class SweepSteps:
+    """Generates the steps of one sweep with one tile shape."""
+
+    def __init__(self, problem: SweepProblem, tile: Tile) -> None:
+        self.problem = problem
+        self.tile = tile
+        self._parts = tuple(
+            max(math.ceil(size / part), int(axis in problem.reduced))
+            for axis, (size, part) in enumerate(zip(problem.shape, tile, strict=True))
+        )
+        self._empty = 0 in problem.shape
+        self._walked = [self._axes(operand) for operand in problem.operands]
+        sizes = [self.distinct(index) for index in range(len(problem.operands))]
+        self._first_id = [sum(sizes[:index]) for index in range(len(sizes))]
+
+    @property
+    def count(self) -> int:
+        """Number of steps."""
+        return math.prod(self._parts)
+
+    def _axes(self, operand: Operand) -> Tile:
+        """Return the axes along which ``operand`` has more than one element."""
+        return tuple(axis for axis, size in enumerate(operand.shape) if size != 1)
+
+    def extent(self, operand: int) -> Tile:
+        """Return the shape of the largest block of an operand."""
+        shape = self.problem.operands[operand].shape
+        return tuple(min(part, size) for part, size in zip(self.tile, shape, strict=True))
+
+    def distinct(self, operand: int) -> int:
+        """Return how many blocks an operand is cut into."""
+        return math.prod(self._parts[axis] for axis in self._walked[operand])
+
+    def __call__(self) -> Iterator[Step]:
+        """Yield the steps, first to last."""
+        reduced = self.problem.reduced
+        order = self._order()
+        outer = [axis for axis in order if axis not in reduced]
+        inner = [axis for axis in order if axis in reduced]
+        insides = math.prod(self._parts[axis] for axis in inner)
+        for kept in product(*[range(self._parts[axis]) for axis in outer]):
+            for number, folded in enumerate(product(*[range(self._parts[axis]) for axis in inner])):
+                place = dict(zip((*outer, *inner), (*kept, *folded), strict=True))
+                yield self._step(place, number == 0, number == insides - 1)
+
+    def _order(self) -> Tile:
+        """Return the axes from the slowest to the fastest of the largest operand."""
+        moved = [each for each in self.problem.operands if not each.in_place]
+        return max(moved or [self.problem.result], key=lambda each: each.nbytes).axes
+
+    def _step(self, place: dict[int, int], first: bool, last: bool) -> Step:
+        bounds = tuple(self._span(axis, place[axis]) for axis in range(len(place)))
+        leaves = () if self._empty else range(len(self.problem.leaves))
+        reads = tuple(self._block(index, place, bounds) for index in leaves)
+        write = self._block(len(self.problem.leaves), place, bounds)
+        elements = math.prod(stop - start for start, stop in bounds)
+        return Step(reads, write, first, last, bounds, elements * self.problem.seconds_per_element)
+
+    def _span(self, axis: int, index: int) -> Span:
+        start = index * self.tile[axis]
+        return start, min(start + self.tile[axis], self.problem.shape[axis])
+
+    def _block(self, index: int, place: dict[int, int], bounds: tuple[Span, ...]) -> Block:
+        operand = self.problem.operands[index]
+        fitted = [(0, 1) if size == 1 else span for size, span in zip(operand.shape, bounds, strict=True)]
+        extent = tuple(stop - start for start, stop in fitted)
+        number = 0
+        for axis in self._walked[index]:
+            number = number * self._parts[axis] + place[axis]
+        return Block(
+            id=self._first_id[index] + number,
+            operand=index,
+            region=tuple(slice(start, stop) for start, stop in fitted),
+            held_bytes=operand.held_bytes(extent),
+            moved_bytes=0 if operand.in_place else operand.stored_bytes(extent),
+            run_bytes=operand.run_bytes(extent),
+        )
