@@ -19,6 +19,7 @@ def column_stride(x: Array) -> int:
     >>> column_stride(x), column_stride(x[1:4, ::2]), column_stride(x.T)
     (6, 12, 0)
     """
+    rows: int
     rows, columns = x.shape
     down, along = x.strides
     item = x.itemsize

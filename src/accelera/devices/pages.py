@@ -73,5 +73,4 @@ class Pages:
 
 def address(array: np.ndarray[Any, Any]) -> int:
     """Return where the first element of ``array`` lies."""
-    place: int = array.__array_interface__["data"][0]
-    return place
+    return int(array.ctypes.data)

@@ -6,6 +6,7 @@ What the kernels read as it lies goes to them whole; the rest is packed block by
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,8 @@ PACKING_BYTES = 4 << 20
 """The most that one product takes for blocks of operands that the kernels cannot read."""
 
 _MIRROR_EDGE = 128
+_SMALL = 32**3
+"""Multiplications in a matrix product that is over before a call of BLAS has begun."""
 _STRIP = 512
 """Columns per strip of a Gram matrix where a whole block is computed on the diagonal."""
 
@@ -41,8 +44,13 @@ def gemm(a: Array, b: Array, c: Array, *, accumulate: bool, conjugate_a: bool = 
     batch = c.shape[:-2]
     left = np.broadcast_to(a, (*batch, *a.shape[-2:]))
     right = np.broadcast_to(b, (*batch, *b.shape[-2:]))
-    for index in np.ndindex(batch):
-        _gemm(left[index], right[index], c[index], accumulate, conjugate_a)
+    if b.size == math.prod(b.shape[-2:]) and has_merging_rows(left) and has_merging_rows(c):
+        _gemm(_merged(left), b.reshape(b.shape[-2:]), _merged(c), accumulate, conjugate_a)
+    elif c.dtype.kind in "fc" and 0 < math.prod((*c.shape[-2:], a.shape[-1])) <= _SMALL:
+        _small(left, right, c, accumulate, conjugate_a)
+    else:
+        for index in np.ndindex(batch):
+            _gemm(left[index], right[index], c[index], accumulate, conjugate_a)
 
 
 def gram(a: Array, c: Array, *, accumulate: bool) -> None:
@@ -62,6 +70,30 @@ def mirror(c: Array) -> None:
             np.copyto(corner, np.conjugate(corner).T, where=below)
             for columns in spans[number + 1 :]:
                 np.conjugate(square[rows, columns].T, out=square[columns, rows])
+
+
+def has_merging_rows(x: Array) -> bool:
+    """Return whether the batch axes of ``x`` continue its rows at the same distance."""
+    axes = [axis for axis in zip(x.shape[:-1], x.strides[:-1], strict=True) if axis[0] != 1]
+    return all(above[1] == length * step for above, (length, step) in itertools.pairwise(axes))
+
+
+def _merged(x: Array) -> Array:
+    """Return ``x`` as one matrix; only for ``has_merging_rows``, so that nothing is copied."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _small(a: Array, b: Array, c: Array, accumulate: bool, conjugate_a: bool) -> None:
+    """Multiply stacks of matrices so small that NumPy's one call beats many of BLAS."""
+    most = PACKING_BYTES // (c.itemsize * c.shape[-2] * (c.shape[-1] + a.shape[-1]))
+    for index in np.ndindex(c.shape[:-3]):
+        for stack in _spans(c.shape[-3], most):
+            left, right, target = a[index][stack], b[index][stack], c[index][stack]
+            left = np.conjugate(left) if conjugate_a and c.dtype.kind == "c" else left
+            if accumulate:
+                target += np.matmul(left, right)
+            else:
+                np.matmul(left, right, out=target)
 
 
 def _gemm(a: Array, b: Array, c: Array, accumulate: bool, conjugate_a: bool) -> None:
