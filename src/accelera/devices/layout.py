@@ -33,6 +33,4 @@ def column_stride(x: Array) -> int:
 
 def is_plain(x: Array) -> bool:
     """Return whether BLAS can read the two-dimensional ``x`` as it lies, in one order or the other."""
-    return (
-        x.flags.aligned and max(x.shape) <= MOST_ELEMENTS and (column_stride(x) > 0 or column_stride(x.T) > 0)
-    )
+    return x.flags.aligned and (column_stride(x) > 0 or column_stride(x.T) > 0)

@@ -145,14 +145,13 @@ class _Blocks:
         self._conjugate = conjugate_a and c.dtype.kind == "c"
         packs = not is_takeable(a) or self._conjugate, not is_takeable(b), not is_takeable(c)
         share = PACKING_BYTES // max(1, sum(packs)) // c.itemsize
-        edge = math.isqrt(share)
+        edge = min(math.isqrt(share), MOST_ELEMENTS)
         self._scratch = [np.empty(edge * edge, c.dtype) if pack else None for pack in packs]
         pack_a, pack_b, pack_c = packs
-        whole = MOST_ELEMENTS // 2
         self._steps = (
-            edge if pack_a or pack_c else whole,
-            edge if pack_b or pack_c else whole,
-            edge if pack_a or pack_b else whole,
+            edge if pack_a or pack_c else MOST_ELEMENTS,
+            edge if pack_b or pack_c else MOST_ELEMENTS,
+            edge if pack_a or pack_b else MOST_ELEMENTS,
         )
 
     def run(self, accumulate: bool) -> None:
@@ -165,7 +164,8 @@ class _Blocks:
                 for depth in _spans(k, self._steps[2]):
                     left = self._load(0, a[rows, depth], conjugate=self._conjugate)
                     right = self._load(1, b[depth, columns])
-                    _at_once(left, right, target, accumulate or depth.start > 0)
+                    taken = _at_once(left, right, target, accumulate or depth.start > 0)
+                    assert taken, "blocks are dense and short"
                 if self._scratch[2] is not None:
                     c[rows, columns] = target
 
