@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from accelera.engine.handles import direct_io
 from accelera.errors import DTypeError, ShapeError, StoreError
 from accelera.stores import OutputStore, Store, create_store, open_store
 
@@ -83,7 +84,9 @@ class Target:
         Raises StoreError when it cannot be written, before anything is computed.
         """
         if self.path is not None:
-            return create_store(self.path, self.shape, self.dtype, resume=resume, chunk=self.chunk)
+            return create_store(
+                self.path, self.shape, self.dtype, resume=resume, chunk=self.chunk, direct=direct_io()
+            )
         if self.out is None:
             return open_store(np.empty(self.shape, self.dtype))
         return open_store(self.out)
