@@ -98,7 +98,9 @@ def _message(error: BaseException) -> str:
     said = " ".join(str(error).split())
     if exit_code(error) is ExitCode.UNEXPECTED:
         return f"{type(error).__name__}: {said}; `accelera --debug …` shows where, please report it"
-    return said or ("interrupted" if isinstance(error, KeyboardInterrupt | typer.Abort) else repr(error))
+    if isinstance(error, typer.Abort):
+        return "left as it is"
+    return said or ("interrupted" if isinstance(error, KeyboardInterrupt) else repr(error))
 
 
 def _is_usage(error: BaseException) -> bool:

@@ -16,9 +16,7 @@ from accelera.cli.unfinished import decide, unfinished
 def matmul(
     a: options.A,
     b: options.B,
-    out: Annotated[
-        str, typer.Option("--out", "-o", metavar="FILE", help="Where the result goes: .npy, .zarr, .bin …")
-    ],
+    out: options.Out,
     budget: options.Budget = None,
     device: options.Device = None,
     resume: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -15,6 +16,12 @@ def _checked_budget(text: str | None) -> str | None:
             parse_share(text)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
+    return text
+
+
+def _checked_out(text: str) -> str:
+    if not Path(text).name:
+        raise typer.BadParameter(f"{text!r} names no file; write for example C.npy")
     return text
 
 
@@ -54,6 +61,17 @@ A = Annotated[
     str, typer.Argument(metavar="A", help="Left operand: .npy, .zarr, .bin, file.safetensors::key.")
 ]
 B = Annotated[str, typer.Argument(metavar="B", help="Right operand.")]
+
+Out = Annotated[
+    str,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        callback=_checked_out,
+        help="Where the result goes: .npy, .zarr, .bin, x.safetensors::key.",
+    ),
+]
 
 
 def _shape(name: str) -> Any:

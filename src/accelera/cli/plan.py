@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 def plan(
     a: options.A,
     b: options.B,
-    out: Annotated[
-        str, typer.Option("--out", "-o", metavar="FILE", help="The file the result would go to.")
-    ] = "result.npy",
+    out: options.Out = "result.npy",
     budget: options.Budget = None,
     device: options.Device = None,
     as_json: options.Json = False,

@@ -9,10 +9,14 @@ from typing import NamedTuple
 
 import typer
 
-from accelera.errors import StoreError
+from accelera.errors import AcceleraError, StoreError
 
 _RESUME = ("resume", "r", "yes", "y")
 _RESTART = ("restart", "again")
+
+
+class UnfinishedRunError(AcceleraError):
+    """An earlier run has left something, and nobody said what to do with it."""
 
 
 class Unfinished(NamedTuple):
@@ -46,8 +50,8 @@ def unfinished(out: str) -> Unfinished | None:
 def decide(out: str, *, resume: bool, restart: bool) -> bool:
     """Return whether to go on with an earlier run of ``out``; ask where a person can answer.
 
-    Raises BadParameter when there is such a run and nobody said what to do with it, Abort when the
-    answer was to leave it alone.
+    Raises UnfinishedRunError when there is such a run and nobody said what to do with it, Abort when
+    the answer was to leave it alone.
     """
     if resume and restart:
         raise typer.BadParameter("--resume and --restart exclude each other; give one of them")
@@ -58,9 +62,14 @@ def decide(out: str, *, resume: bool, restart: bool) -> bool:
         return False
     if resume or restart:
         return resume
-    if sys.stdin.isatty() and sys.stderr.isatty():
+    if someone_is_there():
         return _ask(left)
-    raise typer.BadParameter(f"{left}; give --resume to go on with it, or --restart to begin again")
+    raise UnfinishedRunError(f"[matmul] {left}; give --resume to go on with it, or --restart to begin again")
+
+
+def someone_is_there() -> bool:
+    """Return whether a question would be seen and could be answered."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _ask(left: Unfinished) -> bool:

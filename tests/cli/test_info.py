@@ -1,0 +1,58 @@
+"""``accelera info``: what the machine has and what may be used of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import accelera
+from accelera.memory import HostMemory
+from accelera.settings import SETTINGS
+
+Run = Callable[..., Any]
+
+ROOMY = HostMemory(total_bytes=64 * 2**30, available_bytes=3 * 2**30, limit_bytes=4 * 2**30)
+
+
+def test_text_names_everything(run: Run) -> None:
+    ran = run("info")
+    assert ran.exit_code == 0
+    for word in ("cpu", "memory", "budget", "ram", "disk", "extras", accelera.__version__):
+        assert word in ran.stdout
+    assert all(setting.variable in ran.stdout for setting in SETTINGS)
+
+
+def test_json_agrees_with_the_library(run: Run) -> None:
+    found = json.loads(run("info", "--json").stdout)
+    assert found["version"] == accelera.__version__
+    assert 1 <= found["cpu"]["usable"] <= found["cpu"]["processors"]
+    assert [tier["name"] for tier in found["tiers"]][-2:] == ["ram", "disk"]
+    assert {"zarr", "service", "ui", "ray", "learned", "llm"} == set(found["extras"])
+    assert [setting["variable"] for setting in found["settings"]] == [s.variable for s in SETTINGS]
+
+
+def test_settings_in_force_are_marked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERA_BUDGET", "3MiB")
+    ran = run("info")
+    assert "3.0 MiB unless told otherwise, from ACCELERA_BUDGET" in ran.stdout
+    line = next(line for line in ran.stdout.splitlines() if line.strip().startswith("ACCELERA_BUDGET"))
+    assert line.endswith("(set)")
+
+
+def test_a_control_group_limits_the_memory(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("accelera.cli.facts.host_memory", lambda: ROOMY)
+    assert "3.0 GiB available of 64.0 GiB; control group allows 4.0 GiB" in run("info").stdout
+    found = json.loads(run("info", "--json").stdout)
+    assert found["memory"]["cgroup_limit_bytes"] == 4 * 2**30
+    assert next(tier for tier in found["tiers"] if tier["name"] == "ram")["capacity_bytes"] == 4 * 2**30
+
+
+def test_an_accelerator_is_the_first_tier(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERA_DEVICE", "sim:32MiB")
+    found = json.loads(run("info", "--json").stdout)
+    assert found["device"] == "sim"
+    assert found["tiers"][0]["name"] == "sim"
+    assert found["tiers"][0]["capacity_bytes"] == 32 * 2**20

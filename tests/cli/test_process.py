@@ -1,0 +1,157 @@
+"""The command as a process of its own: what it loads, and what a signal leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.architecture.repository import run_python
+from tests.cli.conftest import Case
+
+Run = Callable[..., Any]
+
+LOADED = (
+    "import sys; sys.argv[0] = 'accelera'\nfrom accelera.cli import main\ntry: main()\nfinally: print({0})"
+)
+SLOW = """
+import sys, time
+from accelera.cli import main
+from accelera.engine import planned
+quick = planned.multiply
+def slow(*arguments):
+    time.sleep(0.02)
+    quick(*arguments)
+planned.multiply = slow
+main()
+"""
+
+
+def test_help_loads_no_numbers(tmp_path: Path) -> None:
+    code = LOADED.format("*sorted({'numpy', 'scipy', 'torch'} & set(sys.modules)), sep='', end='.'")
+    ran = run_python("-c", code, "--help", cwd=tmp_path)
+    assert ran.stdout.splitlines()[-1] == "."
+
+
+def test_files_are_multiplied_without_torch(case: Case) -> None:
+    code = LOADED.format("'torch' in sys.modules")
+    ran = run_python("-c", code, "matmul", "A.npy", "B.npy", "-o", "C.npy", "-q", cwd=case.folder)
+    assert ran.stdout.split() == ["False"], ran.stderr
+    assert case.is_product()
+
+
+def test_runs_as_a_module(tmp_path: Path) -> None:
+    assert run_python("-m", "accelera", "--version", cwd=tmp_path).stdout.startswith("accelera ")
+
+
+def test_a_reader_that_leaves_is_no_error(case: Case) -> None:
+    piped = f"{sys.executable} -m accelera plan A.npy B.npy | true"
+    ran = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, check=False)
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.fixture
+def stopped(case: Case, request: pytest.FixtureRequest) -> Case:
+    """A run that was stopped by a signal when some tiles were stored, but not all."""
+    words = ["matmul", "A.npy", "B.npy", "-o", "C.npy", "--budget", case.tight_budget()]
+    process = subprocess.Popen([sys.executable, "-c", SLOW, *words], stderr=subprocess.PIPE, text=True)
+    journal = Path("C.npy.journal")
+    began = time.monotonic()
+    while not (journal.exists() and journal.read_text().count("\n") > 2):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() - began < 60
+        time.sleep(0.01)
+    process.send_signal(request.param)
+    _, said = process.communicate(timeout=60)
+    case.ended = process.returncode, said
+    assert not Path("C.npy").exists()
+    return case
+
+
+SIGNALS = pytest.mark.parametrize("stopped", [signal.SIGINT, signal.SIGKILL], indirect=True)
+
+
+@SIGNALS
+def test_resume_goes_on_and_gives_the_same_bits(stopped: Case, run: Run) -> None:
+    budget = stopped.tight_budget()
+    found = json.loads(
+        run("matmul", "A.npy", "B.npy", "-o", "C.npy", "-b", budget, "--resume", "--json").stdout
+    )
+    assert found["steps_skipped"] > 0
+    assert found["steps_run"] + found["steps_skipped"] == found["plan"]["steps"]
+    assert found["bytes_written"] < found["result"]["bytes"]
+    assert run("matmul", "A.npy", "B.npy", "-o", "whole.npy", "-b", budget).exit_code == 0
+    assert np.array_equal(np.load("C.npy"), np.load("whole.npy"))
+    assert stopped.is_product()
+    assert not list(stopped.folder.glob("C.npy.*"))
+
+
+@pytest.mark.parametrize("stopped", [signal.SIGINT], indirect=True)
+def test_ctrl_c_says_how_to_go_on(stopped: Case) -> None:
+    code, said = stopped.ended
+    assert code == 130
+    assert "--resume goes on from there" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("stopped", [signal.SIGKILL], indirect=True)
+def test_what_is_left_is_not_thrown_away_unasked(
+    stopped: Case, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["matmul", "A.npy", "B.npy", "-o", "C.npy"]
+    left = {path.name: path.read_bytes() for path in stopped.folder.glob("C.npy.*")}
+    refused = run(*words)
+    assert refused.exit_code == 2
+    assert "--resume" in refused.stderr
+    assert "--restart" in refused.stderr
+    monkeypatch.setattr("accelera.cli.unfinished.someone_is_there", lambda: True)
+    for answers in ("quit\n", "restart\nno\n", ""):
+        assert run(*words, answers=answers).exit_code == 130
+    assert left == {path.name: path.read_bytes() for path in stopped.folder.glob("C.npy.*")}
+    assert "were done by the interrupted run" in run(*words, answers="\n").stdout
+    assert stopped.is_product()
+
+
+@pytest.mark.parametrize("stopped", [signal.SIGKILL], indirect=True)
+@pytest.mark.parametrize("asked", [False, True])
+def test_restart_begins_again(stopped: Case, run: Run, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    monkeypatch.setattr("accelera.cli.unfinished.someone_is_there", lambda: asked)
+    words = ["matmul", "A.npy", "B.npy", "-o", "C.npy"]
+    ran = run(*words, answers="restart\nyes\n") if asked else run(*words, "--restart")
+    assert ran.exit_code == 0, ran.output
+    assert "interrupted run" not in ran.stdout
+    assert stopped.is_product()
+
+
+@pytest.mark.parametrize("stopped", [signal.SIGKILL], indirect=True)
+def test_an_operand_that_changed_is_refused(stopped: Case, run: Run) -> None:
+    np.save("A.npy", 2 * stopped.a)
+    ran = run("matmul", "A.npy", "B.npy", "-o", "C.npy", "--resume")
+    assert ran.exit_code == 4
+    assert "changed" in ran.stderr
+    assert "--restart begins again" in ran.stderr
+    assert Path("C.npy.partial").exists()
+
+
+def test_resume_without_anything_to_resume_starts(case: Case, run: Run) -> None:
+    ran = run("matmul", "A.npy", "B.npy", "-o", "C.npy", "--resume")
+    assert ran.exit_code == 0
+    assert "nothing to resume" in ran.stderr
+    assert case.is_product()
+
+
+def test_a_damaged_journal_is_not_overwritten_unasked(case: Case, run: Run) -> None:
+    Path("C.npy.journal").write_text("scribble")
+    words = ["matmul", "A.npy", "B.npy", "-o", "C.npy"]
+    assert run(*words).exit_code == 2
+    assert run(*words, "--resume").exit_code == 4
+    assert run(*words, "--restart").exit_code == 0
+    assert case.is_product()
