@@ -29,7 +29,7 @@ struct Outcome {
 };
 
 /// The most memory one thread holds to gather and scatter small pieces, kept until the thread ends.
-inline constexpr int64_t staging_bytes = 1 << 20;
+inline constexpr int64_t staging_bytes = 2 << 20;
 
 Outcome read_region(const Region& region);
 Outcome write_region(const Region& region);

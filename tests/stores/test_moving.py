@@ -239,7 +239,7 @@ def test_neighbouring_tiles_written_at_once_do_not_disturb_each_other(folder: Pa
 
 
 def test_the_staging_buffer_is_what_is_said(folder: Path) -> None:
-    assert STAGING_BYTES_PER_THREAD == 1 << 20
+    assert STAGING_BYTES_PER_THREAD == 2 << 20
     np.save(folder / "a.npy", np.ones(3))
     assert open_store(folder / "a.npy").scratch_bytes == STAGING_BYTES_PER_THREAD
 
