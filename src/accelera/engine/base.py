@@ -15,6 +15,7 @@ from accelera.engine.events import Observer
 from accelera.engine.handles import lies_in_store, open_operand, unwrapped
 from accelera.engine.job import JobOptions, carry_out
 from accelera.engine.logs import configure_logging, logger
+from accelera.engine.methods import Amount, Operations
 from accelera.engine.operands import matmul_shape
 from accelera.engine.planned import Product, spans_of
 from accelera.engine.pressure import PressureWatch
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 Operand = Any
 """A Matrix, tensor, array or list in memory; a path; or a store."""
 Strategy = str | ChunkingStrategy
-Amount = int | float | str
 
 DEFAULT_CHUNK_SIZE = 1024
 """Rows of a chunk where sizes are fixed and nobody said how many."""
@@ -57,7 +57,7 @@ class Order:
     recorder: Recorder | None = None
 
 
-class BaseEngine(abc.ABC):
+class BaseEngine(Operations):
     """Computes with matrices within a memory budget; subclasses say by which route."""
 
     def __init__(
@@ -195,14 +195,6 @@ class BaseEngine(abc.ABC):
         order = Order(A, B, strategy, out, budget, objective=objective)
         return self._product(order, self._route(None), fixed, self.device).plan(self.device)
 
-    def add(self, A: Operand, B: Operand) -> Matrix:
-        """Return ``A + B`` of operands in memory, broadcast and promoted as in torch, on A's device."""
-        return self._elementwise("add", A, B)
-
-    def multiply(self, A: Operand, B: Operand) -> Matrix:
-        """Return ``A * B``, element by element, of operands in memory, as ``add`` does."""
-        return self._elementwise("mul", A, B)
-
     def __repr__(self) -> str:
         sizes = "automatic" if self.auto_detect_memory else self._fixed_size
         strategy = type(self._strategy).__name__
@@ -258,7 +250,7 @@ class BaseEngine(abc.ABC):
         try:
             store = self._planned(order, route, fixed, device)
         except BudgetExceededError as error:
-            if device.host_memory or self._budget(order, device).is_given:
+            if device.host_memory or self._limit(order.budget, device).is_given:
                 raise
             logger.warning("matmul is planned on the CPU: %s", error)
             store = self._planned(order, route, fixed, get_device("cpu"), f"planned on the CPU: {error}")
@@ -283,7 +275,7 @@ class BaseEngine(abc.ABC):
 
     def _product(self, order: Order, route: Route, fixed: bool, device: Device) -> Product:
         a, b = open_operand(order.a), open_operand(order.b)
-        budget, settings = self._budget(order, device), current()
+        budget, settings = self._limit(order.budget, device), current()
         budget_bytes = budget.limit_bytes
         return Product(
             a,
@@ -296,10 +288,6 @@ class BaseEngine(abc.ABC):
             objective=order.objective,
             host_budget_bytes=None if budget.is_given else _free_ram_bytes(),
         )
-
-    def _budget(self, order: Order, device: Device) -> Budget:
-        amount = self.budget if order.budget is None else order.budget
-        return Budget.parse(amount, self._memory_of(device))
 
     def _memory_of(self, device: Device) -> MemoryManager:
         return self.memory_manager if device is self.device else MemoryManager(device)

@@ -1,0 +1,251 @@
+"""The engine's operations besides the product: each a few words around a planned function."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+
+from accelera.devices import Device, get_device
+from accelera.engine import copying
+from accelera.engine.evaluate import evaluate, in_ram, plan_evaluate
+from accelera.engine.events import Observer
+from accelera.engine.expression import Axis, Expr, Reduction, apply, lazy
+from accelera.engine.gram import Side, gram, plan_gram_of
+from accelera.engine.handles import lies_in_store, open_operand, unwrapped
+from accelera.engine.logs import logger
+from accelera.engine.progress import progress_observer
+from accelera.engine.report import RunReport
+from accelera.errors import BudgetExceededError
+from accelera.memory import Budget, MemoryManager
+from accelera.plan import Plan
+from accelera.settings import current
+from accelera.stores import Store
+from accelera.trace import Recorder
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from accelera.engine.matrix import Matrix
+    from accelera.engine.options import Options
+
+Amount = int | float | str
+Number = bool | int | float | complex
+
+
+class How(TypedDict, total=False):
+    """Keywords of every operation below."""
+
+    budget: Amount | None
+    """Most memory it may add, such as ``"512MiB"`` or ``0.5``; by default the engine's."""
+    resume: bool
+    """Finish an interrupted run that wrote to the same file."""
+    observers: Sequence[Observer]
+    """Told of the progress."""
+    recorder: Recorder | None
+    """Told of every access."""
+
+
+class Operations(abc.ABC):
+    """Arithmetic, reductions, copies, transposes and Gram matrices of operands that lie anywhere.
+
+    Operands are Matrices, tensors, arrays, lists, paths, stores and, except for ``gram``, ``transpose``
+    and ``copy``, expressions. A result goes to ``out``: a path, an array, a Matrix or a store; without
+    ``out`` into new memory. Everything but ``gram`` is computed on the CPU within a budget of RAM,
+    whatever the engine's device.
+    """
+
+    device: Device
+    budget: Amount | None
+    enable_progress: bool
+    last_report: RunReport | None
+
+    def array(self, x: Any) -> Expr:
+        """Return ``x`` as an operand of expressions, which ``evaluate`` computes; nothing is read."""
+        return lazy(x)
+
+    def evaluate(
+        self, expr: Expr | Reduction, out: Any = None, **how: Unpack[How]
+    ) -> Matrix | Store | Number:
+        """Compute an expression in one pass over its operands.
+
+        Returns the store when ``out`` is a path or a store, else a Matrix, or a Python number for a result
+        without axes. Raises BudgetExceededError when no plan fits; nothing was allocated then.
+        """
+        found: Matrix | Store | Number = self._evaluated("evaluate", expr, out, how)
+        return found
+
+    def plan_evaluate(self, expr: Expr | Reduction, out: Any = None, *, budget: Amount | None = None) -> Plan:
+        """Return how ``evaluate`` with the same arguments would run; nothing is read or allocated."""
+        settings, place = current(), in_ram(self.device)
+        return plan_evaluate(
+            expr,
+            unwrapped(out),
+            device=place,
+            budget_bytes=self._limit(budget, place).limit_bytes,
+            prefetch=settings.enable_prefetch,
+            readers=settings.io_threads,
+        )
+
+    def add(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[How]) -> Any:
+        """Return ``A + B``; operands in memory are promoted and placed as in torch, others as in NumPy."""
+        return self._combined("add", A, B, out, how)
+
+    def subtract(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[How]) -> Any:
+        """Return ``A - B``, as ``add`` does."""
+        return self._combined("subtract", A, B, out, how)
+
+    def multiply(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[How]) -> Any:
+        """Return ``A * B``, element by element, as ``add`` does."""
+        return self._combined("multiply", A, B, out, how)
+
+    def divide(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[How]) -> Any:
+        """Return ``A / B``, as ``add`` does; of integers it is a float."""
+        return self._combined("divide", A, B, out, how)
+
+    def sum(
+        self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+    ) -> Any:
+        """Return the sum along ``axis``: of integers in 64 bits, of others without growing error."""
+        return self._evaluated("sum", lazy(A).sum(axis, keepdims=keepdims), out, how, A)
+
+    def mean(
+        self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+    ) -> Any:
+        """Return the mean along ``axis``, of integers in float64."""
+        return self._evaluated("mean", lazy(A).mean(axis, keepdims=keepdims), out, how, A)
+
+    def min(
+        self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+    ) -> Any:
+        """Return the smallest along ``axis``, NaN if one is."""
+        return self._evaluated("min", lazy(A).min(axis, keepdims=keepdims), out, how, A)
+
+    def max(
+        self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+    ) -> Any:
+        """Return the largest along ``axis``, NaN if one is."""
+        return self._evaluated("max", lazy(A).max(axis, keepdims=keepdims), out, how, A)
+
+    def argmin(
+        self, A: Any, axis: int | None = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+    ) -> Any:
+        """Return where the first smallest lies along ``axis``, or in the flattened array."""
+        return self._evaluated("argmin", lazy(A).argmin(axis, keepdims=keepdims), out, how, A)
+
+    def argmax(
+        self, A: Any, axis: int | None = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+    ) -> Any:
+        """Return where the first largest lies along ``axis``, or in the flattened array."""
+        return self._evaluated("argmax", lazy(A).argmax(axis, keepdims=keepdims), out, how, A)
+
+    def norm(
+        self,
+        A: Any,
+        ord: float = 2,  # noqa: A002 - NumPy's name
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[How],
+    ) -> Any:
+        """Return the norm of order 1, 2 or infinity of the vectors along ``axis`` (2 of all: Frobenius)."""
+        return self._evaluated("norm", lazy(A).norm(ord, axis, keepdims=keepdims), out, how, A)
+
+    def transpose(
+        self, A: Any, axes: Sequence[int] | None = None, *, out: Any = None, **how: Unpack[How]
+    ) -> Matrix | Store:
+        """Return ``A`` with permuted axes (reversed by default), written in the new order."""
+        found = copying.transpose(
+            unwrapped(A), axes, unwrapped(out), **self._options(in_ram(self.device), how)
+        )
+        return self._kept(found, out, A)
+
+    def copy(self, src: Any, out: Any = None, dtype: Any = None, **how: Unpack[How]) -> Matrix | Store:
+        """Copy ``src`` into ``out``, whose name decides the format; see ``copying.copy`` for ``dtype``."""
+        found = copying.copy(unwrapped(src), unwrapped(out), dtype, **self._options(in_ram(self.device), how))
+        return self._kept(found, out, src)
+
+    def gram(self, A: Any, *, side: Side = "left", out: Any = None, **how: Unpack[How]) -> Matrix | Store:
+        """Return ``AᴴA`` (``side="right"``: ``AAᴴ``) at half the products, on the engine's device."""
+        store = open_operand(A)
+        try:
+            found = gram(store, unwrapped(out), side=side, **self._options(self.device, how))
+        except BudgetExceededError as error:
+            if self.device.host_memory or self._limit(how.get("budget"), self.device).is_given:
+                raise
+            logger.warning("gram is planned on the CPU: %s", error)
+            found = gram(store, unwrapped(out), side=side, **self._options(get_device("cpu"), how))
+        return self._kept(found, out, A)
+
+    def plan_gram(
+        self, A: Any, *, side: Side = "left", out: Any = None, budget: Amount | None = None
+    ) -> Plan:
+        """Return how ``gram`` with the same arguments would run; nothing is read or allocated."""
+        settings = current()
+        return plan_gram_of(
+            open_operand(A),
+            unwrapped(out),
+            side=side,
+            device=self.device,
+            budget_bytes=self._limit(budget, self.device).limit_bytes,
+            prefetch=settings.enable_prefetch,
+            readers=settings.io_threads,
+        )
+
+    @abc.abstractmethod
+    def _memory_of(self, device: Device) -> MemoryManager:
+        """Return who watches the memory of ``device``."""
+
+    @abc.abstractmethod
+    def _elementwise(self, op: str, A: Any, B: Any) -> Matrix:
+        """Return torch's function ``op`` of two operands in memory."""
+
+    def _limit(self, budget: Amount | None, device: Device) -> Budget:
+        return Budget.parse(self.budget if budget is None else budget, self._memory_of(device))
+
+    def _options(self, device: Device, how: How) -> Options:
+        bar, settings = progress_observer(self.enable_progress), current()
+        observers = how.get("observers", ())
+        return {
+            "device": device,
+            "budget_bytes": self._limit(how.get("budget"), device).limit_bytes,
+            "observers": observers if bar is None else (*observers, bar),
+            "recorder": how.get("recorder"),
+            "resume": how.get("resume", False),
+            "prefetch": settings.enable_prefetch,
+            "readers": settings.io_threads,
+        }
+
+    def _combined(self, op: str, A: Any, B: Any, out: Any, how: How) -> Any:
+        if out is None and not how and _in_memory(A) and _in_memory(B):
+            return self._elementwise(_TORCH_NAMES[op], A, B)
+        return self._evaluated(op, apply(getattr(np, op), A, B), out, how, A)
+
+    def _evaluated(self, op: str, expr: Expr | Reduction, out: Any, how: How, beside: Any = None) -> Any:
+        options = self._options(in_ram(self.device), how)
+        found = evaluate(expr, unwrapped(out), operation=op, **options)
+        if out is None and not expr.shape:
+            self.last_report = found[1]
+            return found[0].to_numpy().item()
+        return self._kept(found, out, beside)
+
+    def _kept(self, found: tuple[Store, RunReport], out: Any, beside: Any) -> Matrix | Store:
+        store, self.last_report = found
+        if lies_in_store(out):
+            return store
+        from accelera.engine import incore
+
+        return incore.result(store, out, beside)
+
+
+_TORCH_NAMES = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "true_divide"}
+
+
+def _in_memory(operand: Any) -> bool:
+    """Return whether torch can take ``operand`` as it is."""
+    if isinstance(operand, (Expr, np.memmap, np.generic)) or lies_in_store(operand):
+        return False
+    return isinstance(operand, list) or hasattr(operand, "__array__")
