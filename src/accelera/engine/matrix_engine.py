@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import final
 
 from accelera.devices import Device
-from accelera.engine.base import Amount, BaseEngine, Strategy
+from accelera.engine.base import BaseEngine, Strategy
 from accelera.engine.decision import GIB, Route, Situation, route_by_memory
+from accelera.engine.methods import Amount
 
 
 @final
