@@ -54,7 +54,7 @@ cuda: $(built) ## compile the CUDA kernels with nvcc; needs no GPU
 	$(bin)/cmake --build build/cuda
 
 install: ## the library, into the environment of PYTHON
-	$(PYTHON) -m pip install .
+	$(PYTHON) -m pip install -c constraints.txt .
 
 install-bin: $(built) ## the command `accelera`, linked from PREFIX/bin to this checkout
 	mkdir -p $(PREFIX)/bin
