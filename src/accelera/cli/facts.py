@@ -31,7 +31,7 @@ _EXTRAS = {
 
 def facts() -> dict[str, Any]:
     """Return everything ``accelera info`` tells, as JSON-able values; sizes in bytes."""
-    device = get_device(current().device)
+    device = get_device(None)
     return {
         "version": __version__,
         "python": platform.python_version(),

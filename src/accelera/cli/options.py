@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -72,6 +72,14 @@ Out = Annotated[
         help="Where the result goes: .npy, .zarr, .bin, x.safetensors::key.",
     ),
 ]
+
+Objective = Annotated[
+    Literal["time", "bytes"],
+    typer.Option(help="What to save first: time, or bytes moved even if that takes longer."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, if there is one.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Throw away what an interrupted run has stored.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table; errors only.")]
 
 
 def _shape(name: str) -> Any:
