@@ -23,8 +23,16 @@ import numpy as np
 from accelera.stores import Store, create_store, open_store
 from benchmarks.machine import save
 
-PIECES = [512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20]
-SHORTEST_ROW = 64 << 10
+PLACES = [
+    (512, 64 << 10),
+    (4 << 10, 64 << 10),
+    (16 << 10, 64 << 10),
+    (64 << 10, 256 << 10),
+    (256 << 10, 1 << 20),
+    (1 << 20, 4 << 20),
+    (4 << 20, 4 << 20),
+]
+"""Bytes of a piece, bytes of a row."""
 HUGE_PAGE = 2 << 20
 READS: dict[str, tuple[bool | None, bool]] = {
     "cached, cold": (False, True),
@@ -48,7 +56,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         path = Path(name) / "noise.bin"
         _write_noise(path, file_bytes)
-        figures = {"file_bytes": file_bytes, "pieces": [_row(path, piece, rounds) for piece in PIECES]}
+        figures = {"file_bytes": file_bytes, "pieces": [_line(path, *place, rounds) for place in PLACES]}
     if options.save:
         print("saved", save(options.save, figures))
     return figures
@@ -58,15 +66,14 @@ def _write_noise(path: Path, nbytes: int) -> None:
     noise = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
     with path.open("wb") as file:
         for _ in range(nbytes >> 20):
-            file.write(noise)
+            file.write(noise.data)
         os.fsync(file.fileno())
 
 
-def _row(path: Path, piece: int, rounds: int) -> dict[str, Any]:
+def _line(path: Path, piece: int, row_bytes: int, rounds: int) -> dict[str, Any]:
     """Measure pieces of one length, all ways in turn, and keep the best round of each."""
-    row_bytes = max(SHORTEST_ROW, piece)
     shape = (path.stat().st_size // row_bytes, row_bytes)
-    runs = {name: [] for name in (*READS, *WRITES)}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in (*READS, *WRITES)}
     for _ in range(rounds):
         for name, (direct, cold) in READS.items():
             runs[name].append(_read(path, shape, piece, direct, cold))
