@@ -7,10 +7,13 @@ from typing import Annotated
 import typer
 
 from accelera import __version__
+from accelera.cli.copy import copy
 from accelera.cli.failures import CarefulGroup
+from accelera.cli.gram import gram
 from accelera.cli.info import info
 from accelera.cli.matmul import matmul
 from accelera.cli.plan import plan
+from accelera.cli.transpose import transpose
 
 app = typer.Typer(
     name="accelera",
@@ -21,7 +24,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _verb in (info, plan, matmul):
+for _verb in (info, plan, matmul, gram, copy, transpose):
     app.command()(_verb)
 
 

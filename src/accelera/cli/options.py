@@ -25,14 +25,23 @@ def _checked_out(text: str) -> str:
     return text
 
 
-def _parsed_shape(text: str) -> tuple[int, ...]:
+def _numbers(text: str, what: str, example: str) -> tuple[int, ...]:
     try:
-        sizes = tuple(int(part) for part in text.lower().replace("x", ",").split(",") if part.strip())
+        found = tuple(int(part) for part in text.lower().replace("x", ",").split(",") if part.strip())
     except ValueError:
-        sizes = ()
-    if not sizes:
-        raise typer.BadParameter(f"{text!r} is not a shape; write for example 4096x1024")
-    return sizes
+        found = ()
+    if not found:
+        raise typer.BadParameter(f"{text!r} is not {what}; write for example {example}")
+    return found
+
+
+def _parsed_shape(text: str) -> tuple[int, ...]:
+    return _numbers(text, "a shape", "4096x1024")
+
+
+def parsed_axes(text: str) -> tuple[int, ...]:
+    """Read ``"1,0"``; raises BadParameter."""
+    return _numbers(text, "an order of axes", "1,0")
 
 
 _RAW = "Files without a header"
@@ -100,6 +109,16 @@ AOffset = Annotated[int, _offset("A")]
 BShape = Annotated[Any, _shape("B")]
 BDtype = Annotated[str | None, _dtype("B")]
 BOffset = Annotated[int, _offset("B")]
+
+
+From = Annotated[str, typer.Argument(metavar="SOURCE", help="The file to read.")]
+To = Annotated[
+    str,
+    typer.Argument(metavar="TARGET", callback=_checked_out, help="The file to write: .npy, .zarr, .bin …"),
+]
+SourceShape = Annotated[Any, _shape("the source")]
+SourceDtype = Annotated[str | None, _dtype("the source")]
+SourceOffset = Annotated[int, _offset("the source")]
 
 
 class Source(NamedTuple):

@@ -64,7 +64,7 @@ def decide(out: str, *, resume: bool, restart: bool) -> bool:
         return resume
     if someone_is_there():
         return _ask(left)
-    raise UnfinishedRunError(f"[matmul] {left}; give --resume to go on with it, or --restart to begin again")
+    raise UnfinishedRunError(f"[resume] {left}; give --resume to go on with it, or --restart to begin again")
 
 
 def someone_is_there() -> bool:

@@ -1,0 +1,39 @@
+"""``accelera gram``: the Gram matrix of a file, at half the products."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from accelera.cli import options
+from accelera.cli.options import Source
+from accelera.cli.running import Wish, carry_out
+
+if TYPE_CHECKING:
+    from accelera.engine import MatrixEngine
+
+
+def gram(
+    a: options.A,
+    out: options.Out,
+    side: Annotated[
+        Literal["left", "right"], typer.Option(help="left: the transpose of A times A; right: A times it.")
+    ] = "left",
+    budget: options.Budget = None,
+    device: options.Device = None,
+    resume: options.Resume = False,
+    restart: options.Restart = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    a_shape: options.AShape = None,
+    a_dtype: options.ADtype = None,
+    a_offset: options.AOffset = 0,
+) -> None:
+    """Compute the Gram matrix of A into a file: A^H A, or A A^H, at half the products."""
+    array = Source(a, a_shape, a_dtype, a_offset)
+
+    def compute(engine: MatrixEngine, **how: Any) -> Any:
+        return engine.gram(array.open(), side=side, **how)
+
+    carry_out(Wish(out, budget, device, resume, restart, as_json, quiet), compute)
