@@ -143,16 +143,29 @@ def claim(descriptor: int, partial: Path) -> None:
 
     Raises StoreError, and closes the descriptor, when another run has it.
     """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine = os.path.samestat(os.stat(partial), os.fstat(descriptor))
-    except OSError:
-        mine = False
-    if not mine:
+    if not _lock_now(descriptor) or not _is_called(descriptor, partial):
         os.close(descriptor)
         raise StoreError(
             f"[create_store] {partial} is being written by another run; wait or choose another name"
         )
+
+
+def _lock_now(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # a filesystem without locks
+        return error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+    return True
+
+
+def _is_called(descriptor: int, path: Path) -> bool:
+    """Whether ``path`` still names the open file: another run may just have published it."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _begin(target: Target, descriptor: int, header: bytes, size: int) -> None:

@@ -133,7 +133,7 @@ class ZarrStore(Store):
                 try:
                     array.set_basic_selection(part, data[view_key(place)])
                 except Exception as error:  # whatever a codec or the filesystem raises
-                    raise StoreError(f"[write] {self.name} at {part}: {error}") from error
+                    raise StoreError(f"[write] {self.name} at {part}: {error}; check the disk") from error
         return data.nbytes
 
     @property
