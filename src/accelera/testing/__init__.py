@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from accelera.testing.device_contract import DeviceContract
+from accelera.testing.store_contract import OutputContract, PublishedContract, StoreContract
 
-__all__ = ["DeviceContract"]
+__all__ = ["DeviceContract", "OutputContract", "PublishedContract", "StoreContract"]
