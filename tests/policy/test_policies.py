@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import tracemalloc
+from array import array
 from collections.abc import Iterable
 
 import pytest
@@ -88,6 +90,24 @@ def test_every_policy_keeps_the_contract(name: str) -> None:
     for method in ("insert", "touch", "remove", "victim"):
         asked = inspect.signature(getattr(EvictionPolicy, method))
         assert inspect.signature(getattr(POLICIES[name], method)).parameters.keys() == asked.parameters.keys()
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_memory_follows_what_is_resident_not_what_was_accessed(name: str) -> None:
+    """A run of a million steps must not fill the budget with the policy's own books."""
+    accesses = 100_000
+    policy = create_policy(name, array("i", [time % 10 for time in range(accesses)]))
+    tracemalloc.start()
+    try:
+        for time in range(10):
+            policy.insert(time, 1, time)
+        for time in range(10, accesses):
+            policy.touch(time % 10, time)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 100_000
+    assert policy.victim(anyone) in range(10)
 
 
 def test_an_unknown_name_is_refused_with_the_near_ones() -> None:

@@ -66,7 +66,7 @@ def retire(index: int, step: Step, books: Books) -> None:
 
 def access_sequence(steps: Iterable[Step]) -> array[int]:
     """Return the block ids in the order in which a walk admits them."""
-    sequence = array("q")
+    sequence = array("i")
     for step in steps:
         sequence.extend(block.id for block in step.reads if block.held_bytes)
         if step.write.held_bytes:

@@ -3,6 +3,7 @@
     1. Before the run, note for each access when the same buffer is accessed next.
     2. On insert or touch at time t, push (next use after t) on a heap, furthest on top.
     3. The victim is the top entry that is current, resident and evictable.
+    4. When most entries are outdated, build the heap anew: it stays as small as what is resident.
 
 Optimal in the number of misses for buffers of one size (Belady 1966). It needs the future, which
 a planned run has.
@@ -14,13 +15,16 @@ import heapq
 from array import array
 from collections.abc import Callable, Sequence
 
-NEVER = 1 << 62
+NEVER = (1 << 31) - 1
+
+_SLACK = 64
+"""Outdated entries that the heap may hold in any case."""
 
 
 def next_uses(sequence: Sequence[int]) -> array[int]:
     """Return for each position the position of the same buffer's next access, or ``NEVER``."""
     upcoming: dict[int, int] = {}
-    result = array("q", [NEVER]) * len(sequence)
+    result = array("i", [NEVER]) * len(sequence)
     for position in range(len(sequence) - 1, -1, -1):
         buffer = sequence[position]
         result[position] = upcoming.get(buffer, NEVER)
@@ -45,6 +49,9 @@ class Belady:
         due = self._next_use[time]
         self._due[buffer] = due
         heapq.heappush(self._heap, (-due, buffer))
+        if len(self._heap) > 2 * len(self._due) + _SLACK:
+            self._heap = [(-due, buffer) for buffer, due in self._due.items()]
+            heapq.heapify(self._heap)
 
     def remove(self, buffer: int) -> None:
         """Forget ``buffer``."""
