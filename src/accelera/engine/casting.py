@@ -11,8 +11,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
-CAST_ITEMSIZE = 32
-"""Bytes that a conversion takes per element, at most."""
+_ODD_ITEMSIZE = 32
+
+
+def cast_itemsize(source: np.dtype[Any], target: np.dtype[Any]) -> int:
+    """Return the bytes per element that ``cast_into`` takes besides both arrays, at most."""
+    return _ODD_ITEMSIZE if _needs_care(source, target) else 0
 
 
 def cast_into(source: Array, target: Array) -> None:
@@ -22,10 +26,15 @@ def cast_into(source: Array, target: Array) -> None:
     """
     if source.dtype == target.dtype:
         np.copyto(_as_words(target), _as_words(source))
-    elif target.dtype == _BFLOAT16 and source.dtype.itemsize > 2 and source.dtype != np.float32:
+    elif _needs_care(source.dtype, target.dtype):
         np.copyto(target, _rounded_to_odd(source), casting="unsafe")
     else:
         np.copyto(target, source, casting="unsafe")
+
+
+def _needs_care(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    """Whether converting through float32 would round twice."""
+    return target == _BFLOAT16 and source.itemsize > 2 and source != np.float32
 
 
 def _as_words(array: Array) -> Array:

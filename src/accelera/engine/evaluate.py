@@ -142,12 +142,14 @@ class Evaluation:
     def kernel(self) -> SweepKernel:
         """Return what computes a step."""
         whole = [lying(each, self.program.shape) for each in self.inputs if each.shape == self.program.shape]
-        plain = tuple(range(len(self.program.shape)))
+        plain, dtype = tuple(range(len(self.program.shape))), self.target().dtype
         if isinstance(self.expr, Reduction):
             orders = tuple(dict.fromkeys(whole)) or (plain,)
             shape = self.program.shape
-            return ReduceKernel(self.program, orders, self.team, self.expr.reducer, self._reduced(), shape)
-        return StoreKernel(self.program, tuple(dict.fromkeys([plain, *whole])), self.team, self.check)
+            return ReduceKernel(
+                self.program, dtype, orders, self.team, self.expr.reducer, self._reduced(), shape
+            )
+        return StoreKernel(self.program, dtype, tuple(dict.fromkeys([plain, *whole])), self.team, self.check)
 
     def text(self) -> str:
         """Return what is computed, in words."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import math
 import operator
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import EllipsisType
@@ -18,6 +17,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from accelera.engine.handles import open_operand
 from accelera.engine.promotion import (
     Signature,
     Type,
@@ -502,7 +502,7 @@ def lazy(x: Any) -> Expr:
         return x
     if isinstance(x, _NUMBERS):
         return Constant(x)
-    return Leaf(open_store(_unwrapped(x)))
+    return Leaf(open_operand(x))
 
 
 def operand(x: Any) -> Leaf:
@@ -618,12 +618,6 @@ def _fits(value: int, dtype: np.dtype[Any]) -> bool:
         return True
     limits = np.iinfo(dtype)
     return int(limits.min) <= value <= int(limits.max)
-
-
-def _unwrapped(x: Any) -> Any:
-    """Return the tensor of a Matrix, anything else as it is; torch is not imported to find out."""
-    module = sys.modules.get("accelera.engine.matrix")
-    return x.tensor() if module is not None and isinstance(x, module.Matrix) else x
 
 
 def _method(name: str) -> Callable[..., Any]:

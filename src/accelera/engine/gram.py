@@ -170,8 +170,18 @@ class _Kernel:
             return
         if on_diagonal:
             device.mirror(out)
+            _make_diagonal_real(out)
         elif not step.write.held_bytes and self.result is not None:
             self.result.reflect(step.write.region, out)
+
+
+def _make_diagonal_real(square: Any) -> None:
+    """Clear what rounding left of the imaginary parts on the diagonal, in an array or a tensor."""
+    if isinstance(square, np.ndarray):
+        if square.dtype.kind == "c":
+            np.einsum("...ii->...i", square.imag)[...] = 0
+    elif square.is_complex():
+        square.imag.diagonal(dim1=-2, dim2=-1).zero_()
 
 
 @final

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.engine.casting import cast_into
+from accelera.engine.casting import cast_into, cast_itemsize
 from accelera.engine.expression import Apply, Choose, Constant, Convert, Expr, Leaf, Part
 from accelera.stores import Store
 
@@ -74,6 +74,14 @@ class Program:
             if slot is not None:
                 sizes[slot] = max(sizes.get(slot, 0), value.dtype.itemsize)
         return [sizes[slot] for slot in sorted(sizes)]
+
+    @property
+    def cast_itemsize(self) -> int:
+        """Bytes per element that the largest conversion takes besides."""
+        values = [each for each in self.values if each.what == "convert"]
+        return max(
+            (cast_itemsize(self.values[each.inputs[0]].dtype, each.dtype) for each in values), default=0
+        )
 
     def view(self, leaf: int) -> Store:
         """Return an operand with as many axes as the expression."""
@@ -167,7 +175,7 @@ class _Builder:
             expr = waiting[-1]
             missing = [each for each in expr.arguments if id(each) not in self._made]
             if missing:
-                waiting.extend(missing)
+                waiting.extend(reversed(missing))
             else:
                 waiting.pop()
                 self._made[id(expr)] = self._add(expr)

@@ -76,7 +76,7 @@ def common_type(op: str, types: Sequence[Type]) -> Signature:
 
 def check_conversion(op: str, source: DType, target: DType) -> None:
     """Raise DTypeError when converting would drop an imaginary part."""
-    if source.kind == "c" and target.kind != "c":
+    if source.kind == "c" and target.kind not in "cb":
         raise DTypeError(f"[{op}] {source} to {target} drops the imaginary part; take .real first")
 
 

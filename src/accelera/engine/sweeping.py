@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from accelera.devices import Device
-from accelera.engine.casting import CAST_ITEMSIZE, cast_into
+from accelera.engine.casting import cast_into, cast_itemsize
 from accelera.engine.pieces import PIECE_BYTES, Team, piece_shape, pieces
 from accelera.engine.program import Program, Scratch
 from accelera.engine.reducers import Place, Reducer, States
@@ -23,8 +23,10 @@ Shape = tuple[int, ...]
 class SweepKernel(abc.ABC):
     """What both kernels share: a program, its operands' orders, and a team with a scratch each."""
 
-    def __init__(self, program: Program, orders: Sequence[Shape], team: Team) -> None:
+    def __init__(self, program: Program, dtype: np.dtype[Any], orders: Sequence[Shape], team: Team) -> None:
         self.program = program
+        self.dtype = dtype
+        """Element type of the result."""
         self.orders = tuple(orders)
         """Distinct orders in which operands lie, the most important first."""
         self.team = team
@@ -39,12 +41,13 @@ class SweepKernel(abc.ABC):
     @property
     @abc.abstractmethod
     def piece_itemsize(self) -> int:
-        """Bytes each worker takes per element of a piece, besides the program's buffers."""
+        """Bytes each worker takes per element of a piece once the program has run."""
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes that all workers take while they compute."""
-        itemsize = sum(self.program.slot_itemsizes) + self.piece_itemsize
+        beside = max(self.program.cast_itemsize, self.piece_itemsize)
+        itemsize = sum(self.program.slot_itemsizes) + beside
         return self.team.size * self.piece_elements * itemsize
 
     def scratch(self, worker: int) -> Scratch:
@@ -68,17 +71,18 @@ class StoreKernel(SweepKernel):
     def __init__(
         self,
         program: Program,
+        dtype: np.dtype[Any],
         orders: Sequence[Shape],
         team: Team,
         check: Callable[[Array], None] | None = None,
     ) -> None:
-        super().__init__(program, orders, team)
+        super().__init__(program, dtype, orders, team)
         self._check = check
 
     @property
     def piece_itemsize(self) -> int:
-        """What a conversion takes."""
-        return CAST_ITEMSIZE
+        """What the last conversion takes."""
+        return cast_itemsize(self.program.dtype, self.dtype)
 
     def __call__(self, device: Device, step: Step, arrays: Sequence[Array], out: Array) -> None:
         """Compute one tile."""
@@ -111,13 +115,14 @@ class ReduceKernel(SweepKernel):
     def __init__(
         self,
         program: Program,
+        dtype: np.dtype[Any],
         orders: Sequence[Shape],
         team: Team,
         reducer: Reducer,
         axes: Shape,
         flat: Shape,
     ) -> None:
-        super().__init__(program, orders, team)
+        super().__init__(program, dtype, orders, team)
         self._reducer = reducer
         self._axes = axes
         self._flat = flat
@@ -125,8 +130,9 @@ class ReduceKernel(SweepKernel):
 
     @property
     def piece_itemsize(self) -> int:
-        """What partial states, their joining and a conversion take."""
-        return self._reducer.scratch_itemsize + CAST_ITEMSIZE
+        """What partial states and their joining take, or the last conversion."""
+        last = cast_itemsize(self._reducer.dtypes[0], self.dtype)
+        return max(self._reducer.scratch_itemsize, last)
 
     @property
     def state_bytes(self) -> int:

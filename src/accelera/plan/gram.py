@@ -1,8 +1,14 @@
 """The planner of Gram matrices: ``G = Aᴴ A`` at half the products, and a little over half the reads.
 
 Only the tiles of the upper triangle are computed, and each goes to its place and, conjugated and
-transposed, to the mirrored one. Over a tile run the slabs of the depth of A; every other tile runs
-them backwards, and the tiles of one band go to and fro, so that what the pool still holds at a turn
+transposed, to the mirrored one:
+
+    for tile (rows, cols), rows <= cols:  for slab of the depth:  for strip of rows:
+        G[strip, cols] += A[slab, strip]ᴴ A[slab, cols]
+
+A tile on the diagonal is made of squares a strip wide, those on or above its own diagonal. Strips are
+written as soon as they are complete, so two tiles never need room at once. Every other tile runs its
+slabs backwards, and the tiles of one band go to and fro, so that what the pool still holds at a turn
 is used again. A matrix with few columns is one tile: A is read once, in order.
 """
 
@@ -18,7 +24,7 @@ from accelera.errors import BudgetExceededError
 from accelera.plan.cost import CostModel
 from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.forecast import forecast
-from accelera.plan.operand import Block, BlockTable, Operand
+from accelera.plan.operand import BlockTable, Operand
 from accelera.plan.partition import Span, split
 from accelera.plan.plan import Plan
 from accelera.units import format_bytes
@@ -28,6 +34,7 @@ LONGEST_EDGE = 1 << 16
 """Longest edge of a tile: a row of one fits any staging buffer."""
 _DEPTHS = (8192, 4096, 2048, 1024, 512, 256, 128, 64)
 _SHORTEST_EDGE = 64
+_STRIPS = (1, 2, 4, 8)
 _WALKED = 6
 _BYTES_WEIGHT = 0.25
 
@@ -81,6 +88,8 @@ class GramChoice:
     """Tiles along an edge of G."""
     slab: int
     """Depth of a block of A."""
+    strips: int
+    """Strips of a tile."""
     window: int
 
 
@@ -110,25 +119,40 @@ class GramSteps:
             yield from ((rows, cols) for cols in (band if index % 2 == 0 else reversed(band)))
 
     def _tile_steps(self, batch: tuple[Span, ...], rows: Span, cols: Span, backwards: bool) -> Iterator[Step]:
-        write = self._written(batch, rows, cols)
+        pairs = list(self._pairs(rows, cols))
         slabs = self.slabs[::-1] if backwards else self.slabs
         for index, slab in enumerate(slabs):
-            reads = tuple(self._table.block(0, (*batch, slab, each)) for each in dict.fromkeys((rows, cols)))
-            empty = slab[0] == slab[1]
             first, last = index == 0, index == len(slabs) - 1
-            yield Step(
-                () if empty else reads, write, first, last, rows == cols, self._compute_s(slab, rows, cols)
-            )
+            for strip, across in pairs:
+                yield self._step(batch, slab, strip, across, first, last)
 
-    def _written(self, batch: tuple[Span, ...], rows: Span, cols: Span) -> Block:
-        """Return a tile of G; one beside the diagonal is written twice."""
-        block = self._table.block(1, (*batch, rows, cols))
-        return block if rows == cols else replace(block, moved_bytes=2 * block.moved_bytes)
+    def _pairs(self, rows: Span, cols: Span) -> Iterator[tuple[Span, Span]]:
+        """Yield the (rows, columns) of the blocks of one tile."""
+        size = rows[1] - rows[0]
+        strips = [
+            (rows[0] + start, rows[0] + stop)
+            for start, stop in split(size, self.choice.strips, self._problem.align(-1))
+        ]
+        for index, strip in enumerate(strips):
+            if rows == cols:
+                yield from ((strip, each) for each in strips[index:])
+            else:
+                yield strip, cols
 
-    def _compute_s(self, slab: Span, rows: Span, cols: Span) -> float:
-        share = 0.5 if rows == cols else 1.0
+    def _step(
+        self, batch: tuple[Span, ...], slab: Span, rows: Span, cols: Span, first: bool, last: bool
+    ) -> Step:
+        """Return one product; a block beside the diagonal is written twice."""
+        empty = slab[0] == slab[1]
+        sides = () if empty else dict.fromkeys((rows, cols))
+        reads = tuple(self._table.block(0, (*batch, slab, each)) for each in sides)
+        write = self._table.block(1, (*batch, rows, cols))
+        if rows != cols:
+            write = replace(write, moved_bytes=2 * write.moved_bytes)
         m, k, n = rows[1] - rows[0], slab[1] - slab[0], cols[1] - cols[0]
-        return self._cost.gemm_s(m, k, n, self._problem.flops_scale * share)
+        share = 0.5 if rows == cols else 1.0
+        seconds = self._cost.gemm_s(m, k, n, self._problem.flops_scale * share)
+        return Step(reads, write, first, last, rows == cols, seconds)
 
 
 @dataclass(frozen=True)
@@ -209,41 +233,66 @@ def plan_gram(
 
 
 def _choices(problem: GramProblem, window: int) -> list[GramChoice]:
-    """Return tile counts, each with every depth of a slab."""
+    """Return tile counts, each with every depth of a slab and number of strips."""
     size, depth = problem.size, problem.depth
     most = max(1, math.ceil(size / _SHORTEST_EDGE))
     least = max(1, math.ceil(size / LONGEST_EDGE))
-    counts = [*range(least, min(most, least + 24))]
-    while not counts or counts[-1] < most:
-        counts.append(min(most, (counts[-1] * 5 + 3) // 4 if counts else least))
+    counts = [*range(least, min(most, least + 24) + 1)]
+    while counts[-1] < most:
+        counts.append(min(most, (counts[-1] * 5 + 3) // 4))
     depths = sorted({max(depth, 1), *[each for each in _DEPTHS if each < depth]})
-    return [GramChoice(parts, slab, window) for parts in counts for slab in depths]
+    return [
+        GramChoice(parts, slab, strips, window)
+        for parts in counts
+        for strips in _STRIPS
+        if strips == 1 or size >= parts * strips * _SHORTEST_EDGE
+        for slab in depths
+    ]
 
 
 def _figures(problem: GramProblem, choice: GramChoice, capacity: int, cost: CostModel) -> _Figures:
-    steps = GramSteps(problem, choice, cost)
-    edge = max((stop - start for start, stop in steps.edges), default=0)
-    slab = max(stop - start for start, stop in steps.slabs)
     lead = (1,) * len(problem.batch)
-    parts, batches = len(steps.edges), math.prod(problem.batch)
-    tiles = parts * (parts + 1) // 2 * batches
-    blocks = choice.window * (1 if parts == 1 else 2)
-    tile_bytes = problem.g.held_bytes((*lead, edge, edge)) * min(tiles, 1 if choice.window == 1 else 2)
-    need = tile_bytes + blocks * problem.a.held_bytes((*lead, slab, edge))
+    edge, strip = (
+        _longest(problem.size, parts, problem.align(-1))
+        for parts in (choice.parts, choice.parts * choice.strips)
+    )
+    slabs = max(1, math.ceil(problem.depth / choice.slab))
+    slab = _longest(problem.depth, slabs, problem.align(-2))
+    batches = math.prod(problem.batch)
+    tiles = choice.parts * (choice.parts + 1) // 2 * batches
+    need = _need(problem, choice, tiles, edge, strip, slab)
     panel = problem.a.held_bytes((*lead, problem.depth, edge))
     kept = min(1.0, max(capacity - need, 0) / panel) if panel else 1.0
-    passes = parts - kept * (parts - 1) / 2
+    passes = choice.parts - kept * (choice.parts - 1) / 2
     read = 0.0 if problem.a.in_place else problem.a.nbytes * passes
     written = 0 if problem.g.in_place else problem.g.nbytes
-    run = problem.a.run_bytes((*lead, slab, edge))
-    reads = cost.read_s(int(read), run, problem.a.tier)
-    writes = cost.write_s(written, problem.g.run_bytes((*lead, edge, edge)), problem.g.tier)
-    flops = batches * 0.5 * (1 + 1 / max(parts, 1)) * problem.flops_scale
+    across = strip if choice.parts == 1 else edge
+    reads = cost.read_s(int(read), problem.a.run_bytes((*lead, slab, across)), problem.a.tier)
+    writes = cost.write_s(written, problem.g.run_bytes((*lead, strip, across)), problem.g.tier)
+    flops = batches * 0.5 * (1 + 1 / (choice.parts * choice.strips)) * problem.flops_scale
     compute = cost.gemm_s(problem.size, problem.depth, problem.size, flops)
-    compute *= 1 + 10 / max(slab, 1) + 32 / max(edge, 1)
-    compute += tiles * len(steps.slabs) * cost.step_s
+    compute *= 1 + 10 / max(slab, 1) + 32 / max(strip, 1)
+    steps = tiles * slabs * choice.strips
+    compute += steps * cost.step_s
     seconds = compute + reads + writes if choice.window == 1 else max(compute, reads, writes)
-    return _Figures(choice, need, seconds + reads / max(tiles * len(steps.slabs), 1), read + written)
+    return _Figures(choice, need, seconds + 2 * reads / max(tiles * slabs, 1), read + written)
+
+
+def _need(problem: GramProblem, choice: GramChoice, tiles: int, edge: int, strip: int, slab: int) -> int:
+    """Return the room in which every step fits together with those under way, and reads nothing twice."""
+    lead, ahead = (1,) * len(problem.batch), choice.window - 1
+    strips = math.ceil(edge / strip) if strip else 1
+    rights = min(choice.window, -(-ahead // strips) + 1)
+    tall = edge + (min(ahead, strips) * strip if tiles > 1 else 0)
+    lefts = 0 if choice.parts == 1 and choice.strips == 1 else choice.window * strip
+    g = problem.g.held_bytes((*lead, tall, edge))
+    return g + problem.a.held_bytes((*lead, slab, rights * edge + lefts))
+
+
+def _longest(size: int, parts: int, align: int) -> int:
+    """Return the longest span when ``size`` is split into ``parts``."""
+    units = math.ceil(size / align)
+    return min(size, math.ceil(units / max(1, min(parts, units))) * align) if size else 0
 
 
 def _score(seconds: float, moved_bytes: float) -> float:
@@ -253,8 +302,8 @@ def _score(seconds: float, moved_bytes: float) -> float:
 def _note(steps: GramSteps) -> str:
     edge = max((stop - start for start, stop in steps.edges), default=0)
     depth = max(stop - start for start, stop in steps.slabs)
-    parts = len(steps.edges)
-    return f"{parts * (parts + 1) // 2} tiles of G, edges up to {edge}; blocks of A up to {depth} deep"
+    tiles = len(steps.edges) * (len(steps.edges) + 1) // 2
+    return f"{tiles} tiles of G, edges up to {edge}, {steps.choice.strips} strips; A {depth} deep at a time"
 
 
 def _losers(walked: list[tuple[GramSteps, Forecast]], best: Forecast) -> tuple[Alternative, ...]:

@@ -26,7 +26,12 @@ from accelera.units import format_bytes
 WINDOW = 3
 _FLOOR = 1 << 12
 """Elements of the smallest tile."""
-_NEAR = 1.02
+_NEAR = 1.05
+"""Plans that take at most this much longer than the quickest count as quick, and the smallest is taken."""
+_STEP_S = 4e-4
+"""Seconds that a step takes besides its moves and its arithmetic: threads wake one another."""
+_DURABLE_S = 2e-3
+"""Seconds until a block of a result in a file, and its line in the journal, are durable."""
 _BOOK_BYTES = 512
 """What the run keeps for each access it will make."""
 
@@ -185,12 +190,15 @@ def _reusable(problem: SweepProblem, found: _Candidate) -> int:
 def _seconds(steps: SweepSteps, window: int, cost: CostModel) -> float:
     """Return a rough time: the slowest of arithmetic, reads and writes, and what cannot overlap."""
     problem = steps.problem
-    compute = math.prod(problem.shape) * problem.seconds_per_element + steps.count * cost.step_s
+    compute = math.prod(problem.shape) * problem.seconds_per_element
     reads = sum(_moved_s(steps, index, cost.read_s) for index in range(len(problem.leaves)))
     writes = _moved_s(steps, len(problem.leaves), cost.write_s)
+    if problem.result.tier == "disk":
+        writes += steps.distinct(len(problem.leaves)) * _DURABLE_S
+    beside = steps.count * _STEP_S
     if window == 1:
-        return compute + reads + writes
-    return max(compute, reads, writes) + (reads + writes) / max(steps.count, 1)
+        return compute + reads + writes + beside
+    return max(compute, reads, writes) + (reads + writes) / max(steps.count, 1) + beside
 
 
 def _moved_s(steps: SweepSteps, index: int, rate: Any) -> float:

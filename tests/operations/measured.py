@@ -1,0 +1,51 @@
+"""Run as a program: one operation, written as Python, in a budget; prints what it took as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import numpy as np
+
+from accelera.devices import get_device
+from accelera.engine.copying import copy, transpose
+from accelera.engine.evaluate import evaluate
+from accelera.engine.expression import lazy
+from accelera.engine.gram import gram
+from accelera.engine.report import RunReport
+from accelera.memory import process_memory, reset_peak
+from accelera.stores import open_store
+
+CALLED = {"evaluate": evaluate, "copy": copy, "transpose": transpose, "gram": gram, "lazy": lazy, "np": np}
+
+
+def main(call: str, budget_bytes: int) -> dict[str, Any]:
+    warm_up(call)
+    x, y = lazy("a.npy"), lazy("b.npy")
+    options = {"device": get_device("cpu"), "budget_bytes": budget_bytes}
+    names = {**CALLED, "open_store": open_store, "x": x, "y": y, "options": options}
+    before = process_memory().rss_bytes
+    reset_peak()
+    report: RunReport = eval(call, names)[1]
+    return {
+        "peak": process_memory().peak_bytes - before,
+        "projected": report.plan.peak_bytes["ram"],
+        "pool": report.peak_pool_bytes,
+        "moved": report.moved_bytes,
+        "planned": report.plan.moved_bytes,
+    }
+
+
+def warm_up(call: str) -> None:
+    """Load what the operation imports, and start the libraries' threads, on operands of a few bytes."""
+    device = get_device("cpu")
+    small = np.ones((8, 8), "f4")
+    evaluate(np.sqrt(lazy(small)).sum(axis=0), device=device)
+    gram(open_store(small), device=device)
+    if "zarr" in call:
+        copy(small, "warm.zarr", device=device)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))

@@ -1,0 +1,62 @@
+"""Measured in a process of its own: what a run takes is at most what its plan says, and that its budget."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.matmul.products import values
+
+MIB = 1 << 20
+SHAPE = (5_000, 3_000)
+SLACK_BYTES = 256 << 10
+"""The kernel counts resident pages in batches, per thread."""
+
+OPERATIONS = {
+    "expression": "evaluate(np.sqrt(x * x + y) * 2, 'out.npy', **options)",
+    "transposed": "evaluate(x + lazy('b.npy').T.T, 'out.npy', **options)",
+    "halves": "evaluate(x.astype('f2') + y.astype('f2'), 'out.safetensors', **options)",
+    "sum": "evaluate((x * y).sum(axis=0), 'out.npy', **options)",
+    "variance": "evaluate(x.var(axis=1), None, **options)",
+    "position": "evaluate(x.argmax(), None, **options)",
+    "transpose": "transpose('a.npy', None, 'out.npy', **options)",
+    "copy": "copy('a.npy', 'out.npy', 'f8', **options)",
+    "zarr": "copy('a.npy', 'out.zarr', **options)",
+    "bfloat16": "copy('d.npy', 'out.safetensors', 'bfloat16', **options)",
+    "gram": "gram(open_store('a.npy'), 'out.npy', **options)",
+    "gram of complex": "gram(open_store('c.npy'), 'out.npy', **options)",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("memory")
+    np.save(path / "a.npy", np.abs(values(SHAPE, "f4", 1)))
+    np.save(path / "b.npy", np.abs(values(SHAPE, "f4", 2)))
+    np.save(path / "c.npy", values((3_000, 1_500), "c16", 3))
+    np.save(path / "d.npy", values((2_000, 3_000), "f8", 4))
+    return path
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measured through /proc")
+def test_measured_peak_is_at_most_the_projected_one(name: str, folder: Path) -> None:
+    program = Path(__file__).with_name("measured.py")
+    ran = subprocess.run(
+        [sys.executable, str(program), OPERATIONS[name], str(64 * MIB)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    assert found["moved"] == found["planned"]
+    assert found["peak"] <= found["projected"] + SLACK_BYTES, found
+    assert found["projected"] <= 64 * MIB
