@@ -66,10 +66,8 @@ Device = Annotated[
         "Without it ACCELERA_DEVICE, else an accelerator, else the CPU.",
     ),
 ]
-A = Annotated[
-    str, typer.Argument(metavar="A", help="Left operand: .npy, .zarr, .bin, file.safetensors::key.")
-]
-B = Annotated[str, typer.Argument(metavar="B", help="Right operand.")]
+A = Annotated[str, typer.Argument(metavar="A", help="A file: .npy, .zarr, .bin, file.safetensors::key.")]
+B = Annotated[str, typer.Argument(metavar="B", help="Another file.")]
 
 Out = Annotated[
     str,

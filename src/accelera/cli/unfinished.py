@@ -33,7 +33,7 @@ class Unfinished(NamedTuple):
 
 def unfinished(out: str) -> Unfinished | None:
     """Return the interrupted run that was writing ``out``, None when there is none."""
-    from accelera.engine.journal import journal_path, read_journal
+    from accelera.engine import journal_path, read_journal
 
     journal = journal_path(Path(out).expanduser())
     if not journal.exists():

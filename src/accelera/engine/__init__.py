@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from accelera.engine.default import set_default_engine as set_default_engine
     from accelera.engine.events import Observer as Observer
     from accelera.engine.events import Progress as Progress
+    from accelera.engine.journal import journal_path as journal_path
+    from accelera.engine.journal import read_journal as read_journal
     from accelera.engine.matrix import Matrix as Matrix
     from accelera.engine.matrix_engine import MatrixEngine as MatrixEngine
     from accelera.engine.memory_efficient import MemoryEfficientEngine as MemoryEfficientEngine
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _NAMES_BY_MODULE = {
     "default": ("default_engine", "set_default_engine"),
     "events": ("Observer", "Progress"),
+    "journal": ("journal_path", "read_journal"),
     "matrix": ("Matrix",),
     "matrix_engine": ("MatrixEngine",),
     "memory_efficient": ("MemoryEfficientEngine",),
