@@ -11,17 +11,17 @@ class CostModel:
 
     flops_per_s: float = 1.5e11
     """Peak rate of the device's matrix product, in f32 flop/s."""
-    read_bytes_per_s: float = 1.3e9
+    read_bytes_per_s: float = 2.1e9
     """Sequential read bandwidth of the slow tier."""
-    write_bytes_per_s: float = 1.2e9
+    write_bytes_per_s: float = 2.0e9
     """Sequential write bandwidth of the slow tier."""
-    half_run_bytes: float = 24 * 1024
+    half_run_bytes: float = 28 * 1024
     """Piece length at which strided reads reach half the sequential bandwidth."""
     host_bytes_per_s: float = 6e9
     """Copy bandwidth between RAM and the device's memory."""
-    copy_core_s: float = 1e-10
+    copy_core_s: float = 5e-11
     """Processor seconds per byte read or written: the copy to or from the system."""
-    piece_core_s: float = 6e-6
+    piece_core_s: float = 5e-6
     """Processor seconds per contiguous piece: one request to the system."""
     cores: int = 2
     """Cores that share arithmetic and moves."""
