@@ -14,9 +14,10 @@ class Progress:
     """How far a run has come."""
 
     done_steps: int
+    """Steps computed, and those met so far that an earlier run had computed."""
     total_steps: int
     done_tiles: int
-    """Blocks of the result that are complete."""
+    """Blocks of the result that this run has completed."""
     moved_bytes: int
     """Bytes read and written so far."""
     planned_bytes: int

@@ -22,7 +22,7 @@ from accelera.engine.events import Observer, Progress
 from accelera.engine.report import RunReport
 from accelera.engine.staging import Mover
 from accelera.memory import Buffer, BufferPool
-from accelera.plan import Block, Plan, Step, access_sequence, walk
+from accelera.plan import Block, Operand, Plan, Step, access_sequence, walk
 from accelera.policy import Belady
 from accelera.stores import Store
 from accelera.trace import Recorder
@@ -112,7 +112,7 @@ class Runner:
 
     def _admit(self, pool: BufferPool) -> None:
         """Admit accesses in order, keeping the plan's window of steps under way."""
-        books = _RunBooks(self, pool, self._gate)
+        books = _RunBooks(self, pool, self._gate, self._plan.operands)
         try:
             for index, step in walk(self._steps(), self._plan.window, books):
                 self._ready.put(_Admitted(index, step, books.take()))
@@ -181,9 +181,9 @@ class Runner:
         return self._nothing
 
     def _tell(self, count: int, tiles: int) -> None:
-        total = self._plan.forecast.steps
+        done, total = count + self._skipped, self._plan.forecast.steps
         moved = sum(self._read.values()) + self._written
-        self._options.observer.on_progress(Progress(count, total, tiles, moved, self._plan.moved_bytes))
+        self._options.observer.on_progress(Progress(done, total, tiles, moved, self._plan.moved_bytes))
 
     def _report(self, pool: BufferPool, steps: int, seconds: float) -> RunReport:
         names = [operand.name for operand in self._plan.operands[:-1]]
@@ -214,8 +214,9 @@ class _Admitted:
 class _RunBooks:
     """Drives the pool from a walk."""
 
-    def __init__(self, runner: Runner, pool: BufferPool, gate: _Gate) -> None:
+    def __init__(self, runner: Runner, pool: BufferPool, gate: _Gate, operands: Sequence[Operand]) -> None:
         self._runner = runner
+        self._dtypes = [str(operand.held_dtype) for operand in operands]
         self._pool = pool
         self._gate = gate
         self._pinned: dict[int, Buffer] = {}
@@ -226,7 +227,13 @@ class _RunBooks:
     def admit(self, block: Block, step: int, *, write: bool) -> None:
         load = None if write else self._runner.load(block)
         self._pinned[block.id] = self._pool.pin(
-            block.id, block.held_bytes, load, step=step, write=write, role="tile"
+            block.id,
+            block.held_bytes,
+            load,
+            step=step,
+            write=write,
+            role="tile",
+            dtype=self._dtypes[block.operand],
         )
 
     def take(self) -> dict[int, Buffer]:

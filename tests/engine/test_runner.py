@@ -1,0 +1,445 @@
+"""The runner: overlap, order, what it tells and records, and how it ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from accelera.devices import Device, get_device
+from accelera.engine import RunReport
+from accelera.engine.events import Observer, Observers, Progress
+from accelera.engine.planned import matmul
+from accelera.errors import DeviceError, StoreError
+from accelera.plan import Plan
+from accelera.stores import Region, Store, create_store, open_store
+from accelera.trace import Access, TraceLog
+from tests.matmul.interrupted import grid, nothing_left, our_threads
+from tests.matmul.products import (
+    ROOMY,
+    assert_as_planned,
+    assert_close,
+    cpu,
+    in_npy,
+    run,
+    smallest_budget,
+    values,
+)
+
+
+class Diary:
+    """What happened, in order, heard from many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.entries: list[tuple[Any, ...]] = []
+
+    def note(self, entry: tuple[Any, ...]) -> None:
+        with self._lock:
+            self.entries.append(entry)
+
+
+class WatchedStore(Store):
+    """A store that takes its time and says when it begins and ends."""
+
+    def __init__(self, store: Store, diary: Diary, name: str, pause_s: float = 0.0) -> None:
+        self._store, self._diary, self._pause_s = store, diary, pause_s
+        self.shape, self.dtype, self.tier, self.name = store.shape, store.dtype, store.tier, name
+
+    @property
+    def layout(self) -> Any:
+        return self._store.layout
+
+    def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
+        self._diary.note(("read", self.name, region))
+        time.sleep(self._pause_s)
+        return self._store.read(region, out)
+
+    def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
+        self._diary.note(("write",))
+        time.sleep(self._pause_s)
+        moved = self._store.write(region, data)
+        self._diary.note(("written",))
+        return moved
+
+    def flush(self) -> None:
+        self._store.flush()
+
+
+class WatchedDevice(Device):
+    """The CPU, slower, saying when each product begins and ends."""
+
+    name = "watched"
+    host_memory = True
+
+    def __init__(self, diary: Diary, pause_s: float = 0.0, fail_at: int = 0) -> None:
+        self._cpu, self._diary, self._pause_s, self._fail_at = get_device("cpu"), diary, pause_s, fail_at
+        self.products = 0
+        for method in ("allocate", "release", "view", "upload", "download", "synchronize", "can_take"):
+            setattr(self, method, getattr(self._cpu, method))
+
+    def gemm(self, a: Any, b: Any, c: Any, *, accumulate: bool, conjugate_a: bool = False) -> None:
+        self.products += 1
+        if self.products == self._fail_at:
+            raise DeviceError("[gemm] broken")
+        self._diary.note(("begin",))
+        time.sleep(self._pause_s)
+        self._cpu.gemm(a, b, c, accumulate=accumulate, conjugate_a=conjugate_a)
+        self._diary.note(("end",))
+
+    def total_bytes(self) -> int:
+        return self._cpu.total_bytes()
+
+    def available_bytes(self) -> int:
+        return self._cpu.available_bytes()
+
+    def workspace_bytes(self) -> int:
+        return self._cpu.workspace_bytes()
+
+    def allocate(self, nbytes: int) -> Any: ...
+    def release(self, buffer: Any) -> None: ...
+    def view(self, buffer: Any, shape: Any, dtype: Any, order: Any) -> Any: ...
+    def upload(self, host: Any, target: Any) -> None: ...
+    def download(self, source: Any, host: Any) -> None: ...
+    def gram(self, a: Any, c: Any, *, accumulate: bool) -> None: ...
+    def mirror(self, c: Any) -> None: ...
+    def synchronize(self) -> None: ...
+
+    flops_per_s = 1e11
+
+
+EDGE, TILE = 80, 20
+
+
+@pytest.fixture
+def operands(tmp_path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], Store, Store]:
+    """Deep and narrow: every tile needs new blocks of both."""
+    a, b = values((EDGE, 400), "f4"), values((400, EDGE), "f4", 1)
+    return a, b, in_npy(tmp_path / "a", a), in_npy(tmp_path / "b", b)
+
+
+def watched(
+    operands: tuple[Any, Any, Store, Store],
+    out: Path,
+    *,
+    pauses_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    prefetch: bool = True,
+) -> tuple[Diary, RunReport]:
+    """Run with pauses in reads, products and writes; return what happened when."""
+    read_s, compute_s, write_s = pauses_s
+    a, b, store_a, store_b = operands
+    diary = Diary()
+    result = create_store(out, (EDGE, EDGE), "f4")
+    with nothing_left():
+        _, report = matmul(
+            WatchedStore(store_a, diary, "A", read_s),
+            WatchedStore(store_b, diary, "B", read_s),
+            WatchedStore(result, diary, "C", write_s),
+            device=WatchedDevice(diary, compute_s),
+            budget_bytes=ROOMY,
+            tiles=grid(EDGE, EDGE, TILE),
+            prefetch=prefetch,
+        )
+    result.commit()
+    assert_close(np.load(out), a, b)
+    assert_as_planned(report)
+    return diary, report
+
+
+def read_ahead(diary: Diary, plan: Plan) -> float:
+    """Return the share of reads that began before the step ahead of the first to need them had ended."""
+    first: dict[Any, int] = {}
+    for index, step in enumerate(plan.steps()):
+        for name, block in zip("AB", step.reads, strict=True):
+            first.setdefault((name, str(block.region)), index)
+    ended, early = 0, []
+    for kind, *what in diary.entries:
+        ended += kind == "end"
+        if kind == "read":
+            early.append(ended < first[what[0], str(what[1])])
+    return sum(early) / len(early)
+
+
+def written_behind(diary: Diary) -> float:
+    """Return the share of writes during which a product began or ended."""
+    writing, beside = False, []
+    for kind, *_ in diary.entries:
+        writing = {"write": True, "written": False}.get(kind, writing)
+        if kind == "write":
+            beside.append(False)
+        elif writing and kind in ("begin", "end"):
+            beside[-1] = True
+    return sum(beside) / len(beside)
+
+
+class TestOverlap:
+    def test_blocks_are_read_ahead_while_others_are_computed(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        diary, report = watched(operands, tmp_path / "c.npy", pauses_s=(0, 0.01, 0))
+        assert read_ahead(diary, report.plan) > 0.5
+
+    def test_finished_blocks_are_written_while_others_are_computed(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        diary, _ = watched(operands, tmp_path / "c.npy", pauses_s=(0, 0.01, 0.02))
+        assert written_behind(diary) > 0.5
+
+    def test_without_prefetch_nothing_is_read_during_a_product(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        diary, report = watched(operands, tmp_path / "c.npy", pauses_s=(0.001, 0.005, 0), prefetch=False)
+        assert report.plan.window == 1
+        assert read_ahead(diary, report.plan) == 0
+
+    @pytest.mark.parametrize(
+        "slow", [(0.003, 0, 0), (0, 0.003, 0), (0, 0, 0.003)], ids=["read", "compute", "write"]
+    )
+    def test_whoever_is_slow_the_result_is_the_same(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path, slow: tuple[float, float, float]
+    ) -> None:
+        watched(operands, tmp_path / "c.npy", pauses_s=slow)
+
+    def test_prefetch_changes_no_value(self, operands: tuple[Any, Any, Store, Store], tmp_path: Path) -> None:
+        results = []
+        for prefetch in (True, False):
+            out = tmp_path / f"{prefetch}.npy"
+            _, report = run(*operands[2:], out, prefetch=prefetch, tiles=grid(EDGE, EDGE, TILE))
+            assert_as_planned(report)
+            results.append(np.load(out))
+            assert_close(results[-1], *operands[:2])
+
+    @pytest.mark.parametrize("readers", [1, 2, 5])
+    def test_any_number_of_readers(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path, readers: int
+    ) -> None:
+        most: list[int] = []
+
+        class Count(Observer):
+            def on_progress(self, progress: Progress) -> None:
+                most.append(len(our_threads()))
+
+        _, report = run(*operands[2:], tmp_path / "c.npy", readers=readers, observers=[Count()])
+        assert_as_planned(report)
+        assert_close(np.load(tmp_path / "c.npy"), *operands[:2])
+        assert max(most) <= readers + 2, "readers, one writer, one that admits"
+
+
+class TestTelling:
+    def test_observers_hear_of_a_run_from_start_to_finish(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        heard: list[Any] = []
+
+        class Listen(Observer):
+            def on_start(self, plan: Plan) -> None:
+                heard.append(plan)
+
+            def on_progress(self, progress: Progress) -> None:
+                heard.append(progress)
+
+            def on_finish(self, report: RunReport) -> None:
+                heard.append(report)
+
+            def on_error(self, error: BaseException) -> None:
+                heard.append(error)
+
+        _, report = run(*operands[2:], tmp_path / "c.npy", observers=[Listen()], tiles=grid(EDGE, EDGE, TILE))
+        plan, *progress, finished = heard
+        assert plan is report.plan
+        assert finished == report
+        assert [each.done_steps for each in progress] == list(range(1, plan.forecast.steps + 1))
+        assert {each.total_steps for each in progress} == {plan.forecast.steps}
+        assert {each.planned_bytes for each in progress} == {plan.moved_bytes}
+        for name in ("moved_bytes", "done_tiles"):
+            figures = [getattr(each, name) for each in progress]
+            assert figures == sorted(figures)
+        assert progress[-1].done_tiles == len(grid(EDGE, EDGE, TILE))
+        assert progress[-1].moved_bytes <= plan.moved_bytes
+
+    def test_a_resumed_run_counts_to_the_end(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        out, seen = tmp_path / "c.npy", []
+
+        class Stop(Observer):
+            def on_progress(self, progress: Progress) -> None:
+                if progress.done_tiles == 6:
+                    raise KeyboardInterrupt
+
+        class Listen(Observer):
+            def on_progress(self, progress: Progress) -> None:
+                seen.append((progress.done_steps, progress.total_steps))
+
+        options: dict[str, Any] = {"budget_bytes": ROOMY, "tiles": grid(EDGE, EDGE, TILE)}
+        with pytest.raises(KeyboardInterrupt):
+            matmul(*operands[2:], out, device=cpu(), observers=[Stop()], **options)
+        matmul(*operands[2:], out, device=cpu(), observers=[Listen()], resume=True, **options)
+        assert seen[0][0] > 1
+        assert seen[-1][0] == seen[-1][1]
+
+    def test_several_observers_hear_the_same_in_order(self) -> None:
+        heard: list[tuple[int, str]] = []
+
+        class Listen(Observer):
+            def __init__(self, number: int) -> None:
+                self._number = number
+
+            def on_start(self, plan: Plan) -> None:
+                heard.append((self._number, "start"))
+
+            def on_error(self, error: BaseException) -> None:
+                heard.append((self._number, "error"))
+
+        both: Any = Observers([Listen(1), Listen(2)])
+        both.on_start(None)
+        both.on_error(ValueError())
+        assert heard == [(1, "start"), (2, "start"), (1, "error"), (2, "error")]
+
+    @pytest.mark.parametrize("moment", ["on_start", "on_progress"])
+    def test_what_an_observer_raises_ends_the_run(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path, moment: str
+    ) -> None:
+        class Raise(Observer):
+            pass
+
+        def fail(*_: Any) -> None:
+            raise LookupError("mine")
+
+        setattr(Raise, moment, fail)
+        with nothing_left(), pytest.raises(LookupError, match="mine"):
+            run(*operands[2:], tmp_path / "c.npy", observers=[Raise()])
+        assert not (tmp_path / "c.npy").exists()
+
+
+class TestRecording:
+    def test_every_pin_is_recorded_in_the_order_of_the_plan(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        """However the threads meet: the trace is that of the plan's own walk."""
+        log = TraceLog()
+        _, report = run(*operands[2:], tmp_path / "c.npy", recorder=log, tiles=grid(EDGE, EDGE, TILE))
+        expected = [
+            (block.id, block.held_bytes, index, block is step.write)
+            for index, step in enumerate(report.plan.steps())
+            for block in (*step.reads, step.write)
+        ]
+        assert [(x.buffer, x.nbytes, x.step, x.write) for x in log if not x.free] == expected
+        assert len(expected) == report.hits + report.misses
+        assert {(x.op, x.role, x.dtype) for x in log if not x.free} == {("matmul", "tile", "float32")}
+
+    def test_each_block_of_the_result_is_freed_once_and_never_used_again(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        log = TraceLog()
+        run(*operands[2:], tmp_path / "c.npy", recorder=log, tiles=grid(EDGE, EDGE, TILE))
+        freed: set[int] = set()
+        for access in log:
+            assert access.buffer not in freed
+            if access.free:
+                freed.add(access.buffer)
+        assert freed == {access.buffer for access in log if access.write}
+        assert len(freed) == 16
+
+    def test_blocks_are_recorded_in_the_type_they_are_held_in(self, tmp_path: Path) -> None:
+        log = TraceLog()
+        a, b = values((30, 40), "f2"), values((40, 20), "f2", 1)
+        run(in_npy(tmp_path / "a", a), in_npy(tmp_path / "b", b), tmp_path / "c.npy", recorder=log)
+        assert {access.dtype for access in log if not access.free} == {"float32"}
+        assert log[0].nbytes == 30 * 40 * 4
+
+    def test_a_recorder_that_fails_ends_the_run(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        class Full:
+            def __init__(self) -> None:
+                self.left = 10
+
+            def record(self, access: Access) -> None:
+                self.left -= 1
+                if not self.left:
+                    raise StoreError("trace file full")
+
+        with nothing_left(), pytest.raises(StoreError, match="trace file full"):
+            run(*operands[2:], tmp_path / "c.npy", recorder=Full(), tiles=grid(EDGE, EDGE, TILE))
+
+    def test_operands_used_in_place_are_not_pinned(self) -> None:
+        log = TraceLog()
+        _, report = run(open_store(values((30, 40), "f4")), open_store(values((40, 20), "f4")), recorder=log)
+        assert len(log) == report.peak_pool_bytes == report.moved_bytes == 0
+
+
+class TestEnding:
+    def test_a_device_that_fails_ends_the_run_and_is_not_asked_again(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        device = WatchedDevice(Diary(), fail_at=3)
+        out = tmp_path / "c.npy"
+        with nothing_left(), pytest.raises(DeviceError, match="broken"):
+            matmul(*operands[2:], out, device=device, budget_bytes=ROOMY, tiles=grid(EDGE, EDGE, TILE))
+        assert device.products == 3
+        assert not out.exists()
+
+    def test_a_bug_in_a_users_store_is_neither_hidden_nor_retried(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        calls: list[int] = []
+
+        class Buggy(WatchedStore):
+            def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
+                calls.append(1)
+                raise TypeError("my mistake")
+
+        buggy = Buggy(operands[2], Diary(), "A")
+        with nothing_left(), pytest.raises(TypeError, match="my mistake"):
+            matmul(buggy, operands[3], tmp_path / "c.npy", device=cpu(), budget_bytes=ROOMY)
+        assert len(calls) == 1
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["a.npy", "b.npy"]
+
+    def test_a_writer_that_fails_last_is_heard(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        """The last block's write fails when everything is computed."""
+        result = create_store(tmp_path / "c.npy", (EDGE, EDGE), "f4")
+
+        class Last(WatchedStore):
+            def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
+                if region[0].stop == EDGE and region[1].stop == EDGE:
+                    time.sleep(0.05)
+                    raise StoreError("disk full")
+                return super().write(region, data)
+
+        with nothing_left(), pytest.raises(StoreError, match="disk full"):
+            matmul(
+                *operands[2:], Last(result, Diary(), "C"), device=cpu(), budget_bytes=ROOMY,
+                tiles=grid(EDGE, EDGE, TILE),
+            )  # fmt: skip
+        result.abort()
+
+    def test_runs_in_several_threads_at_once(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        """One device, the same operands, four results."""
+        least_bytes = smallest_budget(*operands[2:], tmp_path / "c.npy")
+        problems: list[BaseException] = []
+
+        def work(number: int) -> None:
+            try:
+                out = tmp_path / f"c{number}.npy"
+                _, report = matmul(*operands[2:], out, device=cpu(), budget_bytes=least_bytes)
+                assert_as_planned(report)
+                assert_close(np.load(out), *operands[:2])
+            except BaseException as error:
+                problems.append(error)
+
+        with nothing_left():
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join(60)
+        assert problems == []
