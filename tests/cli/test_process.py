@@ -141,6 +141,22 @@ def test_an_operand_that_changed_is_refused(stopped: Case, run: Run) -> None:
     assert Path("C.npy.partial").exists()
 
 
+def test_a_run_that_is_alive_is_left_alone(case: Case, run: Run) -> None:
+    words = ["matmul", "A.npy", "B.npy", "-o", "C.npy", "--budget", case.tight_budget()]
+    process = subprocess.Popen([sys.executable, "-c", SLOW, *words, "-q"], stderr=subprocess.PIPE)
+    while not Path("C.npy.journal").exists():
+        assert process.poll() is None
+        time.sleep(0.01)
+    for choice in ("--resume", "--restart"):
+        refused = run(*words, choice)
+        assert refused.exit_code == 4
+        assert "wait" in refused.stderr
+        assert "note" not in refused.stderr
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert case.is_product()
+
+
 def test_resume_without_anything_to_resume_starts(case: Case, run: Run) -> None:
     ran = run("matmul", "A.npy", "B.npy", "-o", "C.npy", "--resume")
     assert ran.exit_code == 0

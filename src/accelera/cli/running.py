@@ -10,6 +10,7 @@ import typer
 
 from accelera.cli.done import Done
 from accelera.cli.unfinished import decide, unfinished
+from accelera.errors import StoreChangedError
 
 if TYPE_CHECKING:
     from accelera.engine import MatrixEngine
@@ -53,10 +54,19 @@ def _computed(wish: Wish, compute: Compute, resume: bool) -> Done:
     engine, watermark = engine_on(wish.device, bar=not wish.quiet), Watermark()
     try:
         store = compute(engine, out=wish.out, budget=wish.budget, resume=resume, observers=[watermark])
-    except BaseException:
-        left = unfinished(wish.out)
-        if left is not None:
-            typer.echo(f"note: {left}: --resume goes on from there, --restart begins again", err=True)
+    except BaseException as error:
+        _advise(wish.out, error, watermark.started)
         raise
     assert engine.last_report is not None
     return Done(wish.out, store, engine.last_report, watermark.peak_bytes)
+
+
+def _advise(out: str, error: BaseException, started: bool) -> None:
+    """Say how to go on after ``error``, where something is left to go on with."""
+    left = unfinished(out)
+    if left is None:
+        return
+    if isinstance(error, StoreChangedError):
+        typer.echo("note: --restart begins again", err=True)
+    elif started:
+        typer.echo(f"note: {left}: --resume goes on from there, --restart begins again", err=True)

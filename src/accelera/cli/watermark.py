@@ -19,9 +19,14 @@ class Watermark(Observer):
         self._idle_bytes: int | None = None
         self._resets = False
 
+    @property
+    def started(self) -> bool:
+        """Whether a run has begun."""
+        return self._idle_bytes is not None
+
     def on_start(self, plan: Plan) -> None:
         """Take the idle process as zero; a smaller plan later does not begin anew."""
-        if self._idle_bytes is None:
+        if not self.started:
             self._resets = reset_peak()
             self._idle_bytes = process_memory().rss_bytes
 
