@@ -111,13 +111,12 @@ def test_books_balance_after_every_access(
         if action == "admit":
             held_bytes = sum(sizes[each] for each in here if pins[each])
             fits = buffer in here or held_bytes + sizes[buffer] <= capacity_bytes
-            try:
-                hit, displaced = books.admit(buffer, sizes[buffer])
-            except BudgetExceededError as refusal:
-                assert not fits
-                assert refusal.needed_bytes == held_bytes + sizes[buffer]
+            if not fits:
+                with pytest.raises(BudgetExceededError) as refusal:
+                    books.admit(buffer, sizes[buffer])
+                assert refusal.value.needed_bytes == held_bytes + sizes[buffer]
                 continue
-            assert fits
+            hit, displaced = books.admit(buffer, sizes[buffer])
             assert hit == (buffer in here)
             assert not any(pins[each] for each in displaced)
             bytes_in += 0 if hit else sizes[buffer]
