@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from tests.cli.conftest import Case
 
@@ -75,6 +75,20 @@ def test_arrays_by_key(case: Case, run: Run) -> None:
     save_file({"left": case.a, "right": case.b}, "ab.safetensors")
     ran = run("matmul", "ab.safetensors::left", "ab.safetensors::right", "-o", "C.npy")
     assert ran.exit_code == 0, ran.output
+    assert case.is_product()
+
+
+def test_the_file_of_an_operand_is_not_written(case: Case, run: Run) -> None:
+    save_file({"left": case.a}, "a.safetensors")
+    for key in ("left", "product"):
+        ran = run("matmul", "a.safetensors::left", "B.npy", "-o", f"a.safetensors::{key}")
+        assert ran.exit_code == 4
+        assert np.array_equal(load_file("a.safetensors")["left"], case.a)
+
+
+def test_a_result_in_the_home_folder(case: Case, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(case.folder))
+    assert run("matmul", "~/A.npy", "B.npy", "-o", "~/C.npy").exit_code == 0
     assert case.is_product()
 
 

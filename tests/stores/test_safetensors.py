@@ -58,6 +58,17 @@ def test_a_tensor_is_named_or_the_only_one(tmp_path: Path) -> None:
         open_store(path)
 
 
+def test_a_result_does_not_replace_other_tensors(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_file({"one": np.ones(3), "two": np.ones(4)}, path)
+    with pytest.raises(StoreError, match=r"other tensors \(two\)"):
+        create_store(f"{path}::one", (3,), "float64")
+    assert sorted(load_file(path)) == ["one", "two"]
+    save_file({"one": np.ones(3)}, path)
+    with create_store(f"{path}::one", (3,), "float64") as output:
+        output.abort()
+
+
 def test_what_the_format_has_no_name_for_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DTypeError, match="complex128"):
         create_store(tmp_path / "a.safetensors", (2,), "complex128")

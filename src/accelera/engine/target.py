@@ -29,7 +29,7 @@ class Target:
     @property
     def path(self) -> Path | None:
         """The file, when the result goes to one."""
-        return Path(self.out) if isinstance(self.out, (str, os.PathLike)) else None
+        return Path(self.out).expanduser() if isinstance(self.out, (str, os.PathLike)) else None
 
     @property
     def new_bytes(self) -> int:
@@ -108,6 +108,6 @@ def abandon(store: Store, *, keep_partial: bool) -> None:
 
 def _same_file(name: str, path: Path) -> bool:
     try:
-        return os.path.samefile(name.split("::")[0], path)
+        return os.path.samefile(name.split("::")[0], str(path).split("::")[0])
     except (OSError, ValueError):
         return False

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from accelera.errors import DTypeError, StoreFormatError, UnknownNameError
+from accelera.errors import DTypeError, StoreError, StoreFormatError, UnknownNameError
 from accelera.stores.dtypes import parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
 from accelera.stores.flatoutput import FlatOutput
@@ -168,14 +168,28 @@ def create_path(target: Target) -> FlatOutput:
     """Begin a file with one tensor, called ``"tensor"`` unless ``"file.safetensors::name"`` says else.
 
     Raises StoreFormatError for ``order="F"`` and DTypeError for complex128: the format has neither.
+    Raises StoreError when the file is there and holds other tensors, which would be lost.
     """
     target.refuse("chunk")
+    _spare_others(target)
     if target.order != "C":
         raise StoreFormatError(
             f"[create_store] {target.path}: .safetensors has C order only; leave order out"
         )
     header = safetensors_header(target.key or _DEFAULT_KEY, target.shape, target.dtype, align=target.align)
     return FlatOutput(target, header, Placement.dense(target.shape, target.dtype, offset=len(header)))
+
+
+def _spare_others(target: Target) -> None:
+    try:
+        others = [name for name in tensor_names(target.path) if name != (target.key or _DEFAULT_KEY)]
+    except StoreError:
+        return  # nothing there, or nothing that could be read
+    if others:
+        raise StoreError(
+            f"[create_store] {target.path} holds other tensors ({', '.join(sorted(others)[:20])}), "
+            "and a result replaces the whole file; write to another one"
+        )
 
 
 def safetensors_header(
