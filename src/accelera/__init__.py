@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from accelera.engine import Matrix as Matrix
     from accelera.engine import MatrixEngine as MatrixEngine
     from accelera.engine import MemoryEfficientEngine as MemoryEfficientEngine
+    from accelera.engine import lazy as lazy
     from accelera.errors import AcceleraError as AcceleraError
     from accelera.errors import BackendMissingError as BackendMissingError
     from accelera.errors import BudgetExceededError as BudgetExceededError
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES_BY_PACKAGE = {
-    "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine"),
+    "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine", "lazy"),
     "plan": ("Plan",),
     "chunking": ("RowChunking", "TileChunking", "AdaptiveChunking", "ChunkingStrategy", "ChunkIterator"),
     "memory": ("MemoryManager", "BufferPool"),

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from accelera.engine.default import set_default_engine as set_default_engine
     from accelera.engine.events import Observer as Observer
     from accelera.engine.events import Progress as Progress
+    from accelera.engine.expression import Expr as Expr
+    from accelera.engine.expression import Reduction as Reduction
+    from accelera.engine.expression import lazy as lazy
+    from accelera.engine.expression import where as where
     from accelera.engine.journal import journal_path as journal_path
     from accelera.engine.journal import read_journal as read_journal
     from accelera.engine.matrix import Matrix as Matrix
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 _NAMES_BY_MODULE = {
     "default": ("default_engine", "set_default_engine"),
     "events": ("Observer", "Progress"),
+    "expression": ("Expr", "Reduction", "lazy", "where"),
     "journal": ("journal_path", "read_journal"),
     "matrix": ("Matrix",),
     "matrix_engine": ("MatrixEngine",),

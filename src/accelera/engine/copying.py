@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from accelera.engine.evaluate import evaluate
-from accelera.engine.expression import operand
+from accelera.engine.expression import lazy
 from accelera.engine.promotion import check_lossless
 from accelera.engine.report import RunReport
 from accelera.errors import DTypeError
@@ -27,7 +27,7 @@ def copy(src: Any, out: Any = None, dtype: Any = None, **options: Unpack[Options
     more than precision raises DTypeError: a fraction or an imaginary part before anything is written, an
     integer that does not fit when it is met. All else is as in ``evaluate``.
     """
-    source = operand(src)
+    source = lazy(src)
     wanted = source.dtype if dtype is None else parse_dtype(dtype, op="copy")
     check_lossless("copy", source.dtype, wanted)
     return evaluate(
@@ -43,7 +43,7 @@ def transpose(
     Reading a transposed view needs none of this: ``engine.array(a).T`` is free. Raises ShapeError when
     ``axes`` does not name each axis once. All else is as in ``evaluate``.
     """
-    return evaluate(operand(a).transpose(axes), out, operation="transpose", **options)
+    return evaluate(lazy(a).transpose(axes), out, operation="transpose", **options)
 
 
 def _narrowing(source: np.dtype[Any], target: np.dtype[Any]) -> Any:

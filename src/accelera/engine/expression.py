@@ -30,7 +30,7 @@ from accelera.engine.promotion import (
 from accelera.engine.reducers import Rule, rule
 from accelera.engine.shapes import broadcast_shape
 from accelera.errors import DTypeError, ShapeError, UnknownNameError
-from accelera.stores import Store, open_store, parse_dtype
+from accelera.stores import Store, parse_dtype
 
 Axis = int | Sequence[int] | None
 Key = int | slice | EllipsisType | None
@@ -493,38 +493,33 @@ class Choose(Expr):
         return self._arguments
 
 
-def lazy(x: Any) -> Expr:
-    """Return ``x`` as an operand of expressions: a path, array, tensor, Matrix, list or store.
+def lazy(x: Any) -> Leaf:
+    """Return ``x`` as an operand of expressions: a path, array, tensor, Matrix, list, number or store.
 
-    Numbers become constants, expressions stay what they are. No elements are read.
+    No elements are read. Raises TypeError for an expression, which lies in no store yet.
     """
-    if isinstance(x, Expr):
-        return x
-    if isinstance(x, _NUMBERS):
-        return Constant(x)
+    if isinstance(x, Expr | Reduction):
+        raise TypeError("[lazy] an expression lies in no store yet; evaluate it first")
     return Leaf(open_operand(x))
 
 
-def operand(x: Any) -> Leaf:
-    """Return ``x`` as an operand that lies in a store, numbers included; raises TypeError for expressions."""
-    found = lazy(x)
-    if isinstance(found, Leaf):
-        return found
-    if isinstance(found, Constant):
-        return Leaf(open_store(np.asarray(found.value)))
-    raise TypeError("[engine] an expression lies in no store yet; evaluate it first")
+def as_expr(x: Any) -> Expr:
+    """Return ``x`` as an expression: expressions stay what they are, numbers become constants."""
+    if isinstance(x, Expr):
+        return x
+    return Constant(x) if isinstance(x, _NUMBERS) else lazy(x)
 
 
 def where(condition: Any, x: Any, y: Any) -> Expr:
     """Return ``x`` where ``condition`` is true and ``y`` elsewhere, all three broadcast."""
-    return Choose(lazy(condition), lazy(x), lazy(y))
+    return Choose(as_expr(condition), as_expr(x), as_expr(y))
 
 
 def apply(ufunc: np.ufunc, *inputs: Any) -> Expr:
     """Return an element-wise function of NumPy with one result, applied to ``inputs``."""
     if ufunc.nout != 1 or ufunc.signature is not None:
         raise DTypeError(f"[{ufunc.__name__}] has several results or works on whole axes; expressions cannot")
-    return Apply(ufunc, _fitting(ufunc, tuple(lazy(each) for each in inputs)))
+    return Apply(ufunc, _fitting(ufunc, tuple(as_expr(each) for each in inputs)))
 
 
 def power(base: Expr, exponent: Any) -> Expr:
@@ -626,14 +621,14 @@ def _method(name: str) -> Callable[..., Any]:
     def call(x: Any, *args: Any, out: None = None, **options: Any) -> Any:
         if out is not None:
             raise TypeError(f"[{name}] give out to engine.evaluate")
-        found = getattr(lazy(x), name)
+        found = getattr(as_expr(x), name)
         return found(*args, **options) if callable(found) else found
 
     return call
 
 
 def _norm(x: Any, ord: float | None = None, axis: Axis = None, keepdims: bool = False) -> Reduction:  # noqa: A002
-    found = lazy(x)
+    found = as_expr(x)
     if ord is not None and axis is None and found.ndim > 1:
         raise UnknownNameError(
             "[norm] numpy.linalg.norm with ord and no axis is a matrix norm; use x.norm(ord)"

@@ -159,9 +159,7 @@ class _Kernel:
 
     def __call__(self, device: Device, step: Step, arrays: Sequence[Any], out: Any) -> None:
         on_diagonal: bool = step.task
-        if not arrays:
-            out[...] = 0
-        elif on_diagonal:
+        if on_diagonal:
             device.gram(arrays[0], out, accumulate=not step.first)
         else:
             left, right = arrays
@@ -176,12 +174,9 @@ class _Kernel:
 
 
 def _make_diagonal_real(square: Any) -> None:
-    """Clear what rounding left of the imaginary parts on the diagonal, in an array or a tensor."""
-    if isinstance(square, np.ndarray):
-        if square.dtype.kind == "c":
-            np.einsum("...ii->...i", square.imag)[...] = 0
-    elif square.is_complex():
-        square.imag.diagonal(dim1=-2, dim2=-1).zero_()
+    """Clear what rounding left of the imaginary parts on the diagonal of an array in RAM."""
+    if isinstance(square, np.ndarray) and square.dtype.kind == "c":
+        np.einsum("...ii->...i", square.imag)[...] = 0
 
 
 @final

@@ -12,7 +12,7 @@ from accelera.devices import Device, get_device
 from accelera.engine import copying
 from accelera.engine.evaluate import evaluate, in_ram, plan_evaluate
 from accelera.engine.events import Observer
-from accelera.engine.expression import Axis, Expr, Reduction, apply, lazy
+from accelera.engine.expression import Axis, Expr, Leaf, Reduction, apply, as_expr, lazy
 from accelera.engine.gram import Side, gram, plan_gram_of
 from accelera.engine.handles import lies_in_store, open_operand, unwrapped
 from accelera.engine.logs import logger
@@ -62,7 +62,7 @@ class Operations(abc.ABC):
     enable_progress: bool
     last_report: RunReport | None
 
-    def array(self, x: Any) -> Expr:
+    def array(self, x: Any) -> Leaf:
         """Return ``x`` as an operand of expressions, which ``evaluate`` computes; nothing is read."""
         return lazy(x)
 
@@ -109,37 +109,37 @@ class Operations(abc.ABC):
         self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
     ) -> Any:
         """Return the sum along ``axis``: of integers in 64 bits, of others without growing error."""
-        return self._evaluated("sum", lazy(A).sum(axis, keepdims=keepdims), out, how, A)
+        return self._evaluated("sum", as_expr(A).sum(axis, keepdims=keepdims), out, how, A)
 
     def mean(
         self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
     ) -> Any:
         """Return the mean along ``axis``, of integers in float64."""
-        return self._evaluated("mean", lazy(A).mean(axis, keepdims=keepdims), out, how, A)
+        return self._evaluated("mean", as_expr(A).mean(axis, keepdims=keepdims), out, how, A)
 
     def min(
         self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
     ) -> Any:
         """Return the smallest along ``axis``, NaN if one is."""
-        return self._evaluated("min", lazy(A).min(axis, keepdims=keepdims), out, how, A)
+        return self._evaluated("min", as_expr(A).min(axis, keepdims=keepdims), out, how, A)
 
     def max(
         self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
     ) -> Any:
         """Return the largest along ``axis``, NaN if one is."""
-        return self._evaluated("max", lazy(A).max(axis, keepdims=keepdims), out, how, A)
+        return self._evaluated("max", as_expr(A).max(axis, keepdims=keepdims), out, how, A)
 
     def argmin(
         self, A: Any, axis: int | None = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
     ) -> Any:
         """Return where the first smallest lies along ``axis``, or in the flattened array."""
-        return self._evaluated("argmin", lazy(A).argmin(axis, keepdims=keepdims), out, how, A)
+        return self._evaluated("argmin", as_expr(A).argmin(axis, keepdims=keepdims), out, how, A)
 
     def argmax(
         self, A: Any, axis: int | None = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
     ) -> Any:
         """Return where the first largest lies along ``axis``, or in the flattened array."""
-        return self._evaluated("argmax", lazy(A).argmax(axis, keepdims=keepdims), out, how, A)
+        return self._evaluated("argmax", as_expr(A).argmax(axis, keepdims=keepdims), out, how, A)
 
     def norm(
         self,
@@ -152,7 +152,7 @@ class Operations(abc.ABC):
         **how: Unpack[How],
     ) -> Any:
         """Return the norm of order 1, 2 or infinity of the vectors along ``axis`` (2 of all: Frobenius)."""
-        return self._evaluated("norm", lazy(A).norm(ord, axis, keepdims=keepdims), out, how, A)
+        return self._evaluated("norm", as_expr(A).norm(ord, axis, keepdims=keepdims), out, how, A)
 
     def transpose(
         self, A: Any, axes: Sequence[int] | None = None, *, out: Any = None, **how: Unpack[How]

@@ -143,9 +143,7 @@ class GramSteps:
         self, batch: tuple[Span, ...], slab: Span, rows: Span, cols: Span, first: bool, last: bool
     ) -> Step:
         """Return one product; a block beside the diagonal is written twice."""
-        empty = slab[0] == slab[1]
-        sides = () if empty else dict.fromkeys((rows, cols))
-        reads = tuple(self._table.block(0, (*batch, slab, each)) for each in sides)
+        reads = tuple(self._table.block(0, (*batch, slab, each)) for each in dict.fromkeys((rows, cols)))
         write = self._table.block(1, (*batch, rows, cols))
         if rows != cols:
             write = replace(write, moved_bytes=2 * write.moved_bytes)

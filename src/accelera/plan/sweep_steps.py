@@ -52,7 +52,6 @@ class SweepSteps:
             max(math.ceil(size / part), int(axis in problem.reduced))
             for axis, (size, part) in enumerate(zip(problem.shape, tile, strict=True))
         )
-        self._empty = 0 in problem.shape
         self._walked = [self._axes(operand) for operand in problem.operands]
         sizes = [self.distinct(index) for index in range(len(problem.operands))]
         self._first_id = [sum(sizes[:index]) for index in range(len(sizes))]
@@ -94,8 +93,7 @@ class SweepSteps:
 
     def _step(self, place: dict[int, int], first: bool, last: bool) -> Step:
         bounds = tuple(self._span(axis, place[axis]) for axis in range(len(place)))
-        leaves = () if self._empty else range(len(self.problem.leaves))
-        reads = tuple(self._block(index, place, bounds) for index in leaves)
+        reads = tuple(self._block(index, place, bounds) for index in range(len(self.problem.leaves)))
         write = self._block(len(self.problem.leaves), place, bounds)
         elements = math.prod(stop - start for start, stop in bounds)
         return Step(reads, write, first, last, bounds, elements * self.problem.seconds_per_element)
