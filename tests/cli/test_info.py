@@ -56,3 +56,31 @@ def test_an_accelerator_is_the_first_tier(run: Run, monkeypatch: pytest.MonkeyPa
     assert found["device"] == "sim"
     assert found["tiers"][0]["name"] == "sim"
     assert found["tiers"][0]["capacity_bytes"] == 32 * 2**20
+
+
+class Card:
+    """Enough of an accelerator to be described."""
+
+    host_memory = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def total_bytes(self) -> int:
+        return 80 * 2**30
+
+    def available_bytes(self) -> int:
+        return 79 * 2**30
+
+
+def test_every_accelerator_is_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: object())
+    monkeypatch.setattr("accelera.cli.facts.get_device", lambda name: Card(name or "cuda:0"))
+    ran = run("info")
+    assert "cuda:1        cuda, 79.0 GiB available of 80.0 GiB" in ran.stdout
+    assert [each["name"] for each in json.loads(run("info", "--json").stdout)["accelerators"]] == [
+        "cuda:0",
+        "cuda:1",
+    ]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from accelera import __version__
-from accelera.devices import Device, get_device, usable_processors
+from accelera.devices import Device, SimulatedDevice, get_device, usable_processors
 from accelera.memory import Budget, MemoryManager, host_memory
 from accelera.plan import CostModel
 from accelera.settings import SETTINGS, current
@@ -39,6 +39,7 @@ def facts() -> dict[str, Any]:
         "cpu": _cpu(),
         "memory": _memory(),
         "device": device.name,
+        "accelerators": list(_accelerators(device)),
         "budget": _budget(device),
         "tiers": list(_tiers(device)),
         "compiled": _compiled(),
@@ -76,6 +77,24 @@ def _memory() -> dict[str, Any]:
         "available_bytes": host.available_bytes,
         "cgroup_limit_bytes": host.limit_bytes if limited else None,
     }
+
+
+def _accelerators(device: Device) -> Iterator[dict[str, Any]]:
+    """Yield what torch can compute on, where the usual device is one of them; loads torch only then."""
+    kind = device.name.partition(":")[0]
+    if device.host_memory or isinstance(device, SimulatedDevice):
+        return
+    import torch
+
+    model = getattr(torch.get_device_module(kind), "get_device_name", lambda _: kind)
+    for index in range(torch.accelerator.device_count()):
+        each = get_device(f"{kind}:{index}")
+        yield {
+            "name": each.name,
+            "model": model(index),
+            "total_bytes": each.total_bytes(),
+            "available_bytes": each.available_bytes(),
+        }
 
 
 def _budget(device: Device) -> dict[str, Any]:

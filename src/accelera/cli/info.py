@@ -30,6 +30,9 @@ def _lines(found: Facts) -> Iterator[str]:
     yield _row("accelera", f"{found['version']} on Python {found['python']}, {found['system']}")
     yield _row("cpu", _cpu(found["cpu"]))
     yield _row("memory", _memory(found["memory"]))
+    for each in found["accelerators"]:
+        sizes = f"{format_bytes(each['available_bytes'])} available of {format_bytes(each['total_bytes'])}"
+        yield _row(each["name"], f"{each['model']}, {sizes}")
     yield _row("computes on", found["device"])
     budget = found["budget"]
     yield _row("budget", f"{format_bytes(budget['bytes'])} unless told otherwise, from {budget['from']}")
