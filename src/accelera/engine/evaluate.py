@@ -30,6 +30,8 @@ Check = Callable[[np.ndarray[Any, Any]], None]
 _MOST_WORKERS = 8
 _SECONDS_PER_ELEMENT = 4e-10
 """Predicted time of one operator on one element, on one core."""
+_CROSSING = 5
+"""How much longer that is where operands lie in different orders."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,12 @@ class Evaluation:
             self._result(),
             self._reduced(),
             kernel.state_bytes if isinstance(kernel, ReduceKernel) else 0,
-            _SECONDS_PER_ELEMENT * (self.program.instructions + 1) / self.team.size,
+            self._seconds_per_element(kernel),
         )
+
+    def _seconds_per_element(self, kernel: SweepKernel) -> float:
+        operators = self.program.instructions + (1 if len(kernel.orders) == 1 else _CROSSING)
+        return _SECONDS_PER_ELEMENT * operators / self.team.size
 
     def _result(self) -> Operand:
         """Describe the result, which does not exist yet."""
