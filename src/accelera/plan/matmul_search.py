@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from accelera.plan.cost import CostModel
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
 from accelera.plan.operand import Operand
-from accelera.plan.partition import Partition, Span, grids
+from accelera.plan.partition import Partition, Span, grids, split
 
 Column = NDArray[Any]
 
@@ -128,6 +128,9 @@ class _Tiling:
     """What the closed forms need to know of one tiling, along r and c."""
 
     tall: int
+    """Longest tile along r."""
+    short: int
+    """Shortest tile along r."""
     wide: int
     count: int
     sum_r: int
@@ -141,7 +144,8 @@ def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _Tiling:
         rows = [stop - start for (start, stop), _ in choice.tiles]
         cols = [stop - start for _, (start, stop) in choice.tiles]
         tall, wide = (cols, rows) if choice.swap else (rows, cols)
-        return _Tiling(max(tall, default=1), max(wide, default=1), len(rows), sum(tall), sum(wide), True)
+        longest, shortest = max(tall, default=1), min(tall, default=1)
+        return _Tiling(longest, shortest, max(wide, default=1), len(rows), sum(tall), sum(wide), True)
     m, _, n = problem.grains
     grains = (n, m) if choice.swap else (m, n)
     by_rows = choice.partition.by_rows
@@ -151,12 +155,13 @@ def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _Tiling:
     count = sum(parts for _, parts in bands)
     sum_outer = sum((stop - start) * parts for (start, stop), parts in bands)
     sum_inner = len(bands) * inner
-    largest_outer = max(stop - start for (start, stop), _ in bands)
-    units = math.ceil(inner / align)
-    largest_inner = max(min(inner, math.ceil(units / min(parts, units)) * align) for _, parts in bands)
+    outers = [stop - start for (start, stop), _ in bands]
+    inners = [
+        stop - start for parts in {parts for _, parts in bands} for start, stop in split(inner, parts, align)
+    ]
     if by_rows:
-        return _Tiling(largest_outer, largest_inner, count, sum_outer, sum_inner, True)
-    return _Tiling(largest_inner, largest_outer, count, sum_inner, sum_outer, False)
+        return _Tiling(max(outers), min(outers), max(inners), count, sum_outer, sum_inner, True)
+    return _Tiling(max(inners), min(inners), max(outers), count, sum_inner, sum_outer, False)
 
 
 def _table(
@@ -198,9 +203,9 @@ class _Figures:
         self.left, self.right, self.out = (b, a, c) if sample.swap else (a, b, c)
         self.problem, self.sample, self.capacity, self.cost = problem, sample, capacity_bytes, cost
         self.strip, self.slab, self.sub = strip, slab, sub
-        self.tall, self.wide, self.count, self.sum_r, self.sum_c, self.by_rows = (
+        self.tall, self.short, self.wide, self.count, self.sum_r, self.sum_c, self.by_rows = (
             np.array([getattr(each, name) for each in tilings])[shape]
-            for name in ("tall", "wide", "count", "sum_r", "sum_c", "by_rows")
+            for name in ("tall", "short", "wide", "count", "sum_r", "sum_c", "by_rows")
         )
         self.batches = math.prod(problem.batch)
 
@@ -222,8 +227,8 @@ class _Figures:
         pool whole.
         """
         window = self.sample.window
-        strips = -(-self.tall // self.strip)
-        rights = np.minimum(window, -(-(window - 1) // strips) + 1)
+        strips, fewest = -(-self.tall // self.strip), -(-self.short // self.strip)
+        rights = np.minimum(window, -(-(window - 1) // fewest) + 1)
         several = (self.count > 1) | (self.batches > self.sample.group)
         outs = np.where(several, np.maximum(strips, window) * self.strip, self.tall)
         return (
