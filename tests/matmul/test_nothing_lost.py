@@ -506,6 +506,15 @@ class TestFailing:
                 matmul(open_store(left), open_store(right), out, device=cpu(), budget_bytes=ROOMY)
         np.testing.assert_array_equal(a, before)
 
+    def test_the_result_may_lie_between_an_operands_elements(self) -> None:
+        """Side by side in one buffer, or every other row of it."""
+        for left, right in ((np.s_[:, :20], np.s_[:, 20:]), (np.s_[::2, :20], np.s_[1::2, :20])):
+            buffer = values((40, 40), "f8")
+            a, b, out = buffer[left].copy(), values((20, 20), "f8", 1), buffer[right]
+            matmul(open_store(buffer[left]), open_store(b), out, device=cpu(), budget_bytes=ROOMY)
+            assert_close(out.copy(), a, b)
+            np.testing.assert_array_equal(buffer[left], a)
+
     @pytest.mark.parametrize("dtype", ["f4", "f2"])
     def test_a_read_only_result_is_refused(self, dtype: str) -> None:
         a, b = values((20, 20), dtype), values((20, 20), dtype, 1)

@@ -15,6 +15,8 @@ from accelera.errors import DTypeError, ShapeError, StoreError
 from accelera.stores import OutputStore, Store, create_store, open_store
 
 _CHUNK_BYTES = 4 << 20
+_OVERLAP_WORK = 10_000
+"""How many cases are tried to find an element that two strided arrays have in common."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Target:
             raise StoreError(f"[{op}] out is a read-only array; give a writeable one")
         for store in inputs:
             theirs = store.resident()
-            if mine is not None and theirs is not None and np.may_share_memory(mine, theirs):
+            if mine is not None and theirs is not None and _overlap(mine, theirs):
                 raise StoreError(
                     f"[{op}] out shares memory with operand {store.name}; give it memory of its own"
                 )
@@ -104,6 +106,14 @@ def abandon(store: Store, *, keep_partial: bool) -> None:
     """Give up a result that will not be complete."""
     if isinstance(store, OutputStore):
         store.abort(keep_partial=keep_partial)
+
+
+def _overlap(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    """Return whether two arrays have an element in common, or may have where that is hard to say."""
+    try:
+        return np.shares_memory(one, other, max_work=_OVERLAP_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _same_file(name: str, path: Path) -> bool:
