@@ -65,7 +65,8 @@ class ProgressObserver(Observer):
             self._task,
             completed=progress.done_steps,
             total=progress.total_steps,
-            detail=f"{progress.done_tiles} tiles, {format_bytes(progress.moved_bytes)}",
+            detail=f"{progress.done_tiles} tiles, {format_bytes(progress.moved_bytes)} of "
+            f"{format_bytes(progress.planned_bytes)}",
         )
 
     def on_finish(self, report: RunReport) -> None:

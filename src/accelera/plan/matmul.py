@@ -214,13 +214,13 @@ def _grid(choice: MatmulChoice) -> str:
 
 def _losers(problem: MatmulProblem, walked: Iterable[_Walked], best: _Walked) -> tuple[Alternative, ...]:
     """Return the losers with the reason each lost, best first, one per partition."""
-    losers: dict[str, Alternative] = {}
+    losers: dict[tuple[tuple[int, int], ...], Alternative] = {}
     for each in sorted(walked, key=lambda each: each.forecast.seconds):
         if each.choice != best.choice:
-            label = f"{_name(problem, each)}, {_note(problem, each.choice)}"
+            label = f"{_name(problem, each)} with {_grid(each.choice)}"
             reason = _reason(each.forecast, best.forecast)
             other = Alternative(label, each.forecast.moved_bytes, each.forecast.seconds, reason)
-            losers.setdefault(_grid(each.choice), other)
+            losers.setdefault(each.choice.partition.bands, other)
     return tuple(losers.values())[:4]
 
 

@@ -97,7 +97,7 @@ class Plan:
 
 def _title(plan: Plan) -> str:
     *inputs, result = plan.operands
-    shapes = " , ".join(f"{each.name}{list(each.shape)} {each.dtype} on {each.tier}" for each in inputs)
+    shapes = ", ".join(f"{each.name}{list(each.shape)} {each.dtype} on {each.tier}" for each in inputs)
     return f"{plan.operation}: {shapes} -> {result.name}{list(result.shape)} {result.dtype} on {result.tier}"
 
 
