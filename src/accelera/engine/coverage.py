@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
 
 Box = tuple[tuple[int, int], ...]
 """(start, stop) along each axis."""
@@ -24,6 +27,7 @@ class Coverage:
     def __init__(self, boxes: Iterable[Box] = ()) -> None:
         self._boxes: list[Box] = []
         self._known: set[Box] = set()
+        self._edges: np.ndarray[Any, Any] | None = None
         for box in boxes:
             self.add(box)
 
@@ -32,6 +36,7 @@ class Coverage:
         if box not in self._known:
             self._known.add(box)
             self._boxes.append(box)
+            self._edges = None
 
     def __iter__(self) -> Iterator[Box]:
         return iter(self._boxes)
@@ -44,11 +49,19 @@ class Coverage:
         if box in self._known:
             return True
         left = [box]
-        for done in self._boxes:
+        for done in self._near(box):
             left = [piece for each in left for piece in _minus(each, done)]
             if not left:
                 return True
         return False
+
+    def _near(self, box: Box) -> list[Box]:
+        """Return the boxes that overlap ``box``."""
+        if self._edges is None:
+            self._edges = np.array(self._boxes, dtype=np.int64).reshape(len(self._boxes), len(box), 2)
+        bounds = np.array(box, dtype=np.int64).reshape(len(box), 2)
+        overlap = (self._edges[..., 0] < bounds[:, 1]) & (self._edges[..., 1] > bounds[:, 0])
+        return [self._boxes[index] for index in np.flatnonzero(overlap.all(axis=1))]
 
 
 def _minus(box: Box, hole: Box) -> list[Box]:

@@ -172,8 +172,13 @@ class _Attempt:
                 self.journal.note(box)
             self.done.add(box)
 
+        before, answers = Coverage(self.done), dict[int, bool]()
+
         def skip(step: Step) -> bool:
-            return len(self.done) > 0 and self.done.covers(as_box(step.write.region))
+            block = step.write
+            if len(before) and block.id not in answers:
+                answers[block.id] = before.covers(as_box(block.region))
+            return answers.get(block.id, False)
 
         run = RunOptions(
             observer=self.observer,
