@@ -18,7 +18,6 @@ from tests.matmul.interrupted import nothing_left
 from tests.matmul.peaks import measured
 from tests.matmul.products import (
     BFLOAT16,
-    HALVES,
     PLACES,
     SUFFIXES,
     assert_as_planned,
@@ -114,15 +113,19 @@ def test_the_first_refusal_of_a_process_stays_below_what_it_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize("prefetch", [True, False])
-@pytest.mark.parametrize("dtype", ["f4", "f2", "f8", "c8", "c16", "i1", "u8", BFLOAT16], ids=str)
-@pytest.mark.parametrize("place", ["npy", "zarr", "ram"])
+@pytest.mark.parametrize(
+    ("place", "dtype"),
+    [
+        *[("npy", dtype) for dtype in ("f4", "f2", "f8", "c8", "c16", "i1", "u8", BFLOAT16)],
+        *[("zarr", dtype) for dtype in ("f4", "f2", "i8")],
+        *[("ram", dtype) for dtype in ("f2", BFLOAT16)],
+    ],
+    ids=str,
+)
 def test_the_budget_named_is_the_smallest_that_does(
     tmp_path: Path, place: str, dtype: Any, prefetch: bool
 ) -> None:
     """It works; one byte less is refused, with both numbers, and leaves nothing behind."""
-    dtype = np.dtype(dtype)
-    if (place == "zarr" and dtype == BFLOAT16) or (place == "ram" and dtype not in HALVES):
-        pytest.skip("no such case: the format lacks the type, or blocks are used in place")
     a, b = values((270, 60), dtype), values((60, 280), dtype, 1)
     stores = PLACES[place](tmp_path / "a", a), PLACES[place](tmp_path / "b", b)
     out = tmp_path / f"c{SUFFIXES[place]}" if place in SUFFIXES else None
