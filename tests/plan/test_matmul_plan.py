@@ -139,6 +139,6 @@ def test_square_products_far_over_budget_can_stay_within_a_tenth_of_the_bound(n:
 
 
 @pytest.mark.parametrize(("n", "over"), [(16384, 2.6), (32768, 2.6), (32768, 5.0), (65536, 8.0)])
-def test_by_default_they_stay_within_a_quarter(n: int, over: float) -> None:
+def test_by_default_they_stay_within_three_tenths(n: int, over: float) -> None:
     planned = plan(product(n, n, n), int((n / over) ** 2 * 4))
-    assert planned.bound_ratio <= 1.25
+    assert planned.bound_ratio <= 1.30

@@ -193,8 +193,17 @@ def _compare(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None
                 f"run without resume"
             )
     for name, print_now in json.loads(json.dumps(new["fingerprints"])).items():
-        if old["fingerprints"].get(name) != print_now:
+        print_then = old["fingerprints"].get(name)
+        if print_then != print_now:
             raise StoreChangedError(
-                f"[resume] operand {name} changed since the interrupted run: it was "
-                f"{old['fingerprints'].get(name)}, now {print_now}; run without resume to start again"
+                f"[resume] operand {name} changed since the interrupted run ({_changes(print_then, print_now)}); "
+                f"run without resume to start again"
             )
+
+
+def _changes(then: Any, now: Any) -> str:
+    """Return which parts of a fingerprint differ, in words."""
+    if not isinstance(then, dict) or not isinstance(now, dict):
+        return f"it was {then}, now {now}"
+    parts = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+    return ", ".join(f"{key} was {then.get(key)}, now {now.get(key)}" for key in parts)

@@ -31,7 +31,7 @@ Objective = Literal["time", "bytes"]
 
 _WALKED = 8
 _WALKED_STEPS = 6_000
-_BYTES_WEIGHT = {"time": 0.5, "bytes": 10.0}
+_BYTES_WEIGHT = {"time": 0.1, "bytes": 10.0}
 """How much the logarithm of the bytes counts beside that of the time, by objective."""
 _NEAR = 1.03
 
@@ -171,8 +171,8 @@ def _zeros(problem: MatmulProblem, tiles: tuple[tuple[Span, Span], ...] | None, 
 def _score(seconds: Any, moved_bytes: Any, objective: Objective) -> Any:
     """Return what a choice is judged by, the less the better: its time, and the bytes it moves.
 
-    Even when time matters, twice the bytes weigh like two fifths more of it: moves compete with the
-    arithmetic for the memory bus, and with everybody else for the disk, in ways no timeline shows.
+    Even when time matters, twice the bytes weigh like seven per cent more of it: moves compete with
+    the arithmetic for the memory bus, and with everybody else for the disk, in ways no timeline shows.
     """
     return seconds * np.maximum(moved_bytes, 1.0) ** _BYTES_WEIGHT[objective]
 
