@@ -196,8 +196,8 @@ def _compare(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None
         print_then = old["fingerprints"].get(name)
         if print_then != print_now:
             raise StoreChangedError(
-                f"[resume] operand {name} changed since the interrupted run ({_changes(print_then, print_now)}); "
-                f"run without resume to start again"
+                f"[resume] operand {name} changed since the interrupted run "
+                f"({_changes(print_then, print_now)}); run without resume to start again"
             )
 
 
