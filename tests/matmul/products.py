@@ -155,9 +155,10 @@ def assert_close(got: np.ndarray[Any, Any], a: np.ndarray[Any, Any], b: np.ndarr
         np.testing.assert_array_equal(got, expected)
         return
     wide = expected.dtype
-    epsilon = float(ml_dtypes.finfo(a.dtype).eps)
+    limits = ml_dtypes.finfo(a.dtype)
+    epsilon, least = float(limits.eps), float(limits.smallest_subnormal)
     summed = float(np.finfo(np.float32).eps) if a.dtype in HALVES else epsilon
     depth = a.shape[-1]
     bound = np.asarray(np.matmul(np.abs(a.astype(wide)), np.abs(b.astype(wide)))) * (depth + 4) * summed
-    allowed = bound + epsilon * np.abs(expected)
-    assert (np.abs(got.astype(wide) - expected) <= allowed + 1e-300).all()
+    allowed = bound + epsilon * np.abs(expected) + least
+    assert (np.abs(got.astype(wide) - expected) <= allowed).all()
