@@ -1,9 +1,10 @@
-"""What every test shares: reproducible Hypothesis runs and the `cuda` marker's skip."""
+"""What every test shares: reproducible Hypothesis runs, Ctrl-C, and the `cuda` marker's skip."""
 
 from __future__ import annotations
 
 import functools
 import shutil
+import signal
 import subprocess
 
 import pytest
@@ -11,6 +12,10 @@ from hypothesis import settings
 
 settings.register_profile("accelera", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("accelera")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Begun in the background of a shell: what the tests start must hear Ctrl-C all the same.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from accelera.engine.planned import matmul
 from accelera.errors import BudgetExceededError
 from accelera.memory import process_memory, reset_peak
 from accelera.stores import Store, open_store
-from tests.matmul.products import cpu, values
+from tests.matmul.products import ROOMY, cpu, values
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,7 +88,7 @@ def _tiny(job: dict[str, Any]) -> None:
     edge = slice(0, 8)
     a, b = _operand(job, "a")[edge, edge], _operand(job, "b")[edge, edge]
     out = None if job["out"] in (None, "array") else f"{job['out']}.tiny{Path(job['out']).suffix}"
-    matmul(a, b, out, device=cpu(), budget_bytes=64 << 20)
+    matmul(a, b, out, device=cpu(), budget_bytes=ROOMY)
 
 
 if __name__ == "__main__":
