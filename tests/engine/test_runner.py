@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -79,7 +81,8 @@ class WatchedDevice(Device):
     def __init__(self, diary: Diary, pause_s: float = 0.0, fail_at: int = 0) -> None:
         self._cpu, self._diary, self._pause_s, self._fail_at = get_device("cpu"), diary, pause_s, fail_at
         self.products = 0
-        for method in ("allocate", "release", "view", "upload", "download", "synchronize", "can_take"):
+        self.held_bytes = self.peak_bytes = 0
+        for method in ("view", "upload", "download", "synchronize", "can_take"):
             setattr(self, method, getattr(self._cpu, method))
 
     def gemm(self, a: Any, b: Any, c: Any, *, accumulate: bool, conjugate_a: bool = False) -> None:
@@ -100,8 +103,15 @@ class WatchedDevice(Device):
     def workspace_bytes(self) -> int:
         return self._cpu.workspace_bytes()
 
-    def allocate(self, nbytes: int) -> Any: ...
-    def release(self, buffer: Any) -> None: ...
+    def allocate(self, nbytes: int) -> Any:
+        self.held_bytes += nbytes
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
+        return self._cpu.allocate(nbytes)
+
+    def release(self, buffer: Any) -> None:
+        self.held_bytes -= buffer.nbytes
+        self._cpu.release(buffer)
+
     def view(self, buffer: Any, shape: Any, dtype: Any, order: Any) -> Any: ...
     def upload(self, host: Any, target: Any) -> None: ...
     def download(self, source: Any, host: Any) -> None: ...
@@ -133,13 +143,13 @@ def watched(
     read_s, compute_s, write_s = pauses_s
     a, b, store_a, store_b = operands
     diary = Diary()
-    result = create_store(out, (EDGE, EDGE), "f4")
+    result, device = create_store(out, (EDGE, EDGE), "f4"), WatchedDevice(diary, compute_s)
     with nothing_left():
         _, report = matmul(
             WatchedStore(store_a, diary, "A", read_s),
             WatchedStore(store_b, diary, "B", read_s),
             WatchedStore(result, diary, "C", write_s),
-            device=WatchedDevice(diary, compute_s),
+            device=device,
             budget_bytes=ROOMY,
             tiles=grid(EDGE, EDGE, TILE),
             prefetch=prefetch,
@@ -147,6 +157,7 @@ def watched(
     result.commit()
     assert_close(np.load(out), a, b)
     assert_as_planned(report)
+    assert (device.held_bytes, device.peak_bytes) == (0, report.peak_pool_bytes)
     return diary, report
 
 
@@ -419,6 +430,30 @@ class TestEnding:
                 tiles=grid(EDGE, EDGE, TILE),
             )  # fmt: skip
         result.abort()
+
+    def test_control_c_while_waiting_for_data(
+        self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
+    ) -> None:
+        """The signal comes while the computing thread sleeps: it wakes, and everything ends."""
+
+        class Interrupting(WatchedStore):
+            reads = 0
+
+            def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
+                self.reads += 1
+                if self.reads == 3:
+                    os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.1)
+                return super().read(region, out)
+
+        slow = Interrupting(operands[2], Diary(), "A")
+        with nothing_left(), pytest.raises(KeyboardInterrupt):
+            matmul(
+                slow, operands[3], tmp_path / "c.npy", device=cpu(), budget_bytes=ROOMY,
+                tiles=grid(EDGE, EDGE, TILE),
+            )  # fmt: skip
+        assert 3 <= slow.reads < 8
+        assert not (tmp_path / "c.npy").exists()
 
     def test_runs_in_several_threads_at_once(
         self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
