@@ -1,8 +1,11 @@
 """The compiled kernels, one section per file of csrc/bindings."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from accelera.policy import EvictionPolicy
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -44,3 +47,41 @@ def write_region(
     direct_file: int = -1,
     prefer_cached: bool = False,
 ) -> tuple[int, int, int, int] | None: ...
+
+# policy
+class PolicyKnowledge:
+    capacity_bytes: int
+    def __init__(
+        self,
+        capacity_bytes: int = 0,
+        buffers: int = 0,
+        next_use: _Array | None = None,
+        next_read: _Array | None = None,
+        score: _Array | None = None,
+        seed: int = 0,
+    ) -> None: ...
+
+class Policy:
+    def __init__(self, name: str, known: PolicyKnowledge) -> None: ...
+    def miss(self, buffer: int, nbytes: int, time: int, write: bool) -> None: ...
+    def insert(self, buffer: int, nbytes: int, time: int, write: bool) -> None: ...
+    def touch(self, buffer: int, time: int, write: bool) -> None: ...
+    def evict(self, buffer: int) -> None: ...
+    def remove(self, buffer: int) -> None: ...
+    def victim(self, evictable: Callable[[int], bool]) -> int | None: ...
+    def dead(self, buffer: int) -> bool: ...
+
+def policy_names() -> list[str]: ...
+
+# cache
+class CacheFigures:
+    hits: int
+    misses: int
+    miss_bytes: int
+    evictions: int
+    evicted_bytes: int
+    peak_bytes: int
+
+def simulate_cache(
+    policy: str | EvictionPolicy, known: PolicyKnowledge, buffers: _Array, kinds: _Array | None, sizes: _Array
+) -> CacheFigures: ...

@@ -19,7 +19,7 @@ from accelera.engine.planned import matmul
 from accelera.errors import DeviceError, StoreError
 from accelera.plan import Plan
 from accelera.stores import Region, Store, create_store, open_store
-from accelera.trace import Access, TraceLog
+from accelera.trace import Access, Kind, TraceLog
 from tests.matmul.interrupted import grid, nothing_left, our_threads
 from tests.matmul.products import (
     ROOMY,
@@ -339,9 +339,9 @@ class TestRecording:
             for index, step in enumerate(report.plan.steps())
             for block in (*step.reads, step.write)
         ]
-        assert [(x.buffer, x.nbytes, x.step, x.write) for x in log if not x.free] == expected
+        assert [(x.buffer, x.nbytes, x.step, x.kind == Kind.WRITE) for x in log if x.counts] == expected
         assert len(expected) == report.hits + report.misses
-        assert {(x.op, x.role, x.dtype) for x in log if not x.free} == {("matmul", "tile", "float32")}
+        assert {(x.op, x.role, x.dtype) for x in log if x.counts} == {("matmul", "tile", "float32")}
 
     def test_each_block_of_the_result_is_freed_once_and_never_used_again(
         self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
@@ -351,16 +351,16 @@ class TestRecording:
         freed: set[int] = set()
         for access in log:
             assert access.buffer not in freed
-            if access.free:
+            if access.kind == Kind.FREE:
                 freed.add(access.buffer)
-        assert freed == {access.buffer for access in log if access.write}
+        assert freed == {access.buffer for access in log if access.kind == Kind.WRITE}
         assert len(freed) == 16
 
     def test_blocks_are_recorded_in_the_type_they_are_held_in(self, tmp_path: Path) -> None:
         log = TraceLog()
         a, b = values((30, 40), "f2"), values((40, 20), "f2", 1)
         run(in_npy(tmp_path / "a", a), in_npy(tmp_path / "b", b), tmp_path / "c.npy", recorder=log)
-        assert {access.dtype for access in log if not access.free} == {"float32"}
+        assert {access.dtype for access in log if access.counts} == {"float32"}
         assert log[0].nbytes == 30 * 40 * 4
 
     def test_a_recorder_that_fails_ends_the_run(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accelera.errors import BudgetExceededError
 from accelera.memory import Ledger
-from accelera.policy import LRU, POLICIES, Belady, EvictionPolicy, create_policy
+from accelera.policy import POLICIES, EvictionPolicy, Knowledge, create_policy
 
 traces = st.lists(st.integers(0, 7), max_size=60)
 small_traces = st.lists(st.integers(0, 4), max_size=11)
@@ -36,14 +36,16 @@ def test_lru_is_four_lines(trace: list[int], places: int) -> None:
         queue[buffer] = queue.pop(buffer, None)
         if len(queue) > places:
             queue.popitem(last=False)
-    books = replay(trace, LRU(), places)
+    books = replay(trace, create_policy("lru"), places)
     assert books.stats.hits == hits
     assert {buffer for buffer in range(8) if buffer in books} == set(queue)
 
 
 @given(trace=small_traces, places=st.integers(1, 4))
 def test_belady_misses_as_little_as_brute_force(trace: list[int], places: int) -> None:
-    assert replay(trace, Belady(trace), places).stats.misses == fewest_misses(tuple(trace), places)
+    assert replay(
+        trace, create_policy("belady", Knowledge.of_sequence(trace)), places
+    ).stats.misses == fewest_misses(tuple(trace), places)
 
 
 def fewest_misses(trace: tuple[int, ...], places: int) -> int:
@@ -65,15 +67,15 @@ def fewest_misses(trace: tuple[int, ...], places: int) -> int:
 
 @given(trace=traces, places=st.integers(1, 6), name=names)
 def test_no_policy_misses_less_than_belady(trace: list[int], places: int, name: str) -> None:
-    best = replay(trace, Belady(trace), places).stats
-    other = replay(trace, create_policy(name, trace), places).stats
+    best = replay(trace, create_policy("belady", Knowledge.of_sequence(trace)), places).stats
+    other = replay(trace, create_policy(name, Knowledge.of_sequence(trace)), places).stats
     assert best.misses <= other.misses
     assert best.misses + best.hits == other.misses + other.hits == len(trace)
 
 
 @given(trace=traces, name=names)
 def test_where_everything_fits_each_buffer_misses_once(trace: list[int], name: str) -> None:
-    stats = replay(trace, create_policy(name, trace), 8).stats
+    stats = replay(trace, create_policy(name, Knowledge.of_sequence(trace)), 8).stats
     assert stats.misses == len(set(trace))
     assert stats.evictions == 0
 
@@ -82,8 +84,8 @@ def test_where_everything_fits_each_buffer_misses_once(trace: list[int], name: s
 def test_belady_and_lru_never_get_worse_with_more_room(trace: list[int], places: int) -> None:
     """Both are stack algorithms."""
     for name in ("belady", "lru"):
-        less = replay(trace, create_policy(name, trace), places).stats
-        more = replay(trace, create_policy(name, trace), places + 1).stats
+        less = replay(trace, create_policy(name, Knowledge.of_sequence(trace)), places).stats
+        more = replay(trace, create_policy(name, Knowledge.of_sequence(trace)), places + 1).stats
         assert more.misses <= less.misses
 
 
@@ -106,7 +108,7 @@ def test_books_balance_after_every_access(
     pins: Counter[int] = Counter()
     here: set[int] = set()
     bytes_in = bytes_out = 0
-    books = Ledger(capacity_bytes, create_policy(name, _accesses(case)))
+    books = Ledger(capacity_bytes, create_policy(name, Knowledge.of_sequence(_accesses(case))))
     for action, buffer in actions:
         if action == "admit":
             held_bytes = sum(sizes[each] for each in here if pins[each])
@@ -140,7 +142,7 @@ def test_books_balance_after_every_access(
 def _accesses(case: tuple[int, dict[int, int], list[tuple[str, int]]]) -> list[int]:
     """Return the accesses that will be counted, found by a dry run: refusals do not tick."""
     capacity_bytes, sizes, actions = case
-    books, counted = Ledger(capacity_bytes, LRU()), []
+    books, counted = Ledger(capacity_bytes, create_policy("lru")), []
     pins: Counter[int] = Counter()
     for action, buffer in actions:
         if action == "admit":

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from accelera.engine import RunReport
 from accelera.engine.planned import matmul
 from accelera.memory import Ledger, PoolStats
-from accelera.policy import Belady
-from accelera.trace import Access, TraceLog
+from accelera.policy import Knowledge, create_policy
+from accelera.trace import Access, Kind, TraceLog
 from tests.matmul.interrupted import StopAfter, grid
 from tests.matmul.products import PLACES, ROOMY, assert_as_planned, cpu, in_npy, run, values
 
@@ -27,7 +27,7 @@ def replay(log: TraceLog, capacity_bytes: int, window: int) -> tuple[PoolStats, 
     All the replay knows is the trace and how many steps are under way at once: a step's pins last
     until it is retired, those of a block being computed until the trace frees it.
     """
-    books = Ledger(capacity_bytes, Belady(log.buffers()))
+    books = Ledger(capacity_bytes, create_policy("belady", Knowledge.of_sequence(log.buffers())))
     under_way: deque[tuple[int, list[int]]] = deque()
     begun: set[int] = set()
     loaded_bytes = 0
@@ -38,18 +38,21 @@ def replay(log: TraceLog, capacity_bytes: int, window: int) -> tuple[PoolStats, 
                 books.unpin(buffer)
 
     for access in log:
-        if access.free:
+        if not access.counts and access.kind != Kind.FREE:
+            continue
+        if access.kind == Kind.FREE:
             retire(access.step)
             books.free(access.buffer)
             continue
         retire(access.step - window)
+        write = access.kind == Kind.WRITE
         hit, _ = books.admit(access.buffer, access.nbytes)
-        loaded_bytes += 0 if hit or access.write else access.nbytes
+        loaded_bytes += 0 if hit or write else access.nbytes
         if not under_way or under_way[-1][0] != access.step:
             under_way.append((access.step, []))
-        if not access.write or access.buffer in begun:
+        if not write or access.buffer in begun:
             under_way[-1][1].append(access.buffer)
-        begun |= {access.buffer} if access.write else set()
+        begun |= {access.buffer} if write else set()
     retire(1 << 62)
     return books.stats, loaded_bytes
 

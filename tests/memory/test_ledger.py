@@ -6,11 +6,11 @@ import pytest
 
 from accelera.errors import BudgetExceededError
 from accelera.memory import Ledger
-from accelera.policy import LRU
+from accelera.policy import create_policy
 
 
 def ledger(capacity_bytes: int) -> Ledger:
-    return Ledger(capacity_bytes, LRU())
+    return Ledger(capacity_bytes, create_policy("lru"))
 
 
 def admit_and_unpin(books: Ledger, *buffers: int, nbytes: int = 10) -> None:

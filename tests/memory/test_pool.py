@@ -14,8 +14,8 @@ import pytest
 
 from accelera.errors import BudgetExceededError, DeviceMemoryError
 from accelera.memory import BufferPool
-from accelera.policy import LRU
-from accelera.trace import TraceLog
+from accelera.policy import create_policy
+from accelera.trace import Kind, TraceLog
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 SIZE = 64
@@ -85,7 +85,7 @@ def readers() -> Iterator[ThreadPoolExecutor]:
 def pool_of(count: int, **options: Any) -> tuple[BufferPool, Heap]:
     """Return a pool with room for ``count`` buffers, and its allocator, which has no more either."""
     heap = Heap(count * SIZE)
-    return BufferPool(count * SIZE, LRU(), heap, **options), heap
+    return BufferPool(count * SIZE, create_policy("lru"), heap, **options), heap
 
 
 def test_a_pinned_buffer_holds_what_was_loaded(disk: Disk) -> None:
@@ -306,7 +306,7 @@ def test_a_saver_that_fails_loses_nothing(disk: Disk) -> None:
 
 def test_an_allocator_that_fails_leaves_no_trace(disk: Disk) -> None:
     heap = Heap(SIZE)
-    pool = BufferPool(3 * SIZE, LRU(), heap)
+    pool = BufferPool(3 * SIZE, create_policy("lru"), heap)
     pool.pin(1, SIZE, disk.load(1))
     with pytest.raises(DeviceMemoryError):
         pool.pin(2, SIZE, disk.load(2))
@@ -349,7 +349,7 @@ def test_memory_is_used_again_for_buffers_of_the_same_size() -> None:
 def test_spare_memory_counts_towards_the_capacity() -> None:
     """Departed buffers of many sizes are kept for reuse, but never beyond the capacity."""
     heap = Heap(10 * SIZE)
-    pool = BufferPool(10 * SIZE, LRU(), heap)
+    pool = BufferPool(10 * SIZE, create_policy("lru"), heap)
     for nbytes in (3 * SIZE, 5 * SIZE, 7 * SIZE, 2 * SIZE, 10 * SIZE, SIZE):
         pool.pin(nbytes, nbytes)
         pool.free(nbytes)
@@ -373,12 +373,12 @@ def test_the_recorder_hears_every_pin_and_free_in_order(disk: Disk) -> None:
     pool.pin(2, SIZE, step=0, write=True)
     pool.pin(1, SIZE, disk.load(1), step=1)
     pool.free(2, step=1)
-    heard = [(each.buffer, each.nbytes, each.step, each.write, each.free) for each in log]
+    heard = [(each.buffer, each.nbytes, each.step, each.kind) for each in log]
     assert heard == [
-        (1, SIZE, 0, False, False),
-        (2, SIZE, 0, True, False),
-        (1, SIZE, 1, False, False),
-        (2, SIZE, 1, False, True),
+        (1, SIZE, 0, Kind.READ),
+        (2, SIZE, 0, Kind.WRITE),
+        (1, SIZE, 1, Kind.READ),
+        (2, SIZE, 1, Kind.FREE),
     ]
     assert {each.op for each in log} == {"matmul"}
     assert (log[0].role, log[0].dtype) == ("tile", "float32")
@@ -402,7 +402,7 @@ def test_many_threads_share_a_pool(seed: int, readers: ThreadPoolExecutor) -> No
     disk, threads, turns = Disk(), 6, 500
     sizes = {buffer: SIZE * (1 + buffer % 3) for buffer in range(30)}
     heap = Heap(sum(sorted(sizes.values())[-2 * threads :]))
-    pool = BufferPool(heap.most_bytes, LRU(), heap, readers=readers)
+    pool = BufferPool(heap.most_bytes, create_policy("lru"), heap, readers=readers)
     written = {buffer: 0 for buffer in sizes if buffer % 2}
     problems: list[str] = []
 

@@ -23,7 +23,7 @@ from accelera.engine.report import RunReport
 from accelera.engine.staging import Mover
 from accelera.memory import Buffer, BufferPool
 from accelera.plan import Block, Operand, Plan, Step, access_sequence, walk
-from accelera.policy import Belady
+from accelera.policy import Knowledge, create_policy
 from accelera.stores import Store
 from accelera.trace import Recorder
 
@@ -80,7 +80,8 @@ class Runner:
         began = time.perf_counter()
         readers = ThreadPoolExecutor(self._options.readers, "accelera-read")
         writer = ThreadPoolExecutor(1, "accelera-write")
-        policy = Belady(access_sequence(self._steps()))
+        known = Knowledge.of_sequence(access_sequence(self._steps()), self._plan.capacity_bytes)
+        policy = create_policy("belady", known)
         recorder, name = self._options.recorder, self._plan.operation
         pool = BufferPool(
             self._plan.capacity_bytes, policy, self._device, readers=readers, recorder=recorder, op=name
@@ -245,6 +246,7 @@ class _RunBooks:
         self._pool.unpin(block.id)
 
     def free(self, block: Block, step: int) -> None:
+        self._pool.note_saved(block.id)
         self._pool.free(block.id, step=step)
 
 

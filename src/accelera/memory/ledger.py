@@ -21,8 +21,15 @@ class PoolStats:
     hits: int = 0
     misses: int = 0
     evictions: int = 0
+    """Departures that the policy chose."""
     miss_bytes: int = 0
+    """Bytes of all misses."""
+    fetched_bytes: int = 0
+    """Bytes of those misses that read, and so had to be brought in; the others were created here."""
     evicted_bytes: int = 0
+    """Bytes of all evictions."""
+    saved_bytes: int = 0
+    """Bytes written to the next tier: dirty ones that had to leave or were saved on request."""
     peak_bytes: int = 0
 
 
@@ -41,31 +48,39 @@ class Ledger:
         self._size: dict[int, int] = {}
         self._pins: dict[int, int] = {}
         self._pinned_bytes = 0
+        self._dirty: set[int] = set()
         self._clock = 0
 
     def __contains__(self, buffer: int) -> bool:
         return buffer in self._size
 
     def admit(
-        self, buffer: int, nbytes: int, leave: Callable[[int], None] = lambda buffer: None
+        self,
+        buffer: int,
+        nbytes: int,
+        leave: Callable[[int], None] = lambda buffer: None,
+        *,
+        write: bool = False,
     ) -> tuple[bool, list[int]]:
         """Pin ``buffer``; return whether it was resident, and whom it displaced.
 
-        ``leave`` hears of each displaced one while it is still here, and keeps it here by raising.
+        ``leave`` hears of each displaced one while it is still here, and keeps it here by raising;
+        ``write`` says that the contents are set anew, which makes the buffer dirty.
         Raises BudgetExceededError, with nobody displaced and no access counted, when everything
         evictable together does not make room.
         """
         if buffer in self._size:
             self.stats.hits += 1
-            self._policy.touch(buffer, self._tick())
-            self.hold(buffer)
+            self._policy.touch(buffer, self._tick(), write)
+            self._hold(buffer, write)
             return True, []
-        displaced = self._make_room(nbytes, leave)
+        displaced = self._make_room(buffer, nbytes, leave, write)
         self.stats.misses += 1
         self.stats.miss_bytes += nbytes
+        self.stats.fetched_bytes += 0 if write else nbytes
         self._size[buffer] = nbytes
-        self._policy.insert(buffer, nbytes, self._tick())
-        self.hold(buffer)
+        self._policy.insert(buffer, nbytes, self._tick(), write)
+        self._hold(buffer, write)
         self.resident_bytes += nbytes
         self.stats.peak_bytes = max(self.stats.peak_bytes, self.resident_bytes)
         return False, displaced
@@ -84,35 +99,71 @@ class Ledger:
             self._pinned_bytes -= self._size[buffer]
 
     def free(self, buffer: int) -> None:
-        """Remove ``buffer``, pinned or not, without counting an eviction."""
-        nbytes = self._size.pop(buffer)
-        self.resident_bytes -= nbytes
-        if self._pins.pop(buffer, 0):
-            self._pinned_bytes -= nbytes
+        """Remove ``buffer``, pinned or not: needed no more, so neither an eviction nor a saving."""
         self._policy.remove(buffer)
+        self._forget(buffer)
+
+    def save(self, buffer: int) -> None:
+        """Take note that ``buffer`` is written to the next tier; a clean one needs no more saving."""
+        self.stats.saved_bytes += self._size[buffer]
+        self._dirty.discard(buffer)
+
+    def unsave(self, buffer: int) -> None:
+        """Take back ``save``: it failed."""
+        self.stats.saved_bytes -= self._size[buffer]
+        self._dirty.add(buffer)
+
+    def give_up(self, buffer: int) -> None:
+        """Remove unpinned ``buffer`` on request: saved if it must be, but no eviction of the policy's."""
+        if self.must_save(buffer):
+            self.save(buffer)
+        self.free(buffer)
+
+    def must_save(self, buffer: int) -> bool:
+        """Return whether ``buffer`` cannot leave unsaved: it is dirty, and not known to be dead."""
+        return buffer in self._dirty and not self._policy.dead(buffer)
 
     def evictable(self, buffer: int) -> bool:
         """Return whether ``buffer`` is held by nobody."""
         return buffer not in self._pins
+
+    def _hold(self, buffer: int, write: bool) -> None:
+        self.hold(buffer)
+        if write:
+            self._dirty.add(buffer)
+
+    def _forget(self, buffer: int) -> None:
+        nbytes = self._size.pop(buffer)
+        self.resident_bytes -= nbytes
+        if self._pins.pop(buffer, 0):
+            self._pinned_bytes -= nbytes
+        self._dirty.discard(buffer)
 
     def _tick(self) -> int:
         """Return the index of the present access and move on."""
         self._clock += 1
         return self._clock - 1
 
-    def _make_room(self, nbytes: int, leave: Callable[[int], None]) -> list[int]:
+    def _make_room(self, incoming: int, nbytes: int, leave: Callable[[int], None], write: bool) -> list[int]:
         if self._pinned_bytes + nbytes > self.capacity_bytes:
             self._refuse(nbytes)
+        self._policy.miss(incoming, nbytes, self._clock, write)
         displaced = []
         while self.resident_bytes + nbytes > self.capacity_bytes:
             buffer = self._policy.victim(self.evictable)
             assert buffer is not None, "unpinned buffers remain, so a policy must name one"
             leave(buffer)
-            self.stats.evictions += 1
-            self.stats.evicted_bytes += self._size[buffer]
-            self.free(buffer)
+            self._evict(buffer)
             displaced.append(buffer)
         return displaced
+
+    def _evict(self, buffer: int) -> None:
+        self.stats.evictions += 1
+        self.stats.evicted_bytes += self._size[buffer]
+        if self.must_save(buffer):
+            self.save(buffer)
+        self._policy.evict(buffer)
+        self._forget(buffer)
 
     def _refuse(self, nbytes: int) -> None:
         needed = self._pinned_bytes + nbytes

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from accelera.errors import BudgetExceededError
 from accelera.memory.ledger import Ledger, PoolStats
 from accelera.policy import EvictionPolicy
-from accelera.trace import Access, Recorder
+from accelera.trace import Access, Kind, Recorder
 
 Memory = Any
 Loader = Callable[[Memory], int]
@@ -37,15 +37,15 @@ class Allocator(Protocol):
 class Buffer:
     """Bytes held by the pool under one id."""
 
-    __slots__ = ("dirty", "id", "loaded", "memory", "nbytes", "saver")
+    __slots__ = ("id", "loaded", "memory", "nbytes", "saver", "step")
 
     def __init__(self, id: int, nbytes: int, memory: Memory, loaded: Future[int] | None) -> None:
         self.id = id
         self.nbytes = nbytes
         self.memory = memory
         self.loaded = loaded
-        self.dirty = False
         self.saver: Loader | None = None
+        self.step = 0
 
     def wait(self) -> Memory:
         """Return the memory once it is loaded; raise what the loader raised."""
@@ -117,11 +117,10 @@ class BufferPool:
         once it is there. Raises BudgetExceededError when pinned buffers leave no room.
         """
         with self._lock:
-            hit, _ = self._ledger.admit(buffer, nbytes, self._leave)
+            hit, _ = self._ledger.admit(buffer, nbytes, self._leave, write=write)
             found = self._buffers[buffer] if hit else self._begin(buffer, nbytes, load)
-            found.dirty = found.dirty or write
-            if self._recorder is not None:
-                self._recorder.record(Access(buffer, nbytes, step, write, False, self._op, role, dtype))
+            found.step = step
+            self._record(found, Kind.WRITE if write else Kind.READ, role, dtype)
         return found
 
     def prefetch(self, buffer: int, nbytes: int, load: Loader, *, step: int = 0) -> bool:
@@ -136,21 +135,36 @@ class BufferPool:
     def unpin(self, buffer: int, *, save: Loader | None = None) -> None:
         """Let go of one pin; ``save`` writes the buffer back if it is dirty when it must leave."""
         with self._lock:
+            found = self._buffers[buffer]
             if save is not None:
-                self._buffers[buffer].saver = save
+                found.saver = save
             self._ledger.unpin(buffer)
+            self._record(found, Kind.RELEASE)
 
     def write_back(self, buffer: int) -> int:
         """Save ``buffer`` now if it is here and dirty; return the bytes moved."""
         with self._lock:
             found = self._buffers.get(buffer)
-            if found is None:
+            if found is None or found.saver is None or not self._ledger.must_save(buffer):
                 return 0
             self._ledger.hold(buffer)
+            self._ledger.save(buffer)
         try:
-            return self._save(found)
+            moved = self._save(found, found.saver)
+        except BaseException:
+            self._ledger.unsave(buffer)
+            raise
+        else:
+            self._record(found, Kind.SAVE)
         finally:
-            self.unpin(buffer)
+            self._ledger.unpin(buffer)
+        return moved
+
+    def note_saved(self, buffer: int) -> None:
+        """Take note that somebody else has written the contents of ``buffer`` to the next tier."""
+        with self._lock:
+            self._ledger.save(buffer)
+            self._record(self._buffers[buffer], Kind.SAVE)
 
     def evict(self, buffer: int) -> None:
         """Give up ``buffer`` now, writing it back first if it is dirty.
@@ -160,23 +174,24 @@ class BufferPool:
         with self._lock:
             if not self._ledger.evictable(buffer):
                 raise ValueError(f"[pool] buffer {buffer} is pinned; unpin it before evicting it")
+            found = self._buffers[buffer]
             self._leave(buffer)
-            self._ledger.free(buffer)
+            self._ledger.give_up(buffer)
+            self._record(found, Kind.EVICT)
 
-    def free(self, buffer: int, *, step: int = 0) -> None:
+    def free(self, buffer: int, *, step: int | None = None) -> None:
         """End a buffer's life, pinned or not: its contents are needed no more."""
         with self._lock:
-            found = self._buffers[buffer]
-            if self._recorder is not None:
-                self._recorder.record(Access(buffer, found.nbytes, step, free=True, op=self._op))
-            found.dirty = False
-            self._leave(buffer)
+            found = self._buffers.pop(buffer)
+            found.step = found.step if step is None else step
+            self._keep(found)
             self._ledger.free(buffer)
+            self._record(found, Kind.FREE)
 
     def flush(self) -> None:
         """Write back every dirty buffer that has somewhere to go."""
         with self._lock:
-            waiting = [id for id, each in self._buffers.items() if each.dirty and each.saver]
+            waiting = [id for id in self._buffers if self._ledger.must_save(id)]
         for each in waiting:
             self.write_back(each)
 
@@ -217,16 +232,8 @@ class BufferPool:
             self.bytes_loaded += moved
         return moved
 
-    def _save(self, found: Buffer) -> int:
-        if not found.dirty or found.saver is None:
-            return 0
-        memory = found.wait()
-        found.dirty = False
-        try:
-            moved = found.saver(memory)
-        except BaseException:
-            found.dirty = True
-            raise
+    def _save(self, found: Buffer, saver: Loader) -> int:
+        moved = saver(found.wait())
         with self._count_lock:
             self.bytes_saved += moved
         return moved
@@ -234,9 +241,14 @@ class BufferPool:
     def _leave(self, buffer: int) -> None:
         """Save a buffer that must go, and keep its memory; what the saver raises leaves it here."""
         found = self._buffers[buffer]
-        if found.loaded is None or found.loaded.exception() is None:
-            self._save(found)
+        intact = found.loaded is None or found.loaded.exception() is None
+        if intact and found.saver is not None and self._ledger.must_save(buffer):
+            self._save(found, found.saver)
         self._keep(self._buffers.pop(buffer))
+
+    def _record(self, found: Buffer, kind: Kind, role: str = "", dtype: str = "") -> None:
+        if self._recorder is not None:
+            self._recorder.record(Access(found.id, found.nbytes, found.step, kind, self._op, role, dtype))
 
     def _keep(self, found: Buffer) -> None:
         """Keep the memory of a departed buffer for the next one of its size."""

@@ -10,7 +10,7 @@ from accelera.plan.cost import CostModel
 from accelera.plan.figures import Forecast, Step
 from accelera.plan.operand import Block, Operand
 from accelera.plan.walk import access_sequence, walk
-from accelera.policy import Belady
+from accelera.policy import Knowledge, create_policy
 
 
 class _PaperBooks:
@@ -27,7 +27,7 @@ class _PaperBooks:
         """On paper every step is done at once."""
 
     def admit(self, block: Block, step: int, *, write: bool) -> None:
-        resident, _ = self.ledger.admit(block.id, block.held_bytes)
+        resident, _ = self.ledger.admit(block.id, block.held_bytes, write=write)
         if resident or write:
             return
         self.read[block.operand] += block.moved_bytes
@@ -45,6 +45,7 @@ class _PaperBooks:
         self.ledger.unpin(block.id)
 
     def free(self, block: Block, step: int) -> None:
+        self.ledger.save(block.id)
         self.ledger.free(block.id)
 
 
@@ -87,7 +88,8 @@ def forecast(
 
     Raises BudgetExceededError when the pinned blocks of some step do not fit.
     """
-    ledger = Ledger(capacity_bytes, Belady(access_sequence(make_steps())))
+    known = Knowledge.of_sequence(access_sequence(make_steps()), capacity_bytes)
+    ledger = Ledger(capacity_bytes, create_policy("belady", known))
     books = _PaperBooks(ledger, operands, cost)
     timeline = _Timeline(window, cost, operands[-1].tier)
     count = 0

@@ -1,6 +1,8 @@
 """What was accessed: the record that a run leaves and a simulator replays."""
 
-from accelera.trace.access import Access, Recorder
+from accelera.trace.access import ROLES, Access, Kind, Recorder
 from accelera.trace.log import TraceLog
+from accelera.trace.next_use import NEVER, next_uses
+from accelera.trace.trace import Trace
 
-__all__ = ["Access", "Recorder", "TraceLog"]
+__all__ = ["NEVER", "ROLES", "Access", "Kind", "Recorder", "Trace", "TraceLog", "next_uses"]

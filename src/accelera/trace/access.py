@@ -1,14 +1,46 @@
-"""One access: who was pinned, when, how large, and what for."""
+"""One event of a buffer's life: who was accessed, let go, saved or freed, when, and what for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol
+
+ROLES = (
+    "",
+    "weight",
+    "activation",
+    "gradient",
+    "optimizer_state",
+    "tile",
+    "kv_cache",
+    "input",
+    "workspace",
+)
+"""What the bytes of a buffer may be; ``""`` when unknown."""
+
+
+class Kind(IntEnum):
+    """What happens to a buffer."""
+
+    READ = 0
+    """An access that needs the contents: absent ones are fetched."""
+    WRITE = 1
+    """An access that sets the contents anew: nothing is fetched, and the buffer becomes dirty. A step that
+    updates a buffer in place reads it and then writes it: two accesses."""
+    RELEASE = 2
+    """One pin is dropped. Traces without releases hold a buffer until its step is over."""
+    SAVE = 3
+    """The contents are written to the next tier; the buffer stays and is clean."""
+    EVICT = 4
+    """The buffer is given up on request, not by the policy: written back if dirty."""
+    FREE = 5
+    """The end of a life: needed no more, so neither kept nor written back."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """A buffer being pinned, or freed for good, at one step of an operation."""
+    """One event, as a recorder hears of it."""
 
     buffer: int
     """Dense id of the buffer within its trace, from 0."""
@@ -16,20 +48,22 @@ class Access:
     """Size of the buffer in its tier, in bytes."""
     step: int
     """Index of the step that needs it, from 0."""
-    write: bool = False
-    """True when the step writes the buffer (it becomes dirty)."""
-    free: bool = False
-    """True for the end of a buffer's life: it is never used again and needs no place."""
+    kind: Kind = Kind.READ
     op: str = ""
     """Name of the operation: ``"matmul"``, ``"add"`` …"""
     role: str = ""
-    """What the bytes are: ``"tile"``, ``"weight"``, ``"activation"`` …"""
+    """What the bytes are, one of ``ROLES``."""
     dtype: str = ""
     """Element type held in the buffer, by its NumPy name."""
 
+    @property
+    def counts(self) -> bool:
+        """Whether this is an access, a hit or a miss: a read or a write."""
+        return self.kind <= Kind.WRITE
+
 
 class Recorder(Protocol):
-    """Anything that wants to hear of accesses as they happen."""
+    """Anything that wants to hear of events as they happen."""
 
     def record(self, access: Access) -> None:
         """Take note of ``access``; called in order, from one thread at a time."""

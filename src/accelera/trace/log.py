@@ -1,19 +1,21 @@
-"""A trace kept in memory: the recorder that remembers everything it hears."""
+"""A trace kept in memory while a run goes on: the recorder that remembers everything it hears."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from accelera.trace.access import Access
+from accelera.trace.trace import Trace
 
 
 class TraceLog:
-    """An ordered list of accesses.
+    """An ordered list of events.
 
     >>> log = TraceLog()
     >>> log.record(Access(buffer=0, nbytes=64, step=0))
-    >>> len(log), log.moved_distinct_bytes()
-    (1, 64)
+    >>> len(log), log.moved_distinct_bytes(), log.trace()
+    (1, 64, Trace(1 accesses of 1 buffers in 1 steps))
     """
 
     def __init__(self) -> None:
@@ -32,9 +34,13 @@ class TraceLog:
     def __getitem__(self, index: int) -> Access:
         return self._accesses[index]
 
+    def trace(self, **more: Any) -> Trace:
+        """Return what was recorded, in columns; ``more`` goes to ``Trace.from_arrays``."""
+        return Trace.from_accesses(self._accesses, **more)
+
     def buffers(self) -> list[int]:
-        """Return the buffer ids in order of access, frees left out."""
-        return [access.buffer for access in self._accesses if not access.free]
+        """Return the buffer ids in order of access, other events left out."""
+        return [access.buffer for access in self._accesses if access.counts]
 
     def moved_distinct_bytes(self) -> int:
         """Return the bytes of all distinct buffers: the least any policy must move."""

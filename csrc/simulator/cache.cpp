@@ -1,0 +1,109 @@
+#include "simulator/cache.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "policy/registry.h"
+
+namespace accelera::simulator {
+namespace {
+
+/// One cache with a policy of type P, which is inlined.
+template <class P>
+class Cache {
+  public:
+    Cache(P& policy, int64_t capacity_bytes, const Events& events)
+        : policy_(policy),
+          capacity_bytes_(capacity_bytes),
+          events_(events),
+          resident_(events.size_bytes.size, 0) {}
+
+    CacheFigures run() {
+        if (events_.kinds.empty()) {
+            for (size_t i = 0; i < events_.buffer.size; ++i) access(events_.buffer[i], false);
+        } else {
+            for (size_t i = 0; i < events_.buffer.size; ++i) event(events_.buffer[i], events_.kinds[i]);
+        }
+        return figures_;
+    }
+
+  private:
+    void event(Id id, uint8_t kind) {
+        switch (static_cast<Kind>(kind)) {
+            case Kind::read:
+            case Kind::write:
+                return access(id, static_cast<Kind>(kind) == Kind::write);
+            case Kind::evict:
+            case Kind::free:
+                if (resident_[static_cast<size_t>(id)]) leave(id, &P::remove);
+                return;
+            case Kind::release:
+            case Kind::save:
+                return;
+        }
+    }
+
+    void access(Id id, bool write) {
+        const Time time = clock_++;
+        if (resident_[static_cast<size_t>(id)]) {
+            ++figures_.hits;
+            policy_.touch(id, time, write);
+            return;
+        }
+        const int64_t nbytes = events_.size_bytes[static_cast<size_t>(id)];
+        ++figures_.misses;
+        figures_.miss_bytes += nbytes;
+        if (nbytes > capacity_bytes_) return;
+        policy_.miss(id, nbytes, time, write);
+        while (occupied_bytes_ + nbytes > capacity_bytes_) {
+            const Id victim = policy_.victim([](Id) { return true; });
+            ++figures_.evictions;
+            figures_.evicted_bytes += events_.size_bytes[static_cast<size_t>(victim)];
+            leave(victim, &P::evict);
+        }
+        policy_.insert(id, nbytes, time, write);
+        resident_[static_cast<size_t>(id)] = 1;
+        occupied_bytes_ += nbytes;
+        figures_.peak_bytes = std::max(figures_.peak_bytes, occupied_bytes_);
+    }
+
+    void leave(Id id, void (P::*tell)(Id)) {
+        (policy_.*tell)(id);
+        resident_[static_cast<size_t>(id)] = 0;
+        occupied_bytes_ -= events_.size_bytes[static_cast<size_t>(id)];
+    }
+
+    P& policy_;
+    const int64_t capacity_bytes_;
+    const Events& events_;
+    std::vector<uint8_t> resident_;
+    CacheFigures figures_;
+    int64_t occupied_bytes_ = 0;
+    Time clock_ = 0;
+};
+
+template <class P>
+CacheFigures run_with(const policy::Knowledge& known, const Events& events) {
+    P policy(known);
+    return Cache<P>(policy, known.capacity_bytes, events).run();
+}
+
+}  // namespace
+
+bool run_cache(const std::string& name, const policy::Knowledge& known, const Events& events,
+               CacheFigures& figures) {
+#define RUN(label, Type)                                 \
+    if (name == #label) {                                \
+        figures = run_with<policy::Type>(known, events); \
+        return true;                                     \
+    }
+    ACCELERA_POLICIES(RUN)
+#undef RUN
+    return false;
+}
+
+CacheFigures run_cache(policy::AnyPolicy& policy, int64_t capacity_bytes, const Events& events) {
+    return Cache<policy::AnyPolicy>(policy, capacity_bytes, events).run();
+}
+
+}  // namespace accelera::simulator

@@ -1,0 +1,76 @@
+"""A plain cache: the loop of oracles and miss-ratio curves, without time, tiers or write-back.
+
+For tensors its figures mislead (a created tensor counts as a miss, a dead one as a resident):
+``simulate`` is the one to trust for traffic and time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera import _native
+from accelera.errors import UnknownNameError
+from accelera.policy import POLICIES, EvictionPolicy, Knowledge, native_knowledge
+from accelera.trace import Trace
+
+
+@dataclass(frozen=True)
+class CacheResult:
+    """What a cache did with a trace; sizes in bytes."""
+
+    hits: int
+    misses: int
+    miss_bytes: int
+    evictions: int
+    evicted_bytes: int
+    peak_bytes: int
+    """Most bytes in the cache at any time."""
+
+    @property
+    def miss_ratio(self) -> float:
+        """Misses over accesses; 0 for an empty trace."""
+        return self.misses / max(self.hits + self.misses, 1)
+
+
+def simulate_cache(
+    trace: Trace,
+    *,
+    capacity_bytes: int,
+    policy: str | EvictionPolicy = "lru",
+    score: NDArray[np.float64] | None = None,
+    seed: int = 0,
+) -> CacheResult:
+    """Run a trace's accesses through a cache of ``capacity_bytes``.
+
+    Every access is let go at once; reads and writes are alike; what is larger than the cache passes by;
+    freed buffers leave without an eviction.
+
+    Parameters
+    ----------
+    policy
+        A name of ``accelera.policy.POLICIES``, or a fresh ``EvictionPolicy`` of your own.
+    score
+        Per access, for the policies that follow a score: the highest is given up first.
+    seed
+        For policies that throw dice.
+
+    Raises UnknownNameError, ValueError for a negative capacity.
+    """
+    if capacity_bytes < 0:
+        raise ValueError(f"[simulate_cache] capacity_bytes={capacity_bytes} must not be negative")
+    if isinstance(policy, str) and policy not in POLICIES:
+        raise UnknownNameError.among("policy", policy, POLICIES)
+    known = native_knowledge(Knowledge.of(trace, capacity_bytes, score=score, seed=seed))
+    kinds = None if trace.is_access.all() else trace.kind
+    figures = _native.simulate_cache(policy, known, trace.buffer, kinds, trace.size_bytes)
+    return CacheResult(
+        figures.hits,
+        figures.misses,
+        figures.miss_bytes,
+        figures.evictions,
+        figures.evicted_bytes,
+        figures.peak_bytes,
+    )

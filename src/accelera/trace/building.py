@@ -1,0 +1,154 @@
+"""Columns checked and numbered densely: how every trace comes into being."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from accelera.errors import ShapeError
+from accelera.trace.access import ROLES, Access, Kind
+
+Columns = Mapping[str, Any]
+
+
+def checked_columns(
+    buffer_ids: ArrayLike,
+    sizes_bytes: ArrayLike,
+    *,
+    event: Columns,
+    buffer: Columns,
+    step: Columns,
+) -> dict[str, Any]:
+    """Return a trace's columns from raw ones, checked; see ``Trace.from_arrays``."""
+    given = _integers("buffer_ids", buffer_ids)
+    count = len(given)
+    ids, originals, first = _densely(given)
+    sizes = _sizes(sizes_bytes, ids, first)
+    kinds = _per_event("kinds", event["kind"], count, np.zeros(count, np.uint8))
+    _require(kinds <= max(Kind), "kinds", kinds, f"a kind from 0 to {max(Kind):d}")
+    steps = _per_event("steps", event["step"], count, np.arange(count, dtype=np.int32))
+    _require(steps >= 0, "steps", steps, "an index from 0")
+    _require_order(steps, kinds)
+    buffers = len(originals)
+    step_count = int(steps.max()) + 1 if count else 0
+    if step["ops"] is not None:
+        step_count = max(step_count, len(step["ops"]))
+    return dict(
+        buffer=ids,
+        kind=kinds.astype(np.uint8),
+        step=steps.astype(np.int32),
+        stride=_per_event("strides", event["stride"], count, np.ones(count, np.int64)).astype(np.int64),
+        size_bytes=sizes,
+        names=_texts("names", buffer["names"], buffers, map(str, originals.tolist())),
+        roles=_roles(_texts("roles", buffer["roles"], buffers, [""] * buffers)),
+        dtypes=_texts("dtypes", buffer["dtypes"], buffers, [""] * buffers),
+        ops=_texts("ops", step["ops"], step_count, [""] * step_count),
+        flops=_numbers("flops", step["flops"], step_count, 0.0),
+        seconds=_numbers("seconds", step["seconds"], step_count, np.nan),
+    )
+
+
+def arguments_of(accesses: Iterable[Access]) -> dict[str, Any]:
+    """Return the arguments of ``Trace.from_arrays`` that stand for recorded events."""
+    events = list(accesses)
+    ids = np.array([each.buffer for each in events], dtype=np.int64)
+    _, originals, first = _densely(ids)
+    steps = np.array([each.step for each in events], dtype=np.int64)
+    ops = [""] * (int(steps.max()) + 1 if events else 0)
+    for each in events:
+        ops[each.step] = each.op or ops[each.step]
+    described = [events[int(index)] for index in first]
+    return {
+        "buffer_ids": ids,
+        "sizes_bytes": np.array([each.nbytes for each in events], dtype=np.int64),
+        "kinds": [each.kind for each in events],
+        "steps": steps,
+        "roles": [each.role for each in described],
+        "dtypes": [each.dtype for each in described],
+        "ops": ops,
+    }
+
+
+def _integers(what: str, values: ArrayLike) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ShapeError(f"[trace] {what} has shape {array.shape}; one dimension is needed")
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise TypeError(f"[trace] {what} holds {array.dtype}; integers are needed")
+    return array.astype(np.int64)
+
+
+def _densely(ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """Return ids numbered by first use, the original id and the first event per number."""
+    values, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty(len(values), dtype=np.int32)
+    rank[order] = np.arange(len(values), dtype=np.int32)
+    return rank[inverse], values[order], first[order]
+
+
+def _sizes(values: ArrayLike, ids: NDArray[np.int32], first: NDArray[np.int64]) -> NDArray[np.int64]:
+    raw = np.asarray(values)
+    given = _integers("sizes_bytes", np.full(len(ids), raw) if raw.ndim == 0 else raw)
+    if len(given) != len(ids):
+        raise ShapeError(f"[trace] sizes_bytes has {len(given)} entries for {len(ids)} events")
+    _require(given >= 0, "sizes_bytes", given, "a size of at least 0 bytes")
+    sizes = given[first]
+    changed = np.flatnonzero(sizes[ids] != given)
+    if len(changed):
+        event = int(changed[0])
+        raise ValueError(
+            f"[trace] event {event}, sizes_bytes: the buffer had {sizes[ids[event]]} bytes before and has "
+            f"{given[event]} now; a buffer keeps one size, so give the larger one another id"
+        )
+    return sizes
+
+
+def _per_event(what: str, values: ArrayLike | None, count: int, default: NDArray[Any]) -> NDArray[Any]:
+    if values is None:
+        return default
+    given = _integers(what, np.asarray(values, dtype=np.int64) if np.size(values) == 0 else values)
+    if len(given) != count:
+        raise ShapeError(f"[trace] {what} has {len(given)} entries for {count} events")
+    return given
+
+
+def _require(good: NDArray[np.bool_], what: str, values: NDArray[Any], rule: str) -> None:
+    bad = np.flatnonzero(~good)
+    if len(bad):
+        raise ValueError(f"[trace] event {bad[0]}, {what}: {values[bad[0]]} is not {rule}")
+
+
+def _require_order(steps: NDArray[Any], kinds: NDArray[Any]) -> None:
+    rows = np.flatnonzero(kinds <= Kind.WRITE)
+    back = np.flatnonzero(np.diff(steps[rows]) < 0)
+    if len(back):
+        row = int(rows[back[0] + 1])
+        raise ValueError(
+            f"[trace] event {row}, steps: an access of step {steps[row]} comes after one of step "
+            f"{steps[rows[back[0]]]}; sort accesses by step"
+        )
+
+
+def _texts(what: str, values: Sequence[str] | None, count: int, default: Iterable[str]) -> tuple[str, ...]:
+    given = tuple(default) if values is None else tuple(map(str, values))
+    if len(given) != count:
+        raise ShapeError(f"[trace] {what} has {len(given)} entries where {count} are needed")
+    return given
+
+
+def _roles(roles: tuple[str, ...]) -> tuple[str, ...]:
+    unknown = set(roles) - set(ROLES)
+    if unknown:
+        raise ValueError(f"[trace] roles: {min(unknown)!r} is none of {', '.join(filter(None, ROLES))}")
+    return roles
+
+
+def _numbers(what: str, values: ArrayLike | None, count: int, default: float) -> NDArray[np.float64]:
+    given: NDArray[np.float64] = np.full(count, default) if values is None else np.array(values, np.float64)
+    if given.shape != (count,):
+        raise ShapeError(f"[trace] {what} has shape {given.shape} for {count} steps")
+    return given

@@ -1,0 +1,178 @@
+"""A trace in columns: every event of every buffer, and what is known of buffers and steps.
+
+    events    buffer  kind  step  stride              one row per event, in order
+    buffers   size_bytes  name  role  dtype           one row per buffer, by dense id
+    steps     op  flops  seconds                      one row per step (op), by index
+
+Nothing is stored twice: an access' size, role and dtype are its buffer's, its op is its step's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from accelera.trace.access import Access, Kind
+from accelera.trace.building import arguments_of, checked_columns
+from accelera.trace.next_use import next_uses
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """An ordered record of tensor accesses.
+
+    Build one with ``from_arrays``, ``from_accesses`` or ``from_pandas``; read one with
+    ``accelera.trace.read_trace``. Columns are read-only NumPy arrays.
+    """
+
+    buffer: NDArray[np.int32]
+    """Dense buffer id per event, shape (events,)."""
+    kind: NDArray[np.uint8]
+    """``Kind`` per event, shape (events,)."""
+    step: NDArray[np.int32]
+    """Index of the step (op) per event, shape (events,). Accesses come in the order of their steps."""
+    stride: NDArray[np.int64]
+    """Distance of neighbours in memory, in elements, per event; 1 is contiguous."""
+    size_bytes: NDArray[np.int64]
+    """Bytes per buffer, shape (buffers,)."""
+    names: tuple[str, ...]
+    """Name per buffer."""
+    roles: tuple[str, ...]
+    """Role per buffer, of ``ROLES``."""
+    dtypes: tuple[str, ...]
+    """NumPy name of the element type per buffer; ``""`` when unknown."""
+    ops: tuple[str, ...]
+    """Name of the operation per step."""
+    flops: NDArray[np.float64]
+    """Floating-point operations per step; 0 when unknown."""
+    seconds: NDArray[np.float64]
+    """Seconds of arithmetic per step, where measured or planned; NaN where unknown."""
+    model_type: str = ""
+    """``"Transformer"``, ``"CNN"`` … or what the trace was recorded from."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """JSON-able facts about the recording: capacity, policy, window, iteration boundaries …"""
+
+    def __post_init__(self) -> None:
+        for column in (
+            self.buffer,
+            self.kind,
+            self.step,
+            self.stride,
+            self.size_bytes,
+            self.flops,
+            self.seconds,
+        ):
+            column.setflags(write=False)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        buffer_ids: ArrayLike,
+        sizes_bytes: ArrayLike,
+        *,
+        kinds: ArrayLike | None = None,
+        steps: ArrayLike | None = None,
+        strides: ArrayLike | None = None,
+        names: Sequence[str] | None = None,
+        roles: Sequence[str] | None = None,
+        dtypes: Sequence[str] | None = None,
+        ops: Sequence[str] | None = None,
+        flops: ArrayLike | None = None,
+        seconds: ArrayLike | None = None,
+        model_type: str = "",
+        meta: Mapping[str, Any] | None = None,
+    ) -> Trace:
+        """Build a trace from columns.
+
+        Parameters
+        ----------
+        buffer_ids
+            Any integers, shape (events,). They are numbered anew from 0 in the order of first use; the
+            given ones become names where ``names`` is absent.
+        sizes_bytes
+            Bytes, shape (events,) or one number for all. A buffer keeps one size.
+        kinds
+            ``Kind`` per event; reads by default.
+        steps
+            Step per event, from 0; by default each event is a step of its own.
+        strides
+            In elements; 1 by default.
+        names, roles, dtypes
+            Per buffer, in the order of first use.
+        ops, flops, seconds
+            Per step; seconds are NaN, flops 0 where unknown.
+
+        Raises
+        ------
+        ShapeError
+            Columns of different lengths.
+        ValueError
+            A negative size, step or id out of range, an unknown kind or role, or a buffer whose size
+            changes: the message names the event.
+        """
+        columns = checked_columns(
+            buffer_ids,
+            sizes_bytes,
+            event={"kind": kinds, "step": steps, "stride": strides},
+            buffer={"names": names, "roles": roles, "dtypes": dtypes},
+            step={"ops": ops, "flops": flops, "seconds": seconds},
+        )
+        return cls(**columns, model_type=model_type, meta=dict(meta or {}))
+
+    @classmethod
+    def from_accesses(cls, accesses: Iterable[Access], **more: Any) -> Trace:
+        """Build a trace from recorded events; ``more`` goes to ``from_arrays``."""
+        return cls.from_arrays(**{**arguments_of(accesses), **more})
+
+    def __len__(self) -> int:
+        """Return the number of events."""
+        return len(self.buffer)
+
+    def __repr__(self) -> str:
+        what = f"{self.model_type}, " if self.model_type else ""
+        counts = f"{self.access_count} accesses of {self.buffer_count} buffers in {self.step_count} steps"
+        return f"Trace({what}{counts})"
+
+    @property
+    def buffer_count(self) -> int:
+        """Number of distinct buffers."""
+        return len(self.size_bytes)
+
+    @property
+    def step_count(self) -> int:
+        """Number of steps."""
+        return len(self.ops)
+
+    @property
+    def access_count(self) -> int:
+        """Number of accesses: reads and writes."""
+        return int(np.count_nonzero(self.is_access))
+
+    @cached_property
+    def is_access(self) -> NDArray[np.bool_]:
+        """Whether each event is a read or a write, shape (events,)."""
+        return self.kind <= Kind.WRITE
+
+    @cached_property
+    def accessed(self) -> NDArray[np.int32]:
+        """Buffer id per access, shape (accesses,): what policies call the sequence."""
+        return self.buffer[self.is_access]
+
+    @cached_property
+    def next_use(self) -> NDArray[np.int32]:
+        """Per access, the index of the same buffer's next access, ``NEVER`` after the last; (accesses,)."""
+        return next_uses(self.accessed)
+
+    @property
+    def footprint_bytes(self) -> int:
+        """Bytes of all distinct buffers together."""
+        return int(self.size_bytes.sum())
+
+    def with_meta(self, **facts: Any) -> Trace:
+        """Return the same trace with more facts in ``meta``."""
+        return replace(self, meta={**self.meta, **facts})
