@@ -23,7 +23,7 @@ class EvictionPolicy(Protocol):
     suits most.
     """
 
-    def miss(self, buffer: int, nbytes: int, time: int, write: bool) -> None:  # noqa: B027
+    def miss(self, buffer: int, nbytes: int, time: int, write: bool) -> None:
         """Take note that absent ``buffer`` is wanted, before room is made for it.
 
         Policies with a memory of the departed (ARC, LIRS) look it up here.
@@ -31,7 +31,7 @@ class EvictionPolicy(Protocol):
 
     @abstractmethod
     def insert(self, buffer: int, nbytes: int, time: int, write: bool) -> None:
-        """Take note that ``buffer`` became resident at access ``time``, which sets its contents if ``write``."""
+        """Take note that ``buffer`` became resident at access ``time``; ``write``: with new contents."""
 
     @abstractmethod
     def touch(self, buffer: int, time: int, write: bool) -> None:

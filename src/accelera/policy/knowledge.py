@@ -49,7 +49,7 @@ class Knowledge:
 
 
 def next_reads(trace: Trace) -> NDArray[np.int32]:
-    """Return per access the time of the next read of the same contents, ``NEVER`` or ``KEPT``; (accesses,)."""
+    """Return per access the next read of the same contents, ``NEVER`` or ``KEPT``; shape (accesses,)."""
     times = np.cumsum(trace.is_access) - 1
     matters = trace.is_access | (trace.kind == Kind.FREE)
     buffer, kind, time = trace.buffer[matters], trace.kind[matters], times[matters]

@@ -36,26 +36,26 @@ def checked_columns(
     step_count = int(steps.max()) + 1 if count else 0
     if step["ops"] is not None:
         step_count = max(step_count, len(step["ops"]))
-    return dict(
-        buffer=ids,
-        kind=kinds.astype(np.uint8),
-        step=steps.astype(np.int32),
-        stride=_per_event("strides", event["stride"], count, np.ones(count, np.int64)).astype(np.int64),
-        size_bytes=sizes,
-        names=_texts("names", buffer["names"], buffers, map(str, originals.tolist())),
-        roles=_roles(_texts("roles", buffer["roles"], buffers, [""] * buffers)),
-        dtypes=_texts("dtypes", buffer["dtypes"], buffers, [""] * buffers),
-        ops=_texts("ops", step["ops"], step_count, [""] * step_count),
-        flops=_numbers("flops", step["flops"], step_count, 0.0),
-        seconds=_numbers("seconds", step["seconds"], step_count, np.nan),
-    )
+    return {
+        "buffer": ids,
+        "kind": kinds.astype(np.uint8),
+        "step": steps.astype(np.int32),
+        "stride": _per_event("strides", event["stride"], count, np.ones(count, np.int64)).astype(np.int64),
+        "size_bytes": sizes,
+        "names": _texts("names", buffer["names"], buffers, map(str, originals.tolist())),
+        "roles": _roles(_texts("roles", buffer["roles"], buffers, [""] * buffers)),
+        "dtypes": _texts("dtypes", buffer["dtypes"], buffers, [""] * buffers),
+        "ops": _texts("ops", step["ops"], step_count, [""] * step_count),
+        "flops": _numbers("flops", step["flops"], step_count, 0.0),
+        "seconds": _numbers("seconds", step["seconds"], step_count, np.nan),
+    }
 
 
 def arguments_of(accesses: Iterable[Access]) -> dict[str, Any]:
     """Return the arguments of ``Trace.from_arrays`` that stand for recorded events."""
     events = list(accesses)
     ids = np.array([each.buffer for each in events], dtype=np.int64)
-    _, originals, first = _densely(ids)
+    _, _originals, first = _densely(ids)
     steps = np.array([each.step for each in events], dtype=np.int64)
     ops = [""] * (int(steps.max()) + 1 if events else 0)
     for each in events:
