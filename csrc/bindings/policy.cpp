@@ -1,5 +1,6 @@
 #include "bindings/policy.h"
 
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -56,6 +57,22 @@ nb::object victim(NativePolicy& self, const nb::callable& evictable) {
     return id == policy::none ? nb::none() : nb::cast(id);
 }
 
+std::map<std::string, std::vector<std::string>> needs_in_words() {
+    using policy::Knowledge;
+    const std::vector<std::pair<unsigned, std::string>> words = {{Knowledge::capacity, "capacity_bytes"},
+                                                                 {Knowledge::uses, "next_use"},
+                                                                 {Knowledge::reads, "next_read"},
+                                                                 {Knowledge::scores, "score"}};
+    std::map<std::string, std::vector<std::string>> found;
+    for (const auto& [name, needs] : policy::policy_needs()) {
+        auto& named = found[name];
+        for (const auto& [need, word] : words) {
+            if (needs & need) named.push_back(word);
+        }
+    }
+    return found;
+}
+
 void bind_knowledge(nb::module_& module) {
     nb::class_<GivenKnowledge>(module, "PolicyKnowledge", "What a policy may know beforehand.")
         .def(
@@ -93,5 +110,6 @@ void init_policy(nanobind::module_& module) {
         .def("remove", [](NativePolicy& self, Id id) { (*self).remove(id); })
         .def("victim", &victim)
         .def("dead", [](NativePolicy& self, Id id) { return (*self).dead(id); });
-    module.def("policy_names", &policy::policy_names, "The compiled policies.");
+    module.def("policy_needs", &needs_in_words,
+               "Per compiled policy, the arguments of PolicyKnowledge that it cannot do without.");
 }

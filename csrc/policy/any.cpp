@@ -36,10 +36,10 @@ std::unique_ptr<AnyPolicy> make_policy(const std::string& name, const Knowledge&
     return nullptr;
 }
 
-std::vector<std::string> policy_names() {
-#define NAME(label, Type) #label,
-    return {ACCELERA_POLICIES(NAME)};
-#undef NAME
+std::map<std::string, unsigned> policy_needs() {
+#define NEEDS(label, Type) {#label, Type::needs},
+    return {ACCELERA_POLICIES(NEEDS)};
+#undef NEEDS
 }
 
 }  // namespace accelera::policy

@@ -1,9 +1,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "policy/contract.h"
 
@@ -27,6 +27,7 @@ class AnyPolicy {
 /// A new policy by its name in registry.h; null when no policy has it.
 std::unique_ptr<AnyPolicy> make_policy(const std::string& name, const Knowledge& known);
 
-std::vector<std::string> policy_names();
+/// Per name, what of Knowledge that policy needs: a sum of Knowledge::Need.
+std::map<std::string, unsigned> policy_needs();
 
 }  // namespace accelera::policy

@@ -15,6 +15,8 @@ namespace accelera::policy {
 /// 2. The victim is the top entry that is current and evictable.
 class Belady : public Policy {
   public:
+    static constexpr unsigned needs = Knowledge::uses;
+
     explicit Belady(const Knowledge& known) : next_use_(known.next_use), due_(known.buffers, absent) {}
 
     void insert(Id id, int64_t, Time time, bool) { note(id, time); }
@@ -46,7 +48,7 @@ class Belady : public Policy {
     static constexpr Time absent = -1;
 
     void note(Id id, Time time) {
-        due_[id] = next_use_[static_cast<size_t>(time)];
+        due_[id] = next_use_.get(time, never);
         heap_.push({due_[id], id});
     }
 

@@ -31,11 +31,18 @@ struct Span {
     size_t size = 0;
 
     const T& operator[](size_t i) const { return data[i]; }
+    /// The entry at `i`, or `otherwise` past the end: a run may go on longer than was foreseen.
+    T get(Time i, T otherwise) const {
+        return static_cast<size_t>(i) < size ? data[static_cast<size_t>(i)] : otherwise;
+    }
     bool empty() const { return size == 0; }
 };
 
 /// What a policy may know beforehand; what is not known is empty or zero.
 struct Knowledge {
+    /// What a policy cannot do without.
+    enum Need : unsigned { nothing = 0, capacity = 1, uses = 2, reads = 4, scores = 8 };
+
     int64_t capacity_bytes = 0;
     /// How many ids there will be; more may come.
     Id buffers = 0;
@@ -50,6 +57,8 @@ struct Knowledge {
 
 /// What most policies do about what they are told; they redefine what concerns them.
 struct Policy {
+    static constexpr unsigned needs = Knowledge::nothing;
+
     void miss(Id, int64_t, Time, bool) {}
     bool dead(Id) const { return false; }
 };

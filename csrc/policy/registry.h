@@ -4,8 +4,10 @@
 #include "policy/belady.h"
 #include "policy/fifo.h"
 #include "policy/lru.h"
+#include "policy/scored.h"
 
 #define ACCELERA_POLICIES(X) \
     X(belady, Belady)        \
     X(fifo, Fifo)            \
-    X(lru, Lru)
+    X(lru, Lru)              \
+    X(scored, Scored)

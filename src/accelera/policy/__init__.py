@@ -3,13 +3,20 @@
 from accelera.policy.contract import EvictionPolicy
 from accelera.policy.knowledge import KEPT, Knowledge, next_reads
 from accelera.policy.names import POLICIES, create_policy, native_knowledge
+from accelera.policy.prepared import Prepared, prepare
+from accelera.policy.replay import replay_next_uses
+from accelera.policy.scores import heuristic_scores
 
 __all__ = [
     "KEPT",
     "POLICIES",
     "EvictionPolicy",
     "Knowledge",
+    "Prepared",
     "create_policy",
+    "heuristic_scores",
     "native_knowledge",
     "next_reads",
+    "prepare",
+    "replay_next_uses",
 ]

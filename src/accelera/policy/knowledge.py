@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera.policy.memo import once_per_trace
 from accelera.trace import NEVER, Kind, Trace, next_uses
 
 KEPT = NEVER - 1
@@ -48,6 +49,7 @@ class Knowledge:
         return cls(capacity_bytes, int(ids.max(initial=-1)) + 1, upcoming, reads)
 
 
+@once_per_trace
 def next_reads(trace: Trace) -> NDArray[np.int32]:
     """Return per access the next read of the same contents, ``NEVER`` or ``KEPT``; shape (accesses,)."""
     times = np.cumsum(trace.is_access) - 1

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera import _native
-from accelera.errors import UnknownNameError
-from accelera.policy import POLICIES, EvictionPolicy, Knowledge, native_knowledge
+from accelera.policy import EvictionPolicy, Knowledge, native_knowledge, prepare
 from accelera.trace import Trace
 
 
@@ -57,15 +56,17 @@ def simulate_cache(
     seed
         For policies that throw dice.
 
-    Raises UnknownNameError, ValueError for a negative capacity.
+    Raises UnknownNameError; ValueError for a negative capacity or a score that is not a number; ShapeError
+    for a score of the wrong length.
     """
     if capacity_bytes < 0:
         raise ValueError(f"[simulate_cache] capacity_bytes={capacity_bytes} must not be negative")
-    if isinstance(policy, str) and policy not in POLICIES:
-        raise UnknownNameError.among("policy", policy, POLICIES)
-    known = native_knowledge(Knowledge.of(trace, capacity_bytes, score=score, seed=seed))
+    chosen, known = policy, Knowledge(capacity_bytes)
+    if isinstance(policy, str):
+        prepared = prepare(policy, trace, capacity_bytes, score=score, seed=seed)
+        chosen, known = prepared.native_name, prepared.knowledge
     kinds = None if trace.is_access.all() else trace.kind
-    figures = _native.simulate_cache(policy, known, trace.buffer, kinds, trace.size_bytes)
+    figures = _native.simulate_cache(chosen, native_knowledge(known), trace.buffer, kinds, trace.size_bytes)
     return CacheResult(
         figures.hits,
         figures.misses,
