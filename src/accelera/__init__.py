@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from accelera.errors import StoreFormatError as StoreFormatError
     from accelera.errors import TraceFormatError as TraceFormatError
     from accelera.errors import UnknownNameError as UnknownNameError
+    from accelera.interceptor import capture as capture
     from accelera.memory import BufferPool as BufferPool
     from accelera.memory import MemoryManager as MemoryManager
     from accelera.plan import Plan as Plan
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 _NAMES_BY_PACKAGE = {
     "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine", "lazy"),
     "plan": ("Plan",),
+    "interceptor": ("capture",),
     "chunking": ("RowChunking", "TileChunking", "AdaptiveChunking", "ChunkingStrategy", "ChunkIterator"),
     "memory": ("MemoryManager", "BufferPool"),
     "stores": ("open_store",),

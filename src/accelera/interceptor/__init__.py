@@ -1,0 +1,8 @@
+"""PyTorch as it runs: every tensor access of a model or a script, recorded as a trace."""
+
+from __future__ import annotations
+
+from accelera.interceptor.capture import capture
+from accelera.interceptor.script import CapturedScript, capture_script
+
+__all__ = ["CapturedScript", "capture", "capture_script"]

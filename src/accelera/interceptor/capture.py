@@ -1,0 +1,76 @@
+"""``capture``: one call from a PyTorch model to the trace of its memory accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from accelera.trace import Trace
+
+
+def capture(
+    model: torch.nn.Module | Callable[[], torch.nn.Module],
+    inputs: Any,
+    train: bool = True,
+    *,
+    steps: int = 1,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Any = "adamw",
+    fake: bool | None = None,
+    dtype: torch.dtype | str | None = None,
+    names: bool = True,
+    generate_tokens: int = 0,
+) -> Trace:
+    """Record every tensor access of a PyTorch model.
+
+    The model, its gradients, an optimizer that is given and torch's random state are left as they were;
+    training a real model keeps a copy of its weights meanwhile.
+
+    Parameters
+    ----------
+    model
+        A module, or a function that builds one.
+    inputs
+        A tensor, a tuple of arguments, a dictionary of named ones, or a function that makes any of these.
+    train
+        Whether to record training (forward, loss, backward, optimizer) or inference without gradients.
+    steps
+        Iterations.
+    loss
+        From the model's outputs to a scalar; by default the loss that the outputs carry, else the mean of
+        their logits or of the first tensor.
+    optimizer
+        ``"adamw"``, ``"adam"``, ``"sgd"``, a function from parameters to an optimizer, an optimizer, or None
+        for no optimizer step.
+    fake
+        Whether to follow shapes only, with no memory for weights and no arithmetic. By default so for a
+        model on ``meta`` and for a function that builds one.
+    dtype
+        Element type that the model and the inputs are built in, where functions build them.
+    names
+        Whether activations are named after the module that makes them.
+    generate_tokens
+        With ``train=False``: decode so many tokens with a key-value cache, as models of ``transformers`` do.
+
+    Returns
+    -------
+    Trace
+        A step per operator. ``meta`` says where iterations begin (``iterations``), the most bytes alive at
+        once (``peak_live_bytes``), the bytes of weights that were never touched (``idle_bytes``), and what
+        was run.
+
+    Raises
+    ------
+    UnknownNameError
+        An optimizer's name that is not known.
+    ValueError
+        ``steps`` below 1, or arguments that contradict each other.
+    """
+    from accelera.interceptor.request import Request
+
+    return Request(
+        model, inputs, train, steps, loss, optimizer, fake, dtype, names, generate_tokens
+    ).fulfilled()

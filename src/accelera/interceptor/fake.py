@@ -1,0 +1,62 @@
+"""Models without memory: shapes and element types are followed, no weight is ever allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+
+
+def is_on_meta(module: torch.nn.Module) -> bool:
+    """Whether any weight of ``module`` has a shape and no contents."""
+    return any(each.is_meta for each in module.parameters())
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
+    """Build in ``dtype``: under FakeTensorMode a module cannot be converted afterwards."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype or before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def as_fake(value: Any, mode: FakeTensorMode) -> Any:
+    """Return ``value`` with every tensor in it replaced by a fake one."""
+    return pytree.tree_map(lambda leaf: _fake(leaf, mode) if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
+@contextmanager
+def faked(module: torch.nn.Module, mode: FakeTensorMode) -> Iterator[None]:
+    """Replace the weights and buffers of ``module`` by fake ones, and put the real ones back."""
+    swapped: list[tuple[dict[str, Any], str, Any]] = []
+    fakes: dict[int, Any] = {}
+    try:
+        for part in module.modules():
+            for place in (part._parameters, part._buffers):
+                for name, tensor in place.items():
+                    if tensor is not None and not isinstance(tensor, FakeTensor):
+                        swapped.append((place, name, tensor))
+                        place[name] = fakes.setdefault(id(tensor), _fake(tensor, mode))
+        yield
+    finally:
+        for place, name, tensor in swapped:
+            place[name] = tensor
+
+
+def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> Any:
+    if isinstance(tensor, FakeTensor):
+        return tensor
+    if not tensor.is_meta:
+        return mode.from_tensor(tensor, static_shapes=True)
+    with mode:
+        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
+    return fake.requires_grad_(tensor.requires_grad)

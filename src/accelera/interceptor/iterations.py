@@ -1,0 +1,109 @@
+"""What a model is put through while it is recorded: training iterations, inference, decoding."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from accelera.errors import UnknownNameError
+from accelera.interceptor.recording import Recording
+
+_OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
+
+
+def optimizer_for(module: torch.nn.Module, wanted: Any) -> Any:
+    """Return the optimizer that ``wanted`` names, makes or is; None for None.
+
+    Raises
+    ------
+    UnknownNameError
+        A name that is none of ``adamw``, ``adam``, ``sgd``.
+    """
+    if wanted is None or isinstance(wanted, torch.optim.Optimizer):
+        return wanted
+    trainable = [each for each in module.parameters() if each.requires_grad]
+    if not isinstance(wanted, str):
+        return wanted(trainable)
+    if wanted.lower() not in _OPTIMIZERS:
+        raise UnknownNameError.among("optimizer", wanted, _OPTIMIZERS)
+    return getattr(torch.optim, _OPTIMIZERS[wanted.lower()])(trainable, lr=1e-3)
+
+
+def call(module: torch.nn.Module, inputs: Any) -> Any:
+    """Call ``module`` with a tensor, a tuple of arguments or a dictionary of named ones."""
+    if isinstance(inputs, dict):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, (tuple, list)) else module(inputs)
+
+
+def train(
+    recording: Recording,
+    module: torch.nn.Module,
+    inputs: Any,
+    *,
+    steps: int,
+    loss: Callable[[Any], torch.Tensor] | None,
+    optimizer: Any,
+) -> None:
+    """Run ``steps`` iterations: forward, loss, backward and the optimizer's step."""
+    for _ in range(steps):
+        recording.begin_iteration()
+        module.zero_grad(set_to_none=True)
+        outputs = call(module, inputs)
+        value = (loss or default_loss)(outputs)
+        value.backward()  # type: ignore[no-untyped-call]
+        if optimizer is not None:
+            optimizer.step()
+        recording.scope.add_gradients(module.named_parameters())
+        del outputs, value
+        gc.collect()
+
+
+def infer(recording: Recording, module: torch.nn.Module, inputs: Any, *, steps: int) -> None:
+    """Run the model ``steps`` times without gradients."""
+    with torch.no_grad():
+        for _ in range(steps):
+            recording.begin_iteration()
+            call(module, inputs)
+            gc.collect()
+
+
+def decode(recording: Recording, module: torch.nn.Module, inputs: Any, *, tokens: int) -> None:
+    """Produce ``tokens`` tokens greedily with a growing cache, as models of ``transformers`` do."""
+    arguments = dict(inputs) if isinstance(inputs, dict) else {"input_ids": inputs}
+    with torch.no_grad():
+        for _ in range(tokens):
+            recording.begin_iteration()
+            outputs = module(**arguments, use_cache=True)
+            cache = outputs.past_key_values
+            for name, tensor in _cached(cache):
+                recording.storages.describe(tensor, name, "kv_cache")
+            token = outputs.logits[:, -1:].argmax(-1)
+            arguments = {"input_ids": token, "past_key_values": cache}
+            del outputs, token
+            gc.collect()
+
+
+def default_loss(outputs: Any) -> torch.Tensor:
+    """Return the loss a model gives, else the mean of its logits or of its first output."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs.mean()
+    for name in ("loss", "logits"):
+        value = getattr(outputs, name, None)
+        if value is None and isinstance(outputs, dict):
+            value = outputs.get(name)
+        if isinstance(value, torch.Tensor):
+            return value if name == "loss" else value.mean()
+    first = next(iter(outputs.values() if isinstance(outputs, dict) else outputs))
+    return default_loss(first)
+
+
+def _cached(cache: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    for index, layer in enumerate(getattr(cache, "layers", None) or cache):
+        pair = (layer.keys, layer.values) if hasattr(layer, "keys") else layer[:2]
+        for what, tensor in zip(("key", "value"), pair, strict=False):
+            if isinstance(tensor, torch.Tensor):
+                yield f"layers.{index}.{what}", tensor

@@ -1,0 +1,95 @@
+"""What a recording leaves as it was: weights, gradients, buffers, optimizer, modes, random state."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+Tensor = torch.Tensor
+
+
+@contextmanager
+def everything_kept(module: torch.nn.Module, optimizer: Any, *, weights: bool) -> Iterator[None]:
+    """Restore ``module``, ``optimizer`` (or None) and torch's random state afterwards.
+
+    ``weights`` says whether weights may change; their contents are copied meanwhile.
+    """
+    with torch.random.fork_rng(), _module_kept(module, weights=weights), _optimizer_kept(optimizer):
+        yield
+
+
+@contextmanager
+def mode_kept(module: torch.nn.Module, *, train: bool) -> Iterator[None]:
+    """Set training or evaluation mode, and restore each part's own."""
+    before = [(part, part.training) for part in module.modules()]
+    module.train(train)
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Hold Python's cycle collector, so that storages die at the same moments in every run."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def _module_kept(module: torch.nn.Module, *, weights: bool) -> Iterator[None]:
+    buffers = [(part, dict(part._buffers)) for part in module.modules()]
+    parameters = list(module.parameters())
+    contents = _copies([each for _, named in buffers for each in named.values()])
+    contents += _copies(parameters) if weights else []
+    grads = [(each, each.grad) for each in parameters]
+    contents += _copies([grad for _, grad in grads])
+    try:
+        yield
+    finally:
+        _restore(contents)
+        for part, named in buffers:
+            part._buffers.clear()
+            part._buffers.update(named)
+        for parameter, grad in grads:
+            parameter.grad = grad
+
+
+@contextmanager
+def _optimizer_kept(optimizer: Any) -> Iterator[None]:
+    if optimizer is None:
+        yield
+        return
+    states = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+    groups = [dict(group) for group in optimizer.param_groups]
+    contents = _copies([value for state in states.values() for value in state.values()])
+    try:
+        yield
+    finally:
+        _restore(contents)
+        optimizer.state.clear()
+        optimizer.state.update(states)
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            group.clear()
+            group.update(before)
+
+
+def _copies(values: list[Any]) -> list[tuple[Tensor, Tensor]]:
+    return [(each, each.detach().clone()) for each in values if isinstance(each, Tensor)]
+
+
+def _restore(contents: list[tuple[Tensor, Tensor]]) -> None:
+    with torch.no_grad():
+        for tensor, before in contents:
+            tensor.copy_(before)

@@ -1,0 +1,106 @@
+"""What an operator does to its arguments: which it reads, which it changes, which it only looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+_CREATES = {"aten::lift_fresh", "aten::lift"}
+"""Views by their schema that bring a new tensor, a literal, into the program."""
+
+_FILLS = {
+    "aten::" + name
+    for name in (
+        "bernoulli_",
+        "cauchy_",
+        "copy_",
+        "exponential_",
+        "fill_",
+        "geometric_",
+        "log_normal_",
+        "normal_",
+        "random_",
+        "uniform_",
+        "zero_",
+        "_foreach_copy_",
+        "_foreach_zero_",
+    )
+}
+"""Operators that change an argument without reading it first."""
+
+_CHANGES_UNSAID: dict[str, tuple[int, ...]] = {
+    "aten::native_batch_norm": (3, 4),
+    "aten::cudnn_batch_norm": (3, 4),
+    "aten::miopen_batch_norm": (3, 4),
+}
+"""Arguments that are changed though the schema does not say so: running means and variances."""
+
+_LOOKS = {"aten::record_stream", "aten::_nested_tensor_size"}
+
+
+class Effect(NamedTuple):
+    """What one operator does with memory."""
+
+    name: str
+    """Its name, without the namespace ``aten``."""
+    silent: bool = False
+    """Whether it touches no contents: views, questions about a shape or a device."""
+    changed: tuple[int | str, ...] = ()
+    """Arguments that it changes in place, by position or keyword."""
+    fills: bool = False
+    """Whether changed arguments are set anew, without being read."""
+
+
+def effect_of(function: Any) -> Effect:
+    """Return what the operator ``function`` does to its arguments."""
+    schema = getattr(function, "_schema", None)
+    if schema is None:
+        return Effect(getattr(function, "__name__", str(function)))
+    name = schema.name.removeprefix("aten::")
+    if schema.name in _CREATES:
+        return Effect(name)
+    if _only_looks(function, schema):
+        return Effect(name, silent=True)
+    changed = _changed(schema)
+    outs = any(argument.is_out for argument in schema.arguments)
+    return Effect(name, False, changed, fills=outs or schema.name in _FILLS)
+
+
+def _only_looks(function: Any, schema: Any) -> bool:
+    inner = schema.name.startswith(("prim::", "profiler::")) or schema.name in _LOOKS
+    return inner or bool(function.is_view) or torch.Tag.inplace_view in function.tags
+
+
+def _changed(schema: Any) -> tuple[int | str, ...]:
+    written = [
+        argument.name if argument.kwarg_only else position
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return (*written, *_CHANGES_UNSAID.get(schema.name, ()))
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the strided tensors of an argument or a result: of lists, and the parts of sparse tensors."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is torch.strided:
+            yield value
+        else:
+            yield from _parts(value)
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from tensors_in(each)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+
+
+def _parts(sparse: torch.Tensor) -> Iterator[torch.Tensor]:
+    layout = sparse.layout
+    if layout is torch.sparse_coo:
+        yield from (sparse._indices(), sparse._values())
+    elif layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield from (sparse.crow_indices(), sparse.col_indices(), sparse.values())
+    elif layout in (torch.sparse_csc, torch.sparse_bsc):
+        yield from (sparse.ccol_indices(), sparse.row_indices(), sparse.values())

@@ -1,0 +1,112 @@
+"""One call of ``capture``, carried out: build, run under a recording, put everything back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from accelera.interceptor import iterations
+from accelera.interceptor.fake import as_fake, default_dtype, faked, is_on_meta
+from accelera.interceptor.keeping import everything_kept, mode_kept, no_collection
+from accelera.interceptor.live import peak_live_bytes
+from accelera.interceptor.operands import tensors_in
+from accelera.interceptor.recording import Recording
+from accelera.trace import Trace
+
+
+@dataclass(frozen=True)
+class Request:
+    """What ``capture`` was asked for; see there."""
+
+    model: Any
+    inputs: Any
+    train: bool
+    steps: int
+    loss: Callable[[Any], torch.Tensor] | None
+    optimizer: Any
+    fake: bool | None
+    dtype: torch.dtype | str | None
+    names: bool
+    generate_tokens: int
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"[capture] steps={self.steps}; at least 1 is needed")
+        if self.generate_tokens and self.train:
+            raise ValueError(f"[capture] generate_tokens={self.generate_tokens} needs train=False")
+        if self.dtype is not None and not self._builds:
+            raise ValueError(
+                f"[capture] dtype={self.dtype} is for a model that is built; this one exists, convert it "
+                f"with model.to(dtype), or give a function that builds it"
+            )
+        if self.follows_shapes and isinstance(self.optimizer, torch.optim.Optimizer):
+            raise ValueError(
+                "[capture] an optimizer of real weights cannot step fake ones; give its name or a function "
+                "such as lambda parameters: torch.optim.AdamW(parameters)"
+            )
+
+    @property
+    def _builds(self) -> bool:
+        return not isinstance(self.model, torch.nn.Module)
+
+    @property
+    def follows_shapes(self) -> bool:
+        """Whether no memory is allocated for tensors."""
+        return (self._builds or is_on_meta(self.model)) if self.fake is None else self.fake
+
+    def fulfilled(self) -> Trace:
+        """Carry the request out."""
+        with ExitStack() as stack:
+            mode = stack.enter_context(FakeTensorMode()) if self.follows_shapes else None
+            module, inputs = self._built()
+            if mode is not None:
+                stack.enter_context(faked(module, mode))
+                inputs = as_fake(inputs, mode)
+            optimizer = iterations.optimizer_for(module, self.optimizer) if self.train else None
+            if mode is None:
+                stack.enter_context(everything_kept(module, optimizer, weights=self.train))
+            stack.enter_context(mode_kept(module, train=self.train))
+            stack.enter_context(no_collection())
+            return self._recorded(module, inputs, optimizer)
+
+    def _built(self) -> tuple[torch.nn.Module, Any]:
+        dtype = getattr(torch, self.dtype) if isinstance(self.dtype, str) else self.dtype
+        with default_dtype(dtype):
+            module = self.model() if self._builds else self.model
+            if not isinstance(module, torch.nn.Module):
+                raise TypeError(
+                    f"[capture] the model is a {type(module).__name__}; a torch.nn.Module is needed"
+                )
+            return module, self.inputs() if callable(self.inputs) else self.inputs
+
+    def _recorded(self, module: torch.nn.Module, inputs: Any, optimizer: Any) -> Trace:
+        recording = Recording(names=self.names)
+        recording.scope.add_module(module)
+        for index, tensor in enumerate(tensors_in(inputs)):
+            recording.storages.describe(tensor, f"input.{index}", "input")
+        with recording:
+            if self.train:
+                iterations.train(
+                    recording, module, inputs, steps=self.steps, loss=self.loss, optimizer=optimizer
+                )
+            elif self.generate_tokens:
+                iterations.decode(recording, module, inputs, tokens=self.generate_tokens)
+            else:
+                iterations.infer(recording, module, inputs, steps=self.steps)
+        return self._told(recording, module, optimizer)
+
+    def _told(self, recording: Recording, module: torch.nn.Module, optimizer: Any) -> Trace:
+        trace = recording.trace(
+            model_type=type(module).__name__,
+            model=type(module).__name__,
+            parameters=sum(each.numel() for each in module.parameters()),
+            train=self.train,
+            optimizer=type(optimizer).__name__ if optimizer is not None else "",
+            fake=self.follows_shapes,
+        )
+        return trace.with_meta(peak_live_bytes=peak_live_bytes(trace), idle_bytes=recording.idle_bytes())

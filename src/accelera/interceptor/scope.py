@@ -1,0 +1,113 @@
+"""Where in a program an operator runs: the module, forward, backward or optimizer, and names from there."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+
+from accelera.interceptor.storages import Storages
+
+
+class Scope:
+    """Follows modules and optimizers by torch's global hooks, and describes their storages.
+
+    Parameters
+    ----------
+    storages
+        Told which storages are weights, gradients and optimizer state, and their names.
+    on_step
+        Called after each optimizer's step with the optimizer.
+    """
+
+    def __init__(self, storages: Storages, on_step: Callable[[Any], None]) -> None:
+        self._storages = storages
+        self._on_step = on_step
+        self._paths: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._stack: list[str] = []
+        self._optimizing = False
+        self._hooks = ExitStack()
+
+    def open(self, *, follow_modules: bool) -> None:
+        """Put the hooks in place; ``follow_modules`` gives activations the path of their module."""
+        handles = [
+            optimizers.register_optimizer_step_pre_hook(self._before_step),
+            optimizers.register_optimizer_step_post_hook(self._after_step),
+        ]
+        if follow_modules:
+            handles += [
+                modules.register_module_forward_pre_hook(self._enter),
+                modules.register_module_forward_hook(self._leave, always_call=True),
+            ]
+        for handle in handles:
+            self._hooks.callback(handle.remove)
+
+    def close(self) -> None:
+        """Take the hooks away."""
+        self._hooks.close()
+
+    def add_module(self, root: Any) -> None:
+        """Name the parts of ``root``: paths of modules, weights and buffers."""
+        prefix = type(root).__name__ if len(self._paths) else ""
+        for path, part in root.named_modules(prefix=prefix):
+            self._paths.setdefault(part, path)
+        named = [*root.named_parameters(prefix=prefix), *root.named_buffers(prefix=prefix)]
+        for name, tensor in named:
+            self._storages.describe(tensor, name, "weight")
+
+    def add_gradients(self, named: Any) -> None:
+        """Name the gradients of ``named`` parameters, pairs of name and tensor."""
+        for name, parameter in named:
+            if parameter.grad is not None and parameter.grad.layout is torch.strided:
+                self._storages.describe(parameter.grad, f"{name}.grad", "gradient")
+
+    @property
+    def path(self) -> str:
+        """Path of the innermost module that runs; ``""`` outside."""
+        return self._stack[-1] if self._stack else ""
+
+    def role(self) -> str:
+        """Return what a buffer made now is."""
+        if self._optimizing:
+            return "workspace"
+        in_backward = torch._C._current_graph_task_id() != -1
+        return "gradient" if in_backward and not self._stack else "activation"
+
+    def name(self, op: str, role: str) -> str:
+        """Return a name for a buffer that ``op`` makes now."""
+        where = {"gradient": "backward", "workspace": "optimizer"}.get(role, self.path)
+        return f"{where}.{op}" if where else op
+
+    def _enter(self, module: Any, _args: Any) -> None:
+        if not self._stack:
+            self._optimizing = False
+            if module not in self._paths:
+                self.add_module(module)
+        self._stack.append(self._paths.get(module, self.path))
+
+    def _leave(self, _module: Any, _args: Any, _output: Any) -> None:
+        self._stack.pop()
+
+    def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._optimizing = True
+        self.add_gradients((self._name_of(each), each) for each in _parameters(optimizer))
+
+    def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        self._optimizing = False
+        for parameter in _parameters(optimizer):
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    self._storages.describe(value, f"{self._name_of(parameter)}.{key}", "optimizer_state")
+        self._on_step(optimizer)
+
+    def _name_of(self, parameter: Any) -> str:
+        return self._storages.names[self._storages.number(parameter)] or "parameter"
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
