@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from accelera.memory import MemoryManager as MemoryManager
     from accelera.plan import Plan as Plan
     from accelera.stores import open_store as open_store
+    from accelera.trace import Trace as Trace
     from accelera.units import format_bytes as format_bytes
     from accelera.units import parse_bytes as parse_bytes
 
@@ -48,6 +49,7 @@ _NAMES_BY_PACKAGE = {
     "chunking": ("RowChunking", "TileChunking", "AdaptiveChunking", "ChunkingStrategy", "ChunkIterator"),
     "memory": ("MemoryManager", "BufferPool"),
     "stores": ("open_store",),
+    "trace": ("Trace",),
     "units": ("parse_bytes", "format_bytes"),
     "errors": (
         "AcceleraError",

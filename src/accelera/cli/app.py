@@ -13,6 +13,7 @@ from accelera.cli.gram import gram
 from accelera.cli.info import info
 from accelera.cli.matmul import matmul
 from accelera.cli.plan import plan
+from accelera.cli.trace import app as trace
 from accelera.cli.transpose import transpose
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 for _verb in (info, plan, matmul, gram, copy, transpose):
     app.command()(_verb)
+app.add_typer(trace, name="trace")
 
 
 def _show_version(wanted: bool) -> None:

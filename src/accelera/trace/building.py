@@ -14,6 +14,19 @@ from accelera.trace.access import ROLES, Access, Kind
 Columns = Mapping[str, Any]
 
 
+class BadCell(ValueError):
+    """One value that cannot be: where it is, and the rule that it breaks."""
+
+    def __init__(self, event: int, column: str, problem: str) -> None:
+        super().__init__(f"[trace] event {event}, {column}: {problem}")
+        self.event = event
+        """Index of the event, from 0."""
+        self.column = column
+        """The argument of ``Trace.from_arrays`` that holds it."""
+        self.problem = problem
+        """What is there, the rule, and what to do."""
+
+
 def checked_columns(
     buffer_ids: ArrayLike,
     sizes_bytes: ArrayLike,
@@ -100,9 +113,11 @@ def _sizes(values: ArrayLike, ids: NDArray[np.int32], first: NDArray[np.int64]) 
     changed = np.flatnonzero(sizes[ids] != given)
     if len(changed):
         event = int(changed[0])
-        raise ValueError(
-            f"[trace] event {event}, sizes_bytes: the buffer had {sizes[ids[event]]} bytes before and has "
-            f"{given[event]} now; a buffer keeps one size, so give the larger one another id"
+        raise BadCell(
+            event,
+            "sizes_bytes",
+            f"the buffer had {sizes[ids[event]]} bytes before and has {given[event]} now; a buffer keeps "
+            "one size, so give the larger one another id",
         )
     return sizes
 
@@ -119,7 +134,7 @@ def _per_event(what: str, values: ArrayLike | None, count: int, default: NDArray
 def _require(good: NDArray[np.bool_], what: str, values: NDArray[Any], rule: str) -> None:
     bad = np.flatnonzero(~good)
     if len(bad):
-        raise ValueError(f"[trace] event {bad[0]}, {what}: {values[bad[0]]} is not {rule}")
+        raise BadCell(int(bad[0]), what, f"{values[bad[0]]} is not {rule}")
 
 
 def _require_order(steps: NDArray[Any], kinds: NDArray[Any]) -> None:
@@ -127,9 +142,11 @@ def _require_order(steps: NDArray[Any], kinds: NDArray[Any]) -> None:
     back = np.flatnonzero(np.diff(steps[rows]) < 0)
     if len(back):
         row = int(rows[back[0] + 1])
-        raise ValueError(
-            f"[trace] event {row}, steps: an access of step {steps[row]} comes after one of step "
-            f"{steps[rows[back[0]]]}; sort accesses by step"
+        raise BadCell(
+            row,
+            "steps",
+            f"an access of step {steps[row]} comes after one of step {steps[rows[back[0]]]}; sort accesses "
+            "by step",
         )
 
 

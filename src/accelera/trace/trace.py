@@ -12,14 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accelera.trace.access import Access, Kind
 from accelera.trace.building import arguments_of, checked_columns
+from accelera.trace.cells import columns_of_frame
+from accelera.trace.frame import frame_of
 from accelera.trace.next_use import next_uses
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +61,8 @@ class Trace:
     """``"Transformer"``, ``"CNN"`` … or what the trace was recorded from."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """JSON-able facts about the recording: capacity, policy, window, iteration boundaries …"""
+    scores: NDArray[np.float64] | None = None
+    """Eviction score per access, where somebody gave one; the highest goes first. Shape (accesses,)."""
 
     def __post_init__(self) -> None:
         for column in (
@@ -128,6 +135,36 @@ class Trace:
     def from_accesses(cls, accesses: Iterable[Access], **more: Any) -> Trace:
         """Build a trace from recorded events; ``more`` goes to ``from_arrays``."""
         return cls.from_arrays(**{**arguments_of(accesses), **more})
+
+    @classmethod
+    def from_pandas(
+        cls, frame: pd.DataFrame, *, model_type: str | None = None, meta: Mapping[str, Any] | None = None
+    ) -> Trace:
+        """Build a trace from a table with one row per event, as ``to_pandas`` gives.
+
+        ``tensor_id`` and ``size_mb`` are enough; ``buffer`` (numbers) and ``size_bytes`` go before them. Of
+        the other columns those that can be worked out again are not looked at.
+
+        Raises TraceFormatError naming the row (from 0) and the column that cannot be read.
+        """
+        columns = columns_of_frame(frame)
+        if model_type is None:
+            model_type = str(frame["model_type"].iloc[0]) if "model_type" in frame and len(frame) else ""
+        return cls(**columns, model_type=model_type, meta=dict(meta or {}))
+
+    def to_pandas(self, *, scores: ArrayLike | None = None) -> pd.DataFrame:
+        """Return one row per event.
+
+        Columns: ``tensor_id`` (unique), ``buffer``, ``size_bytes``, ``size_mb`` (of 2**20 bytes), ``kind``,
+        ``step``, ``op``, ``name``, ``role``, ``dtype``, ``stride`` (elements), ``flops``, ``seconds``,
+        ``model_type``, and ``eviction_score`` where there are scores.
+
+        Parameters
+        ----------
+        scores
+            Eviction scores, shape (accesses,), instead of the trace's own.
+        """
+        return frame_of(self, scores)
 
     def __len__(self) -> int:
         """Return the number of events."""

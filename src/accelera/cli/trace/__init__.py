@@ -1,0 +1,19 @@
+"""``accelera trace``: records of what was accessed. A new verb is one file and one line here."""
+
+from __future__ import annotations
+
+import typer
+
+from accelera.cli.trace.convert import convert
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
+for _verb in (convert,):
+    app.command()(_verb)
+
+
+@app.callback()
+def trace() -> None:
+    """Generate, capture, describe and convert traces: records of what was accessed, in order."""
+
+
+__all__ = ["app"]

@@ -1,0 +1,201 @@
+"""A table's cells, taken as a trace's columns; the cell that cannot be taken is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.errors import TraceFormatError
+from accelera.trace.building import BadCell, checked_columns
+from accelera.trace.flat import KINDS, MIB
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Label = Callable[[int], str]
+Integers = NDArray[np.int64]
+
+_COLUMN_OF = {"sizes_bytes": "size_bytes", "buffer_ids": "buffer", "steps": "step", "kinds": "kind"}
+
+
+def columns_of_frame(
+    frame: pd.DataFrame, *, label: Label = "row {}".format, idle: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the checked columns of a ``Trace`` from a table; see ``Trace.from_pandas``.
+
+    Parameters
+    ----------
+    label
+        How a row is called in messages, from its index.
+    idle
+        The steps without events, which no row tells of: lists ``step, op, flops, seconds``.
+
+    Raises TraceFormatError naming row and column.
+    """
+    cells = _Cells(frame, label)
+    buffers, steps = cells.buffers(), cells.integers("step")
+    owners = np.arange(len(frame)) if steps is None else steps
+    try:
+        columns = checked_columns(
+            buffers,
+            cells.sizes(),
+            event={"kind": cells.kinds(), "step": steps, "stride": cells.integers("stride")},
+            buffer={
+                "names": cells.texts("name" if "name" in frame else "tensor_id", buffers, by_first_use=True),
+                "roles": cells.texts("role", buffers, by_first_use=True),
+                "dtypes": cells.texts("dtype", buffers, by_first_use=True),
+            },
+            step={"ops": None, "flops": None, "seconds": None},
+        )
+    except BadCell as bad:
+        raise cells.bad(bad.event, _COLUMN_OF.get(bad.column, bad.column), bad.problem) from None
+    except ValueError as error:
+        raise TraceFormatError(str(error)) from None
+    return {**columns, **_step_columns(cells, owners, len(columns["ops"]), idle), "scores": cells.scores()}
+
+
+def _step_columns(
+    cells: _Cells, owners: Integers, count: int, idle: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return ``ops``, ``flops`` and ``seconds`` of all steps, those without events too."""
+    idle = idle or {"step": [], "op": [], "flops": [], "seconds": []}
+    count = max([count, *(step + 1 for step in idle["step"])])
+    busy = np.unique(owners)
+    ops: NDArray[Any] = np.full(count, "", object)
+    flops, seconds = np.zeros(count), np.full(count, np.nan)
+    ops[busy] = cells.texts("op", owners) or ""
+    flops[busy] = cells.per_owner("flops", owners, 0.0)
+    seconds[busy] = cells.per_owner("seconds", owners, np.nan)
+    ops[idle["step"]], flops[idle["step"]] = idle["op"], idle["flops"]
+    seconds[idle["step"]] = np.array(idle["seconds"], np.float64)
+    return {"ops": tuple(ops.tolist()), "flops": flops, "seconds": seconds}
+
+
+class _Cells:
+    """Takes columns out of a table, and blames the cell that cannot be taken."""
+
+    def __init__(self, frame: pd.DataFrame, label: Label) -> None:
+        self._frame = frame
+        self._label = label
+
+    def bad(self, row: int, column: str, problem: str) -> TraceFormatError:
+        if column not in self._frame:
+            column = {"size_bytes": "size_mb", "buffer": "tensor_id"}.get(column, column)
+        return TraceFormatError(f"[trace] {self._label(row)}, column {column}: {problem}")
+
+    def buffers(self) -> Integers:
+        given = self.integers("buffer")
+        if given is not None:
+            return given
+        self._require("tensor_id", "which tensor is accessed")
+        codes, _ = self._codes("tensor_id")
+        self._refuse("tensor_id", codes < 0, "a tensor's name")
+        return codes
+
+    def sizes(self) -> Integers:
+        given = self.integers("size_bytes")
+        if given is not None:
+            return given
+        self._require("size_mb", "how large it is (size_bytes will do, too)")
+        mebibytes = self._floats("size_mb", np.nan)
+        self._refuse("size_mb", ~((mebibytes >= 0) & (mebibytes < 2.0**43)), "a size from 0 MB")
+        return np.rint(mebibytes * MIB).astype(np.int64)
+
+    def kinds(self) -> Integers | None:
+        if "kind" not in self._frame:
+            return None
+        codes, values = self._codes("kind")
+        number = {kind: i for i, kind in enumerate(KINDS)}
+        found = np.array([number.get(str(value), -1) for value in values] + [-1], np.int64)[codes]
+        self._refuse("kind", found < 0, f"one of {', '.join(KINDS)}")
+        return found
+
+    def scores(self) -> NDArray[np.float64] | None:
+        """Return the scores of the accesses, or None where there are none at all."""
+        if "eviction_score" not in self._frame:
+            return None
+        kinds = self.kinds()
+        access = np.ones(len(self._frame), np.bool_) if kinds is None else kinds <= 1
+        found = self._floats("eviction_score", np.nan)[access]
+        return None if np.isnan(found).all() else found
+
+    def integers(self, column: str) -> Integers | None:
+        """Return a column of whole numbers, or None where it is absent."""
+        if column not in self._frame:
+            return None
+        if self._frame[column].dtype.kind in "iu":
+            return self._frame[column].to_numpy().astype(np.int64)
+        found = self._floats(column, np.nan)
+        self._refuse(column, ~((np.abs(found) < 2.0**53) & (found == np.rint(found))), "a whole number")
+        return found.astype(np.int64)
+
+    def texts(self, column: str, owners: Integers, *, by_first_use: bool = False) -> list[str] | None:
+        """Return one text per owner (in ascending order, or by first use), or None without the column."""
+        if column not in self._frame:
+            return None
+        codes, values = self._codes(column)
+        rows = self._first_rows(column, codes, owners)
+        known = np.array([*map(str, values), ""], object)
+        found: list[str] = known[codes[np.sort(rows) if by_first_use else rows]].tolist()
+        return found
+
+    def per_owner(self, column: str, owners: Integers, missing: float) -> NDArray[np.float64]:
+        """Return one number per owner in ascending order; ``missing`` without the column."""
+        if column not in self._frame:
+            return np.full(len(np.unique(owners)), missing)
+        found = self._floats(column, missing)
+        return found[self._first_rows(column, found, owners)]
+
+    def _first_rows(self, column: str, values: NDArray[Any], owners: Integers) -> Integers:
+        """Return the row where each owner comes first, having checked that it has one value in all."""
+        _, rows, inverse = np.unique(owners, return_index=True, return_inverse=True)
+        first = values[rows][inverse]
+        bad = np.flatnonzero((values != first) & ~((values != values) & (first != first)))
+        if len(bad):
+            row, whole = int(bad[0]), "step" if column in ("op", "flops", "seconds") else "tensor"
+            before = self._frame[column].iloc[int(rows[inverse[row]])]
+            raise self.bad(
+                row, column, f"{self._cell(column, row)}, but {before!r} before for the same {whole}"
+            )
+        return rows
+
+    def _floats(self, column: str, missing: float) -> NDArray[np.float64]:
+        """Return a column of numbers; empty cells are ``missing``."""
+        import pandas as pd
+
+        given = self._frame[column]
+        empty = given.isna().to_numpy()
+        found = pd.to_numeric(given, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+        self._refuse(column, np.isnan(found) & ~empty, "a number")
+        return np.where(empty, missing, found)
+
+    def _codes(self, column: str) -> tuple[Integers, Any]:
+        """Return an index per row and the values it points into; empty cells are -1."""
+        import pandas as pd
+
+        codes, values = pd.factorize(self._frame[column])
+        return codes.astype(np.int64), values
+
+    def _require(self, column: str, what: str) -> None:
+        if column not in self._frame:
+            there = ", ".join(map(str, self._frame.columns)) or "none"
+            raise TraceFormatError(
+                f"[trace] there is no column {column}, which says {what}; columns: {there}"
+            )
+
+    def _refuse(self, column: str, bad: NDArray[np.bool_], rule: str) -> None:
+        rows = np.flatnonzero(bad)
+        if len(rows):
+            row = int(rows[0])
+            raise self.bad(row, column, f"{self._cell(column, row)} is not {rule}")
+
+    def _cell(self, column: str, row: int) -> str:
+        value = self._frame[column].iloc[row]
+        return (
+            "an empty cell"
+            if value is None or value != value
+            else repr(getattr(value, "item", lambda: value)())
+        )

@@ -1,0 +1,118 @@
+"""The formats by name and suffix.
+
+A format is a module with ``read(path: Path) -> Trace``, ``write(trace: Trace, path: Path) -> None``, or both.
+Adding one is that file and one line of the table.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelera.errors import TraceFormatError, UnknownNameError
+from accelera.trace.atomic import published
+from accelera.trace.trace import Trace
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of file that holds a trace."""
+
+    name: str
+    """What ``format=`` calls it."""
+    suffixes: tuple[str, ...]
+    """Ends of file names that mean it; the longest that fits counts."""
+    module: str
+    """Dotted name, imported when first needed."""
+
+    def load(self) -> Any:
+        """Return its module."""
+        return importlib.import_module(self.module)
+
+
+_HERE = "accelera.trace.formats"
+
+FORMATS: dict[str, Format] = {}
+"""Every format by its name."""
+
+
+def register_format(name: str, suffixes: tuple[str, ...], module: str) -> None:
+    """Let ``module`` (a dotted name) handle files that end in one of ``suffixes``."""
+    FORMATS[name] = Format(name, suffixes, module)
+
+
+register_format("parquet", (".parquet", ".pq"), f"{_HERE}.parquet")
+
+
+def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace:
+    """Read a trace from a file.
+
+    Parameters
+    ----------
+    format
+        A name of ``FORMATS``; by default the file's name decides.
+
+    Raises
+    ------
+    TraceFormatError
+        The file is malformed; the message names row and column, or the byte.
+    UnknownNameError
+        No such format, or no format for such a name.
+    OSError
+        There is no such file, or it cannot be read.
+    """
+    place = Path(path).expanduser()
+    module = _chosen(place, format).load()
+    if not hasattr(module, "read"):
+        raise _one_way(place, "read", "written")
+    if place.stat().st_size == 0:
+        raise TraceFormatError(
+            f"[read_trace] {place} is empty: it holds 0 bytes, and no format is that short"
+        )
+    found: Trace = module.read(place)
+    return found
+
+
+def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None = None) -> None:
+    """Write a trace to a file, which appears under its name when it is complete.
+
+    Parameters
+    ----------
+    format
+        A name of ``FORMATS``; by default the file's name decides.
+
+    Raises TraceFormatError when the format cannot hold the trace, UnknownNameError and OSError as
+    ``read_trace`` does.
+    """
+    place = Path(path).expanduser()
+    module = _chosen(place, format).load()
+    if not hasattr(module, "write"):
+        raise _one_way(place, "written", "read")
+    with published(place) as partial:
+        module.write(trace, partial)
+
+
+def _chosen(path: Path, name: str | None) -> Format:
+    if name is not None:
+        if name not in FORMATS:
+            raise UnknownNameError.among("trace format", name, FORMATS)
+        return FORMATS[name]
+    fitting = [
+        (len(suffix), each)
+        for each in FORMATS.values()
+        for suffix in each.suffixes
+        if path.name.lower().endswith(suffix.lower())
+    ]
+    if not fitting:
+        known = (suffix for each in FORMATS.values() for suffix in each.suffixes)
+        raise UnknownNameError.among("trace format", path.suffix or path.name, known)
+    return max(fitting, key=lambda pair: pair[0])[1]
+
+
+def _one_way(path: Path, wanted: str, possible: str) -> TraceFormatError:
+    return TraceFormatError(
+        f"[trace] {path} cannot be {wanted}: this format is only {possible}; Parquet does both"
+    )
