@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelera.interceptor.capture import capture
+from accelera.interceptor.capturing import capture
 from accelera.interceptor.script import CapturedScript, capture_script
 
 __all__ = ["CapturedScript", "capture", "capture_script"]
