@@ -1,0 +1,1 @@
+"""What a fusing compiler would do."""
