@@ -30,12 +30,11 @@ _FILLS = {
 }
 """Operators that change an argument without reading it first."""
 
-_CHANGES_UNSAID: dict[str, tuple[int, ...]] = {
-    "aten::native_batch_norm": (3, 4),
-    "aten::cudnn_batch_norm": (3, 4),
-    "aten::miopen_batch_norm": (3, 4),
-}
-"""Arguments that are changed though the schema does not say so: running means and variances."""
+_BATCH_NORMS = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"}
+"""Operators that change their running mean and variance in training, though their schema does not say so."""
+
+_RUNNING, _IS_TRAINING = (3, 4), 5
+"""Where batch norms take their running mean and variance, and whether they train."""
 
 _LOOKS = {"aten::record_stream", "aten::_nested_tensor_size"}
 
@@ -49,8 +48,19 @@ class Effect(NamedTuple):
     """Whether it touches no contents: views, questions about a shape or a device."""
     changed: tuple[int | str, ...] = ()
     """Arguments that it changes in place, by position or keyword."""
+    creates: bool = False
+    """Whether its result is a new tensor though it may be a view of its argument: literals."""
     fills: bool = False
     """Whether changed arguments are set anew, without being read."""
+    in_training: bool = False
+    """Whether it changes them in training only."""
+
+    def changed_of(self, args: Any, kwargs: Any) -> list[Any]:
+        """Return the arguments of one call that it changes."""
+        if self.in_training and not args[_IS_TRAINING]:
+            return []
+        positions = [args[each] for each in self.changed if isinstance(each, int) and each < len(args)]
+        return positions + [kwargs.get(each) for each in self.changed if isinstance(each, str)]
 
 
 def effect_of(function: Any) -> Effect:
@@ -60,12 +70,13 @@ def effect_of(function: Any) -> Effect:
         return Effect(getattr(function, "__name__", str(function)))
     name = schema.name.removeprefix("aten::")
     if schema.name in _CREATES:
-        return Effect(name)
+        return Effect(name, creates=True)
     if _only_looks(function, schema):
         return Effect(name, silent=True)
-    changed = _changed(schema)
+    if schema.name in _BATCH_NORMS:
+        return Effect(name, changed=_RUNNING, in_training=True)
     outs = any(argument.is_out for argument in schema.arguments)
-    return Effect(name, False, changed, fills=outs or schema.name in _FILLS)
+    return Effect(name, changed=_changed(schema), fills=outs or schema.name in _FILLS)
 
 
 def _only_looks(function: Any, schema: Any) -> bool:
@@ -74,12 +85,11 @@ def _only_looks(function: Any, schema: Any) -> bool:
 
 
 def _changed(schema: Any) -> tuple[int | str, ...]:
-    written = [
+    return tuple(
         argument.name if argument.kwarg_only else position
         for position, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    return (*written, *_CHANGES_UNSAID.get(schema.name, ()))
+    )
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
