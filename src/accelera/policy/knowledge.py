@@ -51,7 +51,10 @@ class Knowledge:
 
 @once_per_trace
 def next_reads(trace: Trace) -> NDArray[np.int32]:
-    """Return per access the next read of the same contents, ``NEVER`` or ``KEPT``; shape (accesses,)."""
+    """Return per access the next read of the same contents, ``NEVER`` or ``KEPT``; shape (accesses,).
+
+    Contents that are saved on request before they end count as ``KEPT``, not as ``NEVER``.
+    """
     times = np.cumsum(trace.is_access) - 1
     matters = trace.is_access | (trace.kind == Kind.FREE)
     buffer, kind, time = trace.buffer[matters], trace.kind[matters], times[matters]
@@ -62,4 +65,17 @@ def next_reads(trace: Trace) -> NDArray[np.int32]:
     read = np.where(kind[after] == Kind.READ, time[after], NEVER)
     following[here[same]] = read[same]
     accesses: NDArray[np.int32] = following[kind != Kind.FREE]
+    accesses[(accesses == NEVER) & _saved_next(trace)] = KEPT
+    return accesses
+
+
+def _saved_next(trace: Trace) -> NDArray[np.bool_]:
+    """Return per access whether the buffer is saved before anything else happens to its contents."""
+    matters = trace.is_access | (trace.kind == Kind.FREE) | (trace.kind == Kind.SAVE)
+    buffer, kind = trace.buffer[matters], trace.kind[matters]
+    order = np.argsort(buffer, kind="stable")
+    saved = np.zeros(len(order), dtype=np.bool_)
+    here, after = order[:-1], order[1:]
+    saved[here] = (buffer[here] == buffer[after]) & (kind[after] == Kind.SAVE)
+    accesses: NDArray[np.bool_] = saved[kind <= Kind.WRITE]
     return accesses

@@ -59,7 +59,8 @@ def prepare(
         Bytes of the policy's tier.
     score
         Per access of ``trace``, the highest is given up first, shape (accesses,). ``scored`` and
-        ``iteration_replay`` make their own when none is given; ``learned`` must be given one.
+        ``iteration_replay`` make their own when none is given; ``learned`` must be given one; ``planner``
+        drops first what is given a half or more, as ``accelera.simulator.plan_residency`` finds it.
     seed
         For policies that throw dice.
 
@@ -83,7 +84,7 @@ def prepare(
             trace.buffer_count,
             next_use=trace.next_use if "next_use" in needs else None,
             next_read=next_reads(trace) if "next_read" in needs else None,
-            score=_score(name, trace, score) if "score" in needs else None,
+            score=_score(name, trace, score) if "score" in needs or score is not None else None,
             seed=seed,
         ),
     )
