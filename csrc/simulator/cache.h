@@ -3,22 +3,15 @@
 #include <string>
 
 #include "policy/any.h"
+#include "trace/events.h"
 
 namespace accelera::simulator {
 
 using policy::Id;
 using policy::Span;
 using policy::Time;
-
-/// What may happen in an event; the values of `accelera.trace.Kind`.
-enum class Kind : uint8_t { read = 0, write = 1, release = 2, save = 3, evict = 4, free = 5 };
-
-/// Events in order, and the bytes of each buffer. Empty `kinds`: all are reads.
-struct Events {
-    Span<Id> buffer;
-    Span<uint8_t> kinds;
-    Span<int64_t> size_bytes;
-};
+using trace::Events;
+using trace::Kind;
 
 struct CacheFigures {
     int64_t hits = 0;

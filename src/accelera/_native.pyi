@@ -85,3 +85,64 @@ class CacheFigures:
 def simulate_cache(
     policy: str | EvictionPolicy, known: PolicyKnowledge, buffers: _Array, kinds: _Array | None, sizes: _Array
 ) -> CacheFigures: ...
+
+# trace
+def stack_distances(
+    buffers: _Array,
+    kinds: _Array | None,
+    sizes: _Array,
+    distances: _Array,
+    distances_bytes: _Array,
+    needed_bytes: _Array | None,
+) -> None: ...
+
+# hierarchy
+class PreparedTrace:
+    recorded: bool
+    largest_step_bytes: int
+    def __init__(
+        self, buffers: _Array, kinds: _Array | None, steps: _Array | None, sizes: _Array
+    ) -> None: ...
+
+class Flow:
+    moves: int
+    bytes: int
+    busy_s: float
+
+class LinkFigures:
+    towards: Flow
+    away: Flow
+
+class TierFigures:
+    hits: int
+    misses: int
+    evictions: int
+    evicted_bytes: int
+    fetched_bytes: int
+    created_bytes: int
+    saved_bytes: int
+    peak_bytes: int
+
+class HierarchyFigures:
+    tiers: list[TierFigures]
+    links: list[LinkFigures]
+    compute_s: float
+    stall_s: float
+    tail_s: float
+    oversized_steps: int
+    streamed_bytes: int
+    recomputed_steps: int
+    recomputed_s: float
+
+def simulate_hierarchy(
+    policy: str | list[EvictionPolicy],
+    known: list[PolicyKnowledge],
+    trace: PreparedTrace,
+    capacities: list[int],
+    links: list[tuple[float, float, float, bool]],
+    hit_s: float,
+    seconds: _Array | None,
+    next_read: _Array | None,
+    window: int,
+    recompute: bool,
+) -> HierarchyFigures: ...
