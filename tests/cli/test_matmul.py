@@ -26,8 +26,12 @@ def test_the_product_and_a_table(case: Case, run: Run) -> None:
     assert lines[0].startswith("C.npy: float32[512, 448], 896.0 KiB")
     assert [line[:14].strip() for line in lines[2:]] == [
         "peak of ram",
+        "hits",
+        "misses",
+        "evictions",
         "bytes read",
         "bytes written",
+        "stall seconds",
         "seconds",
     ]
 

@@ -56,11 +56,4 @@ class Done(NamedTuple):
                 format_bytes(peak),
                 "unknown" if measured is None else format_bytes(measured),
             )
-        foreseen = plan.forecast
-        yield "bytes read", _sum(foreseen.bytes_read.values()), _sum(report.bytes_read.values())
-        yield "bytes written", format_bytes(foreseen.bytes_written), format_bytes(report.bytes_written)
-        yield "seconds", f"{foreseen.seconds:.2f}", f"{report.seconds:.2f}"
-
-
-def _sum(sizes: Any) -> str:
-    return format_bytes(sum(sizes))
+        yield from report.rows()[1:]

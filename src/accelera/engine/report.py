@@ -29,6 +29,14 @@ class RunReport:
     hits: int
     misses: int
     evictions: int
+    fetched_bytes: int
+    """Bytes brought into the pool, in the element type of its blocks."""
+    saved_bytes: int
+    """Bytes of the pool's blocks that went to the result's store."""
+    stall_s: float
+    """Seconds in which the thread that computes waited for data."""
+    compute_s: float
+    """Seconds in which it computed."""
     steps_run: int
     steps_skipped: int = 0
     """Steps found finished in the journal."""
@@ -40,17 +48,24 @@ class RunReport:
         """Bytes read and written."""
         return sum(self.bytes_read.values()) + self.bytes_written
 
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return (figure, predicted, measured), as people read them."""
+        said = self.plan.forecast
+        return [
+            ("pool peak", format_bytes(said.peak_pool_bytes), format_bytes(self.peak_pool_bytes)),
+            ("hits", str(said.hits), str(self.hits)),
+            ("misses", str(said.misses), str(self.misses)),
+            ("evictions", str(said.evictions), str(self.evictions)),
+            ("bytes read", _sum(said.bytes_read), _sum(self.bytes_read)),
+            ("bytes written", format_bytes(said.bytes_written), format_bytes(self.bytes_written)),
+            ("stall seconds", f"{said.stall_s:.2f}", f"{self.stall_s:.2f}"),
+            ("seconds", f"{said.seconds:.2f}", f"{self.seconds:.2f}"),
+        ]
+
     def table(self) -> str:
         """Return predicted and measured figures side by side."""
-        plan = self.plan
-        rows = [
-            ("pool peak", format_bytes(plan.forecast.peak_pool_bytes), format_bytes(self.peak_pool_bytes)),
-            ("bytes read", format_bytes(sum(plan.forecast.bytes_read.values())), _sum(self.bytes_read)),
-            ("bytes written", format_bytes(plan.forecast.bytes_written), format_bytes(self.bytes_written)),
-            ("seconds", f"{plan.forecast.seconds:.2f}", f"{self.seconds:.2f}"),
-        ]
-        head = f"{'':14}{'predicted':>14}{'measured':>14}"
-        return "\n".join([head, *(f"{name:14}{said:>14}{did:>14}" for name, said, did in rows)])
+        head = f"{'policy ' + self.plan.eviction.name:24}{'predicted':>14}{'measured':>14}"
+        return "\n".join([head, *(f"{name:24}{said:>14}{did:>14}" for name, said, did in self.rows())])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON-able values."""
@@ -65,6 +80,10 @@ class RunReport:
             "hits": self.hits,
             "misses": self.misses,
             "evictions": self.evictions,
+            "fetched_bytes": self.fetched_bytes,
+            "saved_bytes": self.saved_bytes,
+            "stall_seconds": self.stall_s,
+            "compute_seconds": self.compute_s,
             "steps_run": self.steps_run,
             "steps_skipped": self.steps_skipped,
             "fallbacks": list(self.fallbacks),

@@ -22,10 +22,9 @@ from accelera.engine.events import Observer, Progress
 from accelera.engine.report import RunReport
 from accelera.engine.staging import Mover
 from accelera.memory import Buffer, BufferPool
-from accelera.plan import Block, Operand, Plan, Step, access_sequence, walk
-from accelera.policy import Knowledge, create_policy
+from accelera.plan import Block, Numbers, Operand, Plan, Step, trace_of, walk
 from accelera.stores import Store
-from accelera.trace import Recorder
+from accelera.trace import Recorder, RunRecorder
 
 Kernel = Callable[[Device, Step, Sequence[Any], Any], None]
 """Computes one step: (device, step, arrays read, array written)."""
@@ -67,6 +66,7 @@ class Runner:
         self._counting = threading.Lock()
         self._written = 0
         self._skipped = 0
+        self._stall_s = self._compute_s = 0.0
         self._nothing: Any = None
         self._ready: queue.SimpleQueue[_Admitted | None] = queue.SimpleQueue()
         self._gate = _Gate()
@@ -80,12 +80,7 @@ class Runner:
         began = time.perf_counter()
         readers = ThreadPoolExecutor(self._options.readers, "accelera-read")
         writer = ThreadPoolExecutor(1, "accelera-write")
-        known = Knowledge.of_sequence(access_sequence(self._steps()), self._plan.capacity_bytes)
-        policy = create_policy("belady", known)
-        recorder, name = self._options.recorder, self._plan.operation
-        pool = BufferPool(
-            self._plan.capacity_bytes, policy, self._device, readers=readers, recorder=recorder, op=name
-        )
+        pool = self._pool(readers)
         admitter = threading.Thread(target=self._admit, args=(pool,), name="accelera-admit", daemon=True)
         admitter.start()
         try:
@@ -102,6 +97,17 @@ class Runner:
                 self._device.release(self._nothing)
         self._gate.check()
         return self._report(pool, steps, time.perf_counter() - began)
+
+    def _pool(self, readers: ThreadPoolExecutor) -> BufferPool:
+        """Return an empty pool whose policy knows the accesses to come, with the recorder told."""
+        plan, recorder = self._plan, self._options.recorder
+        to_come = trace_of(self._steps(), plan.operands, plan.window, operation=plan.operation)
+        policy = plan.eviction.create(to_come, plan.capacity_bytes)
+        if isinstance(recorder, RunRecorder):
+            recorder.begin({**plan.facts(), "device": self._device.name})
+        return BufferPool(
+            plan.capacity_bytes, policy, self._device, readers=readers, recorder=recorder, op=plan.operation
+        )
 
     def _steps(self) -> Iterator[Step]:
         self._skipped = 0
@@ -124,6 +130,7 @@ class Runner:
 
     def _compute(self, writer: ThreadPoolExecutor) -> int:
         count = tiles = 0
+        asked = time.perf_counter()
         while (admitted := self._ready.get()) is not None:
             self._gate.check()
             step = admitted.step
@@ -131,15 +138,25 @@ class Runner:
                 raise Interrupted
             arrays = [self._array(block, admitted.buffers) for block in step.reads]
             out = self._array(step.write, admitted.buffers)
+            began = time.perf_counter()
             self._kernel(self._device, step, arrays, out)
             self._device.synchronize()
+            ended = time.perf_counter()
             del arrays, out
+            self._note_times(admitted, began - asked, ended - began)
             count += 1
             tiles += step.last
             self._finish(admitted, writer)
             self._tell(count, tiles)
+            asked = time.perf_counter()
         self._gate.check()
         return count
+
+    def _note_times(self, admitted: _Admitted, waited_s: float, compute_s: float) -> None:
+        self._stall_s += waited_s
+        self._compute_s += compute_s
+        if isinstance(self._options.recorder, RunRecorder):
+            self._options.recorder.took(admitted.index, compute_s, admitted.step.flops)
 
     def _finish(self, admitted: _Admitted, writer: ThreadPoolExecutor) -> None:
         if admitted.step.last:
@@ -155,6 +172,11 @@ class Runner:
             self._written += self._mover.write(self._stores[block.operand], block, operand, memory)
         self._options.on_written(block)
         self._gate.done(admitted.index)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether somebody hears of the accesses."""
+        return self._options.recorder is not None
 
     def load(self, block: Block) -> Callable[[Any], int]:
         """Return what fills a buffer with ``block``."""
@@ -198,6 +220,10 @@ class Runner:
             hits=pool.stats.hits,
             misses=pool.stats.misses,
             evictions=pool.stats.evictions,
+            fetched_bytes=pool.stats.fetched_bytes,
+            saved_bytes=pool.stats.saved_bytes,
+            stall_s=self._stall_s,
+            compute_s=self._compute_s,
             steps_run=steps,
             steps_skipped=self._skipped,
         )
@@ -217,7 +243,10 @@ class _RunBooks:
 
     def __init__(self, runner: Runner, pool: BufferPool, gate: _Gate, operands: Sequence[Operand]) -> None:
         self._runner = runner
+        self._operands = operands
         self._dtypes = [str(operand.held_dtype) for operand in operands]
+        self._named = runner.is_recorded
+        self._numbers = Numbers()
         self._pool = pool
         self._gate = gate
         self._pinned: dict[int, Buffer] = {}
@@ -228,13 +257,14 @@ class _RunBooks:
     def admit(self, block: Block, step: int, *, write: bool) -> None:
         load = None if write else self._runner.load(block)
         self._pinned[block.id] = self._pool.pin(
-            block.id,
+            self._numbers[block.id],
             block.held_bytes,
             load,
             step=step,
             write=write,
             role="tile",
             dtype=self._dtypes[block.operand],
+            name=block.name(self._operands) if self._named else "",
         )
 
     def take(self) -> dict[int, Buffer]:
@@ -242,12 +272,12 @@ class _RunBooks:
         pinned, self._pinned = self._pinned, {}
         return pinned
 
-    def unpin(self, block: Block) -> None:
-        self._pool.unpin(block.id)
+    def unpin(self, block: Block, step: int) -> None:
+        self._pool.unpin(self._numbers[block.id], step=step)
 
     def free(self, block: Block, step: int) -> None:
-        self._pool.note_saved(block.id)
-        self._pool.free(block.id, step=step)
+        self._pool.note_saved(self._numbers[block.id], step=step)
+        self._pool.free(self._numbers[block.id], step=step)
 
 
 class _Gate:

@@ -110,6 +110,7 @@ class BufferPool:
         write: bool = False,
         role: str = "",
         dtype: str = "",
+        name: str = "",
     ) -> Buffer:
         """Hold ``buffer`` in the pool and return it, loading it if it is not resident.
 
@@ -120,7 +121,7 @@ class BufferPool:
             hit, _ = self._ledger.admit(buffer, nbytes, self._leave, write=write)
             found = self._buffers[buffer] if hit else self._begin(buffer, nbytes, load)
             found.step = step
-            self._record(found, Kind.WRITE if write else Kind.READ, role, dtype)
+            self._record(found, Kind.WRITE if write else Kind.READ, role, dtype, name)
         return found
 
     def prefetch(self, buffer: int, nbytes: int, load: Loader, *, step: int = 0) -> bool:
@@ -132,14 +133,17 @@ class BufferPool:
         self.unpin(buffer)
         return True
 
-    def unpin(self, buffer: int, *, save: Loader | None = None) -> None:
-        """Let go of one pin; ``save`` writes the buffer back if it is dirty when it must leave."""
+    def unpin(self, buffer: int, *, save: Loader | None = None, step: int | None = None) -> None:
+        """Let go of one pin; ``save`` writes the buffer back if it is dirty when it must leave.
+
+        ``step`` is the one that held the pin, if that is not the buffer's latest.
+        """
         with self._lock:
             found = self._buffers[buffer]
             if save is not None:
                 found.saver = save
             self._ledger.unpin(buffer)
-            self._record(found, Kind.RELEASE)
+            self._record(found, Kind.RELEASE, step=step)
 
     def write_back(self, buffer: int) -> int:
         """Save ``buffer`` now if it is here and dirty; return the bytes moved."""
@@ -160,11 +164,11 @@ class BufferPool:
             self._ledger.unpin(buffer)
         return moved
 
-    def note_saved(self, buffer: int) -> None:
+    def note_saved(self, buffer: int, *, step: int | None = None) -> None:
         """Take note that somebody else has written the contents of ``buffer`` to the next tier."""
         with self._lock:
             self._ledger.save(buffer)
-            self._record(self._buffers[buffer], Kind.SAVE)
+            self._record(self._buffers[buffer], Kind.SAVE, step=step)
 
     def evict(self, buffer: int) -> None:
         """Give up ``buffer`` now, writing it back first if it is dirty.
@@ -183,10 +187,9 @@ class BufferPool:
         """End a buffer's life, pinned or not: its contents are needed no more."""
         with self._lock:
             found = self._buffers.pop(buffer)
-            found.step = found.step if step is None else step
             self._keep(found)
             self._ledger.free(buffer)
-            self._record(found, Kind.FREE)
+            self._record(found, Kind.FREE, step=step)
 
     def flush(self) -> None:
         """Write back every dirty buffer that has somewhere to go."""
@@ -246,9 +249,19 @@ class BufferPool:
             self._save(found, found.saver)
         self._keep(self._buffers.pop(buffer))
 
-    def _record(self, found: Buffer, kind: Kind, role: str = "", dtype: str = "") -> None:
+    def _record(
+        self,
+        found: Buffer,
+        kind: Kind,
+        role: str = "",
+        dtype: str = "",
+        name: str = "",
+        *,
+        step: int | None = None,
+    ) -> None:
         if self._recorder is not None:
-            self._recorder.record(Access(found.id, found.nbytes, found.step, kind, self._op, role, dtype))
+            at = found.step if step is None else step
+            self._recorder.record(Access(found.id, found.nbytes, at, kind, self._op, role, dtype, name))
 
     def _keep(self, found: Buffer) -> None:
         """Keep the memory of a departed buffer for the next one of its size."""

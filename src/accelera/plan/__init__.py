@@ -2,17 +2,19 @@
 
 from accelera.plan.bounds import matmul_lower_bound_words
 from accelera.plan.cost import CostModel
+from accelera.plan.eviction import Eviction, PolicyMaker, Scorer
 from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.forecast import forecast
 from accelera.plan.gram import GramProblem, plan_gram
 from accelera.plan.matmul import Objective, plan_matmul
 from accelera.plan.matmul_steps import MatmulProblem
 from accelera.plan.operand import Block, BlockTable, Operand
+from accelera.plan.paper import Numbers, trace_of
 from accelera.plan.partition import Partition, split
 from accelera.plan.plan import Plan
 from accelera.plan.sweep import plan_sweep
 from accelera.plan.sweep_steps import SweepProblem
-from accelera.plan.walk import Books, access_sequence, walk
+from accelera.plan.walk import Books, walk
 
 __all__ = [
     "Alternative",
@@ -20,21 +22,25 @@ __all__ = [
     "BlockTable",
     "Books",
     "CostModel",
+    "Eviction",
     "Forecast",
     "GramProblem",
     "MatmulProblem",
+    "Numbers",
     "Objective",
     "Operand",
     "Partition",
     "Plan",
+    "PolicyMaker",
+    "Scorer",
     "Step",
     "SweepProblem",
-    "access_sequence",
     "forecast",
     "matmul_lower_bound_words",
     "plan_gram",
     "plan_matmul",
     "plan_sweep",
     "split",
+    "trace_of",
     "walk",
 ]

@@ -25,6 +25,8 @@ class Step:
     """What the kernel needs besides the blocks (for matmul, the ranges of k)."""
     compute_s: float
     """Predicted seconds of arithmetic."""
+    flops: float = 0.0
+    """Floating-point operations."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,18 @@ class Forecast:
     hits: int
     misses: int
     evictions: int
+    fetched_bytes: int
+    """Bytes brought into the pool, in the element type of its blocks."""
+    saved_bytes: int
+    """Bytes of the pool's blocks that went to the result's store."""
     steps: int
     """Number of steps."""
     seconds: float
     """Predicted wall time, reads, arithmetic and writes overlapping."""
     compute_s: float
     """Seconds of arithmetic alone."""
+    stall_s: float
+    """Seconds in which the arithmetic waits for data."""
 
     @property
     def moved_bytes(self) -> int:

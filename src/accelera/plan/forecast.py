@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from accelera.memory import Ledger
 from accelera.plan.cost import CostModel
+from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Forecast, Step
 from accelera.plan.operand import Block, Operand
-from accelera.plan.walk import access_sequence, walk
-from accelera.policy import Knowledge, create_policy
+from accelera.plan.paper import Numbers, trace_of
+from accelera.plan.walk import walk
+
+_BELADY = Eviction()
+_REMEMBERED = 4096
+"""Steps that are made once and kept for the second walk; more are made again, for they take memory."""
 
 
 class _PaperBooks:
@@ -19,6 +25,7 @@ class _PaperBooks:
     def __init__(self, ledger: Ledger, operands: Sequence[Operand], cost: CostModel) -> None:
         self.ledger = ledger
         self.read: Counter[int] = Counter()
+        self._numbers = Numbers()
         self._loads_s = self._stolen_s = 0.0
         self._operands = operands
         self._cost = cost
@@ -27,7 +34,7 @@ class _PaperBooks:
         """On paper every step is done at once."""
 
     def admit(self, block: Block, step: int, *, write: bool) -> None:
-        resident, _ = self.ledger.admit(block.id, block.held_bytes, write=write)
+        resident, _ = self.ledger.admit(self._numbers[block.id], block.held_bytes, write=write)
         if resident or write:
             return
         self.read[block.operand] += block.moved_bytes
@@ -41,40 +48,42 @@ class _PaperBooks:
         self._loads_s = self._stolen_s = 0.0
         return seconds
 
-    def unpin(self, block: Block) -> None:
-        self.ledger.unpin(block.id)
+    def unpin(self, block: Block, step: int) -> None:
+        self.ledger.unpin(self._numbers[block.id])
 
     def free(self, block: Block, step: int) -> None:
-        self.ledger.save(block.id)
-        self.ledger.free(block.id)
+        self.ledger.save(self._numbers[block.id])
+        self.ledger.free(self._numbers[block.id])
 
 
 class _Timeline:
     """When each step is done: reads run ahead by the window, writes follow behind."""
 
     def __init__(self, window: int, cost: CostModel, tier: str) -> None:
-        self._recent: deque[float] = deque([0.0] * window, maxlen=window)
+        self._retired: deque[float] = deque([0.0] * window, maxlen=window)
         self._cost = cost
         self._tier = tier
-        self._read_free = self._write_free = 0.0
-        self.compute_s = 0.0
+        self._done = self._read_free = self._write_free = 0.0
+        self.compute_s = self.stall_s = 0.0
         self.written = 0
 
     def step(self, step: Step, loads_s: float, stolen_s: float) -> None:
         """Account for one step whose loads take ``loads_s`` and slow the arithmetic by ``stolen_s``."""
-        self._read_free = max(self._read_free, self._recent[0]) + loads_s
-        done = max(self._recent[-1], self._read_free) + step.compute_s + stolen_s
-        self._recent.append(done)
+        self._read_free = max(self._read_free, self._retired[0]) + loads_s
+        begin = max(self._done, self._read_free)
+        self.stall_s += begin - self._done
+        self._done = begin + step.compute_s + stolen_s
         self.compute_s += step.compute_s
         if step.last:
             self.written += step.write.moved_bytes
             spent = self._cost.write_s(step.write.moved_bytes, step.write.run_bytes, self._tier)
-            self._write_free = max(self._write_free, done) + spent
+            self._write_free = max(self._write_free, self._done) + spent
+        self._retired.append(max(self._done, self._write_free if step.last else 0.0, self._retired[-1]))
 
     @property
     def seconds(self) -> float:
         """When the last step and the last write are done."""
-        return max(self._recent[-1], self._write_free)
+        return max(self._done, self._write_free)
 
 
 def forecast(
@@ -83,13 +92,15 @@ def forecast(
     capacity_bytes: int,
     window: int,
     cost: CostModel,
+    eviction: Eviction = _BELADY,
 ) -> Forecast:
     """Return what running the steps in ``capacity_bytes`` will move, hold and take.
 
     Raises BudgetExceededError when the pinned blocks of some step do not fit.
     """
-    known = Knowledge.of_sequence(access_sequence(make_steps()), capacity_bytes)
-    ledger = Ledger(capacity_bytes, create_policy("belady", known))
+    make_steps = _remembered(make_steps)
+    policy = eviction.create(trace_of(make_steps(), operands, window), capacity_bytes)
+    ledger = Ledger(capacity_bytes, policy)
     books = _PaperBooks(ledger, operands, cost)
     timeline = _Timeline(window, cost, operands[-1].tier)
     count = 0
@@ -104,7 +115,15 @@ def forecast(
         hits=stats.hits,
         misses=stats.misses,
         evictions=stats.evictions,
+        fetched_bytes=stats.fetched_bytes,
+        saved_bytes=stats.saved_bytes,
         steps=count,
         seconds=timeline.seconds,
         compute_s=timeline.compute_s,
+        stall_s=timeline.stall_s,
     )
+
+
+def _remembered(make_steps: Callable[[], Iterable[Step]]) -> Callable[[], Iterable[Step]]:
+    steps = list(islice(make_steps(), _REMEMBERED))
+    return make_steps if len(steps) == _REMEMBERED else lambda: steps

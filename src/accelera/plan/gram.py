@@ -22,6 +22,7 @@ from typing import Any
 
 from accelera.errors import BudgetExceededError
 from accelera.plan.cost import CostModel
+from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.forecast import forecast
 from accelera.plan.operand import BlockTable, Operand
@@ -37,6 +38,7 @@ _SHORTEST_EDGE = 64
 _STRIPS = (1, 2, 4, 8)
 _WALKED = 6
 _BYTES_WEIGHT = 0.25
+_BELADY = Eviction()
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ class GramSteps:
         m, k, n = rows[1] - rows[0], slab[1] - slab[0], cols[1] - cols[0]
         share = 0.5 if rows == cols else 1.0
         seconds = self._cost.gemm_s(m, k, n, self._problem.flops_scale * share)
-        return Step(reads, write, first, last, rows == cols, seconds)
+        return Step(reads, write, first, last, rows == cols, seconds, 2.0 * share * m * k * n)
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def plan_gram(
     spec: Mapping[str, Any] | None = None,
     window: int = WINDOW,
     host_staging_bytes: int = 0,
+    eviction: Eviction = _BELADY,
 ) -> Plan:
     """Return the plan that computes ``problem`` with blocks of at most ``capacity_bytes``.
 
@@ -201,11 +204,12 @@ def plan_gram(
             tier=tier,
             window=1,
             host_staging_bytes=host_staging_bytes,
+            eviction=eviction,
         )
     if not fitting:
         _refuse(problem, min(each.need_bytes for each in found), capacity_bytes, kept, budget_bytes, tier)
     walked = [
-        (steps, forecast(steps, problem.operands, capacity_bytes, steps.choice.window, cost))
+        (steps, forecast(steps, problem.operands, capacity_bytes, steps.choice.window, cost, eviction))
         for steps in (GramSteps(problem, each.choice, cost) for each in fitting[:_WALKED])
     ]
     steps, best = min(walked, key=lambda pair: _score(pair[1].seconds, pair[1].moved_bytes))
@@ -227,6 +231,7 @@ def plan_gram(
         spec=vars(steps.choice),
         alternatives=_losers(walked, best),
         host_staging_bytes=host_staging_bytes,
+        eviction=eviction,
     )
 
 

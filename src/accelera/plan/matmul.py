@@ -19,6 +19,7 @@ import numpy as np
 from accelera.errors import BudgetExceededError
 from accelera.plan.bounds import matmul_lower_bound_words
 from accelera.plan.cost import CostModel
+from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
 from accelera.plan.matmul_search import FLOOR, WINDOW, Candidates, enumerate_choices
@@ -34,6 +35,7 @@ _WALKED_STEPS = 6_000
 _BYTES_WEIGHT = {"time": 0.1, "bytes": 10.0}
 """How much the logarithm of the bytes counts beside that of the time, by objective."""
 _NEAR = 1.03
+_BELADY = Eviction()
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def plan_matmul(
     window: int = WINDOW,
     objective: Objective = "time",
     host_staging_bytes: int = 0,
+    eviction: Eviction = _BELADY,
 ) -> Plan:
     """Return the plan that computes ``problem`` with blocks of at most ``capacity_bytes``.
 
@@ -65,14 +68,15 @@ def plan_matmul(
     an earlier plan where they still fit. ``window`` is the number of steps under way at once; with 1
     nothing is loaded ahead.
     ``objective`` says what to save first: time (bytes count a little), or bytes (time counts a
-    little), for a disk that others need too. Raises BudgetExceededError, naming the smallest budget
+    little), for a disk that others need too. ``eviction`` says who leaves the pool when it is full.
+    Raises BudgetExceededError, naming the smallest budget
     that would do, when nothing fits.
     """
     kept = dict(reserved or {})
     given = None if tiles is None else tuple(tiles)
-    walked, need = _walk_again(problem, spec, capacity_bytes, cost), 0
+    walked, need = _walk_again(problem, spec, capacity_bytes, cost, eviction), 0
     if not walked:
-        walked, need = _choose(problem, capacity_bytes, cost, given, window, objective)
+        walked, need = _choose(problem, capacity_bytes, cost, given, window, objective, eviction)
     if not walked:
         _refuse(problem, need, capacity_bytes, sum(kept.values()), budget_bytes)
     best = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes, objective))
@@ -94,6 +98,7 @@ def plan_matmul(
         spec=best.choice.spec(),
         alternatives=_losers(problem, walked, best),
         host_staging_bytes=host_staging_bytes,
+        eviction=eviction,
     )
 
 
@@ -105,27 +110,34 @@ def _choose(
     tiles: tuple[tuple[Span, Span], ...] | None,
     window: int,
     objective: Objective,
+    eviction: Eviction,
 ) -> tuple[tuple[_Walked, ...], int]:
     """Return the front runners walked, and the least room; none when the room is less."""
     if problem.is_empty:
-        zeros = _walk(problem, _zeros(problem, tiles, window), sys.maxsize, cost)
+        zeros = _walk(problem, _zeros(problem, tiles, window), sys.maxsize, cost, eviction)
         need = zeros.forecast.peak_pool_bytes
         return ((zeros,) if need <= capacity_bytes else ()), need
     found = enumerate_choices(problem, capacity_bytes, cost, tiles, window)
     if found.floor_bytes > capacity_bytes:
         return (), found.floor_bytes
     chosen = _front_runners(found, capacity_bytes, objective)
-    return tuple(_walk(problem, choice, capacity_bytes, cost) for choice in chosen), found.floor_bytes
+    return tuple(
+        _walk(problem, choice, capacity_bytes, cost, eviction) for choice in chosen
+    ), found.floor_bytes
 
 
 def _walk_again(
-    problem: MatmulProblem, spec: Mapping[str, Any] | None, capacity_bytes: int, cost: CostModel
+    problem: MatmulProblem,
+    spec: Mapping[str, Any] | None,
+    capacity_bytes: int,
+    cost: CostModel,
+    eviction: Eviction,
 ) -> tuple[_Walked, ...]:
     """Return the choice of an earlier plan, or nothing when it no longer fits."""
     if spec is None:
         return ()
     try:
-        return (_walk(problem, MatmulChoice.from_spec(dict(spec)), capacity_bytes, cost),)
+        return (_walk(problem, MatmulChoice.from_spec(dict(spec)), capacity_bytes, cost, eviction),)
     except BudgetExceededError:
         return ()
 
@@ -177,9 +189,11 @@ def _score(seconds: Any, moved_bytes: Any, objective: Objective) -> Any:
     return seconds * np.maximum(moved_bytes, 1.0) ** _BYTES_WEIGHT[objective]
 
 
-def _walk(problem: MatmulProblem, choice: MatmulChoice, capacity_bytes: int, cost: CostModel) -> _Walked:
+def _walk(
+    problem: MatmulProblem, choice: MatmulChoice, capacity_bytes: int, cost: CostModel, eviction: Eviction
+) -> _Walked:
     maker = StepMaker(problem, choice, cost)
-    found = forecast(maker, problem.operands, capacity_bytes, choice.window, cost)
+    found = forecast(maker, problem.operands, capacity_bytes, choice.window, cost, eviction)
     return _Walked(choice, maker, found)
 
 

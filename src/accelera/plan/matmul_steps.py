@@ -234,7 +234,8 @@ class _LoopNest:
         count = math.prod(stop - start for start, stop in batch)
         m, n = out.shape[-2:]
         seconds = self._cost.gemm_s(m, sub[1] - sub[0], n, self._problem.flops_scale * count)
-        return Step(reads, out, first, last, ranges, seconds)
+        flops = 2.0 * count * m * (sub[1] - sub[0]) * n
+        return Step(reads, out, first, last, ranges, seconds, flops)
 
     def _block(self, operand: int, batch: tuple[Span, ...], rows: Span, cols: Span) -> Block:
         shape = self._problem.operands[operand].shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +96,11 @@ class Block:
     def shape(self) -> tuple[int, ...]:
         """Extent along each axis."""
         return tuple(part.stop - part.start for part in self.region)
+
+    def name(self, operands: Sequence[Operand]) -> str:
+        """Return how people call it: ``"A[0:256, 512:1024]"``."""
+        spans = ", ".join(f"{part.start}:{part.stop}" for part in self.region)
+        return f"{operands[self.operand].name}[{spans}]"
 
 
 class BlockTable:

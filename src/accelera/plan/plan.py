@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.operand import Operand
+from accelera.plan.paper import trace_of
+from accelera.trace import Trace
 from accelera.units import format_bytes
 
 
@@ -45,10 +48,29 @@ class Plan:
     alternatives: tuple[Alternative, ...] = ()
     host_staging_bytes: int = 0
     """Bytes of host RAM needed besides, when the tier is not RAM."""
+    eviction: Eviction = field(default_factory=Eviction)
+    """Who leaves the pool when it is full."""
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps in order."""
         return self.make_steps()
+
+    def trace(self) -> Trace:
+        """Return the trace that the run will leave; each step carries its predicted seconds.
+
+        Its ``meta`` says capacity, policy and window, so that ``accelera.simulate`` can replay it.
+        """
+        found = trace_of(self.steps(), self.operands, self.window, operation=self.operation, described=True)
+        return found.with_meta(**self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a replay of the run's trace must know."""
+        return {
+            "operation": self.operation,
+            "policy": self.eviction.name,
+            "capacity_bytes": self.capacity_bytes,
+            "window": self.window,
+        }
 
     @property
     def peak_bytes(self) -> dict[str, int]:
@@ -71,7 +93,12 @@ class Plan:
     def explain(self) -> str:
         """Return the plan in some fifteen lines of words and numbers, for people."""
         lines = [_title(self), f"  schedule     {self.schedule}: {self.shape_note}", _peak(self)]
-        lines += [*_traffic(self), f"  time         {_time(self.forecast)}", *_alternatives(self)]
+        lines += [
+            _residency(self),
+            *_traffic(self),
+            f"  time         {_time(self.forecast)}",
+            *_alternatives(self),
+        ]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,6 +110,10 @@ class Plan:
             "tile": self.shape_note,
             "budget_bytes": self.budget_bytes,
             "peak_bytes": self.peak_bytes,
+            "policy": self.eviction.name,
+            "hits": self.forecast.hits,
+            "misses": self.forecast.misses,
+            "evictions": self.forecast.evictions,
             "bytes_read": dict(self.forecast.bytes_read),
             "bytes_written": self.forecast.bytes_written,
             "moved_bytes": self.moved_bytes,
@@ -91,6 +122,7 @@ class Plan:
             "bound_ratio": self.bound_ratio,
             "steps": self.forecast.steps,
             "seconds": self.forecast.seconds,
+            "stall_seconds": self.forecast.stall_s,
             "alternatives": [vars(other) for other in self.alternatives],
         }
 
@@ -107,6 +139,14 @@ def _peak(plan: Plan) -> str:
     parts += [f"{name} {format_bytes(size)}" for name, size in plan.reserved.items() if size]
     peaks = ", ".join(f"{tier} {format_bytes(size)}" for tier, size in plan.peak_bytes.items())
     return f"  peak         {peaks} ({' + '.join(parts)}); {budget} on {plan.tier}"
+
+
+def _residency(plan: Plan) -> str:
+    found = plan.forecast
+    return (
+        f"  policy       {plan.eviction.name}: {found.hits} accesses find their block in the pool, "
+        f"{found.misses} do not, {found.evictions} blocks are evicted"
+    )
 
 
 def _traffic(plan: Plan) -> list[str]:

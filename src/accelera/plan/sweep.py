@@ -16,6 +16,7 @@ from typing import Any
 
 from accelera.errors import BudgetExceededError
 from accelera.plan.cost import CostModel
+from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative
 from accelera.plan.forecast import forecast
 from accelera.plan.operand import Operand
@@ -34,6 +35,7 @@ _DURABLE_S = 2e-3
 """Seconds until a block of a result in a file, and its line in the journal, are durable."""
 _BOOK_BYTES = 512
 """What the run keeps for each access it will make."""
+_BELADY = Eviction()
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ def plan_sweep(
     reserved: Mapping[str, int] | None = None,
     spec: Mapping[str, Any] | None = None,
     window: int = WINDOW,
+    eviction: Eviction = _BELADY,
 ) -> Plan:
     """Return the plan that computes ``problem`` with at most ``capacity_bytes`` besides ``reserved``.
 
@@ -79,7 +82,7 @@ def plan_sweep(
         _refuse(problem, min(each.need_bytes for each in found), capacity_bytes, kept, budget_bytes)
     best = _best(fitting)
     room = min(capacity_bytes - best.beside_bytes, best.pool_bytes + _reusable(problem, best))
-    walked = forecast(best.steps, problem.operands, room, best.window, cost)
+    walked = forecast(best.steps, problem.operands, room, best.window, cost, eviction)
     compulsory = sum(0 if each.in_place else each.nbytes for each in problem.operands)
     return Plan(
         operation=problem.operation,
@@ -87,7 +90,7 @@ def plan_sweep(
         schedule="one pass",
         shape_note=_note(problem, best),
         budget_bytes=budget_bytes,
-        capacity_bytes=walked.peak_pool_bytes,
+        capacity_bytes=room,
         reserved={**kept, **_beside(problem, best)},
         tier="ram",
         window=best.window,
@@ -97,6 +100,7 @@ def plan_sweep(
         make_steps=best.steps,
         spec={"tile": list(best.steps.tile), "window": best.window},
         alternatives=_losers(problem, fitting, best),
+        eviction=eviction,
     )
 
 

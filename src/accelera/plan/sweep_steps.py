@@ -30,6 +30,8 @@ class SweepProblem:
     """Bytes of running states per element of a block of the result."""
     seconds_per_element: float = 1e-9
     """Predicted seconds of arithmetic per element of the space."""
+    operators: int = 1
+    """Operations on each element of the space."""
 
     @property
     def operands(self) -> tuple[Operand, ...]:
@@ -96,7 +98,8 @@ class SweepSteps:
         reads = tuple(self._block(index, place, bounds) for index in range(len(self.problem.leaves)))
         write = self._block(len(self.problem.leaves), place, bounds)
         elements = math.prod(stop - start for start, stop in bounds)
-        return Step(reads, write, first, last, bounds, elements * self.problem.seconds_per_element)
+        seconds = elements * self.problem.seconds_per_element
+        return Step(reads, write, first, last, bounds, seconds, elements * self.problem.operators)
 
     def _span(self, axis: int, index: int) -> Span:
         start = index * self.tile[axis]

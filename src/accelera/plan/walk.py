@@ -8,7 +8,6 @@ block stays pinned from its first step to its last.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Protocol
@@ -26,8 +25,8 @@ class Books(Protocol):
     def admit(self, block: Block, step: int, *, write: bool) -> None:
         """Pin ``block``, making room if need be."""
 
-    def unpin(self, block: Block) -> None:
-        """Drop one pin."""
+    def unpin(self, block: Block, step: int) -> None:
+        """Drop the pin that ``step``, done now, held."""
 
     def free(self, block: Block, step: int) -> None:
         """Give up a block whose life is over."""
@@ -55,20 +54,10 @@ def retire(index: int, step: Step, books: Books) -> None:
     books.wait(index)
     for block in step.reads:
         if block.held_bytes:
-            books.unpin(block)
+            books.unpin(block, index)
     if not step.write.held_bytes:
         return
     if step.last:
         books.free(step.write, index)
     elif not step.first:
-        books.unpin(step.write)
-
-
-def access_sequence(steps: Iterable[Step]) -> array[int]:
-    """Return the block ids in the order in which a walk admits them."""
-    sequence = array("i")
-    for step in steps:
-        sequence.extend(block.id for block in step.reads if block.held_bytes)
-        if step.write.held_bytes:
-            sequence.append(step.write.id)
-    return sequence
+        books.unpin(step.write, index)

@@ -1,6 +1,6 @@
 """What was accessed: the record that a run leaves and a simulator replays."""
 
-from accelera.trace.access import ROLES, Access, Kind, Recorder
+from accelera.trace.access import ROLES, Access, Kind, Recorder, RunRecorder
 from accelera.trace.content_hash import content_hash
 from accelera.trace.formats import read_trace, write_trace
 from accelera.trace.log import TraceLog
@@ -13,6 +13,7 @@ __all__ = [
     "Access",
     "Kind",
     "Recorder",
+    "RunRecorder",
     "Trace",
     "TraceLog",
     "content_hash",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 ROLES = (
     "",
@@ -55,6 +56,8 @@ class Access:
     """What the bytes are, one of ``ROLES``."""
     dtype: str = ""
     """Element type held in the buffer, by its NumPy name."""
+    name: str = ""
+    """How people call the buffer."""
 
     @property
     def counts(self) -> bool:
@@ -67,3 +70,14 @@ class Recorder(Protocol):
 
     def record(self, access: Access) -> None:
         """Take note of ``access``; called in order, from one thread at a time."""
+
+
+@runtime_checkable
+class RunRecorder(Recorder, Protocol):
+    """A recorder that also wants to hear of the run as a whole; the engine tells it if it does."""
+
+    def begin(self, facts: Mapping[str, Any]) -> None:
+        """A run begins, and what a replay must know of it: capacity, policy … (again, after a replan)."""
+
+    def took(self, step: int, seconds: float, flops: float) -> None:
+        """``flops`` of ``step`` were computed in ``seconds``; called from the thread that computes."""

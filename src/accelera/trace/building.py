@@ -79,6 +79,7 @@ def arguments_of(accesses: Iterable[Access]) -> dict[str, Any]:
         "sizes_bytes": np.array([each.nbytes for each in events], dtype=np.int64),
         "kinds": [each.kind for each in events],
         "steps": steps,
+        "names": [each.name or str(each.buffer) for each in described],
         "roles": [each.role for each in described],
         "dtypes": [each.dtype for each in described],
         "ops": ops,

@@ -1,0 +1,56 @@
+"""Which policy evicts in a plan and in its run: a name, or a maker of policies of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.errors import UnknownNameError
+from accelera.policy import POLICIES, EvictionPolicy, Knowledge, prepare
+from accelera.trace import Trace
+
+PolicyMaker = Callable[[Knowledge], EvictionPolicy]
+"""Makes a fresh policy from what is known: a class whose only argument is its ``Knowledge``, say."""
+Scorer = Callable[[Trace], NDArray[np.float64]]
+"""Returns one score per access of a trace; the highest is given up first."""
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """A choice of policy, of which a fresh one is made for each forecast and each run.
+
+    >>> Eviction("lru").name
+    'lru'
+    """
+
+    policy: str | PolicyMaker = "belady"
+    """One of ``accelera.policy.POLICIES``, or a maker."""
+    score: Scorer | None = None
+    """What a policy that follows a score follows instead of its own; ``"learned"`` needs one."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.policy, str):
+            if self.policy not in POLICIES:
+                raise UnknownNameError.among("policy", self.policy, POLICIES)
+        elif not callable(self.policy):
+            raise TypeError(
+                f"[policy] {self.policy!r} can serve only once, and a plan tries several policies before its "
+                f"run uses another: give a name, or what makes one from its Knowledge, such as a class"
+            )
+
+    @property
+    def name(self) -> str:
+        """How plans and reports call it."""
+        if isinstance(self.policy, str):
+            return self.policy
+        return getattr(self.policy, "__name__", type(self.policy).__name__)
+
+    def create(self, trace: Trace, capacity_bytes: int) -> EvictionPolicy:
+        """Return a fresh policy that knows ``trace``, the accesses to come."""
+        if not isinstance(self.policy, str):
+            return self.policy(Knowledge.of(trace, capacity_bytes))
+        score = None if self.score is None else self.score(trace)
+        return prepare(self.policy, trace, max(capacity_bytes, 1), score=score).policy()

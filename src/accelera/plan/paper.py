@@ -1,0 +1,98 @@
+"""A plan's accesses on paper: the trace that its run will leave, before there is a run."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.plan.figures import Step
+from accelera.plan.operand import Block, Operand
+from accelera.plan.walk import walk
+from accelera.trace import Kind, Trace
+
+
+class Numbers(dict[int, int]):
+    """Gives each block the number of its first access, from 0, as traces number buffers."""
+
+    def __missing__(self, block: int) -> int:
+        self[block] = len(self)
+        return self[block]
+
+
+class _Writer:
+    """Notes what a walk does, in columns, exactly as the pool's recorder hears it in a run."""
+
+    def __init__(self, operands: Sequence[Operand], *, described: bool) -> None:
+        self._operands = operands
+        self._described = described
+        self._numbers = Numbers()
+        self.buffer, self.kind, self.step = array("i"), array("B"), array("i")
+        self.size_bytes = array("q")
+        self.dtypes: list[str] = []
+        self.names: list[str] = []
+        self._dtype_of = [str(operand.held_dtype) for operand in operands]
+
+    def wait(self, step: int) -> None:
+        """On paper every step is done at once."""
+
+    def admit(self, block: Block, step: int, *, write: bool) -> None:
+        number = self._numbers[block.id]
+        if number == len(self.size_bytes):
+            self.size_bytes.append(block.held_bytes)
+            self.dtypes.append(self._dtype_of[block.operand])
+            self.names.append(block.name(self._operands) if self._described else "")
+        self._note(number, Kind.WRITE if write else Kind.READ, step)
+
+    def unpin(self, block: Block, step: int) -> None:
+        self._note(self._numbers[block.id], Kind.RELEASE, step)
+
+    def free(self, block: Block, step: int) -> None:
+        self._note(self._numbers[block.id], Kind.SAVE, step)
+        self._note(self._numbers[block.id], Kind.FREE, step)
+
+    def _note(self, number: int, kind: int, step: int) -> None:
+        self.buffer.append(number)
+        self.kind.append(kind)
+        self.step.append(step)
+
+
+def trace_of(
+    steps: Iterable[Step],
+    operands: Sequence[Operand],
+    window: int,
+    *,
+    operation: str = "",
+    described: bool = False,
+) -> Trace:
+    """Return the trace of running ``steps``, ``window`` of them under way at once.
+
+    ``described`` gives each buffer the name of its block, which takes time and memory.
+    """
+    writer = _Writer(operands, described=described)
+    seconds, flops = array("d"), array("d")
+    for _, step in walk(steps, window, writer):
+        seconds.append(step.compute_s)
+        flops.append(step.flops)
+    count, buffers = len(seconds), len(writer.size_bytes)
+    return Trace(
+        buffer=_column(writer.buffer, np.int32),
+        kind=_column(writer.kind, np.uint8),
+        step=_column(writer.step, np.int32),
+        stride=np.broadcast_to(np.int64(1), len(writer.buffer)),
+        size_bytes=_column(writer.size_bytes, np.int64),
+        names=tuple(writer.names),
+        roles=("tile",) * buffers,
+        dtypes=tuple(writer.dtypes),
+        ops=(operation,) * count,
+        flops=_column(flops, np.float64),
+        seconds=_column(seconds, np.float64),
+        model_type=operation,
+    )
+
+
+def _column(values: array[int] | array[float], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.frombuffer(values, dtype) if values else np.empty(0, dtype)
