@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from accelera.memory.budget import Budget, UsableMemory
-from accelera.memory.hierarchy import Hierarchy
+from accelera.memory.compute import Compute
+from accelera.memory.hierarchy import UNBOUNDED_BYTES, Hierarchy
 from accelera.memory.ledger import Ledger, PoolStats
 from accelera.memory.manager import ALWAYS_FITS_BYTES, MeasuredDevice, MemoryManager, itemsize_of
 from accelera.memory.pool import Allocator, Buffer, BufferPool
@@ -12,10 +13,12 @@ from accelera.memory.tier import Tier
 
 __all__ = [
     "ALWAYS_FITS_BYTES",
+    "UNBOUNDED_BYTES",
     "Allocator",
     "Budget",
     "Buffer",
     "BufferPool",
+    "Compute",
     "Hierarchy",
     "HostMemory",
     "Ledger",

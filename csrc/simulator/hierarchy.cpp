@@ -1,0 +1,213 @@
+#include "simulator/hierarchy.h"
+
+#include <deque>
+#include <memory>
+
+#include "policy/registry.h"
+#include "simulator/hierarchy_stack.h"
+
+namespace accelera::simulator {
+namespace {
+
+/// One replay of a trace.
+///
+/// A step's operands are pinned together, then it computes once they have arrived. Pins end where the trace
+/// records releases, else when the step is retired: the oldest one under way before a new one is admitted.
+template <class P>
+class Replay {
+  public:
+    Replay(const std::vector<P*>& policies, const PreparedTrace& trace, const Machine& machine,
+           const Conduct& conduct)
+        : trace_(trace), machine_(machine), conduct_(conduct), stack_(policies, trace, machine) {}
+
+    HierarchyFigures run() {
+        if (trace_.recorded()) {
+            follow_record();
+        } else {
+            follow_window();
+        }
+        return figures();
+    }
+
+  private:
+    /// Events from the first access of a step up to that of the next.
+    struct UnderWay {
+        size_t begin;
+        size_t end;
+        double done_s;
+    };
+
+    void follow_window() {
+        for (size_t event = 0; event < trace_.size();) {
+            if (under_way_.size() == conduct_.window) retire();
+            event = admit_step(event);
+        }
+        while (!under_way_.empty()) retire();
+    }
+
+    size_t admit_step(size_t begin) {
+        size_t event = begin;
+        int32_t step = -1;
+        for (; event < trace_.size(); ++event) {
+            if (!trace_.is_access(event)) continue;
+            if (step >= 0 && trace_.step(event) != step) break;
+            step = trace_.step(event);
+            access(trace_.buffer(event), trace_.kind(event) == Kind::write);
+        }
+        under_way_.push_back({begin, event, compute(step)});
+        return event;
+    }
+
+    /// Drop the pins of the oldest step under way, and do what the trace says happens after it.
+    void retire() {
+        const UnderWay step = under_way_.front();
+        under_way_.pop_front();
+        stack_.set_now(step.done_s);
+        for (size_t event = step.begin; event < step.end; ++event) {
+            const Id id = trace_.buffer(event);
+            if (trace_.is_access(event)) {
+                stack_.top().unpin(id);
+            } else if (stack_.top()[id].pins == 0) {
+                depart(id, trace_.kind(event));
+            }
+        }
+    }
+
+    void follow_record() {
+        std::vector<double> done_s(static_cast<size_t>(trace_.steps()), 0.0);
+        for (size_t event = 0; event < trace_.size(); ++event) {
+            const Id id = trace_.buffer(event);
+            const auto step = static_cast<size_t>(trace_.step(event));
+            if (trace_.is_access(event)) {
+                access(id, trace_.kind(event) == Kind::write);
+                if (trace_.completes_step(event)) done_s[step] = compute(trace_.step(event));
+            } else if (trace_.kind(event) == Kind::release) {
+                stack_.set_now(done_s[static_cast<size_t>(trace_.released_step(event))]);
+                stack_.top().unpin(id);
+            } else {
+                stack_.set_now(done_s[step]);
+                depart(id, trace_.kind(event));
+            }
+        }
+    }
+
+    void access(Id id, bool write) {
+        const Time time = clock_++;
+        Tier<P>& top = stack_.top();
+        if (top[id].here) {
+            top.touch(id, time, write);
+            top.pin(id);
+            timeline_.await(top[id].ready_s);
+            timeline_.add(machine_.hit_s);
+        } else {
+            bring(id, time, write);
+        }
+        if (write) stack_.outdate(id);
+    }
+
+    void bring(Id id, Time time, bool write) {
+        Tier<P>& top = stack_.top();
+        const int64_t nbytes = trace_.bytes(id);
+        while (!top.fits(nbytes) && !under_way_.empty()) retire();
+        const bool stays = top.fits(nbytes);
+        if (!stays) {
+            oversized_ = true;
+            figures_.streamed_bytes += nbytes;
+        }
+        if (!write) {
+            timeline_.await(stack_.obtain(0, id, time));
+            return;
+        }
+        top.miss(id, true);
+        top.pin(id);
+        if (stays) {
+            timeline_.await(stack_.create(id, time));
+        } else {
+            streamed_.push_back({id, time});
+        }
+    }
+
+    /// Compute the admitted step; what it streams away leaves then.
+    double compute(int32_t step) {
+        const bool known = step >= 0 && static_cast<size_t>(step) < conduct_.seconds.size;
+        const double done_s = timeline_.compute(known ? conduct_.seconds[static_cast<size_t>(step)] : 0.0);
+        for (const Streamed& each : streamed_) stack_.pass_by(each.id, each.time, done_s);
+        streamed_.clear();
+        figures_.oversized_steps += oversized_;
+        oversized_ = false;
+        return done_s;
+    }
+
+    void depart(Id id, Kind kind) {
+        const Copy& copy = stack_.top()[id];
+        if (kind == Kind::free) {
+            stack_.free(id);
+        } else if (kind == Kind::save && copy.here && copy.dirty) {
+            stack_.set_now(stack_.save(0, id));
+        } else if (kind == Kind::evict && copy.here && copy.pins == 0) {
+            stack_.give_up(id);
+        }
+    }
+
+    HierarchyFigures figures() {
+        double idle_s = 0.0;
+        for (const Tier<P>& tier : stack_.tiers()) figures_.tiers.push_back(tier.figures());
+        for (const Link& link : stack_.links()) {
+            figures_.links.push_back(link.figures());
+            idle_s = std::max(idle_s, link.idle_from_s());
+        }
+        figures_.tiers.emplace_back();
+        figures_.tiers.back().peak_bytes = stack_.home().peak_bytes();
+        figures_.compute_s = timeline_.compute_s();
+        figures_.stall_s = timeline_.stall_s();
+        figures_.tail_s = std::max(0.0, idle_s - timeline_.done_s());
+        return figures_;
+    }
+
+    struct Streamed {
+        Id id;
+        Time time;
+    };
+
+    const PreparedTrace& trace_;
+    const Machine& machine_;
+    const Conduct& conduct_;
+    Stack<P> stack_;
+    Timeline timeline_;
+    std::deque<UnderWay> under_way_;
+    std::vector<Streamed> streamed_;
+    HierarchyFigures figures_;
+    Time clock_ = 0;
+    bool oversized_ = false;
+};
+
+template <class P>
+HierarchyFigures run_with(const std::vector<policy::Knowledge>& known, const PreparedTrace& trace,
+                          const Machine& machine, const Conduct& conduct) {
+    std::deque<P> policies;
+    std::vector<P*> pointers;
+    for (const policy::Knowledge& each : known) pointers.push_back(&policies.emplace_back(each));
+    return Replay<P>(pointers, trace, machine, conduct).run();
+}
+
+}  // namespace
+
+bool run_hierarchy(const std::string& name, const std::vector<policy::Knowledge>& known,
+                   const PreparedTrace& trace, const Machine& machine, const Conduct& conduct,
+                   HierarchyFigures& figures) {
+#define RUN(label, Type)                                                  \
+    if (name == #label) {                                                 \
+        figures = run_with<policy::Type>(known, trace, machine, conduct); \
+        return true;                                                      \
+    }
+    ACCELERA_POLICIES(RUN)
+#undef RUN
+    return false;
+}
+
+HierarchyFigures run_hierarchy(const std::vector<policy::AnyPolicy*>& policies, const PreparedTrace& trace,
+                               const Machine& machine, const Conduct& conduct) {
+    return Replay<policy::AnyPolicy>(policies, trace, machine, conduct).run();
+}
+
+}  // namespace accelera::simulator

@@ -1,0 +1,185 @@
+#pragma once
+
+#include "simulator/hierarchy_tier.h"
+
+namespace accelera::simulator {
+
+/// The lowest tier, where every buffer has its place.
+class Home {
+  public:
+    explicit Home(const PreparedTrace& trace) : copies_(static_cast<size_t>(trace.buffers())), trace_(trace) {
+        for (Id id = 0; id < trace.buffers(); ++id)
+            if (trace.exists_before(id)) store(id, 0.0);
+    }
+
+    void store(Id id, double ready_s) {
+        Place& place = copies_[static_cast<size_t>(id)];
+        if (!place.taken) occupied_bytes_ += trace_.bytes(id);
+        peak_bytes_ = std::max(peak_bytes_, occupied_bytes_);
+        place = {ready_s, true, true};
+    }
+    /// The contents here are outdated.
+    void outdate(Id id) { copies_[static_cast<size_t>(id)].current = false; }
+    void free(Id id) {
+        Place& place = copies_[static_cast<size_t>(id)];
+        if (place.taken) occupied_bytes_ -= trace_.bytes(id);
+        place = {};
+    }
+    bool is_current(Id id) const { return copies_[static_cast<size_t>(id)].current; }
+    double ready_s(Id id) const { return copies_[static_cast<size_t>(id)].ready_s; }
+    int64_t peak_bytes() const { return peak_bytes_; }
+
+  private:
+    struct Place {
+        double ready_s = 0.0;
+        bool taken = false;
+        bool current = false;
+    };
+
+    std::vector<Place> copies_;
+    const PreparedTrace& trace_;
+    int64_t occupied_bytes_ = 0;
+    int64_t peak_bytes_ = 0;
+};
+
+/// The tiers above one another and the links between them: data is obtained from below, and stored there.
+/// Level 0 is the fastest tier; the level below the last cache is the home.
+template <class P>
+class Stack {
+  public:
+    Stack(const std::vector<P*>& policies, const PreparedTrace& trace, const Machine& machine)
+        : home_(trace) {
+        tiers_.reserve(policies.size());
+        for (size_t level = 0; level < policies.size(); ++level)
+            tiers_.emplace_back(*policies[level], machine.capacities[level], trace);
+        for (const LinkSpec& spec : machine.links) links_.emplace_back(spec);
+    }
+
+    Tier<P>& top() { return tiers_.front(); }
+    const std::vector<Tier<P>>& tiers() const { return tiers_; }
+    const std::vector<Link>& links() const { return links_; }
+    const Home& home() const { return home_; }
+
+    /// Steps admitted from here on begin no move before `now_s`.
+    void set_now(double now_s) { now_s_ = std::max(now_s_, now_s); }
+    double now_s() const { return now_s_; }
+
+    /// Read absent `id` into `level`, and pin it there, or past it where it does not fit; returns when it
+    /// has arrived.
+    double obtain(size_t level, Id id, Time time) {
+        if (level == tiers_.size()) return home_.ready_s(id);
+        Tier<P>& tier = tiers_[level];
+        if (tier[id].here) {
+            tier.touch(id, time, false);
+            tier.pin(id);
+            return tier[id].ready_s;
+        }
+        const int64_t nbytes = tier[id].nbytes;
+        const bool stays = tier.fits(nbytes);
+        tier.miss(id, false);
+        if (stays) tier.policy().miss(id, nbytes, time, false);
+        const double below_s = obtain(level + 1, id, time);
+        const double room_s = stays ? make_room(level, nbytes) : 0.0;
+        const double arrival_s = links_[level].towards(nbytes, std::max({now_s_, below_s, room_s}));
+        if (level + 1 < tiers_.size()) tiers_[level + 1].unpin(id);
+        if (stays) tier.insert(id, time, false, arrival_s);
+        tier.pin(id);
+        return arrival_s;
+    }
+
+    /// Make absent `id` anew in the top tier, where it fits; returns when there is room for it.
+    double create(Id id, Time time) {
+        Tier<P>& tier = top();
+        const int64_t nbytes = tier[id].nbytes;
+        tier.policy().miss(id, nbytes, time, true);
+        const double ready_s = std::max(now_s_, make_room(0, nbytes));
+        tier.insert(id, time, true, ready_s);
+        return ready_s;
+    }
+
+    /// Write a dirty buffer of `level` to the next tier; returns when it is there.
+    double save(size_t level, Id id) {
+        Copy& copy = tiers_[level][id];
+        copy.dirty = false;
+        tiers_[level].figures().saved_bytes += copy.nbytes;
+        return store(level + 1, id, copy.last, std::max(now_s_, copy.ready_s));
+    }
+
+    /// Write contents that never were in the top tier to the next one.
+    void pass_by(Id id, Time time, double ready_s) {
+        top().figures().saved_bytes += top()[id].nbytes;
+        store(1, id, time, ready_s);
+    }
+
+    /// Let `id` leave the top tier on request.
+    void give_up(Id id) {
+        const double saved_s = top().must_save(id) ? save(0, id) : 0.0;
+        remove(0, id, saved_s);
+    }
+
+    /// The contents of `id` are set anew in the top tier: copies below are worth nothing.
+    void outdate(Id id) {
+        for (size_t level = 1; level < tiers_.size(); ++level) remove(level, id, 0.0);
+        home_.outdate(id);
+    }
+
+    /// End a life: no copy is kept.
+    void free(Id id) {
+        top().drop_pins(id);
+        for (size_t level = 0; level < tiers_.size(); ++level) remove(level, id, 0.0);
+        home_.free(id);
+    }
+
+  private:
+    /// Write `id`, whose contents are ready in the tier above, into `level`; returns when it is there.
+    double store(size_t level, Id id, Time time, double ready_s) {
+        const int64_t nbytes = top()[id].nbytes;
+        if (level == tiers_.size()) {
+            const double stored_s = links_[level - 1].away(nbytes, ready_s);
+            home_.store(id, stored_s);
+            return stored_s;
+        }
+        Tier<P>& tier = tiers_[level];
+        if (tier[id].here) {
+            tier.touch(id, time, true);
+            return tier[id].ready_s = links_[level - 1].away(nbytes, std::max(ready_s, tier[id].ready_s));
+        }
+        if (!tier.fits(nbytes)) {
+            const double passed_s = links_[level - 1].away(nbytes, ready_s);
+            tier.figures().saved_bytes += nbytes;
+            return store(level + 1, id, time, passed_s);
+        }
+        tier.miss(id, true);
+        tier.policy().miss(id, nbytes, time, true);
+        const double room_s = make_room(level, nbytes);
+        const double stored_s = links_[level - 1].away(nbytes, std::max(ready_s, room_s));
+        tier.insert(id, time, true, stored_s);
+        return stored_s;
+    }
+
+    /// Evict from `level` until `nbytes` fit, and take that room; returns when it is usable.
+    double make_room(size_t level, int64_t nbytes) {
+        Tier<P>& tier = tiers_[level];
+        while (tier.lacks_room(nbytes)) {
+            const Id victim = tier.victim();
+            const double saved_s = tier.must_save(victim) ? save(level, victim) : 0.0;
+            tier.policy().evict(victim);
+            tier.forget(victim, std::max(saved_s, tier[victim].ready_s), now_s_);
+        }
+        return tier.room().take(nbytes);
+    }
+
+    void remove(size_t level, Id id, double saved_s) {
+        Tier<P>& tier = tiers_[level];
+        if (!tier[id].here) return;
+        tier.policy().remove(id);
+        tier.forget(id, std::max(saved_s, tier[id].ready_s), now_s_);
+    }
+
+    std::vector<Tier<P>> tiers_;
+    std::vector<Link> links_;
+    Home home_;
+    double now_s_ = 0.0;
+};
+
+}  // namespace accelera::simulator

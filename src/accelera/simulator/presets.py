@@ -1,0 +1,58 @@
+"""Machines by name, for what-ifs without a measurement."""
+
+from __future__ import annotations
+
+from accelera.errors import UnknownNameError
+from accelera.memory import UNBOUNDED_BYTES, Compute, Hierarchy, Tier
+from accelera.units import parse_bytes
+
+GB, TB = 10**9, 10**12
+
+HIERARCHIES: dict[str, Hierarchy] = {
+    "copilot": Hierarchy(
+        (
+            Tier("cache", 64 * 10**6, float("inf"), access_s=1e-5),
+            Tier("dram", UNBOUNDED_BYTES, 32e9, latency_s_per_byte=1e-10),
+        ),
+        sequential=True,
+    ),
+    "laptop": Hierarchy(
+        (Tier("ram", 16 * GB, float("inf")), Tier("disk", 512 * GB, 3e9, 1e-4, 2e9, duplex=False)),
+        Compute(2e11, 30e9),
+    ),
+    "gpu-24gb": Hierarchy(
+        (
+            Tier("device", 24 * GB, float("inf")),
+            Tier("host", 128 * GB, 25e9, 1e-5),
+            Tier("disk", 2 * TB, 6e9, 1e-4, 4e9, duplex=False),
+        ),
+        Compute(8e13, 9e11, 5e-6),
+    ),
+    "h200": Hierarchy(
+        (
+            Tier("device", 141 * GB, float("inf")),
+            Tier("host", TB, 50e9, 1e-5),
+            Tier("disk", 8 * TB, 6e9, 1e-4, 4e9, duplex=False),
+        ),
+        Compute(6e14, 4.8e12, 5e-6),
+    ),
+}
+"""``copilot`` is the seed's model. The others are round figures of such machines, not measurements."""
+
+
+def hierarchy_of(given: Hierarchy | int | str) -> Hierarchy:
+    """Return the hierarchy meant by a preset's name, or by the capacity of the first of two tiers.
+
+    Raises UnknownNameError for text that is neither.
+    """
+    if isinstance(given, Hierarchy):
+        return given
+    if isinstance(given, int):
+        return Hierarchy.of(given)
+    if given.lower() in HIERARCHIES:
+        return HIERARCHIES[given.lower()]
+    try:
+        parse_bytes(given)
+    except ValueError:
+        raise UnknownNameError.among("hierarchy", given, HIERARCHIES) from None
+    return Hierarchy.of(given)

@@ -1,0 +1,236 @@
+"""What a replay came to: bytes moved, time lost, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from accelera.memory import Hierarchy
+from accelera.trace import Trace
+from accelera.units import format_bytes
+
+
+FIGURES = (
+    "policy",
+    "lookahead",
+    "hits",
+    "misses",
+    "hit_ratio",
+    "evictions",
+    "fetched_bytes",
+    "saved_bytes",
+    "moved_bytes",
+    "created_bytes",
+    "peak_bytes",
+    "compute_s",
+    "stall_s",
+    "total_s",
+    "tail_s",
+    "oversized_steps",
+    "streamed_bytes",
+    "largest_step_bytes",
+    "recomputed_steps",
+    "recomputed_s",
+    "home_exceeded",
+)
+"""What ``Report.to_dict`` tells of a whole run."""
+
+
+@dataclass(frozen=True)
+class TierReport:
+    """What happened in one tier; sizes in bytes."""
+
+    name: str
+    capacity_bytes: int
+    hits: int
+    misses: int
+    evictions: int
+    """Departures that the policy chose."""
+    evicted_bytes: int
+    fetched_bytes: int
+    """Brought in from the next tier by misses that read."""
+    created_bytes: int
+    """Set anew here by misses that write."""
+    saved_bytes: int
+    """Written to the next tier."""
+    peak_bytes: int
+    """Most bytes here at any time."""
+
+
+@dataclass(frozen=True)
+class LinkReport:
+    """What the link between a tier and the next slower one carried."""
+
+    name: str
+    towards_bytes: int
+    """To the faster tier."""
+    towards_moves: int
+    towards_s: float
+    """Seconds it was busy in this direction."""
+    away_bytes: int
+    """To the slower tier."""
+    away_moves: int
+    away_s: float
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What ``simulate`` found; counters are those of the first tier, sizes in bytes, times in seconds."""
+
+    policy: str
+    hierarchy: Hierarchy
+    lookahead: int
+    tiers: tuple[TierReport, ...]
+    """Fastest first; the last is the home, whose peak is what had a place there."""
+    links: tuple[LinkReport, ...]
+    compute_s: float
+    """Arithmetic, what was done twice included."""
+    stall_s: float
+    """Waiting for operands."""
+    tail_s: float
+    """How long writes go on after the last step."""
+    oversized_steps: int
+    """Steps whose operands exceed the first tier together: some of them were moved, never resident."""
+    streamed_bytes: int
+    """Bytes of such operands."""
+    largest_step_bytes: int
+    """Bytes of the operands of the step that has the most."""
+    recomputed_steps: int
+    """How often a buffer was made again instead of moved."""
+    recomputed_s: float
+    trace: Trace = field(repr=False)
+
+    @property
+    def hits(self) -> int:
+        """Accesses that found their buffer."""
+        return self.tiers[0].hits
+
+    @property
+    def misses(self) -> int:
+        """Accesses that did not."""
+        return self.tiers[0].misses
+
+    @property
+    def evictions(self) -> int:
+        """Departures that the policy chose."""
+        return self.tiers[0].evictions
+
+    @property
+    def fetched_bytes(self) -> int:
+        """Bytes brought into the first tier."""
+        return self.links[0].towards_bytes
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes written from the first tier to the next."""
+        return self.links[0].away_bytes
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes fetched and saved."""
+        return self.fetched_bytes + self.saved_bytes
+
+    @property
+    def created_bytes(self) -> int:
+        """Bytes set anew in the first tier."""
+        return self.tiers[0].created_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes in the first tier at any time."""
+        return self.tiers[0].peak_bytes
+
+    @property
+    def total_s(self) -> float:
+        """When the last step is done."""
+        return self.compute_s + self.stall_s
+
+    @property
+    def hit_ratio(self) -> float:
+        """Hits over accesses; 1 for an empty trace. Misleading for tensors: compare ``moved_bytes``."""
+        return self.hits / (self.hits + self.misses) if self.hits + self.misses else 1.0
+
+    @property
+    def home_exceeded(self) -> bool:
+        """Whether the last tier would have to hold more than its capacity."""
+        return self.tiers[-1].peak_bytes > self.tiers[-1].capacity_bytes
+
+    @cached_property
+    def lower_bound_bytes(self) -> int:
+        """The least bytes that any schedule could move at this capacity; computed when first asked for."""
+        from accelera.simulator.bound import lower_bound
+
+        return lower_bound(self.trace, self.hierarchy.tiers[0].capacity_bytes).moved_bytes
+
+    @property
+    def regret(self) -> float:
+        """Moved bytes over the lower bound; 1 where nothing need be moved and nothing is."""
+        if self.lower_bound_bytes:
+            return self.moved_bytes / self.lower_bound_bytes
+        return float("inf") if self.moved_bytes else 1.0
+
+    def as_seed_metrics(self) -> dict[str, int | float]:
+        """Return the metrics by the names of seed 003.
+
+        ``total_latency (ms)`` is ``total_s``; ``bandwidth_wait_time (ms)`` is what fetching into the first
+        tier takes at the link's bandwidth, latencies left out.
+        """
+        bandwidth = self.hierarchy.tiers[1].bandwidth_bytes_per_s
+        return {
+            "cache_hits (count)": self.hits,
+            "dram_accesses (count)": self.misses,
+            "total_latency (ms)": self.total_s * 1e3,
+            "evictions (count)": self.evictions,
+            "bandwidth_wait_time (ms)": self.fetched_bytes / bandwidth * 1e3,
+            "cache_hit_rate (%)": 100 * self.hit_ratio,
+        }
+
+    def to_dict(self, *, bound: bool = False) -> dict[str, Any]:
+        """Return all figures as JSON-able values; ``bound`` adds the lower bound and the regret."""
+        figures: dict[str, Any] = {name: getattr(self, name) for name in FIGURES}
+        figures["tiers"] = [asdict(tier) for tier in self.tiers]
+        figures["links"] = [asdict(link) for link in self.links]
+        if bound:
+            figures |= {"lower_bound_bytes": self.lower_bound_bytes, "regret": self.regret}
+        return figures
+
+    def table(self) -> str:
+        """Return the figures as text, one tier per row, totals below."""
+        header = ("tier", "capacity", "peak", "hits", "misses", "evictions", "fetched", "saved")
+        rows = [header, *map(_row, self.tiers[:-1])]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+        lines = [_aligned(row, widths) for row in rows]
+        moved = f"moved {format_bytes(self.moved_bytes)} under {self.policy}"
+        times = f"{self.total_s:.6g} s: computing {self.compute_s:.6g} s, waiting {self.stall_s:.6g} s"
+        lines += ["", moved, times, *self._notes()]
+        return "\n".join(lines)
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.oversized_steps:
+            notes.append(
+                f"{self.oversized_steps} steps exceed the first tier; the largest needs "
+                f"{format_bytes(self.largest_step_bytes)}"
+            )
+        if self.recomputed_steps:
+            notes.append(f"{self.recomputed_steps} buffers made again in {self.recomputed_s:.6g} s")
+        if self.home_exceeded:
+            home = self.tiers[-1]
+            notes.append(f"{home.name} would have to hold {format_bytes(home.peak_bytes)}")
+        return notes
+
+
+def _row(tier: TierReport) -> tuple[str, ...]:
+    sizes = tier.capacity_bytes, tier.peak_bytes
+    moved = tier.fetched_bytes, tier.saved_bytes
+    counts = tier.hits, tier.misses, tier.evictions
+    return (tier.name, *map(format_bytes, sizes), *map(str, counts), *map(format_bytes, moved))
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = row
+    return "  ".join(
+        [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True))]
+    )

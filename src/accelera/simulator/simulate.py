@@ -1,0 +1,161 @@
+"""Replay a trace in a hierarchy of memories: what is moved, and how long everybody waits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from numpy.typing import ArrayLike
+
+from accelera import _native
+from accelera.memory import Hierarchy, Tier
+from accelera.policy import EvictionPolicy, native_knowledge, next_reads, prepare
+from accelera.simulator.presets import hierarchy_of
+from accelera.simulator.replayable import one_by_one, replayable
+from accelera.simulator.report import LinkReport, Report, TierReport
+from accelera.trace import Trace
+
+Policies = str | EvictionPolicy | Sequence[EvictionPolicy]
+SEED_NAMES = {"ml": "scored"}
+"""What the seed calls a policy, where its name is another here."""
+
+
+def simulate(
+    trace: Trace,
+    hierarchy: Hierarchy | int | str,
+    policy: Policies = "lru",
+    *,
+    lookahead: int = 0,
+    recompute: bool = False,
+    score: ArrayLike | None = None,
+    seed: int = 0,
+) -> Report:
+    """Replay ``trace`` and return what was moved, evicted and waited for.
+
+    Parameters
+    ----------
+    hierarchy
+        Tiers, fastest first; or a name of ``HIERARCHIES``; or the capacity of the first of two tiers, as
+        bytes or text.
+    policy
+        A name of ``accelera.policy.POLICIES`` in any case (``"ML"`` is ``scored``), used in every tier but
+        the last; or a fresh ``EvictionPolicy`` of your own, one for each of these tiers.
+    lookahead
+        How many further steps are admitted while one computes. A trace that records its own releases
+        says so itself, and this has no effect.
+    recompute
+        Whether a buffer may be dropped and made again when that is faster than moving it.
+    score
+        Per access, for the policies that follow a score: the highest is given up first.
+    seed
+        For policies that throw dice.
+
+    Raises
+    ------
+    UnknownNameError
+        No hierarchy or policy has this name.
+    ValueError
+        A negative ``lookahead``, fewer than two tiers, or not one policy object for each tier but the last.
+    """
+    machine = hierarchy_of(hierarchy)
+    _require(machine, lookahead)
+    if machine.sequential:
+        trace = one_by_one(trace)
+    prepared = replayable(trace)
+    caches = machine.tiers[:-1]
+    name, policies, known = _policies(trace, caches, policy, score, seed)
+    figures = _native.simulate_hierarchy(
+        policies,
+        known,
+        prepared.native,
+        [tier.capacity_bytes for tier in caches],
+        [_link(tier) for tier in machine.tiers[1:]],
+        machine.tiers[0].access_s,
+        prepared.seconds(trace, machine.compute),
+        next_reads(trace) if recompute else None,
+        lookahead + 1,
+        recompute,
+    )
+    return _report(name, machine, lookahead, trace, prepared.native, figures)
+
+
+def _require(machine: Hierarchy, lookahead: int) -> None:
+    if len(machine) < 2:
+        raise ValueError(f"[simulate] the hierarchy has {len(machine)} tiers; a cache and a home are needed")
+    if lookahead < 0:
+        raise ValueError(f"[simulate] lookahead={lookahead} must not be negative")
+
+
+def _policies(
+    trace: Trace, caches: Sequence[Tier], policy: Policies, score: ArrayLike | None, seed: int
+) -> tuple[str, str | list[EvictionPolicy], list[_native.PolicyKnowledge]]:
+    """Return the name for the report, what the loop takes, and what compiled policies know per tier."""
+    if isinstance(policy, str):
+        name = SEED_NAMES.get(policy.lower(), policy.lower())
+        prepared = prepare(name, trace, caches[0].capacity_bytes, score=score, seed=seed)
+        known = [native_knowledge(prepared.at(tier.capacity_bytes).knowledge) for tier in caches]
+        return name, prepared.native_name, known
+    objects: list[EvictionPolicy] = list(policy) if isinstance(policy, Sequence) else [policy]
+    if len(objects) != len(caches):
+        raise ValueError(
+            f"[simulate] {len(objects)} policy objects are given for {len(caches)} tiers above the home; "
+            "give a list with a fresh one for each"
+        )
+    return type(objects[0]).__name__, objects, []
+
+
+def _link(tier: Tier) -> tuple[float, float, float, bool]:
+    return tier.towards_s_per_byte, tier.away_s_per_byte, tier.latency_s, tier.duplex
+
+
+def _report(
+    policy: str,
+    machine: Hierarchy,
+    lookahead: int,
+    trace: Trace,
+    prepared: _native.PreparedTrace,
+    figures: _native.HierarchyFigures,
+) -> Report:
+    return Report(
+        policy=policy,
+        hierarchy=machine,
+        lookahead=lookahead,
+        tiers=tuple(map(_tier_report, machine.tiers, figures.tiers)),
+        links=tuple(map(_link_report, machine.tiers, machine.tiers[1:], figures.links)),
+        compute_s=figures.compute_s,
+        stall_s=figures.stall_s,
+        tail_s=figures.tail_s,
+        oversized_steps=figures.oversized_steps,
+        streamed_bytes=figures.streamed_bytes,
+        largest_step_bytes=prepared.largest_step_bytes,
+        recomputed_steps=figures.recomputed_steps,
+        recomputed_s=figures.recomputed_s,
+        trace=trace,
+    )
+
+
+def _tier_report(tier: Tier, figures: _native.TierFigures) -> TierReport:
+    return TierReport(
+        tier.name,
+        tier.capacity_bytes,
+        figures.hits,
+        figures.misses,
+        figures.evictions,
+        figures.evicted_bytes,
+        figures.fetched_bytes,
+        figures.created_bytes,
+        figures.saved_bytes,
+        figures.peak_bytes,
+    )
+
+
+def _link_report(upper: Tier, lower: Tier, figures: _native.LinkFigures) -> LinkReport:
+    towards, away = figures.towards, figures.away
+    return LinkReport(
+        f"{upper.name} - {lower.name}",
+        towards.bytes,
+        towards.moves,
+        towards.busy_s,
+        away.bytes,
+        away.moves,
+        away.busy_s,
+    )
