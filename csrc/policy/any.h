@@ -15,6 +15,7 @@ using Evictable = std::function<bool(Id)>;
 class AnyPolicy {
   public:
     virtual ~AnyPolicy() = default;
+    static constexpr bool crowded() { return false; }
     virtual void miss(Id id, int64_t nbytes, Time time, bool write) = 0;
     virtual void insert(Id id, int64_t nbytes, Time time, bool write) = 0;
     virtual void touch(Id id, Time time, bool write) = 0;

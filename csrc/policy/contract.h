@@ -62,6 +62,9 @@ struct Policy {
 
     void miss(Id, int64_t, Time, bool) {}
     bool dead(Id) const { return false; }
+    /// Whether one more should leave although there is room: for policies that keep a part of the capacity
+    /// apart. The plain cache heeds it; pools and hierarchies evict only when they must.
+    bool crowded() const { return false; }
 };
 
 /// An array by id that grows when a new id comes.
@@ -76,6 +79,8 @@ class ById {
         if (index >= values_.size()) values_.resize(index + 1 + index / 2, fresh_);
         return values_[index];
     }
+    /// For an id that is known to be here.
+    T& at(Id id) { return values_[static_cast<size_t>(id)]; }
     const T& at(Id id) const { return values_[static_cast<size_t>(id)]; }
 
   private:

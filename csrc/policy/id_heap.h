@@ -16,7 +16,7 @@ using Places = ById<int32_t>;
 /// erase cost O(log n), `first` O(1) plus O(k log k) for k that are passed over.
 class IdHeap {
   public:
-    explicit IdHeap(Places& places) : places_(places) {}
+    explicit IdHeap(Places& places) : places_(&places) {}
 
     bool empty() const { return entries_.empty(); }
     Id top() const { return entries_.front().id; }
@@ -77,11 +77,11 @@ class IdHeap {
     static constexpr size_t children = 4;
     static size_t children_of(size_t place) { return place * children + 1; }
 
-    size_t place_of(Id id) const { return static_cast<size_t>(places_.at(id)); }
+    size_t place_of(Id id) const { return static_cast<size_t>(places_->at(id)); }
 
     void put(size_t place, const Entry& entry) {
         entries_[place] = entry;
-        places_[entry.id] = static_cast<int32_t>(place);
+        (*places_)[entry.id] = static_cast<int32_t>(place);
     }
 
     void settle(size_t place, const Entry& entry) {
@@ -115,7 +115,7 @@ class IdHeap {
         put(place, entry);
     }
 
-    Places& places_;
+    Places* places_;
     std::vector<Entry> entries_;
 };
 

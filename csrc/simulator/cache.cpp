@@ -48,6 +48,7 @@ class Cache {
         if (resident_[static_cast<size_t>(id)]) {
             ++figures_.hits;
             policy_.touch(id, time, write);
+            while (policy_.crowded()) evict_one();
             return;
         }
         const int64_t nbytes = events_.size_bytes[static_cast<size_t>(id)];
@@ -55,16 +56,18 @@ class Cache {
         figures_.miss_bytes += nbytes;
         if (nbytes > capacity_bytes_) return;
         policy_.miss(id, nbytes, time, write);
-        while (occupied_bytes_ + nbytes > capacity_bytes_) {
-            const Id victim = policy_.victim([](Id) { return true; });
-            ++figures_.evictions;
-            figures_.evicted_bytes += events_.size_bytes[static_cast<size_t>(victim)];
-            leave(victim, &P::evict);
-        }
+        while (occupied_bytes_ + nbytes > capacity_bytes_ || policy_.crowded()) evict_one();
         policy_.insert(id, nbytes, time, write);
         resident_[static_cast<size_t>(id)] = 1;
         occupied_bytes_ += nbytes;
         figures_.peak_bytes = std::max(figures_.peak_bytes, occupied_bytes_);
+    }
+
+    void evict_one() {
+        const Id victim = policy_.victim([](Id) { return true; });
+        ++figures_.evictions;
+        figures_.evicted_bytes += events_.size_bytes[static_cast<size_t>(victim)];
+        leave(victim, &P::evict);
     }
 
     void leave(Id id, void (P::*tell)(Id)) {
