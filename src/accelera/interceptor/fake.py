@@ -7,7 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
 from torch.utils import _pytree as pytree
 
 
@@ -30,6 +35,18 @@ def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
 def as_fake(value: Any, mode: FakeTensorMode) -> Any:
     """Return ``value`` with every tensor in it replaced by a fake one."""
     return pytree.tree_map(lambda leaf: _fake(leaf, mode) if isinstance(leaf, torch.Tensor) else leaf, value)
+
+
+@contextmanager
+def values_explained() -> Iterator[None]:
+    """Say in an error's words that what ran needs values, where torch names only the operator."""
+    try:
+        yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise ValueError(
+            f"[capture] the model asks for values at {error.func}, and with fake=True there are only shapes; "
+            f"capture a real model with fake=False, or a model whose shapes do not depend on its data"
+        ) from error
 
 
 @contextmanager

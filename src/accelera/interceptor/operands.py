@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-_CREATES = {"aten::lift_fresh", "aten::lift"}
+_CREATES = {"aten::lift", "aten::lift_fresh"}
 """Views by their schema that bring a new tensor, a literal, into the program."""
 
 _FILLS = {
@@ -36,7 +36,22 @@ _BATCH_NORMS = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miop
 _RUNNING, _IS_TRAINING = (3, 4), 5
 """Where batch norms take their running mean and variance, and whether they train."""
 
-_LOOKS = {"aten::record_stream", "aten::_nested_tensor_size"}
+_LOOKS = {
+    "aten::" + name
+    for name in (
+        "_dimI",
+        "_dimV",
+        "_nnz",
+        "dense_dim",
+        "is_coalesced",
+        "is_pinned",
+        "is_same_size",
+        "record_stream",
+        "sparse_dim",
+        "_coalesced_",
+    )
+}
+"""Operators that ask about a tensor, or mark it, and leave its contents alone."""
 
 
 class Effect(NamedTuple):
@@ -93,9 +108,11 @@ def _changed(schema: Any) -> tuple[int | str, ...]:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the strided tensors of an argument or a result: of lists, and the parts of sparse tensors."""
+    """Yield the plain tensors of an argument or a result: of lists, of sparse tensors and of wrappers."""
     if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided:
+        if hasattr(value, "__tensor_flatten__"):
+            yield from _wrapped(value)
+        elif value.layout is torch.strided:
             yield value
         else:
             yield from _parts(value)
@@ -104,6 +121,11 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(each)
     elif isinstance(value, dict):
         yield from tensors_in(list(value.values()))
+
+
+def _wrapped(wrapper: Any) -> Iterator[torch.Tensor]:
+    for name in wrapper.__tensor_flatten__()[0]:
+        yield from tensors_in(getattr(wrapper, name))
 
 
 def _parts(sparse: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from accelera.interceptor import iterations
-from accelera.interceptor.fake import as_fake, default_dtype, faked, is_on_meta
+from accelera.interceptor.fake import as_fake, default_dtype, faked, is_on_meta, values_explained
 from accelera.interceptor.keeping import everything_kept, mode_kept, no_collection
 from accelera.interceptor.live import peak_live_bytes
 from accelera.interceptor.operands import tensors_in
@@ -62,6 +62,7 @@ class Request:
     def fulfilled(self) -> Trace:
         """Carry the request out."""
         with ExitStack() as stack:
+            stack.enter_context(values_explained())
             mode = stack.enter_context(FakeTensorMode()) if self.follows_shapes else None
             module, inputs = self._built()
             if mode is not None:

@@ -11,6 +11,7 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+from accelera.interceptor.operands import tensors_in
 from accelera.interceptor.storages import Storages
 
 
@@ -58,13 +59,14 @@ class Scope:
             self._paths.setdefault(part, path)
         named = [*root.named_parameters(prefix=prefix), *root.named_buffers(prefix=prefix)]
         for name, tensor in named:
-            self._storages.describe(tensor, name, "weight")
+            for plain in tensors_in(tensor):
+                self._storages.describe(plain, name, "weight")
 
     def add_gradients(self, named: Any) -> None:
         """Name the gradients of ``named`` parameters, pairs of name and tensor."""
         for name, parameter in named:
-            if parameter.grad is not None and parameter.grad.layout is torch.strided:
-                self._storages.describe(parameter.grad, f"{name}.grad", "gradient")
+            for plain in tensors_in(parameter.grad):
+                self._storages.describe(plain, f"{name}.grad", "gradient")
 
     @property
     def path(self) -> str:
@@ -76,7 +78,8 @@ class Scope:
         if self._optimizing:
             return "workspace"
         in_backward = torch._C._current_graph_task_id() != -1
-        return "gradient" if in_backward and not self._stack else "activation"
+        recomputing = bool(self._stack) or torch.is_grad_enabled()
+        return "gradient" if in_backward and not recomputing else "activation"
 
     def name(self, op: str, role: str) -> str:
         """Return a name for a buffer that ``op`` makes now."""
@@ -95,18 +98,24 @@ class Scope:
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._optimizing = True
-        self.add_gradients((self._name_of(each), each) for each in _parameters(optimizer))
+        parameters = _parameters(optimizer)
+        for each in parameters:
+            for plain in tensors_in(each):
+                self._storages.describe(plain, self._name_of(each), "weight")
+        self.add_gradients((self._name_of(each), each) for each in parameters)
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._optimizing = False
         for parameter in _parameters(optimizer):
             for key, value in optimizer.state.get(parameter, {}).items():
-                if isinstance(value, torch.Tensor):
-                    self._storages.describe(value, f"{self._name_of(parameter)}.{key}", "optimizer_state")
+                for plain in tensors_in(value):
+                    self._storages.describe(plain, f"{self._name_of(parameter)}.{key}", "optimizer_state")
         self._on_step(optimizer)
 
     def _name_of(self, parameter: Any) -> str:
-        return self._storages.names[self._storages.number(parameter)] or "parameter"
+        first = next(tensors_in(parameter), None)
+        known = "" if first is None else self._storages.name_of(first)
+        return known or "parameter"
 
 
 def _parameters(optimizer: Any) -> list[Any]:

@@ -65,6 +65,11 @@ class Storages:
             self.names[buffer] = name
             self.roles[buffer] = role
 
+    def name_of(self, tensor: torch.Tensor) -> str:
+        """Return the name of the storage under ``tensor``; ``""`` when it has none."""
+        buffer = self.number(tensor)
+        return "" if buffer == NOTHING else self.names[buffer]
+
     def close(self) -> None:
         """Watch no more: later deaths are not told."""
         self._watches.clear()

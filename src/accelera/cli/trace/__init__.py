@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import typer
 
+from accelera.cli.trace.capture import capture
 from accelera.cli.trace.convert import convert
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
 for _verb in (convert,):
     app.command()(_verb)
+app.command(context_settings={"ignore_unknown_options": True})(capture)
 
 
 @app.callback()
