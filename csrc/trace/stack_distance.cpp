@@ -24,21 +24,25 @@ void measure_distances(const Events& events, unsigned shift, const StackDistance
         const Kind kind = kind_of(events, i);
         if (kind == Kind::free) freed[index] = 1;
         if (!is_access(kind)) continue;
+        const int64_t nbytes = events.size_bytes[index];
         found.ids[access] = -1;
         found.bytes[access] = -1;
+        found.needed_bytes[access] = -1;
         if (recent.contains(id)) {
             const Word after = recent.take(id);
             if (!freed[index]) {
                 found.ids[access] = static_cast<int32_t>(after >> shift);
                 found.bytes[access] = static_cast<int64_t>(after & byte_mask);
+                found.needed_bytes[access] = found.bytes[access] + nbytes;
             }
         }
         freed[index] = 0;
-        recent.append(id, (Word{1} << shift) + static_cast<Word>(events.size_bytes[index]));
+        recent.append(id, (Word{1} << shift) + static_cast<Word>(nbytes));
         ++access;
     }
 }
 
+/// What LRU needs when ids leave and make room: less than what lies between and its own bytes together.
 void measure_needs(const Events& events, int64_t* needed_bytes) {
     RecencyPeaks recent(events.size_bytes.size);
     for (size_t i = 0, access = 0; i < events.buffer.size; ++i) {
@@ -51,6 +55,12 @@ void measure_needs(const Events& events, int64_t* needed_bytes) {
             recent.leave(id, nbytes);
         }
     }
+}
+
+bool anything_leaves(const Events& events) {
+    for (size_t i = 0; i < events.kinds.size; ++i)
+        if (kind_of(events, i) == Kind::free || kind_of(events, i) == Kind::evict) return true;
+    return false;
 }
 
 unsigned bits(uint64_t value) {
@@ -70,7 +80,7 @@ void measure_stack_distances(const Events& events, const StackDistances& found) 
     } else {
         measure_distances<unsigned __int128>(events, 64, found);
     }
-    if (found.needed_bytes != nullptr) measure_needs(events, found.needed_bytes);
+    if (anything_leaves(events)) measure_needs(events, found.needed_bytes);
 }
 
 }  // namespace accelera::trace

@@ -10,7 +10,7 @@ struct StackDistances {
     int32_t* ids;
     /// Their bytes; -1 likewise.
     int64_t* bytes;
-    /// The least capacity of an LRU cache that has it, -1 when none has; null: not wanted.
+    /// The least capacity of an LRU cache that has it, -1 when none has.
     int64_t* needed_bytes;
 };
 

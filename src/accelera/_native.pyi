@@ -93,8 +93,9 @@ def stack_distances(
     sizes: _Array,
     distances: _Array,
     distances_bytes: _Array,
-    needed_bytes: _Array | None,
+    needed_bytes: _Array,
 ) -> None: ...
+def miss_curve(buffers: _Array, needed_bytes: _Array, sizes: _Array) -> tuple[_Array, _Array, _Array]: ...
 
 # hierarchy
 class PreparedTrace:
