@@ -9,7 +9,7 @@ namespace accelera::policy {
 /// S3-FIFO: three queues that nobody moves about in (Yang et al., SOSP 2023).
 ///
 /// 1. A new buffer stands in `small`, a queue of a tenth of the capacity; one that is remembered in `gone`
-///    stands in `large`.
+///    stands in `large`, and so does everyone whom `small` has no share for before the first eviction.
 /// 2. A touch counts, up to 3.
 /// 3. Where `small` exceeds its share, its oldest goes on to `large` if it was touched more than once, with
 ///    its count forgotten, or else is the victim, which `gone` remembers: ids worth the share of `large`.
@@ -30,11 +30,13 @@ class S3Fifo : public Policy {
     }
     void insert(Id id, int64_t nbytes, Time, bool) {
         touches_[id] = 0;
-        queues_.push(is_back_ ? large : small, id, nbytes);
+        const bool fills_large = !has_evicted_ && queues_.bytes(small) >= small_share_;
+        queues_.push(is_back_ || fills_large ? large : small, id, nbytes);
         is_back_ = false;
     }
     void touch(Id id, Time, bool) { touches_[id] = std::min<uint8_t>(touches_[id] + 1, most_touches); }
     void evict(Id id) {
+        has_evicted_ = true;
         if (queues_.where(id) == large) return queues_.erase(id);
         queues_.move(gone, id);
         queues_.trim(gone, large_share_);
@@ -88,6 +90,7 @@ class S3Fifo : public Policy {
     Segments queues_;
     ById<uint8_t> touches_;
     bool is_back_ = false;
+    bool has_evicted_ = false;
 };
 
 }  // namespace accelera::policy
