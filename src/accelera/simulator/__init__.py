@@ -1,5 +1,6 @@
 """The paper half's other wing: replay a trace under any policy, in any hierarchy, and advise."""
 
+from accelera.simulator.bounds import ResidencyPlan, lower_bound, plan_residency
 from accelera.simulator.cache import CacheResult, simulate_cache
 from accelera.simulator.presets import HIERARCHIES, hierarchy_of
 from accelera.simulator.report import LinkReport, Report, TierReport
@@ -10,8 +11,11 @@ __all__ = [
     "CacheResult",
     "LinkReport",
     "Report",
+    "ResidencyPlan",
     "TierReport",
     "hierarchy_of",
+    "lower_bound",
+    "plan_residency",
     "simulate",
     "simulate_cache",
 ]

@@ -160,9 +160,9 @@ class Report:
     @cached_property
     def lower_bound_bytes(self) -> int:
         """The least bytes that any schedule could move at this capacity; computed when first asked for."""
-        from accelera.simulator.bound import lower_bound
+        from accelera.simulator.bounds import lower_bound
 
-        return lower_bound(self.trace, self.hierarchy.tiers[0].capacity_bytes).moved_bytes
+        return lower_bound(self.trace, self.hierarchy.tiers[0].capacity_bytes)
 
     @property
     def regret(self) -> float:

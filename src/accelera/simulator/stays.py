@@ -1,0 +1,107 @@
+"""Stays: the stretches over which a buffer must be kept lest its bytes are moved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.simulator.moments import Moments
+from accelera.trace import Kind, Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Stays:
+    """Where keeping a buffer saves a move; one row per stay, of at least one moment in between.
+
+    A stay that ends in a read saves the fetch. Contents made here are written back once when they are
+    dropped during any of the stays between their making and their end, and not at all when the buffer
+    is freed or set anew: so ``version`` tells which stays are of the same contents.
+    """
+
+    size: NDArray[np.int64]
+    """Bytes kept."""
+    access: NDArray[np.int64]
+    """Index of the access with which it begins."""
+    begin: NDArray[np.int64]
+    """First moment in between."""
+    end: NDArray[np.int64]
+    """The moment after the last one in between: that of the read, or the end of the trace."""
+    fetch: NDArray[np.float64]
+    """Fetches that keeping saves: 1, or 0 at the end of the trace."""
+    version: NDArray[np.int64]
+    """Which contents of which buffer."""
+    write: NDArray[np.float64]
+    """Write-backs that keeping saves, together with the other stays of its version: 0 or 1."""
+    fixed_bytes: int
+    """Bytes that are moved in any case: first reads, and what is saved on request."""
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+    def where(self, chosen: NDArray[np.bool_]) -> Stays:
+        """Return the chosen stays."""
+        columns = ("size", "access", "begin", "end", "fetch", "version", "write")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
+
+def stays_of(trace: Trace, moments: Moments) -> Stays:
+    """Return the stays of ``trace``."""
+    rows = np.flatnonzero(np.isin(trace.kind, (Kind.READ, Kind.WRITE, Kind.FREE, Kind.SAVE)))
+    rows = rows[np.argsort(trace.buffer[rows], kind="stable")]
+    version, changed, saved = _versions(trace, rows)
+    lives = trace.kind[rows] != Kind.SAVE
+    rows, version = rows[lives], version[lives]
+    buffer, kind = trace.buffer[rows], trace.kind[rows]
+    size = trace.size_bytes[buffer]
+    last = np.append(buffer[1:] != buffer[:-1], True)[: len(rows)]
+    read_next = np.append(kind[1:] == Kind.READ, False)[: len(rows)] & ~last
+    access = np.cumsum(trace.is_access)[rows] - 1
+    moment = moments.of_access[access] if len(rows) else access
+    until = np.where(last, len(moments), np.append(moment[1:], 0)[: len(rows)])
+    written = changed & ~saved
+    keep = (kind != Kind.FREE) & (read_next | (last & written[version])) & (until - moment > 1)
+    return Stays(
+        size=size[keep],
+        access=access[keep],
+        begin=moment[keep] + 1,
+        end=until[keep],
+        fetch=read_next[keep].astype(np.float64),
+        version=version[keep],
+        write=written[version[keep]].astype(np.float64),
+        fixed_bytes=int(size[_compulsory(buffer, kind)].sum() + _saved_bytes(trace, rows, version, saved)),
+    )
+
+
+def _versions(
+    trace: Trace, rows: NDArray[np.intp]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return the version per row, and per version whether it was made here and whether it is saved."""
+    buffer, kind = trace.buffer[rows], trace.kind[rows]
+    starts = (kind == Kind.WRITE) | _compulsory(buffer, kind) | _first(buffer)
+    version = np.cumsum(starts) - 1
+    changed = kind[starts] == Kind.WRITE
+    saved = np.zeros(len(changed), dtype=np.bool_)
+    saved[version[kind == Kind.SAVE]] = True
+    return version, changed, saved & changed
+
+
+def _compulsory(buffer: NDArray[np.int32], kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return per row whether it reads what cannot be here yet."""
+    fresh = _first(buffer)
+    fresh[1:] |= kind[:-1] == Kind.FREE
+    return fresh & (kind == Kind.READ)
+
+
+def _first(buffer: NDArray[np.int32]) -> NDArray[np.bool_]:
+    comes = np.ones(len(buffer), dtype=np.bool_)
+    comes[1:] = buffer[1:] != buffer[:-1]
+    return comes
+
+
+def _saved_bytes(
+    trace: Trace, rows: NDArray[np.intp], version: NDArray[np.int64], saved: NDArray[np.bool_]
+) -> int:
+    _, first_row = np.unique(version, return_index=True)
+    return int(trace.size_bytes[trace.buffer[rows[first_row]]][saved].sum())
