@@ -3,8 +3,14 @@
 from accelera.trace.access import ROLES, Access, Kind, Recorder, RunRecorder
 from accelera.trace.content_hash import content_hash
 from accelera.trace.formats import read_trace, write_trace
+from accelera.trace.locality import reuse_entropy, temporal_locality
 from accelera.trace.log import TraceLog
+from accelera.trace.miss_ratio import MissRatioCurve, miss_ratio_curve
 from accelera.trace.next_use import NEVER, next_uses
+from accelera.trace.occupancy import Occupancy, largest_op, working_sets
+from accelera.trace.shards import sampled_miss_ratio_curve
+from accelera.trace.stack_distance import StackDistances, stack_distances
+from accelera.trace.summary import TraceStatistics, statistics
 from accelera.trace.trace import Trace
 
 __all__ = [
@@ -12,12 +18,24 @@ __all__ = [
     "ROLES",
     "Access",
     "Kind",
+    "MissRatioCurve",
+    "Occupancy",
     "Recorder",
     "RunRecorder",
+    "StackDistances",
     "Trace",
     "TraceLog",
+    "TraceStatistics",
     "content_hash",
+    "largest_op",
+    "miss_ratio_curve",
     "next_uses",
     "read_trace",
+    "reuse_entropy",
+    "sampled_miss_ratio_curve",
+    "stack_distances",
+    "statistics",
+    "temporal_locality",
+    "working_sets",
     "write_trace",
 ]

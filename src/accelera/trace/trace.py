@@ -155,9 +155,11 @@ class Trace:
     def to_pandas(self, *, scores: ArrayLike | None = None) -> pd.DataFrame:
         """Return one row per event.
 
-        Columns: ``tensor_id`` (unique), ``buffer``, ``size_bytes``, ``size_mb`` (of 2**20 bytes), ``kind``,
-        ``step``, ``op``, ``name``, ``role``, ``dtype``, ``stride`` (elements), ``flops``, ``seconds``,
-        ``model_type``, and ``eviction_score`` where there are scores.
+        Columns: the seed's ``tensor_id`` (unique), ``size_mb`` (of 2**20 bytes), ``reuse_distance`` (distinct
+        other buffers since the last use, NA for a first use), ``stride`` (elements), ``op``, ``model_type``
+        and, where there are scores, ``eviction_score``; ``reuse_distance_bytes``; and what a trace is built
+        from again: ``buffer``, ``size_bytes``, ``kind``, ``step``, ``name``, ``role``, ``dtype``, ``flops``,
+        ``seconds``.
 
         Parameters
         ----------

@@ -1,0 +1,150 @@
+"""How many bytes are alive, when, and what they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.trace.access import Kind
+from accelera.trace.trace import Trace
+
+
+class LiveTensor(NamedTuple):
+    """A buffer that is alive at some moment."""
+
+    name: str
+    role: str
+    size_bytes: int
+
+
+class OpWorkingSet(NamedTuple):
+    """The distinct buffers that one step accesses, together."""
+
+    size_bytes: int
+    step: int
+    op: str
+
+
+@dataclass(frozen=True, eq=False)
+class Occupancy:
+    """The bytes that are alive, event by event.
+
+    A buffer whose first event is a write begins there; any other is there from the start. It ends when it is
+    freed, and is there again at its next access; without a free it stays to the end.
+    """
+
+    trace: Trace
+
+    @cached_property
+    def changes(self) -> NDArray[np.int64]:
+        """Lives begun (1) and ended (-1) by each event, shape (events,)."""
+        trace = self.trace
+        events = np.flatnonzero(trace.is_access | (trace.kind == Kind.FREE))
+        rows = events[np.argsort(trace.buffer[events], kind="stable")]
+        free = trace.kind[rows] == Kind.FREE
+        same = trace.buffer[rows[1:]] == trace.buffer[rows[:-1]]
+        there = trace.kind[rows] != Kind.WRITE
+        there[1:][same] = ~free[:-1][same]
+        found = np.zeros(len(trace), np.int64)
+        found[rows] = np.where(free, -1, 1) * (free == there)
+        return found
+
+    @cached_property
+    def at_start(self) -> NDArray[np.bool_]:
+        """Whether each buffer is there from the start, shape (buffers,)."""
+        first = np.full(self.trace.buffer_count, len(self.trace))
+        np.minimum.at(first, self.trace.buffer, np.arange(len(self.trace)))
+        found: NDArray[np.bool_] = self.trace.kind[first] != Kind.WRITE
+        return found
+
+    def after_events(self, role: str | None = None) -> NDArray[np.int64]:
+        """Return the live bytes after each event, of all buffers or those of one role; shape (events,)."""
+        trace = self.trace
+        counted = np.ones(trace.buffer_count, np.bool_) if role is None else np.array(trace.roles) == role
+        sizes = np.where(counted, trace.size_bytes, 0)
+        begin = int(sizes[self.at_start].sum())
+        found: NDArray[np.int64] = begin + np.cumsum(self.changes * sizes[trace.buffer])
+        return found
+
+    @cached_property
+    def fullest_events(self) -> NDArray[np.int64]:
+        """Per step, the event in it after which the most bytes are alive; shape (steps,).
+
+        A step without events has the last event before it, or -1.
+        """
+        live = self.after_events()
+        steps = np.maximum.accumulate(self.trace.step) if len(live) else self.trace.step
+        order = np.lexsort((live, steps))
+        ends = np.flatnonzero(np.diff(steps[order], append=-1))
+        found = np.full(self.trace.step_count, -1)
+        found[steps[order[ends]]] = order[ends]
+        last = np.searchsorted(steps, np.arange(self.trace.step_count), side="right") - 1
+        return np.where(found < 0, last, found)
+
+    def per_step(self, role: str | None = None) -> NDArray[np.int64]:
+        """Return the bytes alive when each step is fullest, of all buffers or one role; shape (steps,)."""
+        live = self.after_events(role)
+        begin = 0 if not len(live) else live[0] - self._first_change(role)
+        return np.where(self.fullest_events < 0, begin, live[self.fullest_events] if len(live) else 0)
+
+    def _first_change(self, role: str | None) -> int:
+        buffer = int(self.trace.buffer[0])
+        counted = role is None or self.trace.roles[buffer] == role
+        return int(self.changes[0] * self.trace.size_bytes[buffer]) * counted
+
+    @cached_property
+    def peak_event(self) -> int:
+        """The first event after which the most bytes are alive; -1 in an empty trace."""
+        return int(np.argmax(self.after_events())) if len(self.trace) else -1
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes alive at any time."""
+        return int(self.after_events()[self.peak_event]) if len(self.trace) else 0
+
+    @cached_property
+    def alive_at_peak(self) -> NDArray[np.bool_]:
+        """Whether each buffer is alive at the peak, shape (buffers,)."""
+        until = slice(0, self.peak_event + 1)
+        lives = np.bincount(self.trace.buffer[until], self.changes[until], self.trace.buffer_count)
+        return (lives + self.at_start) > 0
+
+    def peak_by_role(self) -> dict[str, int]:
+        """Return the bytes alive at the peak by role, largest first."""
+        roles, index = np.unique(np.array(self.trace.roles, dtype=str), return_inverse=True)
+        sums = np.bincount(index, self.trace.size_bytes * self.alive_at_peak, len(roles)).astype(np.int64)
+        order = np.argsort(-sums, kind="stable")
+        return {str(roles[i]): int(sums[i]) for i in order if sums[i]}
+
+    def top_live(self, count: int = 10) -> list[LiveTensor]:
+        """Return the ``count`` largest buffers alive at the peak, largest first."""
+        trace = self.trace
+        alive = np.flatnonzero(self.alive_at_peak)
+        largest = alive[np.argsort(-trace.size_bytes[alive], kind="stable")][:count]
+        return [LiveTensor(trace.names[i], trace.roles[i], int(trace.size_bytes[i])) for i in largest]
+
+
+def working_sets(trace: Trace, windows: int) -> NDArray[np.int64]:
+    """Return the bytes of the distinct buffers accessed in each of ``windows`` equal runs of steps."""
+    width = max(trace.step_count, 1)
+    window = trace.step[trace.is_access].astype(np.int64) * windows // width
+    return _distinct_bytes(trace, window, windows)
+
+
+def largest_op(trace: Trace) -> OpWorkingSet:
+    """Return the step that accesses the most distinct bytes: no tier smaller than that can hold it."""
+    sums = _distinct_bytes(trace, trace.step[trace.is_access].astype(np.int64), trace.step_count)
+    if not len(sums):
+        return OpWorkingSet(0, 0, "")
+    step = int(np.argmax(sums))
+    return OpWorkingSet(int(sums[step]), step, trace.ops[step])
+
+
+def _distinct_bytes(trace: Trace, group: NDArray[np.int64], groups: int) -> NDArray[np.int64]:
+    pairs = np.unique(group * max(trace.buffer_count, 1) + trace.accessed)
+    of, buffer = np.divmod(pairs, max(trace.buffer_count, 1))
+    return np.bincount(of, trace.size_bytes[buffer], groups).astype(np.int64)

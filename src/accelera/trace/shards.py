@@ -1,0 +1,101 @@
+"""Miss-ratio curves of long traces from a sample of their buffers (SHARDS; Waldspurger et al., FAST 2015).
+
+A hash of its id decides whether a buffer is looked at, so all uses of one are seen or none. Among a share R
+of the buffers, distances are R times what they are among all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.trace.miss_ratio import MissRatioCurve, miss_ratio_curve
+from accelera.trace.stack_distance import stack_distances
+from accelera.trace.trace import Trace
+
+_GROUPS = 8
+"""Into so many the sample is parted to see how much chance there is in it."""
+_GRID = 64
+"""Capacities at which the parts are compared."""
+
+
+def sampled_miss_ratio_curve(
+    trace: Trace, *, rate: float | None = None, buffers: int | None = None, seed: int = 0
+) -> MissRatioCurve:
+    """Estimate the curve from a share of the buffers.
+
+    Parameters
+    ----------
+    rate
+        Share of the buffers to look at, over 0 and up to 1.
+    buffers
+        How many to look at instead; 8192 when neither is given.
+    seed
+        Which ones: another seed, another sample.
+
+    Returns the curve with its ``sampled_fraction`` and its ``standard_error``: the sample is parted into
+    eight, and how far their curves lie apart tells what the whole is likely off by.
+    """
+    share = _checked_share(trace, rate, buffers)
+    hashes = _hashes(trace.buffer_count, seed)
+    ranks = np.argsort(np.argsort(hashes))
+    chosen = ranks < max(1, round(share * trace.buffer_count))
+    share = float(np.count_nonzero(chosen)) / max(trace.buffer_count, 1)
+    if share >= 1:
+        return miss_ratio_curve(trace)
+    curve = _estimate(trace, chosen, share)
+    grid = np.geomspace(1, max(trace.footprint_bytes, 2), _GRID)
+    parts = [
+        _estimate(trace, chosen & (ranks % _GROUPS == part), share / _GROUPS).miss_ratio(grid)
+        for part in range(_GROUPS)
+    ]
+    spread = np.std(parts, axis=0, ddof=1) / np.sqrt(_GROUPS) * np.sqrt(1 - share)
+    return replace(curve, sampled_fraction=share, standard_error=float(spread.mean()))
+
+
+def _checked_share(trace: Trace, rate: float | None, buffers: int | None) -> float:
+    if rate is not None and buffers is not None:
+        raise ValueError("[shards] rate and buffers were both given; one of them says how much to look at")
+    if rate is None:
+        wanted = 8192 if buffers is None else buffers
+        rate = min(1.0, wanted / max(trace.buffer_count, 1))
+    if not 0 < rate <= 1:
+        raise ValueError(
+            f"[shards] a share of {rate:g} of the buffers was asked for; it must be over 0 and up to 1"
+        )
+    return rate
+
+
+def _estimate(trace: Trace, chosen: NDArray[np.bool_], share: float) -> MissRatioCurve:
+    """Return the curve that the ``chosen`` buffers tell of, expected to be a ``share`` of everything.
+
+    What the sample misses, times 1 / share, is missed; all else hits. That mends a sample that has, by
+    chance, more or fewer uses than its share (the paper's SHARDS-adj).
+    """
+    rows = chosen[trace.buffer]
+    part = Trace.from_arrays(trace.buffer[rows], trace.size_bytes[trace.buffer[rows]], kinds=trace.kind[rows])
+    own = part.size_bytes[part.accessed]
+    distances = stack_distances(part)
+    needed = distances.needed_bytes
+    scaled = np.where(needed < 0, needed, own + np.rint((needed - own) / share).astype(np.int64))
+    seen = miss_ratio_curve(part, replace(distances, needed_bytes=scaled))
+    accesses, accessed_bytes = float(trace.access_count), float(trace.size_bytes[trace.accessed].sum())
+    return MissRatioCurve(
+        seen.capacity_bytes,
+        np.maximum(accesses - (seen.accesses - seen.hits) / share, 0),
+        np.maximum(accessed_bytes - (seen.accessed_bytes - seen.hit_bytes) / share, 0),
+        accesses,
+        accessed_bytes,
+    )
+
+
+def _hashes(count: int, seed: int) -> NDArray[np.uint64]:
+    """Return a well-mixed number per id (the finaliser of splitmix64)."""
+    with np.errstate(over="ignore"):
+        mixed = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    found: NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
+    return found
