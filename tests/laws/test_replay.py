@@ -1,9 +1,12 @@
-"""The law of the trace: replayed with the same policy and capacity, it gives the run's own figures."""
+"""The law of the trace: a run's record, replayed with its own policy and capacity, gives the run's figures.
+
+And before the run: the plan's trace is the record that the run will leave.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,79 +15,195 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelera.engine import RunReport
+from accelera.engine import RunReport, lazy
+from accelera.engine.ahead import Ahead
+from accelera.engine.copying import copy, transpose
+from accelera.engine.evaluate import evaluate
+from accelera.engine.gram import gram
 from accelera.engine.planned import matmul
-from accelera.memory import Ledger, PoolStats
-from accelera.policy import Knowledge, create_policy
-from accelera.trace import Access, Kind, TraceLog
+from accelera.plan import Eviction
+from accelera.policy import POLICIES, EvictionPolicy, Knowledge
+from accelera.simulator import simulate
+from accelera.stores import open_store
+from accelera.trace import Access, Kind, Trace, TraceLog, read_trace, write_trace
 from tests.matmul.interrupted import StopAfter, grid
 from tests.matmul.products import PLACES, ROOMY, assert_as_planned, cpu, in_npy, run, values
+from tests.operations.running import smallest_budget
+
+NAMES = sorted(set(POLICIES) - {"learned"})
+"""``learned`` must be given its scores: it has a test of its own."""
 
 
-def replay(log: TraceLog, capacity_bytes: int, window: int) -> tuple[PoolStats, int]:
-    """Replay a run's accesses; return the figures and the bytes loaded.
-
-    All the replay knows is the trace and how many steps are under way at once: a step's pins last
-    until it is retired, those of a block being computed until the trace frees it.
-    """
-    books = Ledger(capacity_bytes, create_policy("belady", Knowledge.of_sequence(log.buffers())))
-    under_way: deque[tuple[int, list[int]]] = deque()
-    begun: set[int] = set()
-    loaded_bytes = 0
-
-    def retire(up_to: int) -> None:
-        while under_way and under_way[0][0] <= up_to:
-            for buffer in under_way.popleft()[1]:
-                books.unpin(buffer)
-
-    for access in log:
-        if not access.counts and access.kind != Kind.FREE:
-            continue
-        if access.kind == Kind.FREE:
-            retire(access.step)
-            books.free(access.buffer)
-            continue
-        retire(access.step - window)
-        write = access.kind == Kind.WRITE
-        hit, _ = books.admit(access.buffer, access.nbytes)
-        loaded_bytes += 0 if hit or write else access.nbytes
-        if not under_way or under_way[-1][0] != access.step:
-            under_way.append((access.step, []))
-        if not write or access.buffer in begun:
-            under_way[-1][1].append(access.buffer)
-        begun |= {access.buffer} if write else set()
-    retire(1 << 62)
-    return books.stats, loaded_bytes
+def assert_reproduced(log: TraceLog, report: RunReport, policy: EvictionPolicy | None = None) -> None:
+    """Raise unless the record, replayed, gives the run's hits, misses, evictions, bytes and peak."""
+    assert_replays(log.trace(), report, policy)
 
 
-def assert_reproduced(log: TraceLog, report: RunReport) -> None:
-    stats, loaded_bytes = replay(log, report.plan.capacity_bytes, report.plan.window)
-    assert (stats.hits, stats.misses, stats.evictions) == (report.hits, report.misses, report.evictions)
-    assert stats.peak_bytes == report.peak_pool_bytes
-    held = report.plan.operands[0].held_dtype.itemsize // report.plan.operands[0].dtype.itemsize
-    assert loaded_bytes == held * sum(report.bytes_read.values())
+def assert_replays(trace: Trace, report: RunReport, policy: EvictionPolicy | None = None) -> None:
+    facts = trace.meta
+    found = simulate(trace, int(facts["capacity_bytes"]), policy or str(facts["policy"]))
+    assert (found.hits, found.misses, found.evictions) == (report.hits, report.misses, report.evictions)
+    assert found.peak_bytes == report.peak_pool_bytes
+    assert (found.fetched_bytes, found.saved_bytes) == (report.fetched_bytes, report.saved_bytes)
+    assert found.oversized_steps == 0
+    *inputs, result = report.plan.operands
+    if all(each.held_dtype.itemsize == inputs[0].held_dtype.itemsize for each in inputs):
+        ratio = inputs[0].held_dtype.itemsize / inputs[0].dtype.itemsize
+        assert found.fetched_bytes == ratio * sum(report.bytes_read.values())
+    if result.name != "G":
+        assert found.saved_bytes * result.dtype.itemsize == report.bytes_written * result.held_dtype.itemsize
 
 
-@settings(max_examples=15)
+def assert_foreseen(log: TraceLog, report: RunReport) -> None:
+    """Raise unless a whole run's record is the plan's trace, but for the seconds that it took."""
+    record, paper = log.trace(), report.plan.trace()
+    for column in ("buffer", "kind", "step", "stride", "size_bytes"):
+        np.testing.assert_array_equal(getattr(record, column), getattr(paper, column), column)
+    assert (record.names, record.roles, record.dtypes) == (paper.names, paper.roles, paper.dtypes)
+    assert record.ops == paper.ops
+    np.testing.assert_array_equal(record.flops, paper.flops)
+    assert {**paper.meta, "device": report.device} == record.meta
+    assert (record.seconds >= 0).all()
+
+
+@settings(max_examples=60)
 @given(
     sizes=st.tuples(*[st.sampled_from([1, 7, 64, 257, 300, 520])] * 3),
-    dtype=st.sampled_from(["f4", "f2", "c16"]),
+    dtype=st.sampled_from(["f4", "f2", "c16", "i4"]),
     extra_bytes=st.sampled_from([0, 1000, 100_000, 1_000_000]),
     prefetch=st.booleans(),
+    policy=st.sampled_from(NAMES),
 )
-def test_a_runs_trace_reproduces_its_figures(
+def test_a_product_with_every_policy(
     tmp_path_factory: pytest.TempPathFactory,
     sizes: tuple[int, int, int],
     dtype: str,
     extra_bytes: int,
     prefetch: bool,
+    policy: str,
 ) -> None:
     m, k, n = sizes
     folder, log = tmp_path_factory.mktemp("replay"), TraceLog()
     a, b = (in_npy(folder / name, np.ones(shape, dtype)) for name, shape in (("a", (m, k)), ("b", (k, n))))
-    _, report = run(a, b, folder / "c.npy", extra_bytes, recorder=log, prefetch=prefetch)
+    ahead = Ahead(Eviction(policy))
+    _, report = run(a, b, folder / "c.npy", extra_bytes, recorder=log, prefetch=prefetch, ahead=ahead)
+    assert report.plan.eviction.name == policy
     assert_as_planned(report)
+    assert_foreseen(log, report)
     assert_reproduced(log, report)
+
+
+Arguments = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def operations(folder: Path) -> dict[str, Arguments]:
+    """Return operations that evict in a small budget, and some that only pass their operands by."""
+    a, b = (
+        in_npy(folder / "a", values((400, 300), "f4", 1)),
+        in_npy(folder / "b", values((400, 300), "f4", 2)),
+    )
+    row = in_npy(folder / "row", values((1, 300), "f4", 3))
+    half = in_npy(folder / "half", values((300, 200), "f2", 4))
+    x, y, z, out = lazy(a), lazy(b), lazy(row), folder / "out.npy"
+    return {
+        "expression": (evaluate, (x * y + z, out)),
+        "into memory": (evaluate, (x - y,)),
+        "reduction": (evaluate, ((x * z).sum(axis=0), out)),
+        "row reduction": (evaluate, (x.max(axis=1, keepdims=True), out)),
+        "gram": (gram, (open_store(a.name), out)),
+        "gram of halves": (gram, (open_store(half.name), out)),
+        "transpose": (transpose, (a.name, None, out)),
+        "copy": (copy, (a.name, out, "f8")),
+    }
+
+
+@pytest.mark.parametrize("policy", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "expression",
+        "into memory",
+        "reduction",
+        "row reduction",
+        "gram",
+        "gram of halves",
+        "transpose",
+        "copy",
+    ],
+)
+def test_other_operations_with_every_policy(name: str, policy: str, tmp_path: Path) -> None:
+    operation, arguments = operations(tmp_path)[name]
+    budget = smallest_budget(operation, *arguments)
+    for extra_bytes, prefetch in ((0, True), (50_000, False)):
+        log = TraceLog()
+        _, report = operation(
+            *arguments,
+            device=cpu(),
+            budget_bytes=budget + extra_bytes,
+            prefetch=prefetch,
+            recorder=log,
+            ahead=Ahead(Eviction(policy)),
+        )
+        assert len(log) > 0
+        assert_as_planned(report)
+        assert_foreseen(log, report)
+        assert_reproduced(log, report)
+
+
+class Youngest(EvictionPolicy):
+    """A policy of one's own: gives up what was admitted last, and remembers nothing."""
+
+    def __init__(self, known: Knowledge) -> None:
+        self.capacity_bytes = known.capacity_bytes
+        self._order: list[int] = []
+
+    def insert(self, buffer: int, nbytes: int, time: int, write: bool) -> None:
+        self._order.append(buffer)
+
+    def touch(self, buffer: int, time: int, write: bool) -> None:
+        pass
+
+    def remove(self, buffer: int) -> None:
+        self._order.remove(buffer)
+
+    def victim(self, evictable: Callable[[int], bool]) -> int | None:
+        return next((each for each in reversed(self._order) if evictable(each)), None)
+
+
+def test_with_a_policy_of_ones_own(tmp_path: Path) -> None:
+    log = TraceLog()
+    a, b = in_npy(tmp_path / "a", values((300, 300), "f4")), in_npy(tmp_path / "b", values((300, 300), "f4"))
+    _, report = run(a, b, tmp_path / "c.npy", recorder=log, ahead=Ahead(Eviction(Youngest)))
+    assert report.plan.eviction.name == "Youngest"
+    assert report.evictions > 0
+    assert_as_planned(report)
+    capacity_bytes = report.plan.capacity_bytes
+    assert_reproduced(log, report, Youngest(Knowledge.of(log.trace(), capacity_bytes)))
+
+
+def test_with_given_scores(tmp_path: Path) -> None:
+    """``learned`` follows whatever its scorer says of the plan's trace; here: the largest id goes first."""
+    log = TraceLog()
+    a, b = in_npy(tmp_path / "a", values((300, 300), "f4")), in_npy(tmp_path / "b", values((300, 300), "f4"))
+
+    def score(trace: Trace) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return trace.accessed.astype(np.float64)
+
+    _, report = run(a, b, tmp_path / "c.npy", recorder=log, ahead=Ahead(Eviction("learned", score)))
+    assert_as_planned(report)
+    trace = log.trace()
+    found = simulate(trace, report.plan.capacity_bytes, "learned", score=score(trace))
+    assert report.evictions > 0
+    assert (found.misses, found.evictions) == (report.misses, report.evictions)
+
+
+@pytest.mark.parametrize("policy", ["belady", "lru", "planner"])
+def test_a_record_survives_its_file(tmp_path: Path, policy: str) -> None:
+    log = TraceLog()
+    a, b = in_npy(tmp_path / "a", values((300, 300), "f4")), in_npy(tmp_path / "b", values((300, 300), "f4"))
+    _, report = run(a, b, tmp_path / "c.npy", recorder=log, ahead=Ahead(Eviction(policy)))
+    write_trace(log.trace(), tmp_path / "run.parquet")
+    assert_replays(read_trace(tmp_path / "run.parquet"), report)
 
 
 @pytest.mark.parametrize("place", ["ram", "ram-f", "npy-f", "zarr", "safetensors"])
@@ -97,6 +216,7 @@ def test_from_every_place(tmp_path: Path, place: str) -> None:
     )
     _, report = run(a, b, recorder=log)
     assert len(log) > 10
+    assert_foreseen(log, report)
     assert_reproduced(log, report)
 
 
@@ -108,37 +228,50 @@ def test_of_a_batch(tmp_path: Path) -> None:
     )
     _, report = run(a, b, tmp_path / "c.npy", recorder=log)
     assert_as_planned(report)
+    assert_foreseen(log, report)
     assert_reproduced(log, report)
 
 
-def test_of_tiles_of_many_sizes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("policy", ["belady", "lru", "arc"])
+def test_of_tiles_of_many_sizes(tmp_path: Path, policy: str) -> None:
     """Blocks of different sizes leave spare memory that fits nobody; the peak is still that of the plan."""
-    log = TraceLog()
     edges = [0, 5, 40, 47, 130, 131, 200]
     spans = [slice(start, stop) for start, stop in itertools.pairwise(edges)]
     tiles = list(itertools.product(spans, spans))
     a, b = in_npy(tmp_path / "a", values((200, 90), "f4")), in_npy(tmp_path / "b", values((90, 200), "f4"))
     for budget_bytes in (ROOMY, None):
         log = TraceLog()
-        options: dict[str, Any] = {"recorder": log, "tiles": tiles}
+        options: dict[str, Any] = {"recorder": log, "tiles": tiles, "ahead": Ahead(Eviction(policy))}
         if budget_bytes is None:
             _, report = run(a, b, tmp_path / "c.npy", **options)
         else:
             _, report = matmul(a, b, tmp_path / "c.npy", device=cpu(), budget_bytes=budget_bytes, **options)
         assert_as_planned(report)
+        assert_foreseen(log, report)
         assert_reproduced(log, report)
 
 
-def test_of_a_resumed_run(tmp_path: Path) -> None:
-    """Only what is left to do is in the trace, and it is replayed like any other."""
+@pytest.mark.parametrize(("before", "after"), [("belady", "belady"), ("lru", "lru"), ("belady", "fifo")])
+def test_of_a_resumed_run(tmp_path: Path, before: str, after: str) -> None:
+    """Only what is left to do is in the record; it may go on with another policy, for the same bits."""
     a, b = in_npy(tmp_path / "a", values((96, 50), "f4")), in_npy(tmp_path / "b", values((50, 96), "f4"))
     options: dict[str, Any] = {"device": cpu(), "budget_bytes": ROOMY, "tiles": grid(96, 96, 32)}
     with pytest.raises(KeyboardInterrupt):
-        matmul(a, b, tmp_path / "c.npy", observers=[StopAfter(5, KeyboardInterrupt())], **options)
-    log = TraceLog()
-    _, report = matmul(a, b, tmp_path / "c.npy", recorder=log, resume=True, **options)
+        matmul(
+            a,
+            b,
+            tmp_path / "c.npy",
+            observers=[StopAfter(5, KeyboardInterrupt())],
+            ahead=Ahead(Eviction(before)),
+            **options,
+        )
+    log, ahead = TraceLog(), Ahead(Eviction(after))
+    _, report = matmul(a, b, tmp_path / "c.npy", recorder=log, resume=True, ahead=ahead, **options)
     assert report.steps_skipped > 0
+    assert log.trace().meta["policy"] == after
     assert_reproduced(log, report)
+    matmul(a, b, tmp_path / "whole.npy", **options)
+    assert (tmp_path / "c.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
 
 
 def test_the_same_run_leaves_the_same_trace(tmp_path: Path) -> None:
@@ -151,3 +284,14 @@ def test_the_same_run_leaves_the_same_trace(tmp_path: Path) -> None:
         assert report.evictions > 0
         traces.append(list(log))
     assert traces[0] == traces[1] == traces[2]
+
+
+def test_a_log_keeps_the_latest_run(tmp_path: Path) -> None:
+    a, b, log = values((40, 30), "f4"), values((30, 50), "f4"), TraceLog()
+    stores = in_npy(tmp_path / "a", a), in_npy(tmp_path / "b", b)
+    run(*stores, tmp_path / "c.npy", recorder=log)
+    once = log.trace()
+    run(*stores, tmp_path / "c.npy", recorder=log)
+    again = log.trace()
+    np.testing.assert_array_equal(once.buffer, again.buffer)
+    assert set(again.kind.tolist()) <= {Kind.READ, Kind.WRITE, Kind.RELEASE, Kind.SAVE, Kind.FREE}

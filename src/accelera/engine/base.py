@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
 from accelera.devices import Device, get_device
+from accelera.engine.ahead import Ahead
+from accelera.engine.counsel import advice_on, eviction_of
 from accelera.engine.decision import LEAST_DEVICE_BYTES, Route, Situation
 from accelera.engine.events import Observer
 from accelera.engine.handles import lies_in_store, open_operand, unwrapped
@@ -24,7 +26,7 @@ from accelera.engine.report import RunReport
 from accelera.engine.tiles import result_tiles
 from accelera.errors import BudgetExceededError, DeviceMemoryError, ShapeError
 from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
-from accelera.plan import Objective, Plan
+from accelera.plan import Objective, Plan, PolicyMaker
 from accelera.settings import current, current_value
 from accelera.stores import Store
 from accelera.trace import Recorder
@@ -33,10 +35,13 @@ from accelera.units import format_bytes
 if TYPE_CHECKING:
     from accelera.engine.incore import ProductPair
     from accelera.engine.matrix import Matrix
+    from accelera.simulator import Advice
 
 Operand = Any
 """A Matrix, tensor, array or list in memory; a path; or a store."""
 Strategy = str | ChunkingStrategy
+Policy = str | PolicyMaker
+"""A name of ``accelera.policy.POLICIES``, or what makes a policy of your own from its ``Knowledge``."""
 
 DEFAULT_CHUNK_SIZE = 1024
 """Rows of a chunk where sizes are fixed and nobody said how many."""
@@ -68,6 +73,8 @@ class BaseEngine(Operations):
         chunk_size: int | None,
         enable_progress: bool,
         budget: Amount | None,
+        policy: Policy | None = None,
+        advice: Advice | None = None,
     ) -> None:
         configure_logging()
         self.device = device if isinstance(device, Device) else get_device(device)
@@ -80,10 +87,16 @@ class BaseEngine(Operations):
         """Whether long operations draw a bar on a terminal."""
         self.budget = budget
         """Most memory an operation may add; None: what the threshold leaves free."""
+        self.ahead = Ahead()
+        """Who is evicted, and how far ahead is loaded."""
         self.last_report: RunReport | None = None
         """What the latest operation that went by a plan did."""
         self._fixed_size = DEFAULT_CHUNK_SIZE if chunk_size is None else _checked_size(chunk_size)
         self.chunking_strategy = chunking_strategy
+        if advice is not None:
+            self.follow(advice)
+        if policy is not None:
+            self.policy = policy
         total = format_bytes(self.memory_manager.get_total_memory())
         logger.info("%s computes on %s with %s", type(self).__name__, self.device.name, total)
 
@@ -96,6 +109,26 @@ class BaseEngine(Operations):
     def chunking_strategy(self, strategy: Strategy) -> None:
         self._strategy = self._resolved(strategy)
         self._strategy_is_given = isinstance(strategy, ChunkingStrategy)
+
+    @property
+    def policy(self) -> Policy:
+        """Who leaves memory when it is full: assign a name, or what makes a policy from its ``Knowledge``."""
+        return self.ahead.eviction.policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self.ahead = replace(self.ahead, eviction=eviction_of(policy))
+
+    def follow(self, advice: Advice) -> None:
+        """Evict and load ahead from now on as ``advice`` says."""
+        self.ahead = Ahead(eviction_of(advice.policy), advice.lookahead + 1)
+
+    def advise(self, plan: Plan, **options: Any) -> Advice:
+        """Return what ``accelera.advise`` says of a plan's accesses on this machine, before it is run.
+
+        ``options`` go to ``accelera.advise``. ``follow`` makes the engine do so.
+        """
+        return advice_on(plan, options)
 
     @property
     def chunk_size(self) -> int | None:
@@ -287,6 +320,7 @@ class BaseEngine(Operations):
             readers=settings.io_threads,
             objective=order.objective,
             host_budget_bytes=None if budget.is_given else _free_ram_bytes(),
+            ahead=self.ahead,
         )
 
     def _memory_of(self, device: Device) -> MemoryManager:

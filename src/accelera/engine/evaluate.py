@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import Device, get_device, usable_processors
+from accelera.engine.ahead import USUAL, Ahead
 from accelera.engine.events import Observer
 from accelera.engine.expression import Expr, Reduction
 from accelera.engine.job import Job, JobOptions, carry_out
@@ -52,6 +53,7 @@ class Evaluation:
     check: Check | None = None
     """Looks at the values before they are converted; raises when they cannot be."""
     team: Team = field(default_factory=lambda: Team(1))
+    ahead: Ahead = USUAL
 
     @cached_property
     def program(self) -> Program:
@@ -75,14 +77,18 @@ class Evaluation:
         reserved = self._reserved(problem, kernel)
         budget = device.available_bytes() if self.budget_bytes is None else self.budget_bytes
         capacity = budget - sum(reserved.values())
-        return plan_sweep(
-            problem,
-            capacity_bytes=capacity if limit_bytes is None else min(capacity, limit_bytes),
-            cost=CostModel(),
-            budget_bytes=self.budget_bytes,
-            reserved=reserved,
-            spec=spec if limit_bytes is None else None,
-            window=3 if self.prefetch else 1,
+        return self.ahead.planned(
+            self.prefetch,
+            lambda window: plan_sweep(
+                problem,
+                capacity_bytes=capacity if limit_bytes is None else min(capacity, limit_bytes),
+                cost=CostModel(),
+                budget_bytes=self.budget_bytes,
+                reserved=reserved,
+                spec=spec if limit_bytes is None else None,
+                window=window,
+                eviction=self.ahead.eviction,
+            ),
         )
 
     def _reserved(self, problem: SweepProblem, kernel: SweepKernel) -> dict[str, int]:
@@ -104,6 +110,7 @@ class Evaluation:
             self._reduced(),
             kernel.state_bytes if isinstance(kernel, ReduceKernel) else 0,
             self._seconds_per_element(kernel),
+            self.program.instructions + isinstance(kernel, ReduceKernel),
         )
 
     def _seconds_per_element(self, kernel: SweepKernel) -> float:
@@ -191,6 +198,7 @@ def evaluate(
     operation: str = "evaluate",
     dtype: np.dtype[Any] | None = None,
     check: Check | None = None,
+    ahead: Ahead = USUAL,
 ) -> tuple[Store, RunReport]:
     """Compute ``expr`` by a plan; return the result's store and the report.
 
@@ -199,7 +207,7 @@ def evaluate(
     ShapeError, DTypeError, StoreError.
     """
     with Team(workers()) as team:
-        task = Evaluation(expr, out, operation, budget_bytes, prefetch, readers, dtype, check, team)
+        task = Evaluation(expr, out, operation, budget_bytes, prefetch, readers, dtype, check, team, ahead)
         options = JobOptions(observers, recorder, resume, readers, extra={"task": task.text()})
         return carry_out(task.job(), in_ram(device), options)
 
@@ -213,10 +221,11 @@ def plan_evaluate(
     prefetch: bool = True,
     readers: int = 2,
     operation: str = "evaluate",
+    ahead: Ahead = USUAL,
 ) -> Plan:
     """Return the plan by which ``evaluate`` would compute ``expr``; nothing is read or allocated."""
     with Team(workers()) as team:
-        task = Evaluation(expr, out, operation, budget_bytes, prefetch, readers, team=team)
+        task = Evaluation(expr, out, operation, budget_bytes, prefetch, readers, team=team, ahead=ahead)
         return task.plan(in_ram(device))
 
 

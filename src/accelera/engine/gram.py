@@ -9,6 +9,7 @@ from typing import Any, Literal, final
 import numpy as np
 
 from accelera.devices import Device
+from accelera.engine.ahead import USUAL, Ahead
 from accelera.engine.calibration import cost_model
 from accelera.engine.events import Observer
 from accelera.engine.job import Job, JobOptions, carry_out
@@ -38,6 +39,7 @@ class Gram:
     budget_bytes: int | None = None
     prefetch: bool = True
     readers: int = 2
+    ahead: Ahead = USUAL
 
     @classmethod
     def of(cls, a: Store, out: Any, side: Side, **options: Any) -> Gram:
@@ -65,16 +67,20 @@ class Gram:
         problem = GramProblem(describe("A", self.a, device, held), self._result(device, held))
         room = Room.on(device, self.budget_bytes, problem.operands, self.readers, self.target().new_bytes)
         room = replace(room, reserved={**room.reserved, **self._beside(device)})
-        return plan_gram(
-            problem,
-            capacity_bytes=room.capacity(limit_bytes),
-            cost=cost_model(device),
-            budget_bytes=self.budget_bytes,
-            reserved=room.reserved,
-            tier=room.tier,
-            spec=spec if limit_bytes is None else None,
-            window=3 if self.prefetch else 1,
-            host_staging_bytes=room.host_bytes,
+        return self.ahead.planned(
+            self.prefetch,
+            lambda window: plan_gram(
+                problem,
+                capacity_bytes=room.capacity(limit_bytes),
+                cost=cost_model(device),
+                budget_bytes=self.budget_bytes,
+                reserved=room.reserved,
+                tier=room.tier,
+                spec=spec if limit_bytes is None else None,
+                window=window,
+                host_staging_bytes=room.host_bytes,
+                eviction=self.ahead.eviction,
+            ),
         )
 
     def _beside(self, device: Device) -> dict[str, int]:
@@ -124,6 +130,7 @@ def gram(
     resume: bool = False,
     prefetch: bool = True,
     readers: int = 2,
+    ahead: Ahead = USUAL,
 ) -> tuple[Store, RunReport]:
     """Compute ``AᴴA`` (``side="right"``: ``AAᴴ``) by a plan; return the result's store and the report.
 
@@ -131,7 +138,7 @@ def gram(
     are summed in float32. Raises ShapeError, DTypeError, BudgetExceededError (before anything is
     allocated), StoreError.
     """
-    task = Gram.of(a, out, side, budget_bytes=budget_bytes, prefetch=prefetch, readers=readers)
+    task = Gram.of(a, out, side, budget_bytes=budget_bytes, prefetch=prefetch, readers=readers, ahead=ahead)
     options = JobOptions(observers, recorder, resume, readers, extra={"task": side})
     return carry_out(task.job(), device, options)
 
@@ -145,9 +152,11 @@ def plan_gram_of(
     budget_bytes: int | None = None,
     prefetch: bool = True,
     readers: int = 2,
+    ahead: Ahead = USUAL,
 ) -> Plan:
     """Return the plan by which ``gram`` would go; nothing is read or allocated."""
-    return Gram.of(a, out, side, budget_bytes=budget_bytes, prefetch=prefetch, readers=readers).plan(device)
+    task = Gram.of(a, out, side, budget_bytes=budget_bytes, prefetch=prefetch, readers=readers, ahead=ahead)
+    return task.plan(device)
 
 
 class _Kernel:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import TYPE_CHECKING, final
 
 from accelera.devices import Device
-from accelera.engine.base import BaseEngine, Strategy
+from accelera.engine.base import BaseEngine, Policy, Strategy
 from accelera.engine.decision import GIB, Route, Situation, route_by_memory
 from accelera.engine.methods import Amount
+
+if TYPE_CHECKING:
+    from accelera.simulator import Advice
 
 
 @final
@@ -30,6 +33,11 @@ class MatrixEngine(BaseEngine):
         Most memory an operation may add: bytes, ``"512MiB"``, or a share such as ``0.5``.
     memory_threshold_gb
         The budget in GiB, for those who count so; ``budget`` goes before it.
+    policy
+        Who leaves memory when it is full: a name of ``accelera.policy.POLICIES``, or what makes a policy
+        of your own from its ``Knowledge``. The plan knows the future, so ``"belady"`` is the default.
+    advice
+        What ``accelera.advise`` said: its policy, unless ``policy`` is given, and its look-ahead.
     """
 
     def __init__(
@@ -42,10 +50,14 @@ class MatrixEngine(BaseEngine):
         *,
         budget: Amount | None = None,
         memory_threshold_gb: float | None = None,
+        policy: Policy | None = None,
+        advice: Advice | None = None,
     ) -> None:
         if budget is None and memory_threshold_gb is not None:
             budget = int(memory_threshold_gb * GIB)
-        super().__init__(device, auto_detect_memory, chunking_strategy, chunk_size, enable_progress, budget)
+        super().__init__(
+            device, auto_detect_memory, chunking_strategy, chunk_size, enable_progress, budget, policy, advice
+        )
 
     def _route(self, situation: Situation | None) -> Route:
         return route_by_memory(situation)

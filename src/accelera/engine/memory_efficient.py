@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from accelera.chunking import RowChunking
 from accelera.devices import Device
-from accelera.engine.base import BaseEngine, Operand, Order, Strategy
+from accelera.engine.base import BaseEngine, Operand, Order, Policy, Strategy
 from accelera.engine.decision import (
     GIB,
     TINY_THRESHOLD_GB,
@@ -21,6 +21,7 @@ from accelera.stores import Store
 
 if TYPE_CHECKING:
     from accelera.engine.matrix import Matrix
+    from accelera.simulator import Advice
 
 FALLBACKS = ("cpu", "default_chunk")
 
@@ -45,6 +46,8 @@ class MemoryEfficientEngine(BaseEngine):
         As for ``MatrixEngine``.
     default_chunk_size
         Rows per chunk of the second fallback.
+    policy, advice
+        As for ``MatrixEngine``.
     """
 
     def __init__(
@@ -57,11 +60,22 @@ class MemoryEfficientEngine(BaseEngine):
         device: str | Device | None = None,
         chunking_strategy: Strategy = "adaptive",
         default_chunk_size: int = 1000,
+        policy: Policy | None = None,
+        advice: Advice | None = None,
     ) -> None:
         if fallback_strategy not in FALLBACKS:
             raise UnknownNameError.among("fallback strategy", fallback_strategy, FALLBACKS)
         budget = None if memory_threshold_gb < TINY_THRESHOLD_GB else int(memory_threshold_gb * GIB)
-        super().__init__(device, chunk_size is None, chunking_strategy, chunk_size, enable_progress, budget)
+        super().__init__(
+            device,
+            chunk_size is None,
+            chunking_strategy,
+            chunk_size,
+            enable_progress,
+            budget,
+            policy,
+            advice,
+        )
         self.memory_threshold_gb = memory_threshold_gb
         """The threshold, GiB."""
         self.fallback_strategy = fallback_strategy

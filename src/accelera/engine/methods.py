@@ -10,6 +10,7 @@ import numpy as np
 
 from accelera.devices import Device, get_device
 from accelera.engine import copying
+from accelera.engine.ahead import Ahead
 from accelera.engine.evaluate import evaluate, in_ram, plan_evaluate
 from accelera.engine.events import Observer
 from accelera.engine.expression import Axis, Expr, Leaf, Reduction, apply, as_expr, lazy
@@ -61,6 +62,8 @@ class Operations(abc.ABC):
     budget: Amount | None
     enable_progress: bool
     last_report: RunReport | None
+    ahead: Ahead
+    """Who is evicted, and how far ahead is loaded."""
 
     def array(self, x: Any) -> Leaf:
         """Return ``x`` as an operand of expressions, which ``evaluate`` computes; nothing is read."""
@@ -87,6 +90,7 @@ class Operations(abc.ABC):
             budget_bytes=self._limit(budget, place).limit_bytes,
             prefetch=settings.enable_prefetch,
             readers=settings.io_threads,
+            ahead=self.ahead,
         )
 
     def add(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[How]) -> Any:
@@ -193,6 +197,7 @@ class Operations(abc.ABC):
             budget_bytes=self._limit(budget, self.device).limit_bytes,
             prefetch=settings.enable_prefetch,
             readers=settings.io_threads,
+            ahead=self.ahead,
         )
 
     @abc.abstractmethod
@@ -217,6 +222,7 @@ class Operations(abc.ABC):
             "resume": how.get("resume", False),
             "prefetch": settings.enable_prefetch,
             "readers": settings.io_threads,
+            "ahead": self.ahead,
         }
 
     def _combined(self, op: str, A: Any, B: Any, out: Any, how: How) -> Any:

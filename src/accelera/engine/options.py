@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from accelera.devices import Device
+from accelera.engine.ahead import Ahead
 from accelera.engine.events import Observer
 from accelera.trace import Recorder
 
@@ -28,3 +29,5 @@ class Options(_Needed, total=False):
     """Load the next blocks while one is worked on."""
     readers: int
     """Reader threads."""
+    ahead: Ahead
+    """Who is evicted, and how far ahead is loaded."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import Device
+from accelera.engine.ahead import USUAL, Ahead
 from accelera.engine.calibration import cost_model
 from accelera.engine.events import Observer
 from accelera.engine.job import Adaptation, Job, JobOptions, carry_out
@@ -45,6 +46,7 @@ class Product:
     objective: Objective = "time"
     host_budget_bytes: int | None = None
     """The budget when the CPU computes in place of an accelerator; None: the same."""
+    ahead: Ahead = USUAL
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,18 +65,22 @@ class Product:
         instead = device.host_memory and self.host_budget_bytes is not None
         budget_bytes = self.host_budget_bytes if instead else self.budget_bytes
         room = Room.on(device, budget_bytes, problem.operands, self.readers, self.target().new_bytes)
-        return plan_matmul(
-            problem,
-            capacity_bytes=room.capacity(limit_bytes),
-            cost=cost_model(device),
-            budget_bytes=budget_bytes,
-            reserved=room.reserved,
-            tier=room.tier,
-            tiles=self.tiles if limit_bytes is None else None,
-            spec=spec if limit_bytes is None else None,
-            window=3 if self.prefetch else 1,
-            objective=self.objective,
-            host_staging_bytes=room.host_bytes,
+        return self.ahead.planned(
+            self.prefetch,
+            lambda window: plan_matmul(
+                problem,
+                capacity_bytes=room.capacity(limit_bytes),
+                cost=cost_model(device),
+                budget_bytes=budget_bytes,
+                reserved=room.reserved,
+                tier=room.tier,
+                tiles=self.tiles if limit_bytes is None else None,
+                spec=spec if limit_bytes is None else None,
+                window=window,
+                objective=self.objective,
+                host_staging_bytes=room.host_bytes,
+                eviction=self.ahead.eviction,
+            ),
         )
 
     def _problem(self, device: Device) -> MatmulProblem:
@@ -143,12 +149,13 @@ def matmul(
     prefetch: bool = True,
     readers: int = 2,
     objective: Objective = "time",
+    ahead: Ahead = USUAL,
 ) -> tuple[Store, RunReport]:
     """Compute ``A @ B`` by a plan; return the result's store and the report.
 
     Raises ShapeError, DTypeError, BudgetExceededError (before anything is allocated), StoreError.
     """
-    product = Product(a, b, out, budget_bytes, spans_of(tiles), prefetch, readers, objective)
+    product = Product(a, b, out, budget_bytes, spans_of(tiles), prefetch, readers, objective, ahead=ahead)
     return carry_out(product.job(), device, JobOptions(observers, recorder, resume, readers, adapt))
 
 

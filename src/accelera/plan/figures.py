@@ -54,6 +54,10 @@ class Forecast:
     """Seconds of arithmetic alone."""
     stall_s: float
     """Seconds in which the arithmetic waits for data."""
+    read_s: float
+    """Seconds of reading, one read after the other."""
+    write_s: float
+    """Seconds of writing."""
 
     @property
     def moved_bytes(self) -> int:

@@ -64,11 +64,12 @@ class _Timeline:
         self._cost = cost
         self._tier = tier
         self._done = self._read_free = self._write_free = 0.0
-        self.compute_s = self.stall_s = 0.0
+        self.compute_s = self.stall_s = self.read_s = self.write_s = 0.0
         self.written = 0
 
     def step(self, step: Step, loads_s: float, stolen_s: float) -> None:
         """Account for one step whose loads take ``loads_s`` and slow the arithmetic by ``stolen_s``."""
+        self.read_s += loads_s
         self._read_free = max(self._read_free, self._retired[0]) + loads_s
         begin = max(self._done, self._read_free)
         self.stall_s += begin - self._done
@@ -77,6 +78,7 @@ class _Timeline:
         if step.last:
             self.written += step.write.moved_bytes
             spent = self._cost.write_s(step.write.moved_bytes, step.write.run_bytes, self._tier)
+            self.write_s += spent
             self._write_free = max(self._write_free, self._done) + spent
         self._retired.append(max(self._done, self._write_free if step.last else 0.0, self._retired[-1]))
 
@@ -121,6 +123,8 @@ def forecast(
         seconds=timeline.seconds,
         compute_s=timeline.compute_s,
         stall_s=timeline.stall_s,
+        read_s=timeline.read_s,
+        write_s=timeline.write_s,
     )
 
 

@@ -202,7 +202,7 @@ def plan_gram(
             budget_bytes=budget_bytes,
             reserved=reserved,
             tier=tier,
-            window=1,
+            window=WINDOW if window > WINDOW else 1,
             host_staging_bytes=host_staging_bytes,
             eviction=eviction,
         )

@@ -115,9 +115,10 @@ def _best(found: list[_Candidate]) -> _Candidate:
 
 def _candidates(problem: SweepProblem, capacity: int, window: int, cost: CostModel) -> list[_Candidate]:
     shapes = dict.fromkeys(_tiles(problem))
-    found = [_candidate(problem, tile, window, cost) for tile in shapes]
-    if window > 1 and min(each.need_bytes for each in found) > capacity:
-        found = [_candidate(problem, tile, 1, cost) for tile in shapes]
+    for fewer in sorted({window, min(window, WINDOW), 1}, reverse=True):
+        found = [_candidate(problem, tile, fewer, cost) for tile in shapes]
+        if min(each.need_bytes for each in found) <= capacity:
+            break
     return found
 
 
