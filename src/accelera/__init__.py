@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from accelera.memory import BufferPool as BufferPool
     from accelera.memory import MemoryManager as MemoryManager
     from accelera.plan import Plan as Plan
+    from accelera.simulator import generate_synthetic_trace as generate_synthetic_trace
     from accelera.simulator import simulate as simulate
     from accelera.stores import open_store as open_store
     from accelera.trace import Trace as Trace
@@ -49,7 +50,10 @@ _NAMES_BY_PACKAGE = {
     "interceptor": ("capture",),
     "chunking": ("RowChunking", "TileChunking", "AdaptiveChunking", "ChunkingStrategy", "ChunkIterator"),
     "memory": ("MemoryManager", "BufferPool"),
-    "simulator": ("simulate",),
+    "simulator": (
+        "generate_synthetic_trace",
+        "simulate",
+    ),
     "stores": ("open_store",),
     "trace": ("Trace",),
     "units": ("parse_bytes", "format_bytes"),

@@ -5,14 +5,17 @@ from accelera.simulator.cache import CacheResult, simulate_cache
 from accelera.simulator.presets import HIERARCHIES, hierarchy_of
 from accelera.simulator.report import LinkReport, Report, TierReport
 from accelera.simulator.simulate import simulate
+from accelera.simulator.workloads import WORKLOADS, generate_synthetic_trace
 
 __all__ = [
     "HIERARCHIES",
+    "WORKLOADS",
     "CacheResult",
     "LinkReport",
     "Report",
     "ResidencyPlan",
     "TierReport",
+    "generate_synthetic_trace",
     "hierarchy_of",
     "lower_bound",
     "plan_residency",

@@ -1,0 +1,149 @@
+"""Synthetic traces: the dataflow of four kinds of model, without running any."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from accelera.simulator.workloads.backward import Optimizer, add_backward
+from accelera.simulator.workloads.chance import Chance
+from accelera.simulator.workloads.cnn import Convolutional
+from accelera.simulator.workloads.finishing import finished
+from accelera.simulator.workloads.language import LanguageModel
+from accelera.simulator.workloads.mlp import Perceptron
+from accelera.simulator.workloads.request import Request, checked_request
+from accelera.simulator.workloads.tape import Tape
+from accelera.trace import Trace
+
+Model = LanguageModel | Convolutional | Perceptron
+_MODELS: dict[str, type[LanguageModel] | type[Convolutional] | type[Perceptron]] = {
+    "Transformer": LanguageModel,
+    "CNN": Convolutional,
+    "MLP": Perceptron,
+    "MoE": LanguageModel,
+}
+WORKLOADS = tuple(_MODELS)
+"""Models that ``generate_synthetic_trace`` knows."""
+
+
+def generate_synthetic_trace(
+    model_type: str = "Transformer",
+    num_layers: int = 12,
+    batch_size: int = 32,
+    seq_length: int = 128,
+    reuse_probability: float = 0.3,
+    *,
+    seed: int = 0,
+    mode: str = "inference",
+    steps: int | None = None,
+    hidden_size: int | None = None,
+    dtype: str = "float32",
+    experts: int = 8,
+    top_k: int = 2,
+    block_tokens: int = 16,
+) -> Trace:
+    """Return the trace of a model of the given shape.
+
+    The same arguments give the same trace on every machine. Sizes and floating-point operations follow
+    from the shape; buffers are freed after their last access, weights, optimizer state and the last
+    result are not.
+
+    Parameters
+    ----------
+    model_type
+        ``"Transformer"``, ``"CNN"``, ``"MLP"`` or ``"MoE"``, in any case.
+    num_layers
+        Layers, or residual blocks of a CNN.
+    batch_size, seq_length
+        Sequences and tokens in each; for a CNN images and their edge in pixels, for an MLP
+        ``batch_size * seq_length`` rows. In decoding ``seq_length`` is the length of the prompt.
+    reuse_probability
+        Chance that a forward step reads, besides its operands, one buffer that the same iteration used
+        before (a skip connection, a tied weight). How far back is drawn so that each doubling of the
+        distance is about as likely; what is read again lives until then.
+    seed
+        Of the further reads and of the experts' routing.
+    mode
+        ``"inference"``: forward passes. ``"training"``: forward, backward and an AdamW update.
+        ``"decode"``: the prompt, then token by token with a key-value cache that grows by blocks
+        (Transformer and MoE).
+    steps
+        Batches, optimizer steps or tokens; 1, 2 or 32 when absent.
+    hidden_size
+        Width; 768 (Transformer, MoE), 512 (CNN) or 1024 (MLP) when absent.
+    dtype
+        Of weights and activations: float64, float32, float16 or bfloat16. Optimizer state is float32.
+    experts, top_k
+        Experts per layer of an MoE, and how many of them each token goes to. Loads follow Zipf's law.
+    block_tokens
+        Tokens per block of the key-value cache.
+
+    Raises
+    ------
+    UnknownNameError
+        No such model or mode.
+    DTypeError
+        No such element type.
+    ValueError, TypeError
+        A count below 1, a probability outside [0, 1], decoding with a CNN or an MLP.
+
+    >>> generate_synthetic_trace("Transformer", num_layers=12, batch_size=32, seq_length=128)
+    Trace(Transformer, 569 accesses of 306 buffers in 171 steps)
+    """
+    request = checked_request(
+        model_type,
+        reuse_probability,
+        mode,
+        num_layers=num_layers,
+        batch_size=batch_size,
+        seq_length=seq_length,
+        seed=seed,
+        steps=steps,
+        hidden_size=hidden_size,
+        dtype=dtype,
+        experts=experts,
+        top_k=top_k,
+        block_tokens=block_tokens,
+    )
+    return _generated(request)
+
+
+def _generated(request: Request) -> Trace:
+    chance = Chance(request.seed)
+    tape = Tape(request.item_bytes, request.dtype, request.reuse_probability, chance)
+    model = _MODELS[request.model_type](tape, request, chance)
+    if request.mode == "training":
+        results = _train(tape, model, request.steps)
+    elif isinstance(model, LanguageModel) and request.mode == "decode":
+        results = _decode(tape, model, request)
+    else:
+        results = _infer(tape, model, request.steps)
+    facts = {key: value for key, value in asdict(request).items() if key != "model_type"}
+    return finished(tape, results, model_type=request.model_type, meta={"workload": facts})
+
+
+def _infer(tape: Tape, model: Model, batches: int) -> tuple[int, ...]:
+    results = []
+    for _ in range(batches):
+        tape.begin_iteration()
+        results.append(model.forward())
+    return tuple(results)
+
+
+def _train(tape: Tape, model: Model, steps: int) -> tuple[int, ...]:
+    optimizer = Optimizer(tape)
+    for _ in range(steps):
+        tape.begin_iteration()
+        begin = len(tape.steps)
+        logits = model.forward()
+        gradients = add_backward(tape, tape.steps[begin:], logits)
+        optimizer.step(gradients)
+    return ()
+
+
+def _decode(tape: Tape, model: LanguageModel, request: Request) -> tuple[int, ...]:
+    tape.begin_iteration()
+    logits = model.decode(request.seq_length, 0)
+    for token in range(request.steps):
+        tape.begin_iteration()
+        logits = model.decode(1, request.seq_length + token)
+    return (logits,)
