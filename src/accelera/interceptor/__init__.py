@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accelera.interceptor.capturing import capture
+from accelera.interceptor.live import live_bytes, peak_live_bytes
 from accelera.interceptor.script import CapturedScript, capture_script
 
-__all__ = ["CapturedScript", "capture", "capture_script"]
+__all__ = ["CapturedScript", "capture", "capture_script", "live_bytes", "peak_live_bytes"]

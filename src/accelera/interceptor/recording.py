@@ -112,10 +112,12 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         elements = max(each.numel() for each in (*operands.values(), *made.values()))
         self._columns.begin_step(effect.name, flops_of(func, effect.name, args, kwargs, result, elements))
-        self._read(operands, changed if effect.fills else {})
-        self._make(made, effect.name)
+        filled = self._filled(changed) if effect.fills else {}
+        self._read({buffer: each for buffer, each in operands.items() if buffer not in filled})
+        self._make({**made, **filled}, effect.name)
         for buffer, tensor in changed.items():
-            self._columns.access(buffer, _WRITE, _stride(tensor))
+            if buffer not in filled:
+                self._columns.access(buffer, _WRITE, _stride(tensor))
 
     def _numbered(self, values: Any) -> _Tensors:
         number = self.storages.number
@@ -123,13 +125,16 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found.pop(NOTHING, None)
         return found
 
-    def _read(self, operands: _Tensors, filled: _Tensors) -> None:
-        columns, sizes = self._columns, self.storages.sizes_bytes
+    def _filled(self, changed: _Tensors) -> _Tensors:
+        """Return the tensors that cover all of their storage: nothing of it is left."""
+        sizes = self.storages.sizes_bytes
+        return {buffer: each for buffer, each in changed.items() if _covers(each, sizes[buffer])}
+
+    def _read(self, operands: _Tensors) -> None:
         for buffer, tensor in operands.items():
-            if buffer not in columns.touched:
+            if buffer not in self._columns.touched:
                 self._describe(buffer, *_as_outsider(tensor))
-            if buffer not in filled or not _covers(filled[buffer], sizes[buffer]):
-                columns.access(buffer, _READ, _stride(tensor))
+            self._columns.access(buffer, _READ, _stride(tensor))
 
     def _make(self, made: _Tensors, op: str) -> None:
         if made:

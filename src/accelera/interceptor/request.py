@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from accelera.interceptor import iterations
 from accelera.interceptor.fake import as_fake, default_dtype, faked, is_on_meta, values_explained
-from accelera.interceptor.keeping import everything_kept, mode_kept, no_collection
+from accelera.interceptor.keeping import collection_by_hand, everything_kept, mode_kept
 from accelera.interceptor.live import peak_live_bytes
 from accelera.interceptor.operands import tensors_in
 from accelera.interceptor.recording import Recording
@@ -54,7 +55,7 @@ class Request:
     def _builds(self) -> bool:
         return not isinstance(self.model, torch.nn.Module)
 
-    @property
+    @cached_property
     def follows_shapes(self) -> bool:
         """Whether no memory is allocated for tensors."""
         return (self._builds or is_on_meta(self.model)) if self.fake is None else self.fake
@@ -72,7 +73,7 @@ class Request:
             if mode is None:
                 stack.enter_context(everything_kept(module, optimizer, weights=self.train))
             stack.enter_context(mode_kept(module, train=self.train))
-            stack.enter_context(no_collection())
+            stack.enter_context(collection_by_hand())
             return self._recorded(module, inputs, optimizer)
 
     def _built(self) -> tuple[torch.nn.Module, Any]:

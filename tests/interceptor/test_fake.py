@@ -1,0 +1,96 @@
+"""Recording shapes alone gives what recording the real thing gives, in the memory of neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from accelera import capture
+from benchmarks.models import small_references
+from tests.architecture.repository import ROOT, run_python
+from tests.interceptor.reading import events
+
+
+@pytest.mark.parametrize("train", [True, False])
+@pytest.mark.parametrize("name", sorted(small_references()))
+def test_equals_the_real_run_event_by_event(name: str, train: bool) -> None:
+    if name in {"gpt2", "bert", "llama"}:
+        pytest.importorskip("transformers")
+    model = small_references()[name]
+    module, inputs = model.build(), model.inputs()
+    real = events(capture(module, inputs, train, steps=2, fake=False))
+    assert events(capture(model.build, model.inputs, train, steps=2)) == real
+    assert events(capture(module, inputs, train, steps=2, fake=True)) == real
+
+
+def test_a_model_on_meta_is_followed_by_its_shapes() -> None:
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    trace = capture(module, torch.ones(2, 4))
+    assert trace.meta["fake"] is True
+    assert all(each.is_meta for each in [*module.parameters(), *module.buffers()])
+    assert events(trace) == events(
+        capture(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.ones(2, 4))
+    )
+
+
+def test_a_function_can_build_the_real_thing() -> None:
+    trace = capture(lambda: nn.Linear(2, 2), lambda: torch.ones(1, 2), fake=False)
+    assert trace.meta["fake"] is False
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.float64])
+def test_is_built_in_the_type_asked_for(dtype: Any) -> None:
+    trace = capture(lambda: nn.Linear(2, 2), lambda: torch.randn(1, 2), dtype=dtype, optimizer="sgd")
+    assert set(trace.dtypes) == {str(dtype).removeprefix("torch.")}
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_shared_weights_stay_shared() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
+            self.outer.weight = self.inner.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.outer(self.inner(x))  # type: ignore[no-any-return]
+
+    module, rows = Tied(), torch.zeros(3, dtype=torch.long)
+    trace = capture(module, rows, fake=True)
+    assert [name for name, role in zip(trace.names, trace.roles, strict=True) if role == "weight"] == [
+        "inner.weight"
+    ]
+    assert module.outer.weight is module.inner.weight
+    assert not isinstance(module.inner.weight, torch._subclasses.FakeTensor)
+    assert events(trace) == events(capture(module, rows))
+
+
+def test_a_model_that_needs_values_is_refused_with_the_remedy() -> None:
+    class Chooses(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[x.sum(-1) > 0]
+
+    with pytest.raises(ValueError, match=r"asks for values at .*fake=False"):
+        capture(Chooses(), torch.ones(2, 2), train=False, fake=True)
+    assert capture(Chooses(), torch.ones(2, 2), train=False).step_count
+
+
+def test_a_seven_billion_step_takes_no_weights(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    code = (
+        "import resource; from benchmarks.models import llama_7b_step; step = llama_7b_step()\n"
+        "print(step.meta['parameters'], step.meta['peak_live_bytes'],"
+        " resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)"
+    )
+    ran = run_python("-c", code, cwd=tmp_path, environment={"PYTHONPATH": str(ROOT)})
+    assert ran.returncode == 0, ran.stderr
+    parameters, peak, resident = map(int, ran.stdout.split())
+    assert parameters == 6_738_415_616
+    # Weights, gradients and two states of two bytes each are alive at once, and little more.
+    assert 8 * parameters < peak < 1.1 * 8 * parameters
+    assert resident < 1 << 30
