@@ -1,6 +1,7 @@
 #include "simulator/cache.h"
 
 #include <algorithm>
+#include <stdexcept>
 #include <vector>
 
 #include "policy/registry.h"
@@ -65,9 +66,21 @@ class Cache {
 
     void evict_one() {
         const Id victim = policy_.victim([](Id) { return true; });
+        if (!is_here(victim)) refuse(victim);
         ++figures_.evictions;
         figures_.evicted_bytes += events_.size_bytes[static_cast<size_t>(victim)];
         leave(victim, &P::evict);
+    }
+
+    bool is_here(Id id) const {
+        return static_cast<size_t>(id) < resident_.size() && resident_[static_cast<size_t>(id)];
+    }
+
+    [[noreturn]] static void refuse(Id victim) {
+        throw std::runtime_error(victim == policy::none
+                                     ? "[policy] the policy names nobody to evict although some are here"
+                                     : "[policy] the policy names buffer " + std::to_string(victim) +
+                                           " to evict, which is not here");
     }
 
     void leave(Id id, void (P::*tell)(Id)) {

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.policy.memo import once_per_trace
-from accelera.policy.stack_distance import stack_distances
-from accelera.trace import Trace
+from accelera.trace import Trace, stack_distances
 
 
 @once_per_trace
@@ -21,7 +20,7 @@ def heuristic_scores(trace: Trace) -> NDArray[np.float64]:
     after it but the three scales.
     """
     accesses = trace.is_access
-    distance = stack_distances(trace.accessed).astype(np.float64)
+    distance = stack_distances(trace).buffers.astype(np.float64)
     reuse = _share(np.where(distance < 0, 0.0, distance))
     reuse[distance < 0] = 1.0
     size = _share(trace.size_bytes[trace.accessed].astype(np.float64))
