@@ -6,10 +6,11 @@ import typer
 
 from accelera.cli.trace.capture import capture
 from accelera.cli.trace.convert import convert
+from accelera.cli.trace.generate import generate
 from accelera.cli.trace.stats import stats
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown")
-for _verb in (convert, stats):
+for _verb in (generate, convert, stats):
     app.command()(_verb)
 app.command(context_settings={"ignore_unknown_options": True})(capture)
 
