@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from accelera.simulator.compiling.operations import OpKind, base_name, kind_of
 from accelera.trace import Kind, Trace
@@ -24,10 +25,14 @@ class Value:
     elements: int
     producer: int
     """Step that wrote it; -1 when it existed before the trace."""
+    born: int = 0
+    """Event that wrote it."""
     consumers: list[int] = field(default_factory=list)
     """Steps that read it, in order."""
     stays: bool = False
     """Whether it is the buffer's last contents and is never freed: a result."""
+    dies: int = 0
+    """Event of the trace that frees or overwrites its buffer; the number of events if none does."""
 
 
 @dataclass
@@ -70,18 +75,18 @@ def dataflow_of(trace: Trace) -> Dataflow:
     phases = phases_of(trace)
     operations = [
         Operation(index, op, kind_of(op), phase, flops)
-        for index, (op, phase, flops) in enumerate(zip(trace.ops, phases, trace.flops.tolist()))
+        for index, (op, phase, flops) in enumerate(zip(trace.ops, phases, trace.flops.tolist(), strict=True))
     ]
     values = _Values(trace)
-    for buffer, kind, step in zip(trace.buffer.tolist(), trace.kind.tolist(), trace.step.tolist()):
+    events = zip(trace.buffer.tolist(), trace.kind.tolist(), trace.step.tolist(), strict=True)
+    for event, (buffer, kind, step) in enumerate(events):
         if kind == Kind.READ:
             values.read(buffer, operations[step])
-        elif kind == Kind.WRITE:
-            values.write(buffer, operations[step])
-        elif kind == Kind.FREE:
-            values.free(buffer)
-    for value in values.current.values():
-        values.made[value].stays = True
+        elif kind in (Kind.WRITE, Kind.FREE):
+            values.end(buffer, event)
+            if kind == Kind.WRITE:
+                values.write(buffer, operations[step], event)
+    values.close(len(trace))
     for operation in operations:
         _describe(operation, values.made)
     return Dataflow(operations, values.made)
@@ -110,7 +115,7 @@ def phases_of(trace: Trace) -> list[str]:
     return phases
 
 
-def _steps_where(trace: Trace, chosen: np.ndarray) -> set[int]:  # type: ignore[type-arg]
+def _steps_where(trace: Trace, chosen: NDArray[np.bool_]) -> set[int]:
     return set(trace.step[chosen].tolist())
 
 
@@ -133,14 +138,20 @@ class _Values:
             operation.reads.append(value)
             self.made[value].consumers.append(operation.index)
 
-    def write(self, buffer: int, operation: Operation) -> None:
-        operation.writes.append(self._make(buffer, operation.index))
+    def write(self, buffer: int, operation: Operation, event: int) -> None:
+        operation.writes.append(self._make(buffer, operation.index, event))
 
-    def free(self, buffer: int) -> None:
-        self.current.pop(buffer, None)
+    def end(self, buffer: int, event: int) -> None:
+        value = self.current.pop(buffer, None)
+        if value is not None:
+            self.made[value].dies = event
 
-    def _make(self, buffer: int, producer: int) -> int:
-        self.made.append(Value(buffer, self._sizes[buffer], self._elements[buffer], producer))
+    def close(self, event: int) -> None:
+        for value in self.current.values():
+            self.made[value].stays, self.made[value].dies = True, event
+
+    def _make(self, buffer: int, producer: int, event: int = 0) -> int:
+        self.made.append(Value(buffer, self._sizes[buffer], self._elements[buffer], producer, event))
         self.current[buffer] = len(self.made) - 1
         return len(self.made) - 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 from accelera.units import format_bytes
@@ -50,6 +50,19 @@ class Figure:
     def to_dict(self) -> dict[str, Any]:
         """Return value, unit and source."""
         return {"value": self.value, "unit": self.unit, "source": self.source}
+
+
+def as_json(value: Any) -> Any:
+    """Return figures, dataclasses and containers of them as JSON-able values."""
+    if isinstance(value, Figure):
+        return value.to_dict()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): as_json(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [as_json(each) for each in value]
+    return value
 
 
 def _seconds(value: float) -> str:

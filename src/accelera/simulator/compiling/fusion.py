@@ -43,6 +43,8 @@ class Kernel:
     eager_bytes: int
     """Bytes that its steps touch one by one."""
     eager_launches: int
+    inner: tuple[int, ...] = ()
+    """Values that never reach memory."""
 
     @property
     def nbytes(self) -> int:
@@ -205,12 +207,8 @@ def _kernel(flow: Dataflow, operations: Sequence[Operation]) -> Kernel:
     inside = {each.index for each in operations}
     values = flow.values
     read = {v for each in operations for v in each.reads if values[v].producer not in inside}
-    written = {
-        v
-        for each in operations
-        for v in each.writes
-        if values[v].stays or not inside.issuperset(values[v].consumers)
-    }
+    made = {v for each in operations for v in each.writes}
+    written = {v for v in made if values[v].stays or not inside.issuperset(values[v].consumers)}
     return Kernel(
         steps=tuple(sorted(inside)),
         ops=tuple(each.op for each in operations),
@@ -221,6 +219,7 @@ def _kernel(flow: Dataflow, operations: Sequence[Operation]) -> Kernel:
         launches=1 + _launches_beside(operations),
         eager_bytes=sum(each.read_bytes + each.written_bytes for each in operations),
         eager_launches=sum(each.kind is not OpKind.VIEW for each in operations),
+        inner=tuple(sorted(made - written)),
     )
 
 

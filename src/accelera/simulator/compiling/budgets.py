@@ -1,0 +1,140 @@
+"""A plan for each of several budgets: what to keep, offload, compute again and drop, as replayed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from accelera.memory import Hierarchy
+from accelera.simulator.compiling.dataflow import Dataflow
+from accelera.simulator.compiling.figure import Figure
+from accelera.simulator.compiling.fitting import overlapped_share, replayed
+from accelera.simulator.compiling.planning import Choice, Planner
+from accelera.simulator.compiling.residency import Residency
+from accelera.simulator.compiling.rewriting import carried_out
+from accelera.simulator.report import Report
+from accelera.simulator.roofline import step_seconds
+from accelera.trace import Trace
+
+SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+"""Budgets by default, as shares of the peak."""
+MOST_LISTED = 20
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """One value and what happens to it between two uses."""
+
+    name: str
+    role: str
+    how: str
+    """``offload``, ``recompute`` or ``drop``."""
+    size: Figure
+    before_op: str
+    """The operation that needs it again; ``""`` for none."""
+
+
+@dataclass(frozen=True)
+class BudgetPlan:
+    """What to do to stay within one budget."""
+
+    budget: Figure
+    feasible: bool
+    peak: Figure
+    """Physical peak of the plan, replayed with its frees; not what it says it saves."""
+    kept: Figure
+    """Bytes alive at the original peak that stay there."""
+    offloaded: Figure
+    """Bytes moved away, each move counted."""
+    recomputed: Figure
+    """Bytes made again."""
+    dropped: Figure
+    """Bytes dropped before the program does so itself."""
+    recompute_time: Figure
+    total: Figure
+    """Seconds of the whole, waiting included; None where the plan does not reach the budget."""
+    added: Figure
+    """Seconds above the run without a budget."""
+    overlapped: Figure
+    tensors: tuple[PlannedTensor, ...]
+    """The largest choices."""
+
+
+@dataclass(frozen=True)
+class BudgetPlanner:
+    """Plans for falling budgets of one trace."""
+
+    trace: Trace
+    flow: Dataflow
+    held: Residency
+    hierarchy: Hierarchy
+    unlimited: Report
+
+    def plans(self, budgets: Sequence[int]) -> tuple[BudgetPlan, ...]:
+        """Return a plan per budget, in the order given."""
+        planners = [self._planner(recompute) for recompute in (True, False)]
+        found = {budget: self._plan(budget, planners) for budget in sorted(set(budgets), reverse=True)}
+        return tuple(found[budget] for budget in budgets)
+
+    def _planner(self, recompute: bool) -> Planner:
+        seconds = step_seconds(self.trace, self.hierarchy.compute)
+        return Planner(self.trace, self.flow, self.held, seconds, self.hierarchy, recompute)
+
+    def _plan(self, budget: int, planners: Sequence[Planner]) -> BudgetPlan:
+        """Return the quickest of the plans with and without recomputation that reach the budget."""
+        reached = [planner.lower_to(budget) for planner in planners]
+        candidates = [planner for planner, good in zip(planners, reached, strict=True) if good]
+        if not candidates:
+            lowest = min(planners, key=lambda each: each.peak_bytes)
+            return self._described(budget, lowest.choices, carried_out(self.trace, self.flow, lowest.choices))
+        tried = []
+        for planner in candidates:
+            replay = carried_out(self.trace, self.flow, planner.choices)
+            tried.append((replayed(replay.trace, self.hierarchy, budget), planner, replay))
+        report, planner, replay = min(tried, key=lambda each: each[0].total_s)
+        return self._described(budget, planner.choices, replay, report)
+
+    def _described(
+        self, budget: int, choices: Sequence[Choice], replay: Residency, report: Report | None = None
+    ) -> BudgetPlan:
+        moved: Counter[str] = Counter()
+        for choice in choices:
+            moved[choice.how] += self.flow.values[choice.gap.value].nbytes
+        return BudgetPlan(
+            budget=Figure(budget, "B"),
+            feasible=report is not None and replay.peak_bytes <= budget,
+            peak=Figure(replay.peak_bytes, "B"),
+            kept=Figure(self._kept_bytes(choices), "B"),
+            offloaded=Figure(moved["offload"], "B"),
+            recomputed=Figure(moved["recompute"], "B"),
+            dropped=Figure(moved["drop"], "B"),
+            recompute_time=Figure(self._again_s(choices), "s"),
+            total=Figure(report.total_s if report else None, "s"),
+            added=Figure(max(report.total_s - self.unlimited.total_s, 0.0) if report else None, "s"),
+            overlapped=Figure(overlapped_share(report) if report else None, ""),
+            tensors=self._listed(choices),
+        )
+
+    def _kept_bytes(self, choices: Sequence[Choice]) -> int:
+        peak, values = self.held.peak_event, self.flow.values
+        away = (each.gap for each in choices if each.gap.start <= peak < each.gap.end)
+        return self.held.peak_bytes - sum(values[gap.value].nbytes for gap in away)
+
+    def _again_s(self, choices: Sequence[Choice]) -> float:
+        seconds = step_seconds(self.trace, self.hierarchy.compute)
+        return sum(float(seconds[step]) for choice in choices for step in choice.steps)
+
+    def _listed(self, choices: Sequence[Choice]) -> tuple[PlannedTensor, ...]:
+        values, trace = self.flow.values, self.trace
+        largest = sorted(choices, key=lambda each: -values[each.gap.value].nbytes)[:MOST_LISTED]
+        return tuple(
+            PlannedTensor(
+                trace.names[values[each.gap.value].buffer],
+                trace.roles[values[each.gap.value].buffer],
+                each.how,
+                Figure(values[each.gap.value].nbytes, "B"),
+                trace.ops[each.gap.next_step] if each.gap.next_step >= 0 else "",
+            )
+            for each in largest
+        )

@@ -1,0 +1,83 @@
+"""What a run holds at its peak, and how little it could hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from accelera.simulator.compiling.figure import Figure, Source
+from accelera.simulator.compiling.residency import Residency, largest_step_bytes
+from accelera.trace import Kind, Trace
+
+TOP = 20
+
+
+@dataclass(frozen=True)
+class LiveTensor:
+    """A tensor that lies in memory at the peak."""
+
+    name: str
+    role: str
+    size: Figure
+    made_by: str
+    """The operation that wrote it last; ``""`` when it was there before."""
+
+
+@dataclass(frozen=True)
+class MemoryPrediction:
+    """Peak memory of the program as it was traced."""
+
+    peak: Figure
+    peak_op: str
+    """The operation that runs at the peak."""
+    peak_step: int
+    by_role: dict[str, Figure]
+    """Bytes at the peak by role, the most first."""
+    top: tuple[LiveTensor, ...]
+    """The largest tensors at the peak."""
+    hard_floor: Figure
+    """Most bytes that one step touches: with less, no schedule runs it whole."""
+    hard_floor_op: str
+
+
+def predict_memory(held: Residency) -> MemoryPrediction:
+    """Return what is held at the peak of a replay."""
+    trace, source = held.trace, source_of(held.trace)
+    event = held.peak_event
+    floor, floor_step = largest_step_bytes(trace)
+    step = int(trace.step[event]) if len(trace) else 0
+    roles = held.bytes_by_role(event) if len(trace) else {}
+    return MemoryPrediction(
+        peak=Figure(held.peak_bytes, "B", source),
+        peak_op=_op(trace, step),
+        peak_step=step,
+        by_role={role: Figure(nbytes, "B", source) for role, nbytes in roles.items()},
+        top=_top(held, event, source) if len(trace) else (),
+        hard_floor=Figure(floor, "B", source),
+        hard_floor_op=_op(trace, floor_step),
+    )
+
+
+def source_of(trace: Trace) -> Source:
+    """Return whether a trace's sizes were counted in a real run or followed from shapes."""
+    return "measured" if trace.meta.get("fake") is False else "analytic"
+
+
+def _op(trace: Trace, step: int) -> str:
+    return trace.ops[step] if step < trace.step_count else ""
+
+
+def _top(held: Residency, event: int, source: Source) -> tuple[LiveTensor, ...]:
+    trace = held.trace
+    writer: dict[int, str] = {}
+    for buffer, kind, step in zip(trace.buffer[: event + 1], trace.kind, trace.step, strict=False):
+        if kind == Kind.WRITE:
+            writer[int(buffer)] = trace.ops[step]
+    return tuple(
+        LiveTensor(
+            trace.names[buffer],
+            trace.roles[buffer] or "other",
+            Figure(int(trace.size_bytes[buffer]), "B", source),
+            writer.get(buffer, ""),
+        )
+        for buffer in held.held(event)[:TOP].tolist()
+    )

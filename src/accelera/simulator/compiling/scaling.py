@@ -1,0 +1,154 @@
+"""The largest batch and context that fit: by tracing again at other sizes, else by scaling one trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.simulator.compiling.dataflow import Dataflow
+from accelera.simulator.compiling.figure import Figure
+from accelera.simulator.compiling.operations import base_name
+from accelera.simulator.compiling.residency import Residency, residency
+from accelera.trace import Trace
+
+MakeTrace = Callable[[int, int], Trace]
+LARGEST = 1 << 24
+"""No batch or context above this is looked for."""
+
+_FIXED = {"weight", "optimizer_state"}
+_GROWING, _SQUARE = 1, 2
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What fits one budget without moving anything."""
+
+    budget: Figure
+    batch: Figure
+    """Largest batch at the traced context; 0 when not even one fits, None when unknown or without end."""
+    context: Figure
+    """Largest context at the traced batch."""
+    how: str
+    """``traced`` for bisection over new traces, ``scaled`` for the traced one scaled."""
+
+
+def limits(
+    held: Residency,
+    flow: Dataflow,
+    budgets: list[int],
+    *,
+    batch: int | None,
+    context: int | None,
+    make_trace: MakeTrace | None,
+) -> tuple[Limit, ...]:
+    """Return the largest batch and context per budget.
+
+    Parameters
+    ----------
+    batch, context
+        What the trace was made with; without them only ``make_trace`` can tell, starting from 1.
+    make_trace
+        From a batch and a context to a trace.
+    """
+    if make_trace is not None:
+        search = _Traced(make_trace, batch or 1, context or 1, context is not None)
+        return tuple(search.limit(budget) for budget in budgets)
+    scaled = _Scaled.of(held, flow, context)
+    return tuple(scaled.limit(budget, batch, context) for budget in budgets)
+
+
+def largest_that(fits: Callable[[int], bool], guess: int = 1) -> int | None:
+    """Return the largest whole number that fits, 0 for none, None beyond ``LARGEST``; monotonic."""
+    low, high = 0, max(guess, 1)
+    while fits(high):
+        low, high = high, 2 * high
+        if high > LARGEST:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+class _Traced:
+    """Peaks of traces made on demand, each once."""
+
+    def __init__(self, make_trace: MakeTrace, batch: int, context: int, has_context: bool) -> None:
+        self._make, self._batch, self._context, self._has_context = make_trace, batch, context, has_context
+        self._peaks: dict[tuple[int, int], int] = {}
+
+    def limit(self, budget: int) -> Limit:
+        batch = largest_that(lambda size: self._peak(size, self._context) <= budget, self._batch)
+        context = None
+        if self._has_context:
+            context = largest_that(lambda size: self._peak(self._batch, size) <= budget, self._context)
+        return Limit(Figure(budget, "B"), Figure(batch, ""), Figure(context, ""), "traced")
+
+    def _peak(self, batch: int, context: int) -> int:
+        key = batch, context
+        if key not in self._peaks:
+            self._peaks[key] = residency(self._make(batch, context)).peak_bytes
+        return self._peaks[key]
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    """The replay's curve in three parts: fixed, growing with the batch, and with the context squared."""
+
+    fixed: NDArray[np.float64]
+    growing: NDArray[np.float64]
+    square: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, held: Residency, flow: Dataflow, context: int | None) -> _Scaled:
+        growth = _growth(held.trace, flow, context)
+        return cls(*(_curve_of(held, growth == power) for power in range(3)))
+
+    def limit(self, budget: int, batch: int | None, context: int | None) -> Limit:
+        sizes = [
+            None if size is None else largest_that(self._fits(budget, size, power), size)
+            for size, power in ((batch, _GROWING), (context, _SQUARE))
+        ]
+        return Limit(Figure(budget, "B"), Figure(sizes[0], ""), Figure(sizes[1], ""), "scaled")
+
+    def _fits(self, budget: int, traced: int, power: int) -> Callable[[int], bool]:
+        def fits(size: int) -> bool:
+            factor = size / traced
+            curve = self.fixed + factor * self.growing + factor**power * self.square
+            return bool(curve.max(initial=0) <= budget)
+
+        return fits
+
+
+def _growth(trace: Trace, flow: Dataflow, context: int | None) -> NDArray[np.int64]:
+    """Return per buffer the power of the context that it grows with: 0, 1 or 2."""
+    scores = _score_sizes(flow, context)
+    powers = np.ones(trace.buffer_count, dtype=np.int64)
+    for value in flow.values:
+        if value.elements in scores:
+            powers[value.buffer] = _SQUARE
+    for buffer, (role, name) in enumerate(zip(trace.roles, trace.names, strict=True)):
+        if role in _FIXED or name.endswith(".grad") or name.startswith("optimizer."):
+            powers[buffer] = 0
+    return powers
+
+
+def _score_sizes(flow: Dataflow, context: int | None) -> set[int]:
+    """Return the element counts of attention scores, context times context for each head."""
+    if context is None or context < 2:
+        return set()
+    softmaxes = (each for each in flow.operations if base_name(each.op) in {"softmax", "safe_softmax"})
+    return {each.outer for each in softmaxes if each.outer and each.outer % context**2 == 0}
+
+
+def _curve_of(held: Residency, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the bytes held by the chosen buffers after each event, shape (events,)."""
+    trace = held.trace
+    sizes = np.where(chosen, trace.size_bytes, 0)
+    changes = np.diff(held.curve, prepend=int(trace.size_bytes[held.before].sum()))
+    mine = np.where(chosen[trace.buffer], changes, 0) if len(trace) else changes
+    curve: NDArray[np.float64] = (int(sizes[held.before].sum()) + np.cumsum(mine)).astype(np.float64)
+    return curve

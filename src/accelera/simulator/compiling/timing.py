@@ -1,0 +1,88 @@
+"""How long one step of the program takes by the roofline, and what it is bound by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.memory import Compute
+from accelera.simulator.compiling.dataflow import Dataflow, Operation
+from accelera.simulator.compiling.figure import Figure
+from accelera.simulator.compiling.fusion import Kernel
+from accelera.simulator.compiling.operations import OpKind
+from accelera.trace import Trace
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one pass through the trace, by what they are spent on."""
+
+    total: Figure
+    compute: Figure
+    """Kernels that arithmetic holds up."""
+    bandwidth: Figure
+    """Kernels that reading and writing memory holds up."""
+    launches: Figure
+    """Starting kernels."""
+    bound: str
+    """The largest of the three: ``compute``, ``memory bandwidth`` or ``launches``."""
+
+
+@dataclass(frozen=True)
+class TimePrediction:
+    """The program step by step as traced, and compiled."""
+
+    eager: StepTime
+    compiled: StepTime
+    speedup: Figure
+
+
+def predict_time(trace: Trace, flow: Dataflow, kernels: Sequence[Kernel], compute: Compute) -> TimePrediction:
+    """Return the time of the traced steps and of the kernels that a compiler would make of them."""
+    steps = [each for each in flow.operations if _runs(each)]
+    eager = _step_time(
+        np.array([each.flops for each in steps]),
+        np.array([each.read_bytes + each.written_bytes for each in steps], dtype=np.float64),
+        np.ones(len(steps)),
+        compute,
+    )
+    compiled = _step_time(
+        np.array([each.flops for each in kernels]),
+        np.array([each.nbytes for each in kernels], dtype=np.float64),
+        np.array([each.launches for each in kernels], dtype=np.float64),
+        compute,
+    )
+    if trace.step_count and not np.isnan(trace.seconds).any():
+        eager = _as_recorded(eager, float(trace.seconds.sum()))
+    before, after = eager.total.value or 0.0, compiled.total.value or 0.0
+    return TimePrediction(eager, compiled, Figure(before / after if after else 1.0, "x"))
+
+
+def _runs(operation: Operation) -> bool:
+    return operation.kind is not OpKind.VIEW and operation.read_bytes + operation.written_bytes > 0
+
+
+def _step_time(
+    flops: NDArray[np.float64], nbytes: NDArray[np.float64], launches: NDArray[np.float64], compute: Compute
+) -> StepTime:
+    arithmetic, memory = flops / compute.flops_per_s, nbytes / compute.bandwidth_bytes_per_s
+    held_up = arithmetic > memory
+    parts = {
+        "compute": float(arithmetic[held_up].sum()),
+        "memory bandwidth": float(memory[~held_up].sum()),
+        "launches": float(launches.sum() * compute.launch_s),
+    }
+    return StepTime(
+        total=Figure(sum(parts.values()), "s"),
+        compute=Figure(parts["compute"], "s"),
+        bandwidth=Figure(parts["memory bandwidth"], "s"),
+        launches=Figure(parts["launches"], "s"),
+        bound=max(parts, key=parts.__getitem__),
+    )
+
+
+def _as_recorded(estimated: StepTime, seconds: float) -> StepTime:
+    return replace(estimated, total=Figure(seconds, "s", "measured"))
