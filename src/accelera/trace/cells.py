@@ -57,6 +57,11 @@ def columns_of_frame(
     return {**columns, **_step_columns(cells, owners, len(columns["ops"]), idle), "scores": cells.scores()}
 
 
+def model_type_of(frame: pd.DataFrame) -> str:
+    """Return the ``model_type`` of the first row; ``""`` without rows or column."""
+    return str(frame["model_type"].iloc[0]) if "model_type" in frame and len(frame) else ""
+
+
 def _step_columns(
     cells: _Cells, owners: Integers, count: int, idle: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -92,7 +97,8 @@ class _Cells:
             return given
         self._require("tensor_id", "which tensor is accessed")
         codes, _ = self._codes("tensor_id")
-        self._refuse("tensor_id", codes < 0, "a tensor's name")
+        empty = (codes < 0) | (self._frame["tensor_id"] == "").to_numpy(np.bool_, na_value=True)
+        self._refuse("tensor_id", empty, "a tensor's name")
         return codes
 
     def sizes(self) -> Integers:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from accelera.trace.access import Access, Kind
 from accelera.trace.building import arguments_of, checked_columns
-from accelera.trace.cells import columns_of_frame
+from accelera.trace.cells import columns_of_frame, model_type_of
 from accelera.trace.frame import frame_of
 from accelera.trace.next_use import next_uses
 
@@ -148,8 +148,7 @@ class Trace:
         Raises TraceFormatError naming the row (from 0) and the column that cannot be read.
         """
         columns = columns_of_frame(frame)
-        if model_type is None:
-            model_type = str(frame["model_type"].iloc[0]) if "model_type" in frame and len(frame) else ""
+        model_type = model_type_of(frame) if model_type is None else model_type
         return cls(**columns, model_type=model_type, meta=dict(meta or {}))
 
     def to_pandas(self, *, scores: ArrayLike | None = None) -> pd.DataFrame:

@@ -45,6 +45,12 @@ def register_format(name: str, suffixes: tuple[str, ...], module: str) -> None:
 
 
 register_format("parquet", (".parquet", ".pq"), f"{_HERE}.parquet")
+register_format("csv", (".csv",), f"{_HERE}.csv")
+register_format("json", (".json",), f"{_HERE}.json")
+register_format("perfetto", (".perfetto.json", ".perfetto"), f"{_HERE}.perfetto")
+register_format("torch_snapshot", (".pickle", ".pkl", ".snapshot.json"), f"{_HERE}.torch_snapshot")
+register_format("oracle_general", (".oracleGeneral", ".oracleGeneral.bin"), f"{_HERE}.oracle_general")
+register_format("libcachesim_csv", (".libcachesim.csv",), f"{_HERE}.libcachesim_csv")
 
 
 def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace:

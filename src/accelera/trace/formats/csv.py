@@ -1,0 +1,78 @@
+"""CSV: one row per event and a header; the columns of ``Trace.to_pandas``, of which two are enough.
+
+Facts about the recording (``meta``) and steps without events are not kept.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from accelera.errors import TraceFormatError
+from accelera.trace.flat import stored_columns
+from accelera.trace.formats.tables import trace_of_table
+from accelera.trace.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TEXTS = ("tensor_id", "kind", "name", "role", "dtype", "op", "model_type")
+_NUMBERS = (
+    "buffer",
+    "size_bytes",
+    "size_mb",
+    "step",
+    "stride",
+    "flops",
+    "seconds",
+    "eviction_score",
+)
+
+
+def write(trace: Trace, path: Path) -> None:
+    """Write the columns from which a trace is built again."""
+    import pandas as pd
+
+    table = pd.DataFrame(stored_columns(trace))
+    if trace.model_type:
+        table["model_type"] = trace.model_type
+    table.to_csv(path, index=False)
+
+
+def read(path: Path) -> Trace:
+    """Read a table; raises TraceFormatError naming line and column."""
+    return trace_of_table(cells_of(path), path, label=lambda row: f"{path}: line {row + 2}")
+
+
+def cells_of(path: Path, names: tuple[str, ...] | None = None) -> pd.DataFrame:
+    """Return a CSV file's cells, those of a column as numbers if all of them are.
+
+    Parameters
+    ----------
+    names
+        Of the columns, in a file without a header.
+
+    Raises TraceFormatError when it is no CSV file.
+    """
+    import pandas as pd
+
+    try:
+        table: pd.DataFrame = pd.read_csv(
+            path,
+            header=0 if names is None else None,
+            names=names,
+            index_col=False,
+            dtype=dict.fromkeys(_TEXTS, str),
+            keep_default_na=False,
+            na_values={column: [""] for column in _NUMBERS},
+            skip_blank_lines=False,
+            low_memory=False,
+            encoding="utf-8",
+        )
+    except UnicodeDecodeError as error:
+        raise TraceFormatError(
+            f"[read_trace] {path}: byte {error.start} is not UTF-8 text ({error.reason}); is it a CSV file?"
+        ) from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise TraceFormatError(f"[read_trace] {path} is not a sound CSV file: {error}") from error
+    return table

@@ -1,0 +1,77 @@
+"""What the table formats share: the facts beside the rows, and tables that anybody may have written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.errors import TraceFormatError
+from accelera.trace.cells import Label, columns_of_frame, model_type_of
+from accelera.trace.content_hash import content_hash
+from accelera.trace.flat import idle_steps
+from accelera.trace.trace import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+VERSION = 1
+"""Of what ``facts_of`` returns and of the columns beside it; other versions are refused."""
+
+_KINDS_OF_FACTS = {"model_type": str, "meta": dict, "idle_steps": dict, "content_hash": str}
+
+
+def facts_of(trace: Trace) -> dict[str, Any]:
+    """Return what the rows of a trace do not tell, JSON-able."""
+    return {
+        "version": VERSION,
+        "model_type": trace.model_type,
+        "meta": dict(trace.meta),
+        "idle_steps": idle_steps(trace),
+        "content_hash": content_hash(trace),
+    }
+
+
+def trace_of(table: pd.DataFrame, facts: Any, path: Path, label: Label) -> Trace:
+    """Return the trace of rows and facts that were written together; checks version and hash."""
+    _check_facts(path, facts)
+    columns = columns_of_frame(table, label=label, idle=facts["idle_steps"])
+    trace = Trace(**columns, model_type=facts["model_type"], meta=facts["meta"])
+    if content_hash(trace) != facts["content_hash"]:
+        raise TraceFormatError(
+            f"[read_trace] {path}: its contents do not match the hash it was written with: it was damaged or "
+            "edited; write it again"
+        )
+    return trace
+
+
+def _check_facts(path: Path, facts: Any) -> None:
+    version = facts.get("version") if isinstance(facts, dict) else None
+    if version != VERSION:
+        raise TraceFormatError(
+            f"[read_trace] {path} has version {version!r} of the format; {VERSION} is known here"
+        )
+    for name, kind in _KINDS_OF_FACTS.items():
+        if not isinstance(facts.get(name), kind):
+            raise TraceFormatError(
+                f"[read_trace] {path}: {name} is {facts.get(name)!r}, not a {kind.__name__}; write it again"
+            )
+
+
+def trace_of_table(table: pd.DataFrame, path: Path, label: Label) -> Trace:
+    """Return the trace that a table from anywhere tells of; ``label`` names a row in messages."""
+    columns = columns_of_frame(table, label=label)
+    return Trace(**columns, model_type=model_type_of(table), meta={"source": path.name})
+
+
+def largest_sizes(ids: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return per event the largest size that its buffer has anywhere.
+
+    Requests to a web cache may find an object grown; a tensor's buffer keeps its size.
+    """
+    largest = np.zeros(int(ids.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(largest, ids, sizes)
+    found: NDArray[np.int64] = largest[ids]
+    return found
