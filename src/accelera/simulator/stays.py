@@ -91,7 +91,8 @@ def _compulsory(buffer: NDArray[np.int32], kind: NDArray[np.uint8]) -> NDArray[n
     """Return per row whether it reads what cannot be here yet."""
     fresh = _first(buffer)
     fresh[1:] |= kind[:-1] == Kind.FREE
-    return fresh & (kind == Kind.READ)
+    compulsory: NDArray[np.bool_] = fresh & (kind == Kind.READ)
+    return compulsory
 
 
 def _first(buffer: NDArray[np.int32]) -> NDArray[np.bool_]:
