@@ -33,6 +33,11 @@ class GivenTrace {
           prepared_({span_of(buffers_), span_of(kinds_), span_of(sizes_)}, span_of(steps_)) {}
 
     const PreparedTrace& prepared() const { return prepared_; }
+    /// Found when first asked for, under the interpreter's lock.
+    const simulator::Origins* origins() const {
+        if (!origins_) origins_.emplace(prepared_);
+        return &*origins_;
+    }
 
   private:
     Column<policy::Id> buffers_;
@@ -40,6 +45,7 @@ class GivenTrace {
     std::optional<Column<int32_t>> steps_;
     Column<int64_t> sizes_;
     PreparedTrace prepared_;
+    mutable std::optional<simulator::Origins> origins_;
 };
 
 HierarchyFigures named(const std::string& name, const std::vector<policy::Knowledge>& known,
@@ -69,11 +75,12 @@ HierarchyFigures run(const nb::object& policy, const std::vector<GivenKnowledge>
                      const GivenTrace& trace, const std::vector<int64_t>& capacities,
                      const std::vector<std::tuple<double, double, double, bool>>& links, double hit_s,
                      const std::optional<Column<double>>& seconds,
-                     const std::optional<Column<policy::Time>>& next_read, size_t window, bool recompute) {
+                     const std::optional<Column<policy::Time>>& next_read, size_t window) {
     Machine machine{capacities, {}, hit_s};
     for (const auto& [towards, away, latency, duplex] : links)
         machine.links.push_back({towards, away, latency, duplex});
-    const Conduct conduct{window, recompute, span_of(seconds), span_of(next_read)};
+    const Conduct conduct{window, span_of(seconds), next_read ? trace.origins() : nullptr,
+                          span_of(next_read)};
     if (!nb::isinstance<nb::str>(policy))
         return plugged_in(nb::cast<nb::sequence>(policy), trace.prepared(), machine, conduct);
     std::vector<policy::Knowledge> views;
@@ -124,8 +131,9 @@ void init_hierarchy(nanobind::module_& module) {
         .def_prop_ro("largest_step_bytes",
                      [](const GivenTrace& self) { return self.prepared().largest_step_bytes(); });
     module.def("simulate_hierarchy", &run, "policy"_a, "known"_a, "trace"_a, "capacities"_a, "links"_a,
-               "hit_s"_a, "seconds"_a.none(), "next_read"_a.none(), "window"_a, "recompute"_a,
+               "hit_s"_a, "seconds"_a.none(), "next_read"_a.none(), "window"_a,
                "Replay a trace; `policy` is a compiled one's name, with what it knows per cache, or a\n"
                "sequence of objects, one per cache. Links are (seconds per byte towards, away, latency,\n"
-               "duplex). The lock is released unless the policies are Python's.");
+               "duplex). With `next_read`, buffers may be made again instead of moved. The lock is released "
+               "unless the policies are Python's.");
 }

@@ -1,13 +1,43 @@
 #include "simulator/hierarchy.h"
 
 #include <deque>
-#include <memory>
 
 #include "policy/registry.h"
 #include "simulator/hierarchy_stack.h"
 
 namespace accelera::simulator {
 namespace {
+
+/// A step that is admitted and not yet retired: its events, from its first access up to that of the next.
+struct UnderWay {
+    size_t begin;
+    size_t end;
+    double done_s;
+};
+
+/// The steps under way, the oldest first, in a ring.
+class Window {
+  public:
+    explicit Window(size_t most) : ring_(most) {}
+
+    bool empty() const { return count_ == 0; }
+    bool full() const { return count_ == ring_.size(); }
+    void push(const UnderWay& step) {
+        const size_t place = oldest_ + count_++;
+        ring_[place < ring_.size() ? place : place - ring_.size()] = step;
+    }
+    UnderWay pop() {
+        const UnderWay step = ring_[oldest_];
+        if (++oldest_ == ring_.size()) oldest_ = 0;
+        --count_;
+        return step;
+    }
+
+  private:
+    std::vector<UnderWay> ring_;
+    size_t oldest_ = 0;
+    size_t count_ = 0;
+};
 
 /// One replay of a trace.
 ///
@@ -18,7 +48,11 @@ class Replay {
   public:
     Replay(const std::vector<P*>& policies, const PreparedTrace& trace, const Machine& machine,
            const Conduct& conduct)
-        : trace_(trace), machine_(machine), conduct_(conduct), stack_(policies, trace, machine) {}
+        : trace_(trace),
+          machine_(machine),
+          conduct_(conduct),
+          stack_(policies, trace, machine, conduct),
+          under_way_(std::min(conduct.window, static_cast<size_t>(trace.steps()) + 1)) {}
 
     HierarchyFigures run() {
         if (trace_.recorded()) {
@@ -30,16 +64,12 @@ class Replay {
     }
 
   private:
-    /// Events from the first access of a step up to that of the next.
-    struct UnderWay {
-        size_t begin;
-        size_t end;
-        double done_s;
-    };
+    /// How many events ahead the books are asked for.
+    static constexpr size_t soon = 16;
 
     void follow_window() {
         for (size_t event = 0; event < trace_.size();) {
-            if (under_way_.size() == conduct_.window) retire();
+            if (under_way_.full()) retire();
             event = admit_step(event);
         }
         while (!under_way_.empty()) retire();
@@ -49,19 +79,19 @@ class Replay {
         size_t event = begin;
         int32_t step = -1;
         for (; event < trace_.size(); ++event) {
+            if (event + soon < trace_.size()) stack_.expect(trace_.buffer(event + soon));
             if (!trace_.is_access(event)) continue;
             if (step >= 0 && trace_.step(event) != step) break;
             step = trace_.step(event);
             access(trace_.buffer(event), trace_.kind(event) == Kind::write);
         }
-        under_way_.push_back({begin, event, compute(step)});
+        under_way_.push({begin, event, compute(step)});
         return event;
     }
 
     /// Drop the pins of the oldest step under way, and do what the trace says happens after it.
     void retire() {
-        const UnderWay step = under_way_.front();
-        under_way_.pop_front();
+        const UnderWay step = under_way_.pop();
         stack_.set_now(step.done_s);
         for (size_t event = step.begin; event < step.end; ++event) {
             const Id id = trace_.buffer(event);
@@ -82,7 +112,7 @@ class Replay {
                 access(id, trace_.kind(event) == Kind::write);
                 if (trace_.completes_step(event)) done_s[step] = compute(trace_.step(event));
             } else if (trace_.kind(event) == Kind::release) {
-                stack_.set_now(done_s[static_cast<size_t>(trace_.released_step(event))]);
+                stack_.set_now(done_s[step]);
                 stack_.top().unpin(id);
             } else {
                 stack_.set_now(done_s[step]);
@@ -107,24 +137,37 @@ class Replay {
 
     void bring(Id id, Time time, bool write) {
         Tier<P>& top = stack_.top();
-        const int64_t nbytes = trace_.bytes(id);
+        const int64_t nbytes = top[id].nbytes;
         while (!top.fits(nbytes) && !under_way_.empty()) retire();
         const bool stays = top.fits(nbytes);
         if (!stays) {
             oversized_ = true;
             figures_.streamed_bytes += nbytes;
         }
-        if (!write) {
+        if (!write && !top[id].dropped) {
             timeline_.await(stack_.obtain(0, id, time));
             return;
         }
+        if (!write) make_again(top[id].made);
         top.miss(id, true);
         top.pin(id);
         if (stays) {
-            timeline_.await(stack_.create(id, time));
-        } else {
+            timeline_.await(stack_.create(id, time, write));
+        } else if (write) {
             streamed_.push_back({id, time});
         }
+    }
+
+    /// Repeat the arithmetic of the step that wrote at time `made`, before that of the present step.
+    void make_again(Time made) {
+        const double seconds = stack_.remaking().seconds(made);
+        stack_.remaking().for_each_input(made, [this](Id input) {
+            const Copy& copy = stack_.top()[input];
+            timeline_.await(copy.here ? copy.ready_s : stack_.carry(input));
+        });
+        timeline_.add(seconds);
+        ++figures_.recomputed_steps;
+        figures_.recomputed_s += seconds;
     }
 
     /// Compute the admitted step; what it streams away leaves then.
@@ -174,7 +217,7 @@ class Replay {
     const Conduct& conduct_;
     Stack<P> stack_;
     Timeline timeline_;
-    std::deque<UnderWay> under_way_;
+    Window under_way_;
     std::vector<Streamed> streamed_;
     HierarchyFigures figures_;
     Time clock_ = 0;

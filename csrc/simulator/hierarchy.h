@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "simulator/hierarchy_trace.h"
+#include "simulator/hierarchy_origins.h"
 
 namespace accelera::simulator {
 
@@ -28,11 +28,11 @@ struct Machine {
 struct Conduct {
     /// How many steps are under way at once.
     size_t window = 1;
-    /// Whether buffers may be made again instead of moved.
-    bool recompute = false;
     /// Seconds of arithmetic per step; empty: none.
     Span<double> seconds;
-    /// Per access, the next read of the same contents; needed to recompute.
+    /// Where contents come from, if they may be made again instead of moved; else null.
+    const Origins* origins = nullptr;
+    /// Per access, the next read of the same contents; goes with `origins`.
     Span<Time> next_read;
 };
 

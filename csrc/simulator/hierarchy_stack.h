@@ -1,54 +1,17 @@
 #pragma once
 
-#include "simulator/hierarchy_tier.h"
+#include "simulator/hierarchy_remaking.h"
 
 namespace accelera::simulator {
-
-/// The lowest tier, where every buffer has its place.
-class Home {
-  public:
-    explicit Home(const PreparedTrace& trace) : copies_(static_cast<size_t>(trace.buffers())), trace_(trace) {
-        for (Id id = 0; id < trace.buffers(); ++id)
-            if (trace.exists_before(id)) store(id, 0.0);
-    }
-
-    void store(Id id, double ready_s) {
-        Place& place = copies_[static_cast<size_t>(id)];
-        if (!place.taken) occupied_bytes_ += trace_.bytes(id);
-        peak_bytes_ = std::max(peak_bytes_, occupied_bytes_);
-        place = {ready_s, true, true};
-    }
-    /// The contents here are outdated.
-    void outdate(Id id) { copies_[static_cast<size_t>(id)].current = false; }
-    void free(Id id) {
-        Place& place = copies_[static_cast<size_t>(id)];
-        if (place.taken) occupied_bytes_ -= trace_.bytes(id);
-        place = {};
-    }
-    bool is_current(Id id) const { return copies_[static_cast<size_t>(id)].current; }
-    double ready_s(Id id) const { return copies_[static_cast<size_t>(id)].ready_s; }
-    int64_t peak_bytes() const { return peak_bytes_; }
-
-  private:
-    struct Place {
-        double ready_s = 0.0;
-        bool taken = false;
-        bool current = false;
-    };
-
-    std::vector<Place> copies_;
-    const PreparedTrace& trace_;
-    int64_t occupied_bytes_ = 0;
-    int64_t peak_bytes_ = 0;
-};
 
 /// The tiers above one another and the links between them: data is obtained from below, and stored there.
 /// Level 0 is the fastest tier; the level below the last cache is the home.
 template <class P>
 class Stack {
   public:
-    Stack(const std::vector<P*>& policies, const PreparedTrace& trace, const Machine& machine)
-        : home_(trace) {
+    Stack(const std::vector<P*>& policies, const PreparedTrace& trace, const Machine& machine,
+          const Conduct& conduct)
+        : home_(trace), remaking_(trace, conduct) {
         tiers_.reserve(policies.size());
         for (size_t level = 0; level < policies.size(); ++level)
             tiers_.emplace_back(*policies[level], machine.capacities[level], trace);
@@ -59,6 +22,13 @@ class Stack {
     const std::vector<Tier<P>>& tiers() const { return tiers_; }
     const std::vector<Link>& links() const { return links_; }
     const Home& home() const { return home_; }
+    const Remaking& remaking() const { return remaking_; }
+
+    /// Say that `id` is accessed soon.
+    void expect(Id id) const {
+        tiers_.front().expect(id);
+        home_.expect(id);
+    }
 
     /// Steps admitted from here on begin no move before `now_s`.
     void set_now(double now_s) { now_s_ = std::max(now_s_, now_s); }
@@ -87,13 +57,26 @@ class Stack {
         return arrival_s;
     }
 
-    /// Make absent `id` anew in the top tier, where it fits; returns when there is room for it.
-    double create(Id id, Time time) {
+    /// Bring absent `id` to the top tier's arithmetic without a place there; returns when it has arrived.
+    double carry(Id id) {
+        const int64_t nbytes = top()[id].nbytes;
+        size_t level = 1;
+        while (level < tiers_.size() && !tiers_[level][id].here) ++level;
+        double ready_s = level < tiers_.size() ? tiers_[level][id].ready_s : home_.ready_s(id);
+        while (level-- > 0) ready_s = links_[level].towards(nbytes, std::max(now_s_, ready_s));
+        top().figures().fetched_bytes += nbytes;
+        return ready_s;
+    }
+
+    /// Make absent `id` anew in the top tier, where it fits, for an access that writes or for one that reads
+    /// what was dropped; returns when there is room for it.
+    double create(Id id, Time time, bool write) {
         Tier<P>& tier = top();
         const int64_t nbytes = tier[id].nbytes;
-        tier.policy().miss(id, nbytes, time, true);
+        tier.policy().miss(id, nbytes, time, write);
         const double ready_s = std::max(now_s_, make_room(0, nbytes));
-        tier.insert(id, time, true, ready_s);
+        tier.insert(id, time, write, ready_s);
+        tier[id].dirty = true;
         return ready_s;
     }
 
@@ -119,6 +102,7 @@ class Stack {
 
     /// The contents of `id` are set anew in the top tier: copies below are worth nothing.
     void outdate(Id id) {
+        top()[id].dropped = false;
         for (size_t level = 1; level < tiers_.size(); ++level) remove(level, id, 0.0);
         home_.outdate(id);
     }
@@ -126,6 +110,7 @@ class Stack {
     /// End a life: no copy is kept.
     void free(Id id) {
         top().drop_pins(id);
+        top()[id].dropped = false;
         for (size_t level = 0; level < tiers_.size(); ++level) remove(level, id, 0.0);
         home_.free(id);
     }
@@ -162,11 +147,18 @@ class Stack {
         Tier<P>& tier = tiers_[level];
         while (tier.lacks_room(nbytes)) {
             const Id victim = tier.victim();
-            const double saved_s = tier.must_save(victim) ? save(level, victim) : 0.0;
+            const double saved_s = tier.must_save(victim) ? part_with(level, victim) : 0.0;
             tier.policy().evict(victim);
             tier.forget(victim, std::max(saved_s, tier[victim].ready_s), now_s_);
         }
         return tier.room().take(nbytes);
+    }
+
+    /// Save a dirty victim, unless it is to be made again; returns when it may go.
+    double part_with(size_t level, Id id) {
+        if (level > 0 || !remaking_.pays(top(), home_, links_.front(), id)) return save(level, id);
+        top()[id].dropped = true;
+        return 0.0;
     }
 
     void remove(size_t level, Id id, double saved_s) {
@@ -179,6 +171,7 @@ class Stack {
     std::vector<Tier<P>> tiers_;
     std::vector<Link> links_;
     Home home_;
+    Remaking remaking_;
     double now_s_ = 0.0;
 };
 

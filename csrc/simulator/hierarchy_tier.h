@@ -8,7 +8,7 @@
 namespace accelera::simulator {
 
 /// A buffer's place in one tier. Pins count even while it is absent: somebody may hold what was streamed.
-struct Copy {
+struct alignas(32) Copy {
     /// When the contents have arrived.
     double ready_s = 0.0;
     int64_t nbytes = 0;
@@ -20,7 +20,7 @@ struct Copy {
     bool here = false;
     /// Whether the next tier lacks these contents.
     bool dirty = false;
-    /// Whether it was given up to be made again.
+    /// Whether it left unsaved, to be made again when it is next read.
     bool dropped = false;
 };
 
@@ -39,6 +39,8 @@ class Tier {
 
     Copy& operator[](Id id) { return copies_[static_cast<size_t>(id)]; }
     const Copy& operator[](Id id) const { return copies_[static_cast<size_t>(id)]; }
+    /// Say that `id` is wanted soon.
+    void expect(Id id) const { __builtin_prefetch(&copies_[static_cast<size_t>(id)], 1); }
     P& policy() { return policy_; }
     TierFigures& figures() { return figures_; }
     const TierFigures& figures() const { return figures_; }
@@ -75,6 +77,7 @@ class Tier {
         Copy& copy = (*this)[id];
         policy_.insert(id, copy.nbytes, time, write);
         copy.here = true;
+        copy.dropped = false;
         copy.ready_s = ready_s;
         note(id, time, write);
         occupied_bytes_ += copy.nbytes;

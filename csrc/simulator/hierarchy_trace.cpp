@@ -7,7 +7,7 @@ namespace accelera::simulator {
 PreparedTrace::PreparedTrace(const Events& events, Span<int32_t> steps)
     : events_(events), steps_(steps), exists_before_(events.size_bytes.size, true) {
     survey();
-    if (recorded_) match_releases();
+    if (recorded_) find_last_accesses();
 }
 
 /// One pass for the number of steps, the largest one, what exists beforehand, and whether pins are recorded.
@@ -30,25 +30,13 @@ void PreparedTrace::survey() {
     }
 }
 
-/// Pins of a buffer are dropped in the order in which they were made.
-void PreparedTrace::match_releases() {
-    std::vector<std::vector<int32_t>> holders(events_.size_bytes.size);
-    std::vector<size_t> dropped(events_.size_bytes.size, 0);
-    released_step_.assign(size(), 0);
+void PreparedTrace::find_last_accesses() {
     completes_step_.assign(size(), false);
     size_t last = size();
     for (size_t event = 0; event < size(); ++event) {
-        const auto id = static_cast<size_t>(buffer(event));
-        if (is_access(event)) {
-            if (last != size()) completes_step_[last] = step(event) != step(last);
-            last = event;
-            holders[id].push_back(step(event));
-        } else if (kind(event) == Kind::free) {
-            holders[id].clear();
-            dropped[id] = 0;
-        } else if (kind(event) == Kind::release && dropped[id] < holders[id].size()) {
-            released_step_[event] = holders[id][dropped[id]++];
-        }
+        if (!is_access(event)) continue;
+        if (last != size()) completes_step_[last] = step(event) != step(last);
+        last = event;
     }
     if (last != size()) completes_step_[last] = true;
 }

@@ -25,8 +25,6 @@ class PreparedTrace {
 
     /// Whether pins end where the trace says so, by a release, rather than with their steps.
     bool recorded() const { return recorded_; }
-    /// The step whose pin the release `event` drops: the oldest that still holds the buffer.
-    int32_t released_step(size_t event) const { return released_step_[event]; }
     /// Whether `event` is the last access of its step.
     bool completes_step(size_t event) const { return completes_step_[event]; }
 
@@ -37,13 +35,12 @@ class PreparedTrace {
 
   private:
     void survey();
-    void match_releases();
+    void find_last_accesses();
 
     Events events_;
     Span<int32_t> steps_;
     int32_t step_count_ = 0;
     bool recorded_ = false;
-    std::vector<int32_t> released_step_;
     std::vector<bool> completes_step_;
     std::vector<bool> exists_before_;
     int64_t largest_step_bytes_ = 0;

@@ -145,5 +145,4 @@ def simulate_hierarchy(
     seconds: _Array | None,
     next_read: _Array | None,
     window: int,
-    recompute: bool,
 ) -> HierarchyFigures: ...

@@ -73,7 +73,6 @@ def simulate(
         prepared.seconds(trace, machine.compute),
         next_reads(trace) if recompute else None,
         lookahead + 1,
-        recompute,
     )
     return _report(name, machine, lookahead, trace, prepared.native, figures)
 
