@@ -13,6 +13,7 @@ from accelera.cli.gram import gram
 from accelera.cli.info import info
 from accelera.cli.matmul import matmul
 from accelera.cli.plan import plan
+from accelera.cli.predict_compile import predict_compile
 from accelera.cli.trace import app as trace
 from accelera.cli.transpose import transpose
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 for _verb in (info, plan, matmul, gram, copy, transpose):
     app.command()(_verb)
+app.command(name="predict-compile")(predict_compile)
 app.add_typer(trace, name="trace")
 
 

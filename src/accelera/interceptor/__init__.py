@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from accelera.interceptor.capturing import capture
 from accelera.interceptor.live import live_bytes, peak_live_bytes
+from accelera.interceptor.prediction import predict_compile
 from accelera.interceptor.script import CapturedScript, capture_script
 
-__all__ = ["CapturedScript", "capture", "capture_script", "live_bytes", "peak_live_bytes"]
+__all__ = ["CapturedScript", "capture", "capture_script", "live_bytes", "peak_live_bytes", "predict_compile"]

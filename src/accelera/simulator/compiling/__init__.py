@@ -1,6 +1,8 @@
 """What a fusing compiler would do to a program, on paper: to a trace of it, or to its source text."""
 
 from accelera.simulator.compiling.figure import Figure
-from accelera.simulator.compiling.prediction import CompilePrediction, predict_trace
+from accelera.simulator.compiling.predicting import predict_trace
+from accelera.simulator.compiling.prediction import CompilePrediction
+from accelera.simulator.compiling.source import SourcePrediction, predict_source
 
-__all__ = ["CompilePrediction", "Figure", "predict_trace"]
+__all__ = ["CompilePrediction", "Figure", "SourcePrediction", "predict_source", "predict_trace"]

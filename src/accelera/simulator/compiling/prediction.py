@@ -1,4 +1,4 @@
-"""What a fusing compiler would do to a traced program, and whether the program fits."""
+"""What is predicted of a traced program, as figures, as tables and as sentences."""
 
 from __future__ import annotations
 
@@ -6,24 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from accelera.memory import Hierarchy
-from accelera.simulator.compiling.budgets import SHARES, BudgetPlan, BudgetPlanner
-from accelera.simulator.compiling.dataflow import Dataflow, dataflow_of
+from accelera.simulator.compiling.budgets import BudgetPlan
 from accelera.simulator.compiling.figure import Figure, as_json
-from accelera.simulator.compiling.fitting import Fit, Fitter
-from accelera.simulator.compiling.fusion import Kernel, fuse
-from accelera.simulator.compiling.memory import MemoryPrediction, predict_memory
-from accelera.simulator.compiling.residency import Residency, residency
-from accelera.simulator.compiling.scaling import Limit, MakeTrace, limits
-from accelera.simulator.compiling.text import explained, tabulated
-from accelera.simulator.compiling.timing import TimePrediction, predict_time
-from accelera.simulator.presets import hierarchy_of
-from accelera.trace import Trace
-from accelera.units import parse_bytes
+from accelera.simulator.compiling.fitting import FITS, INFEASIBLE, Fit
+from accelera.simulator.compiling.memory import MemoryPrediction
+from accelera.simulator.compiling.scaling import Limit
+from accelera.simulator.compiling.tables import aligned
+from accelera.simulator.compiling.timing import TimePrediction
 
-MOST_LISTED = 20
+_LISTED = 8
 
 
 @dataclass(frozen=True)
@@ -74,140 +65,150 @@ class CompilePrediction:
 
     def table(self) -> str:
         """Return the figures as text tables."""
-        return tabulated(self)
+        return _tabulated(self)
 
     def explain(self) -> str:
         """Return what the figures mean, in sentences."""
-        return explained(self)
+        return _explained(self)
 
 
-def predict_trace(
-    trace: Trace,
-    *,
-    hierarchy: Hierarchy | str = "gpu-24gb",
-    budgets: Sequence[int | float | str] | None = None,
-    optimizer: bool = False,
-    batch: int | None = None,
-    context: int | None = None,
-    make_trace: MakeTrace | None = None,
-) -> CompilePrediction:
-    """Predict what compiling a traced program would bring, and how it fits memory budgets.
+def _tabulated(found: CompilePrediction) -> str:
+    """Return the figures of a prediction as text tables."""
+    parts = [_facts(found), _memory(found), _fusions(found), _verdicts(found), _limits(found), _plans(found)]
+    return "\n\n".join(part for part in parts if part)
 
-    Parameters
-    ----------
-    hierarchy
-        A machine with an arithmetic speed, or a name of ``HIERARCHIES``.
-    budgets
-        Sizes such as ``"16GB"`` or bytes, or shares of the peak as ``"60%"`` or 0.6. By default the
-        machine's capacity for the verdict, and 100 % to 30 % of the peak for plans.
-    optimizer
-        Whether the optimizer's step is compiled too.
-    batch, context
-        What the trace was made with, to scale from.
-    make_trace
-        From a batch and a context to a trace, to find the largest by bisection.
 
-    Raises
-    ------
-    UnknownNameError
-        No hierarchy has this name.
-    ValueError
-        An empty trace, a budget that is no size, or a hierarchy that does not say how fast it computes.
-    """
-    machine = hierarchy_of(hierarchy)
-    _require(trace, machine)
-    flow, held = dataflow_of(trace), residency(trace)
-    memory, kernels = predict_memory(held), fuse(flow, optimizer=optimizer)
-    assert machine.compute is not None
-    time = predict_time(trace, flow, kernels, machine.compute)
-    capacity = machine.tiers[0].capacity_bytes
-    sizes = [parse_budget(each, held.peak_bytes) for each in budgets] if budgets is not None else None
-    floor = int(memory.hard_floor.value or 0)
-    fitter = Fitter(trace, machine, held.peak_bytes, floor, time.eager.bound)
-    unlimited = fitter.unlimited()
-    planner = BudgetPlanner(trace, flow, held, machine, unlimited)
-    shares = [int(share * held.peak_bytes) for share in SHARES]
-    verdicts = [capacity] if sizes is None else sizes
-    return CompilePrediction(
-        model_type=trace.model_type,
-        machine=hierarchy if isinstance(hierarchy, str) else machine.tiers[0].name,
-        steps=trace.step_count,
-        memory=memory,
-        fusion=_fusion(flow, held, kernels),
-        time=time,
-        fits=tuple(fitter.fit(budget, unlimited) for budget in verdicts),
-        limits=_limits(held, flow, verdicts, batch, context, make_trace),
-        plans=planner.plans(shares if sizes is None else sizes),
+def _explained(found: CompilePrediction) -> str:
+    """Return a prediction in sentences."""
+    return "\n".join([*_memory_sentences(found), *_time_sentences(found), *_plan_sentences(found)])
+
+
+def _facts(found: CompilePrediction) -> str:
+    time, fusion = found.time, found.fusion
+    eager, compiled = time.eager, time.compiled
+    return aligned(
+        [
+            (found.model_type or "program", "as traced", "compiled"),
+            ("launches", fusion.eager_launches.text, fusion.launches.text),
+            ("traffic", fusion.eager_traffic.text, fusion.traffic.text),
+            ("peak memory", found.memory.peak.text, fusion.peak.text),
+            (f"time on {found.machine}", eager.total.text, compiled.total.text),
+            ("  arithmetic", eager.compute.text, compiled.compute.text),
+            ("  memory", eager.bandwidth.text, compiled.bandwidth.text),
+            ("  launches", eager.launches.text, compiled.launches.text),
+            ("bound by", eager.bound, compiled.bound),
+        ]
     )
 
 
-def parse_budget(budget: int | float | str, peak_bytes: int) -> int:
-    """Return a budget in bytes; ``"60%"`` and fractions up to 1 are shares of ``peak_bytes``.
-
-    >>> parse_budget("50%", 1000), parse_budget(0.5, 1000), parse_budget("1kB", 10), parse_budget(1, 10)
-    (500, 500, 1000, 1)
-    """
-    if isinstance(budget, str) and budget.strip().endswith("%"):
-        try:
-            share = float(budget.strip()[:-1]) / 100
-        except ValueError:
-            raise ValueError(f"[predict_compile] {budget!r} is no share; write for example 60%") from None
-        return int(share * peak_bytes)
-    if isinstance(budget, float) and 0 < budget <= 1:
-        return int(budget * peak_bytes)
-    return parse_bytes(budget)
+def _memory(found: CompilePrediction) -> str:
+    memory = found.memory
+    roles = [(role, size.text, "") for role, size in memory.by_role.items()]
+    largest = [(f"  {each.name}", each.size.text, each.role) for each in memory.top[:_LISTED]]
+    head = (f"at the peak ({memory.peak_op}, step {memory.peak_step})", memory.peak.text, "")
+    floor = (f"hard floor ({memory.hard_floor_op})", memory.hard_floor.text, "")
+    return aligned([head, *roles, ("largest tensors", "", ""), *largest, floor])
 
 
-def _require(trace: Trace, machine: Hierarchy) -> None:
-    if not trace.access_count:
-        raise ValueError("[predict_compile] the trace has no accesses; record or generate one that has")
-    if machine.compute is None or len(machine) < 2:
-        raise ValueError(
-            "[predict_compile] the hierarchy needs two tiers and a compute speed; give it one, as in "
-            "Hierarchy(tiers, Compute(flops_per_s=1e13, bandwidth_bytes_per_s=1e12))"
+def _fusions(found: CompilePrediction) -> str:
+    rows = [
+        (_shortened(each.ops), each.phase, each.saved_bytes.text, each.saved_launches.text)
+        for each in found.fusion.fusions[:_LISTED]
+    ]
+    return aligned([("merged", "phase", "bytes saved", "launches saved"), *rows]) if rows else ""
+
+
+def _shortened(ops: Sequence[str]) -> str:
+    names = list(ops[:6]) + ([f"… {len(ops) - 6} more"] if len(ops) > 6 else [])
+    return " + ".join(names)
+
+
+def _verdicts(found: CompilePrediction) -> str:
+    rows = [
+        (
+            each.budget.text,
+            each.verdict,
+            each.traffic.text,
+            each.added.text,
+            _percent(each.overlapped.value),
+            each.bound,
+        )
+        for each in found.fits
+    ]
+    return aligned([("budget", "verdict", "moved", "added", "overlapped", "bound by"), *rows])
+
+
+def _limits(found: CompilePrediction) -> str:
+    rows = [(each.budget.text, each.batch.text, each.context.text, each.how) for each in found.limits]
+    return aligned([("budget", "largest batch", "largest context", "found by"), *rows]) if rows else ""
+
+
+def _plans(found: CompilePrediction) -> str:
+    head = ("plan for", "peak", "offload", "recompute", "drop early", "time", "added", "feasible")
+    rows = [
+        (
+            each.budget.text,
+            each.peak.text,
+            each.offloaded.text,
+            each.recomputed.text,
+            each.dropped.text,
+            each.total.text,
+            each.added.text,
+            "yes" if each.feasible else "no",
+        )
+        for each in found.plans
+    ]
+    return aligned([head, *rows]) if rows else ""
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+def _memory_sentences(found: CompilePrediction) -> Iterator[str]:
+    memory = found.memory
+    roles = ", ".join(f"{size.text} {role.replace('_', ' ')}" for role, size in memory.by_role.items())
+    yield f"The peak is {memory.peak} in {memory.peak_op} (step {memory.peak_step}): {roles}."
+    yield (f"No schedule needs less than {memory.hard_floor}, what {memory.hard_floor_op} touches at once.")
+    for each in found.fits:
+        if each.verdict == FITS:
+            yield f"It fits {each.budget.text}."
+        elif each.verdict == INFEASIBLE:
+            yield f"{each.budget.text} is less than one step needs: infeasible, however data is moved."
+        else:
+            yield (
+                f"In {each.budget.text} it runs by moving {each.traffic}, which adds {each.added} to a step; "
+                f"{_percent(each.overlapped.value)} of the transfers are hidden behind computing."
+            )
+    for limit in found.limits:
+        yield (
+            f"Within {limit.budget.text} the largest batch is {limit.batch.text} and the largest context "
+            f"{limit.context.text} ({limit.how})."
         )
 
 
-def _limits(
-    held: Residency,
-    flow: Dataflow,
-    budgets: list[int],
-    batch: int | None,
-    context: int | None,
-    make_trace: MakeTrace | None,
-) -> tuple[Limit, ...]:
-    if batch is None and context is None and make_trace is None:
-        return ()
-    return limits(held, flow, budgets, batch=batch, context=context, make_trace=make_trace)
-
-
-def _fusion(flow: Dataflow, held: Residency, kernels: Sequence[Kernel]) -> FusionPrediction:
-    merged = sorted((each for each in kernels if len(each.steps) > 1), key=lambda each: -each.saved_bytes)
-    return FusionPrediction(
-        eager_launches=Figure(sum(each.eager_launches for each in kernels), ""),
-        launches=Figure(sum(each.launches for each in kernels), ""),
-        eager_traffic=Figure(sum(each.eager_bytes for each in kernels), "B"),
-        traffic=Figure(sum(each.nbytes for each in kernels), "B"),
-        peak=Figure(_compiled_peak(flow, held, kernels), "B"),
-        fusions=tuple(
-            Fusion(each.ops, each.phase, Figure(each.saved_bytes, "B"), Figure(each.saved_launches, ""))
-            for each in merged[:MOST_LISTED]
-        ),
+def _time_sentences(found: CompilePrediction) -> Iterator[str]:
+    fusion, time = found.fusion, found.time
+    yield (
+        f"Compiled, {fusion.eager_launches.text} launches become {fusion.launches.text} and "
+        f"{fusion.eager_traffic.text} of traffic {fusion.traffic} on {found.machine}."
+    )
+    yield (
+        f"A step takes {time.eager.total} as traced, bound by {time.eager.bound}, and {time.compiled.total} "
+        f"compiled, bound by {time.compiled.bound}: {time.speedup.text} faster."
     )
 
 
-def _compiled_peak(flow: Dataflow, held: Residency, kernels: Sequence[Kernel]) -> int:
-    """Return the peak without the buffers that only ever hold what stays inside a kernel."""
-    versions = np.bincount([value.buffer for value in flow.values], minlength=held.trace.buffer_count)
-    change = np.zeros(len(held.curve) + 1, dtype=np.int64)
-    for index in _inner(kernels):
-        value = flow.values[index]
-        if versions[value.buffer] == 1:
-            change[value.born] -= value.nbytes
-            change[value.dies] += value.nbytes
-    return int((held.curve + np.cumsum(change)[:-1]).max(initial=0))
-
-
-def _inner(kernels: Sequence[Kernel]) -> Iterator[int]:
-    for kernel in kernels:
-        yield from kernel.inner
+def _plan_sentences(found: CompilePrediction) -> Iterator[str]:
+    for each in found.plans:
+        if not each.feasible:
+            yield f"No plan was found for {each.budget.text}; the lowest peak reached is {each.peak.text}."
+            continue
+        parts = (
+            (each.offloaded, "offloaded"),
+            (each.recomputed, "computed again"),
+            (each.dropped, "dropped"),
+        )
+        done = [f"{size.text} {what}" for size, what in parts if size.value]
+        what = ", ".join(done) or "nothing to do"
+        yield f"Plan for {each.budget.text}: {what}; peak {each.peak}, {each.added} added."

@@ -10,7 +10,7 @@ from accelera.simulator.compiling.figure import Figure, as_json
 from accelera.simulator.compiling.source.counting import count_keywords
 from accelera.simulator.compiling.source.levels import LEVELS, LevelPrediction, checked_level, predict_level
 from accelera.simulator.compiling.source.reading import ASSUMED_TRIPS, FunctionFacts, read_python
-from accelera.simulator.compiling.text import aligned
+from accelera.simulator.compiling.tables import aligned
 
 _NOT_PARSED = "not parsed: keywords are counted, and nothing is said of optimisation"
 

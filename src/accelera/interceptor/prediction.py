@@ -1,0 +1,120 @@
+"""``predict_compile``: one call from a model, a trace or a source text to what compiling would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from accelera.interceptor.capturing import capture
+from accelera.memory import Hierarchy
+from accelera.simulator.compiling import CompilePrediction, SourcePrediction, predict_source, predict_trace
+from accelera.trace import Trace
+
+if TYPE_CHECKING:
+    import torch
+
+MakeInputs = Callable[[int, int], Any]
+
+
+@overload
+def predict_compile(
+    program: str, *, opt_level: str = "O2", model_type: str = "", language: str = "python"
+) -> SourcePrediction: ...
+
+
+@overload
+def predict_compile(
+    program: Trace | torch.nn.Module | Callable[[], torch.nn.Module],
+    inputs: Any = None,
+    *,
+    hierarchy: Hierarchy | str = "gpu-24gb",
+    budgets: Sequence[int | float | str] | None = None,
+    optimizer: bool = False,
+    batch: int | None = None,
+    context: int | None = None,
+    make_trace: Callable[[int, int], Trace] | None = None,
+    make_inputs: MakeInputs | None = None,
+    **recording: Any,
+) -> CompilePrediction: ...
+
+
+def predict_compile(program: Any, inputs: Any = None, **options: Any) -> CompilePrediction | SourcePrediction:
+    """Predict what a fusing compiler would make of a program, and how it fits memory budgets.
+
+    Parameters
+    ----------
+    program
+        A source text: read, never run. A ``Trace``. A PyTorch module, or a function that builds one: it is
+        captured first.
+    inputs
+        For a module: its inputs, as ``capture`` takes them.
+    opt_level, model_type, language
+        For a source text: ``O0`` to ``O3``; what the text is; its language, of which only Python is parsed.
+    hierarchy
+        A machine with an arithmetic speed, or a name of ``accelera.simulator.HIERARCHIES``.
+    budgets
+        Sizes such as ``"16GB"``, or shares of the peak such as ``"60%"``. By default the machine's capacity
+        for the verdict, and 100 % to 30 % of the peak for plans.
+    optimizer
+        Whether the optimizer's step is compiled too; ``torch.compile(model)`` leaves it.
+    batch, context
+        What the trace was made with, or what to start from; they are scaled to the largest that fit.
+    make_trace
+        From a batch and a context to a trace: the largest that fit are found by bisection over new traces.
+    make_inputs
+        From a batch and a context to a module's inputs: the same, by capturing shapes only. ``inputs`` may
+        then be left out.
+    recording
+        More for ``capture``: ``train``, ``steps``, ``loss``, ``dtype`` …
+
+    Returns
+    -------
+    CompilePrediction or SourcePrediction
+        Every number in it says its unit and whether it was ``measured``, is ``analytic`` or ``learned``;
+        ``to_dict()``, ``table()``, ``explain()``.
+
+    Raises
+    ------
+    SyntaxError
+        A source text that is no Python; the message names the line.
+    UnknownNameError
+        No such machine or level.
+    ValueError
+        An empty trace, a budget that is no size, a machine that does not say how fast it computes.
+    TypeError
+        A program of another kind, or a module without inputs.
+    """
+    if isinstance(program, str):
+        return predict_source(program, **options)
+    if isinstance(program, Trace):
+        return predict_trace(program, **options)
+    if not callable(program):
+        raise TypeError(
+            f"[predict_compile] program is a {type(program).__name__}; give source text, a Trace, a module "
+            "or a function that builds one"
+        )
+    return _predict_module(program, inputs, **options)
+
+
+_OF_PREDICTION = ("hierarchy", "budgets", "optimizer", "batch", "context", "make_trace")
+
+
+def _predict_module(
+    model: Any, inputs: Any, *, make_inputs: MakeInputs | None = None, **options: Any
+) -> CompilePrediction:
+    predicting = {name: options.pop(name) for name in _OF_PREDICTION if name in options}
+    batch, context = predicting.get("batch") or 1, predicting.get("context") or 1
+    if inputs is None and make_inputs is None:
+        raise TypeError("[predict_compile] a module needs inputs=, or make_inputs= with batch and context")
+    if make_inputs is not None:
+        predicting.setdefault("make_trace", _traces(model, make_inputs, options))
+        inputs = make_inputs(batch, context) if inputs is None else inputs
+    return predict_trace(capture(model, inputs, **options), **predicting)
+
+
+def _traces(model: Any, make_inputs: MakeInputs, options: dict[str, Any]) -> Callable[[int, int], Trace]:
+    def make_trace(batch: int, context: int) -> Trace:
+        shapes_only = {**options, "fake": True, "names": False}
+        return capture(model, lambda: make_inputs(batch, context), **shapes_only)
+
+    return make_trace
