@@ -16,9 +16,7 @@ class Attention:
         self._layer = layer
         self._request = request
         self._norm = Norm(tape, f"attention_{layer}", width)
-        self._inputs = [
-            (name, Linear(tape, f"{name}_{layer}", width, width, bias=False)) for name in ("Q", "K", "V")
-        ]
+        self._inputs = [(name, Linear(tape, f"{name}_{layer}", width, width)) for name in ("Q", "K", "V")]
         self._output = Linear(tape, f"output_{layer}", width, width)
         self._blocks: dict[str, list[int]] = {"K": [], "V": []}
 

@@ -25,7 +25,6 @@ class Chance:
         """Return numbers in [0, 1), shape (count,)."""
         return self._generator.random(count)
 
-    def distance(self, most: int) -> int:
-        """Return a whole number from 1 to ``most``; every power of two is about as likely as the next."""
-        scale = 1 << int(self.uniform() * most.bit_length())
-        return min(scale + int(self.uniform() * scale), most)
+    def below(self, bound: int) -> int:
+        """Return a whole number from 0 to ``bound - 1``."""
+        return int(self.uniform() * bound)

@@ -24,11 +24,11 @@ class Experts:
         self._request = request
         self._chance = chance
         self._norm = Norm(tape, f"experts_{layer}", width)
-        self._router = Linear(tape, f"router_{layer}", width, request.experts, bias=False)
+        self._router = Linear(tape, f"router_{layer}", width, request.experts)
         self._experts = [
             (
-                Linear(tape, f"up_{layer}_{index}", width, FFN_FACTOR * width, bias=False),
-                Linear(tape, f"down_{layer}_{index}", FFN_FACTOR * width, width, bias=False),
+                Linear(tape, f"up_{layer}_{index}", width, FFN_FACTOR * width),
+                Linear(tape, f"down_{layer}_{index}", FFN_FACTOR * width, width),
             )
             for index in range(request.experts)
         ]

@@ -49,9 +49,8 @@ def _accesses(tape: Tape) -> tuple[Integers, Integers, Integers]:
     buffers: list[int] = []
     counts: list[int] = []
     for step in tape.steps:
-        again = () if step.again is None else (step.again,)
-        buffers += (*again, *step.reads, *step.writes)
-        counts += (len(step.reads) + len(again), len(step.writes))
+        buffers += (*step.again, *step.reads, *step.writes)
+        counts += (len(step.again) + len(step.reads), len(step.writes))
     repeats = np.array(counts, dtype=np.int64)
     halves = np.repeat(np.arange(len(repeats), dtype=np.int64), repeats)
     return np.array(buffers, dtype=np.int64), halves % 2, halves // 2

@@ -57,9 +57,9 @@ def generate_synthetic_trace(
         Sequences and tokens in each; for a CNN images and their edge in pixels, for an MLP
         ``batch_size * seq_length`` rows. In decoding ``seq_length`` is the length of the prompt.
     reuse_probability
-        Chance that a forward step reads, besides its operands, one buffer that the same iteration used
-        before (a skip connection, a tied weight). How far back is drawn so that each doubling of the
-        distance is about as likely; what is read again lives until then.
+        Chance that a forward step reads, besides its operands, a buffer that the same iteration used
+        before (a skip connection, a tied weight); each step has two chances. What was used more often is
+        likelier to be used again, and what is read again lives until then.
     seed
         Of the further reads and of the experts' routing.
     mode
@@ -87,7 +87,7 @@ def generate_synthetic_trace(
         A count below 1, a probability outside [0, 1], decoding with a CNN or an MLP.
 
     >>> generate_synthetic_trace("Transformer", num_layers=12, batch_size=32, seq_length=128)
-    Trace(Transformer, 569 accesses of 306 buffers in 171 steps)
+    Trace(Transformer, 580 accesses of 270 buffers in 171 steps)
     """
     request = checked_request(
         model_type,

@@ -8,20 +8,18 @@ FFN_FACTOR = 4
 
 
 class Linear:
-    """x (rows, inputs) @ W (inputs, outputs) + b (outputs,)."""
+    """x (rows, inputs) @ W (inputs, outputs), without a bias."""
 
-    def __init__(self, tape: Tape, name: str, inputs: int, outputs: int, *, bias: bool = True) -> None:
+    def __init__(self, tape: Tape, name: str, inputs: int, outputs: int) -> None:
         self._tape = tape
         self._inputs = inputs
         self._outputs = outputs
-        self._weights = [tape.lasting(f"W_{name}", inputs * outputs)]
-        if bias:
-            self._weights.append(tape.lasting(f"b_{name}", outputs))
+        self._weight = tape.lasting(f"W_{name}", inputs * outputs)
 
     def __call__(self, op: str, x: int, name: str, rows: int) -> int:
         """Return the buffer of the result, shape (rows, outputs)."""
         flops = 2.0 * rows * self._inputs * self._outputs
-        return self._tape.forward(op, (x, *self._weights), name, rows * self._outputs, flops=flops)
+        return self._tape.forward(op, (x, self._weight), name, rows * self._outputs, flops=flops)
 
 
 class Norm:

@@ -13,6 +13,8 @@ from accelera.simulator.workloads.chance import Chance
 
 Saved = Literal["inputs", "outputs", "nothing"]
 """What of a step its backward step reads again."""
+CHANCES = 2
+"""How many further buffers a forward step may read; each with the probability of reuse."""
 _ITEM_BYTES = {"int64": 8, "float32": 4}
 """Of buffers with an element type of their own."""
 LASTING = frozenset({"weight", "optimizer_state"})
@@ -27,8 +29,8 @@ class Step(NamedTuple):
     writes: tuple[int, ...]
     flops: float
     saved: Saved
-    again: int | None
-    """Buffer from further back that the step reads besides its operands; None for most."""
+    again: tuple[int, ...]
+    """Buffers from further back that the step reads besides its operands."""
 
 
 class Tape:
@@ -92,11 +94,10 @@ class Tape:
         forward: bool = False,
     ) -> None:
         """Add a step; a buffer in both ``reads`` and ``writes`` is updated in place."""
-        again = self._again(reads) if forward else None
+        again = self._again(reads) if forward else ()
         self.steps.append(Step(op, tuple(reads), tuple(writes), flops, saved, again))
         if forward:
-            self._history += reads
-            self._history += writes
+            self._history += (*again, *reads, *writes)
 
     def strided(self, buffer: int, stride: int) -> None:
         """Note that the last step reads ``buffer`` with neighbours ``stride`` elements apart."""
@@ -109,12 +110,14 @@ class Tape:
         self.dtypes.append(dtype or self.dtype)
         return len(self.sizes) - 1
 
-    def _again(self, reads: Sequence[int]) -> int | None:
-        """Return a buffer of this iteration's past that the step happens to read as well."""
-        history = self._history
-        if not history or self._chance.uniform() >= self._reuse_probability:
-            return None
-        position = len(history) - self._chance.distance(len(history))
-        while position >= 0 and history[position] in reads:
-            position -= 1
-        return history[position] if position >= 0 else None
+    def _again(self, reads: Sequence[int]) -> tuple[int, ...]:
+        """Return what the step happens to read of this iteration's past, besides ``reads``."""
+        if not self._history:
+            return ()
+        chosen: list[int] = []
+        for _ in range(CHANCES):
+            if self._chance.uniform() < self._reuse_probability:
+                buffer = self._history[self._chance.below(len(self._history))]
+                if buffer not in reads and buffer not in chosen:
+                    chosen.append(buffer)
+        return tuple(chosen)
