@@ -1,10 +1,11 @@
-"""Floating-point operations of one operator: torch's own formulas, else one per element."""
+"""Floating-point operations of one operator: torch's own formulas, a few of ours, else one per element."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 _MOVES = {
     "_local_scalar_dense",
@@ -48,8 +49,8 @@ _MOVES = {
     "roll",
     "scalar_tensor",
     "scatter",
-    "slice_backward",
     "select_backward",
+    "slice_backward",
     "split_with_sizes_copy",
     "stack",
     "tril",
@@ -72,7 +73,43 @@ def flops_of(function: Any, name: str, args: Any, kwargs: Any, result: Any, elem
     elements
         Elements of its largest operand or result.
     """
+    if name in _OURS:
+        return float(_OURS[name](*args))
     formula = flop_registry.get(getattr(function, "_overloadpacket", None))
     if formula is not None:
         return float(formula(*args, **kwargs, out_val=result))
     return 0.0 if name in _MOVES else float(elements)
+
+
+def _attention(query: Any, key: Any, value: Any, *_: Any) -> int:
+    return int(sdpa_flop_count(query.shape, key.shape, value.shape))  # type: ignore[no-untyped-call]
+
+
+def _attention_backward(grad: Any, query: Any, key: Any, value: Any, *_: Any) -> int:
+    shapes = (grad.shape, query.shape, key.shape, value.shape)
+    return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
+
+
+def _matrix_vector(matrix: Any, *_: Any) -> int:
+    return 2 * int(matrix.numel())
+
+
+def _grouped_product(rows: Any, matrices: Any, *_: Any) -> int:
+    return 2 * int(rows.numel()) * int(matrices.shape[-1])
+
+
+def _recurrent_layer(x: Any, from_input: Any, from_hidden: Any, *_: Any) -> int:
+    positions = x.numel() // x.shape[-1]
+    return 2 * int(positions * (from_input.numel() + from_hidden.numel()))
+
+
+_OURS: dict[str, Callable[..., int]] = {
+    "_grouped_mm": _grouped_product,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "dot": _matrix_vector,
+    "mkldnn_rnn_layer": _recurrent_layer,
+    "mkldnn_rnn_layer_backward": lambda *args: 2 * _recurrent_layer(*args),
+    "mv": _matrix_vector,
+}
+"""Operators that torch 2.13 has no formula for."""

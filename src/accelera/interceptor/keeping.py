@@ -9,17 +9,34 @@ from typing import Any
 
 import torch
 
+from accelera.interceptor.operands import tensors_in
+
 Tensor = torch.Tensor
 
 
 @contextmanager
-def everything_kept(module: torch.nn.Module, optimizer: Any, *, weights: bool) -> Iterator[None]:
-    """Restore ``module``, ``optimizer`` (or None) and torch's random state afterwards.
+def random_kept() -> Iterator[None]:
+    """Restore torch's random state afterwards, of the processor and of CUDA where it is in use."""
+    in_use = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=list(range(torch.cuda.device_count() if in_use else 0))):
+        yield
+
+
+@contextmanager
+def everything_kept(module: torch.nn.Module, inputs: Any, optimizer: Any, *, weights: bool) -> Iterator[None]:
+    """Restore ``module``, gradients of ``inputs`` and ``optimizer`` (or None) afterwards.
 
     ``weights`` says whether weights may change; their contents are copied meanwhile.
     """
-    with torch.random.fork_rng(), _module_kept(module, weights=weights), _optimizer_kept(optimizer):
-        yield
+    grads = [(each, each.grad) for each in tensors_in(inputs) if each.is_leaf]
+    contents = _copies([grad for _, grad in grads])
+    with _module_kept(module, weights=weights), _optimizer_kept(optimizer):
+        try:
+            yield
+        finally:
+            _restore(contents)
+            for tensor, grad in grads:
+                tensor.grad = grad
 
 
 @contextmanager

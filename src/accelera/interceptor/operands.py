@@ -36,6 +36,9 @@ _BATCH_NORMS = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miop
 _RUNNING, _IS_TRAINING = (3, 4), 5
 """Where batch norms take their running mean and variance, and whether they train."""
 
+_INNER = ("prim::", "profiler::")
+"""Namespaces of questions and marks that torch asks and makes for itself."""
+
 _LOOKS = {
     "aten::" + name
     for name in (
@@ -61,6 +64,8 @@ class Effect(NamedTuple):
     """Its name, without the namespace ``aten``."""
     silent: bool = False
     """Whether it touches no contents: views, questions about a shape or a device."""
+    composed: bool = False
+    """Whether it is made of other operators, and those are what touches memory."""
     changed: tuple[int | str, ...] = ()
     """Arguments that it changes in place, by position or keyword."""
     creates: bool = False
@@ -84,19 +89,18 @@ def effect_of(function: Any) -> Effect:
     if schema is None:
         return Effect(getattr(function, "__name__", str(function)))
     name = schema.name.removeprefix("aten::")
+    if schema.name.startswith(_INNER):
+        return Effect(name, silent=True)
     if schema.name in _CREATES:
         return Effect(name, creates=True)
-    if _only_looks(function, schema):
+    if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):
+        return Effect(name, composed=True)
+    if function.is_view or torch.Tag.inplace_view in function.tags or schema.name in _LOOKS:
         return Effect(name, silent=True)
     if schema.name in _BATCH_NORMS:
         return Effect(name, changed=_RUNNING, in_training=True)
     outs = any(argument.is_out for argument in schema.arguments)
     return Effect(name, changed=_changed(schema), fills=outs or schema.name in _FILLS)
-
-
-def _only_looks(function: Any, schema: Any) -> bool:
-    inner = schema.name.startswith(("prim::", "profiler::")) or schema.name in _LOOKS
-    return inner or bool(function.is_view) or torch.Tag.inplace_view in function.tags
 
 
 def _changed(schema: Any) -> tuple[int | str, ...]:

@@ -7,11 +7,11 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from accelera.interceptor.columns import Columns
 from accelera.interceptor.flops import flops_of
-from accelera.interceptor.operands import Effect, effect_of, tensors_in
+from accelera.interceptor.listening import Listener
+from accelera.interceptor.operands import Effect, tensors_in
 from accelera.interceptor.scope import Scope
 from accelera.interceptor.storages import NOTHING, Storages
 from accelera.trace import Kind, Trace
@@ -21,7 +21,7 @@ _Tensors = dict[int, torch.Tensor]
 """Tensors by the number of their storage."""
 
 
-class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Recording:
     """Records the operators that run inside its ``with`` block, in this thread and in autograd's.
 
     Every operator that touches contents is one step: its operands are read, what it changes in place is
@@ -36,16 +36,12 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Whether an iteration begins after each step of the first optimizer that steps.
     """
 
-    supports_higher_order_operators = True
-
     def __init__(self, *, names: bool = True, follow_optimizer: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self._columns = Columns()
         self.storages = Storages(on_death=self._columns.free)
         self.scope = Scope(self.storages, self._after_step if follow_optimizer else lambda _: None)
         self._names = names
-        self._effects: dict[Any, Effect] = {}
-        self._plain: dict[Any, bool] = {}
+        self._listener = Listener(self._record)
         self._iterations: list[int] = []
         self._leader: Any = None
         self._outsiders = 0
@@ -53,7 +49,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __enter__(self) -> Recording:
         self._outsiders = len(self.storages)
         self.scope.open(follow_modules=self._names)
-        super().__enter__()  # type: ignore[no-untyped-call]
+        self._listener.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
@@ -62,7 +58,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        self._listener.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         self.scope.close()
         self.storages.close()
 
@@ -80,27 +76,6 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         begun = [each for each in self._iterations if each < len(self._columns.ops)]
         facts = {"iterations": begun or [0], "torch": torch.__version__, **meta}
         return self._columns.trace(self.storages, model_type=model_type, meta=facts)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run ``func`` and record what it did; called by torch."""
-        if types and not self._are_plain(types):
-            return NotImplemented
-        effect = self._effects.get(func)
-        if effect is None:
-            effect = self._effects[func] = effect_of(func)
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if not effect.silent:
-            self._record(func, effect, args, kwargs, result)
-        return result
-
-    def _are_plain(self, types: Any) -> bool:
-        """Whether no type wraps other tensors; those are taken apart first, then recorded."""
-        key = tuple(types)
-        known = self._plain.get(key)
-        if known is None:
-            known = self._plain[key] = not any(hasattr(each, "__tensor_flatten__") for each in key)
-        return known
 
     def _record(self, func: Any, effect: Effect, args: Any, kwargs: Any, result: Any) -> None:
         operands = {} if effect.creates else self._numbered((args, kwargs) if kwargs else args)

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from accelera.interceptor import iterations
 from accelera.interceptor.fake import as_fake, default_dtype, faked, is_on_meta, values_explained
-from accelera.interceptor.keeping import collection_by_hand, everything_kept, mode_kept
+from accelera.interceptor.keeping import collection_by_hand, everything_kept, mode_kept, random_kept
 from accelera.interceptor.live import peak_live_bytes
 from accelera.interceptor.operands import tensors_in
 from accelera.interceptor.recording import Recording
@@ -64,6 +64,7 @@ class Request:
         """Carry the request out."""
         with ExitStack() as stack:
             stack.enter_context(values_explained())
+            stack.enter_context(random_kept())
             mode = stack.enter_context(FakeTensorMode()) if self.follows_shapes else None
             module, inputs = self._built()
             if mode is not None:
@@ -71,7 +72,7 @@ class Request:
                 inputs = as_fake(inputs, mode)
             optimizer = iterations.optimizer_for(module, self.optimizer) if self.train else None
             if mode is None:
-                stack.enter_context(everything_kept(module, optimizer, weights=self.train))
+                stack.enter_context(everything_kept(module, inputs, optimizer, weights=self.train))
             stack.enter_context(mode_kept(module, train=self.train))
             stack.enter_context(collection_by_hand())
             return self._recorded(module, inputs, optimizer)
