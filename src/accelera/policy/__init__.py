@@ -6,6 +6,7 @@ from accelera.policy.names import POLICIES, create_policy, native_knowledge
 from accelera.policy.prepared import Prepared, prepare
 from accelera.policy.replay import replay_next_uses
 from accelera.policy.scores import heuristic_scores
+from accelera.policy.signatures import access_signatures, occurrences
 
 __all__ = [
     "KEPT",
@@ -13,10 +14,12 @@ __all__ = [
     "EvictionPolicy",
     "Knowledge",
     "Prepared",
+    "access_signatures",
     "create_policy",
     "heuristic_scores",
     "native_knowledge",
     "next_reads",
+    "occurrences",
     "prepare",
     "replay_next_uses",
 ]
