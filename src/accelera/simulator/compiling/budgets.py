@@ -6,14 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from accelera.memory import Hierarchy
 from accelera.simulator.compiling.dataflow import Dataflow
 from accelera.simulator.compiling.figure import Figure
-from accelera.simulator.compiling.fitting import overlapped_share, replayed
+from accelera.simulator.compiling.fitting import Yardstick
 from accelera.simulator.compiling.planning import Choice, Planner
 from accelera.simulator.compiling.residency import Residency
 from accelera.simulator.compiling.rewriting import carried_out
-from accelera.simulator.report import Report
 from accelera.simulator.roofline import step_seconds
 from accelera.trace import Trace
 
@@ -53,9 +51,9 @@ class BudgetPlan:
     """Bytes dropped before the program does so itself."""
     recompute_time: Figure
     total: Figure
-    """Seconds of the whole, waiting included; None where the plan does not reach the budget."""
+    """Seconds of the step with it; None where the plan does not reach the budget."""
     added: Figure
-    """Seconds above the run without a budget."""
+    """Seconds that it takes longer: waiting, and computing again."""
     overlapped: Figure
     tensors: tuple[PlannedTensor, ...]
     """The largest choices."""
@@ -68,8 +66,7 @@ class BudgetPlanner:
     trace: Trace
     flow: Dataflow
     held: Residency
-    hierarchy: Hierarchy
-    unlimited: Report
+    yardstick: Yardstick
 
     def plans(self, budgets: Sequence[int]) -> tuple[BudgetPlan, ...]:
         """Return a plan per budget, in the order given."""
@@ -78,8 +75,9 @@ class BudgetPlanner:
         return tuple(found[budget] for budget in budgets)
 
     def _planner(self, recompute: bool) -> Planner:
-        seconds = step_seconds(self.trace, self.hierarchy.compute)
-        return Planner(self.trace, self.flow, self.held, seconds, self.hierarchy, recompute)
+        machine = self.yardstick.hierarchy
+        seconds = step_seconds(self.trace, machine.compute)
+        return Planner(self.trace, self.flow, self.held, seconds, machine, recompute)
 
     def _plan(self, budget: int, planners: Sequence[Planner]) -> BudgetPlan:
         """Return the quickest of the plans with and without recomputation that reach the budget."""
@@ -91,28 +89,35 @@ class BudgetPlanner:
         tried = []
         for planner in candidates:
             replay = carried_out(self.trace, self.flow, planner.choices)
-            tried.append((replayed(replay.trace, self.hierarchy, budget), planner, replay))
-        report, planner, replay = min(tried, key=lambda each: each[0].total_s)
-        return self._described(budget, planner.choices, replay, report)
+            report, added_s = self.yardstick.quickest(replay.trace, budget)
+            hidden = self.yardstick.overlapped_share(report, added_s)
+            tried.append((added_s, hidden, planner.choices, replay))
+        added_s, hidden, choices, replay = min(tried, key=lambda each: each[0])
+        return self._described(budget, choices, replay, added_s, hidden)
 
     def _described(
-        self, budget: int, choices: Sequence[Choice], replay: Residency, report: Report | None = None
+        self,
+        budget: int,
+        choices: Sequence[Choice],
+        replay: Residency,
+        added_s: float | None = None,
+        hidden: float | None = None,
     ) -> BudgetPlan:
         moved: Counter[str] = Counter()
         for choice in choices:
             moved[choice.how] += self.flow.values[choice.gap.value].nbytes
         return BudgetPlan(
             budget=Figure(budget, "B"),
-            feasible=report is not None and replay.peak_bytes <= budget,
+            feasible=added_s is not None and replay.peak_bytes <= budget,
             peak=Figure(replay.peak_bytes, "B"),
             kept=Figure(self._kept_bytes(choices), "B"),
             offloaded=Figure(moved["offload"], "B"),
             recomputed=Figure(moved["recompute"], "B"),
             dropped=Figure(moved["drop"], "B"),
             recompute_time=Figure(self._again_s(choices), "s"),
-            total=Figure(report.total_s if report else None, "s"),
-            added=Figure(max(report.total_s - self.unlimited.total_s, 0.0) if report else None, "s"),
-            overlapped=Figure(overlapped_share(report) if report else None, ""),
+            total=Figure(None if added_s is None else self.yardstick.compute_s + added_s, "s"),
+            added=Figure(added_s, "s"),
+            overlapped=Figure(hidden, ""),
             tensors=self._listed(choices),
         )
 
@@ -122,7 +127,7 @@ class BudgetPlanner:
         return self.held.peak_bytes - sum(values[gap.value].nbytes for gap in away)
 
     def _again_s(self, choices: Sequence[Choice]) -> float:
-        seconds = step_seconds(self.trace, self.hierarchy.compute)
+        seconds = step_seconds(self.trace, self.yardstick.hierarchy.compute)
         return sum(float(seconds[step]) for choice in choices for step in choice.steps)
 
     def _listed(self, choices: Sequence[Choice]) -> tuple[PlannedTensor, ...]:

@@ -10,7 +10,7 @@ from accelera.memory import Hierarchy
 from accelera.simulator.compiling.budgets import SHARES, BudgetPlanner
 from accelera.simulator.compiling.dataflow import Dataflow, dataflow_of
 from accelera.simulator.compiling.figure import Figure
-from accelera.simulator.compiling.fitting import Fitter
+from accelera.simulator.compiling.fitting import Fitter, Yardstick
 from accelera.simulator.compiling.fusion import Kernel, fuse
 from accelera.simulator.compiling.memory import predict_memory
 from accelera.simulator.compiling.prediction import CompilePrediction, Fusion, FusionPrediction
@@ -66,9 +66,9 @@ def predict_trace(
     capacity = machine.tiers[0].capacity_bytes
     sizes = [parse_budget(each, held.peak_bytes) for each in budgets] if budgets is not None else None
     floor = int(memory.hard_floor.value or 0)
-    fitter = Fitter(trace, machine, held.peak_bytes, floor, time.eager.bound)
-    unlimited = fitter.unlimited()
-    planner = BudgetPlanner(trace, flow, held, machine, unlimited)
+    yardstick = Yardstick.of(trace, machine)
+    fitter = Fitter(trace, yardstick, held.peak_bytes, floor, time.eager.bound)
+    planner = BudgetPlanner(trace, flow, held, yardstick)
     shares = [int(share * held.peak_bytes) for share in SHARES]
     verdicts = [capacity] if sizes is None else sizes
     return CompilePrediction(
@@ -78,7 +78,7 @@ def predict_trace(
         memory=memory,
         fusion=_fusion(flow, held, kernels),
         time=time,
-        fits=tuple(fitter.fit(budget, unlimited) for budget in verdicts),
+        fits=tuple(fitter.fit(budget) for budget in verdicts),
         limits=_limits(held, flow, verdicts, batch, context, make_trace),
         plans=planner.plans(shares if sizes is None else sizes),
     )
