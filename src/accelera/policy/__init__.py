@@ -2,7 +2,7 @@
 
 from accelera.policy.contract import EvictionPolicy
 from accelera.policy.knowledge import KEPT, Knowledge, next_reads
-from accelera.policy.names import POLICIES, create_policy, native_knowledge
+from accelera.policy.names import POLICIES, create_policy, native_knowledge, needs
 from accelera.policy.prepared import Prepared, prepare
 from accelera.policy.replay import replay_next_uses
 from accelera.policy.scores import heuristic_scores
@@ -18,6 +18,7 @@ __all__ = [
     "create_policy",
     "heuristic_scores",
     "native_knowledge",
+    "needs",
     "next_reads",
     "occurrences",
     "prepare",

@@ -27,6 +27,11 @@ def native_name(name: str) -> str:
     return FOLLOWERS.get(name, name)
 
 
+def needs(name: str) -> tuple[str, ...]:
+    """Return the fields of ``Knowledge`` that ``name`` cannot do without; raises UnknownNameError."""
+    return NEEDS[native_name(name)]
+
+
 def create_policy(name: str, known: Knowledge | None = None) -> EvictionPolicy:
     """Return a fresh policy.
 
