@@ -93,7 +93,7 @@ def effect_of(function: Any) -> Effect:
         return Effect(name, silent=True)
     if schema.name in _CREATES:
         return Effect(name, creates=True)
-    if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):
+    if _is_composed(function.name()):
         return Effect(name, composed=True)
     if function.is_view or torch.Tag.inplace_view in function.tags or schema.name in _LOOKS:
         return Effect(name, silent=True)
@@ -101,6 +101,13 @@ def effect_of(function: Any) -> Effect:
         return Effect(name, changed=_RUNNING, in_training=True)
     outs = any(argument.is_out for argument in schema.arguments)
     return Effect(name, changed=_changed(schema), fills=outs or schema.name in _FILLS)
+
+
+def _is_composed(name: str) -> bool:
+    """Whether an operator is defined by others only: no processor has a kernel of its own for it."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    own = any(has_kernel(name, processor) for processor in ("CPU", "CUDA", "Meta"))
+    return has_kernel(name, "CompositeImplicitAutograd") and not own
 
 
 def _changed(schema: Any) -> tuple[int | str, ...]:
