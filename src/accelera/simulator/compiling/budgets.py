@@ -83,6 +83,8 @@ class BudgetPlanner:
         """Return the quickest of the plans with and without recomputation that reach the budget."""
         reached = [planner.lower_to(budget) for planner in planners]
         candidates = [planner for planner, good in zip(planners, reached, strict=True) if good]
+        if not any(choice.how == "recompute" for choice in planners[0].choices):
+            candidates = candidates[:1]
         if not candidates:
             lowest = min(planners, key=lambda each: each.peak_bytes)
             return self._described(budget, lowest.choices, carried_out(self.trace, self.flow, lowest.choices))

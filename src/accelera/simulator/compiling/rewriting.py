@@ -50,6 +50,9 @@ def _by_event(trace: Trace, flow: Dataflow, choices: Sequence[Choice]) -> tuple[
     return leaving, returning, gone
 
 
+_WRITE = int(Kind.WRITE)
+
+
 class _Writer:
     """The events of the new trace; steps that are run again push later ones back."""
 
@@ -68,7 +71,7 @@ class _Writer:
 
     def copy(self, event: int) -> None:
         buffer, kind, step = (column[event] for column in self._old)
-        while kind <= Kind.WRITE and self._ready < step:
+        while kind <= _WRITE and self._ready < step:
             self._ready += 1
             self._source.append(self._ready)
         self._add(buffer, kind)
