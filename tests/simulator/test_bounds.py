@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from accelera.policy import POLICIES
 from accelera.simulator import bounds, lower_bound, plan_residency, simulate
-from accelera.simulator.moments import Moments, peak_bytes
-from accelera.trace import Kind, Trace
+from accelera.simulator.moments import Moments
+from accelera.trace import Kind, Occupancy, Trace
 from tests.simulator.optimum import least_moved_bytes
 from tests.simulator.traces import lively_traces
 
@@ -46,10 +46,10 @@ def test_no_policy_moves_less(trace: Trace, capacity: int, policy: str, lookahea
 
 @given(trace=lively_traces(buffers=6, steps=12))
 def test_with_room_for_all_only_the_compulsory_is_moved(trace: Trace) -> None:
-    plan = plan_residency(trace, peak_bytes(trace))
+    plan = plan_residency(trace, Occupancy(trace).peak_bytes)
     assert plan.lower_bound_bytes == plan.compulsory_bytes
     assert not plan.dropped.any()
-    assert simulate(trace, peak_bytes(trace), "lru").moved_bytes == plan.compulsory_bytes
+    assert simulate(trace, Occupancy(trace).peak_bytes, "lru").moved_bytes == plan.compulsory_bytes
 
 
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=60), st.integers(1, 8))

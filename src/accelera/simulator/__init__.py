@@ -1,24 +1,52 @@
 """The paper half's other wing: replay a trace under any policy, in any hierarchy, and advise."""
 
+from accelera.simulator.bound_curve import bound_curve
 from accelera.simulator.bounds import ResidencyPlan, lower_bound, plan_residency
 from accelera.simulator.cache import CacheResult, simulate_cache
+from accelera.simulator.gain import Gain, gain
+from accelera.simulator.limits import Limit, largest_batch, largest_context
 from accelera.simulator.presets import HIERARCHIES, hierarchy_of
 from accelera.simulator.report import LinkReport, Report, TierReport
+from accelera.simulator.scorers import (
+    PLAIN,
+    SCORERS,
+    Gated,
+    gated,
+    predict_eviction_scores,
+    score,
+    train_scorer,
+)
 from accelera.simulator.simulate import simulate
+from accelera.simulator.sweep import Sweep, sweep
 from accelera.simulator.workloads import WORKLOADS, generate_synthetic_trace
 
 __all__ = [
     "HIERARCHIES",
+    "PLAIN",
+    "SCORERS",
     "WORKLOADS",
     "CacheResult",
+    "Gain",
+    "Gated",
+    "Limit",
     "LinkReport",
     "Report",
     "ResidencyPlan",
+    "Sweep",
     "TierReport",
+    "bound_curve",
+    "gain",
+    "gated",
     "generate_synthetic_trace",
     "hierarchy_of",
+    "largest_batch",
+    "largest_context",
     "lower_bound",
     "plan_residency",
+    "predict_eviction_scores",
+    "score",
     "simulate",
     "simulate_cache",
+    "sweep",
+    "train_scorer",
 ]

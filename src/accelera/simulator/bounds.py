@@ -32,6 +32,10 @@ class ResidencyPlan:
     """No schedule moves fewer bytes between the first tier and the next."""
     compulsory_bytes: int
     """Of these, what is moved at any capacity: first reads, and what is saved on request."""
+    proven_bytes: float
+    """The bound before it is rounded up to what whole buffers add up to."""
+    slope: float
+    """How many bytes fewer must be moved for one more byte of capacity, with a minus."""
     dropped: NDArray[np.float64] = field(repr=False)
     """Per access, the share of its buffer that is dropped until its next one, 0 to 1, shape (accesses,):
     a ``score`` for the policy ``planner``."""
@@ -61,19 +65,20 @@ def plan_residency(trace: Trace, capacity_bytes: int) -> ResidencyPlan:
     stays = stays_of(trace, moments)
     room = np.where(moments.held_bytes > capacity_bytes, capacity_bytes, capacity_bytes - moments.held_bytes)
     dropped = np.zeros(trace.access_count)
-    moved = 0.0
+    moved = slope = 0.0
     for begin, end, part in _windows(stays, room):
         flow = least_flow(part, room[begin:end])
-        moved += flow.moved_bytes
+        moved, slope = moved + flow.moved_bytes, slope + flow.slope
         np.maximum.at(dropped, part.access, flow.dropped)
+    moved = max(moved, 0.0) * (1 - 1e-9)
     least = stays.fixed_bytes + _next_multiple(moved, trace)
-    return ResidencyPlan(capacity_bytes, least, stays.fixed_bytes, dropped)
+    return ResidencyPlan(capacity_bytes, least, stays.fixed_bytes, stays.fixed_bytes + moved, slope, dropped)
 
 
 def _next_multiple(moved: float, trace: Trace) -> int:
-    """Return ``moved`` bytes rounded up to what whole buffers can add up to, rounding errors allowed for."""
+    """Return ``moved`` bytes rounded up to what whole buffers can add up to."""
     unit = int(np.gcd.reduce(trace.size_bytes)) if trace.buffer_count else 0
-    return unit * math.ceil(moved / unit * (1 - 1e-9) - 1e-6) if unit else 0
+    return unit * math.ceil(moved / unit - 1e-6) if unit else 0
 
 
 def _windows(stays: Stays, room: NDArray[np.int64]) -> Iterator[tuple[int, int, Stays]]:

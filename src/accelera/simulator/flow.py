@@ -27,6 +27,8 @@ class Flow:
 
     moved_bytes: float
     """No schedule moves less, in bytes; what is moved in any case is not in it."""
+    slope: float
+    """How that changes with each byte of room at every moment: a bound for other rooms too. Not positive."""
     dropped: Floats
     """Share of each stay that is not kept, 0 to 1, shape (stays,)."""
 
@@ -41,12 +43,12 @@ def least_flow(stays: Stays, room: NDArray[np.int64]) -> Flow:
     begin, end = np.searchsorted(tight, stays.begin), np.searchsorted(tight, stays.end)
     matters = begin < end
     if not matters.any():
-        return Flow(0.0, dropped)
+        return Flow(0.0, 0.0, dropped)
     edges, ends = np.unique(np.concatenate([begin[matters], end[matters]]), return_inverse=True)
     begin, end = np.split(ends, 2)
     program = _Program(stays.where(matters), begin, end, np.minimum.reduceat(room[tight], edges[:-1]))
-    moved, dropped[matters] = program.solve()
-    return Flow(moved, dropped)
+    moved, slope, dropped[matters] = program.solve()
+    return Flow(moved, slope, dropped)
 
 
 def kept_bytes(stays: Stays, moments: int) -> Floats:
@@ -78,8 +80,8 @@ class _Program:
         self.writes = self._write_rows(np.flatnonzero(shared), version[shared] + len(stays) + len(room))
         self.least_written = -self.size[shared]
 
-    def solve(self) -> tuple[float, Floats]:
-        """Return the bytes moved at least and the share of each stay that is dropped."""
+    def solve(self) -> tuple[float, float, Floats]:
+        """Return the bytes moved at least, their change with room, and the dropped share of each stay."""
         from scipy.optimize import linprog
 
         found = linprog(
@@ -93,14 +95,16 @@ class _Program:
         )
         assert found.success, f"keeping nothing is feasible, yet the solver says: {found.message}"
         kept = found.x[: len(self.size)] / np.maximum(self.size, 1e-300)
-        moved = self._certified(found.eqlin.marginals, np.minimum(found.ineqlin.marginals, 0.0))
-        return moved * self.unit, 1.0 - np.clip(kept, 0.0, 1.0)
+        moved, slope = self._proven(found.eqlin.marginals, np.minimum(found.ineqlin.marginals, 0.0))
+        return moved, slope, 1.0 - np.clip(kept, 0.0, 1.0)
 
-    def _certified(self, flow_price: Floats, write_price: Floats) -> float:
+    def _proven(self, flow_price: Floats, write_price: Floats) -> tuple[float, float]:
         """Return what weak duality proves from the prices, whatever the solver's tolerances were."""
         reduced = self.cost - self.flow.T @ flow_price - self.writes.T @ write_price
-        gained = np.minimum(reduced, 0.0) @ self.upper + write_price @ self.least_written
-        return max(float(self.drop_cost @ self.size + gained), 0.0)
+        gains = np.minimum(reduced, 0.0)
+        rooms = slice(len(self.size), len(self.size) + self.flow.shape[0])
+        moved = self.drop_cost @ self.size + gains @ self.upper + write_price @ self.least_written
+        return float(moved) * self.unit, float(gains[rooms].sum())
 
     def _flow_rows(self, begin: NDArray[np.intp], end: NDArray[np.intp], moments: int) -> Any:
         """Kept at a moment - kept at the one before - stays that begin + stays that ended = 0."""

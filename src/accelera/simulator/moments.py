@@ -42,14 +42,6 @@ class Moments:
         return int(self.held_bytes.max(initial=0))
 
 
-def peak_bytes(trace: Trace) -> int:
-    """Return the most bytes accessed and not freed yet: the capacity at which nobody is evicted."""
-    freed = np.where(trace.kind == Kind.FREE, -trace.size_bytes[trace.buffer], 0)
-    arrives = trace.is_access & _after_absence(trace)
-    change = np.where(arrives, trace.size_bytes[trace.buffer], freed)
-    return int(np.cumsum(change).max(initial=0))
-
-
 def _begins(trace: Trace) -> NDArray[np.bool_]:
     """Return per access whether a moment begins with it."""
     positions = np.flatnonzero(trace.is_access)
@@ -75,12 +67,3 @@ def _step_of_last_access(trace: Trace, events: NDArray[np.intp]) -> NDArray[np.i
     latest[order] = np.maximum.accumulate(offset + sorted_last) - offset
     found = latest[events]
     return np.where(found >= 0, trace.step[np.maximum(found, 0)], -1)
-
-
-def _after_absence(trace: Trace) -> NDArray[np.bool_]:
-    """Return per event whether its buffer comes for the first time, or again after it was freed."""
-    order = np.argsort(trace.buffer, kind="stable")
-    buffer, kind = trace.buffer[order], trace.kind[order]
-    comes = np.ones(len(trace), dtype=np.bool_)
-    comes[order[1:]] = (buffer[1:] != buffer[:-1]) | (kind[:-1] == Kind.FREE)
-    return comes

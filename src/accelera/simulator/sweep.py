@@ -1,0 +1,274 @@
+"""Policies x capacities: what each would move, where more memory stops paying, and who does best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from accelera.devices import usable_processors
+from accelera.errors import UnknownNameError
+from accelera.memory import Hierarchy
+from accelera.policy import POLICIES
+from accelera.simulator.bound_curve import bound_curve
+from accelera.simulator.curves import Curves
+from accelera.simulator.limits import added_wait
+from accelera.simulator.moments import Moments
+from accelera.simulator.presets import hierarchy_of
+from accelera.simulator.progress import with_bar
+from accelera.simulator.report import Report
+from accelera.simulator.simulate import simulate
+from accelera.simulator.sweep_plot import plot_sweep
+from accelera.simulator.sweep_text import sweep_table
+from accelera.trace import Occupancy, Trace
+from accelera.units import parse_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CAPACITIES = 50
+"""How many capacities are tried when none are given."""
+
+_COLUMNS = (
+    "moved_bytes",
+    "fetched_bytes",
+    "saved_bytes",
+    "hits",
+    "misses",
+    "evictions",
+    "stall_s",
+    "total_s",
+    "oversized_steps",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Reports by policy and capacity."""
+
+    trace: Trace = field(repr=False)
+    policies: tuple[str, ...]
+    capacities: tuple[int, ...]
+    """Bytes of the first tier, rising."""
+    reports: Mapping[str, tuple[Report, ...]] = field(repr=False)
+    """Per policy, one report per capacity."""
+
+    @cached_property
+    def lower_bounds(self) -> tuple[int, ...]:
+        """The least bytes any schedule moves, per capacity; computed when first asked for, in seconds.
+
+        Solved at up to 8 capacities and proven by tangents, up to a few percent less sharp, in between.
+        """
+        return tuple(map(int, bound_curve(self.trace, self.capacities)))
+
+    def moved_bytes(self, policy: str) -> NDArray[np.int64]:
+        """Return the bytes that ``policy`` moves, shape (capacities,); raises UnknownNameError."""
+        return np.array([report.moved_bytes for report in self._of(policy)], dtype=np.int64)
+
+    def regret(self, policy: str) -> NDArray[np.float64]:
+        """Return moved bytes over the lower bound, shape (capacities,); 1 where both are 0."""
+        moved, least = self.moved_bytes(policy), np.array(self.lower_bounds)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            found: NDArray[np.float64] = np.where(moved == least, 1.0, moved / least)
+        return found
+
+    def best(self, capacity: int | str | None = None) -> str:
+        """Return the policy that moves the fewest bytes at the nearest capacity, or by and large.
+
+        By and large: the smallest geometric mean, over all capacities, of bytes moved over those of the
+        best policy there. Of equals, the one that waits least.
+        """
+        moved = np.array([self.moved_bytes(policy) for policy in self.policies], dtype=np.float64)
+        waits = np.array([[report.stall_s for report in self.reports[policy]] for policy in self.policies])
+        if capacity is not None:
+            at = self._nearest(parse_bytes(capacity))
+            moved, waits = moved[:, at : at + 1], waits[:, at : at + 1]
+        excess = np.log((moved + 1) / (moved.min(axis=0) + 1)).mean(axis=1)
+        ranking = np.lexsort((waits.sum(axis=1), np.round(excess, 12)))
+        return self.policies[int(ranking[0])]
+
+    def knee(self, policy: str | None = None) -> int:
+        """Return the capacity in bytes beyond which more memory pays less than it did before.
+
+        The curve of bytes moved over capacity, made non-rising, runs from its first point to its last; the
+        knee is where it lies furthest below the straight line between them, both axes scaled to 0..1. A
+        curve that nowhere lies below has its knee at the first capacity. ``policy``: ``best()`` when absent.
+        """
+        curve = np.minimum.accumulate(self.moved_bytes(policy or self.best())).astype(np.float64)
+        sizes = np.array(self.capacities, dtype=np.float64)
+        if curve[0] == curve[-1]:
+            return self.capacities[0]
+        down = (curve - curve[-1]) / (curve[0] - curve[-1])
+        along = (sizes - sizes[0]) / (sizes[-1] - sizes[0])
+        return self.capacities[int(np.argmax(np.round(1 - along - down, 12)))]
+
+    def smallest_without_stalls(self, policy: str | None = None, *, tolerance: float = 0.01) -> int:
+        """Return the smallest capacity in bytes from which on nobody waits for want of memory.
+
+        At it and every larger one, at most ``tolerance`` of the time is waiting that does not also occur at
+        the largest capacity. ``policy``: ``best()`` when absent.
+        """
+        reports = self._of(policy or self.best())
+        waits = [added_wait(report, reports[-1]) > tolerance for report in reports]
+        first = len(waits) - waits[::-1].index(True) if True in waits else 0
+        return self.capacities[min(first, len(waits) - 1)]
+
+    def to_pandas(self, *, bound: bool = True) -> pd.DataFrame:
+        """Return one row per policy and capacity; ``bound`` adds the lower bound and the regret."""
+        import pandas as pd
+
+        frame: pd.DataFrame = pd.DataFrame(self._rows(bound))
+        return frame
+
+    def to_dict(self, *, bound: bool = True) -> dict[str, Any]:
+        """Return rows and findings as JSON-able values; sizes in bytes."""
+        return {
+            "policies": list(self.policies),
+            "capacities": list(self.capacities),
+            "best": self.best(),
+            "knee_bytes": self.knee(),
+            "smallest_without_stalls_bytes": self.smallest_without_stalls(),
+            **({"lower_bounds": list(self.lower_bounds)} if bound else {}),
+            "rows": list(self._rows(bound)),
+        }
+
+    def table(self, *, bound: bool = True, columns: int = 6) -> str:
+        """Return bytes moved by policy at up to ``columns`` of the capacities, the best policy first.
+
+        ``bound`` adds a row with the lower bound, and shows multiples of it instead of bytes.
+        """
+        return sweep_table(self._curves(bound), columns)
+
+    def plot(self, path: str | Path, *, bound: bool = True) -> Path:
+        """Draw bytes moved over capacity, one line per policy, into a ``.png`` or ``.html`` file.
+
+        The page stands alone and needs no network. Raises BackendMissingError when a picture is asked for
+        and matplotlib is absent, ValueError for another ending.
+        """
+        return plot_sweep(self._curves(bound), Path(path))
+
+    def _curves(self, bound: bool) -> Curves:
+        return Curves(
+            self.capacities,
+            {policy: self.moved_bytes(policy) for policy in self.policies},
+            np.array(self.lower_bounds) if bound else None,
+            self.best(),
+            self.knee(),
+            self.smallest_without_stalls(),
+        )
+
+    def _of(self, policy: str) -> tuple[Report, ...]:
+        if policy not in self.reports:
+            raise UnknownNameError.among("policy", policy, self.policies)
+        return self.reports[policy]
+
+    def _nearest(self, capacity: int) -> int:
+        return int(np.argmin(np.abs(np.array(self.capacities) - capacity)))
+
+    def _rows(self, bound: bool) -> Iterator[dict[str, Any]]:
+        for policy in self.policies:
+            regret = self.regret(policy) if bound else None
+            for index, report in enumerate(self.reports[policy]):
+                row = {"policy": policy, "capacity_bytes": self.capacities[index]}
+                row |= {name: getattr(report, name) for name in _COLUMNS}
+                if regret is not None:
+                    row |= {"lower_bound_bytes": self.lower_bounds[index], "regret": float(regret[index])}
+                yield row
+
+
+def sweep(
+    trace: Trace,
+    policies: Sequence[str] | None = None,
+    capacities: Sequence[int | str] | int | None = None,
+    hierarchy: Hierarchy | str | None = None,
+    *,
+    lookahead: int = 0,
+    recompute: bool = False,
+    scores: Mapping[str, ArrayLike] | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: bool = True,
+) -> Sweep:
+    """Replay ``trace`` under every policy at every capacity, in parallel.
+
+    Parameters
+    ----------
+    policies
+        Names; all of ``accelera.policy.POLICIES`` by default, without those that need a score they are
+        not given.
+    capacities
+        Of the first tier: sizes in bytes or as text, or how many, spread evenly from the hard floor (the
+        operands of the largest step) to the peak (everything alive); 50 by default.
+    hierarchy
+        The tiers, or a preset's name; the capacity of the first is replaced. Two tiers by default.
+    lookahead, recompute, seed
+        As in ``simulate``.
+    scores
+        Per policy that follows a score, one number per access.
+    threads
+        How many replays run at once; as many as there are processors by default.
+    progress
+        Whether to show a bar, if stderr is a terminal.
+
+    Raises
+    ------
+    UnknownNameError
+        No policy or hierarchy has this name.
+    ValueError
+        An empty list of policies or capacities, or a size that cannot be read.
+    """
+    scores = dict(scores or {})
+    names = _names(policies, scores)
+    sizes = _sizes(trace, capacities)
+    machine = hierarchy_of(sizes[0] if hierarchy is None else hierarchy)
+
+    def replay(cell: tuple[str, int]) -> Report:
+        name, size = cell
+        return simulate(
+            trace,
+            machine.with_capacity(size),
+            name,
+            lookahead=lookahead,
+            recompute=recompute,
+            score=scores.get(name),
+            seed=seed,
+        )
+
+    cells = [(name, size) for name in names for size in sizes]
+    replay(cells[0])
+    with ThreadPoolExecutor(threads or usable_processors()) as pool:
+        found = list(with_bar(pool.map(replay, cells), len(cells), "sweep", shown=progress))
+    per_policy = [tuple(found[begin : begin + len(sizes)]) for begin in range(0, len(found), len(sizes))]
+    return Sweep(found[0].trace, names, sizes, dict(zip(names, per_policy, strict=True)))
+
+
+def _names(policies: Sequence[str] | None, scores: Mapping[str, ArrayLike]) -> tuple[str, ...]:
+    if policies is None:
+        return tuple(name for name in POLICIES if name != "learned" or name in scores)
+    names = tuple(dict.fromkeys(name.lower() for name in policies))
+    if not names:
+        raise ValueError("[sweep] no policies are given; leave them out to try all")
+    for name in names:
+        if name not in POLICIES:
+            raise UnknownNameError.among("policy", name, POLICIES)
+    return names
+
+
+def _sizes(trace: Trace, capacities: Sequence[int | str] | int | None) -> tuple[int, ...]:
+    if capacities is None or isinstance(capacities, int):
+        count = CAPACITIES if capacities is None else capacities
+        floor, peak = Moments.of(trace).floor_bytes, Occupancy(trace).peak_bytes
+        sizes = {int(size) for size in np.linspace(floor, max(peak, floor), max(count, 0))}
+    else:
+        sizes = {parse_bytes(size) for size in capacities}
+    if not sizes:
+        raise ValueError(
+            f"[sweep] capacities={capacities!r} names none; give sizes such as '8GiB', or how many"
+        )
+    return tuple(sorted(sizes))
