@@ -59,8 +59,7 @@ class Scope:
             self._paths.setdefault(part, path)
         named = [*root.named_parameters(prefix=prefix), *root.named_buffers(prefix=prefix)]
         for name, tensor in named:
-            for plain in tensors_in(tensor):
-                self._storages.describe(plain, name, "weight")
+            self._describe_weight(tensor, name)
 
     def add_gradients(self, named: Any) -> None:
         """Name the gradients of ``named`` parameters, pairs of name and tensor."""
@@ -100,8 +99,7 @@ class Scope:
         self._optimizing = True
         parameters = _parameters(optimizer)
         for each in parameters:
-            for plain in tensors_in(each):
-                self._storages.describe(plain, self._name_of(each), "weight")
+            self._describe_weight(each, "parameter")
         self.add_gradients((self._name_of(each), each) for each in parameters)
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -111,6 +109,12 @@ class Scope:
                 for plain in tensors_in(value):
                     self._storages.describe(plain, f"{self._name_of(parameter)}.{key}", "optimizer_state")
         self._on_step(optimizer)
+
+    def _describe_weight(self, tensor: Any, name: str) -> None:
+        """Name a weight that no other module named first."""
+        for plain in tensors_in(tensor):
+            if self._storages.role_of(plain) != "weight":
+                self._storages.describe(plain, name, "weight")
 
     def _name_of(self, parameter: Any) -> str:
         first = next(tensors_in(parameter), None)

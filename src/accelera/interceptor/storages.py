@@ -70,6 +70,11 @@ class Storages:
         buffer = self.number(tensor)
         return "" if buffer == NOTHING else self.names[buffer]
 
+    def role_of(self, tensor: torch.Tensor) -> str:
+        """Return the role of the storage under ``tensor``; ``""`` when it is not known."""
+        buffer = self.number(tensor)
+        return "" if buffer == NOTHING else self.roles[buffer]
+
     def close(self) -> None:
         """Watch no more: later deaths are not told."""
         self._watches.clear()
