@@ -13,6 +13,9 @@ from accelera.trace.access import ROLES, Access, Kind
 
 Columns = Mapping[str, Any]
 
+MOST_STEPS = 1 << 27
+"""Every step up to the last one takes room, so an index that is a slip of the pen is refused."""
+
 
 class BadCell(ValueError):
     """One value that cannot be: where it is, and the rule that it breaks."""
@@ -43,7 +46,8 @@ def checked_columns(
     kinds = _per_event("kinds", event["kind"], count, np.zeros(count, np.uint8))
     _require(kinds <= max(Kind), "kinds", kinds, f"a kind from 0 to {max(Kind):d}")
     steps = _per_event("steps", event["step"], count, np.arange(count, dtype=np.int32))
-    _require(steps >= 0, "steps", steps, "an index from 0")
+    rule = f"an index from 0 to {MOST_STEPS - 1}"
+    _require((steps >= 0) & (steps < MOST_STEPS), "steps", steps, rule)
     _require_order(steps, kinds)
     buffers = len(originals)
     step_count = int(steps.max()) + 1 if count else 0

@@ -162,9 +162,9 @@ class _Cells:
         bad = np.flatnonzero((values != first) & ~((values != values) & (first != first)))
         if len(bad):
             row, whole = int(bad[0]), "step" if column in ("op", "flops", "seconds") else "tensor"
-            before = self._frame[column].iloc[int(rows[inverse[row]])]
+            before = self._cell(column, int(rows[inverse[row]]))
             raise self.bad(
-                row, column, f"{self._cell(column, row)}, but {before!r} before for the same {whole}"
+                row, column, f"{self._cell(column, row)}, but {before} before for the same {whole}"
             )
         return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,24 +24,25 @@ class MissRatioCurve:
 
     capacity_bytes: NDArray[np.int64]
     """The capacities at which something changes, ascending; shape (points,)."""
-    hits: NDArray[np.float64]
-    """Accesses that hit with at least that capacity; shape (points,)."""
-    hit_bytes: NDArray[np.float64]
+    hits: NDArray[Any]
+    """Accesses that hit with at least that capacity, shape (points,); whole numbers unless sampled."""
+    hit_bytes: NDArray[Any]
     """Their bytes; shape (points,)."""
-    accesses: float
+    accesses: int
     """All accesses."""
-    accessed_bytes: float
+    accessed_bytes: int
     """Their bytes."""
     sampled_fraction: float = 1.0
     """Share of the buffers that was looked at; 1 for an exact curve."""
     standard_error: float = 0.0
-    """Of a sampled curve: what its miss ratio is likely off by, on average over the capacities."""
+    """Of a sampled curve: what its miss ratio is likely off by, on average over capacities from a 64th of the
+    footprint to all of it. At smaller ones single buffers count, and chance has more to say."""
 
-    def misses(self, capacity_bytes: ArrayLike) -> NDArray[np.float64]:
+    def misses(self, capacity_bytes: ArrayLike) -> NDArray[Any]:
         """Return the misses in a cache of ``capacity_bytes`` (a number, or any shape of them)."""
         return self.accesses - self._at(self.hits, capacity_bytes)
 
-    def miss_bytes(self, capacity_bytes: ArrayLike) -> NDArray[np.float64]:
+    def miss_bytes(self, capacity_bytes: ArrayLike) -> NDArray[Any]:
         """Return the bytes of the misses."""
         return self.accessed_bytes - self._at(self.hit_bytes, capacity_bytes)
 
@@ -52,9 +54,9 @@ class MissRatioCurve:
         """Return bytes of misses over bytes of accesses; 0 for an empty trace."""
         return self.miss_bytes(capacity_bytes) / max(self.accessed_bytes, 1)
 
-    def _at(self, values: NDArray[np.float64], capacity_bytes: ArrayLike) -> NDArray[np.float64]:
+    def _at(self, values: NDArray[Any], capacity_bytes: ArrayLike) -> NDArray[Any]:
         index = np.searchsorted(self.capacity_bytes, np.asarray(capacity_bytes), side="right")
-        found: NDArray[np.float64] = np.concatenate([[0.0], values])[index]
+        found: NDArray[Any] = np.concatenate([np.zeros(1, values.dtype), values])[index]
         return found
 
 
@@ -66,13 +68,8 @@ def miss_ratio_curve(trace: Trace, distances: StackDistances | None = None) -> M
     distances
         Of the same trace, where they have been measured already.
     """
-    distances = distances or stack_distances(trace)
-    return _curve(trace, distances.needed_bytes)
-
-
-def _curve(trace: Trace, needed: NDArray[np.int64], weight: float = 1.0) -> MissRatioCurve:
-    """Return the curve of accesses that stand for ``weight`` each."""
-    points, hits, hit_bytes = _native.miss_curve(trace.accessed, needed, trace.size_bytes)
-    accesses = np.bincount(trace.accessed, minlength=trace.buffer_count)
-    total = float(accesses @ trace.size_bytes)
-    return MissRatioCurve(points, hits * weight, hit_bytes * weight, len(needed) * weight, total * weight)
+    needed = (distances or stack_distances(trace)).needed_bytes
+    accessed, sizes = trace.accessed, trace.size_bytes
+    return MissRatioCurve(
+        *_native.miss_curve(accessed, needed, sizes), len(accessed), int(sizes[accessed].sum())
+    )

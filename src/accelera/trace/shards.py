@@ -18,7 +18,7 @@ from accelera.trace.trace import Trace
 _GROUPS = 8
 """Into so many the sample is parted to see how much chance there is in it."""
 _GRID = 64
-"""Capacities at which the parts are compared."""
+"""Capacities at which the parts are compared, evenly up to the footprint."""
 
 
 def sampled_miss_ratio_curve(
@@ -39,19 +39,21 @@ def sampled_miss_ratio_curve(
     eight, and how far their curves lie apart tells what the whole is likely off by.
     """
     share = _checked_share(trace, rate, buffers)
-    hashes = _hashes(trace.buffer_count, seed)
-    ranks = np.argsort(np.argsort(hashes))
+    ranks = np.argsort(np.argsort(_hashes(trace.buffer_count, seed)))
     chosen = ranks < max(1, round(share * trace.buffer_count))
     share = float(np.count_nonzero(chosen)) / max(trace.buffer_count, 1)
-    if share >= 1:
+    if share >= 1 or not len(trace):
         return miss_ratio_curve(trace)
-    curve = _estimate(trace, chosen, share)
-    grid = np.geomspace(1, max(trace.footprint_bytes, 2), _GRID)
+    kept, sample = _only(trace, chosen)
+    accesses, accessed_bytes = trace.access_count, _accessed_bytes(trace)
+    grid = np.linspace(0, trace.footprint_bytes, _GRID + 1)[1:]
     parts = [
-        _estimate(trace, chosen & (ranks % _GROUPS == part), share / _GROUPS).miss_ratio(grid)
+        _estimate(_only(sample, ranks[kept] % _GROUPS == part)[1], share / _GROUPS, accesses, accessed_bytes)
         for part in range(_GROUPS)
     ]
-    spread = np.std(parts, axis=0, ddof=1) / np.sqrt(_GROUPS) * np.sqrt(1 - share)
+    ratios = [part.miss_ratio(grid) for part in parts]
+    spread = np.std(ratios, axis=0, ddof=1) / np.sqrt(_GROUPS) * np.sqrt(1 - share)
+    curve = _estimate(sample, share, accesses, accessed_bytes)
     return replace(curve, sampled_fraction=share, standard_error=float(spread.mean()))
 
 
@@ -68,20 +70,29 @@ def _checked_share(trace: Trace, rate: float | None, buffers: int | None) -> flo
     return rate
 
 
-def _estimate(trace: Trace, chosen: NDArray[np.bool_], share: float) -> MissRatioCurve:
-    """Return the curve that the ``chosen`` buffers tell of, expected to be a ``share`` of everything.
+def _only(trace: Trace, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Trace]:
+    """Return the ``chosen`` buffers in the order of first use, and the trace of their events alone."""
+    rows = chosen[trace.buffer]
+    buffers = trace.buffer[rows]
+    part = Trace.from_arrays(buffers, trace.size_bytes[buffers], kinds=trace.kind[rows])
+    return np.array(part.names, np.int64), part
+
+
+def _accessed_bytes(trace: Trace) -> int:
+    return int(trace.size_bytes[trace.accessed].sum())
+
+
+def _estimate(sample: Trace, share: float, accesses: int, accessed_bytes: int) -> MissRatioCurve:
+    """Return the curve of a whole of which ``sample`` is expected to be a ``share``.
 
     What the sample misses, times 1 / share, is missed; all else hits. That mends a sample that has, by
     chance, more or fewer uses than its share (the paper's SHARDS-adj).
     """
-    rows = chosen[trace.buffer]
-    part = Trace.from_arrays(trace.buffer[rows], trace.size_bytes[trace.buffer[rows]], kinds=trace.kind[rows])
-    own = part.size_bytes[part.accessed]
-    distances = stack_distances(part)
+    own = sample.size_bytes[sample.accessed]
+    distances = stack_distances(sample)
     needed = distances.needed_bytes
     scaled = np.where(needed < 0, needed, own + np.rint((needed - own) / share).astype(np.int64))
-    seen = miss_ratio_curve(part, replace(distances, needed_bytes=scaled))
-    accesses, accessed_bytes = float(trace.access_count), float(trace.size_bytes[trace.accessed].sum())
+    seen = miss_ratio_curve(sample, replace(distances, needed_bytes=scaled))
     return MissRatioCurve(
         seen.capacity_bytes,
         np.maximum(accesses - (seen.accesses - seen.hits) / share, 0),
