@@ -16,6 +16,7 @@ class AnyPolicy {
   public:
     virtual ~AnyPolicy() = default;
     static constexpr bool crowded() { return false; }
+    static void expect(Id, Time) {}
     virtual void miss(Id id, int64_t nbytes, Time time, bool write) = 0;
     virtual void insert(Id id, int64_t nbytes, Time time, bool write) = 0;
     virtual void touch(Id id, Time time, bool write) = 0;

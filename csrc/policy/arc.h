@@ -53,6 +53,8 @@ class Arc : public Policy {
 
     void remove(Id id) { queues_.erase(id); }
 
+    void expect(Id id, Time) const { queues_.expect(id); }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         const bool from_once = prefers_once();

@@ -31,6 +31,12 @@ class Belady : public Policy {
     void evict(Id id) { disown(id); }
     void remove(Id id) { disown(id); }
 
+    void expect(Id id, Time time) const {
+        due_of_.expect(id);
+        const auto due = static_cast<size_t>(next_use_.get(time, never));
+        if (due < owner_.size()) __builtin_prefetch(&owner_[due], 1);
+    }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         const Id idle = idle_.first(evictable);

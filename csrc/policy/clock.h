@@ -22,6 +22,8 @@ class Clock : public Policy {
     void evict(Id id) { queue_.erase(id); }
     void remove(Id id) { queue_.erase(id); }
 
+    void expect(Id id, Time) const { marked_.expect(id); }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         for (Id id = queue_.oldest(); id != none;) {

@@ -62,6 +62,8 @@ struct Policy {
 
     void miss(Id, int64_t, Time, bool) {}
     bool dead(Id) const { return false; }
+    /// `id` is accessed at `time`, which is soon: what that looks at may be brought near.
+    void expect(Id, Time) const {}
     /// Whether one more should leave although there is room: for policies that keep a part of the capacity
     /// apart. The plain cache heeds it; pools and hierarchies evict only when they must.
     bool crowded() const { return false; }
@@ -82,6 +84,10 @@ class ById {
     /// For an id that is known to be here.
     T& at(Id id) { return values_[static_cast<size_t>(id)]; }
     const T& at(Id id) const { return values_[static_cast<size_t>(id)]; }
+
+    void expect(Id id) const {
+        if (static_cast<size_t>(id) < values_.size()) __builtin_prefetch(&at(id), 1);
+    }
 
   private:
     std::vector<T> values_;

@@ -4,7 +4,7 @@
 
 namespace accelera::policy {
 
-/// First in, first out.
+/// First in, first out: the cheapest, and the base line of all others.
 ///
 /// 1. Resident buffers stand in a queue in the order of their arrival.
 /// 2. A touch changes nothing.

@@ -32,6 +32,11 @@ class Gdsf : public Policy {
     }
     void remove(Id id) { resident_.erase(id); }
 
+    void expect(Id id, Time) const {
+        places_.expect(id);
+        merits_.expect(id);
+    }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         return resident_.first(evictable);

@@ -17,6 +17,8 @@ class Lfu : public Policy {
     void evict(Id id) { resident_.erase(id); }
     void remove(Id id) { resident_.erase(id); }
 
+    void expect(Id id, Time) const { places_.expect(id); }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         return resident_.first(evictable);

@@ -95,6 +95,11 @@ class Lirs : public Policy {
 
     bool crowded() const { return !queue_.empty() && cool_bytes_ + incoming_cool_bytes_ > cool_share_; }
 
+    void expect(Id id, Time) const {
+        blocks_.expect(id);
+        stack_links_.expect(id);
+    }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         const Id found = queue_.first(evictable);

@@ -19,6 +19,8 @@ class Mru : public Policy {
     void evict(Id id) { queue_.erase(id); }
     void remove(Id id) { queue_.erase(id); }
 
+    void expect(Id id, Time) const { links_.expect(id); }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         return queue_.last(evictable);

@@ -43,6 +43,11 @@ class S3Fifo : public Policy {
     }
     void remove(Id id) { queues_.erase(id); }
 
+    void expect(Id id, Time) const {
+        queues_.expect(id);
+        touches_.expect(id);
+    }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         Id found = none;

@@ -22,6 +22,8 @@ class Scored : public Policy {
     void evict(Id id) { resident_.erase(id); }
     void remove(Id id) { resident_.erase(id); }
 
+    void expect(Id id, Time) const { places_.expect(id); }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         return resident_.first(evictable);

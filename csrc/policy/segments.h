@@ -43,6 +43,11 @@ class Segments {
         home.queue = nowhere;
     }
 
+    void expect(Id id) const {
+        homes_.expect(id);
+        links_.expect(id);
+    }
+
     void erase_oldest(int queue) { erase((*this)[queue].oldest()); }
 
     /// Forget the oldest of `queue` until it holds no more than `bytes`.

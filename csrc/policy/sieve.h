@@ -26,6 +26,8 @@ class Sieve : public Policy {
         queue_.erase(id);
     }
 
+    void expect(Id id, Time) const { marked_.expect(id); }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         for (int turns = 0; turns < 3; ++turns) {

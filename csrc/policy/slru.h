@@ -25,6 +25,8 @@ class Slru : public Policy {
     void evict(Id id) { queues_.erase(id); }
     void remove(Id id) { queues_.erase(id); }
 
+    void expect(Id id, Time) const { queues_.expect(id); }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         const Id found = queues_[probation].first(evictable);

@@ -37,6 +37,8 @@ class TwoQ : public Policy {
     }
     void remove(Id id) { queues_.erase(id); }
 
+    void expect(Id id, Time) const { queues_.expect(id); }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         const bool from_fresh = queues_.bytes(fresh) > fresh_share_ || queues_[hot].empty();

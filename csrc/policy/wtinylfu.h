@@ -47,6 +47,11 @@ class WTinyLfu : public Policy {
         --residents_;
     }
 
+    void expect(Id id, Time) const {
+        queues_.expect(id);
+        counts_.expect(id);
+    }
+
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         while (queues_.bytes(window) > window_share_) {

@@ -21,7 +21,11 @@ class Cache {
 
     CacheFigures run() {
         if (events_.kinds.empty()) {
-            for (size_t i = 0; i < events_.buffer.size; ++i) access(events_.buffer[i], false);
+            const size_t count = events_.buffer.size;
+            for (size_t i = 0; i < count; ++i) {
+                if (i + ahead < count) expect(events_.buffer[i + ahead]);
+                access(events_.buffer[i], false);
+            }
         } else {
             for (size_t i = 0; i < events_.buffer.size; ++i) event(events_.buffer[i], events_.kinds[i]);
         }
@@ -29,6 +33,13 @@ class Cache {
     }
 
   private:
+    static constexpr size_t ahead = 16;
+
+    void expect(Id id) {
+        policy_.expect(id, clock_ + static_cast<Time>(ahead));
+        __builtin_prefetch(&events_.size_bytes[static_cast<size_t>(id)]);
+    }
+
     void event(Id id, uint8_t kind) {
         switch (static_cast<Kind>(kind)) {
             case Kind::read:
