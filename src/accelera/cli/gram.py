@@ -22,6 +22,7 @@ def gram(
     ] = "left",
     budget: options.Budget = None,
     device: options.Device = None,
+    policy: options.Policy = None,
     resume: options.Resume = False,
     restart: options.Restart = False,
     as_json: options.Json = False,
@@ -36,4 +37,4 @@ def gram(
     def compute(engine: MatrixEngine, **how: Any) -> Any:
         return engine.gram(array.open(), side=side, **how)
 
-    carry_out(Wish(out, budget, device, resume, restart, as_json, quiet), compute)
+    carry_out(Wish(out, budget, device, resume, restart, as_json, quiet, policy), compute)

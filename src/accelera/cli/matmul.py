@@ -19,6 +19,7 @@ def matmul(
     budget: options.Budget = None,
     device: options.Device = None,
     objective: options.Objective = "time",
+    policy: options.Policy = None,
     resume: options.Resume = False,
     restart: options.Restart = False,
     as_json: options.Json = False,
@@ -40,4 +41,4 @@ def matmul(
     def compute(engine: MatrixEngine, **how: Any) -> Any:
         return engine.matmul(left.open(), right.open(), objective=objective, **how)
 
-    carry_out(Wish(out, budget, device, resume, restart, as_json, quiet), compute)
+    carry_out(Wish(out, budget, device, resume, restart, as_json, quiet, policy), compute)

@@ -84,6 +84,13 @@ Objective = Annotated[
     Literal["time", "bytes"],
     typer.Option(help="What to save first: time, or bytes moved even if that takes longer."),
 ]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Who leaves memory when it is full: belady, lru, planner … belady, the default, knows the plan.",
+    ),
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, if there is one.")]
 Restart = Annotated[bool, typer.Option("--restart", help="Throw away what an interrupted run has stored.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table; errors only.")]

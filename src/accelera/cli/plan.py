@@ -18,6 +18,7 @@ def plan(
     budget: options.Budget = None,
     device: options.Device = None,
     objective: options.Objective = "time",
+    policy: options.Policy = None,
     as_json: options.Json = False,
     a_shape: options.AShape = None,
     a_dtype: options.ADtype = None,
@@ -31,6 +32,6 @@ def plan(
     Only the headers of the files are read, and nothing is written. Exits with 3 when no plan fits.
     """
     left, right = Source(a, a_shape, a_dtype, a_offset), Source(b, b_shape, b_dtype, b_offset)
-    engine = engine_on(device)
+    engine = engine_on(device, policy=policy)
     found = engine.plan(left.open(), right.open(), out=out, budget=budget, objective=objective)
     typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.explain())

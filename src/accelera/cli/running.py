@@ -29,6 +29,7 @@ class Wish(NamedTuple):
     restart: bool
     as_json: bool
     quiet: bool
+    policy: str | None = None
 
 
 def carry_out(wish: Wish, compute: Compute) -> None:
@@ -41,17 +42,17 @@ def carry_out(wish: Wish, compute: Compute) -> None:
         typer.echo("\n".join(done.lines()))
 
 
-def engine_on(device: str | None, *, bar: bool = False) -> MatrixEngine:
+def engine_on(device: str | None, *, bar: bool = False, policy: str | None = None) -> MatrixEngine:
     """Return an engine on the device of that name, or on the usual one."""
     from accelera.engine import MatrixEngine
 
-    return MatrixEngine(device, enable_progress=bar)
+    return MatrixEngine(device, enable_progress=bar, policy=policy)
 
 
 def _computed(wish: Wish, compute: Compute, resume: bool) -> Done:
     from accelera.cli.watermark import Watermark
 
-    engine, watermark = engine_on(wish.device, bar=not wish.quiet), Watermark()
+    engine, watermark = engine_on(wish.device, bar=not wish.quiet, policy=wish.policy), Watermark()
     try:
         store = compute(engine, out=wish.out, budget=wish.budget, resume=resume, observers=[watermark])
     except BaseException as error:

@@ -101,7 +101,13 @@ class Runner:
     def _pool(self, readers: ThreadPoolExecutor) -> BufferPool:
         """Return an empty pool whose policy knows the accesses to come, with the recorder told."""
         plan, recorder = self._plan, self._options.recorder
-        to_come = trace_of(self._steps(), plan.operands, plan.window, operation=plan.operation)
+        to_come = trace_of(
+            self._steps(),
+            plan.operands,
+            plan.window,
+            operation=plan.operation,
+            accesses_only=plan.eviction.needs_only_order,
+        )
         policy = plan.eviction.create(to_come, plan.capacity_bytes)
         if isinstance(recorder, RunRecorder):
             recorder.begin({**plan.facts(), "device": self._device.name})

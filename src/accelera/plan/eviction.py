@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import UnknownNameError
-from accelera.policy import POLICIES, EvictionPolicy, Knowledge, prepare
+from accelera.policy import POLICIES, EvictionPolicy, Knowledge, needs, prepare
 from accelera.trace import Trace
 
 PolicyMaker = Callable[[Knowledge], EvictionPolicy]
 """Makes a fresh policy from what is known: a class whose only argument is its ``Knowledge``, say."""
+_SEQUENCE, _WHOLE_TRACE, _SCORED = 24, 80, 400
+"""Bytes per access, with what is needed in passing: of ids and next uses, of all events, of scores."""
 Scorer = Callable[[Trace], NDArray[np.float64]]
 """Returns one score per access of a trace; the highest is given up first."""
 
@@ -47,6 +49,21 @@ class Eviction:
         if isinstance(self.policy, str):
             return self.policy
         return getattr(self.policy, "__name__", type(self.policy).__name__)
+
+    @property
+    def access_bytes(self) -> int:
+        """Bytes of memory that making the policy takes per access to come, at most."""
+        if not isinstance(self.policy, str):
+            return _WHOLE_TRACE
+        wanted = set(needs(self.policy)) - {"capacity_bytes"}
+        if self.score is not None or "score" in wanted:
+            return _SCORED
+        return _SEQUENCE if wanted <= {"next_use"} else _WHOLE_TRACE
+
+    @property
+    def needs_only_order(self) -> bool:
+        """Whether the policy looks at the order of the accesses alone, so that a trace may hold no more."""
+        return self.access_bytes == _SEQUENCE
 
     def create(self, trace: Trace, capacity_bytes: int) -> EvictionPolicy:
         """Return a fresh policy that knows ``trace``, the accesses to come."""

@@ -101,7 +101,9 @@ def forecast(
     Raises BudgetExceededError when the pinned blocks of some step do not fit.
     """
     make_steps = _remembered(make_steps)
-    policy = eviction.create(trace_of(make_steps(), operands, window), capacity_bytes)
+    to_come = trace_of(make_steps(), operands, window, accesses_only=eviction.needs_only_order)
+    policy = eviction.create(to_come, capacity_bytes)
+    del to_come
     ledger = Ledger(capacity_bytes, policy)
     books = _PaperBooks(ledger, operands, cost)
     timeline = _Timeline(window, cost, operands[-1].tier)

@@ -21,6 +21,7 @@ from itertools import product
 from typing import Any
 
 from accelera.errors import BudgetExceededError
+from accelera.plan.books import books_bytes
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast, Step
@@ -161,6 +162,9 @@ class _Figures:
 
     choice: GramChoice
     need_bytes: int
+    """Room for blocks, and for the books where they lie in the same memory."""
+    books_bytes: int
+    """What the run keeps in RAM besides its blocks, because it has so many steps."""
     seconds: float
     moved_bytes: float
 
@@ -190,7 +194,7 @@ def plan_gram(
     """
     kept = dict(reserved or {})
     choices = [GramChoice(**spec)] if spec is not None else _choices(problem, window)
-    found = [_figures(problem, each, capacity_bytes, cost) for each in choices]
+    found = [_figures(problem, each, capacity_bytes, cost, eviction, tier) for each in choices]
     fitting = sorted(
         (each for each in found if each.need_bytes <= capacity_bytes), key=lambda each: each.score
     )
@@ -208,11 +212,13 @@ def plan_gram(
         )
     if not fitting:
         _refuse(problem, min(each.need_bytes for each in found), capacity_bytes, kept, budget_bytes, tier)
-    walked = [
-        (steps, forecast(steps, problem.operands, capacity_bytes, steps.choice.window, cost, eviction))
-        for steps in (GramSteps(problem, each.choice, cost) for each in fitting[:_WALKED])
-    ]
+    walked = []
+    for each in fitting[:_WALKED]:
+        steps = GramSteps(problem, each.choice, cost)
+        room = capacity_bytes - _charged(each.books_bytes, tier)
+        walked.append((steps, forecast(steps, problem.operands, room, each.choice.window, cost, eviction)))
     steps, best = min(walked, key=lambda pair: _score(pair[1].seconds, pair[1].moved_bytes))
+    books = _books(problem, steps.choice, eviction)
     compulsory = sum(0 if each.in_place else each.nbytes for each in problem.operands)
     return Plan(
         operation="gram",
@@ -220,8 +226,8 @@ def plan_gram(
         schedule="single tile" if len(steps.edges) <= 1 else "G-stationary",
         shape_note=_note(steps),
         budget_bytes=budget_bytes,
-        capacity_bytes=capacity_bytes,
-        reserved=kept,
+        capacity_bytes=capacity_bytes - _charged(books, tier),
+        reserved={**kept, **({"books": books} if books else {})},
         tier=tier,
         window=steps.choice.window,
         forecast=best,
@@ -253,7 +259,24 @@ def _choices(problem: GramProblem, window: int) -> list[GramChoice]:
     ]
 
 
-def _figures(problem: GramProblem, choice: GramChoice, capacity: int, cost: CostModel) -> _Figures:
+def _charged(books_bytes: int, tier: str) -> int:
+    """Return the bytes that books take from the blocks: they lie in RAM."""
+    return books_bytes if tier == "ram" else 0
+
+
+def _books(problem: GramProblem, choice: GramChoice, eviction: Eviction) -> int:
+    """Return the bytes of what the run remembers of its steps and blocks, of which there are so many."""
+    parts, strips = choice.parts, choice.strips
+    slabs = max(1, math.ceil(problem.depth / choice.slab))
+    tiles = parts * (parts - 1) // 2 * strips + parts * strips * (strips + 1) // 2
+    batches = math.prod(problem.batch)
+    blocks = batches * (tiles + slabs * parts * (strips + 1))
+    return int(books_bytes(3 * batches * tiles * slabs, blocks, eviction))
+
+
+def _figures(
+    problem: GramProblem, choice: GramChoice, capacity: int, cost: CostModel, eviction: Eviction, tier: str
+) -> _Figures:
     lead = (1,) * len(problem.batch)
     edge, strip = (
         _longest(problem.size, parts, problem.align(-1))
@@ -278,7 +301,9 @@ def _figures(problem: GramProblem, choice: GramChoice, capacity: int, cost: Cost
     steps = tiles * slabs * choice.strips
     compute += steps * cost.step_s
     seconds = compute + reads + writes if choice.window == 1 else max(compute, reads, writes)
-    return _Figures(choice, need, seconds + 2 * reads / max(tiles * slabs, 1), read + written)
+    books = _books(problem, choice, eviction)
+    need += _charged(books, tier)
+    return _Figures(choice, need, books, seconds + 2 * reads / max(tiles * slabs, 1), read + written)
 
 
 def _need(problem: GramProblem, choice: GramChoice, tiles: int, edge: int, strip: int, slab: int) -> int:

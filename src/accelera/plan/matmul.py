@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
-from accelera.plan.matmul_search import FLOOR, WINDOW, Candidates, enumerate_choices
+from accelera.plan.matmul_search import FLOOR, WINDOW, Candidates, books_of, enumerate_choices
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, StepMaker
 from accelera.plan.partition import Partition, Span
 from accelera.plan.plan import Plan
@@ -39,12 +39,29 @@ _BELADY = Eviction()
 
 
 @dataclass(frozen=True)
+class _Room:
+    """What a plan may fill, and by which rules."""
+
+    capacity_bytes: int
+    eviction: Eviction
+    holds_books: bool
+    """Whether the books lie where the blocks do: in RAM."""
+    cost: CostModel
+
+    def charged(self, books_bytes: int) -> int:
+        """Return the bytes that books take from the blocks."""
+        return books_bytes if self.holds_books else 0
+
+
+@dataclass(frozen=True)
 class _Walked:
     """A choice with its steps and what they will do."""
 
     choice: MatmulChoice
     maker: StepMaker
     forecast: Forecast
+    books_bytes: int
+    """What the run keeps in RAM besides its blocks, because it has so many steps."""
 
 
 def plan_matmul(
@@ -74,12 +91,14 @@ def plan_matmul(
     """
     kept = dict(reserved or {})
     given = None if tiles is None else tuple(tiles)
-    walked, need = _walk_again(problem, spec, capacity_bytes, cost, eviction), 0
+    room = _Room(capacity_bytes, eviction, tier == "ram", cost)
+    walked, need = _walk_again(problem, spec, room), 0
     if not walked:
-        walked, need = _choose(problem, capacity_bytes, cost, given, window, objective, eviction)
+        walked, need = _choose(problem, room, given, window, objective)
     if not walked:
         _refuse(problem, need, capacity_bytes, sum(kept.values()), budget_bytes)
     best = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes, objective))
+    capacity_bytes -= room.charged(best.books_bytes)
     bound, compulsory = least_bytes(problem, capacity_bytes)
     return Plan(
         operation="matmul",
@@ -88,7 +107,7 @@ def plan_matmul(
         shape_note=_note(problem, best.choice),
         budget_bytes=budget_bytes,
         capacity_bytes=capacity_bytes,
-        reserved=kept,
+        reserved={**kept, **({"books": best.books_bytes} if best.books_bytes else {})},
         tier=tier,
         window=best.choice.window,
         forecast=best.forecast,
@@ -105,39 +124,30 @@ def plan_matmul(
 @lru_cache(maxsize=32)
 def _choose(
     problem: MatmulProblem,
-    capacity_bytes: int,
-    cost: CostModel,
+    room: _Room,
     tiles: tuple[tuple[Span, Span], ...] | None,
     window: int,
     objective: Objective,
-    eviction: Eviction,
 ) -> tuple[tuple[_Walked, ...], int]:
     """Return the front runners walked, and the least room; none when the room is less."""
     if problem.is_empty:
-        zeros = _walk(problem, _zeros(problem, tiles, window), sys.maxsize, cost, eviction)
-        need = zeros.forecast.peak_pool_bytes
-        return ((zeros,) if need <= capacity_bytes else ()), need
-    found = enumerate_choices(problem, capacity_bytes, cost, tiles, window)
-    if found.floor_bytes > capacity_bytes:
+        zeros = _walk(problem, _zeros(problem, tiles, window), replace(room, capacity_bytes=sys.maxsize))
+        need = zeros.forecast.peak_pool_bytes + room.charged(zeros.books_bytes)
+        return ((zeros,) if need <= room.capacity_bytes else ()), need
+    books_for = room.eviction if room.holds_books else None
+    found = enumerate_choices(problem, room.capacity_bytes, room.cost, tiles, window, books_for)
+    if found.floor_bytes > room.capacity_bytes:
         return (), found.floor_bytes
-    chosen = _front_runners(found, capacity_bytes, objective)
-    return tuple(
-        _walk(problem, choice, capacity_bytes, cost, eviction) for choice in chosen
-    ), found.floor_bytes
+    chosen = _front_runners(found, room.capacity_bytes, objective)
+    return tuple(_walk(problem, choice, room) for choice in chosen), found.floor_bytes
 
 
-def _walk_again(
-    problem: MatmulProblem,
-    spec: Mapping[str, Any] | None,
-    capacity_bytes: int,
-    cost: CostModel,
-    eviction: Eviction,
-) -> tuple[_Walked, ...]:
+def _walk_again(problem: MatmulProblem, spec: Mapping[str, Any] | None, room: _Room) -> tuple[_Walked, ...]:
     """Return the choice of an earlier plan, or nothing when it no longer fits."""
     if spec is None:
         return ()
     try:
-        return (_walk(problem, MatmulChoice.from_spec(dict(spec)), capacity_bytes, cost, eviction),)
+        return (_walk(problem, MatmulChoice.from_spec(dict(spec)), room),)
     except BudgetExceededError:
         return ()
 
@@ -189,12 +199,12 @@ def _score(seconds: Any, moved_bytes: Any, objective: Objective) -> Any:
     return seconds * np.maximum(moved_bytes, 1.0) ** _BYTES_WEIGHT[objective]
 
 
-def _walk(
-    problem: MatmulProblem, choice: MatmulChoice, capacity_bytes: int, cost: CostModel, eviction: Eviction
-) -> _Walked:
-    maker = StepMaker(problem, choice, cost)
-    found = forecast(maker, problem.operands, capacity_bytes, choice.window, cost, eviction)
-    return _Walked(choice, maker, found)
+def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> _Walked:
+    maker = StepMaker(problem, choice, room.cost)
+    books = books_of(problem, choice, room.eviction, room.cost) if not problem.is_empty else 0
+    capacity_bytes = room.capacity_bytes - room.charged(books)
+    found = forecast(maker, problem.operands, capacity_bytes, choice.window, room.cost, room.eviction)
+    return _Walked(choice, maker, found, books)
 
 
 def _name(problem: MatmulProblem, walked: _Walked) -> str:
@@ -241,6 +251,8 @@ def _losers(problem: MatmulProblem, walked: Iterable[_Walked], best: _Walked) ->
 def _reason(other: Forecast, found: Forecast) -> str:
     if other.seconds > found.seconds * _NEAR:
         return f"{other.seconds / found.seconds:.2f} x the time"
+    if other.moved_bytes < found.moved_bytes:
+        return "moves less, but takes too long for that"
     if other.moved_bytes > found.moved_bytes:
         return f"no faster, and moves {format_bytes(other.moved_bytes - found.moved_bytes)} more"
     return "moves as much and is no faster"

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera.plan.books import books_bytes
 from accelera.plan.cost import CostModel
+from accelera.plan.eviction import Eviction
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
 from accelera.plan.operand import Operand
 from accelera.plan.partition import Partition, Span, grids, split
@@ -43,7 +45,7 @@ class Candidates:
     slab: Column
     sub: Column
     need_bytes: Column
-    """Room in which every step fits together with those under way."""
+    """Room in which every step fits together with those under way, and the books where they count."""
     moved_bytes: Column
     seconds: Column
     steps: Column
@@ -77,14 +79,18 @@ def enumerate_choices(
     cost: CostModel,
     tiles: tuple[tuple[Span, Span], ...] | None = None,
     window: int = WINDOW,
+    books_for: Eviction | None = None,
 ) -> Candidates:
-    """Return every choice considered for ``problem`` in a pool of ``capacity_bytes``."""
+    """Return every choice considered for ``problem`` in ``capacity_bytes``.
+
+    Those hold the books of a run that evicts by ``books_for``, too; without one they hold blocks only.
+    """
     group = _group(problem, capacity_bytes)
     halves = []
     for swap in (False, True):
         partitions = [_GIVEN] if tiles is not None else _partitions(problem, capacity_bytes, swap)
         shapes = [MatmulChoice(each, 1, 1, 1, window, swap, group, tiles) for each in partitions]
-        halves.append(_table(problem, shapes, capacity_bytes, cost))
+        halves.append(_table(problem, shapes, capacity_bytes, cost, books_for))
     return _joined(*halves)
 
 
@@ -132,6 +138,9 @@ class _Tiling:
     short: int
     """Shortest tile along r."""
     wide: int
+    rows: int
+    """Distinct spans along r."""
+    cols: int
     count: int
     sum_r: int
     sum_c: int
@@ -145,7 +154,10 @@ def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _Tiling:
         cols = [stop - start for _, (start, stop) in choice.tiles]
         tall, wide = (cols, rows) if choice.swap else (rows, cols)
         longest, shortest = max(tall, default=1), min(tall, default=1)
-        return _Tiling(longest, shortest, max(wide, default=1), len(rows), sum(tall), sum(wide), True)
+        widest, count = max(wide, default=1), len(rows)
+        spans = [len({tile[axis] for tile in choice.tiles}) for axis in (0, 1)]
+        along_r, along_c = spans[::-1] if choice.swap else spans
+        return _Tiling(longest, shortest, widest, along_r, along_c, count, sum(tall), sum(wide), True)
     m, _, n = problem.grains
     grains = (n, m) if choice.swap else (m, n)
     by_rows = choice.partition.by_rows
@@ -159,13 +171,25 @@ def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _Tiling:
     inners = [
         stop - start for parts in {parts for _, parts in bands} for start, stop in split(inner, parts, align)
     ]
+    many, few = len(inners), len(bands)
     if by_rows:
-        return _Tiling(max(outers), min(outers), max(inners), count, sum_outer, sum_inner, True)
-    return _Tiling(max(inners), min(inners), max(outers), count, sum_inner, sum_outer, False)
+        return _Tiling(max(outers), min(outers), max(inners), few, many, count, sum_outer, sum_inner, True)
+    return _Tiling(max(inners), min(inners), max(outers), many, few, count, sum_inner, sum_outer, False)
+
+
+def books_of(problem: MatmulProblem, choice: MatmulChoice, eviction: Eviction, cost: CostModel) -> int:
+    """Return the bytes of the books of one choice, at most."""
+    numbers = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))
+    figures = _Figures(problem, choice, 0, cost, [_tiling(problem, choice)], *numbers)
+    return int(figures.books(eviction)[0])
 
 
 def _table(
-    problem: MatmulProblem, shapes: list[MatmulChoice], capacity_bytes: int, cost: CostModel
+    problem: MatmulProblem,
+    shapes: list[MatmulChoice],
+    capacity_bytes: int,
+    cost: CostModel,
+    books_for: Eviction | None,
 ) -> Candidates:
     tilings = [_tiling(problem, choice) for choice in shapes]
     k = problem.k
@@ -181,6 +205,8 @@ def _table(
     strip = np.maximum(-(-tall // parts), np.minimum(FLOOR, tall))
     figures = _Figures(problem, shapes[0], capacity_bytes, cost, tilings, shape, strip, slab, sub)
     need, moved, seconds = figures.need(), figures.moved(), figures.seconds()
+    if books_for is not None:
+        need = need + figures.books(books_for)
     return Candidates(shapes, shape, strip, slab, sub, need, moved, seconds, figures.steps())
 
 
@@ -203,9 +229,13 @@ class _Figures:
         self.left, self.right, self.out = (b, a, c) if sample.swap else (a, b, c)
         self.problem, self.sample, self.capacity, self.cost = problem, sample, capacity_bytes, cost
         self.strip, self.slab, self.sub = strip, slab, sub
-        self.tall, self.short, self.wide, self.count, self.sum_r, self.sum_c, self.by_rows = (
+        self.tall, self.short, self.wide, self.rows, self.cols, self.count = (
             np.array([getattr(each, name) for each in tilings])[shape]
-            for name in ("tall", "short", "wide", "count", "sum_r", "sum_c", "by_rows")
+            for name in ("tall", "short", "wide", "rows", "cols", "count")
+        )
+        self.sum_r, self.sum_c, self.by_rows = (
+            np.array([getattr(each, name) for each in tilings])[shape]
+            for name in ("sum_r", "sum_c", "by_rows")
         )
         self.batches = math.prod(problem.batch)
 
@@ -242,6 +272,18 @@ class _Figures:
         strips = -(-self.tall // self.strip)
         kept = np.where(self.sub < self.slab, np.maximum(strips - self.sample.window, 0) * self.strip, 0)
         return self._basic() + self._held(self.left, kept, self.slab)
+
+    def books(self, eviction: Eviction) -> Column:
+        """Bytes of what the run remembers of its steps and blocks, of which there are at most so many."""
+        grain_m, grain_k, grain_n = self.problem.grains
+        strips = _pieces(self.tall, self.strip, grain_n if self.sample.swap else grain_m)
+        slabs, subs = _pieces(self.problem.k, self.slab, grain_k), _pieces(self.slab, self.sub, grain_k)
+        groups = self.batches if not self.problem.batch else _groups(self.problem.batch, self.sample.group)
+        lefts, rights = self.rows * strips * slabs, self.cols * slabs * subs
+        blocks = groups * (lefts + rights + self.count * strips)
+        steps = groups * self.count * strips * slabs * subs
+        found: Column = books_bytes(3 * steps, blocks, eviction)
+        return found
 
     @cached_property
     def reads(self) -> tuple[Column, Column]:
@@ -317,6 +359,17 @@ class _Figures:
         )
         seconds: Column = nbytes / self.cost.write_bytes_per_s * (1 + self.cost.half_run_bytes / run)
         return seconds
+
+
+def _groups(batch: tuple[int, ...], group: int) -> int:
+    return math.prod(batch[:-1]) * math.ceil(batch[-1] / group)
+
+
+def _pieces(size: Any, length: Column, align: int) -> Column:
+    """Return into how many pieces, at most, the steps cut ``size`` by ``length``."""
+    whole = np.where(length >= align, length // align * align, length)
+    count: Column = -(-size // np.maximum(whole, 1))
+    return count
 
 
 def _run_bytes(operand: Operand, rows: Column, cols: Column) -> Column:

@@ -26,9 +26,10 @@ class Numbers(dict[int, int]):
 class _Writer:
     """Notes what a walk does, in columns, exactly as the pool's recorder hears it in a run."""
 
-    def __init__(self, operands: Sequence[Operand], *, described: bool) -> None:
+    def __init__(self, operands: Sequence[Operand], *, described: bool, accesses_only: bool) -> None:
         self._operands = operands
         self._described = described
+        self._accesses_only = accesses_only
         self._numbers = Numbers()
         self.buffer, self.kind, self.step = array("i"), array("B"), array("i")
         self.size_bytes = array("q")
@@ -55,9 +56,10 @@ class _Writer:
         self._note(self._numbers[block.id], Kind.FREE, step)
 
     def _note(self, number: int, kind: int, step: int) -> None:
-        self.buffer.append(number)
-        self.kind.append(kind)
-        self.step.append(step)
+        if kind <= Kind.WRITE or not self._accesses_only:
+            self.buffer.append(number)
+            self.kind.append(kind)
+            self.step.append(step)
 
 
 def trace_of(
@@ -67,12 +69,14 @@ def trace_of(
     *,
     operation: str = "",
     described: bool = False,
+    accesses_only: bool = False,
 ) -> Trace:
     """Return the trace of running ``steps``, ``window`` of them under way at once.
 
-    ``described`` gives each buffer the name of its block, which takes time and memory.
+    ``described`` gives each buffer the name of its block, which takes time and memory; ``accesses_only``
+    leaves out all other events.
     """
-    writer = _Writer(operands, described=described)
+    writer = _Writer(operands, described=described, accesses_only=accesses_only)
     seconds, flops = array("d"), array("d")
     for _, step in walk(steps, window, writer):
         seconds.append(step.compute_s)
