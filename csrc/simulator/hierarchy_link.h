@@ -52,7 +52,7 @@ class Room {
     void give(int64_t nbytes, double ready_s, double now_s) {
         if (ready_s <= now_s) {
             idle_bytes_ += nbytes;
-        } else {
+        } else if (nbytes > 0) {
             leaving_.push_back({ready_s, nbytes});
         }
     }

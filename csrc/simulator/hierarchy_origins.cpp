@@ -46,11 +46,10 @@ void Origins::end_step(const PreparedTrace& trace, const std::vector<size_t>& ev
     for (size_t time = step.first; time < step.after; ++time)
         if (!writes(time)) until = std::min(until, end_of[buffer(time)]);
     if (until < static_cast<Time>(step.after)) until = 0;
-    for (size_t time = step.first; time < step.after; ++time) {
-        if (!writes(time)) continue;
-        until_[time] = std::min(until, save_of[buffer(time)]);
-        save_of[buffer(time)] = policy::never;
-    }
+    for (size_t time = step.first; time < step.after; ++time)
+        if (writes(time)) until_[time] = std::min(until, save_of[buffer(time)]);
+    for (size_t time = step.first; time < step.after; ++time)
+        if (writes(time)) save_of[buffer(time)] = policy::never;
 }
 
 }  // namespace accelera::simulator

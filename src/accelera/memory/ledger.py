@@ -104,9 +104,10 @@ class Ledger:
         self._forget(buffer)
 
     def save(self, buffer: int) -> None:
-        """Take note that ``buffer`` is written to the next tier; a clean one needs no more saving."""
-        self.stats.saved_bytes += self._size[buffer]
-        self._dirty.discard(buffer)
+        """Take note that ``buffer`` is written to the next tier, if it is dirty: a clean one is there already."""
+        if buffer in self._dirty:
+            self.stats.saved_bytes += self._size[buffer]
+            self._dirty.remove(buffer)
 
     def unsave(self, buffer: int) -> None:
         """Take back ``save``: it failed."""
