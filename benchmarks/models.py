@@ -40,7 +40,7 @@ def reference_traces(iterations: int = ITERATIONS, *, small: bool = False) -> di
 
 
 def references() -> dict[str, Reference]:
-    """Return the six models: about 50M, 21M, 124M, 110M, 490M and 950M parameters."""
+    """Return the six models: of 50M, 22M, 124M, 110M, 479M and 953M parameters."""
     return {
         "mlp": Reference(lambda: mlp(2048, layers=12), lambda: torch.randn(512, 2048)),
         "resnet34": Reference(resnet34, lambda: torch.randn(64, 3, 224, 224)),
@@ -208,11 +208,11 @@ class MoEBlock(nn.Module):
 
 
 class MoE(nn.Module):
-    """A language model with experts; by default of 490M parameters."""
+    """A language model with experts; by default of 479M parameters."""
 
     def __init__(
         self,
-        layers: int = 8,
+        layers: int = 10,
         width: int = 768,
         inner: int = 3072,
         experts: int = 8,
