@@ -37,6 +37,7 @@ _OF_CONTAINERS = {"copy", "index"}
 """Methods that lists and dictionaries have too: no sign of a tensor."""
 _CONTAINERS = "[]"
 """Stands for the state of everything that calls may change."""
+_TOO_DEEP = "[predict_compile] no Python source: it is nested too deeply to be read"
 
 
 @dataclass(frozen=True)
@@ -116,20 +117,30 @@ def read_python(text: str) -> list[FunctionFacts]:
     SyntaxError
         The text is no Python; the message names the line.
     """
+    tree = _parsed(text)
     try:
-        tree = ast.parse(text)
+        found = [_Reader(FunctionFacts("<module>", 1)).read(tree.body)]
+        for name, node in _functions(tree, ""):
+            facts = FunctionFacts(name, node.lineno, _argument_count(node.args))
+            found.append(_Reader(facts).read(node.body))
+    except RecursionError:
+        raise SyntaxError(_TOO_DEEP) from None
+    return found
+
+
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (RecursionError, MemoryError):
+        raise SyntaxError(_TOO_DEEP) from None
     except SyntaxError as error:
-        line, shown = error.lineno or 0, (error.text or "").strip()
+        where = f"line {error.lineno}: " if error.lineno else "no Python source: "
+        shown = f": {error.text.strip()!r}" if error.text else ""
         raise SyntaxError(
-            f"[predict_compile] line {line}: {error.msg}: {shown!r}; give Python source, or say language="
+            f"[predict_compile] {where}{error.msg}{shown}; give Python source, or say language="
         ) from error
     except ValueError as error:
         raise SyntaxError(f"[predict_compile] no Python source: {error}") from error
-    found = [_Reader(FunctionFacts("<module>", 1)).read(tree.body)]
-    for name, node in _functions(tree, ""):
-        facts = FunctionFacts(name, node.lineno, _argument_count(node.args))
-        found.append(_Reader(facts).read(node.body))
-    return found
 
 
 def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:

@@ -1,0 +1,71 @@
+"""``accelera predict-compile``: traces replayed, sources read, mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accelera.trace import Trace, write_trace
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    kinds = [0, 1, 0, 1, 5, 0, 1]
+    trace = Trace.from_arrays(
+        [0, 1, 1, 2, 1, 2, 3], 4096, kinds=kinds, steps=[0, 0, 1, 1, 1, 2, 2], ops=["add", "relu", "mm"],
+        dtypes=["float32"] * 4, flops=[1e3, 1e3, 1e6],
+    )  # fmt: skip
+    write_trace(trace, tmp_path / "t.parquet")
+    (tmp_path / "s.py").write_text("for i in range(10):\n    x = a * b\n")
+    (tmp_path / "bad.py").write_text("x = 1\nfor\n")
+    (tmp_path / "s.c").write_text("for (;;) { x += 1; }")
+    return tmp_path
+
+
+def test_a_trace_as_text(run: Run) -> None:
+    ran = run("predict-compile", "t.parquet", "--budget", "70%", "--batch", "2")
+    assert ran.exit_code == 0, ran.output
+    for word in ("add + relu", "peak memory", "fits with offload", "largest batch", "The peak is"):
+        assert word in ran.stdout
+
+
+def test_a_trace_as_json(run: Run) -> None:
+    found = json.loads(run("predict-compile", "t.parquet", "-b", "70%", "-b", "1GB", "--json").stdout)
+    assert [each["verdict"] for each in found["fits"]] == ["fits with offload", "fits"]
+    assert found["fusion"]["launches"] == {"value": 2, "unit": "", "source": "analytic"}
+    assert len(found["plans"]) == 2
+
+
+def test_a_source_file(run: Run) -> None:
+    ran = run("predict-compile", "s.py", "--opt-level", "O3")
+    assert ran.exit_code == 0, ran.output
+    assert "O3 *" in ran.stdout
+    found = json.loads(run("predict-compile", "s.py", "-O", "O1", "--json").stdout)
+    assert (found["language"], found["opt_level"], len(found["levels"])) == ("Python", "O1", 4)
+
+
+def test_other_languages_are_not_parsed(run: Run) -> None:
+    assert "not parsed" in run("predict-compile", "s.c").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("bad.py",), "line 2"),
+        (("s.py", "-O", "O7"), "O7"),
+        (("t.parquet", "--machine", "abacus"), "abacus"),
+        (("t.parquet", "--budget", "lots"), "lots"),
+        (("none.py",), "none.py"),
+    ],
+)
+def test_mistakes_are_one_line_and_usage(run: Run, words: tuple[str, ...], said: str) -> None:
+    ran = run("predict-compile", *words)
+    assert ran.exit_code == 2
+    assert said in ran.stderr
