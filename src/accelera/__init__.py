@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from accelera.errors import DeviceError as DeviceError
     from accelera.errors import DeviceMemoryError as DeviceMemoryError
     from accelera.errors import DTypeError as DTypeError
+    from accelera.errors import ScorerError as ScorerError
     from accelera.errors import SettingError as SettingError
     from accelera.errors import ShapeError as ShapeError
     from accelera.errors import StoreChangedError as StoreChangedError
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from accelera.memory import MemoryManager as MemoryManager
     from accelera.plan import Plan as Plan
     from accelera.simulator import generate_synthetic_trace as generate_synthetic_trace
+    from accelera.simulator import predict_eviction_scores as predict_eviction_scores
     from accelera.simulator import simulate as simulate
+    from accelera.simulator import sweep as sweep
     from accelera.stores import open_store as open_store
     from accelera.trace import Trace as Trace
     from accelera.units import format_bytes as format_bytes
@@ -53,7 +56,9 @@ _NAMES_BY_PACKAGE = {
     "memory": ("MemoryManager", "BufferPool"),
     "simulator": (
         "generate_synthetic_trace",
+        "predict_eviction_scores",
         "simulate",
+        "sweep",
     ),
     "stores": ("open_store",),
     "trace": ("Trace",),
@@ -71,6 +76,7 @@ _NAMES_BY_PACKAGE = {
         "TraceFormatError",
         "UnknownNameError",
         "BackendMissingError",
+        "ScorerError",
         "SettingError",
     ),
 }

@@ -10,6 +10,7 @@
     │   ├── StoreFormatError  (ValueError)    a header or a file is not what its name says
     │   └── StoreChangedError                 an operand changed since the journal was begun
     ├── TraceFormatError      (ValueError)    a trace file is malformed; names the line
+    ├── ScorerError           (RuntimeError)  a scorer's model is absent, fails, or answers nonsense
     ├── UnknownNameError      (LookupError)   no such policy, device, strategy …; near names given
     ├── BackendMissingError   (ImportError)   an optional dependency is absent; remedy given
     └── SettingError          (ValueError)    an ACCELERA_* variable cannot be read
@@ -68,6 +69,10 @@ class StoreChangedError(StoreError):
 
 class TraceFormatError(AcceleraError, ValueError):
     """A trace file is malformed; the message names the line."""
+
+
+class ScorerError(AcceleraError, RuntimeError):
+    """The model behind a scorer cannot be loaded, or its answer cannot be used."""
 
 
 class UnknownNameError(AcceleraError, LookupError):

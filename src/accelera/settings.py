@@ -169,6 +169,13 @@ SETTINGS = (
         "Whether long operations draw a progress bar; auto means on a terminal only.",
     ),
     Setting(
+        "llm_path",
+        None,
+        _parse_name,
+        "a folder with a language model's weights and tokenizer",
+        "Language model that the llm scorer asks; unset means that it must be named in the call.",
+    ),
+    Setting(
         "log_level",
         None,
         _one_of(get_args(LogLevel)),
@@ -192,6 +199,7 @@ class Settings:
     direct_io: DirectIO
     io_threads: int
     progress: Progress
+    llm_path: str | None
     log_level: LogLevel | None
 
 

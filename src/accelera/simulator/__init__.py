@@ -1,5 +1,7 @@
 """The paper half's other wing: replay a trace under any policy, in any hierarchy, and advise."""
 
+from accelera.simulator.advice import Advice, Depth, Offload, Ranked, Resident
+from accelera.simulator.advice_search import advise
 from accelera.simulator.bound_curve import bound_curve
 from accelera.simulator.bounds import ResidencyPlan, lower_bound, plan_residency
 from accelera.simulator.cache import CacheResult, simulate_cache
@@ -17,7 +19,7 @@ from accelera.simulator.scorers import (
     train_scorer,
 )
 from accelera.simulator.simulate import simulate
-from accelera.simulator.sweep import Sweep, sweep
+from accelera.simulator.sweeps import Sweep, sweep
 from accelera.simulator.workloads import WORKLOADS, generate_synthetic_trace
 
 __all__ = [
@@ -25,15 +27,21 @@ __all__ = [
     "PLAIN",
     "SCORERS",
     "WORKLOADS",
+    "Advice",
     "CacheResult",
+    "Depth",
     "Gain",
     "Gated",
     "Limit",
     "LinkReport",
+    "Offload",
+    "Ranked",
     "Report",
     "ResidencyPlan",
+    "Resident",
     "Sweep",
     "TierReport",
+    "advise",
     "bound_curve",
     "gain",
     "gated",

@@ -1,0 +1,163 @@
+"""The language model's scorer: the seed's Mistral-7B in 4 bits, from a folder of this machine.
+
+Slow by nature, so it is asked once per trace, about at most 50 tensors, never during a run. It is there
+because the seed names it; the scorers that are measured to help are ``replay`` and ``learned``.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera import settings
+from accelera.errors import BackendMissingError, ScorerError
+from accelera.policy import heuristic_scores
+from accelera.simulator.scorers.prompt import chosen_tensors, parsed_ranking, prompt_for
+from accelera.simulator.scorers.ranking import Grammar
+from accelera.trace import Trace, content_hash
+
+TIMEOUT_S = 120.0
+_TOKENS_PER_TENSOR = 6
+_REMEMBERED = 32
+_rankings: dict[tuple[str, str, bool], NDArray[np.float64]] = {}
+
+
+def llm_scores(
+    trace: Trace,
+    path: str | Path | None = None,
+    *,
+    four_bit: bool = True,
+    timeout_s: float = TIMEOUT_S,
+) -> NDArray[np.float64]:
+    """Return a score per access in 0..1, shape (accesses,).
+
+    The model ranks the tensors with the most bytes accessed, 50 at most; the rank is their score. It may
+    write nothing but a ranking. The other tensors get the ``heuristic`` score. The result is remembered by
+    the trace's content.
+
+    Parameters
+    ----------
+    path
+        Folder with a causal language model and its tokenizer, as ``save_pretrained`` writes them; by default
+        ``ACCELERA_LLM_PATH``. Nothing is ever downloaded.
+    four_bit
+        Whether to load the weights in 4 bits through bitsandbytes, else as they are stored.
+    timeout_s
+        Longest time for the answer, in seconds.
+
+    Raises
+    ------
+    BackendMissingError
+        transformers, accelerate or bitsandbytes is not installed.
+    ScorerError
+        There is no folder, the model cannot be loaded, its answer cannot be read, or time is up. There is
+        no fallback: choose another scorer.
+    """
+    folder = _folder(path)
+    if not timeout_s > 0:
+        raise ValueError(f"[scorer] timeout_s={timeout_s} must be above 0")
+    key = (content_hash(trace), str(folder.resolve()), four_bit)
+    if key not in _rankings:
+        while len(_rankings) >= _REMEMBERED:
+            _rankings.pop(next(iter(_rankings)))
+        _rankings[key] = _asked(trace, folder, four_bit, timeout_s)
+    return _rankings[key].copy()
+
+
+def _folder(path: str | Path | None) -> Path:
+    given = settings.current_value("llm_path") if path is None else path
+    if given is None:
+        raise ScorerError(
+            "[scorer] the llm scorer needs a language model: give path=, or set ACCELERA_LLM_PATH, to a "
+            "folder with its weights and tokenizer"
+        )
+    folder = Path(given)
+    if not (folder / "config.json").is_file():
+        raise ScorerError(f"[scorer] {folder} holds no config.json; name a folder that save_pretrained wrote")
+    return folder
+
+
+def _asked(trace: Trace, folder: Path, four_bit: bool, timeout_s: float) -> NDArray[np.float64]:
+    tensors = chosen_tensors(trace)
+    tokenizer, model = _loaded(str(folder), four_bit)
+    answer = _answer(tokenizer, model, prompt_for(trace, tensors), len(tensors), timeout_s)
+    ranking = np.array(parsed_ranking(answer, len(tensors)), dtype=np.int64)
+    by_buffer = np.full(trace.buffer_count, np.nan)
+    by_buffer[tensors[ranking]] = np.linspace(1.0, 0.0, len(ranking))
+    ranked = by_buffer[trace.accessed]
+    scores: NDArray[np.float64] = np.where(np.isnan(ranked), heuristic_scores(trace), ranked)
+    return scores
+
+
+def _answer(tokenizer: Any, model: Any, prompt: str, count: int, timeout_s: float) -> str:
+    asked = tokenizer(_as_chat(tokenizer, prompt), return_tensors="pt").to(model.device)
+    length = asked["input_ids"].shape[1]
+    grammar = Grammar(tokenizer, count, length)
+    began = time.monotonic()
+    made = model.generate(
+        input_ids=asked["input_ids"],
+        attention_mask=asked["attention_mask"],
+        max_new_tokens=_TOKENS_PER_TENSOR * count + 16,
+        max_time=timeout_s,
+        do_sample=False,
+        prefix_allowed_tokens_fn=grammar,
+        pad_token_id=tokenizer.eos_token_id,
+    )
+    if time.monotonic() - began >= timeout_s:
+        raise ScorerError(
+            f"[scorer] the language model gave no answer about {count} tensors within {timeout_s:g} s; "
+            "raise timeout_s or take scorer='replay'"
+        )
+    return grammar.text(made[0][length:].tolist())
+
+
+def _as_chat(tokenizer: Any, prompt: str) -> str:
+    if tokenizer.chat_template is None:
+        return prompt
+    words: str = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True
+    )
+    return words
+
+
+@lru_cache(maxsize=1)
+def _loaded(folder: str, four_bit: bool) -> tuple[Any, Any]:
+    """Return tokenizer and model; only files of ``folder`` are read, and no code of its own is run."""
+    transformers = _import_transformers(four_bit)
+    local = {"local_files_only": True, "trust_remote_code": False}
+    bits = transformers.BitsAndBytesConfig(load_in_4bit=True) if four_bit else None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, quantization_config=bits, use_safetensors=True, **local
+            )
+    except Exception as error:
+        how = "in 4 bits " if four_bit else ""
+        raise ScorerError(
+            f"[scorer] the language model in {folder} cannot be loaded {how}here: {error}; "
+            "four_bit=False loads it as it is stored"
+        ) from error
+    return tokenizer, model.eval()
+
+
+def _import_transformers(four_bit: bool) -> Any:
+    try:
+        import accelerate  # noqa: F401
+        import transformers
+
+        if four_bit:
+            import bitsandbytes  # noqa: F401
+    except ImportError as error:
+        raise BackendMissingError(
+            f"[scorer] the llm scorer needs {error.name}, which is not installed: "
+            "pip install 'accelera[llm]', or take scorer='replay'"
+        ) from error
+    return transformers
