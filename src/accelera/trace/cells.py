@@ -22,7 +22,11 @@ _COLUMN_OF = {"sizes_bytes": "size_bytes", "buffer_ids": "buffer", "steps": "ste
 
 
 def columns_of_frame(
-    frame: pd.DataFrame, *, label: Label = "row {}".format, idle: Mapping[str, Any] | None = None
+    frame: pd.DataFrame,
+    *,
+    label: Label = "row {}".format,
+    called: Mapping[str, str] | None = None,
+    idle: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the checked columns of a ``Trace`` from a table; see ``Trace.from_pandas``.
 
@@ -30,12 +34,14 @@ def columns_of_frame(
     ----------
     label
         How a row is called in messages, from its index.
+    called
+        How columns are called in messages, where not by their names.
     idle
         The steps without events, which no row tells of: lists ``step, op, flops, seconds``.
 
     Raises TraceFormatError naming row and column.
     """
-    cells = _Cells(frame, label)
+    cells = _Cells(frame, label, called or {})
     buffers, steps = cells.buffers(), cells.integers("step")
     owners = np.arange(len(frame)) if steps is None else steps
     try:
@@ -82,14 +88,16 @@ def _step_columns(
 class _Cells:
     """Takes columns out of a table, and blames the cell that cannot be taken."""
 
-    def __init__(self, frame: pd.DataFrame, label: Label) -> None:
+    def __init__(self, frame: pd.DataFrame, label: Label, called: Mapping[str, str]) -> None:
         self._frame = frame
         self._label = label
+        self._called = called
 
     def bad(self, row: int, column: str, problem: str) -> TraceFormatError:
         if column not in self._frame:
             column = {"size_bytes": "size_mb", "buffer": "tensor_id"}.get(column, column)
-        return TraceFormatError(f"[trace] {self._label(row)}, column {column}: {problem}")
+        name = self._called.get(column, column)
+        return TraceFormatError(f"[trace] {self._label(row)}, column {name}: {problem}")
 
     def buffers(self) -> Integers:
         given = self.integers("buffer")

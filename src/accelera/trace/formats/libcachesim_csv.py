@@ -44,9 +44,14 @@ def read(path: Path) -> Trace:
     header = _has_header(path)
     cells = cells_of(path) if header else cells_of(path, names=_COLUMNS)
     by_name = {str(column).strip(" #").lower(): column for column in cells.columns}
-    found = cells[[_among(path, by_name, _IDS), _among(path, by_name, _SIZES)]]
-    table = _with_one_size_each(found.set_axis(["tensor_id", "size_bytes"], axis=1))
-    return trace_of_table(table, path, label=lambda row: f"{path}: line {row + 1 + header}")
+    ids, sizes = _among(path, by_name, _IDS), _among(path, by_name, _SIZES)
+    table = cells[[ids, sizes]].set_axis(["tensor_id", "size_bytes"], axis=1)
+    return trace_of_table(
+        _with_one_size_each(table),
+        path,
+        label=lambda row: f"{path}: line {row + 1 + header}",
+        called={"tensor_id": str(ids), "size_bytes": str(sizes)},
+    )
 
 
 def _has_header(path: Path) -> bool:

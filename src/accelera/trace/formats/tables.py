@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import TraceFormatError
+from accelera.trace.building import MOST_STEPS
 from accelera.trace.cells import Label, columns_of_frame, model_type_of
 from accelera.trace.content_hash import content_hash
 from accelera.trace.flat import idle_steps
@@ -58,11 +60,39 @@ def _check_facts(path: Path, facts: Any) -> None:
             raise TraceFormatError(
                 f"[read_trace] {path}: {name} is {facts.get(name)!r}, not a {kind.__name__}; write it again"
             )
+    if not _is_sound(facts["idle_steps"]):
+        raise TraceFormatError(
+            f"[read_trace] {path}: idle_steps is {facts['idle_steps']!r:.80}, and must hold lists of one "
+            "length: step, op, flops, seconds; write it again"
+        )
 
 
-def trace_of_table(table: pd.DataFrame, path: Path, label: Label) -> Trace:
-    """Return the trace that a table from anywhere tells of; ``label`` names a row in messages."""
-    columns = columns_of_frame(table, label=label)
+def _is_sound(idle: dict[str, Any]) -> bool:
+    """Whether these are steps without events as ``idle_steps`` gives them."""
+    columns: list[Any] = [idle.get(name) for name in ("step", "op", "flops", "seconds")]
+    if not all(isinstance(column, list) for column in columns):
+        return False
+    return len({len(column) for column in columns}) == 1 and all(map(_is_sound_step, *columns))
+
+
+def _is_sound_step(step: Any, op: Any, flops: Any, seconds: Any) -> bool:
+    numbers = isinstance(flops, (int, float)) and isinstance(seconds, (int, float, type(None)))
+    return isinstance(step, int) and 0 <= step < MOST_STEPS and isinstance(op, str) and numbers
+
+
+def trace_of_table(
+    table: pd.DataFrame, path: Path, label: Label, called: Mapping[str, str] | None = None
+) -> Trace:
+    """Return the trace that a table from anywhere tells of.
+
+    Parameters
+    ----------
+    label
+        How a row is called in messages.
+    called
+        What the file calls columns that have been renamed.
+    """
+    columns = columns_of_frame(table, label=label, called=called)
     return Trace(**columns, model_type=model_type_of(table), meta={"source": path.name})
 
 

@@ -10,17 +10,20 @@ made of it, and one that names anything else is refused.
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from accelera.errors import TraceFormatError
 from accelera.trace.access import Kind
 from accelera.trace.formats.json import document_of
 from accelera.trace.trace import Trace
 
-_HARMLESS = {("builtins", name): kind for name, kind in {"set": set, "frozenset": frozenset}.items()}
+_HARMLESS = {
+    (module, kind.__name__): kind for module in ("builtins", "__builtin__") for kind in (set, frozenset)
+}
 _BEGINS, _ENDS, _ENDS_SOON = "alloc", "free_completed", "free_requested"
 
 
@@ -59,11 +62,8 @@ def read(path: Path) -> Trace:
 
 def _contents(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        if file.read(1) == b"{":
-            found = document_of(path)
-        else:
-            file.seek(0)
-            found = _unpickled(path, file)
+        is_json = file.read(1) == b"{"
+    found = document_of(path) if is_json else _unpickled(path, io.BytesIO(path.read_bytes()))
     if not isinstance(found, dict) or not isinstance(found.get("device_traces"), list):
         raise TraceFormatError(
             f"[read_trace] {path} is no memory snapshot: it has no list of device_traces; record one with "
@@ -72,7 +72,7 @@ def _contents(path: Path) -> dict[str, Any]:
     return found
 
 
-def _unpickled(path: Path, file: IO[bytes]) -> Any:
+def _unpickled(path: Path, file: io.BytesIO) -> Any:
     try:
         return _ContainersOnly(file).load()
     except Exception as error:
