@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from accelera.simulator import predict_eviction_scores as predict_eviction_scores
     from accelera.simulator import simulate as simulate
     from accelera.simulator import sweep as sweep
+    from accelera.simulator import validate_trace as validate_trace
     from accelera.stores import open_store as open_store
     from accelera.trace import Trace as Trace
     from accelera.units import format_bytes as format_bytes
@@ -59,6 +60,7 @@ _NAMES_BY_PACKAGE = {
         "predict_eviction_scores",
         "simulate",
         "sweep",
+        "validate_trace",
     ),
     "stores": ("open_store",),
     "trace": ("Trace",),

@@ -14,6 +14,8 @@ from accelera.cli.info import info
 from accelera.cli.matmul import matmul
 from accelera.cli.plan import plan
 from accelera.cli.predict_compile import predict_compile
+from accelera.cli.simulate import simulate
+from accelera.cli.sweep import sweep
 from accelera.cli.trace import app as trace
 from accelera.cli.transpose import transpose
 
@@ -26,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _verb in (info, plan, matmul, gram, copy, transpose):
+for _verb in (info, plan, matmul, gram, copy, transpose, simulate, sweep):
     app.command()(_verb)
 app.command(name="predict-compile")(predict_compile)
 app.add_typer(trace, name="trace")

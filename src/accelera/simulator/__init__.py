@@ -20,6 +20,14 @@ from accelera.simulator.scorers import (
 )
 from accelera.simulator.simulate import simulate
 from accelera.simulator.sweeps import Sweep, sweep
+from accelera.simulator.validation import (
+    SizeComparison,
+    Validation,
+    calculate_reuse_entropy,
+    calculate_temporal_locality,
+    validate_tensor_size_distribution,
+    validate_trace,
+)
 from accelera.simulator.workloads import WORKLOADS, generate_synthetic_trace
 
 __all__ = [
@@ -39,10 +47,14 @@ __all__ = [
     "Report",
     "ResidencyPlan",
     "Resident",
+    "SizeComparison",
     "Sweep",
     "TierReport",
+    "Validation",
     "advise",
     "bound_curve",
+    "calculate_reuse_entropy",
+    "calculate_temporal_locality",
     "gain",
     "gated",
     "generate_synthetic_trace",
@@ -57,4 +69,6 @@ __all__ = [
     "simulate_cache",
     "sweep",
     "train_scorer",
+    "validate_tensor_size_distribution",
+    "validate_trace",
 ]

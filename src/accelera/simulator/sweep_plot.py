@@ -29,6 +29,7 @@ def plot_sweep(curves: Curves, path: Path) -> Path:
 
 def _draw(curves: Curves, path: Path) -> None:
     try:
+        from matplotlib import colormaps
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -39,6 +40,7 @@ def _draw(curves: Curves, path: Path) -> None:
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
+    axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
     capacities = [size / GIB for size in curves.capacities]
     for policy in curves.ranking():
         axes.plot(

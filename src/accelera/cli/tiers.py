@@ -1,0 +1,71 @@
+"""The memories that a trace is replayed in, as they were named on the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from accelera.settings import parse_share
+
+if TYPE_CHECKING:
+    from accelera.memory import Hierarchy
+    from accelera.trace import Trace
+
+TraceFile = Annotated[str, typer.Argument(metavar="TRACE", help="The trace: .parquet, .csv, .json …")]
+TraceFormat = Annotated[
+    str | None, typer.Option("--format", metavar="NAME", help="Its format, where its name does not tell.")
+]
+Machine = Annotated[
+    str | None,
+    typer.Option(
+        "--hierarchy", metavar="NAME", help="The tiers: laptop, gpu-24gb, h200, or copilot (the seed's)."
+    ),
+]
+Lookahead = Annotated[
+    int, typer.Option(metavar="STEPS", min=0, help="How many further steps are admitted while one computes.")
+]
+Recompute = Annotated[
+    bool, typer.Option("--recompute", help="Make buffers again where that is faster than moving them.")
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of policies that throw dice.")]
+Bound = Annotated[
+    bool,
+    typer.Option(
+        "--bound/--no-bound", help="Work out the least bytes any schedule moves; seconds on long traces."
+    ),
+]
+
+
+def opened(path: str, source_format: str | None) -> Trace:
+    """Return the trace in a file."""
+    from accelera.trace import read_trace
+
+    return read_trace(path, source_format)
+
+
+def capacity_of(text: str, trace: Trace) -> int:
+    """Return ``"8GiB"``, or a share such as ``"50%"`` of the trace's peak, in bytes; raises BadParameter."""
+    try:
+        found = parse_share(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="'--capacity'") from error
+    if isinstance(found, int):
+        return found
+    from accelera.trace import Occupancy
+
+    return int(found * Occupancy(trace).peak_bytes)
+
+
+def machine_of(name: str | None, capacity: str | None, trace: Trace) -> Hierarchy:
+    """Return the tiers meant by ``--hierarchy``, ``--capacity`` or both; raises BadParameter for neither."""
+    from accelera.memory import Hierarchy
+    from accelera.simulator import hierarchy_of
+
+    if name is None and capacity is None:
+        raise typer.BadParameter("give --capacity, for example 8GiB or 50%, or --hierarchy, or both")
+    size = None if capacity is None else capacity_of(capacity, trace)
+    if name is None:
+        return Hierarchy.of(size or 0)
+    machine = hierarchy_of(name)
+    return machine if size is None else machine.with_capacity(size)
