@@ -33,8 +33,8 @@ class OpWorkingSet(NamedTuple):
 class Occupancy:
     """The bytes that are alive, event by event.
 
-    A buffer whose first event is a write begins there; any other is there from the start. It ends when it is
-    freed, and is there again at its next access; without a free it stays to the end.
+    A buffer that is written before it is read begins there; any other is there from the start. It ends when
+    it is freed, and is there again at its next access; without a free it stays to the end.
     """
 
     trace: Trace
@@ -42,24 +42,29 @@ class Occupancy:
     @cached_property
     def changes(self) -> NDArray[np.int64]:
         """Lives begun (1) and ended (-1) by each event, shape (events,)."""
-        trace = self.trace
-        events = np.flatnonzero(trace.is_access | (trace.kind == Kind.FREE))
-        rows = events[np.argsort(trace.buffer[events], kind="stable")]
-        free = trace.kind[rows] == Kind.FREE
-        same = trace.buffer[rows[1:]] == trace.buffer[rows[:-1]]
-        there = trace.kind[rows] != Kind.WRITE
-        there[1:][same] = ~free[:-1][same]
-        found = np.zeros(len(trace), np.int64)
+        rows, begins = self._lives
+        free = self.trace.kind[rows] == Kind.FREE
+        there = self.trace.kind[rows] != Kind.WRITE
+        there[~begins] = ~free[:-1][~begins[1:]]
+        found = np.zeros(len(self.trace), np.int64)
         found[rows] = np.where(free, -1, 1) * (free == there)
         return found
 
     @cached_property
     def at_start(self) -> NDArray[np.bool_]:
         """Whether each buffer is there from the start, shape (buffers,)."""
-        first = np.full(self.trace.buffer_count, len(self.trace))
-        np.minimum.at(first, self.trace.buffer, np.arange(len(self.trace)))
-        found: NDArray[np.bool_] = self.trace.kind[first] != Kind.WRITE
+        rows, begins = self._lives
+        found = np.ones(self.trace.buffer_count, np.bool_)
+        found[self.trace.buffer[rows[begins]]] = self.trace.kind[rows[begins]] != Kind.WRITE
         return found
+
+    @cached_property
+    def _lives(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The accesses and frees, buffer by buffer in order, and whether each is its buffer's first."""
+        trace = self.trace
+        events = np.flatnonzero(trace.is_access | (trace.kind == Kind.FREE))
+        rows = events[np.argsort(trace.buffer[events], kind="stable")]
+        return rows, np.diff(trace.buffer[rows], prepend=-1) != 0
 
     def after_events(self, role: str | None = None) -> NDArray[np.int64]:
         """Return the live bytes after each event, of all buffers or those of one role; shape (events,)."""

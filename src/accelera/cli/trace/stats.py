@@ -10,6 +10,12 @@ import typer
 from accelera.cli.options import Json
 
 
+def _checked_share(share: float | None) -> float | None:
+    if share is not None and not 0 < share <= 1:
+        raise typer.BadParameter(f"{share:g} is not over 0 and up to 1")
+    return share
+
+
 def stats(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The trace: .parquet, .csv, .json …")],
     source_format: Annotated[
@@ -18,7 +24,9 @@ def stats(
     sample: Annotated[
         float | None,
         typer.Option(
-            metavar="SHARE", help="Estimate the LRU curve from this share of the buffers, such as 0.01."
+            metavar="SHARE",
+            callback=_checked_share,
+            help="Estimate the LRU curve from this share of the buffers, such as 0.01.",
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="How many of the largest tensors to list.")] = 10,
