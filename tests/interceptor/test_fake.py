@@ -94,3 +94,8 @@ def test_a_seven_billion_step_takes_no_weights(tmp_path: Path) -> None:
     # Weights, gradients and two states of two bytes each are alive at once, and little more.
     assert 8 * parameters < peak < 1.1 * 8 * parameters
     assert resident < 1 << 30
+
+
+def test_importing_the_package_loads_no_torch(tmp_path: Path) -> None:
+    code = "import sys, accelera.interceptor; accelera.interceptor.capture; sys.exit('torch' in sys.modules)"
+    assert run_python("-c", code, cwd=tmp_path).returncode == 0
