@@ -1,0 +1,93 @@
+"""``accelera simulate`` and ``accelera sweep``: traces replayed from files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from accelera.simulator import generate_synthetic_trace, lower_bound, simulate
+from accelera.trace import Occupancy, Trace, write_trace
+from tests.cli.conftest import call
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trace:
+    monkeypatch.chdir(tmp_path)
+    trace = generate_synthetic_trace("MLP", 4, 8, 16, 0.2, mode="training", hidden_size=64)
+    write_trace(trace, "t.parquet")
+    return trace
+
+
+def test_simulate_prints_the_same_figures_as_the_function(trace: Trace) -> None:
+    capacity = Occupancy(trace).peak_bytes // 2
+    ran = call("simulate", "t.parquet", "--capacity", str(capacity), "--policy", "planner", "--json")
+    found, report = json.loads(ran.stdout), simulate(trace, capacity, "planner")
+    assert found["moved_bytes"] == report.moved_bytes
+    assert found["lower_bound_bytes"] == lower_bound(trace, capacity)
+    assert found["policy"] == "planner"
+
+
+def test_simulate_as_text(trace: Trace) -> None:
+    ran = call("simulate", "t.parquet", "-c", "50%", "--lookahead", "2", "--recompute")
+    assert ran.exit_code == 0
+    for word in ("evictions", "moved", "under lru", "no schedule moves less than"):
+        assert word in ran.stdout
+    assert "no schedule" not in call("simulate", "t.parquet", "-c", "50%", "--no-bound").stdout
+
+
+def test_a_share_is_one_of_the_peak(trace: Trace) -> None:
+    found = json.loads(call("simulate", "t.parquet", "-c", "25%", "--json").stdout)
+    assert found["tiers"][0]["capacity_bytes"] == Occupancy(trace).peak_bytes // 4
+
+
+def test_a_preset_with_and_without_another_capacity(trace: Trace) -> None:
+    whole = json.loads(call("simulate", "t.parquet", "--hierarchy", "laptop", "--json").stdout)
+    less = json.loads(call("simulate", "t.parquet", "--hierarchy", "laptop", "-c", "1MiB", "--json").stdout)
+    assert [tier["name"] for tier in whole["tiers"]] == [tier["name"] for tier in less["tiers"]]
+    assert less["tiers"][0]["capacity_bytes"] == 2**20 < whole["tiers"][0]["capacity_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("simulate", "t.parquet"), "give --capacity"),
+        (("simulate", "t.parquet", "-c", "5q"), "not a size"),
+        (("simulate", "t.parquet", "-c", "1GiB", "-p", "lur"), "did you mean 'lru'"),
+        (("simulate", "t.parquet", "--hierarchy", "labtop"), "did you mean 'laptop'"),
+        (("sweep", "t.parquet", "-p", "lur"), "did you mean 'lru'"),
+        (("sweep", "t.parquet", "--plot", "x.pdf"), ".png nor .html"),
+        (("sweep", "t.parquet", "-c", "much"), "not a size"),
+    ],
+)
+def test_wrong_words_are_usage(trace: Trace, words: tuple[str, ...], says: str) -> None:
+    ran = call(*words)
+    assert ran.exit_code == 2
+    assert says in ran.output
+
+
+def test_an_absent_file_is_a_matter_of_stores(trace: Trace) -> None:
+    assert call("simulate", "u.parquet", "-c", "1GiB").exit_code == 4
+
+
+def test_sweep_as_text_with_a_page(trace: Trace) -> None:
+    ran = call("sweep", "t.parquet", "-c", "6", "-p", "lru,planner", "--plot", "s.html")
+    assert ran.exit_code == 0
+    for word in ("lower bound", "planner", "best by and large", "knee"):
+        assert word in ran.stdout
+    assert Path("s.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_sweep_as_json(trace: Trace) -> None:
+    ran = call("sweep", "t.parquet", "-c", "1MiB,50%", "-p", "lru", "--json")
+    found = json.loads(ran.stdout)
+    assert found["capacities"] == sorted([2**20, Occupancy(trace).peak_bytes // 2])
+    assert [row["policy"] for row in found["rows"]] == ["lru", "lru"]
+    assert all(row["regret"] >= 1 for row in found["rows"])
+
+
+def test_quiet_sweep_only_plots(trace: Trace) -> None:
+    ran = call("sweep", "t.parquet", "-c", "3", "-p", "lru", "--quiet", "--no-bound", "--plot", "s.html")
+    assert ran.output == ""
+    assert Path("s.html").exists()
