@@ -37,9 +37,11 @@ if TYPE_CHECKING:
     from accelera.memory import BufferPool as BufferPool
     from accelera.memory import MemoryManager as MemoryManager
     from accelera.plan import Plan as Plan
+    from accelera.simulator import advise as advise
     from accelera.simulator import generate_synthetic_trace as generate_synthetic_trace
     from accelera.simulator import predict_eviction_scores as predict_eviction_scores
     from accelera.simulator import simulate as simulate
+    from accelera.simulator import simulate_cache as simulate_cache
     from accelera.simulator import sweep as sweep
     from accelera.simulator import validate_trace as validate_trace
     from accelera.stores import open_store as open_store
@@ -56,9 +58,11 @@ _NAMES_BY_PACKAGE = {
     "chunking": ("RowChunking", "TileChunking", "AdaptiveChunking", "ChunkingStrategy", "ChunkIterator"),
     "memory": ("MemoryManager", "BufferPool"),
     "simulator": (
+        "advise",
         "generate_synthetic_trace",
         "predict_eviction_scores",
         "simulate",
+        "simulate_cache",
         "sweep",
         "validate_trace",
     ),
