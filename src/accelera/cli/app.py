@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from accelera import __version__
+from accelera.cli.advise import advise
 from accelera.cli.copy import copy
 from accelera.cli.failures import CarefulGroup
 from accelera.cli.gram import gram
@@ -28,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _verb in (info, plan, matmul, gram, copy, transpose, simulate, sweep):
+for _verb in (info, plan, matmul, gram, copy, transpose, simulate, sweep, advise):
     app.command()(_verb)
 app.command(name="predict-compile")(predict_compile)
 app.add_typer(trace, name="trace")

@@ -46,7 +46,6 @@ def machine_of(plan: Plan) -> Hierarchy:
 
 
 def _learned_scores(trace: Trace) -> NDArray[np.float64]:
-    from accelera.simulator import predict_eviction_scores
+    from accelera.simulator import score
 
-    scores: NDArray[np.float64] = predict_eviction_scores(trace, scorer="learned")
-    return scores
+    return score(trace, "learned")

@@ -1,0 +1,95 @@
+"""An advice in words: the sentences, and the table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from accelera.units import format_bytes
+
+if TYPE_CHECKING:
+    from accelera.simulator.advice import Advice, Offload, Ranked
+
+WORTHWHILE = 0.05
+"""Share of the traffic below which a change of policy is not worth advising."""
+PLAIN = "lru"
+"""What most systems do."""
+_SHOWN = 8
+
+
+def advice_table(advice: Advice) -> str:
+    """Return the ranking, what to keep, and the findings."""
+    head = f"{'policy':18}{'moved':>12}{'waits':>12}{'x bound':>10}"
+    rows = [
+        f"{each.policy:18}{format_bytes(each.moved_bytes):>12}{each.stall_s:>10.4g} s{_regret(each):>10}"
+        for each in advice.ranking
+    ]
+    kept = [
+        f"keep {each.name}: {format_bytes(each.size_bytes)}, saves {format_bytes(each.saved_bytes)}"
+        for each in advice.resident[:_SHOWN]
+    ]
+    if len(advice.resident) > _SHOWN:
+        kept.append(f"and {len(advice.resident) - _SHOWN} more buffers")
+    return "\n".join([head, *rows, *([""] if kept else []), *kept, "", *advice.words])
+
+
+def _regret(each: Ranked) -> str:
+    return "" if each.regret is None else f"{each.regret:.3f}"
+
+
+def sentences(
+    best: Ranked, plain: Ranked, causal: Ranked, least_bytes: int | None, capacity_bytes: int
+) -> Iterator[str]:
+    """Yield what is to be said about policies."""
+    at = f"at {format_bytes(capacity_bytes)}"
+    if not plain.moved_bytes:
+        yield f"{at} nothing need be moved: everything fits, and any policy will do"
+        return
+    saved = 1 - best.moved_bytes / plain.moved_bytes
+    moves = f"{PLAIN} moves {format_bytes(plain.moved_bytes)}"
+    if least_bytes is not None and plain.moved_bytes == least_bytes:
+        yield f"{at} {moves}, and no schedule moves less: the policy will not help you here"
+    elif saved < WORTHWHILE:
+        yield (
+            f"{at} the policy will not help you here: {moves}, the best ({best.policy}) "
+            f"{format_bytes(best.moved_bytes)}, {max(saved, 0):.1%} less"
+        )
+    else:
+        moved = format_bytes(best.moved_bytes)
+        yield f"{at} use {best.policy}: it moves {moved}, {saved:.0%} less than {PLAIN}"
+        if causal.policy != best.policy:
+            yield (
+                f"where the accesses to come are not known, {causal.policy}: "
+                f"{format_bytes(causal.moved_bytes)}"
+            )
+    if least_bytes:
+        yield f"no schedule moves less than {format_bytes(least_bytes)}"
+
+
+def resident_words(kept_bytes: int, moved_bytes: int, plain: Ranked) -> str:
+    """Return what keeping buffers throughout achieves without any knowledge of the future."""
+    return (
+        f"keeping {format_bytes(kept_bytes)} of buffers throughout, {PLAIN} moves "
+        f"{format_bytes(moved_bytes)} instead of {format_bytes(plain.moved_bytes)}"
+    )
+
+
+def offload_words(offload: Offload) -> str:
+    """Return whether it pays to work in less memory than everything needs."""
+    if not offload.compute_s:
+        return "the trace tells of no arithmetic: whether moving data pays beside it cannot be said"
+    total_s = offload.compute_s + offload.stall_s
+    if offload.recompute_total_s < total_s * (1 - WORTHWHILE):
+        return (
+            f"making buffers again takes {offload.recompute_total_s:.4g} s in all, moving them "
+            f"{total_s:.4g} s: recompute what is cheap to make"
+        )
+    waits = f"{offload.stall_s:.4g} s of waiting beside {offload.compute_s:.4g} s of arithmetic"
+    if offload.slowdown < 1 + WORTHWHILE:
+        return f"offloading pays: the moves hide behind the arithmetic ({waits})"
+    if offload.slowdown < 2:
+        return f"offloading costs {offload.slowdown - 1:.0%} more time ({waits})"
+    return (
+        f"offloading does not pay unless there is no other way: {offload.slowdown:.1f} x the time ({waits}); "
+        "more memory or a smaller batch would help"
+    )
