@@ -55,6 +55,16 @@ class Operation:
     outer: int = 0
     """Elements of its largest result."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes read and written."""
+        return self.read_bytes + self.written_bytes
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is launched when the program runs as traced."""
+        return self.kind is not OpKind.VIEW and self.nbytes > 0
+
 
 @dataclass(frozen=True)
 class Dataflow:

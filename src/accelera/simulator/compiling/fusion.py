@@ -77,7 +77,7 @@ def fuse(flow: Dataflow, *, optimizer: bool = False) -> tuple[Kernel, ...]:
     merged = (
         _kernel(flow, [flow.operations[step] for step in steps])
         for steps in groups.members()
-        if _is_kernel(flow.operations[steps[0]], len(steps))
+        if _is_kernel(flow.operations[steps[0]], len(steps), optimizer)
     )
     return (*_layout_copies(flow), *merged)
 
@@ -86,9 +86,10 @@ def _merges(operation: Operation, optimizer: bool) -> bool:
     return operation.kind in _LOOPS and (optimizer or operation.phase != OPTIMIZER)
 
 
-def _is_kernel(first: Operation, count: int) -> bool:
-    touches = first.read_bytes + first.written_bytes > 0
-    return touches and (count > 1 or first.kind not in (OpKind.VIEW, OpKind.CONSTANT))
+def _is_kernel(first: Operation, count: int, optimizer: bool) -> bool:
+    """Whether steps are left to do: a constant alone is none once it is compiled."""
+    folded = first.kind is OpKind.CONSTANT and _merges(first, optimizer)
+    return first.runs and (count > 1 or not folded)
 
 
 class _Groups:
@@ -217,8 +218,8 @@ def _kernel(flow: Dataflow, operations: Sequence[Operation]) -> Kernel:
         read_bytes=sum(values[v].nbytes for v in read) + sum(_again(flow, each) for each in operations),
         written_bytes=sum(values[v].nbytes for v in written),
         launches=1 + _launches_beside(operations),
-        eager_bytes=sum(each.read_bytes + each.written_bytes for each in operations),
-        eager_launches=sum(each.kind is not OpKind.VIEW for each in operations),
+        eager_bytes=sum(each.nbytes for each in operations),
+        eager_launches=sum(each.runs for each in operations),
         inner=tuple(sorted(made - written)),
     )
 

@@ -41,10 +41,11 @@ conv2d conv3d convolution convolution_backward convolution_overrideable mkldnn_l
 scaled_dot_product_attention attention attention_backward ffn expert router projection conv int_mm"""
 _LIBRARY_PREFIXES = ("scaled_dot_product_", "flash_attention", "efficient_attention", "cudnn_convolution")
 _VIEWS = """view reshape unsafe_view transpose permute t expand expand_as slice select unsqueeze squeeze
-as_strided detach alias split split_with_sizes chunk unbind lift_fresh view_as narrow flatten unflatten
+as_strided detach alias split split_with_sizes chunk unbind view_as narrow flatten unflatten
 movedim swapaxes view_as_real view_as_complex real imag diagonal unfold reshape_alias"""
 _CONSTANTS = """full full_like zeros zeros_like ones ones_like empty empty_like empty_strided new_zeros
-new_ones new_full new_empty new_empty_strided arange scalar_tensor fill zero eye tril_indices linspace"""
+new_ones new_full new_empty new_empty_strided arange scalar_tensor fill zero eye tril_indices linspace
+lift_fresh"""
 _POINTWISE = """add sub rsub mul div true_divide floor_divide remainder fmod pow neg abs sign exp exp2
 expm1 log log2 log10 log1p sqrt rsqrt reciprocal square sin cos tan tanh asin acos atan atan2 sinh cosh
 sigmoid log_sigmoid_forward logit erf erfc relu relu6 leaky_relu elu selu celu gelu silu mish softplus

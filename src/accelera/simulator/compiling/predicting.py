@@ -127,9 +127,9 @@ def _limits(
 def _fusion(flow: Dataflow, held: Residency, kernels: Sequence[Kernel]) -> FusionPrediction:
     merged = sorted((each for each in kernels if len(each.steps) > 1), key=lambda each: -each.saved_bytes)
     return FusionPrediction(
-        eager_launches=Figure(sum(each.eager_launches for each in kernels), ""),
+        eager_launches=Figure(sum(each.runs for each in flow.operations), ""),
         launches=Figure(sum(each.launches for each in kernels), ""),
-        eager_traffic=Figure(sum(each.eager_bytes for each in kernels), "B"),
+        eager_traffic=Figure(sum(each.nbytes for each in flow.operations), "B"),
         traffic=Figure(sum(each.nbytes for each in kernels), "B"),
         peak=Figure(_compiled_peak(flow, held, kernels), "B"),
         fusions=tuple(

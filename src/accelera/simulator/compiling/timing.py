@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.memory import Compute
-from accelera.simulator.compiling.dataflow import Dataflow, Operation
+from accelera.simulator.compiling.dataflow import Dataflow
 from accelera.simulator.compiling.figure import Figure
 from accelera.simulator.compiling.fusion import Kernel
-from accelera.simulator.compiling.operations import OpKind
 from accelera.trace import Trace
 
 
@@ -42,10 +41,10 @@ class TimePrediction:
 
 def predict_time(trace: Trace, flow: Dataflow, kernels: Sequence[Kernel], compute: Compute) -> TimePrediction:
     """Return the time of the traced steps and of the kernels that a compiler would make of them."""
-    steps = [each for each in flow.operations if _runs(each)]
+    steps = [each for each in flow.operations if each.runs]
     eager = _step_time(
         np.array([each.flops for each in steps]),
-        np.array([each.read_bytes + each.written_bytes for each in steps], dtype=np.float64),
+        np.array([each.nbytes for each in steps], dtype=np.float64),
         np.ones(len(steps)),
         compute,
     )
@@ -59,10 +58,6 @@ def predict_time(trace: Trace, flow: Dataflow, kernels: Sequence[Kernel], comput
         eager = _as_recorded(eager, float(trace.seconds.sum()))
     before, after = eager.total.value or 0.0, compiled.total.value or 0.0
     return TimePrediction(eager, compiled, Figure(before / after if after else 1.0, "x"))
-
-
-def _runs(operation: Operation) -> bool:
-    return operation.kind is not OpKind.VIEW and operation.read_bytes + operation.written_bytes > 0
 
 
 def _step_time(
