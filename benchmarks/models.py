@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -56,26 +57,35 @@ def references() -> dict[str, Reference]:
 
 
 def small_references() -> dict[str, Reference]:
-    """Return models of the same six kinds, small enough for real weights."""
+    """Return models of the same kinds, small enough for real weights; without transformers its three not."""
+    if find_spec("transformers") is None:
+        return _small_own()
     few = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 128}
     return {
-        "mlp": Reference(lambda: mlp(64, layers=4), lambda: torch.randn(16, 64)),
-        "resnet34": Reference(lambda: ResNet((1, 1), classes=10), lambda: torch.randn(2, 3, 32, 32)),
+        **_small_own(),
         "gpt2": Reference(
             lambda: gpt2(n_layer=2, n_embd=64, n_head=4, vocab_size=128), lambda: tokens(2, 16)
         ),
         "bert": Reference(lambda: bert(**few, intermediate_size=128), lambda: tokens(2, 16)),
+        "llama": Reference(lambda: llama(**few, intermediate_size=128), lambda: tokens(2, 16)),
+    }
+
+
+def _small_own() -> dict[str, Reference]:
+    return {
+        "mlp": Reference(lambda: mlp(64, layers=4), lambda: torch.randn(16, 64)),
+        "resnet34": Reference(lambda: ResNet((1, 1), classes=10), lambda: torch.randn(2, 3, 32, 32)),
         "moe": Reference(
             lambda: MoE(layers=2, width=64, inner=128, experts=4, vocabulary=128), lambda: (ids(2, 16),)
         ),
-        "llama": Reference(lambda: llama(**few, intermediate_size=128), lambda: tokens(2, 16)),
     }
 
 
 def llama_7b_step(*, small: bool = False) -> Trace:
     """Return one AdamW iteration of a Llama of 7B parameters in bfloat16, batch 1, 2048 tokens."""
     if small:
-        return traced(small_references()["llama"], 1)
+        models = small_references()
+        return traced(models.get("llama", models["moe"]), 1)
     return traced(Reference(llama, lambda: tokens(1, 2048), "bfloat16"), 1)
 
 

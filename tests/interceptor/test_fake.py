@@ -18,8 +18,6 @@ from tests.interceptor.reading import events
 @pytest.mark.parametrize("train", [True, False])
 @pytest.mark.parametrize("name", sorted(small_references()))
 def test_equals_the_real_run_event_by_event(name: str, train: bool) -> None:
-    if name in {"gpt2", "bert", "llama"}:
-        pytest.importorskip("transformers")
     model = small_references()[name]
     module, inputs = model.build(), model.inputs()
     real = events(capture(module, inputs, train, steps=2, fake=False))

@@ -23,8 +23,6 @@ TOLERANCE = 0.02
 
 @pytest.mark.parametrize("name", sorted(small_references()))
 def test_of_models_without_their_weights(name: str) -> None:
-    if name in {"gpt2", "bert", "llama"}:
-        pytest.importorskip("transformers")
     model = small_references()[name]
     trace = capture(model.build, model.inputs, steps=2)
     check_conserved(trace)
