@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accelera.devices import usable_processors
 from accelera.errors import UnknownNameError
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES
@@ -212,7 +211,7 @@ def sweep(
     scores
         Per policy that follows a score, one number per access.
     threads
-        How many replays run at once; as many as there are processors by default.
+        How many replays run at once; by default a few more than there are processors.
     progress
         Whether to show a bar, if stderr is a terminal.
 
@@ -242,7 +241,7 @@ def sweep(
 
     cells = [(name, size) for name in names for size in sizes]
     replay(cells[0])
-    with ThreadPoolExecutor(threads or usable_processors()) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         found = list(with_bar(pool.map(replay, cells), len(cells), "sweep", shown=progress))
     per_policy = [tuple(found[begin : begin + len(sizes)]) for begin in range(0, len(found), len(sizes))]
     return Sweep(found[0].trace, names, sizes, dict(zip(names, per_policy, strict=True)))
