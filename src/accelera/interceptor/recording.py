@@ -74,7 +74,7 @@ class Recording:
     def trace(self, *, model_type: str = "", **meta: Any) -> Trace:
         """Return what was recorded so far."""
         begun = [each for each in self._iterations if each < len(self._columns.ops)]
-        facts = {"iterations": begun or [0], "torch": torch.__version__, **meta}
+        facts = {"iterations": begun or [0], "torch": str(torch.__version__), **meta}
         return self._columns.trace(self.storages, model_type=model_type, meta=facts)
 
     def _record(self, func: Any, effect: Effect, args: Any, kwargs: Any, result: Any) -> None:
