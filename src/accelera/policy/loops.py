@@ -5,14 +5,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.policy.signatures import step_signatures
+from accelera.policy.signatures import occurrences, step_signatures
 from accelera.trace import Trace
 
-LIKENESS = 0.8
-"""Share of steps that must look like those one period later."""
+COVER = 0.8
+"""Share of the trace that iterations must cover."""
+
+AGREEMENT = 0.5
+"""Share of the marks that must come once in each iteration."""
+
+MARKS = 3
+"""How many marks must agree, where there are so many signatures: fewer may do so by chance."""
 
 CANDIDATES = 64
-"""How many periods are tried at most."""
+"""How many counts of iterations are tried at most, from the fewest."""
 
 
 def iteration_starts(trace: Trace) -> NDArray[np.int64]:
@@ -28,30 +34,37 @@ def iteration_starts(trace: Trace) -> NDArray[np.int64]:
     signatures = step_signatures(trace)
     if trace.access_count == trace.step_count and not signatures.any():
         signatures = trace.accessed.astype(np.int64)
-    period = loop_period(signatures)
-    if not period:
-        return np.empty(0, dtype=np.int64)
-    return np.arange(trace.step_count % period or period, trace.step_count, period)
+    return repetitions(signatures)[1:]
 
 
-def loop_period(signatures: NDArray[np.int64]) -> int:
-    """Return the number of steps after which most of a loop's steps come again, or 0.
+def repetitions(signatures: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where the repetitions of a sequence begin, shape (repetitions,); empty when it has none.
 
-    Layers repeat within an iteration, so the gaps between the rarest signatures are tried, and the
-    likeliest wins; of equals the shortest.
+    A loop of n iterations has marks: signatures that come just n times, one after the other in the same
+    order. Layers within an iteration repeat too, but in backward and forward order, and not over the whole
+    trace. The fewest iterations that most marks agree on, and that cover the trace, are taken.
     """
-    candidates = _rare_gaps(signatures)
-    likeness = [float(np.mean(signatures[:-gap] == signatures[gap:])) for gap in candidates]
-    best = max(likeness, default=0.0)
-    return candidates[likeness.index(best)] if best >= LIKENESS else 0
+    counts = np.bincount(signatures, minlength=1)
+    enough = min(MARKS, int(np.count_nonzero(counts)))
+    for repeats in np.unique(counts[counts > 1])[:CANDIDATES]:
+        places = _places(signatures, counts == repeats, int(repeats))
+        lead: NDArray[np.int64] = places[0]
+        span = (lead[-1] - lead[0]) * repeats / (repeats - 1)
+        if span >= COVER * len(signatures) and _agreeing(places) >= max(enough, AGREEMENT * len(places)):
+            return lead
+    return np.empty(0, dtype=np.int64)
 
 
-def _rare_gaps(signatures: NDArray[np.int64]) -> list[int]:
-    """Return gaps between neighbours of one signature, those of the rarest signatures, ascending."""
-    order = np.argsort(signatures, kind="stable")
-    same = signatures[order[1:]] == signatures[order[:-1]]
-    gaps = (order[1:] - order[:-1])[same]
-    rarity = np.bincount(signatures, minlength=1)[signatures[order[1:]][same]]
-    rarest_first = gaps[np.argsort(rarity, kind="stable")]
-    distinct = list(dict.fromkeys(rarest_first.tolist()))[:CANDIDATES]
-    return sorted(int(gap) for gap in distinct)
+def _places(signatures: NDArray[np.int64], mark: NDArray[np.bool_], repeats: int) -> NDArray[np.int64]:
+    """Return the positions of all marks, shape (marks, repeats), the mark that comes first in front."""
+    positions = np.flatnonzero(mark[signatures])
+    order = np.lexsort((occurrences(signatures[positions]), signatures[positions]))
+    places = positions[order].reshape(-1, repeats)
+    return places[np.argsort(places[:, 0])]
+
+
+def _agreeing(places: NDArray[np.int64]) -> int:
+    """Return the number of marks whose every occurrence lies between two neighbouring ones of the first."""
+    lead = places[0]
+    after = np.append(lead[1:], np.iinfo(np.int64).max)
+    return int(np.count_nonzero(((places >= lead) & (places < after)).all(axis=1)))

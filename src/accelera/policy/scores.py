@@ -15,21 +15,17 @@ def heuristic_scores(trace: Trace) -> NDArray[np.float64]:
 
     Each part is divided by its largest value in the trace, so that it lies in 0..1; a part that is 0
     throughout stays 0. The reuse distance is the true stack distance: how many distinct buffers were
-    accessed since this one's last access. A first access has none: it counts as the largest (1), for
-    nothing speaks for a second use. Strides count by magnitude. The score of an access uses nothing
-    after it but the three scales.
+    accessed since this one's last access. A first access has none and counts as 0: what was just made is
+    kept, which moved fewer bytes on 8 of 9 training runs than 1 did. Strides count by magnitude. The score
+    of an access uses nothing after it but the three scales.
     """
-    accesses = trace.is_access
-    distance = stack_distances(trace).buffers.astype(np.float64)
-    reuse = _share(np.where(distance < 0, 0.0, distance))
-    reuse[distance < 0] = 1.0
-    size = _share(trace.size_bytes[trace.accessed].astype(np.float64))
-    stride = _share(np.abs(trace.stride[accesses]).astype(np.float64))
-    scores: NDArray[np.float64] = 0.4 * size + 0.5 * reuse + 0.1 * stride
+    reuse = np.maximum(stack_distances(trace).buffers, 0)
+    size = trace.size_bytes[trace.accessed]
+    stride = np.abs(trace.stride[trace.is_access])
+    scores: NDArray[np.float64] = 0.4 * _share(size) + 0.5 * _share(reuse) + 0.1 * _share(stride)
     return scores
 
 
-def _share(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _share(values: NDArray[np.integer]) -> NDArray[np.float64]:
     """Return ``values``, none negative, divided by the largest."""
-    largest = values.max(initial=0.0)
-    return values / largest if largest > 0 else values
+    return values / max(int(values.max(initial=0)), 1)
