@@ -30,9 +30,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
     shares = (np.arange(QUANTILES) + 0.5) / QUANTILES
     found: dict[str, Any] = {}
     for name, trace in traces.items():
-        logs = np.log2(np.maximum(trace.size_bytes, 1))
-        found[name] = np.quantile(logs, shares, method="inverted_cdf").round(3).tolist()
-        print(name, "log2 of sizes, quartiles:", np.quantile(logs, (0.25, 0.5, 0.75)).round(1).tolist())
+        found[name] = np.quantile(trace.size_bytes, shares, method="inverted_cdf").tolist()
+        print(name, "bytes, quartiles:", np.quantile(trace.size_bytes, (0.25, 0.5, 0.75)).tolist())
     if options.write:
         path = Path(validation.__file__).with_name(validation.REFERENCE)
         path.write_text(json.dumps(found) + "\n")

@@ -30,7 +30,7 @@ class SizeComparison:
     """A trace's sizes against those of captured models: the two-sample Kolmogorov-Smirnov test."""
 
     statistic: float
-    """Largest distance of the two cumulative distributions of log size, from 0 to 1."""
+    """Largest distance of the two cumulative distributions, from 0 to 1."""
     p_value: float
     """Chance of such a distance between samples of one distribution."""
     nearest: str
@@ -146,11 +146,11 @@ def validate_tensor_size_distribution(trace: Trace | pd.DataFrame) -> SizeCompar
 
 
 @lru_cache(maxsize=1)
-def reference_sizes() -> dict[str, NDArray[np.float64]]:
-    """Return log2 of buffer sizes in bytes by captured model: quantiles that stand for all."""
+def reference_sizes() -> dict[str, NDArray[np.int64]]:
+    """Return buffer sizes in bytes by captured model: quantiles that stand for all."""
     path = resources.files("accelera.simulator").joinpath(REFERENCE)
     read = json.loads(path.read_text(encoding="utf-8"))
-    return {name: np.array(values, dtype=np.float64) for name, values in read.items()}
+    return {name: np.array(values, dtype=np.int64) for name, values in read.items()}
 
 
 def _as_trace(trace: Trace | pd.DataFrame) -> Trace:
@@ -165,14 +165,13 @@ def _normalised_entropy(distances: StackDistances) -> float:
 def _compared(sizes: NDArray[np.int64]) -> SizeComparison:
     from scipy.stats import ks_2samp
 
-    logs = np.log2(np.maximum(sizes, 1).astype(np.float64))
     references = reference_sizes()
-    whole = ks_2samp(logs, np.concatenate(list(references.values())), method="asymp")
+    whole = ks_2samp(sizes, np.concatenate(list(references.values())), method="asymp")
     by_model = {
-        name: float(ks_2samp(logs, values, method="asymp").statistic) for name, values in references.items()
+        name: float(ks_2samp(sizes, values, method="asymp").statistic) for name, values in references.items()
     }
     nearest = min(by_model, key=by_model.__getitem__)
-    return SizeComparison(float(whole.statistic), float(whole.pvalue), nearest, by_model[nearest], len(logs))
+    return SizeComparison(float(whole.statistic), float(whole.pvalue), nearest, by_model[nearest], len(sizes))
 
 
 _MADE = frozenset({"activation", "gradient", "kv_cache", "workspace"})
