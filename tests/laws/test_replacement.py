@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -226,6 +226,33 @@ def test_the_pool_and_the_simulator_agree(name: str, life: tuple[Trace, int]) ->
     assert simulate_cache(trace, capacity_bytes=capacity_bytes, policy=prepared.policy()) == pool
     if name != "lirs":  # The plain cache holds its cool ones to their share, as libCacheSim does.
         assert simulate_cache(trace, capacity_bytes=capacity_bytes, policy=name, score=score, seed=3) == pool
+
+
+class OrderedLru(EvictionPolicy):
+    """LRU as anybody would write it in Python."""
+
+    def __init__(self) -> None:
+        self.order: OrderedDict[int, None] = OrderedDict()
+
+    def insert(self, buffer: int, nbytes: int, time: int, write: bool) -> None:
+        self.order[buffer] = None
+
+    def touch(self, buffer: int, time: int, write: bool) -> None:
+        self.order.move_to_end(buffer)
+
+    def remove(self, buffer: int) -> None:
+        del self.order[buffer]
+
+    def victim(self, evictable: Callable[[int], bool]) -> int | None:
+        return next((buffer for buffer in self.order if evictable(buffer)), None)
+
+
+@given(life=lives())
+def test_a_plug_in_in_python_is_worth_the_compiled_policy(life: tuple[Trace, int]) -> None:
+    trace, capacity_bytes = life
+    compiled = simulate_cache(trace, capacity_bytes=capacity_bytes, policy="lru")
+    assert simulate_cache(trace, capacity_bytes=capacity_bytes, policy=OrderedLru()) == compiled
+    assert in_the_ledger(trace, OrderedLru(), capacity_bytes) == compiled
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))

@@ -26,7 +26,7 @@ def replay_next_uses(trace: Trace) -> NDArray[np.float64]:
     and after everything else.
 
     No value depends on an access after its own. Only where iterations begin is taken as known: from
-    ``trace.meta["iterations"]``, the list of their first steps, or else from the whole trace's period.
+    ``trace.meta["iterations"]``, the list of their first steps, or else from what repeats in the whole trace.
     """
     time = np.arange(trace.access_count, dtype=np.int64)
     before = counterparts(trace)
