@@ -61,35 +61,20 @@ def programs(draw: st.DrawFn) -> Trace:
 
 
 def computed(trace: Trace) -> tuple[set[Any], dict[str, Any]]:
-    """Return every step as (op, operands' contents, results) in symbols, and the contents that stay."""
+    """Return every step as (op, its operands' contents), in symbols, and the contents that stay, by name."""
     contents: dict[int, Any] = {}
-    done: set[Any] = set()
-    by_step: dict[int, list[tuple[int, int]]] = {}
-    for event, (kind, step) in enumerate(zip(trace.kind.tolist(), trace.step.tolist(), strict=True)):
-        by_step.setdefault(step if kind <= Kind.WRITE else -event - 1, []).append((event, kind))
-    events = sorted(range(len(trace)), key=int)
-    index = 0
-    while index < len(events):
-        kind, step = int(trace.kind[index]), int(trace.step[index])
-        buffer = int(trace.buffer[index])
-        if kind > Kind.WRITE:
-            if kind == Kind.FREE:
-                contents[buffer] = "freed"
-            index += 1
-            continue
-        accesses = by_step[step]
-        operands = []
-        for event, what in accesses:
-            each = int(trace.buffer[event])
-            if what == Kind.READ:
-                held = contents.get(each, ("there before", trace.names[each]))
-                assert held != "freed", f"step {step} reads {trace.names[each]}, which is gone"
-                operands.append(held)
-        result = (trace.ops[step], tuple(operands))
-        for event, what in accesses:
-            if what == Kind.WRITE:
-                contents[int(trace.buffer[event])] = (result, trace.names[int(trace.buffer[event])])
-        done.add(result)
-        index = max(event for event, _ in accesses) + 1
-    stays = {trace.names[each]: held for each, held in contents.items() if held != "freed"}
-    return done, stays
+    operands: dict[int, tuple[Any, ...]] = {}
+    for buffer, kind, step in zip(
+        trace.buffer.tolist(), trace.kind.tolist(), trace.step.tolist(), strict=True
+    ):
+        name = trace.names[buffer]
+        if kind == Kind.FREE:
+            contents[buffer] = None
+        elif kind == Kind.READ:
+            held = contents.get(buffer, ("there before", name))
+            assert held is not None, f"step {step} reads {name}, which is gone"
+            operands[step] = (*operands.get(step, ()), held)
+        elif kind == Kind.WRITE:
+            contents[buffer] = (trace.ops[step], operands.get(step, ()), name)
+    done = {(trace.ops[step], read) for step, read in operands.items()}
+    return done, {trace.names[each]: held for each, held in contents.items() if held is not None}

@@ -20,7 +20,7 @@ from accelera.simulator.compiling.fusion import Kernel, fuse
 from accelera.simulator.compiling.operations import OpKind, kind_of
 from accelera.simulator.compiling.planning import Planner
 from accelera.simulator.compiling.predicting import parse_budget
-from accelera.simulator.compiling.residency import largest_step_bytes, residency
+from accelera.simulator.compiling.residency import residency
 from accelera.simulator.compiling.rewriting import carried_out
 from accelera.simulator.compiling.scaling import largest_that
 from accelera.simulator.roofline import step_seconds
@@ -166,10 +166,6 @@ class TestResidency:
         found = residency(Trace.from_arrays([0] * 5, 8, kinds=kinds))
         assert found.curve.tolist() == [8, 0, 8, 8, 0]
         assert found.held(3).tolist() == [0]
-
-    def test_the_largest_step_counts_each_operand_once(self) -> None:
-        trace = program(("add_", ["x"], ["x"]), ("mm", ["x", "w"], ["y"]))
-        assert largest_step_bytes(trace) == (3 * 256, 1)
 
 
 class TestPlans:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from accelera.simulator.compiling.figure import Figure, Source
-from accelera.simulator.compiling.residency import Residency, largest_step_bytes
-from accelera.trace import Kind, Trace
+from accelera.simulator.compiling.residency import Residency
+from accelera.trace import Kind, Trace, largest_op
 
 TOP = 20
 
@@ -43,27 +43,23 @@ def predict_memory(held: Residency) -> MemoryPrediction:
     """Return what is held at the peak of a replay."""
     trace, source = held.trace, source_of(held.trace)
     event = held.peak_event
-    floor, floor_step = largest_step_bytes(trace)
+    floor = largest_op(trace)
     step = int(trace.step[event]) if len(trace) else 0
     roles = held.bytes_by_role(event) if len(trace) else {}
     return MemoryPrediction(
         peak=Figure(held.peak_bytes, "B", source),
-        peak_op=_op(trace, step),
+        peak_op=trace.ops[step] if trace.step_count else "",
         peak_step=step,
         by_role={role: Figure(nbytes, "B", source) for role, nbytes in roles.items()},
         top=_top(held, event, source) if len(trace) else (),
-        hard_floor=Figure(floor, "B", source),
-        hard_floor_op=_op(trace, floor_step),
+        hard_floor=Figure(floor.size_bytes, "B", source),
+        hard_floor_op=floor.op,
     )
 
 
 def source_of(trace: Trace) -> Source:
     """Return whether a trace's sizes were counted in a real run or followed from shapes."""
     return "measured" if trace.meta.get("fake") is False else "analytic"
-
-
-def _op(trace: Trace, step: int) -> str:
-    return trace.ops[step] if step < trace.step_count else ""
 
 
 def _top(held: Residency, event: int, source: Source) -> tuple[LiveTensor, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,15 +78,3 @@ def _previous_kinds(trace: Trace) -> tuple[NDArray[np.bool_], NDArray[np.uint8]]
     firsts[order] = ~same
     previous[order[1:]] = trace.kind[order[:-1]]
     return firsts, previous
-
-
-def largest_step_bytes(trace: Trace) -> tuple[int, int]:
-    """Return the most distinct bytes that one step touches, and that step."""
-    sums = np.zeros(max(trace.step_count, 1), dtype=np.int64)
-    for step, buffer in _distinct_operands(trace):
-        sums[step] += trace.size_bytes[buffer]
-    return int(sums.max()), int(sums.argmax())
-
-
-def _distinct_operands(trace: Trace) -> Iterator[tuple[int, int]]:
-    return iter(set(zip(trace.step[trace.is_access].tolist(), trace.accessed.tolist(), strict=True)))
