@@ -101,6 +101,11 @@ def _integers(what: str, values: ArrayLike) -> NDArray[np.int64]:
 
 def _densely(ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
     """Return ids numbered by first use, the original id and the first event per number."""
+    highest = np.maximum.accumulate(ids)
+    new = np.diff(highest, prepend=-1)
+    if len(ids) and ids.min() >= 0 and new.max() <= 1:
+        first = np.flatnonzero(new)
+        return ids.astype(np.int32), ids[first], first
     values, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     rank = np.empty(len(values), dtype=np.int32)

@@ -42,17 +42,18 @@ def columns_of_frame(
     Raises TraceFormatError naming row and column.
     """
     cells = _Cells(frame, label, called or {})
-    buffers, steps = cells.buffers(), cells.integers("step")
-    owners = np.arange(len(frame)) if steps is None else steps
+    numbers, steps = cells.buffers(), cells.integers("step")
+    buffers = _Owners(numbers, "tensor")
+    owners = _Owners(np.arange(len(frame)) if steps is None else steps, "step")
     try:
         columns = checked_columns(
-            buffers,
+            numbers,
             cells.sizes(),
             event={"kind": cells.kinds(), "step": steps, "stride": cells.integers("stride")},
             buffer={
-                "names": cells.texts("name" if "name" in frame else "tensor_id", buffers, by_first_use=True),
-                "roles": cells.texts("role", buffers, by_first_use=True),
-                "dtypes": cells.texts("dtype", buffers, by_first_use=True),
+                "names": cells.texts("name" if "name" in frame else "tensor_id", buffers),
+                "roles": cells.texts("role", buffers),
+                "dtypes": cells.texts("dtype", buffers),
             },
             step={"ops": None, "flops": None, "seconds": None},
         )
@@ -69,12 +70,12 @@ def model_type_of(frame: pd.DataFrame) -> str:
 
 
 def _step_columns(
-    cells: _Cells, owners: Integers, count: int, idle: Mapping[str, Any] | None
+    cells: _Cells, owners: _Owners, count: int, idle: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Return ``ops``, ``flops`` and ``seconds`` of all steps, those without events too."""
     idle = idle or {"step": [], "op": [], "flops": [], "seconds": []}
     count = max([count, *(step + 1 for step in idle["step"])])
-    busy = np.unique(owners)
+    busy = owners.ids
     ops: NDArray[Any] = np.full(count, "", object)
     flops, seconds = np.zeros(count), np.full(count, np.nan)
     ops[busy] = cells.texts("op", owners) or ""
@@ -83,6 +84,21 @@ def _step_columns(
     ops[idle["step"]], flops[idle["step"]] = idle["op"], idle["flops"]
     seconds[idle["step"]] = np.array(idle["seconds"], np.float64)
     return {"ops": tuple(ops.tolist()), "flops": flops, "seconds": seconds}
+
+
+class _Owners:
+    """To which tensor or step each row belongs."""
+
+    def __init__(self, ids: Integers, name: str) -> None:
+        import pandas as pd
+
+        self.name = name
+        codes, _ = pd.factorize(ids)
+        self.rows: Integers = np.flatnonzero(np.diff(np.maximum.accumulate(codes), prepend=-1))
+        """The row where each comes first, in that order."""
+        self.ids: Integers = ids[self.rows]
+        self.first_row: Integers = self.rows[codes]
+        """Per row, the first one of the same owner."""
 
 
 class _Cells:
@@ -146,35 +162,34 @@ class _Cells:
         self._refuse(column, ~((np.abs(found) < 2.0**53) & (found == np.rint(found))), "a whole number")
         return found.astype(np.int64)
 
-    def texts(self, column: str, owners: Integers, *, by_first_use: bool = False) -> list[str] | None:
-        """Return one text per owner (in ascending order, or by first use), or None without the column."""
+    def texts(self, column: str, owners: _Owners) -> list[str] | None:
+        """Return one text per owner, or None without the column."""
         if column not in self._frame:
             return None
         codes, values = self._codes(column)
-        rows = self._first_rows(column, codes, owners)
+        self._require_one_each(column, codes, owners)
         known = np.array([*map(str, values), ""], object)
-        found: list[str] = known[codes[np.sort(rows) if by_first_use else rows]].tolist()
+        found: list[str] = known[codes[owners.rows]].tolist()
         return found
 
-    def per_owner(self, column: str, owners: Integers, missing: float) -> NDArray[np.float64]:
-        """Return one number per owner in ascending order; ``missing`` without the column."""
+    def per_owner(self, column: str, owners: _Owners, missing: float) -> NDArray[np.float64]:
+        """Return one number per owner; ``missing`` without the column."""
         if column not in self._frame:
-            return np.full(len(np.unique(owners)), missing)
+            return np.full(len(owners.rows), missing)
         found = self._floats(column, missing)
-        return found[self._first_rows(column, found, owners)]
+        self._require_one_each(column, found, owners)
+        return found[owners.rows]
 
-    def _first_rows(self, column: str, values: NDArray[Any], owners: Integers) -> Integers:
-        """Return the row where each owner comes first, having checked that it has one value in all."""
-        _, rows, inverse = np.unique(owners, return_index=True, return_inverse=True)
-        first = values[rows][inverse]
+    def _require_one_each(self, column: str, values: NDArray[Any], owners: _Owners) -> None:
+        """Refuse a column that has two values for one owner."""
+        first = values[owners.first_row]
         bad = np.flatnonzero((values != first) & ~((values != values) & (first != first)))
         if len(bad):
-            row, whole = int(bad[0]), "step" if column in ("op", "flops", "seconds") else "tensor"
-            before = self._cell(column, int(rows[inverse[row]]))
+            row = int(bad[0])
+            before = self._cell(column, int(owners.first_row[row]))
             raise self.bad(
-                row, column, f"{self._cell(column, row)}, but {before} before for the same {whole}"
+                row, column, f"{self._cell(column, row)}, but {before} before for the same {owners.name}"
             )
-        return rows
 
     def _floats(self, column: str, missing: float) -> NDArray[np.float64]:
         """Return a column of numbers; empty cells are ``missing``."""

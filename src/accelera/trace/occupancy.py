@@ -150,6 +150,7 @@ def largest_op(trace: Trace) -> OpWorkingSet:
 
 
 def _distinct_bytes(trace: Trace, group: NDArray[np.int64], groups: int) -> NDArray[np.int64]:
-    pairs = np.unique(group * max(trace.buffer_count, 1) + trace.accessed)
-    of, buffer = np.divmod(pairs, max(trace.buffer_count, 1))
+    pairs = np.sort(group * max(trace.buffer_count, 1) + trace.accessed)
+    distinct = pairs[np.diff(pairs, prepend=-1) != 0]
+    of, buffer = np.divmod(distinct, max(trace.buffer_count, 1))
     return np.bincount(of, trace.size_bytes[buffer], groups).astype(np.int64)
