@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera import Trace, generate_synthetic_trace, simulate
+from accelera import Trace, generate_synthetic_trace, predict_eviction_scores, simulate, validate_trace
 from accelera.policy import heuristic_scores
-from accelera.simulator import HIERARCHIES
+from accelera.simulator import (
+    HIERARCHIES,
+    calculate_reuse_entropy,
+    calculate_temporal_locality,
+    validate_tensor_size_distribution,
+)
 
 MB = 10**6
 METRICS = [
@@ -114,3 +119,46 @@ def test_the_sample_output_cannot_be() -> None:
     assert latency_ms < hits * 0.01
     assert latency_ms < wait_ms
     assert latency_ms < misses * 4 * 0.1
+
+
+REQUEST = {
+    "model_type": "Transformer",
+    "num_layers": 12,
+    "batch_size": 32,
+    "seq_length": 128,
+    "reuse_probability": 0.3,
+}
+
+
+def test_the_example_request_gives_about_576_rows_with_the_seeds_columns() -> None:
+    trace = generate_synthetic_trace(**REQUEST)
+    table = trace.to_pandas()
+    assert list(table.columns[:4]) == ["tensor_id", "size_mb", "reuse_distance", "reuse_distance_bytes"]
+    assert {"stride", "op", "model_type"} <= set(table.columns)
+    assert abs(trace.access_count - 576) <= 0.05 * 576
+    assert {"Q_0", "K_0", "V_0", "output_0"} <= set(table.tensor_id)
+    assert set(table.model_type) == {"Transformer"}
+
+
+@pytest.mark.parametrize("model", ["Transformer", "CNN", "MLP", "MoE"])
+def test_the_four_architectures(model: str) -> None:
+    assert generate_synthetic_trace(**{**REQUEST, "model_type": model}).model_type == model
+
+
+def test_scores_are_added_to_the_trace_and_the_highest_is_evicted() -> None:
+    trace = generate_synthetic_trace(**REQUEST)
+    table = predict_eviction_scores(trace.to_pandas(), scorer="heuristic")
+    scores = table.eviction_score[trace.is_access].to_numpy(float)
+    np.testing.assert_array_equal(scores, heuristic_scores(trace))
+    assert 0 <= scores.min() <= scores.max() <= 1
+    given_scores = simulate(trace, "copilot", "ML", score=scores)
+    assert given_scores.as_seed_metrics() == simulate(trace, "copilot", "ML").as_seed_metrics()
+
+
+def test_validation_is_not_trivial() -> None:
+    """The seed's "entropy 1.0, locality 1.0" together would be a trace in which no policy matters."""
+    trace = generate_synthetic_trace(**REQUEST)
+    assert calculate_reuse_entropy(trace) > 2
+    assert 0.2 < calculate_temporal_locality(trace) < 0.9
+    assert 0 < validate_tensor_size_distribution(trace).statistic < 0.45
+    assert validate_trace(trace).sound
