@@ -103,13 +103,18 @@ class Occupancy:
 
     @cached_property
     def peak_event(self) -> int:
-        """The first event after which the most bytes are alive; -1 in an empty trace."""
-        return int(np.argmax(self.after_events())) if len(self.trace) else -1
+        """The first event after which the most bytes are alive; -1 when that is before all events."""
+        live = self.after_events()
+        return int(np.argmax(live)) if live.max(initial=0) >= self._start_bytes and len(live) else -1
 
     @property
     def peak_bytes(self) -> int:
         """The most bytes alive at any time."""
-        return int(self.after_events()[self.peak_event]) if len(self.trace) else 0
+        return int(self.after_events().max(initial=self._start_bytes))
+
+    @property
+    def _start_bytes(self) -> int:
+        return int(self.trace.size_bytes[self.at_start].sum())
 
     @cached_property
     def alive_at_peak(self) -> NDArray[np.bool_]:

@@ -182,7 +182,7 @@ def _counts(trace: Trace) -> Counts:
 def _peak(occupancy: Occupancy, top: int) -> Peak:
     trace, event = occupancy.trace, occupancy.peak_event
     step = int(trace.step[event]) if event >= 0 else 0
-    op = trace.ops[step] if event >= 0 else ""
+    op = trace.ops[step] if trace.ops else ""
     return Peak(occupancy.peak_bytes, step, op, occupancy.peak_by_role(), occupancy.top_live(top))
 
 
