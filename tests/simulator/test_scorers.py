@@ -47,8 +47,8 @@ class TestTable:
     def test_heuristic_is_the_seeds_formula(self) -> None:
         trace = Trace.from_arrays([0, 1, 0, 2, 1], [8, 4, 8, 2, 4], strides=[1, 1, 4, 2, 1])
         table = predict_eviction_scores(trace, scorer="heuristic")
-        # distances: first, first, 1, first, 2; a first use counts as the largest
-        reuse, size, stride = [1, 1, 1 / 2, 1, 1], [1, 0.5, 1, 0.25, 0.5], [0.25, 0.25, 1, 0.5, 0.25]
+        # distances: first, first, 1, first, 2; a first use counts as 0
+        reuse, size, stride = [0, 0, 1 / 2, 0, 1], [1, 0.5, 1, 0.25, 0.5], [0.25, 0.25, 1, 0.5, 0.25]
         wanted = [0.4 * s + 0.5 * r + 0.1 * t for s, r, t in zip(size, reuse, stride, strict=True)]
         np.testing.assert_allclose(table.eviction_score, wanted, rtol=1e-12)
 

@@ -39,10 +39,9 @@ def generate(
 
     The same options give the same trace on every machine.
     """
-    from accelera.simulator import generate_synthetic_trace
     from accelera.trace import write_trace
 
-    trace = generate_synthetic_trace(
+    trace = _generated(
         model_type,
         num_layers,
         batch_size,
@@ -66,3 +65,13 @@ def generate(
         "footprint_bytes": trace.footprint_bytes,
     }
     typer.echo(json.dumps(found, indent=2) if as_json else f"{out}: {trace}")
+
+
+def _generated(*shape: Any, **more: Any) -> Any:
+    """Return the trace; a number that cannot be meant is wrong usage."""
+    from accelera.simulator import generate_synthetic_trace
+
+    try:
+        return generate_synthetic_trace(*shape, **more)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error

@@ -67,7 +67,8 @@ def llm_scores(
         while len(_rankings) >= _REMEMBERED:
             _rankings.pop(next(iter(_rankings)))
         _rankings[key] = _asked(trace, folder, four_bit, timeout_s)
-    return _rankings[key].copy()
+    found: NDArray[np.float64] = _rankings[key].copy()
+    return found
 
 
 def _folder(path: str | Path | None) -> Path:

@@ -67,8 +67,9 @@ def predict_eviction_scores(
         See ``score``.
 
     >>> from accelera.simulator import generate_synthetic_trace
-    >>> table = predict_eviction_scores(generate_synthetic_trace(num_layers=1), scorer="heuristic")
-    >>> bool(table.eviction_score.between(0, 1).sum() == table.kind.isin(["READ", "WRITE"]).sum())
+    >>> trace = generate_synthetic_trace(num_layers=1)
+    >>> table = predict_eviction_scores(trace, scorer="heuristic")
+    >>> bool(table.eviction_score.between(0, 1).sum() == trace.access_count)
     True
     """
     given = trace if isinstance(trace, Trace) else Trace.from_pandas(trace)
