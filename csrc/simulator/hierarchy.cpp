@@ -79,7 +79,8 @@ class Replay {
         size_t event = begin;
         int32_t step = -1;
         for (; event < trace_.size(); ++event) {
-            if (event + soon < trace_.size()) stack_.expect(trace_.buffer(event + soon));
+            if (event + soon < trace_.size())
+                stack_.expect(trace_.buffer(event + soon), clock_ + static_cast<Time>(soon));
             if (!trace_.is_access(event)) continue;
             if (step >= 0 && trace_.step(event) != step) break;
             step = trace_.step(event);

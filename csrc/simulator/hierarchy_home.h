@@ -10,21 +10,16 @@ namespace accelera::simulator {
 /// The lowest tier, where every buffer has its place.
 class Home {
   public:
-    explicit Home(const PreparedTrace& trace)
-        : trace_(trace),
-          ready_s_(static_cast<size_t>(trace.buffers()), 0.0),
-          places_(static_cast<size_t>(trace.buffers())) {
+    explicit Home(const PreparedTrace& trace) : trace_(trace), places_(static_cast<size_t>(trace.buffers())) {
         for (Id id = 0; id < trace.buffers(); ++id)
-            if (trace.exists_before(id)) store(id, 0.0);
+            if (trace.exists_before(id)) store(id);
     }
 
-    void expect(Id id) const { __builtin_prefetch(&ready_s_[static_cast<size_t>(id)]); }
-    void store(Id id, double ready_s) {
+    void store(Id id) {
         Place& place = places_[static_cast<size_t>(id)];
         if (!place.taken) occupied_bytes_ += trace_.bytes(id);
         peak_bytes_ = std::max(peak_bytes_, occupied_bytes_);
         place = {true, true};
-        ready_s_[static_cast<size_t>(id)] = ready_s;
     }
     /// The contents here are outdated.
     void outdate(Id id) { places_[static_cast<size_t>(id)].current = false; }
@@ -34,8 +29,6 @@ class Home {
         place = {};
     }
     bool is_current(Id id) const { return places_[static_cast<size_t>(id)].current; }
-    /// When the last write arrived.
-    double ready_s(Id id) const { return ready_s_[static_cast<size_t>(id)]; }
     int64_t peak_bytes() const { return peak_bytes_; }
 
   private:
@@ -45,7 +38,6 @@ class Home {
     };
 
     const PreparedTrace& trace_;
-    std::vector<double> ready_s_;
     std::vector<Place> places_;
     int64_t occupied_bytes_ = 0;
     int64_t peak_bytes_ = 0;

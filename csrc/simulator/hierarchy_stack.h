@@ -25,10 +25,7 @@ class Stack {
     const Remaking& remaking() const { return remaking_; }
 
     /// Say that `id` is accessed soon.
-    void expect(Id id) const {
-        tiers_.front().expect(id);
-        home_.expect(id);
-    }
+    void expect(Id id, Time time) const { tiers_.front().expect(id, time); }
 
     /// Steps admitted from here on begin no move before `now_s`.
     void set_now(double now_s) { now_s_ = std::max(now_s_, now_s); }
@@ -37,7 +34,7 @@ class Stack {
     /// Read absent `id` into `level`, and pin it there, or past it where it does not fit; returns when it
     /// has arrived.
     double obtain(size_t level, Id id, Time time) {
-        if (level == tiers_.size()) return home_.ready_s(id);
+        if (level == tiers_.size()) return tiers_.back()[id].ready_s;
         Tier<P>& tier = tiers_[level];
         if (tier[id].here) {
             tier.touch(id, time, false);
@@ -62,7 +59,7 @@ class Stack {
         const int64_t nbytes = top()[id].nbytes;
         size_t level = 1;
         while (level < tiers_.size() && !tiers_[level][id].here) ++level;
-        double ready_s = level < tiers_.size() ? tiers_[level][id].ready_s : home_.ready_s(id);
+        double ready_s = tiers_[std::min(level, tiers_.size() - 1)][id].ready_s;
         while (level-- > 0) ready_s = links_[level].towards(nbytes, std::max(now_s_, ready_s));
         top().figures().fetched_bytes += nbytes;
         return ready_s;
@@ -107,11 +104,12 @@ class Stack {
         home_.outdate(id);
     }
 
-    /// End a life: no copy is kept.
+    /// End a life: no copy is kept, and nothing is left to wait for.
     void free(Id id) {
         top().drop_pins(id);
         top()[id].dropped = false;
         for (size_t level = 0; level < tiers_.size(); ++level) remove(level, id, 0.0);
+        tiers_.back()[id].ready_s = 0.0;
         home_.free(id);
     }
 
@@ -121,7 +119,9 @@ class Stack {
         const int64_t nbytes = top()[id].nbytes;
         if (level == tiers_.size()) {
             const double stored_s = links_[level - 1].away(nbytes, ready_s);
-            home_.store(id, stored_s);
+            home_.store(id);
+            Copy& last = tiers_.back()[id];
+            if (!last.here) last.ready_s = stored_s;
             return stored_s;
         }
         Tier<P>& tier = tiers_[level];
@@ -149,7 +149,7 @@ class Stack {
             const Id victim = tier.victim();
             const double saved_s = tier.must_save(victim) ? part_with(level, victim) : 0.0;
             tier.policy().evict(victim);
-            tier.forget(victim, std::max(saved_s, tier[victim].ready_s), now_s_);
+            tier.forget(victim, saved_s, now_s_);
         }
         return tier.room().take(nbytes);
     }
@@ -165,7 +165,7 @@ class Stack {
         Tier<P>& tier = tiers_[level];
         if (!tier[id].here) return;
         tier.policy().remove(id);
-        tier.forget(id, std::max(saved_s, tier[id].ready_s), now_s_);
+        tier.forget(id, saved_s, now_s_);
     }
 
     std::vector<Tier<P>> tiers_;

@@ -9,7 +9,8 @@ namespace accelera::simulator {
 
 /// A buffer's place in one tier. Pins count even while it is absent: somebody may hold what was streamed.
 struct alignas(32) Copy {
-    /// When the contents have arrived.
+    /// When the contents have arrived. Of what is absent: when they are in the next tier, if they were saved
+    /// on leaving; a copy that was clean had come from there, so its next move is behind that one anyway.
     double ready_s = 0.0;
     int64_t nbytes = 0;
     int32_t pins = 0;
@@ -39,8 +40,11 @@ class Tier {
 
     Copy& operator[](Id id) { return copies_[static_cast<size_t>(id)]; }
     const Copy& operator[](Id id) const { return copies_[static_cast<size_t>(id)]; }
-    /// Say that `id` is wanted soon.
-    void expect(Id id) const { __builtin_prefetch(&copies_[static_cast<size_t>(id)], 1); }
+    /// Say that `id` is accessed soon, at about `time`.
+    void expect(Id id, Time time) const {
+        policy_.expect(id, time);
+        __builtin_prefetch(&copies_[static_cast<size_t>(id)], 1);
+    }
     P& policy() { return policy_; }
     TierFigures& figures() { return figures_; }
     const TierFigures& figures() const { return figures_; }
@@ -98,12 +102,13 @@ class Tier {
     }
     bool must_save(Id id) { return (*this)[id].dirty && !policy_.dead(id); }
 
-    /// Take a departed buffer off the books; its room is usable from `ready_s`.
-    void forget(Id id, double ready_s, double now_s) {
+    /// Take a departed buffer off the books: saved at `saved_s`, if it was.
+    void forget(Id id, double saved_s, double now_s) {
         Copy& copy = (*this)[id];
         copy.here = copy.dirty = false;
         occupied_bytes_ -= copy.nbytes;
-        room_.give(copy.nbytes, ready_s, now_s);
+        room_.give(copy.nbytes, std::max(saved_s, copy.ready_s), now_s);
+        copy.ready_s = saved_s;
     }
 
   private:

@@ -136,6 +136,7 @@ class Slowly:
             for level in range(len(self.shelves)):
                 self.remove(level, buffer)
             self.home_current.discard(buffer)
+            self.home_ready_s.pop(buffer, None)
         elif kind == Kind.SAVE and buffer in top.here and top.here[buffer].dirty:
             self.now = max(self.now, self.save(0, buffer))
         elif kind == Kind.EVICT and buffer in top.here and top.pins[buffer] <= 0:
