@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.policy import heuristic_scores, prepare, replay_next_uses
+from accelera.policy import Knowledge, create_policy, heuristic_scores, prepare, replay_next_uses
 from accelera.policy.loops import iteration_starts
 from accelera.simulator import simulate_cache
 from accelera.trace import NEVER, Kind, Trace
@@ -161,3 +161,12 @@ def test_a_given_score_goes_before_the_own_one() -> None:
     assert known.native_name == "scored"
     np.testing.assert_array_equal(known.knowledge.score, mine)
     assert known.at(7).knowledge.capacity_bytes == 7
+
+
+@pytest.mark.parametrize("name", ["scored", "iteration_replay"])
+def test_a_policy_that_knows_the_trace_makes_its_score(name: str) -> None:
+    trace = training(3)
+    capacity = trace.footprint_bytes // 3
+    told = create_policy(name, Knowledge.of(trace, capacity))
+    expected = simulate_cache(trace, capacity_bytes=capacity, policy=name)
+    assert simulate_cache(trace, capacity_bytes=capacity, policy=told) == expected

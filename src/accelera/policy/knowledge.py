@@ -32,13 +32,16 @@ class Knowledge:
     """Per access, how willingly its buffer is given up from then on: the highest goes first."""
     seed: int = 0
     """For policies that throw dice."""
+    trace: Trace | None = None
+    """Where a score can be worked out from."""
 
     @classmethod
     def of(
         cls, trace: Trace, capacity_bytes: int, *, score: NDArray[np.float64] | None = None, seed: int = 0
     ) -> Knowledge:
         """Return what is known when the whole ``trace`` is."""
-        return cls(capacity_bytes, trace.buffer_count, trace.next_use, next_reads(trace), score, seed)
+        reads = next_reads(trace)
+        return cls(capacity_bytes, trace.buffer_count, trace.next_use, reads, score, seed, trace)
 
     @classmethod
     def of_sequence(cls, sequence: Sequence[int], capacity_bytes: int = 0) -> Knowledge:

@@ -5,16 +5,31 @@ Each compiled policy is one file of ``csrc/policy`` and one line of its registry
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
 from accelera._native import Policy, PolicyKnowledge, policy_needs
 from accelera.errors import UnknownNameError
 from accelera.policy.contract import EvictionPolicy
 from accelera.policy.knowledge import Knowledge
+from accelera.policy.replay import replay_next_uses
+from accelera.policy.scores import heuristic_scores
+from accelera.trace import Trace
 
 NEEDS = {name: tuple(needs) for name, needs in policy_needs().items()}
 """Per compiled policy, the fields of ``Knowledge`` that it cannot do without."""
 
 FOLLOWERS = {"iteration_replay": "scored", "learned": "scored"}
 """Policies that are a score: their name, and the compiled policy that follows it."""
+
+SCORES: dict[str, Callable[[Trace], NDArray[np.float64]]] = {
+    "scored": heuristic_scores,
+    "iteration_replay": replay_next_uses,
+}
+"""The score that a policy follows when it is given none."""
 
 POLICIES: tuple[str, ...] = tuple(sorted({*NEEDS, *FOLLOWERS}))
 """Names that ``create_policy``, ``prepare``, the simulator and the engine know."""
@@ -40,6 +55,8 @@ def create_policy(name: str, known: Knowledge | None = None) -> EvictionPolicy:
     Raises UnknownNameError with the near names, ValueError that says what ``name`` needs to know.
     """
     known = known or Knowledge()
+    if known.score is None and known.trace is not None and name in SCORES:
+        known = replace(known, score=SCORES[name](known.trace))
     require_needs(name, known, *NEEDS[native_name(name)])
     return Policy(native_name(name), native_knowledge(known))
 

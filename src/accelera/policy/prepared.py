@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,16 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from accelera.errors import ShapeError
 from accelera.policy.contract import EvictionPolicy
 from accelera.policy.knowledge import Knowledge, next_reads
-from accelera.policy.names import NEEDS, create_policy, native_name
-from accelera.policy.replay import replay_next_uses
-from accelera.policy.scores import heuristic_scores
+from accelera.policy.names import NEEDS, SCORES, create_policy, native_name
 from accelera.trace import Trace
-
-SCORES: dict[str, Callable[[Trace], NDArray[np.float64]]] = {
-    "scored": heuristic_scores,
-    "iteration_replay": replay_next_uses,
-}
-"""The score that a policy follows when it is given none."""
 
 
 @dataclass(frozen=True, eq=False)
