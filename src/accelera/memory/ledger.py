@@ -104,7 +104,7 @@ class Ledger:
         self._forget(buffer)
 
     def save(self, buffer: int) -> None:
-        """Take note that ``buffer`` is written to the next tier, if it is dirty: a clean one is there already."""
+        """Take note that ``buffer`` is written to the next tier; a clean one is there already."""
         if buffer in self._dirty:
             self.stats.saved_bytes += self._size[buffer]
             self._dirty.remove(buffer)

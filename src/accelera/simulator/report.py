@@ -11,7 +11,6 @@ from accelera.memory import Hierarchy
 from accelera.trace import Trace
 from accelera.units import format_bytes
 
-
 FIGURES = (
     "policy",
     "lookahead",

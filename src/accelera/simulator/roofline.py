@@ -24,4 +24,5 @@ def step_seconds(trace: Trace, compute: Compute | None) -> NDArray[np.float64]:
 def touched_bytes(trace: Trace) -> NDArray[np.float64]:
     """Return the bytes that each step reads and writes in the first tier, shape (steps,)."""
     sizes = trace.size_bytes[trace.accessed]
-    return np.bincount(trace.step[trace.is_access], weights=sizes, minlength=trace.step_count)
+    counted = np.bincount(trace.step[trace.is_access], weights=sizes, minlength=trace.step_count)
+    return counted.astype(np.float64)
