@@ -160,7 +160,7 @@ class Slowly:
         return sum(self.size[b] for b in shelf.here if shelf.pins[b] > 0)
 
     def fits(self, level: int, buffer: int) -> bool:
-        return self.pinned_bytes(level) + self.size[buffer] <= self.shelves[level].capacity
+        return bool(self.pinned_bytes(level) + self.size[buffer] <= self.shelves[level].capacity)
 
     def access(self, buffer: int, write: bool, time: int) -> None:
         top = self.shelves[0]
@@ -257,7 +257,7 @@ class Slowly:
         )
         there = tier.latency_s + self.size[buffer] * tier.away_s_per_byte
         back = tier.latency_s + self.size[buffer] * tier.towards_s_per_byte
-        return cost < there + back
+        return bool(cost < there + back)
 
     def fate(self, buffer: int, last: int) -> int | None:
         """Return the group of the next read of the same contents after access ``last``, if one comes."""

@@ -28,6 +28,7 @@ class EvictionPolicy(Protocol):
 
         Policies with a memory of the departed (ARC, LIRS) look it up here.
         """
+        return
 
     @abstractmethod
     def insert(self, buffer: int, nbytes: int, time: int, write: bool) -> None:

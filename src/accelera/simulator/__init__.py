@@ -8,6 +8,7 @@ from accelera.simulator.cache import CacheResult, simulate_cache
 from accelera.simulator.gain import Gain, gain
 from accelera.simulator.limits import Limit, largest_batch, largest_context
 from accelera.simulator.presets import HIERARCHIES, hierarchy_of
+from accelera.simulator.replay import simulate
 from accelera.simulator.report import LinkReport, Report, TierReport
 from accelera.simulator.scorers import (
     PLAIN,
@@ -18,7 +19,6 @@ from accelera.simulator.scorers import (
     score,
     train_scorer,
 )
-from accelera.simulator.simulate import simulate
 from accelera.simulator.sweeps import Sweep, sweep
 from accelera.simulator.validation import (
     SizeComparison,

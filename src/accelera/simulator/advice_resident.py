@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from accelera.simulator.advice import Resident
-from accelera.simulator.simulate import simulate
+from accelera.simulator.replay import simulate
 from accelera.trace import Kind, Trace, stack_distances
 
 

@@ -17,8 +17,8 @@ from accelera.simulator.advice_window import with_lookahead
 from accelera.simulator.bounds import lower_bound
 from accelera.simulator.moments import Moments
 from accelera.simulator.presets import hierarchy_of
+from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
-from accelera.simulator.simulate import simulate
 from accelera.simulator.sweeps import sweep
 from accelera.trace import Occupancy, Trace
 from accelera.units import format_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from accelera.simulator.bounds import lower_bound
-from accelera.simulator.simulate import simulate
+from accelera.simulator.replay import simulate
 from accelera.trace import Trace
 from accelera.units import format_bytes
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from accelera.memory import Hierarchy
 from accelera.simulator.moments import Moments
 from accelera.simulator.presets import hierarchy_of
+from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
-from accelera.simulator.simulate import simulate
 from accelera.trace import Occupancy, Trace
 
 Need = Literal["resident", "runs", "no_stalls"]

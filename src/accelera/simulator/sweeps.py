@@ -21,8 +21,8 @@ from accelera.simulator.limits import added_wait
 from accelera.simulator.moments import Moments
 from accelera.simulator.presets import hierarchy_of
 from accelera.simulator.progress import with_bar
+from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
-from accelera.simulator.simulate import simulate
 from accelera.simulator.sweep_plot import plot_sweep
 from accelera.simulator.sweep_text import sweep_table
 from accelera.trace import Occupancy, Trace

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from accelera.memory import Hierarchy
 from accelera.simulator.compiling.figure import Figure
+from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
-from accelera.simulator.simulate import simulate
 from accelera.trace import Trace
 
 FITS, OFFLOAD, INFEASIBLE = "fits", "fits with offload", "infeasible"

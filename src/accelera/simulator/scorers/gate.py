@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.memory import Hierarchy
+from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
 from accelera.simulator.scorers.scoring import score
-from accelera.simulator.simulate import simulate
 from accelera.trace import Trace
 from accelera.units import format_bytes
 

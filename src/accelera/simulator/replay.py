@@ -14,7 +14,7 @@ from accelera.simulator.replayable import one_by_one, replayable
 from accelera.simulator.report import LinkReport, Report, TierReport
 from accelera.trace import Trace
 
-Policies = str | EvictionPolicy | list[EvictionPolicy] | tuple[EvictionPolicy, ...]
+Policies = str | EvictionPolicy | Sequence[EvictionPolicy]
 SEED_NAMES = {"ml": "scored"}
 """What the seed calls a policy, where its name is another here."""
 
@@ -93,13 +93,17 @@ def _policies(
         prepared = prepare(name, trace, caches[0].capacity_bytes, score=score, seed=seed)
         known = [native_knowledge(prepared.at(tier.capacity_bytes).knowledge) for tier in caches]
         return name, prepared.native_name, known
-    objects: list[EvictionPolicy] = list(policy) if isinstance(policy, (list, tuple)) else [policy]
+    objects = _objects(policy)
     if len(objects) != len(caches):
         raise ValueError(
             f"[simulate] {len(objects)} policy objects are given for {len(caches)} tiers above the home; "
             "give a list with a fresh one for each"
         )
     return type(objects[0]).__name__, objects, []
+
+
+def _objects(policy: EvictionPolicy | Sequence[EvictionPolicy]) -> list[EvictionPolicy]:
+    return list(policy) if isinstance(policy, Sequence) else [policy]
 
 
 def _link(tier: Tier) -> tuple[float, float, float, bool]:
