@@ -185,9 +185,10 @@ def _stores(case: Case, size: int, folder: Path) -> tuple[Store, Store, Any]:
     a, b = (np.random.default_rng(seed).random(shape, np.float32) for seed in (1, 2))
     if case.bytes_per_s is not None:
         out = np.empty(shape, np.float32)
-        return tuple(
+        left, right, result = (
             PacedStore(array, case.bytes_per_s, name) for name, array in (("a", a), ("b", b), ("out", out))
         )
+        return left, right, result
     for name, array in (("a", a), ("b", b)):
         np.save(folder / f"{name}.npy", array)
     stores = [open_store(folder / f"{name}.npy") for name in "ab"]

@@ -232,3 +232,17 @@ def test_the_command(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, ["advise", str(path)])
     assert ran.exit_code == 2
     assert "--budget" in ran.output
+
+
+def test_an_engine_evicts_by_trained_scores(tmp_path: Path) -> None:
+    """What the scorer says of the plan's trace on paper is what it says of the run's."""
+    pytest.importorskip("lightgbm")
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", np.ones((900, 900), np.float32))
+    engine = MatrixEngine("cpu", enable_progress=False, policy="learned")
+    engine.matmul(tmp_path / "a.npy", tmp_path / "b.npy", out=tmp_path / "c.npy", budget="33MiB")
+    report = engine.last_report
+    assert report is not None
+    said = report.plan.forecast
+    assert report.evictions > 0
+    assert (report.hits, report.misses, report.evictions) == (said.hits, said.misses, said.evictions)

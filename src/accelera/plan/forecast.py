@@ -95,13 +95,16 @@ def forecast(
     window: int,
     cost: CostModel,
     eviction: Eviction = _BELADY,
+    *,
+    operation: str = "",
 ) -> Forecast:
-    """Return what running the steps in ``capacity_bytes`` will move, hold and take.
+    """Return what running the steps of ``operation`` in ``capacity_bytes`` will move, hold and take.
 
     Raises BudgetExceededError when the pinned blocks of some step do not fit.
     """
     make_steps = _remembered(make_steps)
-    to_come = trace_of(make_steps(), operands, window, accesses_only=eviction.needs_only_order)
+    only_order = eviction.needs_only_order
+    to_come = trace_of(make_steps(), operands, window, operation=operation, accesses_only=only_order)
     policy = eviction.create(to_come, capacity_bytes)
     del to_come
     ledger = Ledger(capacity_bytes, policy)

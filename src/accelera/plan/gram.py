@@ -216,7 +216,9 @@ def plan_gram(
     for each in fitting[:_WALKED]:
         steps = GramSteps(problem, each.choice, cost)
         room = capacity_bytes - _charged(each.books_bytes, tier)
-        walked.append((steps, forecast(steps, problem.operands, room, each.choice.window, cost, eviction)))
+        window = each.choice.window
+        found_here = forecast(steps, problem.operands, room, window, cost, eviction, operation="gram")
+        walked.append((steps, found_here))
     steps, best = min(walked, key=lambda pair: _score(pair[1].seconds, pair[1].moved_bytes))
     books = _books(problem, steps.choice, eviction)
     compulsory = sum(0 if each.in_place else each.nbytes for each in problem.operands)

@@ -203,7 +203,15 @@ def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> _Walked:
     maker = StepMaker(problem, choice, room.cost)
     books = books_of(problem, choice, room.eviction, room.cost) if not problem.is_empty else 0
     capacity_bytes = room.capacity_bytes - room.charged(books)
-    found = forecast(maker, problem.operands, capacity_bytes, choice.window, room.cost, room.eviction)
+    found = forecast(
+        maker,
+        problem.operands,
+        capacity_bytes,
+        choice.window,
+        room.cost,
+        room.eviction,
+        operation="matmul",
+    )
     return _Walked(choice, maker, found, books)
 
 

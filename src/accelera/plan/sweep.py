@@ -82,7 +82,8 @@ def plan_sweep(
         _refuse(problem, min(each.need_bytes for each in found), capacity_bytes, kept, budget_bytes)
     best = _best(fitting)
     room = min(capacity_bytes - best.beside_bytes, best.pool_bytes + _reusable(problem, best))
-    walked = forecast(best.steps, problem.operands, room, best.window, cost, eviction)
+    name = problem.operation
+    walked = forecast(best.steps, problem.operands, room, best.window, cost, eviction, operation=name)
     compulsory = sum(0 if each.in_place else each.nbytes for each in problem.operands)
     return Plan(
         operation=problem.operation,

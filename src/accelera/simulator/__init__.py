@@ -1,6 +1,7 @@
 """The paper half's other wing: replay a trace under any policy, in any hierarchy, and advise."""
 
-from accelera.simulator.advice import Advice, Depth, Offload, Ranked, Resident
+from accelera.simulator.advice import Advice
+from accelera.simulator.advice_parts import Depth, Offload, Ranked, Resident
 from accelera.simulator.advice_search import advise
 from accelera.simulator.bound_curve import bound_curve
 from accelera.simulator.bounds import ResidencyPlan, lower_bound, plan_residency

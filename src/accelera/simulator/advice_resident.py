@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from accelera.simulator.advice import Resident
+from accelera.simulator.advice_parts import Resident
 from accelera.simulator.replay import simulate
 from accelera.trace import Kind, Trace, stack_distances
 

@@ -10,7 +10,8 @@ from accelera.errors import UnknownNameError
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES, needs
 from accelera.settings import parse_share
-from accelera.simulator.advice import Advice, Depth, Offload, Ranked
+from accelera.simulator.advice import Advice
+from accelera.simulator.advice_parts import Depth, Offload, Ranked
 from accelera.simulator.advice_resident import moved_with_kept, worth_keeping
 from accelera.simulator.advice_text import PLAIN, offload_words, resident_words, sentences
 from accelera.simulator.advice_window import with_lookahead

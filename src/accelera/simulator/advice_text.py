@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
+from accelera.simulator.advice_parts import Offload, Ranked, Resident
 from accelera.units import format_bytes
-
-if TYPE_CHECKING:
-    from accelera.simulator.advice import Advice, Offload, Ranked
 
 WORTHWHILE = 0.05
 """Share of the traffic below which a change of policy is not worth advising."""
@@ -17,20 +14,20 @@ PLAIN = "lru"
 _SHOWN = 8
 
 
-def advice_table(advice: Advice) -> str:
+def advice_table(ranking: Sequence[Ranked], resident: Sequence[Resident], words: Sequence[str]) -> str:
     """Return the ranking, what to keep, and the findings."""
     head = f"{'policy':18}{'moved':>12}{'waits':>12}{'x bound':>10}"
     rows = [
         f"{each.policy:18}{format_bytes(each.moved_bytes):>12}{each.stall_s:>10.4g} s{_regret(each):>10}"
-        for each in advice.ranking
+        for each in ranking
     ]
     kept = [
         f"keep {each.name}: {format_bytes(each.size_bytes)}, saves {format_bytes(each.saved_bytes)}"
-        for each in advice.resident[:_SHOWN]
+        for each in resident[:_SHOWN]
     ]
-    if len(advice.resident) > _SHOWN:
-        kept.append(f"and {len(advice.resident) - _SHOWN} more buffers")
-    return "\n".join([head, *rows, *([""] if kept else []), *kept, "", *advice.words])
+    if len(resident) > _SHOWN:
+        kept.append(f"and {len(resident) - _SHOWN} more buffers")
+    return "\n".join([head, *rows, *([""] if kept else []), *kept, "", *words])
 
 
 def _regret(each: Ranked) -> str:
