@@ -48,6 +48,18 @@ def test_is_built_in_the_type_asked_for(dtype: Any) -> None:
     assert torch.get_default_dtype() is torch.float32
 
 
+def test_layers_that_are_copied_while_building_are_followed() -> None:
+    def build() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        layer.register_buffer("scale", torch.ones(2))
+        return nn.TransformerEncoder(layer, 2)
+
+    rows = torch.randn(2, 4, 16)
+    faked, real = capture(build, rows), capture(build(), rows, fake=False)
+    assert events(faked) == events(real)
+    assert faked.meta["parameters"] == real.meta["parameters"]
+
+
 def test_shared_weights_stay_shared() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

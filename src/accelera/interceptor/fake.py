@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 
@@ -30,6 +31,27 @@ def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+class CopiesOfFakes(TorchFunctionMode):
+    """Let ``copy.deepcopy`` make fakes of the same mode, as modules that clone their layers need.
+
+    Torch's own copies the mode along with the tensor, and refuses to compute with tensors of two modes.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Carry out one call of torch."""
+        if func is not torch.Tensor.__deepcopy__ or not isinstance(args[0], FakeTensor):
+            return func(*args, **(kwargs or {}))
+        tensor, memo = args
+        if id(tensor) not in memo:
+            copy = tensor.detach().clone()
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            memo[id(tensor)] = torch.nn.Parameter(copy) if is_parameter else copy
+            memo[id(tensor)].requires_grad_(tensor.requires_grad)
+        return memo[id(tensor)]
 
 
 def as_fake(value: Any, mode: FakeTensorMode) -> Any:

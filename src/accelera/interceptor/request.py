@@ -12,7 +12,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from accelera.interceptor import iterations
-from accelera.interceptor.fake import as_fake, default_dtype, faked, is_on_meta, values_explained
+from accelera.interceptor.fake import (
+    CopiesOfFakes,
+    as_fake,
+    default_dtype,
+    faked,
+    is_on_meta,
+    values_explained,
+)
 from accelera.interceptor.keeping import collection_by_hand, everything_kept, mode_kept, random_kept
 from accelera.interceptor.live import peak_live_bytes
 from accelera.interceptor.operands import tensors_in
@@ -79,7 +86,7 @@ class Request:
 
     def _built(self) -> tuple[torch.nn.Module, Any]:
         dtype = getattr(torch, self.dtype) if isinstance(self.dtype, str) else self.dtype
-        with default_dtype(dtype):
+        with default_dtype(dtype), CopiesOfFakes():
             module = self.model() if self._builds else self.model
             if not isinstance(module, torch.nn.Module):
                 raise TypeError(
