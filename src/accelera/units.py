@@ -9,6 +9,9 @@ for _index, _prefix in enumerate("kmgtp", start=1):
     _POWERS[_prefix] = _POWERS[f"{_prefix}ib"] = 1024**_index
     _POWERS[f"{_prefix}b"] = 1000**_index
 
+_MOST = 2**62
+"""No memory is larger, and sums of two such sizes still are 64-bit integers."""
+
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
@@ -18,7 +21,7 @@ def parse_bytes(size: int | float | str) -> int:
     Strings take a decimal (``kB MB GB TB PB``) or binary (``KiB … PiB``, or the bare letters
     ``K M G T P``) unit, in any case; a bare number is bytes.
 
-    Raises ValueError when the text is not a size, or is negative.
+    Raises ValueError when the text is not a size, or is negative, or over 2**62 bytes.
 
     >>> parse_bytes("512MiB")
     536870912
@@ -34,7 +37,7 @@ def parse_bytes(size: int | float | str) -> int:
     if isinstance(size, (int, float)) and not isinstance(size, bool):
         if size != size or size < 0 or size == float("inf"):
             raise ValueError(f"[units] {size!r} is not a size: it must be finite and not negative")
-        return int(size)
+        return _bounded(int(size), size)
     match = _SIZE.fullmatch(str(size))
     if match is None:
         raise ValueError(f"[units] {size!r} is not a size; write for example '512MiB' or '2GB'")
@@ -43,7 +46,13 @@ def parse_bytes(size: int | float | str) -> int:
         raise ValueError(
             f"[units] {size!r} is not a size: unknown unit {unit!r}; write for example '512MiB' or '2GB'"
         )
-    return int(float(number) * _POWERS[unit.lower()])
+    return _bounded(int(float(number) * _POWERS[unit.lower()]), size)
+
+
+def _bounded(count: int, size: int | float | str) -> int:
+    if count > _MOST:
+        raise ValueError(f"[units] {size!r} is over 2**62 bytes, 4096 PiB: no memory is that large")
+    return count
 
 
 def format_bytes(count: int | float) -> str:

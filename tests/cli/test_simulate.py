@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from accelera.simulator import generate_synthetic_trace, lower_bound, simulate
+from accelera.simulator import generate_synthetic_trace, lower_bound, score, simulate
 from accelera.trace import Occupancy, Trace, write_trace
 from tests.cli.conftest import call
 
@@ -91,3 +91,31 @@ def test_quiet_sweep_only_plots(trace: Trace) -> None:
     ran = call("sweep", "t.parquet", "-c", "3", "-p", "lru", "--quiet", "--no-bound", "--plot", "s.html")
     assert ran.output == ""
     assert Path("s.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("simulate", "t.parquet", "-c", "99999999TiB"), "over 2**62 bytes"),
+        (("simulate", "t.parquet", "-c", "1MiB", "--seed", "-1"), "'--seed'"),
+        (("sweep", "t.parquet", "-c", "0"), "0 capacities are none"),
+        (("sweep", "t.parquet", "-c", ","), "nothing is named"),
+        (("sweep", "t.parquet", "-c", "-3"), "'--capacities'"),
+        (("sweep", "t.parquet", "-p", ""), "leave it out to try all"),
+        (("advise", "t.parquet", "-b", "99999999TiB"), "over 2**62 bytes"),
+    ],
+)
+def test_numbers_that_cannot_be_meant_are_usage(trace: Trace, words: tuple[str, ...], says: str) -> None:
+    ran = call(*words)
+    assert ran.exit_code == 2
+    assert says in ran.output
+
+
+def test_the_learned_policy_scores_the_trace_itself(trace: Trace) -> None:
+    pytest.importorskip("lightgbm", reason="the extra learned is not installed")
+    size = Occupancy(trace).peak_bytes // 2
+    wanted = simulate(trace, size, "learned", score=score(trace, "learned")).moved_bytes
+    alone = call("simulate", "t.parquet", "-c", str(size), "-p", "learned", "--json", "--no-bound")
+    swept = call("sweep", "t.parquet", "-c", str(size), "-p", "lru,Learned", "--json", "--no-bound")
+    assert json.loads(alone.stdout)["moved_bytes"] == wanted
+    assert json.loads(swept.stdout)["rows"][1]["moved_bytes"] == wanted

@@ -37,7 +37,15 @@ def simulate(
 
     record = tiers.opened(trace, source_format)
     machine = tiers.machine_of(hierarchy, capacity, record)
-    report = replay(record, machine, policy, lookahead=lookahead, recompute=recompute, seed=seed)
+    report = replay(
+        record,
+        machine,
+        policy,
+        lookahead=lookahead,
+        recompute=recompute,
+        score=tiers.score_for(policy, record),
+        seed=seed,
+    )
     if as_json:
         typer.echo(json.dumps(report.to_dict(bound=bound), indent=2))
     else:

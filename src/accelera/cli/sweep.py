@@ -12,6 +12,9 @@ from accelera.cli import tiers
 from accelera.cli.options import Json, Quiet
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from accelera.trace import Trace
 
 
@@ -53,13 +56,15 @@ def sweep(
     from accelera.simulator import sweep as run
 
     record = tiers.opened(trace, source_format)
+    names = None if policies is None else _names(policies)
     found = run(
         record,
-        None if policies is None else [name.strip() for name in policies.split(",") if name.strip()],
+        names,
         _sizes(capacities, record),
         hierarchy,
         lookahead=lookahead,
         recompute=recompute,
+        scores=_scores(names, record),
         seed=seed,
         progress=not (quiet or as_json),
     )
@@ -71,9 +76,29 @@ def sweep(
         typer.echo(found.table(bound=bound))
 
 
+def _listed(text: str, option: str, example: str) -> list[str]:
+    """Return what stands between commas; raises BadParameter when that is nothing."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise typer.BadParameter(f"nothing is named; write for example {example}", param_hint=f"'{option}'")
+    return parts
+
+
+def _names(text: str) -> list[str]:
+    return _listed(text, "--policies", "lru,planner, or leave it out to try all")
+
+
+def _scores(names: list[str] | None, trace: Trace) -> dict[str, NDArray[np.float64]]:
+    """Return the scores of those named that make none of their own."""
+    found = {name: tiers.score_for(name, trace) for name in names or ()}
+    return {name.lower(): score for name, score in found.items() if score is not None}
+
+
 def _sizes(text: str, trace: Trace) -> int | list[int | str]:
-    """Return how many, from a number below 1000 on its own, else the sizes in bytes."""
-    parts = [part for part in text.split(",") if part.strip()]
-    if len(parts) == 1 and parts[0].strip().isdigit() and int(parts[0]) < 1000:
+    """Return how many, from a number below 1000 on its own, else the sizes in bytes; raises BadParameter."""
+    parts = _listed(text, "--capacities", "4GiB,50%, or how many")
+    if len(parts) == 1 and parts[0].isdigit() and 0 < int(parts[0]) < 1000:
         return int(parts[0])
-    return [tiers.capacity_of(part, trace) for part in parts]
+    if parts == ["0"]:
+        raise typer.BadParameter("0 capacities are none; give at least 1", param_hint="'--capacities'")
+    return [tiers.capacity_of(part, trace, "--capacities") for part in parts]

@@ -9,6 +9,9 @@ import typer
 from accelera.settings import parse_share
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from accelera.memory import Hierarchy
     from accelera.trace import Trace
 
@@ -28,7 +31,7 @@ Lookahead = Annotated[
 Recompute = Annotated[
     bool, typer.Option("--recompute", help="Make buffers again where that is faster than moving them.")
 ]
-Seed = Annotated[int, typer.Option(metavar="N", help="Of policies that throw dice.")]
+Seed = Annotated[int, typer.Option(metavar="N", min=0, max=2**63 - 1, help="Of policies that throw dice.")]
 Bound = Annotated[
     bool,
     typer.Option(
@@ -44,17 +47,29 @@ def opened(path: str, source_format: str | None) -> Trace:
     return read_trace(path, source_format)
 
 
-def capacity_of(text: str, trace: Trace) -> int:
+def capacity_of(text: str, trace: Trace, option: str = "--capacity") -> int:
     """Return ``"8GiB"``, or a share such as ``"50%"`` of the trace's peak, in bytes; raises BadParameter."""
     try:
         found = parse_share(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="'--capacity'") from error
+        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from error
     if isinstance(found, int):
         return found
     from accelera.trace import Occupancy
 
     return int(found * Occupancy(trace).peak_bytes)
+
+
+def score_for(policy: str, trace: Trace) -> NDArray[np.float64] | None:
+    """Return the score of a policy that makes none of its own, per access; None for all others.
+
+    Raises BackendMissingError when the trained scorer's library is absent.
+    """
+    if policy.lower() != "learned":
+        return None
+    from accelera.simulator import score
+
+    return score(trace, "learned")
 
 
 def machine_of(name: str | None, capacity: str | None, trace: Trace) -> Hierarchy:
