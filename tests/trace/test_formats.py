@@ -204,6 +204,7 @@ def test_a_json_file_with_wrong_parts(tmp_path: Path, change: dict[str, Any], sa
             b"tensor_id,size_mb\nQ,1\n\n",
             "a.csv: line 3, column tensor_id: '' is not a tensor's name",
         ),
+        ("a.csv", b"tensor_id,size_mb\nQ,1,2\nK,1\n", "a.csv: line 2 has more cells than there are columns"),
         ("a.csv", b"tensor_id,size_mb\nQ,1,2\nK,1,2,3\n", "Expected 3 fields in line 3, saw 4"),
         ("a.csv", b"who,what\n1,2\n", "no column tensor_id"),
         ("a.csv", b"tensor_id,size_mb\nQ\xff,1\n", "is not UTF-8 text"),

@@ -133,7 +133,11 @@ def good(**changes: Any) -> pd.DataFrame:
         ({"seconds": [1, 2, 3.0]}, "row 2, column seconds: 3.0, but 2.0 before for the same step"),
         ({"seconds": [1, "soon", 1]}, "row 1, column seconds: 'soon' is not a number"),
         ({"role": ["weight", "", "tile"]}, "row 2, column role: 'tile', but 'weight' before for the same t"),
-        ({"role": ["hat", "", "hat"]}, "roles: 'hat' is none of weight, activation"),
+        ({"role": ["tile", "hat", "tile"]}, "row 1, column role: 'hat' is not one of weight, activation"),
+        ({"flops": [1, -2, -2]}, "row 1, column flops: -2 is not a finite number from 0"),
+        ({"seconds": [1, np.inf, np.inf]}, "row 1, column seconds: inf is not a finite number from 0"),
+        ({"eviction_score": [0.5, None, 1]}, "row 1, column eviction_score: an empty cell is not a score"),
+        ({"tensor_id": ["a", ["b"], "a"]}, "row 1, column tensor_id: ['b'] is not a text or a number"),
     ],
 )
 def test_a_bad_cell_is_named(changes: dict[str, Any], said: str) -> None:

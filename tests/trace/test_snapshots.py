@@ -133,6 +133,12 @@ def test_a_pickle_cut_anywhere(tmp_path: Path) -> None:
         (snapshot(entry("alloc", 1, -8)), r"device_traces\[0\]\[0\].size is -8, not a whole number from 0"),
         (snapshot({"action": "alloc", "size": 1}), r"device_traces\[0\]\[0\].addr is None"),
         (snapshot(entry("alloc", 1, 1), blocks=({"size": "x"},)), r"segments\[0\].blocks\[0\].size is 'x'"),
+        (snapshot(entry("alloc", 1, 1), blocks=(7,)), r"segments\[0\].blocks\[0\] is 7, not an object"),  # type: ignore[arg-type]
+        (
+            snapshot(entry("alloc", 1, 1), blocks=({"size": 1, "address": "x"},)),
+            r"blocks\[0\].address is 'x'",
+        ),
+        ({"device_traces": [[entry("alloc", 1, 1)]], "segments": 5}, "segments is 5, not a list"),
     ],
 )
 def test_a_malformed_snapshot(tmp_path: Path, content: Any, said: str) -> None:

@@ -44,7 +44,7 @@ def checked_columns(
     ids, originals, first = _densely(given)
     sizes = _sizes(sizes_bytes, ids, first)
     kinds = _per_event("kinds", event["kind"], count, np.zeros(count, np.uint8))
-    _require(kinds <= max(Kind), "kinds", kinds, f"a kind from 0 to {max(Kind):d}")
+    _require((kinds >= 0) & (kinds <= max(Kind)), "kinds", kinds, f"a kind from 0 to {max(Kind):d}")
     steps = _per_event("steps", event["step"], count, np.arange(count, dtype=np.int32))
     rule = f"an index from 0 to {MOST_STEPS - 1}"
     _require((steps >= 0) & (steps < MOST_STEPS), "steps", steps, rule)
@@ -178,4 +178,16 @@ def _numbers(what: str, values: ArrayLike | None, count: int, default: float) ->
     given: NDArray[np.float64] = np.full(count, default) if values is None else np.array(values, np.float64)
     if given.shape != (count,):
         raise ShapeError(f"[trace] {what} has shape {given.shape} for {count} steps")
+    bad = np.flatnonzero(~is_amount(given) & ~(np.isnan(given) & np.isnan(default)))
+    if len(bad):
+        raise ValueError(f"[trace] {what} of step {bad[0]} is {given[bad[0]]:g}, not {AN_AMOUNT}")
     return given
+
+
+AN_AMOUNT = "a finite number from 0"
+"""The rule that ``is_amount`` checks."""
+
+
+def is_amount(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return whether each of these can be operations or seconds."""
+    return np.isfinite(values) & (values >= 0)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import TraceFormatError
-from accelera.trace.building import BadCell, checked_columns
+from accelera.trace.access import ROLES
+from accelera.trace.building import AN_AMOUNT, BadCell, checked_columns, is_amount
 from accelera.trace.flat import KINDS, MIB
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def columns_of_frame(
             event={"kind": cells.kinds(), "step": steps, "stride": cells.integers("stride")},
             buffer={
                 "names": cells.texts("name" if "name" in frame else "tensor_id", buffers),
-                "roles": cells.texts("role", buffers),
+                "roles": cells.roles(buffers),
                 "dtypes": cells.texts("dtype", buffers),
             },
             step={"ops": None, "flops": None, "seconds": None},
@@ -149,8 +150,19 @@ class _Cells:
             return None
         kinds = self.kinds()
         access = np.ones(len(self._frame), np.bool_) if kinds is None else kinds <= 1
-        found = self._floats("eviction_score", np.nan)[access]
-        return None if np.isnan(found).all() else found
+        found = self._floats("eviction_score", np.nan)
+        if np.isnan(found[access]).all():
+            return None
+        self._refuse("eviction_score", access & np.isnan(found), "a score, which every access has or none")
+        return found[access]
+
+    def roles(self, owners: _Owners) -> list[str] | None:
+        """Return the role of each owner, or None without the column."""
+        if "role" in self._frame:
+            codes, values = self._codes("role")
+            known = np.array([str(value) in ROLES for value in values] + [True], np.bool_)
+            self._refuse("role", ~known[codes], f"one of {', '.join(filter(None, ROLES))}, or empty")
+        return self.texts("role", owners)
 
     def integers(self, column: str) -> Integers | None:
         """Return a column of whole numbers, or None where it is absent."""
@@ -177,6 +189,7 @@ class _Cells:
         if column not in self._frame:
             return np.full(len(owners.rows), missing)
         found = self._floats(column, missing)
+        self._refuse(column, ~is_amount(found) & ~(np.isnan(found) & np.isnan(missing)), AN_AMOUNT)
         self._require_one_each(column, found, owners)
         return found[owners.rows]
 
@@ -205,7 +218,13 @@ class _Cells:
         """Return an index per row and the values it points into; empty cells are -1."""
         import pandas as pd
 
-        codes, values = pd.factorize(self._frame[column])
+        given = self._frame[column]
+        try:
+            codes, values = pd.factorize(given)
+        except TypeError:
+            nested = np.array([isinstance(value, (list, dict)) for value in given])
+            self._refuse(column, nested, "a text or a number")
+            raise
         return codes.astype(np.int64), values
 
     def _require(self, column: str, what: str) -> None:

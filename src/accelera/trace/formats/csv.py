@@ -5,6 +5,7 @@ Facts about the recording (``meta``) and steps without events are not kept.
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,22 +58,35 @@ def cells_of(path: Path, names: tuple[str, ...] | None = None) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        table: pd.DataFrame = pd.read_csv(
-            path,
-            header=0 if names is None else None,
-            names=names,
-            index_col=False,
-            dtype=dict.fromkeys(_TEXTS, str),
-            keep_default_na=False,
-            na_values={column: [""] for column in _NUMBERS},
-            skip_blank_lines=False,
-            low_memory=False,
-            encoding="utf-8",
-        )
+        with warnings.catch_warnings():
+            # Pandas cuts a first row that is too long, and only warns.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            return _parsed(path, names)
     except UnicodeDecodeError as error:
         raise TraceFormatError(
             f"[read_trace] {path}: byte {error.start} is not UTF-8 text ({error.reason}); is it a CSV file?"
         ) from error
+    except pd.errors.ParserWarning as error:
+        raise TraceFormatError(
+            f"[read_trace] {path}: line {1 if names else 2} has more cells than there are columns; quote "
+            "cells that hold a comma"
+        ) from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise TraceFormatError(f"[read_trace] {path} is not a sound CSV file: {error}") from error
-    return table
+
+
+def _parsed(path: Path, names: tuple[str, ...] | None) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.read_csv(
+        path,
+        header=0 if names is None else None,
+        names=names,
+        index_col=False,
+        dtype=dict.fromkeys(_TEXTS, str),
+        keep_default_na=False,
+        na_values={column: [""] for column in _NUMBERS},
+        skip_blank_lines=False,
+        low_memory=False,
+        encoding="utf-8",
+    )

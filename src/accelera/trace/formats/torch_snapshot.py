@@ -97,11 +97,9 @@ def _busiest(path: Path, snapshot: dict[str, Any]) -> tuple[int, list[Any]]:
 
 
 def _moves(path: Path, place: str, entries: list[Any]) -> Iterator[_Move]:
-    actions = {each.get("action") for each in entries if isinstance(each, dict)}
-    ends = _ENDS if _ENDS in actions else _ENDS_SOON
-    for row, entry in enumerate(entries):
-        if not isinstance(entry, dict):
-            raise _bad(path, f"{place}[{row}]", entry, "an object")
+    objects = list(_objects(path, place, entries))
+    ends = _ENDS if any(each.get("action") == _ENDS for each in objects) else _ENDS_SOON
+    for row, entry in enumerate(objects):
         if entry.get("action") in (_BEGINS, ends):
             address, size = (_number(path, f"{place}[{row}]", entry, name) for name in ("addr", "size"))
             yield _Move(entry["action"] == _BEGINS, address, size, _op(entry))
@@ -116,15 +114,26 @@ def _op(entry: dict[str, Any]) -> str:
 
 def _active_blocks(path: Path, snapshot: dict[str, Any], device: int) -> Iterator[tuple[int, int]]:
     """Yield address and size of what was allocated when the snapshot was taken."""
-    for i, segment in enumerate(snapshot.get("segments") or ()):
-        if not isinstance(segment, dict) or segment.get("device", device) != device:
+    for i, segment in enumerate(_objects(path, "segments", snapshot.get("segments") or [])):
+        if segment.get("device", device) != device:
             continue
         address = _number(path, f"segments[{i}]", segment, "address")
-        for j, block in enumerate(segment.get("blocks") or ()):
-            size = _number(path, f"segments[{i}].blocks[{j}]", block, "size")
+        blocks = f"segments[{i}].blocks"
+        for j, block in enumerate(_objects(path, blocks, segment.get("blocks") or [])):
+            size = _number(path, f"{blocks}[{j}]", block, "size")
+            start = _number(path, f"{blocks}[{j}]", {"address": address, **block}, "address")
             if block.get("state") == "active_allocated":
-                yield block.get("address", address), size
+                yield start, size
             address += size
+
+
+def _objects(path: Path, place: str, found: Any) -> Iterator[dict[str, Any]]:
+    if not isinstance(found, list):
+        raise _bad(path, place, found, "a list")
+    for i, each in enumerate(found):
+        if not isinstance(each, dict):
+            raise _bad(path, f"{place}[{i}]", each, "an object")
+        yield each
 
 
 def _existing(moves: list[_Move], active: list[tuple[int, int]]) -> list[tuple[int, int]]:
