@@ -158,7 +158,7 @@ def test_learned_asks_for_its_score() -> None:
 
 def test_bad_arguments_are_refused() -> None:
     trace = Trace.from_arrays([0, 1, 0], 1)
-    with pytest.raises(ValueError, match="capacity_bytes=-1 must not be negative"):
+    with pytest.raises(ValueError, match="-1 is not a size"):
         simulate_cache(trace, capacity_bytes=-1)
     with pytest.raises(ValueError, match="capacity_bytes=-1 must not be negative"):
         prepare("lru", trace, -1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
-from accelera import generate_synthetic_trace, simulate
+from accelera import Trace, generate_synthetic_trace, simulate, simulate_cache, sweep
 from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
 from accelera.simulator import HIERARCHIES, hierarchy_of
@@ -40,3 +43,29 @@ def test_a_link_may_be_slower_one_way() -> None:
     assert disk.transfer_s(10, moves=2) == 7.0
     assert Hierarchy((disk, disk)).with_capacity("1KiB").tiers[0].capacity_bytes == 1024
     assert Compute(2.0).flops_per_s == 2.0
+
+
+def test_a_capacity_may_be_a_share_of_the_peak_everywhere() -> None:
+    trace = Trace.from_arrays([0, 1, 2, 3] * 5, 1000)
+    wanted = simulate(trace, 2000)
+    for half in ("50%", "0.5", 0.5, "2kB", np.int64(2000)):
+        assert simulate(trace, half).to_dict() == wanted.to_dict()
+        assert sweep(trace, "lru", [half], progress=False).capacities == (2000,)
+        plain = simulate_cache(trace, capacity_bytes=half, policy="LRU")
+        assert plain == simulate_cache(trace, capacity_bytes=2000, policy="lru")
+    assert sweep(trace, "lru", "50%", progress=False).policies == ("lru",)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "says"),
+    [
+        ({}, TypeError, "dict is no hierarchy"),
+        ("0%", ValueError, "not above 0"),
+        ("7parsecs", ValueError, "unknown unit"),
+        ("lots", UnknownNameError, "no hierarchy is called 'lots'"),
+        (2**70, ValueError, r"over 2\*\*62 bytes"),
+    ],
+)
+def test_what_is_no_hierarchy_is_told(given: Any, kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        simulate(Trace.from_arrays([0], 10), given)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from accelera import _native
 from accelera.policy import EvictionPolicy, Knowledge, native_knowledge, prepare
+from accelera.simulator.capacities import capacity_of
 from accelera.trace import Trace
 
 
@@ -37,12 +38,12 @@ class CacheResult:
 def simulate_cache(
     trace: Trace,
     *,
-    capacity_bytes: int,
+    capacity_bytes: int | float | str,
     policy: str | EvictionPolicy = "lru",
     score: NDArray[np.float64] | None = None,
     seed: int = 0,
 ) -> CacheResult:
-    """Run a trace's accesses through a cache of ``capacity_bytes``.
+    """Run a trace's accesses through a cache of ``capacity_bytes``, or ``"64MiB"``, or ``"50%"`` of its peak.
 
     Every access is let go at once; reads and writes are alike; what is larger than the cache passes by;
     freed buffers leave without an eviction.
@@ -50,7 +51,7 @@ def simulate_cache(
     Parameters
     ----------
     policy
-        A name of ``accelera.policy.POLICIES``, or a fresh ``EvictionPolicy`` of your own.
+        A name of ``accelera.policy.POLICIES`` in any case, or a fresh ``EvictionPolicy`` of your own.
     score
         Per access, for the policies that follow a score: the highest is given up first.
     seed
@@ -59,11 +60,10 @@ def simulate_cache(
     Raises UnknownNameError; ValueError for a negative capacity or a score that is not a number; ShapeError
     for a score of the wrong length.
     """
-    if capacity_bytes < 0:
-        raise ValueError(f"[simulate_cache] capacity_bytes={capacity_bytes} must not be negative")
-    chosen, known = policy, Knowledge(capacity_bytes)
+    capacity = capacity_of(capacity_bytes, trace)
+    chosen, known = policy, Knowledge(capacity)
     if isinstance(policy, str):
-        prepared = prepare(policy, trace, capacity_bytes, score=score, seed=seed)
+        prepared = prepare(policy.lower(), trace, capacity, score=score, seed=seed)
         chosen, known = prepared.native_name, prepared.knowledge
     kinds = None if trace.is_access.all() else trace.kind
     figures = _native.simulate_cache(chosen, native_knowledge(known), trace.buffer, kinds, trace.size_bytes)

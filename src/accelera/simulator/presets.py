@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from accelera.errors import UnknownNameError
 from accelera.memory import UNBOUNDED_BYTES, Compute, Hierarchy, Tier
+from accelera.simulator.capacities import capacity_of
+from accelera.trace import Trace
 from accelera.units import parse_bytes
 
 GB, TB = 10**9, 10**12
@@ -40,19 +44,24 @@ HIERARCHIES: dict[str, Hierarchy] = {
 """``copilot`` is the seed's model. The others are round figures of such machines, not measurements."""
 
 
-def hierarchy_of(given: Hierarchy | int | str) -> Hierarchy:
+def hierarchy_of(given: Hierarchy | int | float | str, trace: Trace | None = None) -> Hierarchy:
     """Return the hierarchy meant by a preset's name, or by the capacity of the first of two tiers.
 
-    Raises UnknownNameError for text that is neither.
+    The capacity may be a share of the peak of ``trace``, if there is one: ``"50%"``, ``0.5``.
+
+    Raises UnknownNameError for text that is neither, ValueError for a number that is no size, TypeError for
+    anything else.
     """
     if isinstance(given, Hierarchy):
         return given
-    if isinstance(given, int):
-        return Hierarchy.of(given)
-    if given.lower() in HIERARCHIES:
+    if isinstance(given, str) and given.lower() in HIERARCHIES:
         return HIERARCHIES[given.lower()]
+    if not isinstance(given, (int, float, str, np.number)):
+        kind = type(given).__name__
+        raise TypeError(f"[hierarchy] {kind} is no hierarchy; give one, a preset's name or a capacity")
     try:
-        parse_bytes(given)
+        return Hierarchy.of(parse_bytes(given) if trace is None else capacity_of(given, trace))
     except ValueError:
-        raise UnknownNameError.among("hierarchy", given, HIERARCHIES) from None
-    return Hierarchy.of(given)
+        if isinstance(given, str) and not given[:1].isdigit():
+            raise UnknownNameError.among("hierarchy", given, HIERARCHIES) from None
+        raise

@@ -21,7 +21,7 @@ SEED_NAMES = {"ml": "scored"}
 
 def simulate(
     trace: Trace,
-    hierarchy: Hierarchy | int | str,
+    hierarchy: Hierarchy | int | float | str,
     policy: Policies = "lru",
     *,
     lookahead: int = 0,
@@ -35,7 +35,7 @@ def simulate(
     ----------
     hierarchy
         Tiers, fastest first; or a name of ``HIERARCHIES``; or the capacity of the first of two tiers, as
-        bytes or text.
+        bytes, text, or a share of the trace's peak such as ``"50%"``.
     policy
         A name of ``accelera.policy.POLICIES`` in any case (``"ML"`` is ``scored``), used in every tier but
         the last; or a fresh ``EvictionPolicy`` of your own, one for each of these tiers.
@@ -56,7 +56,7 @@ def simulate(
     ValueError
         A negative ``lookahead``, fewer than two tiers, or not one policy object for each tier but the last.
     """
-    machine = hierarchy_of(hierarchy)
+    machine = hierarchy_of(hierarchy, trace)
     _require(machine, lookahead)
     if machine.sequential:
         trace = one_by_one(trace)

@@ -16,6 +16,7 @@ from accelera.errors import UnknownNameError
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES
 from accelera.simulator.bound_curve import bound_curve
+from accelera.simulator.capacities import capacity_of
 from accelera.simulator.curves import Curves
 from accelera.simulator.limits import added_wait
 from accelera.simulator.moments import Moments
@@ -26,7 +27,6 @@ from accelera.simulator.report import Report
 from accelera.simulator.sweep_plot import plot_sweep
 from accelera.simulator.sweep_text import sweep_table
 from accelera.trace import Occupancy, Trace
-from accelera.units import parse_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +86,7 @@ class Sweep:
         moved = np.array([self.moved_bytes(policy) for policy in self.policies], dtype=np.float64)
         waits = np.array([[report.stall_s for report in self.reports[policy]] for policy in self.policies])
         if capacity is not None:
-            at = self._nearest(parse_bytes(capacity))
+            at = self._nearest(capacity_of(capacity, self.trace))
             moved, waits = moved[:, at : at + 1], waits[:, at : at + 1]
         excess = np.log((moved + 1) / (moved.min(axis=0) + 1)).mean(axis=1)
         ranking = np.lexsort((waits.sum(axis=1), np.round(excess, 12)))
@@ -183,8 +183,8 @@ class Sweep:
 
 def sweep(
     trace: Trace,
-    policies: Sequence[str] | None = None,
-    capacities: Sequence[int | str] | int | None = None,
+    policies: Sequence[str] | str | None = None,
+    capacities: Sequence[int | float | str] | int | str | None = None,
     hierarchy: Hierarchy | str | None = None,
     *,
     lookahead: int = 0,
@@ -199,11 +199,12 @@ def sweep(
     Parameters
     ----------
     policies
-        Names; all of ``accelera.policy.POLICIES`` by default, without those that need a score they are
-        not given.
+        Names, or one; all of ``accelera.policy.POLICIES`` by default, without those that need a score they
+        are not given.
     capacities
-        Of the first tier: sizes in bytes or as text, or how many, spread evenly from the hard floor (the
-        operands of the largest step) to the peak (everything alive); 50 by default.
+        Of the first tier: sizes in bytes, as text, or as shares of the peak (``"50%"``, ``0.5``); or how
+        many, spread evenly from the hard floor (the operands of the largest step) to the peak (everything
+        alive); 50 by default.
     hierarchy
         The tiers, or a preset's name; the capacity of the first is replaced. Two tiers by default.
     lookahead, recompute, seed
@@ -247,9 +248,10 @@ def sweep(
     return Sweep(found[0].trace, names, sizes, dict(zip(names, per_policy, strict=True)))
 
 
-def _names(policies: Sequence[str] | None, scores: Mapping[str, ArrayLike]) -> tuple[str, ...]:
+def _names(policies: Sequence[str] | str | None, scores: Mapping[str, ArrayLike]) -> tuple[str, ...]:
     if policies is None:
         return tuple(name for name in POLICIES if name != "learned" or name in scores)
+    policies = [policies] if isinstance(policies, str) else policies
     names = tuple(dict.fromkeys(name.lower() for name in policies))
     if not names:
         raise ValueError("[sweep] no policies are given; leave them out to try all")
@@ -259,13 +261,14 @@ def _names(policies: Sequence[str] | None, scores: Mapping[str, ArrayLike]) -> t
     return names
 
 
-def _sizes(trace: Trace, capacities: Sequence[int | str] | int | None) -> tuple[int, ...]:
+def _sizes(trace: Trace, capacities: Sequence[int | float | str] | int | str | None) -> tuple[int, ...]:
+    capacities = [capacities] if isinstance(capacities, str) else capacities
     if capacities is None or isinstance(capacities, int):
         count = CAPACITIES if capacities is None else capacities
         floor, peak = Moments.of(trace).floor_bytes, Occupancy(trace).peak_bytes
         sizes = {int(size) for size in np.linspace(floor, max(peak, floor), max(count, 0))}
     else:
-        sizes = {parse_bytes(size) for size in capacities}
+        sizes = {capacity_of(size, trace) for size in capacities}
     if not sizes:
         raise ValueError(
             f"[sweep] capacities={capacities!r} names none; give sizes such as '8GiB', or how many"
