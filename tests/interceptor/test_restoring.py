@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections import UserDict
 from typing import Any
 
 import pytest
@@ -149,7 +149,14 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], message: str) -> N
         capture(nn.Linear(2, 2), torch.ones(1, 2), **arguments)
 
 
-@pytest.mark.parametrize("build", [lambda: 3, lambda: torch.ones(2)])
-def test_a_builder_that_builds_no_module_is_refused(build: Callable[[], Any]) -> None:
+def test_inputs_may_be_any_mapping_as_tokenizers_give() -> None:
+    inputs = UserDict(x=torch.ones(3, 4))
+    names = capture(Model(), inputs, steps=1).names
+    assert names == capture(Model(), {"x": torch.ones(3, 4)}, steps=1).names
+    assert "input.0" in names
+
+
+@pytest.mark.parametrize("build", [lambda: 3, lambda: torch.ones(2), "train.py"])
+def test_a_builder_that_builds_no_module_is_refused(build: Any) -> None:
     with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
         capture(build, torch.ones(1))

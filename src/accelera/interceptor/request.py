@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,12 +87,13 @@ class Request:
     def _built(self) -> tuple[torch.nn.Module, Any]:
         dtype = getattr(torch, self.dtype) if isinstance(self.dtype, str) else self.dtype
         with default_dtype(dtype), CopiesOfFakes():
-            module = self.model() if self._builds else self.model
+            module = self.model() if self._builds and callable(self.model) else self.model
             if not isinstance(module, torch.nn.Module):
                 raise TypeError(
                     f"[capture] the model is a {type(module).__name__}; a torch.nn.Module is needed"
                 )
-            return module, self.inputs() if callable(self.inputs) else self.inputs
+            inputs = self.inputs() if callable(self.inputs) else self.inputs
+            return module, dict(inputs) if isinstance(inputs, Mapping) else inputs
 
     def _recorded(self, module: torch.nn.Module, inputs: Any, optimizer: Any) -> Trace:
         recording = Recording(names=self.names)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import traceback
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,15 +43,16 @@ def capture(
 ) -> None:
     """Run a Python script and record every tensor access that PyTorch makes in it.
 
-    The script runs as with python: its arguments, output, errors and exit code are its own. A trace is
-    written of a script that fails, too.
+    The script runs as with python: its arguments, output, errors and exit code are its own; with --json what
+    it prints goes to stderr. A trace is written of a script that fails, too.
     """
     from accelera.interceptor import capture_script
     from accelera.trace import write_trace
 
     target = out or Path(f"{script.stem}.parquet")
     _check_target(target)
-    captured = capture_script(script, arguments or (), names=names)
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        captured = capture_script(script, arguments or (), names=names)
     write_trace(captured.trace, target)
     found = _found(captured.trace, target)
     typer.echo(json.dumps(found, indent=2) if as_json else _line(captured.trace, found))
