@@ -12,6 +12,8 @@ namespace {
 struct UnderWay {
     size_t begin;
     size_t end;
+    /// The first access after those of the step.
+    Time after;
     double done_s;
 };
 
@@ -86,7 +88,7 @@ class Replay {
             step = trace_.step(event);
             access(trace_.buffer(event), trace_.kind(event) == Kind::write);
         }
-        under_way_.push({begin, event, compute(step)});
+        under_way_.push({begin, event, clock_, compute(step)});
         return event;
     }
 
@@ -100,8 +102,21 @@ class Replay {
                 stack_.top().unpin(id);
             } else if (stack_.top()[id].pins == 0) {
                 depart(id, trace_.kind(event));
+            } else if (trace_.kind(event) == Kind::save) {
+                save_held(id, step.after);
             }
         }
+    }
+
+    /// Save what steps admitted since the one before access `after` hold; what they set anew stays to be
+    /// saved.
+    void save_held(Id id, Time after) {
+        Copy& copy = stack_.top()[id];
+        const bool set_anew = copy.here && copy.made >= after;
+        depart(id, Kind::save);
+        if (!set_anew) return;
+        stack_.outdate(id);
+        copy.dirty = true;
     }
 
     void follow_record() {

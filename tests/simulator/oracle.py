@@ -63,7 +63,7 @@ class Slowly:
         self.extra = 0.0
         self.streamed: list[tuple[int, int]] = []
         self.passed_by = False
-        self.under_way: list[tuple[float, list[tuple[int, Kind]]]] = []
+        self.under_way: list[tuple[float, int, list[tuple[int, Kind]]]] = []
         self.groups = self.grouped()
 
     def grouped(self) -> list[tuple[int, list[tuple[int, Kind]]]]:
@@ -95,7 +95,7 @@ class Slowly:
                     self.access(buffer, kind == Kind.WRITE, time)
                     time += 1
             self.finish(step)
-            self.under_way.append((self.done, events))
+            self.under_way.append((self.done, time, events))
         while self.under_way:
             self.retire()
 
@@ -120,13 +120,19 @@ class Slowly:
                 self.happen(buffer, kind)
 
     def retire(self) -> None:
-        done, events = self.under_way.pop(0)
+        done, after, events = self.under_way.pop(0)
         self.now = max(self.now, done)
         for buffer, kind in events:
             if kind <= Kind.WRITE:
                 self.shelves[0].pins[buffer] -= 1
             elif self.shelves[0].pins[buffer] <= 0:
                 self.happen(buffer, kind)
+            elif kind == Kind.SAVE:
+                here = self.shelves[0].here.get(buffer)
+                self.happen(buffer, kind)
+                if here is not None and self.made.get(buffer, -1) >= after:
+                    self.outdate(buffer)
+                    here.dirty = True
 
     def happen(self, buffer: int, kind: Kind) -> None:
         top = self.shelves[0]
@@ -179,10 +185,13 @@ class Slowly:
                 self.arrivals.append(self.obtain(0, buffer, time))
         if write:
             self.made[buffer] = time
-            self.dropped.discard(buffer)
-            self.home_current.discard(buffer)
-            for level in range(1, len(self.shelves)):
-                self.remove(level, buffer)
+            self.outdate(buffer)
+
+    def outdate(self, buffer: int) -> None:
+        self.dropped.discard(buffer)
+        self.home_current.discard(buffer)
+        for level in range(1, len(self.shelves)):
+            self.remove(level, buffer)
 
     def make(self, buffer: int, write: bool, time: int) -> None:
         top = self.shelves[0]

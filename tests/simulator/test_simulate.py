@@ -172,6 +172,16 @@ def test_a_freed_buffer_is_never_written_back() -> None:
     assert (report.evictions, report.moved_bytes, report.peak_bytes) == (0, 0, 20)
 
 
+@pytest.mark.parametrize("lookahead", [0, 1, 2])
+def test_what_later_steps_hold_is_saved_all_the_same(lookahead: int) -> None:
+    """A step reads what the first one saves, a third sets it anew: two saves in all, however far ahead."""
+    kinds = [Kind.WRITE, Kind.SAVE, Kind.READ, Kind.WRITE, Kind.SAVE, Kind.READ]
+    trace = Trace.from_arrays([1] * 6, 10, kinds=kinds, steps=[0, 0, 1, 2, 2, 3])
+    report = simulate(trace, TEN_PER_SECOND, lookahead=lookahead)
+    assert (report.saved_bytes, report.fetched_bytes) == (20, 0)
+    assert report.moved_bytes == report.lower_bound_bytes
+
+
 def test_looking_ahead_hides_the_fetch_behind_the_arithmetic() -> None:
     trace = steps(("a", ""), ("b", ""), ("c", ""), seconds=[1.0, 1.0, 1.0])
     roomy = TEN_PER_SECOND.with_capacity(100)
