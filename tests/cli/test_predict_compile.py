@@ -69,3 +69,22 @@ def test_mistakes_are_one_line_and_usage(run: Run, words: tuple[str, ...], said:
     ran = run("predict-compile", *words)
     assert ran.exit_code == 2
     assert said in ran.stderr
+
+
+def test_the_format_may_be_named(run: Run, folder: Path) -> None:
+    (folder / "t.parquet").rename(folder / "t.py")
+    ran = run("predict-compile", "t.py", "--format", "parquet", "--json")
+    assert json.loads(ran.stdout)["steps"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("t.parquet", "-O", "O3"), "a trace has no levels"),
+        (("s.py", "-b", "1GB"), "does not tell of memory"),
+    ],
+)
+def test_what_only_the_other_kind_takes_is_refused(run: Run, words: tuple[str, ...], said: str) -> None:
+    ran = run("predict-compile", *words)
+    assert ran.exit_code == 2
+    assert said in ran.stderr

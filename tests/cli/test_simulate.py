@@ -99,6 +99,7 @@ def test_quiet_sweep_only_plots(trace: Trace) -> None:
         (("simulate", "t.parquet", "-c", "99999999TiB"), "over 2**62 bytes"),
         (("simulate", "t.parquet", "-c", "1MiB", "--seed", "-1"), "'--seed'"),
         (("sweep", "t.parquet", "-c", "0"), "0 capacities are none"),
+        (("sweep", "t.parquet", "--plot", "nowhere/s.html"), "no folder nowhere"),
         (("sweep", "t.parquet", "-c", ","), "nothing is named"),
         (("sweep", "t.parquet", "-c", "-3"), "'--capacities'"),
         (("sweep", "t.parquet", "-p", ""), "leave it out to try all"),

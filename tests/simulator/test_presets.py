@@ -10,6 +10,7 @@ import pytest
 from accelera import Trace, generate_synthetic_trace, simulate, simulate_cache, sweep
 from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
+from accelera.policy import EvictionPolicy
 from accelera.simulator import HIERARCHIES, hierarchy_of
 
 
@@ -69,3 +70,9 @@ def test_a_capacity_may_be_a_share_of_the_peak_everywhere() -> None:
 def test_what_is_no_hierarchy_is_told(given: Any, kind: type[Exception], says: str) -> None:
     with pytest.raises(kind, match=says):
         simulate(Trace.from_arrays([0], 10), given)
+
+
+@pytest.mark.parametrize("given", [7, object, EvictionPolicy])
+def test_what_is_no_policy_is_told(given: Any) -> None:
+    with pytest.raises(TypeError, match="is no policy; give a name, or an object"):
+        simulate(Trace.from_arrays([0], 10), 10, given)

@@ -232,3 +232,22 @@ def test_a_malformed_file(tmp_path: Path, name: str, content: bytes, said: str) 
 def test_all_kinds_have_names() -> None:
     every = Trace.from_arrays([0] * 6, 1, kinds=[int(kind) for kind in Kind])
     assert every.to_pandas()["kind"].tolist() == ["read", "write", "release", "save", "evict", "free"]
+
+
+def test_a_file_that_is_not_there_is_named_with_those_that_are_like_it(tmp_path: Path) -> None:
+    write_trace(step_by_step(), tmp_path / "train.parquet")
+    for name, said in (
+        ("trian.parquet", r"no file .*did you mean train\.parquet"),
+        ("other.json", "no file .* in "),
+        ("nowhere/train.parquet", "there is no folder"),
+    ):
+        with pytest.raises(FileNotFoundError, match=said):
+            read_trace(tmp_path / name)
+    (tmp_path / "folder.parquet").mkdir()
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        read_trace(tmp_path / "folder.parquet")
+
+
+def test_a_folder_that_is_not_there_is_named_and_not_the_partial_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere; make it first"):
+        write_trace(step_by_step(), tmp_path / "nowhere" / "t.parquet")

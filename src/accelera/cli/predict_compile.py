@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from accelera.cli import tiers
 from accelera.cli.options import Json
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ Program = Annotated[
     Path,
     typer.Argument(metavar="PROGRAM", exists=True, dir_okay=False, help="A trace, or a source file."),
 ]
-Level = Annotated[str, typer.Option("--opt-level", "-O", metavar="LEVEL", help="O0 to O3, for source files.")]
+Level = Annotated[
+    str | None,
+    typer.Option("--opt-level", "-O", metavar="LEVEL", help="O0 to O3, for source files; O2 by default."),
+]
 Budgets = Annotated[
     list[str] | None,
     typer.Option("--budget", "-b", metavar="SIZE", help="16GB, or a share of the peak as 60%; repeatable."),
@@ -43,26 +47,44 @@ Context = Annotated[int | None, typer.Option(min=1, help="The trace's context, t
 
 def predict_compile(
     program: Program,
-    opt_level: Level = "O2",
+    opt_level: Level = None,
     budget: Budgets = None,
     machine: Machine = "gpu-24gb",
     optimizer: Optimizer = False,
     batch: Batch = None,
     context: Context = None,
+    source_format: tiers.TraceFormat = None,
     as_json: Json = False,
 ) -> None:
     """Predict what a fusing compiler would make of a program: kernels, traffic, time, memory, plans.
 
     Nothing is run: a trace is replayed on paper, a source file is read.
     """
-    language = LANGUAGES.get(program.suffix.lower())
+    language = None if source_format else LANGUAGES.get(program.suffix.lower())
+    _require_for(language, budget, opt_level)
     if language is not None:
-        found: CompilePrediction | SourcePrediction = _of_source(program, opt_level, language)
+        found: CompilePrediction | SourcePrediction = _of_source(program, opt_level or "O2", language)
     else:
         found = _of_trace(
-            program, hierarchy=machine, budgets=budget, optimizer=optimizer, batch=batch, context=context
+            program,
+            source_format,
+            hierarchy=machine,
+            budgets=budget,
+            optimizer=optimizer,
+            batch=batch,
+            context=context,
         )
     typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else f"{found.table()}\n\n{found.explain()}")
+
+
+def _require_for(language: str | None, budgets: list[str] | None, opt_level: str | None) -> None:
+    """Refuse what the other kind of program takes; raises BadParameter."""
+    if language is None and opt_level is not None:
+        raise typer.BadParameter("a trace has no levels, source files have", param_hint="'--opt-level'")
+    if language is not None and budgets:
+        raise typer.BadParameter(
+            "a source text does not tell of memory; capture a trace of it", param_hint="'--budget'"
+        )
 
 
 def _of_source(path: Path, opt_level: str, language: str) -> SourcePrediction:
@@ -74,11 +96,10 @@ def _of_source(path: Path, opt_level: str, language: str) -> SourcePrediction:
         raise typer.BadParameter(f"{path}: {error}") from error
 
 
-def _of_trace(path: Path, **options: Any) -> CompilePrediction:
+def _of_trace(path: Path, source_format: str | None, **options: Any) -> CompilePrediction:
     from accelera.simulator.compiling import predict_trace
-    from accelera.trace import read_trace
 
-    trace = read_trace(path)
+    trace = tiers.opened(str(path), source_format)
     try:
         return predict_trace(trace, **options)
     except ValueError as error:

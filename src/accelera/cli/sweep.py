@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 def _checked_plot(path: Path | None) -> Path | None:
     if path is not None and path.suffix not in (".png", ".html"):
         raise typer.BadParameter(f"{path.name!r} ends in neither .png nor .html")
+    if path is not None and not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}; make it first")
     return path
 
 

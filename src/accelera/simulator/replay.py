@@ -55,6 +55,8 @@ def simulate(
         No hierarchy or policy has this name.
     ValueError
         A negative ``lookahead``, fewer than two tiers, or not one policy object for each tier but the last.
+    TypeError
+        A policy that is neither a name nor such an object, but for example its class.
     """
     machine = hierarchy_of(hierarchy, trace)
     _require(machine, lookahead)
@@ -103,7 +105,13 @@ def _policies(
 
 
 def _objects(policy: EvictionPolicy | Sequence[EvictionPolicy]) -> list[EvictionPolicy]:
-    return list(policy) if isinstance(policy, Sequence) else [policy]
+    objects = list(policy) if isinstance(policy, Sequence) else [policy]
+    for each in objects:
+        if isinstance(each, type) or not hasattr(each, "victim"):
+            raise TypeError(
+                f"[simulate] {each!r} is no policy; give a name, or an object with the methods of EvictionPolicy"
+            )
+    return objects
 
 
 def _link(tier: Tier) -> tuple[float, float, float, bool]:

@@ -6,6 +6,7 @@ Adding one is that file and one line of the table.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace
     module = _chosen(place, format).load()
     if not hasattr(module, "read"):
         raise _one_way(place, "read", "written")
-    if place.stat().st_size == 0:
+    if _size(place) == 0:
         raise TraceFormatError(
             f"[read_trace] {place} is empty: it holds 0 bytes, and no format is that short"
         )
@@ -97,8 +98,23 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
     module = _chosen(place, format).load()
     if not hasattr(module, "write"):
         raise _one_way(place, "written", "read")
+    if not place.parent.is_dir():
+        raise FileNotFoundError(f"[write_trace] {place}: there is no folder {place.parent}; make it first")
     with published(place) as partial:
         module.write(trace, partial)
+
+
+def _size(path: Path) -> int:
+    """Return a file's bytes; raises FileNotFoundError with files of similar names, OSError for a folder."""
+    if path.is_dir():
+        raise IsADirectoryError(f"[read_trace] {path} is a folder; give a trace file in it")
+    if path.exists():
+        return path.stat().st_size
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"[read_trace] no file {path}: there is no folder {path.parent}")
+    near = difflib.get_close_matches(path.name, sorted(os.listdir(path.parent)), n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else f" in {path.parent.resolve()}"
+    raise FileNotFoundError(f"[read_trace] no file {path}{hint}")
 
 
 def _chosen(path: Path, name: str | None) -> Format:
@@ -113,8 +129,11 @@ def _chosen(path: Path, name: str | None) -> Format:
         if path.name.lower().endswith(suffix.lower())
     ]
     if not fitting:
-        known = (suffix for each in FORMATS.values() for suffix in each.suffixes)
-        raise UnknownNameError.among("trace format", path.suffix or path.name, known)
+        known = ", ".join(sorted(suffix for each in FORMATS.values() for suffix in each.suffixes))
+        raise UnknownNameError(
+            f"[trace format] no trace format is called {path.suffix or str(path)!r}; files end in {known}; "
+            f"give another name, or the format: {', '.join(FORMATS)}"
+        )
     return max(fitting, key=lambda pair: pair[0])[1]
 
 
