@@ -54,10 +54,10 @@ class WTinyLfu : public Policy {
 
     template <class Evictable>
     Id victim(Evictable&& evictable) {
-        while (queues_.bytes(window) > window_share_) {
-            const Id newcomer = queues_[window].first(evictable);
+        const bool overflows = queues_.bytes(window) > window_share_;
+        const Id newcomer = overflows ? queues_[window].first(evictable) : none;
+        if (newcomer != none) {
             const Id settled = queues_[probation].first(evictable);
-            if (newcomer == none) break;
             if (settled == none || frequency(newcomer) <= frequency(settled)) return newcomer;
             queues_.move(probation, newcomer);
             return settled;

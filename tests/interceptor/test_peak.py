@@ -59,6 +59,13 @@ def test_is_counted_from_the_events_alone() -> None:
     assert peak_live_bytes(Trace.from_arrays([], [])) == 0
 
 
+def test_what_is_made_again_after_a_free_is_alive_again() -> None:
+    trace = Trace.from_arrays(
+        [0, 0, 0, 1, 0], [10, 10, 10, 4, 10], kinds=[Kind.WRITE, Kind.FREE, Kind.WRITE, Kind.READ, Kind.FREE]
+    )
+    assert live_bytes(trace).tolist() == [14, 4, 14, 14, 4]
+
+
 def test_weights_that_are_never_touched_are_idle() -> None:
     module = nn.Linear(4, 4)
     module.register_parameter("spare", nn.Parameter(torch.ones(10)))
