@@ -109,7 +109,7 @@ def _objects(policy: EvictionPolicy | Sequence[EvictionPolicy]) -> list[Eviction
     for each in objects:
         if isinstance(each, type) or not hasattr(each, "victim"):
             raise TypeError(
-                f"[simulate] {each!r} is no policy; give a name, or an object with the methods of EvictionPolicy"
+                f"[simulate] {each!r} is no policy; give a name, or an object with EvictionPolicy's methods"
             )
     return objects
 
