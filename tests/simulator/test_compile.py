@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from accelera import predict_compile
+from accelera import generate_synthetic_trace, predict_compile
 from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
 from accelera.simulator.compiling import Figure, predict_trace
@@ -254,6 +255,18 @@ class TestVerdicts:
         total = predict_trace(trace, hierarchy=MACHINE).time.eager.total
         assert (total.value, total.source) == (0.75, "measured")
 
+    def test_recorded_seconds_change_no_share(self) -> None:
+        trace = between(10.0)
+        recorded = replace(trace, seconds=np.full(trace.step_count, 2.0))
+        estimated, scaled = (predict_trace(each, hierarchy=MACHINE).time for each in (trace, recorded))
+        assert scaled.speedup == estimated.speedup
+        for before, after in ((estimated.eager, scaled.eager), (estimated.compiled, scaled.compiled)):
+            assert after.bound == before.bound
+            parts = [each.value or 0.0 for each in (after.compute, after.bandwidth, after.launches)]
+            assert sum(parts) == pytest.approx(after.total.value)
+        assert scaled.eager.total.value == 2.0 * trace.step_count
+        assert scaled.compiled.total.value == pytest.approx(scaled.eager.total.value / scaled.speedup.value)
+
     @pytest.mark.parametrize(
         ("budget", "size"), [("50%", 500), (0.25, 250), (1.0, 1000), ("1kB", 1000), (77, 77), (2.0, 2)]
     )
@@ -302,6 +315,21 @@ class TestLimits:
         assert (scaled.batch, scaled.context) == (traced.batch, traced.context)
         peaks = [residency(self.make(int(traced.batch.value or 0) + more, 8)).peak_bytes for more in (0, 1)]
         assert peaks[0] <= 100_000 < peaks[1]
+
+    def test_gradients_of_weights_do_not_grow_with_the_batch(self) -> None:
+        """The embedding's gradient is a sum of two, and neither is called after it."""
+
+        def make(batch: int, context: int) -> Trace:
+            return generate_synthetic_trace(
+                "Transformer", 1, batch, context, 0.0, mode="training", steps=1, hidden_size=64
+            )
+
+        trace = make(2, 16)
+        budgets = [3 * residency(trace).peak_bytes]
+        options: dict[str, Any] = {"hierarchy": MACHINE, "budgets": budgets, "batch": 2}
+        scaled = predict_trace(trace, **options).limits[0].batch.value
+        traced = predict_trace(trace, **options, context=16, make_trace=make).limits[0].batch.value
+        assert scaled == pytest.approx(traced, rel=0.02)
 
     def test_none_fits(self) -> None:
         found = predict_trace(self.make(2, 8), hierarchy=MACHINE, budgets=[4000], batch=2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.simulator.compiling.dataflow import Dataflow
+from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, Operation
 from accelera.simulator.compiling.figure import Figure
 from accelera.simulator.compiling.operations import base_name
 from accelera.simulator.compiling.residency import Residency, residency
@@ -19,6 +19,7 @@ LARGEST = 1 << 24
 """No batch or context above this is looked for."""
 
 _FIXED = {"weight", "optimizer_state"}
+_SUMS = {"add", "accumulate"}
 _GROWING, _SQUARE = 1, 2
 
 
@@ -133,7 +134,24 @@ def _growth(trace: Trace, flow: Dataflow, context: int | None) -> NDArray[np.int
     for buffer, (role, name) in enumerate(zip(trace.roles, trace.names, strict=True)):
         if role in _FIXED or name.endswith(".grad") or name.startswith("optimizer."):
             powers[buffer] = 0
+    powers[sorted(_of_the_optimizer(flow))] = 0
     return powers
+
+
+def _of_the_optimizer(flow: Dataflow) -> set[int]:
+    """Return the buffers that the optimizer uses, and those that were added up to make one of them."""
+    found: set[int] = set()
+    for operation in reversed(flow.operations):
+        used, made = _buffers(flow, operation)
+        if operation.phase == OPTIMIZER or (base_name(operation.op) in _SUMS and not made.isdisjoint(found)):
+            found |= used | made
+    return found
+
+
+def _buffers(flow: Dataflow, operation: Operation) -> tuple[set[int], set[int]]:
+    """Return the buffers that an operation reads and writes."""
+    read, written = ({flow.values[v].buffer for v in side} for side in (operation.reads, operation.writes))
+    return read, written
 
 
 def _score_sizes(flow: Dataflow, context: int | None) -> set[int]:

@@ -32,7 +32,11 @@ class StepTime:
 
 @dataclass(frozen=True)
 class TimePrediction:
-    """The program step by step as traced, and compiled."""
+    """The program step by step as traced, and compiled.
+
+    Where the trace has recorded seconds, they are the time as traced, and all else is scaled with it: the
+    roofline then tells shares and the speedup.
+    """
 
     eager: StepTime
     compiled: StepTime
@@ -54,10 +58,14 @@ def predict_time(trace: Trace, flow: Dataflow, kernels: Sequence[Kernel], comput
         np.array([each.launches for each in kernels], dtype=np.float64),
         compute,
     )
-    if trace.step_count and not np.isnan(trace.seconds).any():
-        eager = _as_recorded(eager, float(trace.seconds.sum()))
     before, after = eager.total.value or 0.0, compiled.total.value or 0.0
-    return TimePrediction(eager, compiled, Figure(before / after if after else 1.0, "x"))
+    speedup = Figure(before / after if after else 1.0, "x")
+    if trace.step_count and not np.isnan(trace.seconds).any():
+        recorded = float(trace.seconds.sum())
+        factor = recorded / before if before else 1.0
+        eager, compiled = _scaled(eager, factor), _scaled(compiled, factor)
+        eager = replace(eager, total=Figure(recorded, "s", "measured"))
+    return TimePrediction(eager, compiled, speedup)
 
 
 def _step_time(
@@ -79,5 +87,12 @@ def _step_time(
     )
 
 
-def _as_recorded(estimated: StepTime, seconds: float) -> StepTime:
-    return replace(estimated, total=Figure(seconds, "s", "measured"))
+def _scaled(time: StepTime, factor: float) -> StepTime:
+    """Return the time where everything takes ``factor`` times as long as the roofline says."""
+
+    def longer(part: Figure) -> Figure:
+        return Figure((part.value or 0.0) * factor, part.unit)
+
+    return StepTime(
+        longer(time.total), longer(time.compute), longer(time.bandwidth), longer(time.launches), time.bound
+    )
