@@ -123,6 +123,15 @@ def test_the_command_ends_as_the_script_does(script: Path, end: str, code: int, 
     assert read_trace(script.parent / "train.parquet").step_count > 50
 
 
+def test_a_script_that_is_no_python_is_told_as_python_does(script: Path) -> None:
+    script.write_text("def broken(:\n")
+    ran = run(script.parent, "train.py")
+    assert ran.exit_code == 1
+    assert "SyntaxError" in ran.stderr
+    assert "runpy" not in ran.stderr
+    assert "accelera/interceptor" not in ran.stderr
+
+
 @pytest.mark.parametrize("out", ["t.nothing", "nowhere/t.parquet"])
 def test_what_cannot_be_written_is_refused_before_the_script_runs(script: Path, out: str) -> None:
     ran = run(script.parent, "train.py", "-o", out)

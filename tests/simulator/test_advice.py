@@ -23,6 +23,7 @@ from accelera.simulator import Advice, simulate
 from accelera.simulator.advice_resident import moved_with_kept
 from accelera.simulator.advice_window import with_lookahead
 from accelera.trace import Kind, Trace, TraceLog, write_trace
+from accelera.units import format_bytes
 
 MIB = 1 << 20
 
@@ -246,3 +247,17 @@ def test_an_engine_evicts_by_trained_scores(tmp_path: Path) -> None:
     said = report.plan.forecast
     assert report.evictions > 0
     assert (report.hits, report.misses, report.evictions) == (said.hits, said.misses, said.evictions)
+
+
+def test_words_tell_how_far_ahead_to_load_and_how_much_memory_does() -> None:
+    found = advise(loop(10, 20), "8MiB")
+    assert any(word.startswith(f"load {found.lookahead or 'no'} step") for word in found.words)
+    memory = next(word for word in found.words if word.startswith("the largest step needs"))
+    for size in (found.floor_bytes, found.knee_bytes, found.without_stalls_bytes, found.ample_bytes):
+        assert format_bytes(size) in memory
+
+
+def test_without_times_it_says_that_a_machine_must_be_named() -> None:
+    timeless = Trace.from_arrays([0, 1, 2] * 5, MIB, flops=[1e9] * 15)
+    assert any("name a hierarchy" in word for word in advise(timeless, "2MiB").words)
+    assert not any("name a hierarchy" in word for word in advise(timeless, "2MiB", "gpu-24gb").words)

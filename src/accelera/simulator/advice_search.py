@@ -13,7 +13,14 @@ from accelera.settings import parse_share
 from accelera.simulator.advice import Advice
 from accelera.simulator.advice_parts import Depth, Offload, Ranked
 from accelera.simulator.advice_resident import moved_with_kept, worth_keeping
-from accelera.simulator.advice_text import PLAIN, offload_words, resident_words, sentences
+from accelera.simulator.advice_text import (
+    PLAIN,
+    ahead_words,
+    memory_words,
+    offload_words,
+    resident_words,
+    sentences,
+)
 from accelera.simulator.advice_window import with_lookahead
 from accelera.simulator.bounds import lower_bound
 from accelera.simulator.moments import Moments
@@ -134,7 +141,11 @@ def _advice(
     kept_bytes = moved_with_kept(trace, kept, capacity, PLAIN) if kept else plain.moved_bytes
     if kept_bytes >= plain.moved_bytes:
         resident, kept_bytes = [], plain.moved_bytes
-    words = [*sentences(best, plain, causal, least, capacity), offload_words(offload)]
+    knee, ample = curve.knee(), Occupancy(trace).peak_bytes
+    calm = curve.smallest_without_stalls()
+    tried = tuple(Depth(each.lookahead, each.stall_s, each.moved_bytes) for each in depths)
+    words = [*sentences(best, plain, causal, least, capacity), ahead_words(tried, lookahead)]
+    words += [memory_words(floor, knee, calm, ample), offload_words(offload)]
     if resident:
         words.append(resident_words(sum(each.size_bytes for each in resident), kept_bytes, plain))
     if floor > capacity:
@@ -145,12 +156,12 @@ def _advice(
         lookahead=lookahead,
         capacity_bytes=capacity,
         floor_bytes=floor,
-        ample_bytes=Occupancy(trace).peak_bytes,
-        knee_bytes=curve.knee(),
-        without_stalls_bytes=curve.smallest_without_stalls(),
+        ample_bytes=ample,
+        knee_bytes=knee,
+        without_stalls_bytes=calm,
         lower_bound_bytes=least,
         ranking=tuple(ranking),
-        depths=tuple(Depth(each.lookahead, each.stall_s, each.moved_bytes) for each in depths),
+        depths=tried,
         resident=tuple(resident),
         resident_moved_bytes=kept_bytes,
         offload=offload,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from accelera.simulator.advice_parts import Offload, Ranked, Resident
+from accelera.simulator.advice_parts import Depth, Offload, Ranked, Resident
 from accelera.units import format_bytes
 
 WORTHWHILE = 0.05
@@ -63,6 +63,25 @@ def sentences(
         yield f"no schedule moves less than {format_bytes(least_bytes)}"
 
 
+def ahead_words(depths: Sequence[Depth], lookahead: int) -> str:
+    """Return how far ahead to load, and what waiting that leaves."""
+    first = depths[0]
+    waits = next(each.stall_s for each in depths if each.lookahead == lookahead)
+    steps = "1 step" if lookahead == 1 else f"{lookahead or 'no'} steps"
+    if lookahead == first.lookahead:
+        return f"load {steps} ahead: with more, nobody waits notably less than {waits:.4g} s"
+    return f"load {steps} ahead: {waits:.4g} s of waiting, with {first.lookahead} it is {first.stall_s:.4g} s"
+
+
+def memory_words(floor_bytes: int, knee_bytes: int, without_stalls_bytes: int, ample_bytes: int) -> str:
+    """Return how much memory is the least, pays best, ends the waiting, and is enough for everything."""
+    return (
+        f"the largest step needs {format_bytes(floor_bytes)}; memory pays best up to "
+        f"{format_bytes(knee_bytes)}, from {format_bytes(without_stalls_bytes)} nobody waits for want of it, "
+        f"{format_bytes(ample_bytes)} hold everything"
+    )
+
+
 def resident_words(kept_bytes: int, moved_bytes: int, plain: Ranked) -> str:
     """Return what keeping buffers throughout achieves without any knowledge of the future."""
     return (
@@ -74,7 +93,10 @@ def resident_words(kept_bytes: int, moved_bytes: int, plain: Ranked) -> str:
 def offload_words(offload: Offload) -> str:
     """Return whether it pays to work in less memory than everything needs."""
     if not offload.compute_s:
-        return "the trace tells of no arithmetic: whether moving data pays beside it cannot be said"
+        return (
+            "neither trace nor hierarchy tells how long the arithmetic takes, so whether moving data pays "
+            "beside it cannot be said: name a hierarchy that computes, such as gpu-24gb"
+        )
     total_s = offload.compute_s + offload.stall_s
     if offload.recompute_total_s < total_s * (1 - WORTHWHILE):
         return (
