@@ -98,7 +98,7 @@ def _exit_code(error: BaseException | None, script: str) -> int:
 
 
 def _from_script(start: TracebackType | None, script: str) -> TracebackType | None:
-    """Return the part of a traceback from the script's first line on, as Python shows it; None without one."""
+    """Return the part of a traceback from the script's first line on, as Python shows it; else None."""
     found = start
     while found is not None and found.tb_frame.f_code.co_filename != script:
         found = found.tb_next
