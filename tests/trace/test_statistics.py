@@ -157,3 +157,9 @@ def test_a_sample_says_what_it_cannot_tell() -> None:
     assert found.reuse is None
     assert found.to_dict()["reuse"] is None
     assert "from 20.00% of the buffers: miss ratios are likely off by 0.0" in found.table()
+
+
+def test_nothing_is_up_to_nothing() -> None:
+    text = statistics(Trace.from_arrays([], [])).table()
+    assert "up to 0 B" in text
+    assert "up to 1 B" not in text

@@ -92,4 +92,4 @@ def _sparkline(values: Sequence[int]) -> str:
     edges = [i * len(values) // columns for i in range(columns + 1)] if columns else []
     heights = (max(values[begin:end]) for begin, end in pairwise(edges))
     bars = "".join(_BARS[-(-height * (len(_BARS) - 1) // most)] for height in heights)
-    return f"{bars} up to {format_bytes(most)}"
+    return f"{bars} up to {format_bytes(max(values, default=0))}".lstrip()
