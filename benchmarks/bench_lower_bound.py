@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from accelera.errors import BudgetExceededError
 from accelera.plan import CostModel, MatmulProblem, Objective, Operand, plan_matmul
 from benchmarks.machine import save
 
@@ -31,7 +32,8 @@ def main(arguments: list[str]) -> dict[str, Any]:
     objectives: tuple[Objective, ...] = ("time", "bytes")
     for objective in objectives:
         print(f"objective: {objective}")
-        rows = [_row(edge, over, objective) for edge in edges for over in overs]
+        tried = [_row(edge, over, objective) for edge in edges for over in overs]
+        rows = [row for row in tried if row is not None]
         figures[objective] = {"rows": rows, "k_above_2_sqrt_s": _summary(rows)}
         print(figures[objective]["k_above_2_sqrt_s"])
     if options.save:
@@ -49,14 +51,17 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _row(edge: int, over: float, objective: Objective) -> dict[str, Any]:
+def _row(edge: int, over: float, objective: Objective) -> dict[str, Any] | None:
     f32 = np.dtype(np.float32)
     a, b, c = (Operand(name, (edge, edge), f32, f32) for name in "ABC")
     capacity = int((edge / over) ** 2) * 4
     problem = MatmulProblem(a, b, c)
-    plan = plan_matmul(
-        problem, capacity_bytes=capacity, cost=CostModel(flops_per_s=2e11), objective=objective
-    )
+    cost = CostModel(flops_per_s=2e11)
+    try:
+        plan = plan_matmul(problem, capacity_bytes=capacity, cost=cost, objective=objective)
+    except BudgetExceededError as refusal:
+        print(f"{edge:7} edge/sqrt(S) {over:4}: {refusal}")
+        return None
     row = {
         "edge": edge,
         "over": over,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from accelera import Trace, generate_synthetic_trace, simulate, simulate_cache, sweep
 from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
-from accelera.policy import EvictionPolicy
+from accelera.policy import EvictionPolicy, Knowledge
 from accelera.simulator import HIERARCHIES, hierarchy_of
 
 
@@ -72,7 +73,34 @@ def test_what_is_no_hierarchy_is_told(given: Any, kind: type[Exception], says: s
         simulate(Trace.from_arrays([0], 10), given)
 
 
-@pytest.mark.parametrize("given", [7, object, EvictionPolicy])
+@pytest.mark.parametrize("given", [7, object(), lambda known: LastInFirstOut])
 def test_what_is_no_policy_is_told(given: Any) -> None:
-    with pytest.raises(TypeError, match="is no policy; give a name, or an object"):
+    with pytest.raises(TypeError, match="is no policy; give a name, an object"):
         simulate(Trace.from_arrays([0], 10), 10, given)
+
+
+class LastInFirstOut(EvictionPolicy):
+    """Made from its Knowledge, as the engine takes policies."""
+
+    def __init__(self, known: Knowledge) -> None:
+        assert known.next_use is not None
+        self.stack: list[int] = []
+
+    def insert(self, buffer: int, nbytes: int, time: int, write: bool) -> None:
+        self.stack.append(buffer)
+
+    def touch(self, buffer: int, time: int, write: bool) -> None:
+        pass
+
+    def remove(self, buffer: int) -> None:
+        self.stack.remove(buffer)
+
+    def victim(self, evictable: Callable[[int], bool]) -> int | None:
+        return next(filter(evictable, reversed(self.stack)), None)
+
+
+def test_a_class_is_a_policy_for_every_tier() -> None:
+    trace = Trace.from_arrays([0, 1, 2, 0, 1, 2], 10)
+    machine = Hierarchy((Tier("a", 20, 1e9), Tier("b", 30, 1e9), Tier("c", 10**9, 1e9)))
+    assert simulate(trace, machine, LastInFirstOut).tiers[0].hits == 1
+    assert simulate_cache(trace, capacity_bytes=20, policy=LastInFirstOut).hits == 1

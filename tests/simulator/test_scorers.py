@@ -323,7 +323,8 @@ class TestLanguageModel:
         assert state.complete
 
     @pytest.mark.parametrize(
-        "text", ["0", "]", "[]", "[,", "[0,0", "[12", "[0, 1]", "[01", "[0  ", "[ 0", "[[", "[0]"]
+        "text",
+        ["0", "]", "[]", "[,", "[0,0", "[12", "[0, 1]", "[01", "[0  ", "[ 0", "[[", "[0]", "  [", " 0"],
     )
     def test_the_grammar_takes_nothing_else(self, text: str) -> None:
         assert Ranking(frozenset(map(str, range(12)))).then(text) is None

@@ -120,7 +120,11 @@ class BaseEngine(Operations):
         self.ahead = replace(self.ahead, eviction=eviction_of(policy))
 
     def follow(self, advice: Advice) -> None:
-        """Evict and load ahead from now on as ``advice`` says."""
+        """Evict and load ahead from now on as ``advice`` says; raises TypeError for anything else."""
+        from accelera.simulator import Advice as Kind
+
+        if not isinstance(advice, Kind):
+            raise TypeError(f"[engine] {advice!r} is no advice; give what accelera.advise returned")
         self.ahead = Ahead(eviction_of(advice.policy), advice.lookahead + 1)
 
     def advise(self, plan: Plan, **options: Any) -> Advice:

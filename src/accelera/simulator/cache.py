@@ -6,6 +6,7 @@ For tensors its figures mislead (a created tensor counts as a miss, a dead one a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +40,7 @@ def simulate_cache(
     trace: Trace,
     *,
     capacity_bytes: int | float | str,
-    policy: str | EvictionPolicy = "lru",
+    policy: str | EvictionPolicy | Callable[[Knowledge], EvictionPolicy] = "lru",
     score: NDArray[np.float64] | None = None,
     seed: int = 0,
 ) -> CacheResult:
@@ -51,7 +52,8 @@ def simulate_cache(
     Parameters
     ----------
     policy
-        A name of ``accelera.policy.POLICIES`` in any case, or a fresh ``EvictionPolicy`` of your own.
+        A name of ``accelera.policy.POLICIES`` in any case, a fresh ``EvictionPolicy`` of your own, or what
+        makes one from its ``Knowledge``, such as a class.
     score
         Per access, for the policies that follow a score: the highest is given up first.
     seed
@@ -61,7 +63,8 @@ def simulate_cache(
     for a score of the wrong length.
     """
     capacity = capacity_of(capacity_bytes, trace)
-    chosen, known = policy, Knowledge(capacity)
+    known = Knowledge(capacity)
+    chosen = policy(Knowledge.of(trace, capacity)) if callable(policy) else policy
     if isinstance(policy, str):
         prepared = prepare(policy.lower(), trace, capacity, score=score, seed=seed)
         chosen, known = prepared.native_name, prepared.knowledge

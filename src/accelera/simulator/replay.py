@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from numpy.typing import ArrayLike
 
 from accelera import _native
 from accelera.memory import Hierarchy, Tier
-from accelera.policy import EvictionPolicy, native_knowledge, next_reads, prepare
+from accelera.policy import EvictionPolicy, Knowledge, native_knowledge, next_reads, prepare
 from accelera.simulator.presets import hierarchy_of
 from accelera.simulator.replayable import one_by_one, replayable
 from accelera.simulator.report import LinkReport, Report, TierReport
 from accelera.trace import Trace
 
-Policies = str | EvictionPolicy | Sequence[EvictionPolicy]
+Maker = Callable[[Knowledge], EvictionPolicy]
+Policies = str | EvictionPolicy | Sequence[EvictionPolicy] | Maker
 SEED_NAMES = {"ml": "scored"}
 """What the seed calls a policy, where its name is another here."""
 
@@ -38,7 +39,8 @@ def simulate(
         bytes, text, or a share of the trace's peak such as ``"50%"``.
     policy
         A name of ``accelera.policy.POLICIES`` in any case (``"ML"`` is ``scored``), used in every tier but
-        the last; or a fresh ``EvictionPolicy`` of your own, one for each of these tiers.
+        the last; or a fresh ``EvictionPolicy`` of your own, one for each of these tiers; or what makes one
+        from its ``Knowledge``, such as a class, as the engine takes it.
     lookahead
         How many further steps are admitted while one computes. A trace that records its own releases
         says so itself, and this has no effect.
@@ -56,7 +58,7 @@ def simulate(
     ValueError
         A negative ``lookahead``, fewer than two tiers, or not one policy object for each tier but the last.
     TypeError
-        A policy that is neither a name nor such an object, but for example its class.
+        A policy that is neither a name, nor such an object, nor what makes one.
     """
     machine = hierarchy_of(hierarchy, trace)
     _require(machine, lookahead)
@@ -95,7 +97,7 @@ def _policies(
         prepared = prepare(name, trace, caches[0].capacity_bytes, score=score, seed=seed)
         known = [native_knowledge(prepared.at(tier.capacity_bytes).knowledge) for tier in caches]
         return name, prepared.native_name, known
-    objects = _objects(policy)
+    objects = _objects(policy, trace, caches)
     if len(objects) != len(caches):
         raise ValueError(
             f"[simulate] {len(objects)} policy objects are given for {len(caches)} tiers above the home; "
@@ -104,12 +106,18 @@ def _policies(
     return type(objects[0]).__name__, objects, []
 
 
-def _objects(policy: EvictionPolicy | Sequence[EvictionPolicy]) -> list[EvictionPolicy]:
-    objects = list(policy) if isinstance(policy, Sequence) else [policy]
+def _objects(
+    policy: EvictionPolicy | Sequence[EvictionPolicy] | Maker, trace: Trace, caches: Sequence[Tier]
+) -> list[EvictionPolicy]:
+    if callable(policy):
+        objects = [policy(Knowledge.of(trace, tier.capacity_bytes)) for tier in caches]
+    else:
+        objects = list(policy) if isinstance(policy, Sequence) else [policy]
     for each in objects:
         if isinstance(each, type) or not hasattr(each, "victim"):
             raise TypeError(
-                f"[simulate] {each!r} is no policy; give a name, or an object with EvictionPolicy's methods"
+                f"[simulate] {each!r} is no policy; give a name, an object with EvictionPolicy's methods, or "
+                "what makes one from its Knowledge"
             )
     return objects
 

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.memory import Hierarchy
+from accelera.policy import POLICIES, needs
 from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
 from accelera.simulator.scorers.scoring import score
 from accelera.trace import Trace
 from accelera.units import format_bytes
 
-PLAIN = ("lru", "fifo", "largest", "gdsf", "clock", "sieve", "slru", "lfu")
-"""Heuristics that look at nothing but what happened, against which a scorer must stand."""
+PLAIN = ("lru", *(name for name in POLICIES if name != "lru" and set(needs(name)) <= {"capacity_bytes"}))
+"""Heuristics that look at nothing but what happened, against which a scorer must stand: all there are."""
 TOLERANCE = 0.01
 """How much worse than the best of them a scorer may be, as a share of the bytes moved."""
 

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 SPACES = "▁Ġ"
 """What tokenizers write for a leading space."""
+_LED = "▁"
+"""The character before, where that is a space in front of the list: one is enough for any model."""
 
 
 class Ranking(NamedTuple):
@@ -36,9 +38,10 @@ class Ranking(NamedTuple):
 
     def _after(self, character: str) -> Ranking | None:
         if character == " ":
-            return self._replace(last=" ") if self.last == "," else self if not self.last else None
+            after = {",": " ", "": _LED}.get(self.last)
+            return None if after is None else self._replace(last=after)
         if character == "[":
-            return None if self.last else self._replace(last="[")
+            return self._replace(last="[") if self.last in ("", _LED) else None
         if character.isdigit():
             return self._digit(character)
         if self.number not in self.unused:
@@ -50,7 +53,7 @@ class Ranking(NamedTuple):
 
     def _digit(self, character: str) -> Ranking | None:
         number = self.number + character
-        begun = bool(self.last) and not self.complete
+        begun = self.last not in ("", _LED) and not self.complete
         possible = begun and any(each.startswith(number) for each in self.unused)
         return self._replace(number=number, last=character) if possible else None
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from accelera.errors import TraceFormatError
-from accelera.trace.flat import stored_columns
 from accelera.trace.formats.tables import trace_of_table
 from accelera.trace.trace import Trace
 
@@ -22,6 +21,8 @@ _NUMBERS = (
     "buffer",
     "size_bytes",
     "size_mb",
+    "reuse_distance",
+    "reuse_distance_bytes",
     "step",
     "stride",
     "flops",
@@ -31,13 +32,8 @@ _NUMBERS = (
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write the columns from which a trace is built again."""
-    import pandas as pd
-
-    table = pd.DataFrame(stored_columns(trace))
-    if trace.model_type:
-        table["model_type"] = trace.model_type
-    table.to_csv(path, index=False)
+    """Write the table of ``Trace.to_pandas``, from which a trace is built again."""
+    trace.to_pandas().to_csv(path, index=False)
 
 
 def read(path: Path) -> Trace:
