@@ -54,6 +54,11 @@ def test_every_iteration_and_every_role_is_there(script: Path, capsys: pytest.Ca
     assert first == 0
 
 
+def test_work_after_the_last_step_is_no_iteration(script: Path) -> None:
+    script.write_text(TRAINING + "print(model(torch.randn(5, 4)).sum().item())")
+    assert len(capture_script(script).trace.meta["iterations"]) == 3
+
+
 def test_argv_and_path_are_put_back(script: Path) -> None:
     before = (sys.argv, list(sys.path), sys.modules["__main__"])
     capture_script(script)

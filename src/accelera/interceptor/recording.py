@@ -73,9 +73,14 @@ class Recording:
 
     def trace(self, *, model_type: str = "", **meta: Any) -> Trace:
         """Return what was recorded so far."""
-        begun = [each for each in self._iterations if each < len(self._columns.ops)]
-        facts = {"iterations": begun or [0], "torch": str(torch.__version__), **meta}
+        facts = {"iterations": self._begun() or [0], "torch": str(torch.__version__), **meta}
         return self._columns.trace(self.storages, model_type=model_type, meta=facts)
+
+    def _begun(self) -> list[int]:
+        """Return the first steps of iterations; what follows the last step of an optimizer begins none."""
+        if self._leader is not None:
+            return self._iterations[:-1]
+        return [each for each in self._iterations if each < len(self._columns.ops)]
 
     def _record(self, func: Any, effect: Effect, args: Any, kwargs: Any, result: Any) -> None:
         operands = {} if effect.creates else self._numbered((args, kwargs) if kwargs else args)

@@ -135,7 +135,7 @@ def _verdicts(found: CompilePrediction) -> str:
         )
         for each in found.fits
     ]
-    return aligned([("budget", "verdict", "moved", "added", "overlapped", "bound by"), *rows])
+    return aligned([("budget", "verdict", "extra moved", "added", "overlapped", "bound by"), *rows])
 
 
 def _limits(found: CompilePrediction) -> str:
