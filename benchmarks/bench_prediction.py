@@ -118,9 +118,10 @@ def main(arguments: list[str]) -> dict[str, Any]:
     parser.add_argument("--save")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--rounds", type=int, default=3, help="runs per case; the median error counts")
+    parser.add_argument("--size", type=int, default=3072, help="edge of the matrices")
     parser.add_argument("--folder", help="where files are made")
     options = parser.parse_args(arguments)
-    size, rounds = (384, 1) if options.small else (3072, options.rounds)
+    size, rounds = (384, 1) if options.small else (options.size, options.rounds)
     print(f"{'':38}{'waiting, predicted':>20}{'measured':>10}{'in all':>10}{'measured':>10}")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         rows = [_row(case, size, rounds, Path(folder)) for case in cases(options.small)]
