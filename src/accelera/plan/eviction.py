@@ -14,7 +14,7 @@ from accelera.trace import Trace
 
 PolicyMaker = Callable[[Knowledge], EvictionPolicy]
 """Makes a fresh policy from what is known: a class whose only argument is its ``Knowledge``, say."""
-_SEQUENCE, _WHOLE_TRACE, _SCORED = 24, 80, 400
+_SEQUENCE, _WHOLE_TRACE, _SCORED = 12, 80, 400
 """Bytes per access, with what is needed in passing: of ids and next uses, of all events, of scores."""
 Scorer = Callable[[Trace], NDArray[np.float64]]
 """Returns one score per access of a trace; the highest is given up first."""

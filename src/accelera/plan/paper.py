@@ -58,6 +58,7 @@ class _Writer:
     def _note(self, number: int, kind: int, step: int) -> None:
         if kind <= Kind.WRITE or not self._accesses_only:
             self.buffer.append(number)
+        if not self._accesses_only:
             self.kind.append(kind)
             self.step.append(step)
 
@@ -74,13 +75,16 @@ def trace_of(
     """Return the trace of running ``steps``, ``window`` of them under way at once.
 
     ``described`` gives each buffer the name of its block, which takes time and memory; ``accesses_only``
-    leaves out all other events.
+    keeps the order of the accesses and nothing else: all are reads of one step.
     """
     writer = _Writer(operands, described=described, accesses_only=accesses_only)
     seconds, flops = array("d"), array("d")
     for _, step in walk(steps, window, writer):
-        seconds.append(step.compute_s)
-        flops.append(step.flops)
+        if not accesses_only:
+            seconds.append(step.compute_s)
+            flops.append(step.flops)
+    if accesses_only:
+        return _order_of(writer)
     count, buffers = len(seconds), len(writer.size_bytes)
     return Trace(
         buffer=_column(writer.buffer, np.int32),
@@ -95,6 +99,24 @@ def trace_of(
         flops=_column(flops, np.float64),
         seconds=_column(seconds, np.float64),
         model_type=operation,
+    )
+
+
+def _order_of(writer: _Writer) -> Trace:
+    """Return the order of the accesses, four bytes for each."""
+    count, buffers = len(writer.buffer), len(writer.size_bytes)
+    return Trace(
+        buffer=_column(writer.buffer, np.int32),
+        kind=np.broadcast_to(np.uint8(Kind.READ), count),
+        step=np.broadcast_to(np.int32(0), count),
+        stride=np.broadcast_to(np.int64(1), count),
+        size_bytes=_column(writer.size_bytes, np.int64),
+        names=tuple(writer.names),
+        roles=("tile",) * buffers,
+        dtypes=tuple(writer.dtypes),
+        ops=("",),
+        flops=np.zeros(1),
+        seconds=np.full(1, np.nan),
     )
 
 

@@ -199,7 +199,7 @@ class Trace:
     @cached_property
     def accessed(self) -> NDArray[np.int32]:
         """Buffer id per access, shape (accesses,): what policies call the sequence."""
-        return self.buffer[self.is_access]
+        return self.buffer if self.is_access.all() else self.buffer[self.is_access]
 
     @cached_property
     def next_use(self) -> NDArray[np.int32]:
