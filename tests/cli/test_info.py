@@ -74,7 +74,8 @@ class Card:
 
 
 def test_every_accelerator_is_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr(torch, "get_device_module", lambda kind: object())
     monkeypatch.setattr("accelera.cli.facts.get_device", lambda name: Card(name or "cuda:0"))

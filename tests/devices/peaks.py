@@ -46,7 +46,7 @@ def operations(device: Device, order: tuple[int, ...]) -> dict[str, Callable[[],
         "gemm conjugated": lambda: device.gemm(z.swapaxes(0, 1), z, h, accumulate=True, conjugate_a=True),
         "gram": lambda: device.gram(a, g, accumulate=True),
         "complex gram": lambda: device.gram(z, h, accumulate=True),
-        "mirror": lambda: device.mirror(g),
+        "symmetrize": lambda: device.symmetrize(g),
         "upload": lambda: device.upload(half, a),
         "download": lambda: device.download(c, half),
     }

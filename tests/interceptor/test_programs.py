@@ -148,9 +148,11 @@ def test_sparse_gradients_are_their_parts() -> None:
 
 
 def test_wrapped_tensors_are_taken_apart() -> None:
-    two_tensor = pytest.importorskip("torch.testing._internal.two_tensor").TwoTensor
+    two_tensor = pytest.importorskip(
+        "torch.testing._internal.two_tensor", reason="an inner part of torch"
+    ).TwoTensor
     model = Runs(lambda: model.weight * 2)
-    model.weight = nn.Parameter(two_tensor(torch.ones(3), torch.ones(3)))
+    model.weight = nn.Parameter(TwoTensor(torch.ones(3), torch.ones(3)))
     trace = capture(model, (), train=False)
     assert told(trace)[:4] == ["mul READ weight", "mul WRITE mul", "mul READ weight", "mul WRITE mul"]
 
@@ -178,7 +180,7 @@ def test_experts_and_routing() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_decoding_grows_a_cache(name: str) -> None:
-    pytest.importorskip("transformers")
+    pytest.importorskip("transformers", reason="the extra llm is not installed")
     model = small_references()[name]
     trace = capture(model.build, lambda: ids(2, 8), train=False, generate_tokens=3)
     check_conserved(trace)
@@ -191,7 +193,7 @@ def test_decoding_grows_a_cache(name: str) -> None:
 
 
 def test_routing_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers", reason="the extra llm is not installed")
     sizes = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}
     config = transformers.MixtralConfig(**sizes, **heads)

@@ -5,6 +5,7 @@ Each is told of hits, misses and insertions and names victims; queues map buffer
 
 from __future__ import annotations
 
+import abc
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -40,24 +41,27 @@ def oldest(queue: Queue) -> tuple[int, int]:
     return queue.popitem(last=False)
 
 
-class Textbook:
+class Textbook(abc.ABC):
     """What the policies have in common."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.is_back = False
 
+    @abc.abstractmethod
     def hit(self, buffer: int) -> None:
-        raise NotImplementedError
+        """Take note of a use of a resident buffer."""
 
     def miss(self, buffer: int) -> None:
         pass
 
+    @abc.abstractmethod
     def victim(self) -> int:
-        raise NotImplementedError
+        """Name who leaves, and forget it."""
 
+    @abc.abstractmethod
     def insert(self, buffer: int, nbytes: int) -> None:
-        raise NotImplementedError
+        """Take note of an arrival."""
 
 
 class Mru(Textbook):

@@ -237,7 +237,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_an_engine_evicts_by_trained_scores(tmp_path: Path) -> None:
     """What the scorer says of the plan's trace on paper is what it says of the run's."""
-    pytest.importorskip("lightgbm")
+    pytest.importorskip("lightgbm", reason="the extra learned is not installed")
     for name in "ab":
         np.save(tmp_path / f"{name}.npy", np.ones((900, 900), np.float32))
     engine = MatrixEngine("cpu", enable_progress=False, policy="learned")

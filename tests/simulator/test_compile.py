@@ -392,14 +392,16 @@ def leaves(value: Any, key: str = "") -> list[tuple[str, Any]]:
 
 class TestFront:
     def test_a_module_is_captured_first(self) -> None:
-        torch = pytest.importorskip("torch")
+        import torch
+
         model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
         found = predict_compile(model, torch.randn(4, 8), hierarchy=MACHINE)
         assert found.memory.peak.source == "measured"
         assert (found.fusion.traffic.value or 0) < (found.fusion.eager_traffic.value or 0)
 
     def test_the_largest_batch_is_found_by_capturing_shapes(self) -> None:
-        torch = pytest.importorskip("torch")
+        import torch
+
         model = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 4))
         found = predict_compile(
             lambda: model,

@@ -54,7 +54,7 @@ class TestTable:
 
     @pytest.mark.parametrize("scorer", ["heuristic", "replay", "learned"])
     def test_scores_lie_in_0_to_1_where_something_is_accessed(self, scorer: str) -> None:
-        pytest.importorskip("lightgbm")
+        pytest.importorskip("lightgbm", reason="the extra learned is not installed")
         trace = training()
         table = predict_eviction_scores(trace, scorer=scorer)
         assert len(table) == len(trace)
@@ -119,7 +119,7 @@ class TestFeatures:
 class TestLearned:
     @pytest.fixture(autouse=True)
     def _needs_lightgbm(self) -> None:
-        pytest.importorskip("lightgbm")
+        pytest.importorskip("lightgbm", reason="the extra learned is not installed")
 
     def test_predicts_models_that_it_was_not_trained_on(self) -> None:
         trace = training("CNN")
@@ -170,7 +170,7 @@ class TestGate:
     @pytest.mark.parametrize("scorer", ["heuristic", "replay", "learned"])
     @pytest.mark.parametrize("share", [0.75, 0.5, 0.3])
     def test_never_more_than_1_percent_worse(self, scorer: str, share: float) -> None:
-        pytest.importorskip("lightgbm")
+        pytest.importorskip("lightgbm", reason="the extra learned is not installed")
         synthetic = {model: training(model) for model in ("Transformer", "CNN", "MLP", "MoE")}
         for name, trace in {**synthetic, **captured()}.items():
             capacity = int(peak(trace) * share)
@@ -226,8 +226,8 @@ class TestGate:
 
 def tiny_mistral(folder: Path) -> Path:
     """Save a Mistral with random weights and a tokenizer of bytes, made on the spot."""
-    transformers: Any = pytest.importorskip("transformers")
-    tokenizers: Any = pytest.importorskip("tokenizers")
+    transformers: Any = pytest.importorskip("transformers", reason="the extra llm is not installed")
+    tokenizers: Any = pytest.importorskip("tokenizers", reason="the extra llm is not installed")
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     words = {piece: index for index, piece in enumerate([*alphabet, "<s>", "</s>"])}
     bytewise = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=words, merges=[]))
@@ -268,7 +268,7 @@ class TestLanguageModel:
         np.testing.assert_array_equal(table.eviction_score, scores)
 
     def test_in_four_bits(self, mistral: Path) -> None:
-        pytest.importorskip("bitsandbytes")
+        pytest.importorskip("bitsandbytes", reason="the extra llm is not installed")
         _tokenizer, model = llm._loaded(str(mistral), True)
         assert model.is_loaded_in_4bit
         scores = score(self.trace, "llm", path=mistral)
@@ -288,7 +288,7 @@ class TestLanguageModel:
             score(self.trace, "llm")
         with pytest.raises(ScorerError, match=r"config\.json"):
             score(self.trace, "llm", path=tmp_path)
-        pytest.importorskip("transformers")
+        pytest.importorskip("transformers", reason="the extra llm is not installed")
         (tmp_path / "config.json").write_text('{"model_type": "mistral"}')
         with pytest.raises(ScorerError, match="cannot be loaded"):
             score(self.trace, "llm", path=tmp_path, four_bit=False)

@@ -165,7 +165,7 @@ def test_page_is_well_formed_and_stands_alone(found: Sweep, tmp_path: Path) -> N
 
 
 def test_picture(found: Sweep, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     assert found.plot(str(tmp_path / "sweep.png")).read_bytes().startswith(b"\x89PNG")
 
 

@@ -14,7 +14,7 @@ from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreEr
 from accelera.stores import OutputStore, Store, create_store, open_store, whole
 from accelera.testing.store_contract import PublishedContract, sample
 
-zarr = pytest.importorskip("zarr", minversion="3")
+zarr = pytest.importorskip("zarr", minversion="3", reason="the extra zarr is not installed")
 
 
 class TestZarr(PublishedContract):

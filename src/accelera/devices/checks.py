@@ -37,10 +37,10 @@ def check_gram(a: Shape, c: Shape) -> None:
         raise ShapeError(f"[gram] {tuple(a)} -> {tuple(c)}: (…, k, n) -> (…, n, n) does not hold")
 
 
-def check_mirror(c: Shape) -> None:
+def check_symmetrize(c: Shape) -> None:
     """Raise ShapeError unless the last two axes are equal."""
     if len(c) < 2 or c[-1] != c[-2]:
-        raise ShapeError(f"[mirror] {tuple(c)}: the last two axes must be equal")
+        raise ShapeError(f"[symmetrize] {tuple(c)}: the last two axes must be equal")
 
 
 def check_upload(host: Shape, target: Shape, op: str) -> None:

@@ -93,11 +93,11 @@ class Device(abc.ABC):
         """``c = aᴴ @ a`` or ``c += aᴴ @ a`` for ``(…, k, n) -> (…, n, n)`` at about half the flops.
 
         Only the upper triangle, diagonal included, is meant: what lies below it is undefined until
-        ``mirror``. Types, orders and errors as for ``gemm``.
+        ``symmetrize``. Types, orders and errors as for ``gemm``.
         """
 
     @abc.abstractmethod
-    def mirror(self, c: DeviceArray) -> None:
+    def symmetrize(self, c: DeviceArray) -> None:
         """Write the conjugate of the upper triangle of ``(…, n, n)`` into the lower, in place."""
 
     @abc.abstractmethod

@@ -17,7 +17,7 @@ from accelera.devices.checks import (
     check_dtypes,
     check_gemm,
     check_gram,
-    check_mirror,
+    check_symmetrize,
     check_upload,
     check_view,
 )
@@ -101,10 +101,10 @@ class CpuDevice(Device):
         check_dtypes("gram", a.dtype, c.dtype)
         products.gram(a, c, accumulate=accumulate)
 
-    def mirror(self, c: Array) -> None:
+    def symmetrize(self, c: Array) -> None:
         """Complete a Gram matrix below its diagonal."""
-        check_mirror(c.shape)
-        products.mirror(c)
+        check_symmetrize(c.shape)
+        products.symmetrize(c)
 
     def can_take(self, array: Array) -> bool:
         """Return whether products read ``array`` without packing.

@@ -59,7 +59,7 @@ def gram(a: Array, c: Array, *, accumulate: bool) -> None:
         _gram(a[index], c[index], accumulate)
 
 
-def mirror(c: Array) -> None:
+def symmetrize(c: Array) -> None:
     """Write the conjugate of the upper triangle into the lower."""
     for index in np.ndindex(c.shape[:-2]):
         square = c[index]

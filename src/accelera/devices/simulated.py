@@ -172,10 +172,10 @@ class SimulatedDevice(Device):
         self._cpu.gram(a, c, accumulate=accumulate)
         self._clock.run("compute", self._product_s(c, a.shape[-2]) / 2, (a_key,), (c_key,))
 
-    def mirror(self, c: Array) -> None:
+    def symmetrize(self, c: Array) -> None:
         """Complete a Gram matrix; takes no virtual time."""
-        key = self._memory.key_of(c, "mirror")
-        self._cpu.mirror(c)
+        key = self._memory.key_of(c, "symmetrize")
+        self._cpu.symmetrize(c)
         self._clock.run("compute", 0.0, (), (key,))
 
     def can_take(self, array: Array) -> bool:

@@ -20,7 +20,7 @@ from accelera.devices.checks import (
     check_dtypes,
     check_gemm,
     check_gram,
-    check_mirror,
+    check_symmetrize,
     check_upload,
     check_view,
 )
@@ -149,11 +149,11 @@ class TorchDevice(Device):
         with translated("gram", f"on {self.name}"), self._lanes.computing(reads=(a,), writes=(c,)):
             torch_products.gram(a, c, accumulate=accumulate)
 
-    def mirror(self, c: torch.Tensor) -> None:
+    def symmetrize(self, c: torch.Tensor) -> None:
         """Complete a Gram matrix, block by block."""
-        check_mirror(c.shape)
-        with translated("mirror", f"on {self.name}"), self._lanes.computing(reads=(), writes=(c,)):
-            torch_products.mirror(c)
+        check_symmetrize(c.shape)
+        with translated("symmetrize", f"on {self.name}"), self._lanes.computing(reads=(), writes=(c,)):
+            torch_products.symmetrize(c)
 
     def can_take(self, array: torch.Tensor) -> bool:
         """Return whether one of the last two axes is dense and the other at least that far apart."""

@@ -59,7 +59,7 @@ def gram(a: torch.Tensor, c: torch.Tensor, *, accumulate: bool) -> None:
         gemm(left, a[..., :, rest], c[..., rows, rest], accumulate=accumulate, conjugate_a=True)
 
 
-def mirror(c: torch.Tensor) -> None:
+def symmetrize(c: torch.Tensor) -> None:
     """Write the conjugate of the upper triangle into the lower, block by block."""
     c = signed(c)
     for index in np.ndindex(c.shape[:-2]):

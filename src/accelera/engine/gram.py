@@ -176,7 +176,7 @@ class _Kernel:
         if not step.last:
             return
         if on_diagonal:
-            device.mirror(out)
+            device.symmetrize(out)
             _make_diagonal_real(out)
         elif not step.write.held_bytes and self.result is not None:
             self.result.reflect(step.write.region, out)

@@ -280,8 +280,8 @@ class DeviceContract:
                 device.gemm(x, x, y, accumulate=False)
             with pytest.raises(ShapeError, match="gram"):
                 device.gram(x, y, accumulate=False)
-            with pytest.raises(ShapeError, match="mirror"):
-                device.mirror(x)
+            with pytest.raises(ShapeError, match="symmetrize"):
+                device.symmetrize(x)
             with pytest.raises(DTypeError, match="gemm"):
                 device.gemm(x, y, wide[:2], accumulate=False)
 
@@ -297,7 +297,7 @@ class DeviceContract:
         accumulate: bool,
         seed: int,
     ) -> None:
-        """The upper triangle of AᴴA, and after ``mirror`` the lower one, its conjugate."""
+        """The upper triangle of AᴴA, and after ``symmetrize`` the lower one, its conjugate."""
         device = self.make_device()
         a = random_values((k, n), dtype, seed)
         half = random_values((n, n), dtype, seed + 1)
@@ -307,7 +307,7 @@ class DeviceContract:
             assert_close(
                 np.triu(fetched(device, z, dtype)), np.conj(a.T), a, c if accumulate else None, np.triu
             )
-            device.mirror(z)
+            device.symmetrize(z)
             whole = fetched(device, z, dtype)
         assert_close(whole, np.conj(a.T), a, c if accumulate else None)
         np.testing.assert_array_equal(np.tril(whole, -1), np.conj(np.triu(whole, 1).T))
@@ -322,7 +322,7 @@ class DeviceContract:
             on_device(device, np.zeros((2, 150, 150), dtype), (0, 2, 1)) as z,
         ):
             device.gram(x, z, accumulate=False)
-            device.mirror(z)
+            device.symmetrize(z)
             np.testing.assert_array_equal(fetched(device, z, dtype), a.swapaxes(1, 2) @ a)
 
     def test_serves_several_threads(self) -> None:
