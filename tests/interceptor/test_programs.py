@@ -148,9 +148,8 @@ def test_sparse_gradients_are_their_parts() -> None:
 
 
 def test_wrapped_tensors_are_taken_apart() -> None:
-    two_tensor = pytest.importorskip(
-        "torch.testing._internal.two_tensor", reason="an inner part of torch"
-    ).TwoTensor
+    from torch.testing._internal.two_tensor import TwoTensor
+
     model = Runs(lambda: model.weight * 2)
     model.weight = nn.Parameter(TwoTensor(torch.ones(3), torch.ones(3)))
     trace = capture(model, (), train=False)
