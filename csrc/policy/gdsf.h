@@ -1,6 +1,6 @@
 #pragma once
 
-#include "policy/id_heap.h"
+#include "policy/by_rank.h"
 
 namespace accelera::policy {
 
@@ -11,10 +11,9 @@ namespace accelera::policy {
 /// 3. An eviction sets the clock to the victim's priority, so that whoever stays grows old.
 ///
 /// An eviction forgets the count of accesses.
-class Gdsf : public Policy {
+class Gdsf : public PolicyByRank {
   public:
-    explicit Gdsf(const Knowledge& known)
-        : places_(known.buffers), resident_(places_), merits_(known.buffers) {}
+    explicit Gdsf(const Knowledge& known) : PolicyByRank(known), merits_(known.buffers) {}
 
     void insert(Id id, int64_t nbytes, Time time, bool) {
         const double worth = 1.0 / static_cast<double>(nbytes > 0 ? nbytes : 1);
@@ -28,18 +27,11 @@ class Gdsf : public Policy {
     }
     void evict(Id id) {
         clock_ = -resident_.key_of(id);
-        resident_.erase(id);
+        remove(id);
     }
-    void remove(Id id) { resident_.erase(id); }
-
-    void expect(Id id, Time) const {
-        places_.expect(id);
+    void expect(Id id, Time time) const {
+        PolicyByRank::expect(id, time);
         merits_.expect(id);
-    }
-
-    template <class Evictable>
-    Id victim(Evictable&& evictable) {
-        return resident_.first(evictable);
     }
 
   private:
@@ -50,8 +42,6 @@ class Gdsf : public Policy {
         double sum = 0;
     };
 
-    Places places_;
-    IdHeap resident_;
     ById<Merit> merits_;
     double clock_ = 0;
 };

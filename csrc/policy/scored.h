@@ -1,6 +1,6 @@
 #pragma once
 
-#include "policy/id_heap.h"
+#include "policy/by_rank.h"
 
 namespace accelera::policy {
 
@@ -10,29 +10,17 @@ namespace accelera::policy {
 /// 2. The victim is the evictable buffer of the highest score; of equal ones the longest untouched.
 ///
 /// A score that is the predicted time of the next use makes this Belady's policy on a guess.
-class Scored : public Policy {
+class Scored : public PolicyByRank {
   public:
     static constexpr unsigned needs = Knowledge::scores;
 
-    explicit Scored(const Knowledge& known)
-        : score_(known.score), places_(known.buffers), resident_(places_) {}
+    explicit Scored(const Knowledge& known) : PolicyByRank(known), score_(known.score) {}
 
     void insert(Id id, int64_t, Time time, bool) { resident_.push(id, score_.get(time, 0.0), time); }
     void touch(Id id, Time time, bool) { resident_.update(id, score_.get(time, 0.0), time); }
-    void evict(Id id) { resident_.erase(id); }
-    void remove(Id id) { resident_.erase(id); }
-
-    void expect(Id id, Time) const { places_.expect(id); }
-
-    template <class Evictable>
-    Id victim(Evictable&& evictable) {
-        return resident_.first(evictable);
-    }
 
   private:
     Span<double> score_;
-    Places places_;
-    IdHeap resident_;
 };
 
 }  // namespace accelera::policy
