@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from accelera.memory import Ledger
 from accelera.policy import POLICIES, EvictionPolicy, create_policy, prepare
 from accelera.simulator import CacheResult, simulate_cache
 from accelera.trace import Kind, Trace
+from tests.policy.plugins import OrderedLru
 
 traces = st.lists(st.integers(0, 7), max_size=60)
 small_traces = st.lists(st.integers(0, 4), max_size=11)
@@ -226,25 +227,6 @@ def test_the_pool_and_the_simulator_agree(name: str, life: tuple[Trace, int]) ->
     assert simulate_cache(trace, capacity_bytes=capacity_bytes, policy=prepared.policy()) == pool
     if name != "lirs":  # The plain cache holds its cool ones to their share, as libCacheSim does.
         assert simulate_cache(trace, capacity_bytes=capacity_bytes, policy=name, score=score, seed=3) == pool
-
-
-class OrderedLru(EvictionPolicy):
-    """LRU as anybody would write it in Python."""
-
-    def __init__(self) -> None:
-        self.order: OrderedDict[int, None] = OrderedDict()
-
-    def insert(self, buffer: int, nbytes: int, time: int, write: bool) -> None:
-        self.order[buffer] = None
-
-    def touch(self, buffer: int, time: int, write: bool) -> None:
-        self.order.move_to_end(buffer)
-
-    def remove(self, buffer: int) -> None:
-        del self.order[buffer]
-
-    def victim(self, evictable: Callable[[int], bool]) -> int | None:
-        return next((buffer for buffer in self.order if evictable(buffer)), None)
 
 
 @given(life=lives())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from accelera import simulate
 from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
-from accelera.policy import EvictionPolicy, prepare
+from accelera.policy import prepare
 from accelera.simulator import Report
 from accelera.trace import Kind, Trace
+from tests.policy.plugins import OrderedLru
 from tests.simulator.busy import machines, traces
 from tests.simulator.oracle import Slowly
 
@@ -221,25 +222,6 @@ def test_the_roofline_is_used_where_a_trace_has_no_times() -> None:
     assert simulate(trace, machine).compute_s == 10.5 + 2.5
     half = replace(trace, seconds=np.array([3.0, np.nan]))
     assert simulate(half, machine).compute_s == 3.0 + 2.5
-
-
-class OrderedLru(EvictionPolicy):
-    """LRU as a plug-in."""
-
-    def __init__(self) -> None:
-        self.order: OrderedDict[int, None] = OrderedDict()
-
-    def insert(self, buffer: int, nbytes: int, time: int, write: bool) -> None:
-        self.order[buffer] = None
-
-    def touch(self, buffer: int, time: int, write: bool) -> None:
-        self.order.move_to_end(buffer)
-
-    def remove(self, buffer: int) -> None:
-        del self.order[buffer]
-
-    def victim(self, evictable: Callable[[int], bool]) -> int | None:
-        return next(filter(evictable, self.order), None)
 
 
 @given(trace=traces(), machine=machines(), lookahead=st.integers(0, 2))
