@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from accelera.interceptor.capturing import capture
-from accelera.interceptor.live import live_bytes, peak_live_bytes
+from accelera.capturing import capture, live_bytes, peak_live_bytes
 from accelera.interceptor.prediction import predict_compile
 from accelera.interceptor.script import CapturedScript, capture_script
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from accelera.interceptor.capturing import capture
+from accelera.capturing import capture
 from accelera.memory import Hierarchy
 from accelera.simulator.compiling import CompilePrediction, SourcePrediction, predict_source, predict_trace
 from accelera.trace import Trace

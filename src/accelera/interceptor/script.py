@@ -39,8 +39,7 @@ def capture_script(path: str | Path, arguments: Sequence[str] = (), *, names: bo
     CapturedScript
         The trace, also of a script that failed, and what it raised.
     """
-    from accelera.interceptor.live import peak_live_bytes
-    from accelera.interceptor.recording import Recording
+    from accelera.capturing import Recording, peak_live_bytes
 
     recording = Recording(names=names, follow_optimizer=True)
     error: BaseException | None = None

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from accelera import capture
-from accelera.interceptor import live_bytes, peak_live_bytes
+from accelera.capturing import live_bytes, peak_live_bytes
 from accelera.trace import Kind, Trace
 from benchmarks.models import small_references
-from tests.interceptor.measured import training_peak_bytes
-from tests.interceptor.reading import check_conserved
+from tests.capturing.measured import training_peak_bytes
+from tests.capturing.reading import check_conserved
 
 TOLERANCE = 0.02
 

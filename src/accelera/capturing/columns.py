@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.interceptor.storages import Storages
+from accelera.capturing.storages import Storages
 from accelera.trace import Kind, Trace
 
 _FREE = int(Kind.FREE)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from accelera.interceptor.columns import Columns
-from accelera.interceptor.flops import flops_of
-from accelera.interceptor.listening import Listener
-from accelera.interceptor.operands import Effect, tensors_in
-from accelera.interceptor.scope import Scope
-from accelera.interceptor.storages import NOTHING, Storages
+from accelera.capturing.columns import Columns
+from accelera.capturing.flops import flops_of
+from accelera.capturing.listening import Listener
+from accelera.capturing.operands import Effect, tensors_in
+from accelera.capturing.scope import Scope
+from accelera.capturing.storages import NOTHING, Storages
 from accelera.trace import Kind, Trace
 
 _READ, _WRITE = int(Kind.READ), int(Kind.WRITE)

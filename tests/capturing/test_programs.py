@@ -14,8 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from accelera import capture
 from accelera.trace import Kind, Trace
 from benchmarks.models import MoE, ids, small_references, tokens
-from tests.interceptor.reading import alive_at_end, check_conserved, events, told
-from tests.interceptor.test_sequence import Runs
+from tests.capturing.reading import alive_at_end, check_conserved, events, told
+from tests.capturing.test_sequence import Runs
 
 
 def roles(trace: Trace) -> dict[str, set[str]]:

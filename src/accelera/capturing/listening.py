@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accelera.interceptor.operands import Effect, effect_of
+from accelera.capturing.operands import Effect, effect_of
 
 Heard = Callable[[Any, Effect, Any, Any, Any], None]
 """Called with the operator, its effect, its arguments, its named arguments and its result."""

@@ -69,7 +69,7 @@ def capture(
     ValueError
         ``steps`` below 1, or arguments that contradict each other.
     """
-    from accelera.interceptor.request import Request
+    from accelera.capturing.request import Request
 
     return Request(
         model, inputs, train, steps, loss, optimizer, fake, dtype, names, generate_tokens

@@ -11,8 +11,8 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
-from accelera.interceptor.operands import tensors_in
-from accelera.interceptor.storages import Storages
+from accelera.capturing.operands import tensors_in
+from accelera.capturing.storages import Storages
 
 
 class Scope:

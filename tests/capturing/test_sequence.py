@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from accelera import capture
-from tests.interceptor.reading import check_conserved, told
+from tests.capturing.reading import check_conserved, told
 
 
 class Runs(nn.Module):

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from accelera.interceptor import iterations
-from accelera.interceptor.fake import (
+from accelera.capturing import iterations
+from accelera.capturing.fake import (
     CopiesOfFakes,
     as_fake,
     default_dtype,
@@ -20,10 +20,10 @@ from accelera.interceptor.fake import (
     is_on_meta,
     values_explained,
 )
-from accelera.interceptor.keeping import collection_by_hand, everything_kept, mode_kept, random_kept
-from accelera.interceptor.live import peak_live_bytes
-from accelera.interceptor.operands import tensors_in
-from accelera.interceptor.recording import Recording
+from accelera.capturing.keeping import collection_by_hand, everything_kept, mode_kept, random_kept
+from accelera.capturing.live import peak_live_bytes
+from accelera.capturing.operands import tensors_in
+from accelera.capturing.recording import Recording
 from accelera.trace import Trace
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from accelera import capture
 from benchmarks.models import small_references
 from tests.architecture.repository import ROOT, run_python
-from tests.interceptor.reading import events
+from tests.capturing.reading import events
 
 
 @pytest.mark.parametrize("train", [True, False])

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from accelera.interceptor.operands import tensors_in
+from accelera.capturing.operands import tensors_in
 
 Tensor = torch.Tensor
 

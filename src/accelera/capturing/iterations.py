@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from accelera.capturing.recording import Recording
 from accelera.errors import UnknownNameError
-from accelera.interceptor.recording import Recording
 
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 
