@@ -128,6 +128,10 @@ class Ledger:
         """Return whether ``buffer`` is held by nobody."""
         return buffer not in self._pins
 
+    def victim(self) -> int | None:
+        """Return whom the policy would give up first among those held by nobody, or None."""
+        return self._policy.victim(self.evictable) if len(self._pins) < len(self._size) else None
+
     def _hold(self, buffer: int, write: bool) -> None:
         self.hold(buffer)
         if write:

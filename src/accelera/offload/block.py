@@ -1,0 +1,33 @@
+"""What streams through the pool: bytes of one tensor, or of some of its rows, under one id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from accelera.offload.homes import Home
+
+
+@dataclass(eq=False)
+class Block:
+    """One buffer of the pool and where its bytes live when they are not resident."""
+
+    id: int
+    nbytes: int
+    role: str = ""
+    """What the bytes are, one of ``accelera.trace.ROLES``."""
+    name: str = ""
+    home: Home | None = None
+    """None until the contents are first saved."""
+    filled: bool = False
+    """Whether it has contents: some were adopted, attached, or written by a use."""
+
+
+class Use(NamedTuple):
+    """How an operation uses a block."""
+
+    block: Block
+    read: bool = True
+    """Its contents are needed."""
+    write: bool = False
+    """Its contents change; without ``read`` they are set anew throughout."""

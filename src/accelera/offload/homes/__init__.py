@@ -1,0 +1,10 @@
+"""Where bytes live when they are not resident: regions of files, scratch space, host memory."""
+
+from __future__ import annotations
+
+from accelera.offload.homes.contract import Home, Homes
+from accelera.offload.homes.file import FileHome
+from accelera.offload.homes.ram import RamHomes
+from accelera.offload.homes.scratch import ScratchHomes
+
+__all__ = ["FileHome", "Home", "Homes", "RamHomes", "ScratchHomes"]

@@ -1,0 +1,65 @@
+"""An open file whose regions are homes: read and written through its store, mapped through its descriptor."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from accelera.errors import StoreError
+from accelera.offload.homes.contract import Bytes
+from accelera.stores import FlatFile, Placement
+
+
+@final
+class OpenFile:
+    """All bytes of a file; takes over ``descriptor``."""
+
+    def __init__(self, path: Path, descriptor: int, *, writable: bool = False) -> None:
+        self.path = path
+        self.nbytes = os.fstat(descriptor).st_size
+        self.writable = writable
+        self._descriptor = descriptor
+        self._close = weakref.finalize(self, os.close, descriptor)
+        placement = Placement.dense((self.nbytes,), np.dtype(np.uint8))
+        self._store = FlatFile(path, os.dup(descriptor), placement, writable=writable)
+
+    @classmethod
+    def existing(cls, path: str | Path) -> OpenFile:
+        """Open a file for reading; raises StoreError when it cannot be."""
+        try:
+            return cls(Path(path), os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as error:
+            raise StoreError(
+                f"[offload] {path} cannot be opened: {error.strerror}; check where the checkpoint is"
+            ) from error
+
+    def read(self, start: int, out: Bytes) -> int:
+        """Fill ``out`` with the bytes from ``start`` on; raises StoreError when the file ends early."""
+        return self._store.read((slice(start, start + out.nbytes),), out)
+
+    def write(self, start: int, data: Bytes) -> int:
+        """Store ``data`` from byte ``start`` on; raises StoreError when the disk is full."""
+        return self._store.write((slice(start, start + data.nbytes),), data)
+
+    def map(self, start: int, nbytes: int) -> Bytes:
+        """Return bytes mapped privately: pages of the file until somebody writes to them."""
+        before = start % mmap.ALLOCATIONGRANULARITY
+        pages = mmap.mmap(
+            self._descriptor,
+            max(before + nbytes, 1),
+            flags=mmap.MAP_PRIVATE,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+            offset=start - before,
+        )
+        mapped: Bytes = np.ndarray((nbytes,), np.uint8, pages, before)
+        return mapped
+
+    def close(self) -> None:
+        """Close it; maps stay valid."""
+        self._store.close()
+        self._close()
