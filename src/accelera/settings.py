@@ -70,6 +70,20 @@ def _parse_count(text: str) -> int:
     return value
 
 
+def _parse_size(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError(f"{value} is negative")
+    return value
+
+
+def _parse_gibibytes(text: str) -> float:
+    value = float(text)
+    if not value >= 0:
+        raise ValueError(f"{text!r} is not a number from 0")
+    return value
+
+
 def _parse_name(text: str) -> str:
     return text.strip()
 
@@ -169,6 +183,28 @@ SETTINGS = (
         "Whether long operations draw a progress bar; auto means on a terminal only.",
     ),
     Setting(
+        "min_size",
+        1024,
+        _parse_size,
+        "a whole number from 0",
+        "Longest dimension from which an intercepted call is looked at.",
+    ),
+    Setting(
+        "memory_threshold_gb",
+        None,
+        _parse_gibibytes,
+        "a number of GiB from 0, such as 0.5",
+        "Operands and result together from which an intercepted call is looked at; unset means an eighth of "
+        "the budget.",
+    ),
+    Setting(
+        "spill",
+        None,
+        _parse_name,
+        "a folder on a disk",
+        "Folder for results of intercepted calls that do not fit the budget; unset means the temporary folder.",
+    ),
+    Setting(
         "llm_path",
         None,
         _parse_name,
@@ -199,6 +235,9 @@ class Settings:
     direct_io: DirectIO
     io_threads: int
     progress: Progress
+    min_size: int
+    memory_threshold_gb: float | None
+    spill: str | None
     llm_path: str | None
     log_level: LogLevel | None
 
