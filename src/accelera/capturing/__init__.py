@@ -9,14 +9,59 @@ from accelera.capturing.capturing import capture
 from accelera.capturing.live import live_bytes, peak_live_bytes
 
 if TYPE_CHECKING:
+    from accelera.capturing.fake import as_fake as as_fake
+    from accelera.capturing.fake import default_dtype as default_dtype
+    from accelera.capturing.fake import values_explained as values_explained
+    from accelera.capturing.flops import flops_of as flops_of
+    from accelera.capturing.iterations import call as call
+    from accelera.capturing.iterations import default_loss as default_loss
+    from accelera.capturing.iterations import optimizer_for as optimizer_for
+    from accelera.capturing.keeping import collection_by_hand as collection_by_hand
+    from accelera.capturing.keeping import mode_kept as mode_kept
+    from accelera.capturing.keeping import random_kept as random_kept
+    from accelera.capturing.listening import Listener as Listener
+    from accelera.capturing.operands import Effect as Effect
+    from accelera.capturing.operands import tensors_in as tensors_in
     from accelera.capturing.recording import Recording as Recording
+    from accelera.capturing.storages import Storages as Storages
 
-_LOADING_TORCH = {"Recording": "recording"}
+_NAMES_BY_FILE = {
+    "fake": ("as_fake", "default_dtype", "values_explained"),
+    "flops": ("flops_of",),
+    "iterations": ("call", "default_loss", "optimizer_for"),
+    "keeping": ("collection_by_hand", "mode_kept", "random_kept"),
+    "listening": ("Listener",),
+    "operands": ("Effect", "tensors_in"),
+    "recording": ("Recording",),
+    "storages": ("Storages",),
+}
+"""What loads torch, and so is imported when it is asked for."""
 
-__all__ = ["Recording", "capture", "live_bytes", "peak_live_bytes"]
+_FILE_OF = {name: file for file, names in _NAMES_BY_FILE.items() for name in names}
+
+__all__ = [
+    "Effect",
+    "Listener",
+    "Recording",
+    "Storages",
+    "as_fake",
+    "call",
+    "capture",
+    "collection_by_hand",
+    "default_dtype",
+    "default_loss",
+    "flops_of",
+    "live_bytes",
+    "mode_kept",
+    "optimizer_for",
+    "peak_live_bytes",
+    "random_kept",
+    "tensors_in",
+    "values_explained",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LOADING_TORCH:
+    if name not in _FILE_OF:
         raise AttributeError(f"module 'accelera.capturing' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"accelera.capturing.{_LOADING_TORCH[name]}"), name)
+    return getattr(importlib.import_module(f"accelera.capturing.{_FILE_OF[name]}"), name)

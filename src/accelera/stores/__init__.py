@@ -14,6 +14,7 @@ from accelera.stores.flatoutput import FlatOutput
 from accelera.stores.formats import Source, Target, known_suffixes, register_format
 from accelera.stores.opening import create_store, open_store, output_scratch_bytes
 from accelera.stores.regions import Region, region_shape, whole
+from accelera.stores.safetensors import TensorEntry, tensor_entries
 
 __all__ = [
     "BFLOAT16",
@@ -30,6 +31,7 @@ __all__ = [
     "Store",
     "StoreView",
     "Target",
+    "TensorEntry",
     "create_store",
     "known_suffixes",
     "open_store",
@@ -37,5 +39,6 @@ __all__ = [
     "parse_dtype",
     "region_shape",
     "register_format",
+    "tensor_entries",
     "whole",
 ]

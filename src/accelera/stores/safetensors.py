@@ -12,7 +12,7 @@ import math
 import os
 import zlib
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -58,6 +58,35 @@ def open_path(source: Source) -> FlatFile:
         os.close(descriptor)
         raise
     return FlatFile(path, descriptor, placement, header=zlib.crc32(text), direct=source.direct)
+
+
+class TensorEntry(NamedTuple):
+    """Where one tensor of a file lies."""
+
+    dtype: str
+    """Element type as the format writes it: ``"F32"``, ``"BF16"``, ``"F8_E4M3"`` …"""
+    shape: tuple[int, ...]
+    offset: int
+    """File position of its first byte."""
+    nbytes: int
+
+
+def tensor_entries(path: Path) -> dict[str, TensorEntry]:
+    """Return every tensor of a ``.safetensors`` file by name, element types that no store holds included.
+
+    Raises StoreError when the file cannot be opened and StoreFormatError for a damaged header.
+    """
+    descriptor = open_descriptor(path)
+    try:
+        text, entries = _header(path, descriptor)
+    finally:
+        os.close(descriptor)
+    return {name: _entry(entry, 8 + len(text)) for name, entry in entries.items()}
+
+
+def _entry(entry: dict[str, Any], start: int) -> TensorEntry:
+    begin, end = entry["data_offsets"]
+    return TensorEntry(entry["dtype"], tuple(entry["shape"]), start + begin, end - begin)
 
 
 def tensor_names(path: Path) -> list[str]:

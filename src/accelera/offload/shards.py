@@ -1,0 +1,148 @@
+"""The tensors of a checkpoint folder by name: in one ``.safetensors`` file, or in several with an index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple, final
+
+import torch
+
+from accelera.errors import DTypeError, StoreError, StoreFormatError
+from accelera.offload.homes import FileHome, OpenFile
+from accelera.stores import TensorEntry, tensor_entries
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_OLD = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+
+
+class Stored(NamedTuple):
+    """One tensor of a checkpoint, and where its bytes are."""
+
+    file: OpenFile
+    offset: int
+    """File position of its first byte."""
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+    def home(self, start: int, nbytes: int) -> FileHome:
+        """Return ``nbytes`` of it from byte ``start`` on, as the home of a block."""
+        return FileHome(self.file, self.offset + start, nbytes)
+
+    def mapped(self) -> torch.Tensor:
+        """Return it as an ordinary tensor whose pages are those of the file."""
+        pages = self.home(0, self.nbytes).mapped()
+        return torch.from_numpy(pages).view(self.dtype).view(self.shape)
+
+
+@final
+class Shards:
+    """Every tensor of a folder; files are opened, and nothing of them is read but their headers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._stored: dict[str, Stored] = {}
+        for path in _files(folder):
+            self._add(path)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._stored
+
+    def __getitem__(self, name: str) -> Stored:
+        return self._stored[name]
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all tensors."""
+        return self._stored.keys()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(stored.nbytes for stored in self._stored.values())
+
+    def _add(self, path: Path) -> None:
+        file = OpenFile.existing(path)
+        for name, entry in tensor_entries(path).items():
+            if name in self._stored:
+                raise StoreFormatError(
+                    f"[offload_checkpoint] {name} is in {self._stored[name].file.path.name} and in {path.name}; "
+                    "a tensor belongs to one file of a checkpoint: save it again"
+                )
+            self._stored[name] = Stored(file, entry.offset, entry.shape, _dtype(path, name, entry))
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the weight files of ``folder``, all there."""
+    if (folder / INDEX).is_file():
+        return _indexed(folder)
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    if not folder.is_dir():
+        raise StoreError(f"[offload_checkpoint] {folder} is no folder; give the folder of a checkpoint")
+    if any((folder / name).is_file() for name in _OLD):
+        raise StoreFormatError(
+            f"[offload_checkpoint] {folder} holds {_OLD[0]}, a pickle that cannot be read piece by piece; "
+            "write it as safetensors once: model.save_pretrained(folder, safe_serialization=True), or "
+            "safetensors.torch.save_file(state_dict, folder / 'model.safetensors')"
+        )
+    others = sorted(folder.glob("*.safetensors"))
+    if len(others) != 1:
+        found = ", ".join(path.name for path in others[:8]) or "no .safetensors file"
+        raise StoreError(
+            f"[offload_checkpoint] {folder} has neither {SINGLE} nor {INDEX}, but {found}; give the folder "
+            "that save_pretrained wrote"
+        )
+    return others
+
+
+def _indexed(folder: Path) -> list[Path]:
+    try:
+        by_name = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+        files = sorted({folder / str(file) for file in by_name.values()})
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise StoreFormatError(
+            f"[offload_checkpoint] {folder / INDEX} is no index of shards: a JSON object with 'weight_map' "
+            f"is needed ({error})"
+        ) from error
+    missing = [path.name for path in files if not path.is_file()]
+    if missing:
+        raise StoreError(
+            f"[offload_checkpoint] {folder / INDEX} names {', '.join(missing[:8])}, which are not there; "
+            f"{len(missing)} of {len(files)} files are missing: get the checkpoint again"
+        )
+    return files
+
+
+def _dtype(path: Path, name: str, entry: TensorEntry) -> torch.dtype:
+    if entry.dtype not in _DTYPES:
+        raise DTypeError(
+            f"[offload_checkpoint] {path.name}::{name} has elements of type {entry.dtype}; known are "
+            f"{', '.join(_DTYPES)}: convert the checkpoint"
+        )
+    return _DTYPES[entry.dtype]
