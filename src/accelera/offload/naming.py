@@ -43,7 +43,8 @@ def slots_of(module: nn.Module) -> list[Slot]:
         for name, tensor in (*part._parameters.items(), *persistent.items()):
             if tensor is not None:
                 tensors[id(tensor)] = tensor
-                found.setdefault(id(tensor), []).append((part, name, f"{path}.{name}".lstrip(".")))
+                place = (part, name, f"{path}.{name}".lstrip("."))
+                found.setdefault(id(tensor), []).append(place)
     return [
         Slot(
             tensors[key], tuple((part, name) for part, name, _ in places), tuple(full for *_, full in places)
@@ -131,8 +132,8 @@ def _refuse_missing(missing: list[str], shards: Shards, module: nn.Module) -> No
     if missing:
         raise StoreError(
             f"[offload_checkpoint] {shards.folder} lacks {len(missing)} tensors that {type(module).__name__} "
-            f"needs: {listed(missing)}; it has {listed(shards.names())}; give the class and config that it was "
-            "saved with"
+            f"needs: {listed(missing)}; it has {listed(shards.names())}; give the class and config that the "
+            "checkpoint was saved with"
         )
 
 

@@ -90,9 +90,10 @@ class Shards:
         file = OpenFile.existing(path)
         for name, entry in tensor_entries(path).items():
             if name in self._stored:
+                first = self._stored[name].file.path.name
                 raise StoreFormatError(
-                    f"[offload_checkpoint] {name} is in {self._stored[name].file.path.name} and in {path.name}; "
-                    "a tensor belongs to one file of a checkpoint: save it again"
+                    f"[offload_checkpoint] {name} is in {first} and in {path.name}; a tensor belongs to one "
+                    "file of a checkpoint: save it again"
                 )
             self._stored[name] = Stored(file, entry.offset, entry.shape, _dtype(path, name, entry))
 

@@ -25,8 +25,8 @@ def weightless() -> Iterator[None]:
     building = threading.get_ident()
     shapes = WeakIdKeyDictionary()
 
-    def register(_module: nn.Module, _name: str, parameter: nn.Parameter) -> nn.Parameter | None:
-        if threading.get_ident() != building or parameter is None or parameter.is_meta:
+    def register(_module: nn.Module, _name: str, parameter: nn.Parameter) -> Any:
+        if threading.get_ident() != building or parameter.is_meta:
             return None
         if parameter not in shapes:
             shapes[parameter] = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
@@ -51,6 +51,7 @@ def skeleton_of(build: Callable[[], Any], dtype: torch.dtype | None) -> nn.Modul
         raise TypeError(
             f"[offload_checkpoint] the model is a {type(module).__name__}; a torch.nn.Module is needed"
         )
-    if hasattr(module, "tie_weights"):
-        module.tie_weights()
+    tie = getattr(module, "tie_weights", None)
+    if callable(tie):
+        tie()
     return module
