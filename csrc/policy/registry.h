@@ -10,6 +10,7 @@
 #include "policy/largest.h"
 #include "policy/lfu.h"
 #include "policy/lirs.h"
+#include "policy/loop.h"
 #include "policy/lru.h"
 #include "policy/mru.h"
 #include "policy/planner.h"
@@ -31,6 +32,7 @@
     X(largest, Largest)        \
     X(lfu, Lfu)                \
     X(lirs, Lirs)              \
+    X(loop, Loop)              \
     X(lru, Lru)                \
     X(mru, Mru)                \
     X(planner, Planner)        \

@@ -100,6 +100,61 @@ class Clock(Mru):
             self.queue[buffer] = nbytes
 
 
+class Loop(Textbook):
+    """Belady's rule on the order of last time, told in plain lists; see csrc/policy/loop.h."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.history: list[int] = []
+        self.place: int | None = None
+        self.due: dict[int, float] = {}
+
+    def hit(self, buffer: int) -> None:
+        self.insert(buffer, 0)
+
+    def victim(self) -> int:
+        latest = {each: position for position, each in enumerate(self.history)}
+        found = max(self.due, key=lambda each: (self.due[each], -latest[each]))
+        del self.due[found]
+        return found
+
+    def insert(self, buffer: int, nbytes: int) -> None:
+        expected = None if self.place is None else self.place + 1
+        self.history.append(buffer)
+        latest = len(self.history) - 1
+        if expected is None or expected == latest or self.history[expected] != buffer:
+            self.place = self._counterpart()
+        else:
+            self.place = expected
+        self.due[buffer] = latest if self.place is None else self._next(self.place)
+        for each, due in self.due.items():
+            while self.place is not None and due <= self.place:
+                due = self._next(int(due))
+            self.due[each] = due
+
+    def _next(self, position: int) -> float:
+        """Return where the buffer of ``position`` comes next."""
+        later = (
+            i for i in range(position + 1, len(self.history)) if self.history[i] == self.history[position]
+        )
+        return next(later, float("inf"))
+
+    def _counterpart(self) -> int | None:
+        """Return the place most like the present, among the sixteen latest of this buffer."""
+        latest = len(self.history) - 1
+        same = [i for i in range(latest - 1, -1, -1) if self.history[i] == self.history[latest]][:16]
+        return max(same, key=self._alike, default=None)
+
+    def _alike(self, position: int) -> int:
+        pairs = zip(self.history[:position][::-1], self.history[:-1][::-1][:32], strict=False)
+        alike = 0
+        for before, now in pairs:
+            if before != now:
+                break
+            alike += 1
+        return alike
+
+
 class TwoQ(Textbook):
     """Johnson and Shasha, VLDB 1994: A1in a quarter, A1out a half, Am."""
 
@@ -316,6 +371,7 @@ class Arc(Textbook):
 
 
 TEXTBOOK: dict[str, Callable[[int], Textbook]] = {
+    "loop": Loop,
     "mru": Mru,
     "clock": Clock,
     "two_q": TwoQ,

@@ -48,7 +48,7 @@ class Keeper:
         self,
         capacity_bytes: int,
         *,
-        policy: str = "mru",
+        policy: str = "loop",
         least_bytes: int = LEAST_BYTES,
         block_bytes: int | None = None,
         store: str | Path | None = None,

@@ -17,7 +17,7 @@ class PaperStream:
     Drive ``stream`` with the uses of a run, on blocks that nobody else has, and ``stats`` are the run's.
     """
 
-    def __init__(self, capacity_bytes: int, policy: str = "mru") -> None:
+    def __init__(self, capacity_bytes: int, policy: str = "loop") -> None:
         self._ledger = Ledger(capacity_bytes, create_policy(policy))
         self.stream = Stream(_PaperBooks(self._ledger))
 
