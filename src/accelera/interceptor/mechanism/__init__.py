@@ -1,0 +1,11 @@
+"""How large calls of torch's operators are caught before a kernel computes them."""
+
+from __future__ import annotations
+
+from accelera.interceptor.mechanism.arming import arm, disarm
+from accelera.interceptor.mechanism.operators import OPERATORS
+from accelera.interceptor.mechanism.originals import original
+from accelera.interceptor.mechanism.passing import passing
+from accelera.interceptor.mechanism.tiers import tier, why
+
+__all__ = ["OPERATORS", "arm", "disarm", "original", "passing", "tier", "why"]

@@ -1,0 +1,49 @@
+"""Who handles an intercepted call, and how it is handed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from accelera.interceptor.mechanism.operators import is_composite
+from accelera.interceptor.mechanism.originals import original
+from accelera.interceptor.mechanism.passing import COMPOSITES, EVERYTHING, at_least
+
+Handler = Callable[..., Any]
+
+
+class Armed(NamedTuple):
+    """What is in force, for all threads."""
+
+    handlers: Mapping[str, Handler]
+    """By operator."""
+    least_bytes: int
+    """Bytes of operands and result from which a call is handed over."""
+    least_size: int
+    """Longest dimension, in elements, from which it is."""
+
+
+_in_force: list[Armed] = [Armed({}, 0, 0)]
+
+
+def in_force() -> Armed:
+    """Return what was put in force last; nothing at first."""
+    return _in_force[0]
+
+
+def put_in_force(armed: Armed) -> None:
+    """Have calls handled by ``armed`` from now on."""
+    _in_force[0] = armed
+
+
+def handle(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Hand one call to its handler, or to the original kernel if there is none by now.
+
+    A handler below autograd runs with interception off in its thread; one above autograd lets composite
+    operators pass only, so that the products it makes are looked at.
+    """
+    handler = in_force().handlers.get(name)
+    if handler is None:
+        return original(name)(*args, **kwargs)
+    with at_least(COMPOSITES if is_composite(name) else EVERYTHING):
+        return handler(*args, **kwargs)

@@ -1,0 +1,86 @@
+"""Interception in Python alone: works with any torch that hands out its kernels."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accelera.interceptor.mechanism.handling import handle, in_force
+from accelera.interceptor.mechanism.keys import keys_of
+from accelera.interceptor.mechanism.operators import OPERATORS, is_composite
+from accelera.interceptor.mechanism.originals import replaced
+from accelera.interceptor.mechanism.passing import COMPOSITES, EVERYTHING, level
+from accelera.interceptor.mechanism.weighing import is_worthwhile
+from accelera.interceptor.mechanism.wrapped_numbers import Called, taking_numbers
+
+
+def fault() -> str | None:
+    """Return why this way is not open, None when it is."""
+    if hasattr(torch.library, "get_kernel"):
+        return None
+    return f"torch {torch.__version__} does not hand out its kernels, which takes torch.library.get_kernel"
+
+
+class PythonTier:
+    """Kernels in Python, by ``torch.library``."""
+
+    name = "python"
+
+    def __init__(self) -> None:
+        self._libraries: list[torch.library.Library] = []
+
+    def set_thresholds(self, least_bytes: int, least_size: int) -> None:
+        """Do nothing: the kernels look at what is in force."""
+
+    def register(self, names: Sequence[str]) -> None:
+        """Put our kernels before torch's, quietly."""
+        helpers, library = torch.library.Library("prims", "FRAGMENT"), torch.library.Library("aten", "IMPL")
+        self._libraries += [helpers, library]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel.*")
+            for name in names:
+                _register(library, helpers, name)
+
+    def unregister(self) -> None:
+        """Put torch's kernels back."""
+        while self._libraries:
+            self._libraries.pop()._destroy()
+        replaced.clear()
+
+
+def _register(library: torch.library.Library, helpers: torch.library.Library, name: str) -> None:
+    kernels = {key: torch.library.get_kernel(f"aten::{name}", key) for key in keys_of(name)}
+    calls = {key: taking_numbers(helpers, name, key, kernel) for key, kernel in kernels.items()}
+    replaced[name] = _by_device(calls)
+    for key, before in calls.items():
+        library.impl(name, _kernel(name, before), key)
+
+
+def _kernel(name: str, before: Called) -> Called:
+    """Return the kernel that hands over what is worthwhile and calls ``before`` for the rest."""
+    rule = OPERATORS[name]
+    passes_at = COMPOSITES if is_composite(name) else EVERYTHING
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        armed = in_force()
+        operands = [each for each in args if isinstance(each, Tensor)]
+        if level() >= passes_at or not is_worthwhile(rule, operands, armed.least_bytes, armed.least_size):
+            return before(*args, **kwargs)
+        return handle(name, args, kwargs)
+
+    return called
+
+
+def _by_device(calls: Mapping[str, Called]) -> Called:
+    """Return a call of the kernel for the device of the arguments."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        devices = {each.device.type for each in args if isinstance(each, Tensor)}
+        backend = "CPU" if devices <= {"cpu"} else next(key for key in calls if key != "CPU")
+        return calls[backend](*args, **kwargs)
+
+    return call

@@ -1,0 +1,77 @@
+"""Whether a call is worth a look: the test of the Python tier; the compiled ones do the same in C++."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from accelera.interceptor.mechanism.operators import Rule
+
+_ORDINARY = (Tensor, Parameter)
+
+
+def is_worthwhile(rule: Rule, operands: Sequence[Tensor], least_bytes: int, least_size: int) -> bool:
+    """Say whether a call reaches both thresholds and has ordinary tensors only.
+
+    Parameters
+    ----------
+    rule
+        How the result follows from the operands.
+    operands
+        Tensor arguments in order, without ``out``.
+    least_bytes
+        Bytes of operands and result together.
+    least_size
+        Longest dimension of any operand, in elements.
+    """
+    if not all(map(_is_plain, operands)):
+        return False
+    longest = max((max(each.shape, default=1) for each in operands), default=1)
+    return longest >= least_size and called_bytes(rule, operands) >= least_bytes
+
+
+def called_bytes(rule: Rule, operands: Sequence[Tensor]) -> int:
+    """Return the bytes of the operands and of the result that ``rule`` says they have.
+
+    Attention counts its scores too. Shapes that do not fit give some number: torch refuses them later.
+    """
+    taken = sum(each.numel() * each.element_size() for each in operands)
+    widest = max((each.element_size() for each in operands), default=0)
+    return taken + _RESULTS[rule](operands) * widest
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    if type(tensor) not in _ORDINARY and torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def _broadcast(operands: Sequence[Tensor]) -> int:
+    return _broadcast_shapes([each.shape for each in operands])
+
+
+def _broadcast_shapes(shapes: Sequence[Sequence[int]]) -> int:
+    columns = zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1)
+    return math.prod(0 if 0 in sizes else max(sizes) for sizes in columns)
+
+
+def _product(operands: Sequence[Tensor]) -> int:
+    first, second = operands[-2].shape, operands[-1].shape
+    rows = math.prod(first[-2:-1])
+    columns = second[-1] if len(second) > 1 else 1
+    return _broadcast_shapes([first[:-2], second[:-2]]) * rows * columns
+
+
+def _attention(operands: Sequence[Tensor]) -> int:
+    query, key, value = (each.shape for each in operands[:3])
+    if min(len(query), len(key), len(value)) < 2:
+        return 0
+    return math.prod(query[:-1]) * (key[-2] + value[-1])
+
+
+_RESULTS = {"pointwise": _broadcast, "product": _product, "attention": _attention}

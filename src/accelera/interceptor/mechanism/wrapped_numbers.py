@@ -1,0 +1,55 @@
+"""Numbers that torch wraps as tensors, such as the 1 of ``x + 1``, kept what they are.
+
+A kernel in Python is handed them as plain numbers, which the kernel before it does not take. Operators in
+the namespace ``prims`` wrap them again as torch does; a tensor made here would be promoted differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from accelera.interceptor.mechanism.originals import overload
+
+Called = Callable[..., Any]
+
+
+def taking_numbers(library: torch.library.Library, name: str, key: str, kernel: Any) -> Called:
+    """Return a call of ``kernel`` at ``key`` that takes numbers where the operator takes tensors.
+
+    Parameters
+    ----------
+    library
+        A fragment of ``prims``, which must live as long as the call is used.
+    name
+        The operator, as in ``aten``.
+    key
+        Dispatch key of the kernel.
+    kernel
+        What ``torch.library.get_kernel`` gave.
+    """
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    schema = overload(name)._schema
+    positions = [at for at, each in enumerate(schema.arguments) if str(each.type) == "Tensor"]
+    if len(positions) < 2:
+        return lambda *args, **kwargs: kernel.call_boxed(keys, *args, **kwargs)
+    wrapping = _wrapping(library, name, key, lambda *args, **kwargs: kernel.call_boxed(keys, *args, **kwargs))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if all(isinstance(args[at], Tensor) for at in positions if at < len(args)):
+            return kernel.call_boxed(keys, *args, **kwargs)
+        return wrapping(*args, **kwargs)
+
+    return call
+
+
+def _wrapping(library: torch.library.Library, name: str, key: str, inner: Called) -> Called:
+    ours = f"accelera_{key}_{name.replace('.', '_')}"
+    operands = str(overload(name)._schema).partition("(")[2]
+    library.define(f"{ours}({operands}")
+    library.impl(ours, inner, "CompositeExplicitAutograd")
+    operator: Called = getattr(torch.ops.prims, ours).default
+    return operator
