@@ -1,18 +1,37 @@
-"""How fast this machine is: measured once per process, in about a tenth of a second."""
+"""How fast this machine is: measured once per process, each figure in about a tenth of a second."""
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
+from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from accelera.devices import Device, usable_processors
+from accelera.errors import StoreError
 from accelera.plan import CostModel
+from accelera.stores import FlatFile, Placement
 
 _EDGE = 1024
 _TRIES = 12
 """Products timed; the best counts, since others may be using the machine."""
+_PIECE_BYTES = 8 << 20
+_PIECES = 4
+"""Pieces written and read to time a disk."""
+_ROWS, _COLUMNS = 3072, 4096
+"""A matrix of 48 MiB, more than caches hold."""
+
+
+class DiskRates(NamedTuple):
+    """How fast a folder's disk moves long pieces, past the page cache."""
+
+    read_bytes_per_s: float
+    write_bytes_per_s: float
 
 
 def cost_model(device: Device) -> CostModel:
@@ -40,3 +59,55 @@ def _measured_flops(device: Device) -> float:
     for each in buffers:
         device.release(each)
     return 2.0 * _EDGE**3 / min(seconds[1:])
+
+
+def disk_rates(folder: str | Path | None = None) -> DiskRates:
+    """Return the measured rates of the disk under ``folder`` (None: where temporary files go).
+
+    A file without a name is written and read. Raises StoreError where that is not possible.
+    """
+    place = Path(tempfile.gettempdir() if folder is None else folder)
+    try:
+        return _measured_disk(os.stat(place).st_dev, place)
+    except OSError as error:
+        raise StoreError(f"[disk_rates] {place} takes no files: {error}; name another folder") from error
+
+
+@lru_cache(maxsize=8)
+def _measured_disk(_disk: int, folder: Path) -> DiskRates:
+    descriptor, name = tempfile.mkstemp(prefix=".accelera-rate-", dir=folder)
+    os.unlink(name)
+    size = _PIECES * _PIECE_BYTES
+    os.ftruncate(descriptor, size)
+    placement = Placement.dense((size,), np.dtype(np.uint8))
+    file = FlatFile(folder / "rate", descriptor, placement, writable=True, direct=True)
+    piece = np.ones(_PIECE_BYTES, np.uint8)
+    try:
+        writing = _fastest(lambda at: file.write((slice(at, at + _PIECE_BYTES),), piece))
+        reading = _fastest(lambda at: file.read((slice(at, at + _PIECE_BYTES),), piece))
+    finally:
+        file.close()
+    return DiskRates(_PIECE_BYTES / reading, _PIECE_BYTES / writing)
+
+
+def _fastest(move: Callable[[int], int]) -> float:
+    """Return the least seconds that one of the pieces took."""
+    seconds = []
+    for index in range(_PIECES):
+        began = time.perf_counter()
+        move(index * _PIECE_BYTES)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
+
+
+@lru_cache(maxsize=1)
+def memory_bytes_per_s() -> float:
+    """Return the measured rate at which a product of matrix and vector passes over RAM."""
+    matrix = np.ones((_ROWS, _COLUMNS), np.float32)
+    vector, out = np.ones(_COLUMNS, np.float32), np.empty(_ROWS, np.float32)
+
+    def multiply(_: int) -> int:
+        np.dot(matrix, vector, out=out)
+        return matrix.nbytes
+
+    return matrix.nbytes / _fastest(multiply)
