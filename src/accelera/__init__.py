@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from accelera.errors import TraceFormatError as TraceFormatError
     from accelera.errors import UnknownNameError as UnknownNameError
     from accelera.interceptor import capture as capture
+    from accelera.interceptor import estimate as estimate
     from accelera.interceptor import predict_compile as predict_compile
     from accelera.memory import BufferPool as BufferPool
     from accelera.memory import MemoryManager as MemoryManager
@@ -54,7 +55,7 @@ __version__ = "0.1.0"
 _NAMES_BY_PACKAGE = {
     "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine", "lazy"),
     "plan": ("Plan",),
-    "interceptor": ("capture", "predict_compile"),
+    "interceptor": ("capture", "estimate", "predict_compile"),
     "chunking": ("RowChunking", "TileChunking", "AdaptiveChunking", "ChunkingStrategy", "ChunkIterator"),
     "memory": ("MemoryManager", "BufferPool"),
     "simulator": (

@@ -1,0 +1,141 @@
+"""The phases of a model, captured by their shapes one by one in each element type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from accelera.capturing import capture
+from accelera.interceptor.estimating import huggingface
+from accelera.interceptor.estimating.element_types import (
+    ElementType,
+    element_type,
+    float8_layers,
+    own_type,
+)
+from accelera.interceptor.estimating.report import Estimate, Phase
+from accelera.interceptor.estimating.roles import phase_of
+from accelera.interceptor.estimating.subject import Subject
+from accelera.interceptor.estimating.twin import twin
+from accelera.trace import Occupancy, Trace
+
+_ITERATIONS = 2
+"""In the second the optimizer's state is there from the start."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a model is to be estimated; see ``estimate``."""
+
+    dtypes: tuple[str, ...] | None
+    train: bool | None
+    optimizer: Any
+    loss: Callable[[Any], torch.Tensor] | None
+
+    @property
+    def optimizer_name(self) -> str:
+        """The optimizer's name, for people."""
+        if self.optimizer is None:
+            return "none"
+        return self.optimizer if isinstance(self.optimizer, str) else "of the caller's own"
+
+    def element_types(self, module: torch.nn.Module) -> list[ElementType]:
+        """Return the element types, the model's own as it is."""
+        own = ElementType(own_type(module), getattr(torch, own_type(module)), lambda _: None)
+        named = self.dtypes or ("float32", "bfloat16", *(["float8"] if float8_layers(module) else []))
+        others = [element_type(name) for name in dict.fromkeys(named)]
+        if self.dtypes is None:
+            return [own, *(each for each in others if each.name != own.name)]
+        return [own if each.name == own.name else each for each in others]
+
+
+def estimated(subject: Subject, wanted: Wanted, budget_bytes: int | None) -> Estimate:
+    """Capture every phase that is wanted; a failure of all of them raises, that of some is noted."""
+    phases: list[Phase] = []
+    refused: list[tuple[str, Exception]] = []
+    for kind in wanted.element_types(subject.module):
+        module = twin(subject.module)
+        kind.prepare(module)
+        for name, record in _records(subject, module, kind, wanted):
+            try:
+                phases.append(phase_of(record(), name, kind.name))
+            except (RuntimeError, TypeError, ValueError) as error:
+                said = str(error).strip().partition("\n")[0]
+                refused.append((f"{name} in {kind.name} could not be followed: {said}", error))
+    if not phases and refused:
+        raise refused[0][1]
+    return Estimate(
+        model=subject.name,
+        parameters=sum(each.numel() for each in subject.module.parameters()),
+        batch=subject.batch,
+        context=subject.context,
+        optimizer=wanted.optimizer_name,
+        kv_bytes_per_token=_kv_bytes_per_token(subject, phases),
+        phases=tuple(phases),
+        budget_bytes=budget_bytes,
+        notes=tuple(note for note, _ in refused),
+    )
+
+
+def _records(
+    subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: Wanted
+) -> Iterator[tuple[str, Callable[[], Trace]]]:
+    """Yield the phases that make sense, and what captures each."""
+    given = None if kind.name == own_type(subject.module) else kind.computes
+    if wanted.train is not True:
+        inputs = subject.inputs(train=False, dtype=given)
+        yield "inference", lambda: capture(module, inputs, train=False, fake=True)
+        if subject.generates:
+            yield "generation", lambda: _generation(subject, module)
+    if wanted.train is not False and kind.trains:
+        yield (
+            "training",
+            lambda: capture(
+                module,
+                subject.inputs(train=True, dtype=given),
+                steps=_ITERATIONS,
+                loss=wanted.loss,
+                optimizer=wanted.optimizer,
+                fake=True,
+            ),
+        )
+
+
+def _generation(subject: Subject, module: torch.nn.Module) -> Trace:
+    """Capture a prompt and a token more; raises ValueError where a model keeps no cache of that kind."""
+    tokens = 1 if subject.context == 1 else 2
+    try:
+        return capture(module, subject.prompt(), train=False, fake=True, generate_tokens=tokens)
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"[estimate] decoding with a key-value cache fails: {error}") from error
+
+
+def _kv_bytes_per_token(subject: Subject, phases: list[Phase]) -> dict[str, int]:
+    """Return what the cache takes per token and row: as captured, else by the usual formula."""
+    if not subject.generates:
+        return {}
+    captured = {each.dtype: each.trace for each in phases if each.name == "generation"}
+    prompt = subject.prompt()["input_ids"].numel()
+    found = {
+        each.dtype: _cached_bytes(captured[each.dtype]) // prompt
+        if each.dtype in captured
+        else huggingface.kv_bytes_per_token(subject.module.config, _itemsize(each.dtype))
+        for each in phases
+        if each.name == "inference"
+    }
+    return {dtype: size for dtype, size in found.items() if size}
+
+
+def _cached_bytes(trace: Trace) -> int:
+    """Return what the cache takes after the prompt."""
+    ends = [*trace.meta["iterations"][1:], trace.step_count]
+    inside = np.flatnonzero(trace.step < ends[0])
+    return int(Occupancy(trace).after_events("kv_cache")[inside].max())
+
+
+def _itemsize(name: str) -> int:
+    return element_type(name).computes.itemsize
