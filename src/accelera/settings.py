@@ -17,6 +17,7 @@ from accelera.units import parse_bytes
 
 DirectIO = Literal["auto", "always", "never"]
 Progress = Literal["auto", "always", "never"]
+Interception = Literal["auto", "shim", "stable", "python"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 _TRUE = ("true", "1", "yes", "on")
@@ -202,7 +203,14 @@ SETTINGS = (
         None,
         _parse_name,
         "a folder on a disk",
-        "Folder for results of intercepted calls that do not fit the budget; unset means the temporary folder.",
+        "Folder for results of intercepted calls that exceed the budget; unset means the temporary folder.",
+    ),
+    Setting(
+        "interception",
+        "auto",
+        _one_of(get_args(Interception)),
+        "auto, shim, stable or python",
+        "How calls of torch are caught; auto means the fastest way that works here.",
     ),
     Setting(
         "llm_path",
@@ -238,6 +246,7 @@ class Settings:
     min_size: int
     memory_threshold_gb: float | None
     spill: str | None
+    interception: Interception
     llm_path: str | None
     log_level: LogLevel | None
 
