@@ -1,0 +1,79 @@
+"""Which elements of a strided view lie in which block: the geometry of tensors in several blocks."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+Box = tuple[slice, ...]
+"""A part of a view: one slice with a start and a stop per axis."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A strided view of consecutive elements that are cut into blocks; strides are not negative."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    """First element of the view, counted from the first element of the first block."""
+    starts: tuple[int, ...]
+    """First element of each block."""
+
+    @property
+    def block(self) -> int:
+        """Index of the block that holds the first element."""
+        return bisect_right(self.starts, self.offset) - 1
+
+    @property
+    def last(self) -> int:
+        """The farthest element that the view reaches."""
+        steps = zip(self.sizes, self.strides, strict=True)
+        return self.offset + sum((size - 1) * stride for size, stride in steps)
+
+    @property
+    def single(self) -> bool:
+        """Whether the view lies in one block."""
+        return 0 in self.sizes or bisect_right(self.starts, self.last) - 1 == self.block
+
+    def part(self, box: Box) -> Layout:
+        """Return the view of a box of this view."""
+        moved = sum(edge.start * stride for edge, stride in zip(box, self.strides, strict=True))
+        sizes = tuple(edge.stop - edge.start for edge in box)
+        return replace(self, sizes=sizes, offset=self.offset + moved)
+
+    def boxes(self) -> Iterator[Box]:
+        """Cut the view into boxes that lie in one block each, along its slowest axis as far as possible."""
+        yield from _cut(self, whole_box(self.sizes))
+
+
+def whole_box(sizes: Sequence[int]) -> Box:
+    """Return the box that is everything.
+
+    >>> whole_box((2, 3))
+    (slice(0, 2, None), slice(0, 3, None))
+    """
+    return tuple(slice(0, size) for size in sizes)
+
+
+def _cut(view: Layout, box: Box) -> Iterator[Box]:
+    here = view.part(box)
+    if here.single:
+        yield box
+        return
+    axis = max((axis for axis, size in enumerate(here.sizes) if size > 1), key=here.strides.__getitem__)
+    for start, stop in _halves(here, axis):
+        edge = slice(box[axis].start + start, box[axis].start + stop)
+        yield from _cut(view, (*box[:axis], edge, *box[axis + 1 :]))
+
+
+def _halves(view: Layout, axis: int) -> Iterator[tuple[int, int]]:
+    """Cut ``axis`` where the view leaves its first block, or past the one index that straddles the border."""
+    border = view.starts[view.block + 1]
+    stride, size = view.strides[axis], view.sizes[axis]
+    reach = view.last - (size - 1) * stride
+    inside = max(0, min(size - 1, (border - 1 - reach) // stride + 1))
+    cut = inside or 1
+    yield 0, cut
+    yield cut, size

@@ -1,0 +1,95 @@
+"""Rows of a table in several blocks: only the blocks that hold a wanted row are touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from accelera.offload.keeper import Keeper
+from accelera.offload.tiled.held import held, held_parts
+from accelera.offload.tiled.layout import Box
+from accelera.offload.tiled.results import empty
+from accelera.offload.tiled.space import Operand, boxes
+
+aten = torch.ops.aten
+
+
+def embedding(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> torch.Tensor:
+    """Return the rows of a table."""
+    table, indices = args[0], args[1]
+    return _rows(str(func), table, indices, keeper)
+
+
+def index_select(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> torch.Tensor:
+    """Return slices of a tensor along one axis."""
+    table, axis, indices = args
+    picked = _rows(str(func), table.movedim(axis, 0), indices.reshape(-1), keeper)
+    return picked.movedim(0, axis)
+
+
+def embedding_dense_backward(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> torch.Tensor:
+    """Return the gradient of the table, each block from the rows that it gave."""
+    gradient, indices, rows, padding, by_frequency = args
+    flat = gradient.reshape(-1, gradient.shape[-1])
+    wanted = indices.reshape(-1)
+    result = empty(keeper, (rows, flat.shape[1]), gradient.dtype)
+    operands = [Operand(result, (0, 1), read=False, write=True)]
+    for box in boxes(result.shape, operands):
+        first, last = box[0].start, box[0].stop
+        here = (wanted >= first) & (wanted < last)
+        own_padding = padding - first if first <= padding < last else -1
+        with held(keeper, operands, box, str(func)) as (part,):
+            part.copy_(
+                aten.embedding_dense_backward(
+                    flat[here][:, box[1]], wanted[here] - first, last - first, own_padding, by_frequency
+                )
+            )
+    return result
+
+
+def embedding_renorm_(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> torch.Tensor:
+    """Shorten in place the rows whose norm is above a limit."""
+    table, indices, limit, order = args
+    operand, wanted = Operand(table, (0, 1), write=True), indices.reshape(-1)
+    for box, places in _touched(operand, wanted):
+        with held(keeper, [operand], box, str(func)) as (part,):
+            aten.embedding_renorm_(part, wanted[places] - box[0].start, limit, order)
+    return table
+
+
+def _rows(op: str, table: torch.Tensor, indices: torch.Tensor, keeper: Keeper) -> torch.Tensor:
+    flat = indices.reshape(-1)
+    _check(op, flat, table.shape[0])
+    result = empty(keeper, (flat.numel(), *table.shape[1:]), table.dtype)
+    axes = tuple(range(table.ndim))
+    source, target = Operand(table, axes), Operand(result, axes, write=True)
+    for rows in boxes(result.shape, [target]):
+        for box, places in _touched(source, flat[rows[0]]):
+            columns = _common(rows, box)
+            if columns is not None:
+                parts = [(source, (box[0], *columns)), (target, (rows[0], *columns))]
+                with held_parts(keeper, parts, op) as (given, taken):
+                    taken.index_copy_(0, places, given[flat[rows[0]][places] - box[0].start])
+    return result.reshape(*indices.shape, *table.shape[1:])
+
+
+def _touched(table: Operand, wanted: torch.Tensor) -> Iterator[tuple[Box, torch.Tensor]]:
+    """Give the boxes of the table that hold wanted rows, and the places of these among the wanted."""
+    for box in boxes(table.tensor.shape, [table]):
+        places = ((wanted >= box[0].start) & (wanted < box[0].stop)).nonzero().squeeze(1)
+        if places.numel():
+            yield box, places
+
+
+def _common(one: Box, other: Box) -> Box | None:
+    """Return what two boxes share beyond their first axis, or None."""
+    pairs = list(zip(one[1:], other[1:], strict=True))
+    shared = tuple(slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in pairs)
+    return shared if all(edge.start < edge.stop for edge in shared) else None
+
+
+def _check(op: str, flat: torch.Tensor, rows: int) -> None:
+    if flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < rows:
+        raise IndexError(f"[{op}] indices from {int(flat.min())} to {int(flat.max())} into {rows} rows")

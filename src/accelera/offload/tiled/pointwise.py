@@ -1,0 +1,86 @@
+"""Element by element, box by box: the kernel is PyTorch's own, so the bits are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from accelera.offload.keeper import Keeper
+from accelera.offload.tiled.held import held
+from accelera.offload.tiled.layout import Box, whole_box
+from accelera.offload.tiled.meta import foretold
+from accelera.offload.tiled.results import empty
+from accelera.offload.tiled.space import Operand, boxes, broadcast_axes
+
+PIECE_BYTES = 8 << 20
+"""A result that is computed before it is stored is computed in pieces of this size."""
+
+
+def pointwise(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
+    """Carry out an element-wise ``func``; what it changes in place is given back."""
+    changed = written(func, args, kwargs)
+    if changed is not None:
+        _run(func, args, kwargs, keeper, changed, stored=False)
+        return changed
+    told = foretold(func, args, kwargs)
+    result = empty(keeper, told.shape, told.dtype)
+    _run(func, args, kwargs, keeper, result, stored=True)
+    return result
+
+
+def written(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
+    """Return the argument that ``func`` changes, or None."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            return args[place] if place < len(args) else kwargs[argument.name]
+    return None
+
+
+def _run(func: Any, args: Any, kwargs: Any, keeper: Keeper, target: torch.Tensor, *, stored: bool) -> None:
+    leaves, form = tree_flatten((args, kwargs))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    operands = [_operand(leaves[place], target, stored) for place in places]
+    operands.append(Operand(target, tuple(range(target.ndim)), read=not stored, write=True))
+    for box in boxes(target.shape, operands):
+        with held(keeper, operands, box, str(func)) as parts:
+            for pieces in subparts(operands, parts, len(parts) - 1) if stored else [parts]:
+                for place, piece in zip(places, pieces, strict=False):
+                    leaves[place] = piece
+                inner_args, inner_kwargs = tree_unflatten(leaves, form)
+                result = func(*inner_args, **inner_kwargs)
+                if stored:
+                    pieces[-1].copy_(result)
+
+
+def _operand(tensor: torch.Tensor, target: torch.Tensor, stored: bool) -> Operand:
+    changes = not stored and tensor is target
+    return Operand(tensor, broadcast_axes(tensor.shape, target.ndim), write=changes)
+
+
+def subparts(
+    operands: list[Operand], parts: list[torch.Tensor], leader: int, whole: int | None = None
+) -> Iterator[list[torch.Tensor]]:
+    """Cut one box further, so that what is computed before it is stored stays small; axis ``whole`` is not cut.
+
+    The axes of the operand ``leader`` are those of the space.
+    """
+    space = parts[leader]
+    axes = [axis for axis in range(space.ndim) if axis != whole]
+    if space.nbytes <= PIECE_BYTES or not axes:
+        yield parts
+        return
+    axis = max(axes, key=space.shape.__getitem__)
+    step = max(1, PIECE_BYTES * space.shape[axis] // space.nbytes)
+    for start in range(0, space.shape[axis], step):
+        edge = slice(start, min(start + step, space.shape[axis]))
+        box = whole_box(space.shape)
+        cut: Box = (*box[:axis], edge, *box[axis + 1 :])
+        yield [_sub(one, part, cut) for one, part in zip(operands, parts, strict=True)]
+
+
+def _sub(operand: Operand, part: torch.Tensor, cut: Box) -> torch.Tensor:
+    edges = [slice(None) if axis is None else cut[axis] for axis in operand.axes]
+    return part[tuple(edges)]

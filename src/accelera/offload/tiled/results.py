@@ -1,0 +1,37 @@
+"""Where the result of a tiled operation goes: into the pool when it is bigger than a block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from accelera.offload.contents import Contents, rows_by_block
+from accelera.offload.keeper import Keeper
+from accelera.offload.tensor import OffloadedTensor
+
+
+def empty(keeper: Keeper, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Return a new contiguous tensor, in the pool if it is bigger than a block."""
+    if dtype.itemsize * math.prod(sizes) <= keeper.block_bytes:
+        return torch.empty(sizes, dtype=dtype, device=keeper.device)
+    return offloaded(keeper, sizes, dtype)
+
+
+def offloaded(
+    keeper: Keeper,
+    sizes: Sequence[int],
+    dtype: torch.dtype,
+    *,
+    name: str = "",
+    role: str = "workspace",
+    cut: bool = True,
+) -> OffloadedTensor:
+    """Return a new contiguous tensor in the pool, without contents; ``cut``: in blocks of ``block_bytes``."""
+    nbytes = dtype.itemsize * math.prod(sizes)
+    rows = rows_by_block(sizes, nbytes, keeper.block_bytes) if cut else [1]
+    row_bytes = nbytes // sum(rows)
+    blocks = [keeper.create(count * row_bytes, name, role) for count in rows]
+    strides = torch.empty(sizes, device="meta").stride()
+    return OffloadedTensor(Contents(keeper, blocks, sizes, dtype), sizes, strides)
