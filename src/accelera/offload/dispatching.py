@@ -1,0 +1,62 @@
+"""What an operation does with offloaded operands: views, whole operands pinned for its time, or parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from accelera.errors import DeviceError
+from accelera.offload.signatures import is_composite, signature_of
+
+Rule = Callable[[Any, Any, Any], Any]
+"""Carries out an operation on its arguments, at least one of which is offloaded."""
+
+REFUSED = {
+    "set_": "give it another storage",
+    "resize_": "change its size in place",
+    "resize_as_": "change its size in place",
+    "as_strided_": "change its shape in place",
+    "t_": "transpose it in place",
+    "transpose_": "transpose it in place",
+    "squeeze_": "change its shape in place",
+    "unsqueeze_": "change its shape in place",
+    "swapaxes_": "transpose it in place",
+    "swapdims_": "transpose it in place",
+}
+"""In-place changes of what a tensor is, not of its values."""
+
+
+def dispatch(func: Any, args: Any, kwargs: Any) -> Any:
+    """Carry out ``func``."""
+    return rule_of(func)(func, args, kwargs)
+
+
+@lru_cache(maxsize=None)
+def rule_of(func: Any) -> Rule:
+    """Return how ``func`` is carried out."""
+    from accelera.offload.computing import compute
+    from accelera.offload.lists import one_by_one
+    from accelera.offload.views import view
+
+    name = func.overloadpacket.__name__
+    if name in REFUSED:
+        return _refuse
+    if name.startswith(("_foreach_", "_fused_", "_amp_foreach_")):
+        return one_by_one
+    if is_composite(func):
+        return _decompose
+    return view if signature_of(func).is_view else compute
+
+
+def _decompose(func: Any, args: Any, kwargs: Any) -> Any:
+    return func.decompose(*args, **kwargs)
+
+
+def _refuse(func: Any, args: Any, kwargs: Any) -> Any:
+    name = func.overloadpacket.__name__
+    raise DeviceError(
+        f"[{name}] {args[0]} is offloaded: PyTorch cannot {REFUSED[name]}; use the form without the underscore, "
+        "or offloaded(model).restore() first"
+    )
+

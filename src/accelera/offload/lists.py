@@ -1,0 +1,39 @@
+"""Operations on lists of tensors (``_foreach_*``, ``_fused_*``), carried out one tensor after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelera.offload.operands import each_tensor
+
+
+def one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
+    """Carry out ``func`` for each element of its lists; results are joined to lists again."""
+    lists = [value for value in (*args, *kwargs.values()) if _is_list(value)]
+    count = max((len(value) for value in lists), default=0)
+    results = [_one(func, _at(args, place), {k: _at([v], place)[0] for k, v in kwargs.items()})
+               for place in range(count)]
+    return _joined(func, results, args)
+
+
+def _one(func: Any, args: Any, kwargs: Any) -> Any:
+    from accelera.offload.computing import compute
+    from accelera.offload.tensor import OffloadedTensor
+
+    if any(isinstance(one, OffloadedTensor) for one in each_tensor(args, kwargs)):
+        return compute(func, args, kwargs)
+    return func(*args, **kwargs)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 0
+
+
+def _at(values: Any, place: int) -> list[Any]:
+    return [[value[place]] if _is_list(value) else value for value in values]
+
+
+def _joined(func: Any, results: list[Any], args: Any) -> Any:
+    if not func._schema.returns:
+        return None
+    return [one for result in results for one in result]

@@ -1,0 +1,61 @@
+"""An offloaded tensor given other values, of any shape and type, and a tensor that becomes offloaded in place."""
+
+from __future__ import annotations
+
+import torch
+
+from accelera.errors import DeviceError
+from accelera.offload.adopting import adopted
+from accelera.offload.tensor import OffloadedTensor
+
+
+def replace_data(tensor: OffloadedTensor, value: torch.Tensor) -> None:
+    """Make ``tensor`` what ``value`` is: ``tensor.data = value``.
+
+    Values of an ordinary tensor are taken over by the keeper. Raises DeviceError when they are elsewhere than
+    on the device that computes.
+    """
+    device = tensor.keeper.device
+    if value.device != device:
+        raise DeviceError(
+            f"[offload] {tensor} computes on {device} and cannot be moved to {value.device}; take the model "
+            "back with offloaded(model).restore(), then move it"
+        )
+    if not isinstance(value, OffloadedTensor):
+        block = tensor.blocks[0]
+        value = adopted(tensor.keeper, value, block.name, block.role)
+    torch._C.TensorBase.data.__set__(tensor, value.detach())
+    tensor.contents = value.contents
+
+
+def become(tensor: torch.Tensor, other: torch.Tensor, name: str) -> None:
+    """Make ``tensor`` what ``other`` is; whoever holds ``tensor`` then holds that.
+
+    Gradient and hooks stay. ``other`` is of no use afterwards. Raises DeviceError when a graph of autograd
+    still holds the tensor.
+    """
+    if tensor._use_count() > 1:
+        raise DeviceError(
+            f"[offload] {name} {tuple(tensor.shape)} is held by a graph of autograd or by a compiled model; do "
+            "this before the forward pass, or after its results are gone"
+        )
+    hooks, late = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
+    with torch.no_grad():
+        other.requires_grad_(tensor.requires_grad)
+        other.grad = tensor.grad
+    _swap(tensor, other)
+    if hooks is not None:
+        tensor._backward_hooks = hooks
+    if late is not None:
+        tensor._post_accumulate_grad_hooks = late
+
+
+def _swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Exchange everything but identity and the user's attributes."""
+    contents = other.__dict__.pop("contents", None)
+    kinds = type(tensor), type(other)
+    tensor.__class__, other.__class__ = kinds[1], kinds[0]
+    torch._C._swap_tensor_impl(tensor, other)
+    tensor.__dict__.pop("contents", None)
+    if contents is not None:
+        tensor.contents = contents  # type: ignore[attr-defined]

@@ -1,0 +1,151 @@
+"""A tensor whose bytes are in the pool only while an operation uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from accelera.errors import DeviceError
+from accelera.offload.contents import Contents
+from accelera.offload.dispatching import dispatch
+from accelera.units import format_bytes
+
+if TYPE_CHECKING:
+    import numpy
+
+    from accelera.offload.block import Block
+    from accelera.offload.keeper import Keeper
+
+
+class OffloadedTensor(torch.Tensor):
+    """A tensor that knows its shape, and where its bytes are kept.
+
+    It has no storage of its own. Operations on it go through ``dispatching``, which brings the bytes for as
+    long as the operation takes. Views share their ``contents``.
+    """
+
+    contents: Contents
+
+    @staticmethod
+    def __new__(
+        cls,
+        contents: Contents,
+        size: Sequence[int],
+        stride: Sequence[int],
+        offset: int = 0,
+        dtype: torch.dtype | None = None,
+    ) -> OffloadedTensor:
+        """Make a view of ``contents``: sizes, strides and offset count elements of ``dtype``."""
+        tensor: OffloadedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            size,
+            strides=stride,
+            storage_offset=offset,
+            dtype=dtype or contents.dtype,
+            device=contents.keeper.device,
+        )
+        tensor.contents = contents
+        return tensor
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Carry out ``func``; another subclass among the operands goes first."""
+        for kind in types:
+            if kind is not OffloadedTensor and kind not in _ORDINARY:
+                return NotImplemented
+        return dispatch(func, args, kwargs or {})
+
+    @property
+    def keeper(self) -> Keeper:
+        """What keeps the bytes."""
+        return self.contents.keeper
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks that hold the bytes."""
+        return self.contents.blocks
+
+    @property
+    def row_splits(self) -> tuple[int, ...]:
+        """First row of each block of the contents, then their number of rows."""
+        return self.contents.row_splits
+
+    def materialized(self) -> torch.Tensor:
+        """Return an ordinary tensor on the same device with a copy of the values; without gradient."""
+        from accelera.offload.copies import ordinary_copy
+
+        return ordinary_copy(self)
+
+    @property
+    def data(self) -> torch.Tensor:  # type: ignore[override]
+        """The tensor without its history; setting it replaces the values, also by another shape or type."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        from accelera.offload.replacing import replace_data
+
+        replace_data(self, value)
+
+    def numpy(self, *, force: bool = False) -> numpy.ndarray[Any, Any]:
+        """Return a read-only copy of the values as an array."""
+        if self.requires_grad and not force:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy()")
+        array: numpy.ndarray[Any, Any] = self.materialized().cpu().resolve_conj().resolve_neg().numpy()
+        array.flags.writeable = False
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray[Any, Any]:
+        """Return the values as an array for NumPy; read-only unless NumPy converts or copies it."""
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def tolist(self) -> Any:
+        """Return the values as nested lists."""
+        return self.materialized().tolist()
+
+    def data_ptr(self) -> int:
+        """Raise DeviceError: the bytes have no lasting address."""
+        raise DeviceError(
+            f"[data_ptr] {self} has no address: its bytes are in memory only while an operation uses them; "
+            "take a copy with .materialized()"
+        )
+
+    def share_memory_(self) -> Any:
+        """Raise DeviceError: the bytes are in no memory that could be shared."""
+        raise DeviceError(
+            f"[share_memory_] {self} cannot be shared between processes; take a copy with .materialized()"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OffloadedTensor:
+        """Copy the values within the same keeper."""
+        from accelera.offload.copies import deep_copy
+
+        return deep_copy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle as an ordinary tensor or parameter, read from the file where the bytes are."""
+        from accelera.offload.copies import as_mapped
+
+        return as_mapped(self).__reduce_ex__(protocol)
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        """Tell shape, type and place; the values are not read."""
+        if not hasattr(self, "contents"):
+            return f"OffloadedTensor(..., size={tuple(self.shape)})"
+        name = self.contents.blocks[0].name
+        size = format_bytes(self.numel() * self.element_size())
+        needs = ", requires_grad=True" if self.requires_grad else ""
+        return (
+            f"OffloadedTensor({name!r}, size={tuple(self.shape)}, dtype={self.dtype}, {size} "
+            f"offloaded from {self.device}{needs})"
+        )
+
+
+_ORDINARY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

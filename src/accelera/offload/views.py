@@ -1,0 +1,25 @@
+"""Views of offloaded tensors: other sizes, strides and types of the same bytes; no byte is touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def view(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the view, or the views, that ``func`` gives of its first argument."""
+    from accelera.offload.tensor import OffloadedTensor
+
+    base = args[0]
+    with torch._C._DisableTorchDispatch():
+        shown = func(*args, **kwargs)
+        if isinstance(shown, torch.Tensor):
+            return _same_bytes(OffloadedTensor, base, shown)
+        return [_same_bytes(OffloadedTensor, base, each) for each in shown]
+
+
+def _same_bytes(kind: Any, base: Any, shown: torch.Tensor) -> Any:
+    made: Any = torch.Tensor._make_subclass(kind, shown)
+    made.contents = base.contents
+    return made
