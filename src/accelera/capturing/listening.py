@@ -18,13 +18,19 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Operators on tensors that wrap others are heard as those on the tensors inside; operators composed of
     others, as inference mode leaves them, as their parts.
+
+    Parameters
+    ----------
+    wrappers
+        Further types that wrap others, besides those that can be flattened.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, heard: Heard) -> None:
+    def __init__(self, heard: Heard, wrappers: tuple[type, ...] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._heard = heard
+        self._wrappers = wrappers
         self._effects: dict[Any, Effect] = {}
         self._plain: dict[Any, bool] = {}
 
@@ -49,5 +55,8 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = tuple(types)
         known = self._plain.get(key)
         if known is None:
-            known = self._plain[key] = not any(hasattr(each, "__tensor_flatten__") for each in key)
+            known = self._plain[key] = not any(map(self._wraps, key))
         return known
+
+    def _wraps(self, kind: type) -> bool:
+        return issubclass(kind, self._wrappers) or hasattr(kind, "__tensor_flatten__")

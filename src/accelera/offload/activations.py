@@ -10,6 +10,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from accelera.offload.keeper import Keeper
+from accelera.offload.plain import is_plain
 from accelera.offload.saved_values import SavedValues, distinct, save_values
 
 Key = tuple[Any, ...]
@@ -62,8 +63,7 @@ class Activations:
 
     def _goes(self, tensor: torch.Tensor) -> bool:
         return (
-            type(tensor) is torch.Tensor
-            and tensor.layout == torch.strided
+            is_plain(tensor)
             and tensor.device == self._keeper.device
             and distinct(tensor).numel() * tensor.element_size() >= self._least_bytes
         )

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from accelera.offload.keeper import Keeper
+from accelera.offload.plain import is_plain
 from accelera.offload.tensor import OffloadedTensor
 from accelera.offload.tiled.meta import foretold
 from accelera.offload.tiled.table import form, run
@@ -117,17 +118,13 @@ def _reaches(node: Node, known: dict[Node, bool], keeper: Keeper) -> bool:
 
 def _hook(node: Node, keeper: Keeper) -> None:
     def before(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(_Mark.apply(one, keeper) if _ordinary(one) else one for one in gradients)
+        return tuple(_Mark.apply(one, keeper) if is_plain(one) else one for one in gradients)
 
     def after(made: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(unmarked(one) for one in made)
 
     node.register_prehook(before)
     node.register_hook(after)
-
-
-def _ordinary(value: Any) -> bool:
-    return type(value) is torch.Tensor and value.layout == torch.strided
 
 
 def _too_big(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> bool:
