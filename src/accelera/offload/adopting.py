@@ -8,6 +8,7 @@ import torch
 
 from accelera.errors import DeviceError
 from accelera.offload.contents import Contents
+from accelera.offload.plain import PLAIN_TYPES
 from accelera.offload.results import dense, memory_order
 from accelera.offload.tensor import OffloadedTensor
 
@@ -46,7 +47,7 @@ def adopted_together(
 
 def can_be_adopted(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` is of a kind whose bytes can stream: strided, not quantized, of no other subclass."""
-    kinds = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+    kinds = (*PLAIN_TYPES, torch.nn.Parameter, torch.nn.Buffer)
     return type(tensor) in kinds and tensor.layout is torch.strided and not tensor.is_quantized
 
 

@@ -15,6 +15,7 @@ import torch
 from accelera.offload.block import Block, Use
 from accelera.offload.homes import Home, Homes, ScratchHomes
 from accelera.offload.places import CpuPlace, Place
+from accelera.offload.plain import has_bytes
 from accelera.offload.report import OffloadReport
 from accelera.offload.residence import Residence
 from accelera.offload.rows import row_parts
@@ -154,10 +155,10 @@ class Keeper:
             self._homes.close()
 
     def _adopt_rows(self, rows: torch.Tensor, name: str, role: str) -> Block:
-        content = rows.cpu().contiguous().view(-1).view(torch.uint8).numpy()
-        home = self._homes.create(content.nbytes)
-        home.write(0, content)
-        return self._register(content.nbytes, name, role, home, filled=True)
+        home = self._homes.create(rows.nbytes)
+        if has_bytes(rows):
+            home.write(0, rows.cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        return self._register(rows.nbytes, name, role, home, filled=True)
 
     def _register(self, nbytes: int, name: str, role: str, home: Home | None, *, filled: bool) -> Block:
         with self._lock:

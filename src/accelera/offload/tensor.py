@@ -10,6 +10,7 @@ import torch
 from accelera.errors import DeviceError
 from accelera.offload.contents import Contents
 from accelera.offload.dispatching import dispatch
+from accelera.offload.plain import PLAIN_TYPES
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:
@@ -148,4 +149,4 @@ class OffloadedTensor(torch.Tensor):
         )
 
 
-_ORDINARY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_ORDINARY = (*PLAIN_TYPES, torch.nn.Parameter, torch.nn.Buffer)
