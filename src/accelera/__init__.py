@@ -33,8 +33,12 @@ if TYPE_CHECKING:
     from accelera.errors import TraceFormatError as TraceFormatError
     from accelera.errors import UnknownNameError as UnknownNameError
     from accelera.interceptor import capture as capture
+    from accelera.interceptor import disable as disable
+    from accelera.interceptor import enable as enable
     from accelera.interceptor import estimate as estimate
+    from accelera.interceptor import intercepted as intercepted
     from accelera.interceptor import predict_compile as predict_compile
+    from accelera.interceptor import stats as stats
     from accelera.memory import BufferPool as BufferPool
     from accelera.memory import MemoryManager as MemoryManager
     from accelera.plan import Plan as Plan
@@ -55,7 +59,7 @@ __version__ = "0.1.0"
 _NAMES_BY_PACKAGE = {
     "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine", "lazy"),
     "plan": ("Plan",),
-    "interceptor": ("capture", "estimate", "predict_compile"),
+    "interceptor": ("capture", "disable", "enable", "estimate", "intercepted", "predict_compile", "stats"),
     "chunking": ("RowChunking", "TileChunking", "AdaptiveChunking", "ChunkingStrategy", "ChunkIterator"),
     "memory": ("MemoryManager", "BufferPool"),
     "simulator": (

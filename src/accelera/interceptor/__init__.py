@@ -1,20 +1,63 @@
-"""PyTorch as it runs: every tensor access of a model or a script, recorded as a trace."""
+"""PyTorch as it runs: large calls computed within a budget, and every tensor access recorded as a trace.
+
+What loads torch is loaded when it is first named.
+"""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from accelera.capturing import capture, live_bytes, peak_live_bytes
 from accelera.interceptor.estimating import Estimate, Phase, estimate
 from accelera.interceptor.prediction import predict_compile
 from accelera.interceptor.script import CapturedScript, capture_script
 
+if TYPE_CHECKING:
+    from accelera.interceptor.enabling import disable as disable
+    from accelera.interceptor.enabling import enable as enable
+    from accelera.interceptor.enabling import intercepted as intercepted
+    from accelera.interceptor.matmul import accelera_matmul as accelera_matmul
+    from accelera.interceptor.matmul import should_intercept as should_intercept
+    from accelera.interceptor.statistics import OpStats as OpStats
+    from accelera.interceptor.statistics import Stats as Stats
+    from accelera.interceptor.statistics import stats as stats
+
+_NAMES_BY_MODULE = {
+    "enabling": ("disable", "enable", "intercepted"),
+    "matmul": ("accelera_matmul", "should_intercept"),
+    "statistics": ("OpStats", "Stats", "stats"),
+}
+_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+
 __all__ = [
     "CapturedScript",
     "Estimate",
+    "OpStats",
     "Phase",
+    "Stats",
+    "accelera_matmul",
     "capture",
     "capture_script",
+    "disable",
+    "enable",
     "estimate",
+    "intercepted",
     "live_bytes",
     "peak_live_bytes",
     "predict_compile",
+    "should_intercept",
+    "stats",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'accelera.interceptor' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"accelera.interceptor.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,126 @@
+"""What is in force while calls are intercepted: how much one may add, and which are looked at."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+
+from accelera.devices import get_device
+from accelera.errors import SettingError
+from accelera.memory import Budget, MemoryManager
+from accelera.settings import current
+
+Amount = int | float | str
+Route = Literal["direct", "chunked", "spilled"]
+"""By torch's own kernel in one piece; in pieces with the result in memory; in pieces into a file."""
+
+TILE_BYTES = 4 << 20
+"""Result bytes that are computed at a time element by element: enough for all threads, little for a cache."""
+PRODUCT_TILE_BYTES = 128 << 20
+"""Result bytes of a product that torch's kernel computes at a time."""
+
+
+class Cut(NamedTuple):
+    """How finely a call is cut; tests force it."""
+
+    least: Route = "direct"
+    """Calls that could go by a cheaper route take this one all the same."""
+    tile_bytes: int | None = None
+    """Result bytes per tile; None: as many as are good."""
+
+
+USUAL = Cut()
+
+
+class Room:
+    """The memory that one call may add on one device."""
+
+    def __init__(self, budget: Amount | None, device: torch.device) -> None:
+        self._memory = MemoryManager(get_device("cpu" if device.type == "cpu" else str(device)))
+        parsed = Budget.parse(budget, self._memory)
+        self._fixed_bytes = parsed.limit_bytes if parsed.is_given else None
+        self.origin = parsed.origin
+        """Where the figure comes from, for messages."""
+
+    def allows(self, needed_bytes: int) -> bool:
+        """Return whether a call may add ``needed_bytes``; without a budget the free memory decides."""
+        if self._fixed_bytes is None:
+            return self._memory.can_allocate(needed_bytes)
+        return needed_bytes <= self._fixed_bytes
+
+    def budget_bytes(self) -> int:
+        """Return the most that a call may add now."""
+        return self._memory.get_usable_memory() if self._fixed_bytes is None else self._fixed_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """What one ``enable`` or ``intercepted`` asked for, and what follows from it."""
+
+    budget: Amount | None
+    """As given; None: ``ACCELERA_BUDGET``, else what the threshold leaves free."""
+    min_size: int
+    """Longest dimension from which a call is looked at."""
+    memory_threshold_bytes: int
+    """Bytes of operands and result together from which a call is looked at."""
+    spill: Path | None
+    """Folder for results that do not fit; None: they are refused."""
+    names_spill: bool
+    """Whether somebody named that folder."""
+    device: str | None
+    """What computes products of operands in RAM; None: the CPU."""
+    cut: Cut = USUAL
+    _rooms: dict[torch.device, Room] = field(default_factory=dict)
+
+    def room(self, device: torch.device) -> Room:
+        """Return what a call on ``device`` may add."""
+        room = self._rooms.get(device)
+        if room is None:
+            room = self._rooms[device] = Room(self.budget, device)
+        return room
+
+
+def limits_of(
+    budget: Amount | None = None,
+    min_size: int | None = None,
+    memory_threshold: Amount | None = None,
+    *,
+    spill: str | Path | bool | None = None,
+    device: str | None = None,
+    cut: Cut = USUAL,
+) -> Limits:
+    """Return the limits that ``enable`` was asked for, with ``ACCELERA_*`` where it was not.
+
+    Raises SettingError or ValueError for amounts that cannot be read, UnknownNameError for a device.
+    """
+    settings = current()
+    size = settings.min_size if min_size is None else min_size
+    if size < 0:
+        raise SettingError(f"[enable] min_size={size}: it is the length of a dimension; give 0 or more")
+    if device is not None:
+        get_device(device)
+    named = settings.spill if spill is None or spill is True else spill
+    folder = None if named is False else Path(named or tempfile.gettempdir()).expanduser()
+    wish = Limits(budget, size, 0, folder, bool(named), device, cut)
+    return replace(wish, memory_threshold_bytes=_threshold(memory_threshold, wish))
+
+
+def _threshold(amount: Amount | None, wish: Limits) -> int:
+    """Return the bytes from which a call is looked at."""
+    gibibytes = current().memory_threshold_gb
+    if amount is not None:
+        return Budget.parse(amount, MemoryManager(get_device("cpu"))).limit_bytes if amount else 0
+    if gibibytes is not None:
+        return int(gibibytes * 2**30)
+    return min(wish.room(each).budget_bytes() for each in _places()) // 8
+
+
+def _places() -> list[torch.device]:
+    """Return the CPU, and the accelerator if torch has one."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    here = [torch.device("cpu")]
+    return here if accelerator is None else [*here, accelerator]

@@ -1,0 +1,150 @@
+"""Results in files: written tile by tile, then mapped, so that no private memory holds them.
+
+The file has no name, so it is gone when nobody holds the tensor, whatever happens to the process.
+Writing through the mapping would take a page fault for every 4 KiB; tiles go through the descriptor.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from accelera.errors import StoreError
+from accelera.interceptor.calls import Result, nbytes
+from accelera.interceptor.limits import Limits
+from accelera.interceptor.regions import Region
+from accelera.interceptor.statistics import statistics
+from accelera.stores import FlatFile, Placement
+from accelera.units import format_bytes
+
+_IN_MEMORY = ("tmpfs", "ramfs")
+_NUMBERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_NAME_ANOTHER = "name a folder on a disk with spill= or ACCELERA_SPILL, or raise the budget"
+
+
+class _Mapping(mmap.mmap):
+    """A mapping that can be referred to weakly."""
+
+
+@final
+class Spill:
+    """One result in a file of the spill folder; a ``Target``.
+
+    Raises StoreError when the folder cannot take it.
+    """
+
+    def __init__(self, op: str, folder: Path, result: Result) -> None:
+        self.shape, self.strides, self.dtype = result
+        self.memory: torch.Tensor | None = None
+        size = max(nbytes(self.shape, self.dtype), self.dtype.itemsize)
+        descriptor = _unnamed_file(op, folder, size)
+        steps = tuple(stride * self.dtype.itemsize for stride in self.strides)
+        placement = Placement(self.shape, same_size(self.dtype), 0, steps)
+        self._file = FlatFile(folder / op, descriptor, placement, writable=True, direct=False)
+        self._mapping = _Mapping(descriptor, size)
+        statistics.file_begun(op, size)
+        weakref.finalize(self._mapping, statistics.file_ended, size)
+
+    def put(self, region: Region, piece: torch.Tensor) -> None:
+        """Write one piece, from any device."""
+        self._file.write(region, as_array(piece.to("cpu", self.dtype)))
+
+    def tensor(self) -> torch.Tensor:
+        """Return the result, mapped; the file lives as long as a tensor that shows it."""
+        return torch.frombuffer(self._mapping, dtype=self.dtype).as_strided(self.shape, self.strides)
+
+    def close(self) -> None:
+        """Close the file, which the mapping keeps."""
+        self._file.close()
+
+
+def spilled_empty(op: str, limits: Limits, result: Result) -> torch.Tensor:
+    """Return zeros in a file of the spill folder, mapped, for those who fill a result in no order.
+
+    Writing it costs several times what ``Spill.put`` does. Raises StoreError.
+    """
+    assert limits.spill is not None, "the caller asked whether results may be spilled"
+    spill = Spill(op, spill_folder(op, limits), result)
+    spill.close()
+    return spill.tensor()
+
+
+def spill_folder(op: str, limits: Limits) -> Path:
+    """Return the folder for results; raises StoreError when nobody named one and the usual is in RAM."""
+    folder = limits.spill
+    assert folder is not None
+    if not limits.names_spill and is_in_memory(folder):
+        raise StoreError(
+            f"[{op}] the result exceeds the budget, and the temporary folder {folder} lies in memory itself; "
+            f"{_NAME_ANOTHER}"
+        )
+    return folder
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a NumPy view of a CPU tensor, whatever its elements: as numbers of their size."""
+    if tensor.itemsize == 16:
+        return tensor.numpy()
+    return tensor.view(_NUMBERS[tensor.itemsize]).numpy()
+
+
+def same_size(dtype: torch.dtype) -> np.dtype[Any]:
+    """Return the element type in which files hold elements of ``dtype``."""
+    return np.dtype("c16") if dtype.itemsize == 16 else np.dtype(f"i{dtype.itemsize}")
+
+
+def _unnamed_file(op: str, folder: Path, nbytes: int) -> int:
+    """Return a descriptor of a new file of ``nbytes`` that no folder lists; raises StoreError."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            descriptor = os.dup(file.fileno())
+    except OSError as error:
+        raise StoreError(
+            f"[{op}] a result of {format_bytes(nbytes)} cannot be put into {folder}: {error.strerror}; "
+            f"{_NAME_ANOTHER}"
+        ) from error
+    try:
+        _reserve(descriptor, nbytes)
+    except OSError as error:
+        os.close(descriptor)
+        status = os.statvfs(folder)
+        free = format_bytes(status.f_bavail * status.f_frsize)
+        raise StoreError(
+            f"[{op}] a result of {format_bytes(nbytes)} cannot be put into {folder}, where {free} are free: "
+            f"{error.strerror}; {_NAME_ANOTHER}"
+        ) from error
+    return descriptor
+
+
+def _reserve(descriptor: int, nbytes: int) -> None:
+    """Give the file all its bytes, so that writing the mapping later cannot fail."""
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        os.ftruncate(descriptor, nbytes)
+
+
+def is_in_memory(folder: Path) -> bool:
+    """Return whether files in ``folder`` lie in RAM, so that putting results there frees none."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    place, kind = folder.resolve(), ""
+    deepest = -1
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        point = Path(before.split()[4].replace("\\040", " "))
+        if place.is_relative_to(point) and len(point.parts) >= deepest:
+            deepest, kind = len(point.parts), after.split()[0]
+    return kind in _IN_MEMORY
