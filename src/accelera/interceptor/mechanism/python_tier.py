@@ -31,14 +31,15 @@ class PythonTier:
     name = "python"
 
     def __init__(self) -> None:
-        self._libraries: list[torch.library.Library] = []
+        self._libraries: list[Any] = []
 
     def set_thresholds(self, least_bytes: int, least_size: int) -> None:
         """Do nothing: the kernels look at what is in force."""
 
     def register(self, names: Sequence[str]) -> None:
         """Put our kernels before torch's, quietly."""
-        helpers, library = torch.library.Library("prims", "FRAGMENT"), torch.library.Library("aten", "IMPL")
+        make: Any = torch.library.Library
+        helpers, library = make("prims", "FRAGMENT"), make("aten", "IMPL")
         self._libraries += [helpers, library]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel.*")
@@ -52,7 +53,7 @@ class PythonTier:
         replaced.clear()
 
 
-def _register(library: torch.library.Library, helpers: torch.library.Library, name: str) -> None:
+def _register(library: Any, helpers: Any, name: str) -> None:
     kernels = {key: torch.library.get_kernel(f"aten::{name}", key) for key in keys_of(name)}
     calls = {key: taking_numbers(helpers, name, key, kernel) for key, kernel in kernels.items()}
     replaced[name] = _by_device(calls)

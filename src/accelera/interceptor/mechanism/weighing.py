@@ -29,10 +29,19 @@ def is_worthwhile(rule: Rule, operands: Sequence[Tensor], least_bytes: int, leas
     least_size
         Longest dimension of any operand, in elements.
     """
-    if not all(map(_is_plain, operands)):
+    if not _reach(operands, least_size):
         return False
-    longest = max((max(each.shape, default=1) for each in operands), default=1)
-    return longest >= least_size and called_bytes(rule, operands) >= least_bytes
+    return called_bytes(rule, operands) >= least_bytes and all(map(_is_plain, operands))
+
+
+def _reach(operands: Sequence[Tensor], least_size: int) -> bool:
+    """Whether some dimension is long enough; false when sizes may be symbols, which must not be asked."""
+    longest = 1
+    for each in operands:
+        if type(each) not in _ORDINARY and torch._C._dispatch_keys(each).has(torch._C.DispatchKey.Python):
+            return False
+        longest = max(longest, *each.shape)
+    return longest >= least_size
 
 
 def called_bytes(rule: Rule, operands: Sequence[Tensor]) -> int:
@@ -46,7 +55,7 @@ def called_bytes(rule: Rule, operands: Sequence[Tensor]) -> int:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    if type(tensor) not in _ORDINARY and torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         return False
     return not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 

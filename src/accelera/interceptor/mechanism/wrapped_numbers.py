@@ -17,7 +17,7 @@ from accelera.interceptor.mechanism.originals import overload
 Called = Callable[..., Any]
 
 
-def taking_numbers(library: torch.library.Library, name: str, key: str, kernel: Any) -> Called:
+def taking_numbers(library: Any, name: str, key: str, kernel: Any) -> Called:
     """Return a call of ``kernel`` at ``key`` that takes numbers where the operator takes tensors.
 
     Parameters
@@ -46,7 +46,7 @@ def taking_numbers(library: torch.library.Library, name: str, key: str, kernel: 
     return call
 
 
-def _wrapping(library: torch.library.Library, name: str, key: str, inner: Called) -> Called:
+def _wrapping(library: Any, name: str, key: str, inner: Called) -> Called:
     ours = f"accelera_{key}_{name.replace('.', '_')}"
     operands = str(overload(name)._schema).partition("(")[2]
     library.define(f"{ours}({operands}")

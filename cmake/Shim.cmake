@@ -1,0 +1,26 @@
+# accelera_add_shim(): the library that catches calls of torch, for the one torch that Python sees.
+# Without torch it is left out; when it does not compile against this torch it is left out with a warning.
+set(ACCELERA_SHIM ON CACHE BOOL "Build the shim for the installed torch, if there is one")
+
+function(accelera_add_shim)
+  execute_process(
+    COMMAND "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/cmake/find_torch.py"
+    OUTPUT_VARIABLE torch ERROR_VARIABLE reason OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed)
+  if(NOT ACCELERA_SHIM OR NOT UNIX OR failed)
+    message(STATUS "No shim for torch: ${reason}")
+    return()
+  endif()
+  list(GET torch 0 folder)
+  list(GET torch 1 version)
+  set(shim "${CMAKE_CURRENT_BINARY_DIR}/_shim-${version}.so")
+  file(GLOB sources CONFIGURE_DEPENDS csrc/torch/*)
+  add_custom_command(
+    OUTPUT "${shim}"
+    COMMAND "${CMAKE_COMMAND}" "-DCOMPILER=${CMAKE_CXX_COMPILER}" "-DSYSTEM=${CMAKE_SYSTEM_NAME}"
+      "-DTORCH=${folder}" "-DSOURCES=${PROJECT_SOURCE_DIR}/csrc" "-DSHIM=${shim}"
+      -P "${PROJECT_SOURCE_DIR}/cmake/compile_shim.cmake"
+    DEPENDS ${sources} "${PROJECT_SOURCE_DIR}/cmake/compile_shim.cmake" "${folder}/version.py"
+    COMMENT "Shim for torch ${version}" VERBATIM)
+  add_custom_target(_shim ALL DEPENDS "${shim}")
+  install(FILES "${shim}" DESTINATION accelera OPTIONAL)
+endfunction()
