@@ -143,11 +143,12 @@ class Elementwise(Call):
         least = 1 if self.whole_axis is None else self.shape[self.whole_axis]
         tile_bytes = limits.cut.tile_bytes or TILE_BYTES
         most = min(tile_bytes // self.dtype.itemsize, budget_bytes // per_element)
-        if budget_bytes < least * per_element:
+        needed = least * per_element
+        if budget_bytes < needed:
             raise BudgetExceededError(
-                f"[{self.op}] the smallest tile needs {least * per_element} bytes, more than the {budget_bytes} "
-                f"left; raise the budget to at least {least * per_element} bytes",
-                needed_bytes=least * per_element,
+                f"[{self.op}] the smallest tile needs {needed} bytes, and {budget_bytes} are left; raise the "
+                f"budget to at least {needed} bytes",
+                needed_bytes=needed,
                 budget_bytes=budget_bytes,
             )
         return max(most, least)

@@ -21,10 +21,12 @@ Reader = Callable[[tuple[Any, ...], dict[str, Any]], Call]
 @cache
 def handlers() -> Mapping[str, Handler]:
     """Return the handler of every operator that goes in pieces."""
-    found = {name: _handler(name, _reader(name, rule)) for name, rule in _BELOW.items()}
-    return found
+    below = {name: _handler(name, _reader(name, rule)) for name, rule in _BELOW.items()}
+    return {**below, **_ABOVE}
 
 
+_ABOVE: Mapping[str, Handler] = {}
+"""Handlers of operators that torch composes of others, which run above autograd."""
 _BELOW = {
     name: rule
     for name, rule in OPERATORS.items()

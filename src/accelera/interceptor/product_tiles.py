@@ -89,7 +89,7 @@ def _piece_bytes(product: Product, sizes: tuple[int, ...] | list[int]) -> int:
     """Bound what one piece takes: itself twice, and both factors' parts, which the kernel packs."""
     depth = product.a.shape[-1]
     stack = sizes[0] if len(sizes) == 3 else 1
-    rows = sizes[product.a.dim() - 2]
+    rows: int = sizes[product.a.dim() - 2]
     columns = sizes[-1] if product.b.dim() > 1 else 1
     itemsize: int = product.a.itemsize
     return (2 * stack * rows * columns + rows * depth + columns * depth) * itemsize

@@ -162,9 +162,9 @@ def _refusal(
     elif call.device.type != "cpu":
         remedy += ", or move the operands to the CPU, whose results can go to files"
     return BudgetExceededError(
-        f"[{call.op}] adds {format_bytes(call.added_bytes)} (result {format_bytes(call.result_bytes)}), more "
-        f"than the {format_bytes(budget_bytes)} ({budget_bytes} bytes) that {room.origin} allows, and {needed} "
-        f"bytes at least; {remedy}",
+        f"[{call.op}] adds {format_bytes(call.added_bytes)} (result {format_bytes(call.result_bytes)}) in one "
+        f"piece, and {needed} bytes at least; {room.origin} allows {format_bytes(budget_bytes)} "
+        f"({budget_bytes} bytes); {remedy}",
         needed_bytes=needed,
         budget_bytes=budget_bytes,
     )
