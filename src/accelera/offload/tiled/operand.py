@@ -26,8 +26,3 @@ def layout_of(tensor: OffloadedTensor) -> Layout:
 def is_tiled(value: object) -> bool:
     """Whether ``value`` is an offloaded tensor that reaches into more than one block."""
     return is_offloaded(value) and len(value.blocks) > 1 and not layout_of(value).single
-
-
-def plain_layout(tensor: torch.Tensor) -> Layout:
-    """Return the layout of an ordinary tensor: everything in one block."""
-    return Layout(tuple(tensor.shape), tensor.stride(), 0, (0,))

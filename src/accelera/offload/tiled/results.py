@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import torch
 
-from accelera.offload.contents import Contents, rows_by_block
+from accelera.offload.contents import Contents
 from accelera.offload.keeper import Keeper
+from accelera.offload.rows import row_parts
 from accelera.offload.tensor import OffloadedTensor
 
 
@@ -29,9 +30,8 @@ def offloaded(
     cut: bool = True,
 ) -> OffloadedTensor:
     """Return a new contiguous tensor in the pool, without contents; ``cut``: in blocks of ``block_bytes``."""
-    nbytes = dtype.itemsize * math.prod(sizes)
-    rows = rows_by_block(sizes, nbytes, keeper.block_bytes) if cut else [1]
-    row_bytes = nbytes // sum(rows)
-    blocks = [keeper.create(count * row_bytes, name, role) for count in rows]
+    row_bytes = dtype.itemsize * math.prod(sizes[1:])
+    parts = row_parts(sizes, dtype.itemsize, keeper.block_bytes) if cut else [slice(0, sizes[0] if sizes else 1)]
+    blocks = [keeper.create((part.stop - part.start) * row_bytes, name, role) for part in parts]
     strides = torch.empty(sizes, device="meta").stride()
     return OffloadedTensor(Contents(keeper, blocks, sizes, dtype), sizes, strides)

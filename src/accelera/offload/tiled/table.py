@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from accelera.offload.keeper import Keeper
 from accelera.offload.tiled import joining, lookups, losses
 from accelera.offload.tiled.fresh import fresh
+from accelera.offload.tiled.operand import is_tiled
 from accelera.offload.tiled.pointwise import pointwise
 from accelera.offload.tiled.products import FORMS, product
 from accelera.offload.tiled.reductions import RULES, dot, equal, reduction
@@ -61,8 +62,8 @@ TABLE: dict[str, Tiled] = {
 def form(func: Any) -> Tiled | None:
     """Return how ``func`` is carried out on parts, or None."""
     name = func.overloadpacket.__name__
-    if name in ("max", "min", "any", "all", "prod") and "dim" in func._overloadname:
-        return along if func._overloadname == "dim" and name in ("max", "min") else reduction
+    if name in ("max", "min") and func._overloadname == "dim":
+        return along
     if torch.Tag.pointwise in func.tags and name not in FRESH:
         return pointwise
     return TABLE.get(name)
@@ -71,6 +72,7 @@ def form(func: Any) -> Tiled | None:
 def run(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
     """Carry out ``func``, some operand or result of which is in several blocks.
 
+    NotImplemented when only the result is, and there is no form that makes it in parts.
     Raises BudgetExceededError when it works only on whole tensors and these do not fit the pool.
     """
     from accelera.offload.tiled.whole import whole
@@ -83,4 +85,6 @@ def run(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
         result = func.decompose(*args, **kwargs)
         if result is not NotImplemented:
             return result
+    if not any(is_tiled(leaf) for leaf in tree_leaves((args, kwargs))):
+        return NotImplemented
     return whole(func, args, kwargs, keeper)
