@@ -11,9 +11,11 @@ def one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
     """Carry out ``func`` for each element of its lists; results are joined to lists again."""
     lists = [value for value in (*args, *kwargs.values()) if _is_list(value)]
     count = max((len(value) for value in lists), default=0)
-    results = [_one(func, _at(args, place), {k: _at([v], place)[0] for k, v in kwargs.items()})
-               for place in range(count)]
-    return _joined(func, results, args)
+    results = [
+        _one(func, _at(args, place), {name: _at([value], place)[0] for name, value in kwargs.items()})
+        for place in range(count)
+    ]
+    return [one for result in results for one in result] if func._schema.returns else None
 
 
 def _one(func: Any, args: Any, kwargs: Any) -> Any:
@@ -31,9 +33,3 @@ def _is_list(value: Any) -> bool:
 
 def _at(values: Any, place: int) -> list[Any]:
     return [[value[place]] if _is_list(value) else value for value in values]
-
-
-def _joined(func: Any, results: list[Any], args: Any) -> Any:
-    if not func._schema.returns:
-        return None
-    return [one for result in results for one in result]

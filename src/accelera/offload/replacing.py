@@ -52,10 +52,13 @@ def become(tensor: torch.Tensor, other: torch.Tensor, name: str) -> None:
 
 def _swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """Exchange everything but identity and the user's attributes."""
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
     contents = other.__dict__.pop("contents", None)
-    kinds = type(tensor), type(other)
-    tensor.__class__, other.__class__ = kinds[1], kinds[0]
+    tensor.__class__, other.__class__ = type(other), type(tensor)
     torch._C._swap_tensor_impl(tensor, other)
-    tensor.__dict__.pop("contents", None)
+    for name in ("contents", "_is_param"):
+        tensor.__dict__.pop(name, None)
     if contents is not None:
         tensor.contents = contents  # type: ignore[attr-defined]
+        if is_parameter:
+            tensor._is_param = True  # type: ignore[attr-defined]

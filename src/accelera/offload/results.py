@@ -24,7 +24,7 @@ def into_pool(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
     All tensor operands are offloaded, each within one block, or have no dimension.
     """
     from accelera.offload import tiled
-    from accelera.offload.dispatching import dispatch
+    from accelera.offload.computing import compute
 
     device = kwargs.get("device")
     if device is not None and torch.device(device).type != keeper.device.type:
@@ -38,9 +38,11 @@ def into_pool(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
     if form is None:
         return NotImplemented
     form, names = form
-    outs = [like(keeper, one) for one in told]
+    outs: list[Any] = [like(keeper, one) for one in told]
+    if str(func._schema.returns[0].type) == "List[Tensor]":
+        outs = [outs]
     named = {name: value for name, value in kwargs.items() if name in signature_of(form).names}
-    dispatch(form, args, {**named, **dict(zip(names, outs, strict=True))})
+    compute(form, args, {**named, **dict(zip(names, outs, strict=True))})
     return outs[0] if len(outs) == 1 else tuple(outs)
 
 

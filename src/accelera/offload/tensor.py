@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C._dynamo import eval_frame
 
 from accelera.errors import DeviceError
 from accelera.offload.contents import Contents
@@ -40,7 +41,7 @@ class OffloadedTensor(torch.Tensor):
     ) -> OffloadedTensor:
         """Make a view of ``contents``: sizes, strides and offset count elements of ``dtype``."""
         tensor: OffloadedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls,
+            kind_of(contents),
             size,
             strides=stride,
             storage_offset=offset,
@@ -58,7 +59,7 @@ class OffloadedTensor(torch.Tensor):
     ) -> Any:
         """Carry out ``func``; another subclass among the operands goes first."""
         for kind in types:
-            if kind is not OffloadedTensor and kind not in _ORDINARY:
+            if not issubclass(kind, OffloadedTensor) and kind not in _ORDINARY:
                 return NotImplemented
         return dispatch(func, args, kwargs or {})
 
@@ -149,4 +150,15 @@ class OffloadedTensor(torch.Tensor):
         )
 
 
+def kind_of(contents: Contents) -> type[OffloadedTensor]:
+    """Return the class of tensors over ``contents``: several blocks need care with gradients."""
+    from accelera.offload.parted import PartedTensor
+
+    return PartedTensor if len(contents.blocks) > 1 else OffloadedTensor
+
+
 _ORDINARY = (*PLAIN_TYPES, torch.nn.Parameter, torch.nn.Buffer)
+
+_NEVER = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+eval_frame.set_code_exec_strategy(OffloadedTensor.__torch_dispatch__.__func__.__code__, _NEVER)
+"""``torch.compile`` traces nothing of what an operation does with its operands."""

@@ -9,14 +9,15 @@ import torch
 
 def view(func: Any, args: Any, kwargs: Any) -> Any:
     """Return the view, or the views, that ``func`` gives of its first argument."""
-    from accelera.offload.tensor import OffloadedTensor
+    from accelera.offload.tensor import kind_of
 
     base = args[0]
+    kind = kind_of(base.contents)
     with torch._C._DisableTorchDispatch():
         shown = func(*args, **kwargs)
         if isinstance(shown, torch.Tensor):
-            return _same_bytes(OffloadedTensor, base, shown)
-        return [_same_bytes(OffloadedTensor, base, each) for each in shown]
+            return _same_bytes(kind, base, shown)
+        return [_same_bytes(kind, base, each) for each in shown]
 
 
 def _same_bytes(kind: Any, base: Any, shown: torch.Tensor) -> Any:
