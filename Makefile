@@ -56,9 +56,9 @@ cuda: $(built) ## compile the CUDA kernels with nvcc; needs no GPU
 install: ## the library, into the environment of PYTHON
 	$(PYTHON) -m pip install -c constraints.txt .
 
-install-bin: $(built) ## the command `accelera`, linked from PREFIX/bin to this checkout
+install-bin: $(built) ## `accelera` and `accelera-python`, linked from PREFIX/bin to this checkout
 	mkdir -p $(PREFIX)/bin
-	ln -sf $(abspath $(bin)/accelera) $(PREFIX)/bin/accelera
+	ln -sf $(abspath $(bin)/accelera) $(abspath $(bin)/accelera-python) $(PREFIX)/bin/
 	@case ":$$PATH:" in *":$(PREFIX)/bin:"*) ;; *) echo "add $(PREFIX)/bin to your PATH" ;; esac
 
 clean: ## remove .venv/ and everything that was built

@@ -15,6 +15,7 @@ from accelera.cli.info import info
 from accelera.cli.matmul import matmul
 from accelera.cli.plan import plan
 from accelera.cli.predict_compile import predict_compile
+from accelera.cli.run import ProgramCommand, run
 from accelera.cli.simulate import simulate
 from accelera.cli.sweep import sweep
 from accelera.cli.trace import app as trace
@@ -32,6 +33,7 @@ app = typer.Typer(
 for _verb in (info, plan, matmul, gram, copy, transpose, simulate, sweep, advise):
     app.command()(_verb)
 app.command(name="predict-compile")(predict_compile)
+app.command(cls=ProgramCommand, context_settings={"help_option_names": ["--help"]})(run)
 app.add_typer(trace, name="trace")
 
 

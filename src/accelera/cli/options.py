@@ -10,7 +10,8 @@ import typer
 from accelera.settings import parse_share
 
 
-def _checked_budget(text: str | None) -> str | None:
+def checked_budget(text: str | None) -> str | None:
+    """Return an amount of memory as it was written; raises BadParameter for what is none."""
     if text is not None:
         try:
             parse_share(text)
@@ -53,7 +54,7 @@ Budget = Annotated[
         "--budget",
         "-b",
         metavar="SIZE",
-        callback=_checked_budget,
+        callback=checked_budget,
         help="Most memory to take: 512MiB, 2GB, or a share such as 25%. "
         "Without it what ACCELERA_BUDGET or the memory threshold allows.",
     ),

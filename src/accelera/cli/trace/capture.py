@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import traceback
 from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from accelera.cli.ending import exit_code_of
 from accelera.cli.options import Json
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from accelera.trace import Trace
 
 Script = Annotated[
@@ -56,7 +54,7 @@ def capture(
     write_trace(captured.trace, target)
     found = _found(captured.trace, target)
     typer.echo(json.dumps(found, indent=2) if as_json else _line(captured.trace, found))
-    raise typer.Exit(_exit_code(captured.error, str(script)))
+    raise typer.Exit(exit_code_of(captured.error, lambda file: file == str(script)))
 
 
 def _check_target(target: Path) -> None:
@@ -82,24 +80,3 @@ def _found(trace: Trace, target: Path) -> dict[str, Any]:
 
 def _line(trace: Trace, found: dict[str, Any]) -> str:
     return f"{found['path']}: {trace}, at most {format_bytes(found['peak_live_bytes'])} alive"
-
-
-def _exit_code(error: BaseException | None, script: str) -> int:
-    """Say what Python would of the script's end, and return its exit code."""
-    if error is None:
-        return 0
-    if not isinstance(error, SystemExit):
-        traceback.print_exception(type(error), error, _from_script(error.__traceback__, script))
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
-    if error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    typer.echo(str(error.code), err=True)
-    return 1
-
-
-def _from_script(start: TracebackType | None, script: str) -> TracebackType | None:
-    """Return the part of a traceback from the script's first line on, as Python shows it; else None."""
-    found = start
-    while found is not None and found.tb_frame.f_code.co_filename != script:
-        found = found.tb_next
-    return found

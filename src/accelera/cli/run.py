@@ -1,0 +1,182 @@
+"""``accelera run``: an unchanged program whose large PyTorch calls keep to a budget."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from accelera.cli import options
+from accelera.cli.ending import exit_code_of
+from accelera.cli.loading import when_loaded
+from accelera.cli.program import Program, is_own
+from accelera.cli.ran import Ran
+
+if TYPE_CHECKING:
+    from accelera.cli.sampling import Samples
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="PROGRAM [ARGUMENTS]...",
+        help="A script, -m MODULE, -c CODE, or - for standard input, and its own arguments.",
+    ),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        callback=options.checked_budget,
+        help="Most memory one call may add: 4GiB, or a share such as 25%. Without it ACCELERA_BUDGET, "
+        "else what is free.",
+    ),
+]
+MinSize = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Longest dimension from which a call is looked at.")
+]
+Threshold = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        callback=options.checked_budget,
+        help="Operands and result together from which a call is looked at; by default 1/8 of the budget.",
+    ),
+]
+SpillFolder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", exists=True, file_okay=False, help="Where results go that do not fit; on a disk."
+    ),
+]
+Compute = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="What computes products of operands in RAM.")
+]
+Report = Annotated[bool, typer.Option("--report", help="Say at the end, on stderr, what was done.")]
+Json = Annotated[bool, typer.Option("--json", help="The same as one JSON object in one line.")]
+
+
+class ProgramCommand(TyperCommand):
+    """Takes its own options before and after the program, and leaves the program all others.
+
+    Everything after ``--`` is the program's.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the command's own options first, so that the rest is not read."""
+        with_value, flags = set[str](), set[str](ctx.help_option_names)
+        for each in self.params:
+            if each.param_type_name == "option":
+                (flags if getattr(each, "is_flag", False) else with_value).update(each.opts)
+        own, program = _parted(args, with_value, flags)
+        return super().parse_args(ctx, [*own, "--", *program])
+
+
+def run(
+    words: Words = None,
+    budget: Budget = None,
+    min_size: MinSize = None,
+    memory_threshold: Threshold = None,
+    spill: SpillFolder = None,
+    device: Compute = None,
+    report: Report = False,
+    as_json: Json = False,
+) -> None:
+    """Run an unchanged Python program; its large PyTorch calls keep to the budget.
+
+    The program runs as with python: its arguments, output, errors and exit code are its own. Options that
+    are not this command's are the program's, as is everything after --.
+    """
+    try:
+        program = Program.of(words or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if program.kind == "file" and not Path(program.what).exists():
+        raise typer.BadParameter(f"there is no file {program.what}")
+    ran = carry_out(
+        program,
+        budget=budget,
+        min_size=min_size,
+        memory_threshold=memory_threshold,
+        spill=None if spill is None else str(spill),
+        device=device,
+    )
+    if as_json:
+        typer.echo(json.dumps(ran.to_dict()), err=True)
+    elif report:
+        typer.echo("\n".join(ran.lines()), err=True)
+    raise typer.Exit(ran.exit_code)
+
+
+def carry_out(program: Program, **limits: Any) -> Ran:
+    """Run ``program``, its large calls within ``limits`` from the moment it has loaded torch."""
+    samples: list[Samples] = []
+
+    with ExitStack() as stack:
+        stack.enter_context(when_loaded("torch", lambda: samples.append(_intercept(stack, limits))))
+        began = time.perf_counter()
+        error = program.run()
+        seconds = time.perf_counter() - began
+    sys.stdout.flush()
+    exit_code = exit_code_of(error, is_own)
+    if not samples:
+        return Ran(program.name, limits.get("budget"), exit_code, seconds, None, 0, 0, {})
+    from accelera.interceptor import stats
+
+    (measured,) = samples
+    return Ran(
+        program.name,
+        limits.get("budget"),
+        exit_code,
+        seconds,
+        stats(),
+        measured.peak_bytes,
+        measured.without_bytes,
+        dict(_device_peaks()),
+    )
+
+
+def _intercept(stack: ExitStack, limits: dict[str, Any]) -> Samples:
+    from accelera.cli.sampling import Samples
+    from accelera.interceptor import intercepted, stats
+
+    stats(reset=True)
+    stack.enter_context(intercepted(**limits))
+    return stack.enter_context(Samples())
+
+
+def _device_peaks() -> Iterator[tuple[str, int]]:
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        for index in range(torch.cuda.device_count()):
+            peak = torch.cuda.max_memory_allocated(index)
+            if peak:
+                yield f"cuda:{index}", peak
+
+
+def _parted(words: list[str], with_value: set[str], flags: set[str]) -> tuple[list[str], list[str]]:
+    """Return the words that are the command's own, and those of the program."""
+    own: list[str] = []
+    program: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, has_value, _ = word.partition("=")
+        if word == "--":
+            program.extend(rest)
+        elif word in flags or (name in with_value and has_value):
+            own.append(word)
+        elif word in with_value:
+            own.extend([word, *islice(rest, 1)])
+        else:
+            program.append(word)
+            if program in (["-m"], ["-c"]):
+                program.extend(islice(rest, 1))
+    return own, program
