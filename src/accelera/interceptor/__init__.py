@@ -19,20 +19,23 @@ if TYPE_CHECKING:
     from accelera.interceptor.enabling import intercepted as intercepted
     from accelera.interceptor.matmul import accelera_matmul as accelera_matmul
     from accelera.interceptor.matmul import should_intercept as should_intercept
+    from accelera.interceptor.statistics import Follower as Follower
     from accelera.interceptor.statistics import OpStats as OpStats
     from accelera.interceptor.statistics import Stats as Stats
+    from accelera.interceptor.statistics import followed as followed
     from accelera.interceptor.statistics import stats as stats
 
 _NAMES_BY_MODULE = {
     "enabling": ("disable", "enable", "intercepted"),
     "matmul": ("accelera_matmul", "should_intercept"),
-    "statistics": ("OpStats", "Stats", "stats"),
+    "statistics": ("Follower", "OpStats", "Stats", "followed", "stats"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = [
     "CapturedScript",
     "Estimate",
+    "Follower",
     "OpStats",
     "Phase",
     "Stats",
@@ -42,6 +45,7 @@ __all__ = [
     "disable",
     "enable",
     "estimate",
+    "followed",
     "intercepted",
     "live_bytes",
     "peak_live_bytes",

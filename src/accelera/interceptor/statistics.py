@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from accelera.units import format_bytes
 
@@ -93,11 +94,22 @@ class Stats:
         return "\n".join(lines)
 
 
+class Follower(Protocol):
+    """Who is told of each call in pieces, from the thread that makes it."""
+
+    def begin(self, added_bytes: int) -> None:
+        """Take note that a call begins, for which torch's own kernel would add ``added_bytes``."""
+
+    def end(self) -> None:
+        """Take note that it has ended."""
+
+
 class Statistics:
     """Where calls are counted, from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._followers: tuple[Follower, ...] = ()
         self._by_op: dict[str, OpStats] = {}
         self._spilled_now = self._spilled_peak = 0
 
@@ -120,6 +132,29 @@ class Statistics:
             each.looked_bytes += looked_bytes
             each.largest_without_bytes = max(each.largest_without_bytes, without_bytes)
             each.largest_bytes = max(each.largest_bytes, with_bytes)
+
+    @contextmanager
+    def in_progress(self, added_bytes: int) -> Iterator[None]:
+        """Tell followers of a call in pieces that torch's own kernel would add ``added_bytes`` for."""
+        followers = self._followers
+        for each in followers:
+            each.begin(added_bytes)
+        try:
+            yield
+        finally:
+            for each in followers:
+                each.end()
+
+    @contextmanager
+    def followed(self, follower: Follower) -> Iterator[None]:
+        """Tell ``follower`` of the calls in pieces until the end of the block."""
+        with self._lock:
+            self._followers = (*self._followers, follower)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._followers = tuple(each for each in self._followers if each is not follower)
 
     def took(self, op: str, seconds: float) -> None:
         """Add the time of a call that went in pieces."""
@@ -167,6 +202,11 @@ class Statistics:
 
 statistics = Statistics()
 """The process's own."""
+
+
+def followed(follower: Follower) -> AbstractContextManager[None]:
+    """Tell ``follower`` of each call in pieces, of any thread, until the end of the block."""
+    return statistics.followed(follower)
 
 
 def stats(*, reset: bool = False) -> Stats:
