@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from accelera.offload.keeper import Keeper
 from accelera.offload.tiled.held import held
 from accelera.offload.tiled.layout import Box, whole_box
-from accelera.offload.tiled.meta import foretold
+from accelera.offload.tiled.meta import bound, foretold
 from accelera.offload.tiled.results import empty
 from accelera.offload.tiled.space import Operand, boxes, broadcast_axes
 
@@ -23,26 +23,31 @@ def pointwise(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
     """Carry out an element-wise ``func``; what it changes in place is given back."""
     changed = written(func, args, kwargs)
     if changed is not None:
-        _run(func, args, kwargs, keeper, changed, stored=False)
+        _run(func, args, kwargs, keeper, _only(changed), stored=False)
         return changed
     told = foretold(func, args, kwargs)
-    result = empty(keeper, told.shape, told.dtype)
+    result = empty(keeper, _only(told).shape, _only(told).dtype)
     _run(func, args, kwargs, keeper, result, stored=True)
-    return result
+    return [result] if isinstance(told, list) else result
 
 
-def written(func: Any, args: Any, kwargs: Any) -> torch.Tensor | None:
-    """Return the argument that ``func`` changes, or None."""
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            return args[place] if place < len(args) else kwargs[argument.name]
-    return None
+def written(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the first argument that ``func`` changes, or None."""
+    return next(iter(all_written(func, args, kwargs)), None)
+
+
+def all_written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """Return the arguments that ``func`` changes, tensors and lists of tensors."""
+    named = bound(func, args, kwargs)
+    arguments = [one for one in func._schema.arguments if one.alias_info is not None and one.alias_info.is_write]
+    return [named[one.name] for one in arguments if named[one.name] is not None]
 
 
 def _run(func: Any, args: Any, kwargs: Any, keeper: Keeper, target: torch.Tensor, *, stored: bool) -> None:
     leaves, form = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    operands = [_operand(leaves[place], target, stored) for place in places]
+    changed = {id(leaf) for leaf in tree_leaves(all_written(func, args, kwargs))}
+    operands = [_operand(leaves[place], target, id(leaves[place]) in changed) for place in places]
     operands.append(Operand(target, tuple(range(target.ndim)), read=not stored, write=True))
     for box in boxes(target.shape, operands):
         with held(keeper, operands, box, str(func)) as parts:
@@ -52,12 +57,16 @@ def _run(func: Any, args: Any, kwargs: Any, keeper: Keeper, target: torch.Tensor
                 inner_args, inner_kwargs = tree_unflatten(leaves, form)
                 result = func(*inner_args, **inner_kwargs)
                 if stored:
-                    pieces[-1].copy_(result)
+                    pieces[-1].copy_(_only(result))
 
 
-def _operand(tensor: torch.Tensor, target: torch.Tensor, stored: bool) -> Operand:
-    changes = not stored and tensor is target
+def _operand(tensor: torch.Tensor, target: torch.Tensor, changes: bool) -> Operand:
     return Operand(tensor, broadcast_axes(tensor.shape, target.ndim), write=changes)
+
+
+def _only(value: Any) -> Any:
+    """Return the tensor, or the only one of a list."""
+    return value[0] if isinstance(value, (list, tuple)) else value
 
 
 def subparts(

@@ -27,6 +27,14 @@ def dropout(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
     return by_rows(func, args, kwargs, keeper, [Operand(args[0], tuple(range(args[0].ndim)))], None)
 
 
+def of_one(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
+    """Carry out a reduction of each tensor of a list, the list having one."""
+    single = getattr(torch.ops.aten, _SINGLE[func.overloadpacket.__name__])
+    return [single(args[0][0], *args[1:], **kwargs)]
+
+
+_SINGLE = {"_foreach_norm": "linalg_vector_norm", "_foreach_max": "max"}
+
 POINTWISE = """copy_ _to_copy clone zero_ fill_ masked_fill_ masked_fill normal_ uniform_ bernoulli_ exponential_
 random_ cauchy_ log_normal_ geometric_""".split()
 """Work element by element although PyTorch does not tag them so."""
@@ -42,6 +50,7 @@ TABLE: dict[str, Tiled] = {
     **dict.fromkeys(ALONG, along),
     "dot": dot,
     "vdot": dot,
+    **dict.fromkeys(_SINGLE, of_one),
     "equal": equal,
     "native_dropout": dropout,
     "embedding": lookups.embedding,
@@ -62,11 +71,16 @@ TABLE: dict[str, Tiled] = {
 def form(func: Any) -> Tiled | None:
     """Return how ``func`` is carried out on parts, or None."""
     name = func.overloadpacket.__name__
-    if name in ("max", "min") and func._overloadname == "dim":
-        return along
-    if torch.Tag.pointwise in func.tags and name not in FRESH:
+    if name in ("max", "min") and func._overloadname in _OTHER_FORMS:
+        return _OTHER_FORMS[func._overloadname]
+    if name in TABLE:
+        return TABLE[name]
+    if name.startswith(("_foreach_", "_fused_", "_amp_foreach_")) or torch.Tag.pointwise in func.tags:
         return pointwise
-    return TABLE.get(name)
+    return None
+
+
+_OTHER_FORMS: dict[str, Tiled] = {"dim": along, "other": pointwise, "out": pointwise}
 
 
 def run(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:

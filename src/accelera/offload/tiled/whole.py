@@ -11,7 +11,7 @@ from accelera.errors import BudgetExceededError
 from accelera.offload.keeper import Keeper
 from accelera.offload.tensor import OffloadedTensor
 from accelera.offload.tiled.operand import is_offloaded, is_tiled
-from accelera.offload.tiled.pointwise import pointwise, written
+from accelera.offload.tiled.pointwise import all_written, pointwise
 from accelera.offload.tiled.results import offloaded
 from accelera.units import format_bytes
 
@@ -25,14 +25,15 @@ def whole(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
     """
     leaves = [leaf for leaf in tree_leaves((args, kwargs)) if is_offloaded(leaf)]
     _check(str(func), leaves, keeper)
-    target = written(func, args, kwargs)
     copies = {id(leaf): _gathered(leaf, keeper) if is_tiled(leaf) else leaf for leaf in leaves}
-    args, kwargs = tree_map_only(OffloadedTensor, lambda leaf: copies[id(leaf)], (args, kwargs))
-    result = func(*args, **kwargs)
-    for leaf in leaves:
-        if leaf is target and is_tiled(leaf):
+    whole_args, whole_kwargs = tree_map_only(OffloadedTensor, lambda leaf: copies[id(leaf)], (args, kwargs))
+    result = func(*whole_args, **whole_kwargs)
+    changed = tree_leaves(all_written(func, args, kwargs))
+    for leaf in changed:
+        if is_tiled(leaf):
             pointwise(aten.copy_.default, (leaf, copies[id(leaf)]), {}, keeper)
-    return target if target is not None else result
+    back = {id(copies[id(leaf)]): leaf for leaf in leaves}
+    return tree_map_only(OffloadedTensor, lambda leaf: back.get(id(leaf), leaf), result)
 
 
 def _gathered(tensor: OffloadedTensor, keeper: Keeper) -> OffloadedTensor:
