@@ -13,7 +13,7 @@ from accelera.units import format_bytes
 
 
 def budget_left(device: torch.device) -> int | None:
-    """Return the bytes that one call on ``device`` may add, its result included; None: nothing is in force."""
+    """Return the bytes that one call may add, its result included; None while nothing is in force."""
     limits = in_force()
     return None if limits is None else limits.room(device).budget_bytes()
 
@@ -46,8 +46,8 @@ def empty(
     if limits.spill is None or device.type != "cpu":
         limit = limits.room(device).budget_bytes()
         raise BudgetExceededError(
-            f"[{op}] a result of {format_bytes(size)} on {device} and {format_bytes(kept_bytes)} to work in exceed "
-            f"the {format_bytes(limit)} that the budget allows; raise it to at least {size + kept_bytes} bytes",
+            f"[{op}] a result of {format_bytes(size)} on {device} and {format_bytes(kept_bytes)} to work in "
+            f"exceed the budget of {format_bytes(limit)}; raise it to at least {size + kept_bytes} bytes",
             needed_bytes=size + kept_bytes,
             budget_bytes=limit,
         )

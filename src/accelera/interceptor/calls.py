@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, final
 
 import torch
@@ -114,7 +114,7 @@ def broadcast(shapes: Iterable[torch.Size | tuple[int, ...]]) -> tuple[int, ...]
     return tuple(sizes)
 
 
-def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a dense tensor whose last axis is the fastest, in elements."""
     strides, step = [], 1
     for size in reversed(shape):

@@ -6,7 +6,7 @@ Each tile goes through torch's own kernel, so that values are the same to the bi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 
@@ -32,8 +32,33 @@ _ALONG_AN_AXIS = {
     "_log_softmax_backward_data": 2,
 }
 """Operators whose elements depend on a whole axis, and the argument that names it."""
-_CONDITIONS = {"where": 0}
-"""Operators with an argument whose type does not count, and its place."""
+_RESULTS = ("out", "grad_input")
+"""Keywords by which a result is given."""
+
+
+class Kind(NamedTuple):
+    """What an operator's name says of its arguments."""
+
+    functional: str
+    """The operator that returns a new result."""
+    in_place: bool
+    """Whether the first argument is the result as well."""
+    axis: int | None
+    """The argument that names the axis along which elements depend on each other."""
+    conditions: int
+    """How many tensors come first whose element type does not count."""
+
+
+def kind_of(name: str) -> Kind:
+    """Return the kind of an operator.
+
+    >>> kind_of("add_.Tensor").functional, kind_of("_softmax.out").axis
+    ('add.Tensor', 1)
+    """
+    packet = name.partition(".")[0]
+    return Kind(
+        functional(name), packet.endswith("_"), _ALONG_AN_AXIS.get(packet), int(packet.startswith("where"))
+    )
 
 
 @final
@@ -41,71 +66,58 @@ class Elementwise(Call):
     """One call whose result has the operands' broadcast shape."""
 
     __slots__ = (
-        *("args", "kwargs", "shape", "dtype", "whole_axis", "in_place", "operands"),
+        *("args", "kwargs", "kind", "shape", "dtype", "whole_axis", "operands"),
         *("op", "device", "looked_bytes", "result_bytes", "temporary_bytes", "given"),
     )
 
-    def __init__(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self.op, self.args, self.kwargs = name, args, kwargs
-        packet = name.partition(".")[0]
-        self.in_place = packet.endswith("_")
-        axis = _ALONG_AN_AXIS.get(packet)
-        self.given = args[0] if self.in_place else kwargs.get("out", kwargs.get("grad_input"))
-        self.operands = [each for each in args if isinstance(each, torch.Tensor)]
+    def __init__(self, name: str, kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.op, self.kind, self.args, self.kwargs = name, kind, args, kwargs
+        self.operands = operands = [each for each in args if isinstance(each, torch.Tensor)]
+        first = operands[0]
+        self.given: torch.Tensor | None = first if kind.in_place else None
+        self.whole_axis: int | None = None
+        self.temporary_bytes = 0
+        if kind.axis is None and _are_alike(operands, args) and not any(key in kwargs for key in _RESULTS):
+            self.device, self.shape, self.dtype = first.device, first.shape, first.dtype
+            size = first.nbytes
+            self.result_bytes = 0 if kind.in_place else size
+            self.looked_bytes = size * (1 + len(operands))
+            return
+        self._understand()
+
+    def _understand(self) -> None:
+        """Set the attributes whatever the operands."""
         largest = max(self.operands, key=torch.Tensor.dim)
-        self.device, self.shape = largest.device, tuple(largest.shape)
-        if any(each.shape != self.shape and each.dim() for each in self.operands):
-            self.shape = broadcast(each.shape for each in self.operands)
-        self.whole_axis = None if axis is None else args[axis] % max(1, largest.dim())
-        self.dtype = self._dtype(packet)
+        for key in _RESULTS:
+            self.given = self.kwargs.get(key, self.given)
+        self.device = largest.device
+        self.shape = torch.Size(broadcast(each.shape for each in self.operands))
+        if self.kind.axis is not None:
+            self.whole_axis = self.args[self.kind.axis] % max(1, largest.dim())
+        self.dtype = self._corner().dtype
         size = nbytes(self.shape, self.dtype)
-        is_given = self.given is not None and self.given.shape == self.shape
-        self.result_bytes = 0 if is_given else size
+        self.result_bytes = 0 if self.given is not None and self.given.shape == self.shape else size
         self.looked_bytes = sum(each.nbytes for each in self.operands) + size
-        self.temporary_bytes = self._temporary_bytes(packet)
-
-    def _dtype(self, packet: str) -> torch.dtype:
-        """Return the element type of a new result."""
-        counted = self._counted(packet)
-        first = counted[0].dtype if counted else self.operands[0].dtype
-        if (
-            first.is_floating_point
-            and all(each.dtype == first for each in counted)
-            and self._has_no_type(packet)
-        ):
-            return first
-        return self._corner().dtype
-
-    def _counted(self, packet: str) -> list[torch.Tensor]:
-        """Return the operands whose element type decides the result's."""
-        skipped = _CONDITIONS.get(packet)
-        return [each for at, each in enumerate(self.operands) if each.dim() and at != skipped]
-
-    def _has_no_type(self, packet: str) -> bool:
-        """Return whether no other argument can change the element type of a floating result."""
-        others = [each for each in self.args if isinstance(each, (complex, torch.dtype))]
-        scalars = [each for each in self.operands if not each.dim() and not _is_simple(each.dtype)]
-        return packet not in _ALONG_AN_AXIS and not others and not scalars
+        self.temporary_bytes = self._converted_bytes()
 
     def _corner(self) -> torch.Tensor:
         """Return what torch's kernel makes of one element."""
-        name = _functional(self.op)
         tiles = [_tile(each, self.shape, (slice(0, 1),) * len(self.shape)) for each in self.args]
-        options = {key: each for key, each in self.kwargs.items() if key not in ("out", "grad_input")}
-        corner: torch.Tensor = original(name)(*tiles, **options)
+        options = {key: each for key, each in self.kwargs.items() if key not in _RESULTS}
+        corner: torch.Tensor = original(self.kind.functional)(*tiles, **options)
         return corner
 
-    def _temporary_bytes(self, packet: str) -> int:
-        """Return what torch's kernel takes on the CPU to convert operands and result to one type."""
+    def _converted_bytes(self) -> int:
+        """Return what torch's kernel takes on the CPU to bring operands and result into one form."""
         if self.device.type != "cpu":
             return 0
-        counted = self._counted(packet)
+        counted = [each for each in self.operands[self.kind.conditions :] if each.dim()]
         if self.whole_axis is not None:
             return sum(nbytes(each.shape, self.dtype) for each in counted if not each.is_contiguous())
-        bytes_taken = sum(nbytes(each.shape, self.dtype) for each in counted if each.dtype != self.dtype)
-        if self.given is not None and self.given.dtype != self.dtype and not self.in_place:
-            bytes_taken += nbytes(self.shape, self.dtype)
-        return bytes_taken
+        converted = sum(nbytes(each.shape, self.dtype) for each in counted if each.dtype != self.dtype)
+        if self.given is not None and self.given.dtype != self.dtype and not self.kind.in_place:
+            converted += nbytes(self.shape, self.dtype)
+        return converted
 
     def why_whole(self) -> str | None:
         """Return why only torch's kernel can compute the call; None: it can go in pieces."""
@@ -121,8 +133,8 @@ class Elementwise(Call):
 
     def result(self) -> Result:
         """Return what a new result will be, strides as torch chooses them."""
-        if all(each.is_contiguous() for each in self.operands if each.shape == self.shape):
-            return Result(tuple(self.shape), contiguous_strides(tuple(self.shape)), self.dtype)
+        if all(each.is_contiguous() for each in self.operands):
+            return Result(tuple(self.shape), contiguous_strides(self.shape), self.dtype)
         metas = [_on_meta(each) for each in self.args]
         packet, _, variant = self.op.partition(".")
         made = getattr(getattr(torch.ops.aten, packet), variant or "default")(*metas, **self.kwargs)
@@ -181,14 +193,14 @@ class Elementwise(Call):
         if self.device.type == "cpu":
             raise error
         args = [_moved(_tile(each, self.shape, region)) for each in self.args]
-        options = {key: each for key, each in self.kwargs.items() if key not in ("out", "grad_input")}
-        target.put(region, original(_functional(self.op))(*args, **options))
+        options = {key: each for key, each in self.kwargs.items() if key not in _RESULTS}
+        target.put(region, original(self.kind.functional)(*args, **options))
 
 
-def _functional(name: str) -> str:
+def functional(name: str) -> str:
     """Return the operator that returns a new result where ``name`` fills a given one.
 
-    >>> _functional("add_.Tensor"), _functional("pow.Tensor_Scalar_out"), _functional("where.self_out")
+    >>> functional("add_.Tensor"), functional("pow.Tensor_Scalar_out"), functional("where.self_out")
     ('add.Tensor', 'pow.Tensor_Scalar', 'where.self')
     """
     packet, _, variant = name.partition(".")
@@ -203,8 +215,16 @@ def _functional(name: str) -> str:
     return f"{family}.{variant}" if variant else family
 
 
-def _is_simple(dtype: torch.dtype) -> bool:
-    return not dtype.is_complex
+def _are_alike(operands: list[torch.Tensor], args: Sequence[Any]) -> bool:
+    """Return whether all operands have one shape and floating type, which the result then has as well."""
+    first = operands[0]
+    shape, dtype = first.shape, first.dtype
+    if not dtype.is_floating_point:
+        return False
+    for each in operands[1:]:
+        if each.shape != shape or each.dtype is not dtype:
+            return False
+    return len(operands) == len(args) or not any(isinstance(each, complex) for each in args)
 
 
 def _tile(value: Any, shape: Sequence[int], region: Region) -> Any:

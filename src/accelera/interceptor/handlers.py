@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from accelera.interceptor.calls import Call
-from accelera.interceptor.elementwise import Elementwise
+from accelera.interceptor.elementwise import Elementwise, kind_of
 from accelera.interceptor.force import in_force
 from accelera.interceptor.mechanism import OPERATORS, original
 from accelera.interceptor.products import Product, form_of
@@ -38,7 +38,8 @@ def _reader(name: str, rule: str) -> Reader:
     if rule == "product":
         form = form_of(name)
         return lambda args, kwargs: Product(name, form, args, kwargs)
-    return lambda args, kwargs: Elementwise(name, args, kwargs)
+    kind = kind_of(name)
+    return lambda args, kwargs: Elementwise(name, kind, args, kwargs)
 
 
 def _handler(name: str, read: Reader) -> Handler:

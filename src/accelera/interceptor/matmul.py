@@ -14,7 +14,8 @@ def should_intercept(a: torch.Tensor, b: torch.Tensor | None = None) -> bool:
     """Return whether a product of ``a`` and ``b`` is large enough to be looked at.
 
     By the thresholds in force, or those of ``ACCELERA_MIN_SIZE`` and ``ACCELERA_MEMORY_THRESHOLD_GB``.
-    Without ``b`` the sizes of ``a`` alone decide; with it the result counts as well. Sparse, quantized and meta tensors never are.
+    Without ``b`` the sizes of ``a`` alone decide; with it the result counts as well. Sparse,
+    quantized and meta tensors never are.
     """
     return _is_large(_limits(), a, b)
 

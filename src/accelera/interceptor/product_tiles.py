@@ -87,10 +87,10 @@ def _sizes(product: Product, most_bytes: int, asked: int) -> list[int] | None:
 
 def _piece_bytes(product: Product, sizes: tuple[int, ...] | list[int]) -> int:
     """Bound what one piece takes: itself twice, and both factors' parts, which the kernel packs."""
-    depth = product.a.shape[-1]
+    depth: int = product.a.shape[-1]
     stack = sizes[0] if len(sizes) == 3 else 1
     rows: int = sizes[product.a.dim() - 2]
-    columns = sizes[-1] if product.b.dim() > 1 else 1
+    columns: int = sizes[-1] if product.b.dim() > 1 else 1
     itemsize: int = product.a.itemsize
     return (2 * stack * rows * columns + rows * depth + columns * depth) * itemsize
 

@@ -53,7 +53,8 @@ def route(call: Call, limits: Limits, kernel: Kernel, args: tuple[Any, ...], kwa
     why_whole = call.why_whole()
     if why_whole is not None:
         return _whole(call, why_whole, room, kernel, args, kwargs)
-    return _in_pieces(call, limits, room)
+    with statistics.in_progress(call.added_bytes if call.device.type == "cpu" else 0):
+        return _in_pieces(call, limits, room)
 
 
 def _direct(call: Call, kernel: Kernel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -162,8 +163,8 @@ def _refusal(
     elif call.device.type != "cpu":
         remedy += ", or move the operands to the CPU, whose results can go to files"
     return BudgetExceededError(
-        f"[{call.op}] adds {format_bytes(call.added_bytes)} (result {format_bytes(call.result_bytes)}) in one "
-        f"piece, and {needed} bytes at least; {room.origin} allows {format_bytes(budget_bytes)} "
+        f"[{call.op}] adds {format_bytes(call.added_bytes)} (result {format_bytes(call.result_bytes)}) in "
+        f"one piece, and {needed} bytes at least; {room.origin} allows {format_bytes(budget_bytes)} "
         f"({budget_bytes} bytes); {remedy}",
         needed_bytes=needed,
         budget_bytes=budget_bytes,
