@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from accelera.interceptor import stats as stats
     from accelera.memory import BufferPool as BufferPool
     from accelera.memory import MemoryManager as MemoryManager
+    from accelera.offload import Offloaded as Offloaded
+    from accelera.offload import OffloadPlan as OffloadPlan
+    from accelera.offload import offload as offload
+    from accelera.offload import offloaded as offloaded
     from accelera.plan import Plan as Plan
     from accelera.simulator import advise as advise
     from accelera.simulator import generate_synthetic_trace as generate_synthetic_trace
@@ -60,6 +64,7 @@ _NAMES_BY_PACKAGE = {
     "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine", "lazy"),
     "plan": ("Plan",),
     "interceptor": ("capture", "disable", "enable", "estimate", "intercepted", "predict_compile", "stats"),
+    "offload": ("offload", "offloaded", "Offloaded", "OffloadPlan"),
     "chunking": ("RowChunking", "TileChunking", "AdaptiveChunking", "ChunkingStrategy", "ChunkIterator"),
     "memory": ("MemoryManager", "BufferPool"),
     "simulator": (
@@ -99,7 +104,8 @@ __all__ = ["__version__", *_PACKAGE_OF]
 def __getattr__(name: str) -> Any:
     if name not in _PACKAGE_OF:
         raise AttributeError(f"module 'accelera' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"accelera.{_PACKAGE_OF[name]}"), name)
+    package = importlib.import_module(f"accelera.{_PACKAGE_OF[name]}")
+    value = package if name == _PACKAGE_OF[name] else getattr(package, name)
     globals()[name] = value
     return value
 

@@ -50,7 +50,8 @@ class Contents:
         """
         known = self._mapped() if self._mapped is not None else None
         if known is None:
-            known = self.keeper.mapped(*self.blocks)
+            one = len(self.blocks) == 1
+            known = self.keeper.mapped(self.blocks[0]) if one else self.keeper.joined(self.blocks)
             self._mapped = weakref.ref(known)
         return known
 

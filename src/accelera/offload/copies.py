@@ -36,9 +36,7 @@ def deep_copy(tensor: OffloadedTensor, memo: dict[int, Any]) -> OffloadedTensor:
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol"
         )
     contents = _copied(tensor.contents, memo)
-    made = OffloadedTensor(
-        contents, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
-    )
+    made = OffloadedTensor(contents, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
     memo[id(tensor)] = made
     made.requires_grad_(tensor.requires_grad)
     if hasattr(tensor, "_is_param"):
@@ -70,13 +68,17 @@ def as_mapped(tensor: OffloadedTensor) -> torch.Tensor:
 
     Tensors that share contents share its storage.
     """
-    whole = tensor.contents.mapped()
-    typed = whole.view(tensor.dtype)
+    return over(tensor.contents.mapped(), tensor)
+
+
+def over(flat: torch.Tensor, tensor: OffloadedTensor) -> torch.Tensor:
+    """Return ``tensor`` as an ordinary tensor or parameter over the bytes of its contents in ``flat``."""
+    typed = flat.view(tensor.dtype)
     plain = typed.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     if tensor.is_conj():
         plain = plain.conj()
     if tensor.is_neg():
-        torch._C._set_neg(plain, True)
+        torch._C._set_neg(plain, True)  # type: ignore[attr-defined]
     if hasattr(tensor, "_is_param"):
         plain = torch.nn.Parameter(plain, requires_grad=tensor.requires_grad)
     elif tensor.requires_grad:

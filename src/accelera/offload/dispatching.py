@@ -59,4 +59,3 @@ def _refuse(func: Any, args: Any, kwargs: Any) -> Any:
         f"[{name}] {args[0]} is offloaded: PyTorch cannot {REFUSED[name]}; use the form without the underscore, "
         "or offloaded(model).restore() first"
     )
-

@@ -21,9 +21,11 @@ def replace_data(tensor: OffloadedTensor, value: torch.Tensor) -> None:
             f"[offload] {tensor} computes on {device} and cannot be moved to {value.device}; take the model "
             "back with offloaded(model).restore(), then move it"
         )
+    first = tensor.blocks[0]
     if not isinstance(value, OffloadedTensor):
-        block = tensor.blocks[0]
-        value = adopted(tensor.keeper, value, block.name, block.role)
+        value = adopted(tensor.keeper, value, first.name, first.role)
+    for block in value.blocks:
+        block.name, block.role = (block.name, block.role) if block.name else (first.name, first.role)
     torch._C.TensorBase.data.__set__(tensor, value.detach())
     tensor.contents = value.contents
 

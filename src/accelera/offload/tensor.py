@@ -55,7 +55,11 @@ class OffloadedTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Carry out ``func``; another subclass among the operands goes first."""
         for kind in types:

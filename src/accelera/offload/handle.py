@@ -1,0 +1,70 @@
+"""What is to be known of an offloaded model, and how it is taken back."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from accelera.errors import DeviceError
+from accelera.offload.taking import give_back, offloaded_tensors
+from accelera.offload.training import Training
+
+if TYPE_CHECKING:
+    from accelera.offload.keeper import Keeper
+    from accelera.offload.offload_plan import OffloadPlan
+    from accelera.offload.report import OffloadReport
+    from accelera.trace import Trace
+
+
+@final
+class Offloaded:
+    """The handle of an offloaded model; ``offloaded(model)`` gives it."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        keeper: Keeper,
+        plan: OffloadPlan | None = None,
+        training: Training | None = None,
+    ) -> None:
+        self._model = weakref.ref(model)
+        self._training = training
+        self.keeper = keeper
+        """What keeps the bytes."""
+        self.plan = plan
+        """What was predicted, when the model was offloaded with ``inputs``; else None."""
+
+    def report(self) -> OffloadReport:
+        """Return what was moved, held and waited for so far."""
+        return self.keeper.report()
+
+    def trace(self) -> Trace:
+        """Return the accesses so far; raises ValueError unless the model was offloaded with ``record=True``."""
+        return self.keeper.trace()
+
+    def restore(self) -> torch.nn.Module:
+        """Make the model an ordinary one again, whole in memory, and return it; the values stay."""
+        model = self._alive()
+        if self._training is not None:
+            self._training.stop()
+        give_back(model, self.keeper)
+        return model
+
+    def close(self) -> None:
+        """Give all memory and files back without restoring; the model is of no use afterwards."""
+        self.keeper.close()
+
+    def _alive(self) -> torch.nn.Module:
+        model = self._model()
+        if model is None:
+            raise DeviceError("[offload] the model of this handle is gone; there is nothing to restore")
+        return model
+
+    def __repr__(self) -> str:
+        model = self._model()
+        if model is None:
+            return "Offloaded(a model that is gone)"
+        tensors = offloaded_tensors(model, self.keeper)
+        return f"Offloaded({type(model).__name__}, {len(tensors)} tensors, {self.report()})"

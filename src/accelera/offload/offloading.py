@@ -1,0 +1,102 @@
+"""A module offloaded: its weights leave memory, and come back for each operation that uses them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from accelera.errors import DeviceError
+from accelera.memory import Budget, MemoryManager
+from accelera.offload.handle import Offloaded
+from accelera.offload.keeper import Keeper
+from accelera.offload.taking import offloaded_tensors, take_over
+from accelera.offload.training import Training
+
+if TYPE_CHECKING:
+    from accelera.simulator import Advice
+
+_HANDLES: WeakKeyDictionary[torch.nn.Module, Offloaded] = WeakKeyDictionary()
+
+RESERVED_FRACTION = 0.25
+"""Share of the budget that is left for activations and temporaries when there are no inputs to plan with."""
+
+
+def offload(
+    model: torch.nn.Module,
+    budget: int | float | str | None = None,
+    store: str | Path | None = None,
+    *,
+    inputs: Any = None,
+    device: Any = None,
+    policy: str | None = None,
+    advice: Advice | None = None,
+    activations: str = "auto",
+    record: bool = False,
+) -> torch.nn.Module:
+    """Keep the weights of ``model`` outside of memory and bring them when they are used; return ``model``.
+
+    The same module, code and optimizer work on as before: parameters keep their identity.
+
+    Parameters
+    ----------
+    budget
+        Most bytes of the device's memory that the model may take: weights that are here, activations and
+        temporaries. Written as everywhere (``"2GiB"``, ``0.5``); None means the default budget.
+    store
+        Folder for weights that are not here; None means the system's folder for temporary files.
+    inputs
+        Example inputs, a tuple of positional arguments: the reserve for activations is then planned, not
+        guessed to be a quarter of the budget.
+    device
+        Device that computes; None means the one where the model is.
+    policy
+        Name of an online eviction policy; None means ``loop``.
+    advice
+        What ``accelera.advise`` said of a trace of the model; its policy that knows only the past is used.
+    activations
+        What becomes of what the backward pass needs: ``"offload"`` (``"auto"``), ``"recompute"``, ``"keep"``.
+    record
+        Whether to keep a trace, see ``Offloaded.trace``.
+
+    Raises BudgetExceededError when the largest operation does not fit, DeviceError for a model that is
+    offloaded already or has no values.
+    """
+    limit = Budget.parse(budget, MemoryManager())
+    _refuse_twice(model)
+    keeper = Keeper(
+        int(limit.limit_bytes * (1 - RESERVED_FRACTION)),
+        policy=policy or (advice.causal_policy if advice is not None else "loop"),
+        budget_bytes=limit.limit_bytes,
+        store=store,
+        recorder=record,
+    )
+    take_over(model, keeper)
+    _HANDLES[model] = Offloaded(model, keeper, None, Training(model, keeper, activations))
+    return model
+
+
+def offloaded(model: torch.nn.Module) -> Offloaded:
+    """Return the handle of a model that was offloaded, of a copy of one, or of a part of one.
+
+    Raises DeviceError for a model that is not offloaded.
+    """
+    known = _HANDLES.get(model)
+    if known is not None:
+        return known
+    tensors = offloaded_tensors(model)
+    if not tensors:
+        raise DeviceError(
+            f"[offload] this {type(model).__name__} is not offloaded; call accelera.offload(model, budget) first"
+        )
+    return Offloaded(model, tensors[0].keeper)
+
+
+def _refuse_twice(model: torch.nn.Module) -> None:
+    if model in _HANDLES or offloaded_tensors(model):
+        raise DeviceError(
+            f"[offload] this {type(model).__name__} is offloaded already; call "
+            "accelera.offloaded(model).restore() first to offload it with another budget"
+        )
