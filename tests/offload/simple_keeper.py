@@ -15,7 +15,9 @@ from accelera.offload.rows import row_parts
 class SimpleKeeper:
     """Keeps blocks apart from any tensor: bytes are copied in for a use and, when written, back again."""
 
-    def __init__(self, block_bytes: int = 1 << 62, least_bytes: int = 1, capacity_bytes: int = 1 << 62) -> None:
+    def __init__(
+        self, block_bytes: int = 1 << 62, least_bytes: int = 1, capacity_bytes: int = 1 << 62
+    ) -> None:
         self.block_bytes = block_bytes
         self.least_bytes = least_bytes
         self.capacity_bytes = capacity_bytes
@@ -56,7 +58,10 @@ class SimpleKeeper:
                     self.bytes[use.block.id][:] = flat.numpy()
                 flat.fill_(0x5A)
 
-    def mapped(self, *blocks: Block) -> torch.Tensor:
+    def mapped(self, block: Block) -> torch.Tensor:
+        return self.joined([block])
+
+    def joined(self, blocks: Sequence[Block]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate([self.bytes[block.id] for block in blocks]))
 
     def free(self, block: Block) -> None:

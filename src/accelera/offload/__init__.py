@@ -32,7 +32,7 @@ __all__ = ["OffloadPlan", "OffloadReport", "Offloaded", "OffloadedTensor", "offl
 
 
 class _Callable(ModuleType):
-    """This package, which shares its name with its main function."""
+    """A package that shares its name with its main function."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.offload(*args, **kwargs)

@@ -46,7 +46,7 @@ def adopted_together(
 
 
 def can_be_adopted(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is of a kind whose bytes can stream: strided, not quantized, of no other subclass."""
+    """Whether the bytes of ``tensor`` can stream: it is strided, not quantized, of no other subclass."""
     kinds = (*PLAIN_TYPES, torch.nn.Parameter, torch.nn.Buffer)
     return type(tensor) in kinds and tensor.layout is torch.strided and not tensor.is_quantized
 
@@ -55,7 +55,7 @@ def check(tensor: torch.Tensor, name: str) -> None:
     """Raise DeviceError for a tensor without bytes, or of a kind that cannot be taken over."""
     if tensor.device.type == "meta":
         raise DeviceError(
-            f"[offload] {name or 'the tensor'} {tuple(tensor.shape)} is on the meta device: it has no values; "
+            f"[offload] {name or 'a tensor'} {tuple(tensor.shape)} is on the meta device: it has no values; "
             "load a checkpoint with accelera.offload_checkpoint, or build the model on the CPU"
         )
     if not can_be_adopted(tensor):

@@ -78,7 +78,7 @@ def over(flat: torch.Tensor, tensor: OffloadedTensor) -> torch.Tensor:
     if tensor.is_conj():
         plain = plain.conj()
     if tensor.is_neg():
-        torch._C._set_neg(plain, True)  # type: ignore[attr-defined]
+        torch._C._set_neg(plain, True)
     if hasattr(tensor, "_is_param"):
         plain = torch.nn.Parameter(plain, requires_grad=tensor.requires_grad)
     elif tensor.requires_grad:

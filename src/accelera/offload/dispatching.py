@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from accelera.errors import DeviceError
@@ -32,7 +32,7 @@ def dispatch(func: Any, args: Any, kwargs: Any) -> Any:
     return rule_of(func)(func, args, kwargs)
 
 
-@lru_cache(maxsize=None)
+@cache
 def rule_of(func: Any) -> Rule:
     """Return how ``func`` is carried out."""
     from accelera.offload.computing import compute
@@ -53,9 +53,9 @@ def _decompose(func: Any, args: Any, kwargs: Any) -> Any:
     return func.decompose(*args, **kwargs)
 
 
-def _refuse(func: Any, args: Any, kwargs: Any) -> Any:
+def _refuse(func: Any, args: Any, _: Any) -> Any:
     name = func.overloadpacket.__name__
     raise DeviceError(
-        f"[{name}] {args[0]} is offloaded: PyTorch cannot {REFUSED[name]}; use the form without the underscore, "
-        "or offloaded(model).restore() first"
+        f"[{name}] {args[0]} is offloaded: PyTorch cannot {REFUSED[name]}; use the form without the "
+        "underscore, or offloaded(model).restore() first"
     )

@@ -41,7 +41,7 @@ class Offloaded:
         return self.keeper.report()
 
     def trace(self) -> Trace:
-        """Return the accesses so far; raises ValueError unless the model was offloaded with ``record=True``."""
+        """Return the accesses so far; raises ValueError unless ``offload`` was told to record."""
         return self.keeper.trace()
 
     def restore(self) -> torch.nn.Module:

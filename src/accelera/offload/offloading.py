@@ -89,7 +89,8 @@ def offloaded(model: torch.nn.Module) -> Offloaded:
     tensors = offloaded_tensors(model)
     if not tensors:
         raise DeviceError(
-            f"[offload] this {type(model).__name__} is not offloaded; call accelera.offload(model, budget) first"
+            f"[offload] this {type(model).__name__} is not offloaded; call accelera.offload(model, budget) "
+            "first"
         )
     return Offloaded(model, tensors[0].keeper)
 

@@ -40,7 +40,7 @@ def place_of(tensor: OffloadedTensor) -> tuple[Block, int]:
     """
     contents = tensor.contents
     if len(contents.blocks) == 1:
-        return contents.blocks[0], tensor.storage_offset()
+        return contents.blocks[0], int(tensor.storage_offset())
     from accelera.offload.tiled import layout_of
 
     layout = layout_of(tensor)
@@ -101,7 +101,7 @@ class Operands:
         return show(tensor, self._flats[block], offset)  # type: ignore[arg-type]
 
     def kept(self, result: Any) -> Any:
-        """Return a result such that it stays right when the blocks leave: a copy if it lies in one of them."""
+        """Return a result as it may outlive the blocks: copied if it lies in one of them."""
         return replaced(self._kept, result)
 
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:

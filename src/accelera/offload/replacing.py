@@ -1,4 +1,4 @@
-"""An offloaded tensor given other values, of any shape and type, and a tensor that becomes offloaded in place."""
+"""Tensors that become something else without losing their identity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def replace_data(tensor: OffloadedTensor, value: torch.Tensor) -> None:
         value = adopted(tensor.keeper, value, first.name, first.role)
     for block in value.blocks:
         block.name, block.role = (block.name, block.role) if block.name else (first.name, first.role)
-    torch._C.TensorBase.data.__set__(tensor, value.detach())
+    torch._C.TensorBase.data.__set__(tensor, value.detach())  # type: ignore[attr-defined]
     tensor.contents = value.contents
 
 
@@ -36,10 +36,10 @@ def become(tensor: torch.Tensor, other: torch.Tensor, name: str) -> None:
     Gradient and hooks stay. ``other`` is of no use afterwards. Raises DeviceError when a graph of autograd
     still holds the tensor.
     """
-    if tensor._use_count() > 1:
+    if tensor._use_count() > 1:  # type: ignore[attr-defined]
         raise DeviceError(
-            f"[offload] {name} {tuple(tensor.shape)} is held by a graph of autograd or by a compiled model; do "
-            "this before the forward pass, or after its results are gone"
+            f"[offload] {name} {tuple(tensor.shape)} is held by a graph of autograd or by a compiled model; "
+            "do this before the forward pass, or after its results are gone"
         )
     hooks, late = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
     with torch.no_grad():
@@ -61,6 +61,6 @@ def _swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     for name in ("contents", "_is_param"):
         tensor.__dict__.pop(name, None)
     if contents is not None:
-        tensor.contents = contents  # type: ignore[attr-defined]
+        setattr(tensor, "contents", contents)
         if is_parameter:
-            tensor._is_param = True  # type: ignore[attr-defined]
+            tensor._is_param = True

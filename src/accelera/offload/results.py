@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,7 +56,7 @@ def like(keeper: Keeper, told: torch.Tensor, name: str = "", role: str = "worksp
     return OffloadedTensor(Contents(keeper, blocks, sizes, told.dtype), shape, told.stride())
 
 
-def memory_order(tensor: torch.Tensor) -> Sequence[int]:
+def memory_order(tensor: torch.Tensor) -> list[int]:
     """Return the dimensions from the one with the largest stride to the one with the smallest."""
     pairs = zip(tensor.stride(), tensor.shape, range(tensor.dim()), strict=True)
     return [axis for _, _, axis in sorted(pairs, key=lambda pair: (-pair[0], -pair[1] if pair[1] > 1 else 0))]

@@ -1,15 +1,19 @@
-"""What an operation's schema says of its arguments: which it changes, which it gives back, whether it copies."""
+"""What an operation's schema says of its arguments: which it changes, and which it gives back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
 
 _SETS_ANEW = frozenset(
-    "copy_ zero_ fill_ normal_ uniform_ exponential_ random_ cauchy_ log_normal_ geometric_ bernoulli_".split()
+    f"{name}_"
+    for name in (
+        *("copy", "zero", "fill", "normal", "uniform", "exponential", "random", "cauchy", "log_normal"),
+        *("geometric", "bernoulli"),
+    )
 )
 """In-place operations that give every element a value that does not depend on the old one."""
 
@@ -43,7 +47,7 @@ class Signature:
         return [self.argument(name, args, kwargs) for name in self.written]
 
 
-@lru_cache(maxsize=None)
+@cache
 def signature_of(func: Any) -> Signature:
     """Return the signature of an operation."""
     schema = func._schema
@@ -69,9 +73,9 @@ def _returned(result: Any, arguments: Any) -> str | None:
     return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def out_form(func: Any) -> tuple[Any, tuple[str, ...]] | None:
-    """Return the form of ``func`` that writes into given tensors, and the names of those; None if it has none."""
+    """Return the form of ``func`` that writes into given tensors, with their names; None if it has none."""
     packet = func.overloadpacket
     wanted = [(one.name, str(one.type)) for one in func._schema.arguments if one.name not in _PLACES]
     for overload in packet.overloads():

@@ -15,7 +15,7 @@ from accelera.offload.plain import PLAIN_TYPES
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:
-    import numpy
+    import numpy as np
 
     from accelera.offload.block import Block
     from accelera.offload.keeper import Keeper
@@ -36,11 +36,11 @@ class OffloadedTensor(torch.Tensor):
         contents: Contents,
         size: Sequence[int],
         stride: Sequence[int],
-        offset: int = 0,
+        offset: int | torch.SymInt = 0,
         dtype: torch.dtype | None = None,
     ) -> OffloadedTensor:
         """Make a view of ``contents``: sizes, strides and offset count elements of ``dtype``."""
-        tensor: OffloadedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        tensor: OffloadedTensor = torch.Tensor._make_wrapper_subclass(
             kind_of(contents),
             size,
             strides=stride,
@@ -51,10 +51,10 @@ class OffloadedTensor(torch.Tensor):
         tensor.contents = contents
         return tensor
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         func: Any,
         types: Sequence[type],
@@ -89,7 +89,7 @@ class OffloadedTensor(torch.Tensor):
         return ordinary_copy(self)
 
     @property
-    def data(self) -> torch.Tensor:  # type: ignore[override]
+    def data(self) -> torch.Tensor:
         """The tensor without its history; setting it replaces the values, also by another shape or type."""
         return self.detach()
 
@@ -99,15 +99,15 @@ class OffloadedTensor(torch.Tensor):
 
         replace_data(self, value)
 
-    def numpy(self, *, force: bool = False) -> numpy.ndarray[Any, Any]:
+    def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
         """Return a read-only copy of the values as an array."""
         if self.requires_grad and not force:
             raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy()")
-        array: numpy.ndarray[Any, Any] = self.materialized().cpu().resolve_conj().resolve_neg().numpy()
+        array: np.ndarray[Any, Any] = self.materialized().cpu().resolve_conj().resolve_neg().numpy()
         array.flags.writeable = False
         return array
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> numpy.ndarray[Any, Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return the values as an array for NumPy; read-only unless NumPy converts or copies it."""
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
@@ -139,9 +139,9 @@ class OffloadedTensor(torch.Tensor):
         """Pickle as an ordinary tensor or parameter, read from the file where the bytes are."""
         from accelera.offload.copies import as_mapped
 
-        return as_mapped(self).__reduce_ex__(protocol)
+        return as_mapped(self).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         """Tell shape, type and place; the values are not read."""
         if not hasattr(self, "contents"):
             return f"OffloadedTensor(..., size={tuple(self.shape)})"
@@ -164,5 +164,5 @@ def kind_of(contents: Contents) -> type[OffloadedTensor]:
 _ORDINARY = (*PLAIN_TYPES, torch.nn.Parameter, torch.nn.Buffer)
 
 _NEVER = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
-eval_frame.set_code_exec_strategy(OffloadedTensor.__torch_dispatch__.__func__.__code__, _NEVER)
+eval_frame.set_code_exec_strategy(OffloadedTensor.__torch_dispatch__.__code__, _NEVER)
 """``torch.compile`` traces nothing of what an operation does with its operands."""
