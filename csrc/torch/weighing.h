@@ -17,6 +17,7 @@ class Operands {
   public:
     void take(const at::Tensor& tensor) {
         const auto* impl = tensor.unsafeGetTensorImpl();
+        if (impl->is_wrapped_number()) return;
         plain_ = plain_ && is_plain(*impl);
         impls_[count_++] = impl;
     }

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from accelera.interceptor import mechanism
+
 
 @pytest.fixture(autouse=True, scope="package")
 def _one_thread() -> Iterator[None]:
@@ -14,3 +16,14 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["shim", "stable", "python"])
+def each_tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Run a test with every way to catch calls that works here; nothing is armed before and after."""
+    monkeypatch.setenv("ACCELERA_INTERCEPTION", request.param)
+    if mechanism.tier() == "none":
+        pytest.skip(mechanism.why())
+    mechanism.disarm()
+    yield request.param
+    mechanism.disarm()

@@ -130,3 +130,8 @@ def check_name(name: str) -> str:
 def is_composite(name: str) -> bool:
     """Whether torch composes the operator of others, so that it is caught above autograd."""
     return name in ABOVE_AUTOGRAD
+
+
+def is_in_place(name: str) -> bool:
+    """Whether the operator's result is its first operand, such as that of ``add_.Tensor``."""
+    return name.partition(".")[0].endswith("_")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from accelera.interceptor.mechanism.handling import handle, in_force
 from accelera.interceptor.mechanism.keys import keys_of
-from accelera.interceptor.mechanism.operators import OPERATORS, is_composite
+from accelera.interceptor.mechanism.operators import OPERATORS, is_composite, is_in_place
 from accelera.interceptor.mechanism.originals import replaced
 from accelera.interceptor.mechanism.passing import COMPOSITES, EVERYTHING, level
 from accelera.interceptor.mechanism.weighing import is_worthwhile
@@ -63,7 +63,7 @@ def _register(library: Any, helpers: Any, name: str) -> None:
 
 def _kernel(name: str, before: Called) -> Called:
     """Return the kernel that hands over what is worthwhile and calls ``before`` for the rest."""
-    rule = OPERATORS[name]
+    rule = None if is_in_place(name) else OPERATORS[name]
     passes_at = COMPOSITES if is_composite(name) else EVERYTHING
 
     def called(*args: Any, **kwargs: Any) -> Any:

@@ -15,13 +15,13 @@ from accelera.interceptor.mechanism.operators import Rule
 _ORDINARY = (Tensor, Parameter)
 
 
-def is_worthwhile(rule: Rule, operands: Sequence[Tensor], least_bytes: int, least_size: int) -> bool:
+def is_worthwhile(rule: Rule | None, operands: Sequence[Tensor], least_bytes: int, least_size: int) -> bool:
     """Say whether a call reaches both thresholds and has ordinary tensors only.
 
     Parameters
     ----------
     rule
-        How the result follows from the operands.
+        How the result follows from the operands; None when it is one of them.
     operands
         Tensor arguments in order, without ``out``.
     least_bytes
@@ -40,18 +40,18 @@ def _reach(operands: Sequence[Tensor], least_size: int) -> bool:
     for each in operands:
         if type(each) not in _ORDINARY and torch._C._dispatch_keys(each).has(torch._C.DispatchKey.Python):
             return False
-        longest = max(longest, *each.shape)
+        longest = max((longest, *each.shape))
     return longest >= least_size
 
 
-def called_bytes(rule: Rule, operands: Sequence[Tensor]) -> int:
+def called_bytes(rule: Rule | None, operands: Sequence[Tensor]) -> int:
     """Return the bytes of the operands and of the result that ``rule`` says they have.
 
     Attention counts its scores too. Shapes that do not fit give some number: torch refuses them later.
     """
     taken = sum(each.numel() * each.element_size() for each in operands)
     widest = max((each.element_size() for each in operands), default=0)
-    return taken + _RESULTS[rule](operands) * widest
+    return taken if rule is None else taken + _RESULTS[rule](operands) * widest
 
 
 def _is_plain(tensor: Tensor) -> bool:
