@@ -9,8 +9,11 @@ from accelera.capturing.capturing import capture
 from accelera.capturing.live import live_bytes, peak_live_bytes
 
 if TYPE_CHECKING:
+    from accelera.capturing.fake import CopiesOfFakes as CopiesOfFakes
     from accelera.capturing.fake import as_fake as as_fake
     from accelera.capturing.fake import default_dtype as default_dtype
+    from accelera.capturing.fake import faked as faked
+    from accelera.capturing.fake import is_on_meta as is_on_meta
     from accelera.capturing.fake import values_explained as values_explained
     from accelera.capturing.flops import flops_of as flops_of
     from accelera.capturing.iterations import call as call
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from accelera.capturing.storages import Storages as Storages
 
 _NAMES_BY_FILE = {
-    "fake": ("as_fake", "default_dtype", "values_explained"),
+    "fake": ("CopiesOfFakes", "as_fake", "default_dtype", "faked", "is_on_meta", "values_explained"),
     "flops": ("flops_of",),
     "iterations": ("call", "default_loss", "optimizer_for"),
     "keeping": ("collection_by_hand", "mode_kept", "random_kept"),
@@ -40,6 +43,7 @@ _NAMES_BY_FILE = {
 _FILE_OF = {name: file for file, names in _NAMES_BY_FILE.items() for name in names}
 
 __all__ = [
+    "CopiesOfFakes",
     "Effect",
     "Listener",
     "Recording",
@@ -50,7 +54,9 @@ __all__ = [
     "collection_by_hand",
     "default_dtype",
     "default_loss",
+    "faked",
     "flops_of",
+    "is_on_meta",
     "live_bytes",
     "mode_kept",
     "optimizer_for",
