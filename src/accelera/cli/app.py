@@ -9,6 +9,7 @@ import typer
 from accelera import __version__
 from accelera.cli.advise import advise
 from accelera.cli.copy import copy
+from accelera.cli.estimate import estimate
 from accelera.cli.failures import CarefulGroup
 from accelera.cli.gram import gram
 from accelera.cli.info import info
@@ -30,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _verb in (info, plan, matmul, gram, copy, transpose, simulate, sweep, advise):
+for _verb in (info, plan, matmul, gram, copy, transpose, simulate, sweep, advise, estimate):
     app.command()(_verb)
 app.command(name="predict-compile")(predict_compile)
 app.command(cls=ProgramCommand, context_settings={"help_option_names": ["--help"]})(run)

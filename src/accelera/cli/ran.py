@@ -49,7 +49,7 @@ class Ran(NamedTuple):
         within = f" within {self.budget} per call" if self.budget else ""
         yield f"accelera: {self.program} ran{within}, {self.seconds:.1f} s, exit code {self.exit_code}"
         if self.stats is None:
-            yield "it never loaded torch"
+            yield "nothing was intercepted: it did not load torch"
             return
         yield from _calls(self.stats)
         yield (

@@ -41,7 +41,7 @@ def element_type(name: str) -> ElementType:
         return ElementType(name, torch.bfloat16, keep_weights_in_float8, trains=False)
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or name not in _PLAIN:
-        raise UnknownNameError.among("estimate", name, (*_PLAIN, "mixed", "float8"))
+        raise UnknownNameError.among("element type", name, (*_PLAIN, "mixed", "float8"))
     return ElementType(name, dtype, lambda module: convert(module, dtype))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +64,8 @@ def estimated(subject: Subject, wanted: Wanted, budget_bytes: int | None) -> Est
         kind.prepare(module)
         for name, record in _records(subject, module, kind, wanted):
             try:
-                phases.append(phase_of(record(), name, kind.name))
+                with _quietly():
+                    phases.append(phase_of(record(), name, kind.name))
             except (RuntimeError, TypeError, ValueError) as error:
                 said = str(error).strip().partition("\n")[0]
                 refused.append((f"{name} in {kind.name} could not be followed: {said}", error))
@@ -79,6 +82,17 @@ def estimated(subject: Subject, wanted: Wanted, budget_bytes: int | None) -> Est
         budget_bytes=budget_bytes,
         notes=tuple(note for note, _ in refused),
     )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Let torch not log what an error will say."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _records(

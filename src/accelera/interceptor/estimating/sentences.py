@@ -35,7 +35,9 @@ def explain(found: Estimate) -> str:
 def _title(found: Estimate) -> str:
     shape = "" if found.batch is None else f", batch {found.batch}"
     shape += "" if found.context is None else f", context {found.context}"
-    return f"{found.model}, {_count(found.parameters)} parameters{shape}, optimizer {found.optimizer}"
+    trains = any(each.name == "training" for each in found.phases)
+    shape += f", optimizer {found.optimizer}" if trains else ""
+    return f"{found.model}, {_count(found.parameters)} parameters{shape}"
 
 
 def _count(number: int) -> str:
