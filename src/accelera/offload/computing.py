@@ -29,7 +29,8 @@ def compute(func: Any, args: Any, kwargs: Any) -> Any:
     operands = Operands(str(func))
     changed = signature.changed(args, kwargs)
     for one in offloaded:
-        _add(operands, one, changed, signature.sets_anew)
+        alone = sum(one is each for each in offloaded) == 1
+        _add(operands, one, changed, sets_anew=signature.sets_anew and alone)
     with operands:
         given = [replaced(operands.bring, value) for value in args]
         named = {name: replaced(operands.bring, value) for name, value in kwargs.items()}
@@ -51,7 +52,7 @@ def _sorted(args: Any, kwargs: Any) -> tuple[list[OffloadedTensor], bool]:
     return offloaded, ordinary
 
 
-def _add(operands: Operands, one: OffloadedTensor, changed: list[Any], sets_anew: bool) -> None:
+def _add(operands: Operands, one: OffloadedTensor, changed: list[Any], *, sets_anew: bool) -> None:
     is_changed = any(one is each or (isinstance(each, list) and _among(one, each)) for each in changed)
     read = not (is_changed and sets_anew and _covers(one))
     operands.add(one, read=read, write=is_changed)
