@@ -88,9 +88,10 @@ class _Run:
         for first, size in _pieces(self._call.batch.size, most):
             out = self._stacks(place, first, size)[2]
             total = out.float() if accumulate else torch.zeros(out.shape, device=out.device)
+            product = torch.empty(out.shape, dtype=out.dtype, device=out.device)
             for part in parts:
                 x, y, _ = self._stacks(_added(place, part), first, size)
-                total.add_(torch.bmm(x, y), alpha=alpha)
+                total.add_(torch.bmm(x, y, out=product), alpha=alpha)
             out.copy_(total)
 
     def _stacks(self, place: Place, first: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -1,0 +1,116 @@
+"""Bounded attention as autograd knows it: the gradient recomputes the scores instead of keeping them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from accelera.interceptor.attention import passes
+from accelera.interceptor.attention.operands import Operands
+from accelera.interceptor.attention.options import Options, computing_dtype
+from accelera.interceptor.attention.probabilities import Workspace, dropout_factors
+from accelera.interceptor.attention.tiling import part, plan_tiles
+
+_Maybe = torch.Tensor | None
+
+
+class Attention(torch.autograd.Function):
+    """Attention of aligned operands."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: _Maybe, options: Options
+    ) -> torch.Tensor:
+        ctx.save_for_backward(query, key, value, mask)
+        ctx.options = options
+        return passes.forward(_detached(query, key, value, mask), options)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        wanted = tuple(ctx.needs_input_grad[:4])
+        gradients = AttentionGradient.apply(grad, *ctx.saved_tensors, ctx.options, wanted)  # type: ignore[no-untyped-call]
+        return (*gradients, None)
+
+
+class AttentionGradient(torch.autograd.Function):
+    """The gradient of attention, whose own gradient is that of the composed expression."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        grad: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: _Maybe,
+        options: Options,
+        wanted: tuple[bool, bool, bool, bool],
+    ) -> passes.Gradients:
+        ctx.save_for_backward(grad, query, key, value, mask)
+        ctx.options, ctx.wanted = options, wanted
+        return passes.backward(_detached(query, key, value, mask), options, grad.detach(), wanted)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: _Maybe) -> tuple[Any, ...]:
+        again = torch.is_grad_enabled()
+        needed = ctx.needs_input_grad[:5]
+        saved = [
+            _independent(each, again) if wanted else each
+            for each, wanted in zip(ctx.saved_tensors, needed, strict=True)
+        ]
+        with torch.enable_grad():
+            out = composed_attention(Operands(*saved[1:]), ctx.options)
+            first = torch.autograd.grad(out, _chosen(saved[1:], ctx.wanted), saved[0], create_graph=True)
+        second = torch.autograd.grad(
+            first, _chosen(saved, needed), _chosen(outer, ctx.wanted), create_graph=again, allow_unused=True
+        )
+        following = iter(second)
+        return (*(next(following) if wanted else None for wanted in needed), None, None)
+
+
+def composed_attention(operands: Operands, options: Options) -> torch.Tensor:
+    """Return the same attention as an expression of PyTorch's operators, differentiable any number of times."""
+    dtype = computing_dtype(operands.query.dtype)
+    query, key, value = (each.to(dtype) for each in operands[:3])
+    scores = torch.matmul(query * options.scale, key.mT)
+    mask = operands.mask
+    if options.is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril_()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    weights = torch.ops.aten._safe_softmax(scores, -1)
+    if options.dropout:
+        weights = weights * _factors(operands, options)
+    return torch.matmul(weights, value).to(operands.query.dtype)
+
+
+def _factors(operands: Operands, options: Options) -> torch.Tensor:
+    """Return what dropout multiplies the probabilities by, ``(*batch, rows, keys)``."""
+    tiling = plan_tiles(operands, options)
+    workspace = Workspace(operands, tiling, buffers=1)
+    shape, query = (*operands.batch, operands.rows, operands.keys), operands.query
+    factors = torch.zeros(shape, dtype=computing_dtype(query.dtype), device=query.device)
+    for tile in tiling:
+        part(factors, tile.box, tile.rows)[..., : tile.shape[-1]] = dropout_factors(
+            options, tile, workspace[0].of(tile)
+        )
+    return factors
+
+
+def _independent(tensor: torch.Tensor, again: bool) -> torch.Tensor:
+    """Return an alias that is differentiated by itself: one tensor may be query, key and value."""
+    if not again:
+        return tensor.detach().requires_grad_()
+    with torch.enable_grad():
+        return tensor.view_as(tensor)
+
+
+def _chosen(tensors: Sequence[_Maybe], wanted: Sequence[bool]) -> list[torch.Tensor]:
+    return [each for each, want in zip(tensors, wanted, strict=True) if want and each is not None]
+
+
+def _detached(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: _Maybe) -> Operands:
+    return Operands(query.detach(), key.detach(), value.detach(), None if mask is None else mask.detach())

@@ -1,0 +1,142 @@
+"""Attention and its gradient, tile by tile."""
+
+from __future__ import annotations
+
+import torch
+
+from accelera.interceptor.attention.operands import Operands
+from accelera.interceptor.attention.options import Options, computing_dtype
+from accelera.interceptor.attention.probabilities import (
+    Workspace,
+    dropout_factors,
+    key_blocks,
+    probabilities,
+    ready,
+)
+from accelera.interceptor.attention.tiling import Box, Tile, Tiling, part, plan_tiles
+from accelera.interceptor.broadcasting import contract
+
+Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+"""Of query, key, value and mask, where wanted."""
+
+
+def forward(operands: Operands, options: Options) -> torch.Tensor:
+    """Return attention, ``(*batch, rows, value_width)``."""
+    tiling = plan_tiles(operands, options)
+    workspace = Workspace(operands, tiling, buffers=2)
+    query, value = operands.query, operands.value
+    shape = (*operands.batch, operands.rows, value.shape[-1])
+    out = options.empty(shape, query.dtype, query.device)
+    for tile in tiling:
+        weights = probabilities(operands, options, tiling, tile, workspace)
+        if options.dropout:
+            weights.mul_(dropout_factors(options, tile, workspace[0].of(tile)))
+        _weigh(weights, part(value, tile.box), part(out, tile.box, tile.rows), tile, tiling)
+    return out
+
+
+def _weigh(weights: torch.Tensor, value: torch.Tensor, out: torch.Tensor, tile: Tile, tiling: Tiling) -> None:
+    """Write the sum of ``value`` by ``weights`` into ``out``."""
+    total = (
+        out if out.dtype == weights.dtype else torch.empty(out.shape, dtype=weights.dtype, device=out.device)
+    )
+    for keys in key_blocks(tile, tiling):
+        contract(weights[..., keys], ready(value[..., keys, :]), total, accumulate=keys.start > 0)
+    if total is not out:
+        out.copy_(total)
+
+
+def backward(
+    operands: Operands, options: Options, grad: torch.Tensor, wanted: tuple[bool, bool, bool, bool]
+) -> Gradients:
+    """Return the gradients that are ``wanted``, of what ``forward`` returned with the same options."""
+    tiling = plan_tiles(operands, options)
+    workspace = Workspace(operands, tiling, buffers=3 if options.dropout else 2)
+    totals = [
+        _Total(each, options, operands.batch) if each is not None and needed else None
+        for each, needed in zip(operands, wanted, strict=True)
+    ]
+    for tile in tiling:
+        _add_tile(operands, options, grad, totals, tiling, tile, workspace)
+    query, key, value, mask = (None if total is None else total.finished() for total in totals)
+    return query, key, value, mask
+
+
+def _add_tile(
+    operands: Operands,
+    options: Options,
+    grad: torch.Tensor,
+    totals: list[_Total | None],
+    tiling: Tiling,
+    tile: Tile,
+    workspace: Workspace,
+) -> None:
+    """Add what the scores of one tile contribute to every gradient."""
+    weights = probabilities(operands, options, tiling, tile, workspace)
+    grad = ready(part(grad, tile.box, tile.rows))
+    of_weights = workspace[0].of(tile)
+    value = part(operands.value, tile.box)
+    for keys in key_blocks(tile, tiling):
+        contract(grad, ready(value[..., keys, :]).mT, of_weights[..., keys])
+    factors = dropout_factors(options, tile, workspace[2].of(tile)) if options.dropout else None
+    if factors is not None:
+        of_weights.mul_(factors)
+    of_scores = of_weights.sub_(_row_products(of_weights, weights)).mul_(weights)
+    if factors is not None:
+        weights.mul_(factors)
+    _add_products(operands, options, grad, totals, tiling, tile, weights, of_scores)
+
+
+def _add_products(
+    operands: Operands,
+    options: Options,
+    grad: torch.Tensor,
+    totals: list[_Total | None],
+    tiling: Tiling,
+    tile: Tile,
+    weights: torch.Tensor,
+    of_scores: torch.Tensor,
+) -> None:
+    of_query, of_key, of_value, of_mask = totals
+    query, key = part(operands.query, tile.box, tile.rows), part(operands.key, tile.box)
+    for keys in key_blocks(tile, tiling):
+        if of_query is not None:
+            of_query.add(of_scores[..., keys], ready(key[..., keys, :]), tile.box, tile.rows, options.scale)
+        if of_key is not None:
+            of_key.add(of_scores[..., keys].mT, ready(query), tile.box, keys, options.scale)
+        if of_value is not None:
+            of_value.add(weights[..., keys].mT, grad, tile.box, keys)
+    if of_mask is not None:
+        of_mask.add_sums(of_scores, tile)
+
+
+def _row_products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the dot product of each row of ``x`` with that of ``y``, ``(*box, rows, 1)``."""
+    keys = x.shape[-1]
+    products = torch.empty((*x.shape[:-1], 1), dtype=x.dtype, device=x.device)
+    torch.bmm(x.view(-1, 1, keys), y.view(-1, keys, 1), out=products.view(-1, 1, 1))
+    return products
+
+
+class _Total:
+    """A gradient that tiles are added to, in the type that is computed in."""
+
+    def __init__(self, of: torch.Tensor, options: Options, batch: tuple[int, ...]) -> None:
+        self._dtype, self._empty = of.dtype, options.empty
+        self._sum = options.empty(tuple(of.shape), computing_dtype(of.dtype), of.device).zero_()
+
+    def add(self, x: torch.Tensor, y: torch.Tensor, box: Box, rows: slice, alpha: float = 1) -> None:
+        """Add ``alpha * (x @ y)``, summed over the batch axes that this gradient lacks."""
+        contract(x, y, part(self._sum, box, rows), alpha=alpha, accumulate=True)
+
+    def add_sums(self, scores: torch.Tensor, tile: Tile) -> None:
+        """Add ``scores``, summed over every axis along which this gradient repeats."""
+        place = part(self._sum, tile.box, tile.rows)
+        place.add_(scores.sum_to_size(place.shape))
+
+    def finished(self) -> torch.Tensor:
+        """Return the gradient in the type of its operand."""
+        if self._sum.dtype == self._dtype:
+            return self._sum
+        out = self._empty(tuple(self._sum.shape), self._dtype, self._sum.device)
+        return out.copy_(self._sum)
