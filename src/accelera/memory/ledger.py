@@ -6,7 +6,7 @@ accounts on paper, so that predicted and real hits, misses, evictions and peak a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from accelera.errors import BudgetExceededError
@@ -128,9 +128,18 @@ class Ledger:
         """Return whether ``buffer`` is held by nobody."""
         return buffer not in self._pins
 
-    def victim(self) -> int | None:
+    def fits(self, nbytes: int) -> bool:
+        """Return whether everything evictable together makes room for ``nbytes``."""
+        return self._pinned_bytes + nbytes <= self.capacity_bytes
+
+    @property
+    def dirty_count(self) -> int:
+        """How many buffers are dirty."""
+        return len(self._dirty)
+
+    def victim(self, besides: Container[int] = ()) -> int | None:
         """Return whom the policy would give up first among those held by nobody, or None."""
-        return self._policy.victim(self.evictable) if len(self._pins) < len(self._size) else None
+        return self._policy.victim(lambda buffer: buffer not in self._pins and buffer not in besides)
 
     def _hold(self, buffer: int, write: bool) -> None:
         self.hold(buffer)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from accelera.offload.homes import Home
+from accelera.offload.moving import Move
 
 
 @dataclass(eq=False)
@@ -21,6 +22,8 @@ class Block:
     """None until the contents are first saved."""
     filled: bool = False
     """Whether it has contents: some were adopted, attached, or written by a use."""
+    leaving: Move | None = None
+    """The saving that was begun when it last left."""
 
 
 class Use(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +14,17 @@ from typing import final
 import torch
 
 from accelera.offload.block import Block, Use
+from accelera.offload.books import Books
+from accelera.offload.guard import Guard, held_on
 from accelera.offload.homes import Home, Homes, ScratchHomes
 from accelera.offload.places import CpuPlace, Place
 from accelera.offload.plain import has_bytes
 from accelera.offload.report import OffloadReport
 from accelera.offload.residence import Residence
 from accelera.offload.rows import row_parts
+from accelera.offload.slab import Slab
 from accelera.offload.streaming import Pins, Stream
-from accelera.policy import create_policy
+from accelera.offload.window import window_of
 from accelera.trace import Trace, TraceLog
 
 LEAST_BYTES = 64 << 10
@@ -39,8 +43,15 @@ class Keeper:
         Name of an online eviction policy.
     block_bytes
         Largest block; None means a quarter of the capacity.
+    window_bytes
+        How much may be on its way beside what operations use; 0 for nothing, None for a choice by capacity.
+    budget_bytes
+        Most bytes for blocks and everything else together; what the process holds beyond the difference
+        makes blocks leave. None means that nobody watches.
     store
         Folder for what is written; None means the system's folder for temporary files.
+    place, homes
+        Where resident bytes are, and the others; pages of RAM and scratch files by default.
     recorder
         Whether to keep a trace.
     """
@@ -52,6 +63,8 @@ class Keeper:
         policy: str = "loop",
         least_bytes: int = LEAST_BYTES,
         block_bytes: int | None = None,
+        window_bytes: int | None = None,
+        budget_bytes: int | None = None,
         store: str | Path | None = None,
         place: Place | None = None,
         homes: Homes | None = None,
@@ -60,6 +73,7 @@ class Keeper:
         self.capacity_bytes = capacity_bytes
         self.least_bytes = least_bytes
         self.block_bytes = max(1, capacity_bytes // 4) if block_bytes is None else block_bytes
+        self.window_bytes = window_of(capacity_bytes, window_bytes)
         self._place = CpuPlace() if place is None else place
         self.device: torch.device = self._place.device
         self._homes: Homes = ScratchHomes(store) if homes is None else homes
@@ -67,15 +81,26 @@ class Keeper:
         if self._log is not None:
             facts = {"operation": "offload", "policy": policy, "capacity_bytes": capacity_bytes}
             self._log.begin({**facts, "device": str(self.device)})
-        self._residence = Residence(
-            capacity_bytes, create_policy(policy), self._place, self._homes, self._log
+        self._residence = Residence(capacity_bytes, self._place, self._homes)
+        self._books = Books(capacity_bytes, policy, self._residence, self._log)
+        self._stream = Stream(self._books, self.window_bytes)
+        self._guard = (
+            None if budget_bytes is None else Guard(budget_bytes, capacity_bytes, held_on(self.device))
         )
-        self._stream = Stream(self._residence)
         self._lock = threading.RLock()
-        self._blocks: dict[int, Block] = {}
         self._dying: deque[Block] = deque()
         self._uses = 0
         self._stall_s = self._compute_s = 0.0
+
+    @property
+    def step(self) -> int:
+        """The latest step of the trace."""
+        return self._stream.step
+
+    @property
+    def events(self) -> int:
+        """Number of events that the trace has so far; 0 without a recorder."""
+        return 0 if self._log is None else len(self._log)
 
     def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[Block, ...]:
         """Take over the contents of ``tensor``, in row-major order: they go home now; return its blocks.
@@ -88,11 +113,11 @@ class Keeper:
 
     def attach(self, home: Home, nbytes: int, name: str = "", role: str = "weight") -> Block:
         """Return a block whose contents ``home`` holds already; what is read-only is saved elsewhere."""
-        return self._register(nbytes, name, role, home, filled=True)
+        return self._register(nbytes, name, role, home)
 
     def create(self, nbytes: int, name: str = "", role: str = "") -> Block:
         """Return a block without contents: the first use writes them."""
-        return self._register(nbytes, name, role, None, filled=False)
+        return self._register(nbytes, name, role, None)
 
     def use(self, uses: Sequence[Use], op: str = "") -> Using:
         """Return a context in which the blocks are resident; it gives flat uint8 tensors on ``device``.
@@ -106,20 +131,33 @@ class Keeper:
         self._dying.append(block)
 
     def flush(self) -> None:
-        """Write every dirty block home."""
+        """Write every dirty block home; raises StoreError when that is not possible."""
         with self._lock:
             self._bury()
-            for block in self._residence.blocks():
-                self._residence.save(block, self._stream.step)
+            for block in self._books.resident:
+                self._save(block)
 
     def mapped(self, block: Block) -> torch.Tensor:
         """Return the bytes of ``block`` as an ordinary tensor that costs no anonymous memory."""
         with self._lock:
             self._bury()
-            self._residence.save(block, self._stream.step)
+            self._save(block)
             if block.home is None:
                 return torch.zeros(block.nbytes, dtype=torch.uint8)
             return torch.from_numpy(block.home.mapped())
+
+    def joined(self, blocks: Sequence[Block]) -> torch.Tensor:
+        """Return the bytes of ``blocks``, one after the other, as ``mapped`` does for one of them.
+
+        They are copied to a home of their own, which is given back when nobody holds the tensor.
+        """
+        home = self._homes.create(sum(block.nbytes for block in blocks))
+        start = 0
+        for block in blocks:
+            start += home.write(start, self.mapped(block).numpy())
+        pages = home.mapped()
+        weakref.finalize(pages, home.release)
+        return torch.from_numpy(pages)
 
     def trace(self) -> Trace:
         """Return what happened so far; raises ValueError when the keeper was made without a recorder."""
@@ -132,7 +170,7 @@ class Keeper:
         """Return what was moved, held and waited for so far."""
         with self._lock:
             self._bury()
-            stats, residence = self._residence.stats, self._residence
+            stats, residence = self._books.stats, self._residence
             return OffloadReport(
                 uses=self._uses,
                 hits=stats.hits,
@@ -158,19 +196,43 @@ class Keeper:
         home = self._homes.create(rows.nbytes)
         if has_bytes(rows):
             home.write(0, rows.cpu().contiguous().view(-1).view(torch.uint8).numpy())
-        return self._register(rows.nbytes, name, role, home, filled=True)
+        return self._register(rows.nbytes, name, role, home)
 
-    def _register(self, nbytes: int, name: str, role: str, home: Home | None, *, filled: bool) -> Block:
-        with self._lock:
-            block = Block(len(self._blocks), nbytes, role, name, home, filled)
-            self._blocks[block.id] = block
-            return block
-
-    def _begin(self, uses: Sequence[Use], op: str) -> Pins:
+    def _register(self, nbytes: int, name: str, role: str, home: Home | None) -> Block:
         with self._lock:
             self._bury()
+            block = self._stream.create(nbytes, role, name)
+            block.home = home
+            block.filled = home is not None
+            return block
+
+    def _begin(self, uses: Sequence[Use], op: str) -> tuple[Pins, list[torch.Tensor]]:
+        with self._lock:
+            if self._dying:
+                self._bury()
+            if self._guard is not None:
+                self._withhold(self._guard)
             self._uses += 1
-            return self._stream.begin(uses, op)
+            pins = self._stream.begin(uses, op)
+        try:
+            return pins, [self._ready(slab, use) for slab, use in zip(pins.given, uses, strict=True)]
+        except BaseException:
+            self._give_up(pins)
+            raise
+
+    def _ready(self, slab: Slab, use: Use) -> torch.Tensor:
+        if use.write:
+            slab.wait_saved()
+        return slab.wait_loaded()
+
+    def _give_up(self, pins: Pins) -> None:
+        """Let go of what could not be brought; it is tried again when it is used again."""
+        with self._lock:
+            self._stream.end(pins)
+            self._stream.forget_guesses()
+            for (block, _), slab in zip(pins.held, pins.given, strict=False):
+                if slab.loading is not None and not self._books.pinned(block):
+                    self._books.free(block, self._stream.step)
 
     def _end(self, pins: Pins, stall_s: float, compute_s: float) -> None:
         with self._lock:
@@ -180,9 +242,28 @@ class Keeper:
             if self._log is not None:
                 self._log.took(pins.step, compute_s, 0.0)
 
+    def _withhold(self, guard: Guard) -> None:
+        withheld = guard.withheld_bytes(self._residence.allocated_bytes)
+        if withheld != self._stream.withheld_bytes:
+            self._stream.withheld_bytes = withheld
+            self._stream.forget_guesses()
+            self._books.evict(withheld - self._books.room_bytes, self._stream.step)
+            self._residence.limit(self.capacity_bytes - withheld)
+
+    def _save(self, block: Block) -> None:
+        if block in self._books:
+            self._books.save(block, self._stream.step)
+            self._residence.here(block).wait_saved()
+        elif block.leaving is not None:
+            block.leaving.wait_or_repeat()
+
     def _bury(self) -> None:
-        while self._dying:
-            self._stream.free(self._dying.popleft())
+        for _ in range(len(self._dying)):
+            block = self._dying.popleft()
+            if not self._stream.free(block):
+                self._dying.append(block)
+            elif block.home is not None:
+                block.home.release()
 
 
 @final
@@ -198,10 +279,10 @@ class Using:
 
     def __enter__(self) -> list[torch.Tensor]:
         asked_s = time.perf_counter()
-        self._pins = self._keeper._begin(self._uses, self._op)
+        self._pins, tensors = self._keeper._begin(self._uses, self._op)
         self._began_s = time.perf_counter()
         self._stall_s = self._began_s - asked_s
-        return [slab.tensor for slab in self._pins.given]
+        return tensors
 
     def __exit__(
         self,

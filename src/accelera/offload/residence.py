@@ -1,142 +1,210 @@
-"""The books of a run: a ledger whose buffers have bytes, loaded from their homes and saved to them."""
+"""The bytes behind the books of a run: slabs of a place, filled from homes and saved in the background.
+
+The books decide at once; the bytes follow. Whoever takes over memory waits, in a reader thread, until its
+former contents are saved, so that never more than the capacity is allocated.
+"""
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import final
 
-from accelera.memory import Ledger, PoolStats
 from accelera.offload.block import Block
-from accelera.offload.homes import Homes
-from accelera.offload.places import Place, Slab
-from accelera.policy import EvictionPolicy
-from accelera.trace import Access, Kind, Recorder
+from accelera.offload.homes import Home, Homes
+from accelera.offload.moving import Move, Threads
+from accelera.offload.places import Place
+from accelera.offload.slab import Slab
+
+PART_BYTES = 16 << 20
+"""A transfer is cut into parts of this size, which go through several threads at once."""
 
 
 @final
 class Residence:
-    """Blocks in the memory of a place, inside a hard capacity."""
+    """The memory of the blocks that are resident."""
 
-    def __init__(
-        self,
-        capacity_bytes: int,
-        policy: EvictionPolicy,
-        place: Place,
-        homes: Homes,
-        recorder: Recorder | None = None,
-    ) -> None:
-        self.bytes_read = 0
-        self.bytes_written = 0
-        self._ledger = Ledger(capacity_bytes, policy)
+    def __init__(self, capacity_bytes: int, place: Place, homes: Homes, readers: int = 2) -> None:
+        self.peak_allocated_bytes = 0
+        self._capacity_bytes = capacity_bytes
         self._place = place
         self._homes = homes
-        self._recorder = recorder
+        self._readers = Threads(readers, "accelera-read")
+        self._writers = Threads(1, "accelera-write")
         self._slabs: dict[int, Slab] = {}
-        self._blocks: dict[int, Block] = {}
         self._spare: dict[int, list[Slab]] = defaultdict(list)
+        self._parting: list[Slab] = []
+        self._promised_bytes = 0
         self._allocated_bytes = 0
+        self._lock = threading.Lock()
 
     @property
-    def stats(self) -> PoolStats:
-        """Hits, misses, evictions and peak so far."""
-        return self._ledger.stats
+    def bytes_read(self) -> int:
+        """Bytes that came from homes."""
+        return self._readers.bytes_moved
 
     @property
-    def resident_bytes(self) -> int:
-        """Bytes of the blocks that are resident now."""
-        return self._ledger.resident_bytes
+    def bytes_written(self) -> int:
+        """Bytes that went to homes."""
+        return self._writers.bytes_moved
 
-    def admit(self, block: Block, step: int, *, write: bool) -> Slab:
-        """Pin ``block`` and return its memory; ``write``: its contents are set anew.
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of memory that exist now."""
+        return self._allocated_bytes
 
-        Raises BudgetExceededError when pinned blocks leave no room.
-        """
-        hit, _ = self._ledger.admit(block.id, block.nbytes, self._leave, write=write)
-        if not hit:
-            slab = self._slabs[block.id] = self._take(block.nbytes)
-            self._blocks[block.id] = block
-            if not write and block.home is not None:
-                self.bytes_read += self._place.load(block.home, slab)
-        self._record(block, step, Kind.WRITE if write else Kind.READ)
+    def limit(self, nbytes: int) -> None:
+        """Let at most ``nbytes`` be allocated from now on, as far as they are not in use."""
+        self._capacity_bytes = nbytes
+        self._part_with(self._promised_bytes - nbytes)
+        self._release_idle()
+
+    def here(self, block: Block) -> Slab:
+        """Return the memory of a resident block."""
         return self._slabs[block.id]
 
-    def unpin(self, block: Block, step: int, op: str = "") -> None:
-        """Drop one pin."""
-        self._ledger.unpin(block.id)
-        self._record(block, step, Kind.RELEASE, op)
+    def arrive(self, block: Block, *, load: bool) -> Slab:
+        """Give an admitted block its memory and begin to load it, or leave its contents undefined."""
+        slab = self._slabs[block.id] = self._take(block.nbytes)
+        home = block.home if load else None
+        leaving, block.leaving = block.leaving, None
+        waits = [wait for wait in (slab.saving, leaving) if wait is not None and not wait.done]
+        if home is None and slab.idle and not self._parting:
+            slab.loading = slab.saving = None
+            return slab
+        settling = _Once(functools.partial(self._settle, slab, slab.loading, waits, tuple(self._parting)))
+        slab.loading = self._readers.ask(self._loads(home, slab, settling))
+        return slab
 
-    def free(self, block: Block, step: int) -> None:
-        """End a block's life: its contents are needed no more, neither here nor at home."""
-        if block.id in self._ledger:
-            self._ledger.free(block.id)
-            self._keep(block.id)
-            self._record(block, step, Kind.FREE)
-        if block.home is not None:
-            block.home.release()
-            block.home = None
+    def leave(self, block: Block, *, save: bool) -> None:
+        """Take the memory of a departing block for others, saving its contents first if they must be."""
+        slab = self._slabs[block.id]
+        if save:
+            self.store(block)
+        block.leaving = slab.saving
+        self._keep(self._slabs.pop(block.id))
 
-    def evict(self, nbytes: int, step: int) -> int:
-        """Give up unpinned blocks until ``nbytes`` are given back, or none is left; return the bytes."""
-        given = 0
-        while given < nbytes:
-            victim = self._ledger.victim()
-            if victim is None:
-                break
-            block = self._blocks[victim]
-            self._leave(victim)
-            self._ledger.give_up(victim)
-            self._record(block, step, Kind.EVICT)
-            given += block.nbytes
-        return given
-
-    def save(self, block: Block, step: int) -> None:
-        """Write ``block`` home if it is here and dirty."""
-        if block.id in self._ledger and self._ledger.must_save(block.id):
-            self._store(block.id)
-            self._ledger.save(block.id)
-            self._record(block, step, Kind.SAVE)
-
-    def blocks(self) -> Iterable[Block]:
-        """Return the resident blocks."""
-        return list(self._blocks.values())
-
-    def close(self) -> None:
-        """Return all memory to the system."""
-        for id in list(self._slabs):
-            self._keep(id)
-        self._trim(self._allocated_bytes)
-
-    def _leave(self, id: int) -> None:
-        if self._ledger.must_save(id):
-            self._store(id)
-        self._keep(id)
-
-    def _store(self, id: int) -> None:
-        block = self._blocks[id]
+    def store(self, block: Block) -> None:
+        """Begin to save a block, in a home of its own if it has none that can be written."""
+        slab = self._slabs[block.id]
         if block.home is None or not block.home.writable:
             block.home = self._homes.create(block.nbytes)
-        self.bytes_written += self._place.save(self._slabs[id], block.home)
+        earlier = slab.saving
+        home = block.home
+        if earlier is not None:
+            earlier.wait_over()
+        slab.saving = self._writers.ask(
+            [
+                functools.partial(self._save, slab, home, start, min(start + PART_BYTES, block.nbytes))
+                for start in range(0, block.nbytes, PART_BYTES)
+            ]
+        )
+
+    def close(self) -> None:
+        """Return all memory to the system; what is not saved is lost."""
+        self._readers.close()
+        self._writers.close()
+        for slab in [
+            *self._slabs.values(),
+            *self._parting,
+            *(each for s in self._spare.values() for each in s),
+        ]:
+            self._release(slab)
+        self._slabs.clear()
+        self._spare.clear()
+        self._parting.clear()
 
     def _take(self, nbytes: int) -> Slab:
-        if self._spare[nbytes]:
-            return self._spare[nbytes].pop()
-        self._trim(self._allocated_bytes + nbytes - self._ledger.capacity_bytes)
-        self._allocated_bytes += nbytes
-        return self._place.allocate(nbytes)
+        """Return a spare slab, preferably an idle one, or one that exists as soon as there is room."""
+        spare = self._spare[nbytes]
+        if spare:
+            position = next((i for i, each in enumerate(spare) if each.idle), 0)
+            return spare.pop(position)
+        self._part_with(self._promised_bytes + nbytes - self._capacity_bytes)
+        slab = Slab(nbytes)
+        self._release_idle()
+        if not self._parting:
+            self._exist(slab)
+        self._promised_bytes += nbytes
+        return slab
 
-    def _keep(self, id: int) -> None:
-        self._blocks.pop(id)
-        slab = self._slabs.pop(id)
+    def _keep(self, slab: Slab) -> None:
         self._spare[slab.nbytes].append(slab)
 
-    def _trim(self, excess_bytes: int) -> None:
+    def _part_with(self, excess_bytes: int) -> None:
+        """Give up spare slabs, largest first, until ``excess_bytes`` are promised back."""
         for size in sorted(self._spare, reverse=True):
             while self._spare[size] and excess_bytes > 0:
-                self._place.release(self._spare[size].pop())
-                self._allocated_bytes -= size
+                self._parting.append(self._spare[size].pop())
+                self._promised_bytes -= size
                 excess_bytes -= size
 
-    def _record(self, block: Block, step: int, kind: Kind, op: str = "") -> None:
-        if self._recorder is not None:
-            self._recorder.record(Access(block.id, block.nbytes, step, kind, op, block.role, name=block.name))
+    def _release_idle(self) -> None:
+        for slab in [each for each in self._parting if each.idle]:
+            self._release(slab)
+        self._parting = [each for each in self._parting if each.memory is not None]
+
+    def _release(self, slab: Slab) -> None:
+        with self._lock:
+            if slab.memory is not None:
+                self._place.release(slab.memory)
+                self._allocated_bytes -= slab.nbytes
+            slab.memory = slab.tensor = None
+
+    def _exist(self, slab: Slab) -> None:
+        with self._lock:
+            if slab.memory is None:
+                slab.tensor, slab.memory = self._place.allocate(slab.nbytes)
+                self._allocated_bytes += slab.nbytes
+                self.peak_allocated_bytes = max(self.peak_allocated_bytes, self._allocated_bytes)
+
+    def _settle(
+        self, slab: Slab, loading: Move | None, savings: list[Move], parting: tuple[Slab, ...]
+    ) -> None:
+        """Wait for what must be over before ``slab`` takes new contents; raise what hinders a saving."""
+        for saving in savings:
+            saving.wait_or_repeat()
+        if loading is not None:
+            loading.wait_over()
+        for each in parting:
+            if each.loading is not None:
+                each.loading.wait_over()
+            if each.saving is not None:
+                each.saving.wait_or_repeat()
+            self._release(each)
+        self._exist(slab)
+        slab.saving = None
+
+    def _loads(self, home: Home | None, slab: Slab, settling: _Once) -> list[Callable[[], int]]:
+        if home is None:
+            return [functools.partial(self._load, slab, None, settling, 0, 0)]
+        return [
+            functools.partial(self._load, slab, home, settling, start, min(start + PART_BYTES, slab.nbytes))
+            for start in range(0, slab.nbytes, PART_BYTES)
+        ]
+
+    def _load(self, slab: Slab, home: Home | None, settling: _Once, start: int, stop: int) -> int:
+        settling()
+        return 0 if home is None else self._place.load(home, slab.memory, start, stop)
+
+    def _save(self, slab: Slab, home: Home, start: int, stop: int) -> int:
+        return self._place.save(slab.memory, home, start, stop)
+
+
+@final
+class _Once:
+    """Does something the first time it is called; others wait until it is done."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work: Callable[[], None] | None = work
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        if self._work is None:
+            return
+        with self._lock:
+            if self._work is not None:
+                self._work()
+                self._work = None

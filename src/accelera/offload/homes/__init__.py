@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from accelera.offload.homes.contract import Home, Homes
+from accelera.offload.homes.contract import Bytes, Home, Homes
 from accelera.offload.homes.file import FileHome
 from accelera.offload.homes.open_file import OpenFile
 from accelera.offload.homes.ram import RamHomes
 from accelera.offload.homes.scratch import ScratchHomes
 
-__all__ = ["FileHome", "Home", "Homes", "OpenFile", "RamHomes", "ScratchHomes"]
+__all__ = ["Bytes", "FileHome", "Home", "Homes", "OpenFile", "RamHomes", "ScratchHomes"]

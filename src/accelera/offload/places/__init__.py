@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelera.offload.places.contract import Place, Slab
+from accelera.offload.places.contract import Place
 from accelera.offload.places.cpu import CpuPlace
 
-__all__ = ["CpuPlace", "Place", "Slab"]
+__all__ = ["CpuPlace", "Place"]

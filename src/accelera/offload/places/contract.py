@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -10,30 +9,25 @@ import torch
 from accelera.offload.homes import Home
 
 
-@dataclass(eq=False)
-class Slab:
-    """Memory of a place."""
-
-    nbytes: int
-    tensor: torch.Tensor
-    """Its bytes, shape (nbytes,), uint8, on the place's device."""
-    memory: Any
-    """The same as the place knows it."""
-
-
 class Place(Protocol):
     """The memory that operations compute on."""
 
     device: torch.device
 
-    def allocate(self, nbytes: int) -> Slab:
-        """Return memory with undefined contents; raises DeviceMemoryError when there is none."""
+    def allocate(self, nbytes: int) -> tuple[torch.Tensor, Any]:
+        """Return new memory as a uint8 tensor of ``nbytes`` on ``device``, and as the place knows it.
 
-    def release(self, slab: Slab) -> None:
+        Its contents are undefined. Raises DeviceMemoryError when there is none.
+        """
+
+    def release(self, memory: Any) -> None:
         """Give memory back to the system."""
 
-    def load(self, home: Home, slab: Slab) -> int:
-        """Fill ``slab`` from ``home``; return the bytes moved."""
+    def load(self, home: Home, memory: Any, start: int, stop: int) -> int:
+        """Fill bytes ``start`` to ``stop`` from ``home``; return how many they are."""
 
-    def save(self, slab: Slab, home: Home) -> int:
-        """Store ``slab`` in ``home``; return the bytes moved."""
+    def save(self, memory: Any, home: Home, start: int, stop: int) -> int:
+        """Store bytes ``start`` to ``stop`` in ``home``; return how many they are."""
+
+    def used(self, memory: Any) -> None:
+        """Take note that an operation that was handed over by now may still be using this memory."""

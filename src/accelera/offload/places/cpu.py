@@ -7,8 +7,7 @@ from typing import final
 import torch
 
 from accelera.devices import CpuDevice
-from accelera.offload.homes import Home
-from accelera.offload.places.contract import Slab
+from accelera.offload.homes import Bytes, Home
 
 
 @final
@@ -19,19 +18,22 @@ class CpuPlace:
         self.device = torch.device("cpu")
         self._device = CpuDevice()
 
-    def allocate(self, nbytes: int) -> Slab:
+    def allocate(self, nbytes: int) -> tuple[torch.Tensor, Bytes]:
         """Return pages of their own; raises DeviceMemoryError when RAM is short."""
         memory = self._device.allocate(nbytes)
-        return Slab(nbytes, torch.from_numpy(memory), memory)
+        return torch.from_numpy(memory), memory
 
-    def release(self, slab: Slab) -> None:
+    def release(self, memory: Bytes) -> None:
         """Return the pages to the system, even while tensors over them live."""
-        self._device.release(slab.memory)
+        self._device.release(memory)
 
-    def load(self, home: Home, slab: Slab) -> int:
-        """Read ``home`` into ``slab``."""
-        return home.read(0, slab.memory)
+    def load(self, home: Home, memory: Bytes, start: int, stop: int) -> int:
+        """Read a part of ``home``."""
+        return home.read(start, memory[start:stop])
 
-    def save(self, slab: Slab, home: Home) -> int:
-        """Write ``slab`` to ``home``."""
-        return home.write(0, slab.memory)
+    def save(self, memory: Bytes, home: Home, start: int, stop: int) -> int:
+        """Write a part to ``home``."""
+        return home.write(start, memory[start:stop])
+
+    def used(self, memory: Bytes) -> None:
+        """Operations here are done when they return."""

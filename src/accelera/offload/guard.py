@@ -1,0 +1,58 @@
+"""Watches what a process holds besides its blocks, so that both together stay within the budget."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+
+from accelera.memory import process_memory
+
+
+@final
+class Guard:
+    """Knows how many bytes of the capacity are to stay empty because something else takes room.
+
+    ``capacity_bytes`` of ``budget_bytes`` were meant for blocks; the rest is for everything that the
+    process, or its accelerator, holds beyond the least that was seen so far.
+    """
+
+    def __init__(self, budget_bytes: int, capacity_bytes: int, held_bytes: Callable[[], int]) -> None:
+        self.budget_bytes = budget_bytes
+        self.peak_bytes = 0
+        """Most that was seen, blocks included."""
+        self._reserve_bytes = budget_bytes - capacity_bytes
+        self._held_bytes = held_bytes
+        self._least_bytes = sys.maxsize
+
+    def withheld_bytes(self, blocks_bytes: int) -> int:
+        """Return how much of the capacity must stay empty while blocks take ``blocks_bytes``."""
+        held = self._held_bytes()
+        others = held - blocks_bytes
+        self._least_bytes = min(self._least_bytes, others)
+        self.peak_bytes = max(self.peak_bytes, held - self._least_bytes)
+        return max(0, others - self._least_bytes - self._reserve_bytes)
+
+
+def held_on(device: torch.device) -> Callable[[], int]:
+    """Return what tells the bytes that this process holds on ``device``, in a few microseconds."""
+    if device.type == "cpu":
+        return _Anonymous() if sys.platform.startswith("linux") else lambda: process_memory().anon_bytes
+    module: Any = torch.get_device_module(device)
+    return lambda: int(module.memory_allocated(device))
+
+
+@final
+class _Anonymous:
+    """Private pages of this process, as ``/proc/self/statm`` counts them."""
+
+    def __init__(self) -> None:
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._file = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115
+
+    def __call__(self) -> int:
+        _, resident, shared, _ = os.pread(self._file.fileno(), 128, 0).split(maxsplit=3)
+        return (int(resident) - int(shared)) * self._page_bytes

@@ -1,0 +1,45 @@
+"""Memory of a place that blocks use in turn, and the transfers that it waits for."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+
+from accelera.offload.moving import Move
+
+
+@final
+class Slab:
+    """Memory for one block at a time; it comes into being when earlier memory has been given back."""
+
+    __slots__ = ("loading", "memory", "nbytes", "saving", "tensor")
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.tensor: torch.Tensor | None = None
+        """Its bytes, shape (nbytes,), uint8."""
+        self.memory: Any = None
+        """The same as its place knows it."""
+        self.loading: Move | None = None
+        self.saving: Move | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it exists and no transfer uses it."""
+        loading, saving = self.loading, self.saving
+        return self.memory is not None and (not loading or loading.over) and (not saving or saving.done)
+
+    def wait_loaded(self) -> torch.Tensor:
+        """Return the bytes once they are here; raise what hindered them."""
+        if self.loading is not None:
+            self.loading.wait()
+            self.loading = None
+        assert self.tensor is not None, "what is loaded exists"
+        return self.tensor
+
+    def wait_saved(self) -> None:
+        """Return when nobody reads these bytes any more; raise what hinders their saving even now."""
+        if self.saving is not None:
+            self.saving.wait_or_repeat()
+            self.saving = None

@@ -1,0 +1,99 @@
+"""The law of the trace for offloaded models: the record, replayed, gives the run's figures.
+
+And before the run: the same uses on paper give them, too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accelera.offload.keeper import Keeper
+from accelera.offload.report import OffloadReport
+from accelera.policy import POLICIES
+from accelera.policy.names import FOLLOWERS, NEEDS
+from accelera.simulator import simulate
+from accelera.trace import Trace
+from tests.offload.streamed import BLOCK_BYTES, Paper, Run, Step
+
+ONLINE = sorted(name for name in POLICIES if name not in FOLLOWERS and set(NEEDS[name]) <= {"capacity_bytes"})
+"""Policies that know nothing of the future."""
+
+LOOP = [
+    *(Step(reads=(number,), sets=(10 + number,)) for number in range(5)),
+    *(Step(reads=(number, 10 + number), frees=(10 + number,)) for number in reversed(range(5))),
+    *(Step(changes=(number, 20 + number)) for number in range(5)),
+]
+"""A training step: forward with activations, backward, optimizer."""
+
+
+def assert_replays(trace: Trace, report: OffloadReport) -> None:
+    """Raise unless the record gives the hits, misses, evictions, bytes and peak that were reported."""
+    facts = trace.meta
+    found = simulate(trace, int(facts["capacity_bytes"]), str(facts["policy"]))
+    assert (found.hits, found.misses, found.evictions) == (report.hits, report.misses, report.evictions)
+    assert (found.fetched_bytes, found.saved_bytes) == (report.fetched_bytes, report.saved_bytes)
+    assert found.peak_bytes == report.peak_bytes
+    assert found.oversized_steps == 0
+
+
+def assert_law(keeper: Keeper) -> None:
+    """Raise unless a keeper's record replays, and the bytes that moved are those of the books."""
+    report = keeper.report()
+    assert_replays(keeper.trace(), report)
+    keeper.flush()
+    report = keeper.report()
+    assert (report.bytes_read, report.bytes_written) == (report.fetched_bytes, report.saved_bytes)
+    assert report.peak_bytes <= report.capacity_bytes
+
+
+numbers = st.lists(st.integers(0, 11), max_size=2, unique=True).map(tuple)
+some_steps = st.lists(
+    st.builds(Step, reads=numbers, changes=numbers, sets=numbers, frees=numbers), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=60)
+@given(
+    parts=st.lists(st.tuples(some_steps, st.integers(1, 4)), min_size=1, max_size=3),
+    sizes=st.lists(st.integers(1, 3), min_size=12, max_size=12),
+    room=st.integers(18, 40),
+    window=st.sampled_from([0, 1, 3, 8]),
+    policy=st.sampled_from(["loop", "lru", *ONLINE]),
+)
+def test_any_uses(parts: Any, sizes: list[int], room: int, window: int, policy: str) -> None:
+    """Loops that change into others, with writes and frees."""
+    sizes = [size * BLOCK_BYTES for size in sizes]
+    options = {"policy": policy, "window_bytes": window * BLOCK_BYTES}
+    run = Run(sizes, room * BLOCK_BYTES, **options)
+    paper = Paper(sizes, room * BLOCK_BYTES, **options)
+    try:
+        for steps, rounds in parts:
+            for step in steps * rounds:
+                run.step(step)
+                paper.step(step)
+        report = run.keeper.report()
+        foreseen = paper.paper.stats
+        assert (foreseen.hits, foreseen.misses, foreseen.evictions) == (
+            report.hits,
+            report.misses,
+            report.evictions,
+        )
+        assert (foreseen.fetched_bytes, foreseen.saved_bytes) == (report.fetched_bytes, report.saved_bytes)
+        assert_law(run.keeper)
+        run.check_homes()
+    finally:
+        run.keeper.close()
+
+
+@pytest.mark.parametrize("policy", ONLINE)
+def test_a_training_loop_with_every_online_policy(policy: str) -> None:
+    run = Run([BLOCK_BYTES] * 25, 9 * BLOCK_BYTES, policy=policy, window_bytes=2 * BLOCK_BYTES)
+    for step in LOOP * 4:
+        run.step(step)
+    assert_law(run.keeper)
+    run.check_homes()
+    run.keeper.close()

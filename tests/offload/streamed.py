@@ -1,0 +1,104 @@
+"""A model of nothing but blocks, used, made and freed in a run and on paper, with contents checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from accelera.offload.block import Block, Use
+from accelera.offload.keeper import Keeper
+from accelera.offload.paper import PaperStream
+
+BLOCK_BYTES = 4096
+"""Size of the smallest block."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation on blocks by their number: those it reads, those it changes, those it sets anew."""
+
+    reads: tuple[int, ...] = ()
+    changes: tuple[int, ...] = ()
+    sets: tuple[int, ...] = ()
+    frees: tuple[int, ...] = ()
+    """Blocks that end after it; the next use of such a number makes a new one."""
+
+
+class Run:
+    """Steps carried out by a keeper; every byte that is read is checked against what was written."""
+
+    def __init__(self, sizes: list[int], capacity_bytes: int, **options: Any) -> None:
+        options = {"recorder": True, "block_bytes": 1 << 30, **options}
+        self.keeper = Keeper(capacity_bytes, **options)
+        self.sizes = sizes
+        self.values = list(range(len(sizes)))
+        self.blocks: dict[int, Block] = {}
+        for number, nbytes in enumerate(sizes):
+            content = torch.full((nbytes,), number % 251, dtype=torch.uint8)
+            (self.blocks[number],) = self.keeper.adopt(content, f"w{number}")
+
+    def step(self, step: Step) -> None:
+        """Carry out one step."""
+        numbers, uses = uses_of(step, self._block)
+        known = [use.read and use.block.filled for use in uses]
+        with self.keeper.use(uses, "step") as memories:
+            for number, is_known, memory in zip(numbers, known, memories, strict=True):
+                if is_known:
+                    self.check(number, memory)
+            for number, use, is_known, memory in zip(numbers, uses, known, memories, strict=True):
+                if use.write or not is_known:
+                    self.values[number] += 7
+                    memory.fill_(self.values[number] % 251)
+        for number in step.frees:
+            if number in self.blocks:
+                self.keeper.free(self.blocks.pop(number))
+
+    def check(self, number: int, memory: torch.Tensor) -> None:
+        """Raise unless ``memory`` holds what block ``number`` should."""
+        expected = self.values[number] % 251
+        assert bool((memory == expected).all()), (number, expected, memory[:4])
+
+    def check_homes(self) -> None:
+        """Raise unless every living block, saved and mapped, holds what it should."""
+        self.keeper.flush()
+        for number, block in self.blocks.items():
+            self.check(number, self.keeper.mapped(block))
+
+    def _block(self, number: int) -> Block:
+        if number not in self.blocks:
+            self.blocks[number] = self.keeper.create(self.sizes[number], f"n{number}")
+            self.values[number] = 0
+        return self.blocks[number]
+
+
+class Paper:
+    """The same steps on paper."""
+
+    def __init__(self, sizes: list[int], capacity_bytes: int, **options: Any) -> None:
+        self.paper = PaperStream(capacity_bytes, **options)
+        self.sizes = sizes
+        self.blocks = {
+            number: self.paper.block(nbytes, "weight", filled=True) for number, nbytes in enumerate(sizes)
+        }
+
+    def step(self, step: Step) -> None:
+        """Count one step."""
+        _, uses = uses_of(step, self._block)
+        self.paper.stream.end(self.paper.stream.begin(uses, "step"))
+        for number in step.frees:
+            if number in self.blocks:
+                assert self.paper.stream.free(self.blocks.pop(number))
+
+    def _block(self, number: int) -> Block:
+        if number not in self.blocks:
+            self.blocks[number] = self.paper.block(self.sizes[number], filled=False)
+        return self.blocks[number]
+
+
+def uses_of(step: Step, block: Any) -> tuple[list[int], list[Use]]:
+    """Return the blocks of a step by number, and how it uses each; nobody twice."""
+    ways = {**dict.fromkeys(step.sets, (False, True)), **dict.fromkeys(step.reads, (True, False))}
+    ways.update(dict.fromkeys(step.changes, (True, True)))
+    return list(ways), [Use(block(number), *way) for number, way in ways.items()]
