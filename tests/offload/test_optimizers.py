@@ -96,18 +96,18 @@ def test_state_dict_both_ways(block_bytes, tmp_path):
 
     model, optimizer = start()
     train(model, optimizer, 2)
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "state.pt")
-    stored = torch.load(tmp_path / "state.pt")
+    torch.save([model.state_dict(), optimizer.state_dict()], tmp_path / "state.pt")
     again, other = start()
-    again.load_state_dict(stored["model"])
-    other.load_state_dict(stored["optimizer"])
     plain = network()
-    plain.load_state_dict(stored["model"])
     plain_optimizer = optim.AdamW(plain.parameters(), 0.01)
-    plain_optimizer.load_state_dict(stored["optimizer"])
+    for each, its in ((again, other), (plain, plain_optimizer)):
+        weights, state = torch.load(tmp_path / "state.pt")
+        each.load_state_dict(weights)
+        its.load_state_dict(state)
     assert train(again, other) == train(model, optimizer)
     train(plain, plain_optimizer)
     assert_same_weights(again, plain)
+    assert isinstance(other.state[again[0].weight]["exp_avg"], OffloadedTensor)
 
 
 def test_schedules_and_parameter_groups():

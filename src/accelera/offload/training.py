@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any, final
 
 import torch
@@ -12,6 +13,7 @@ from accelera.errors import UnknownNameError
 from accelera.offload.activations import Activations
 from accelera.offload.gradients import keep_gradients
 from accelera.offload.keeper import Keeper
+from accelera.offload.optimizer_states import OptimizerStates
 from accelera.offload.recomputing import keep_blocks, recompute_blocks
 
 CHOICES = ("auto", "offload", "recompute", "keep")
@@ -32,6 +34,8 @@ class Training:
         keep_gradients(model.parameters())
         self._blocks = recompute_blocks(model) if activations == "recompute" else []
         kept = None if activations == "keep" else Activations(keeper)
+        states = OptimizerStates(keeper)
+        self._states = weakref.finalize(self, states.stop)
         forward = _Forward(kept)
         self._handles = [
             model.register_forward_pre_hook(forward.begin, prepend=True),
@@ -43,6 +47,7 @@ class Training:
         for handle in self._handles:
             handle.remove()
         keep_blocks(self._blocks)
+        self._states()
 
 
 @final
