@@ -7,7 +7,6 @@ import torch
 from accelera.errors import BudgetExceededError
 from accelera.interceptor.calls import Result, contiguous_strides, nbytes
 from accelera.interceptor.force import in_force
-from accelera.interceptor.limits import Limits
 from accelera.interceptor.spilling import spilled_empty
 from accelera.units import format_bytes
 
@@ -41,8 +40,9 @@ def empty(
         The spill folder cannot take it.
     """
     limits, size = in_force(), nbytes(shape, dtype)
-    if limits is None or _stays(limits, size + kept_bytes, device):
+    if stays_in_memory(size + kept_bytes, device):
         return torch.empty(shape, dtype=dtype, device=device)
+    assert limits is not None
     if limits.spill is None or device.type != "cpu":
         limit = limits.room(device).budget_bytes()
         raise BudgetExceededError(
@@ -54,5 +54,7 @@ def empty(
     return spilled_empty(op, limits, Result(shape, contiguous_strides(shape), dtype))
 
 
-def _stays(limits: Limits, needed_bytes: int, device: torch.device) -> bool:
-    return limits.cut.least != "spilled" and limits.room(device).allows(needed_bytes)
+def stays_in_memory(needed_bytes: int, device: torch.device) -> bool:
+    """Return whether a result goes to memory that, with what is needed to work, takes ``needed_bytes``."""
+    limits = in_force()
+    return limits is None or (limits.cut.least != "spilled" and limits.room(device).allows(needed_bytes))

@@ -33,6 +33,9 @@ class Target(Protocol):
     def put(self, region: Region, piece: torch.Tensor) -> None:
         """Store one piece, from any device."""
 
+    def flat(self) -> Target:
+        """Return the same place as a vector, in the order in which the elements lie."""
+
 
 @final
 class InMemory:
@@ -46,6 +49,10 @@ class InMemory:
     def put(self, region: Region, piece: torch.Tensor) -> None:
         """Store one piece, from any device."""
         self._memory[region].copy_(piece)
+
+    def flat(self) -> InMemory:
+        """Return the same memory as a vector."""
+        return InMemory(self._memory.as_strided((self._memory.numel(),), (1,)))
 
 
 class Call(abc.ABC):

@@ -5,6 +5,7 @@ Each tile goes through torch's own kernel, so that values are the same to the bi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
@@ -17,13 +18,13 @@ from accelera.interceptor.calls import (
     Target,
     broadcast,
     contiguous_strides,
-    is_out_of_memory,
     nbytes,
     overlaps,
 )
 from accelera.interceptor.limits import TILE_BYTES, Limits
 from accelera.interceptor.mechanism import original
-from accelera.interceptor.regions import Region, halved, split, whole
+from accelera.interceptor.regions import flat_pieces, split, whole
+from accelera.interceptor.tiles import RESULTS, Tiles, tile
 
 _ALONG_AN_AXIS = {
     "_softmax": 1,
@@ -32,8 +33,6 @@ _ALONG_AN_AXIS = {
     "_log_softmax_backward_data": 2,
 }
 """Operators whose elements depend on a whole axis, and the argument that names it."""
-_RESULTS = ("out", "grad_input")
-"""Keywords by which a result is given."""
 
 
 class Kind(NamedTuple):
@@ -77,7 +76,7 @@ class Elementwise(Call):
         self.given: torch.Tensor | None = first if kind.in_place else None
         self.whole_axis: int | None = None
         self.temporary_bytes = 0
-        if kind.axis is None and _are_alike(operands, args) and not any(key in kwargs for key in _RESULTS):
+        if kind.axis is None and _are_alike(operands, args) and not any(key in kwargs for key in RESULTS):
             self.device, self.shape, self.dtype = first.device, first.shape, first.dtype
             size = first.nbytes
             self.result_bytes = 0 if kind.in_place else size
@@ -88,7 +87,7 @@ class Elementwise(Call):
     def _understand(self) -> None:
         """Set the attributes whatever the operands."""
         largest = max(self.operands, key=torch.Tensor.dim)
-        for key in _RESULTS:
+        for key in RESULTS:
             self.given = self.kwargs.get(key, self.given)
         self.device = largest.device
         self.shape = torch.Size(broadcast(each.shape for each in self.operands))
@@ -102,8 +101,9 @@ class Elementwise(Call):
 
     def _corner(self) -> torch.Tensor:
         """Return what torch's kernel makes of one element."""
-        tiles = [_tile(each, self.shape, (slice(0, 1),) * len(self.shape)) for each in self.args]
-        options = {key: each for key, each in self.kwargs.items() if key not in _RESULTS}
+        region = (slice(0, 1),) * len(self.shape)
+        tiles = [tile(each, self.shape, region) for each in self.args]
+        options = {key: each for key, each in self.kwargs.items() if key not in RESULTS}
         corner: torch.Tensor = original(self.kind.functional)(*tiles, **options)
         return corner
 
@@ -141,20 +141,33 @@ class Elementwise(Call):
         return Result(tuple(made.shape), tuple(made.stride()), self.dtype)
 
     def fill(self, target: Target, limits: Limits, budget_bytes: int) -> list[str]:
-        """Compute tile by tile into ``target``."""
+        """Compute tile by tile into ``target``; return the fallbacks taken."""
+        most = self._tile_elements(limits, budget_bytes)
+        if self._is_flat(target):
+            pieces = flat_pieces(math.prod(self.shape), most, torch.get_num_threads())
+            args = [_flattened(each) for each in self.args]
+            kwargs = {key: _flattened(each) for key, each in self.kwargs.items()}
+            tiles = Tiles(self, target.flat(), args, kwargs, (0,))
+            return tiles.compute((slice(start, stop),) for start, stop in pieces)
         axes = sorted(range(len(self.shape)), key=lambda axis: -target.strides[axis])
-        cut = [axis for axis in axes if axis != self.whole_axis]
-        most = self._tile_elements(limits, budget_bytes, cut)
-        fallbacks: list[str] = []
-        for region in split(whole(self.shape), cut, most):
-            self._compute(target, region, cut, fallbacks)
-        return fallbacks
+        cut = tuple(axis for axis in axes if axis != self.whole_axis)
+        tiles = Tiles(self, target, self.args, self.kwargs, cut)
+        return tiles.compute(split(whole(self.shape), cut, most))
 
-    def _tile_elements(self, limits: Limits, budget_bytes: int, cut: list[int]) -> int:
+    def _is_flat(self, target: Target) -> bool:
+        """Return whether result and operands lie alike without gaps, so that they are vectors."""
+        result = tuple(self.shape), tuple(target.strides)
+        ordinary = self.whole_axis is None and math.prod(self.shape) == 1 + sum(
+            (size - 1) * step for size, step in zip(*result, strict=True)
+        )
+        return ordinary and all(
+            (tuple(each.shape), tuple(each.stride())) == result for each in self.operands if each.dim()
+        )
+
+    def _tile_elements(self, limits: Limits, budget_bytes: int) -> int:
+        """Return how many elements are computed at a time; raises BudgetExceededError when none can be."""
         per_element = self.dtype.itemsize * (2 + len(self.operands))
         least = 1 if self.whole_axis is None else self.shape[self.whole_axis]
-        tile_bytes = limits.cut.tile_bytes or TILE_BYTES
-        most = min(tile_bytes // self.dtype.itemsize, budget_bytes // per_element)
         needed = least * per_element
         if budget_bytes < needed:
             raise BudgetExceededError(
@@ -163,38 +176,15 @@ class Elementwise(Call):
                 needed_bytes=needed,
                 budget_bytes=budget_bytes,
             )
-        return max(most, least)
+        tile_bytes = limits.cut.tile_bytes or TILE_BYTES
+        return max(least, min(tile_bytes // self.dtype.itemsize, budget_bytes // per_element))
 
-    def _compute(self, target: Target, region: Region, cut: list[int], fallbacks: list[str]) -> None:
-        """Compute one tile; in halves when memory runs out, and at last on the CPU."""
-        try:
-            self._piece(target, region)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            halves = halved(region, cut)
-            if halves is None:
-                self._on_cpu(target, region, error)
-            fallbacks.append(
-                f"{'in half the tile' if halves else 'on the CPU'} after running out of memory: {error}"
-            )
-            for half in halves or ():
-                self._compute(target, half, cut, fallbacks)
 
-    def _piece(self, target: Target, region: Region) -> None:
-        args = [_tile(each, self.shape, region) for each in self.args]
-        kernel = original(self.op)
-        if self.given is None:
-            target.put(region, kernel(*args, **self.kwargs))
-        else:
-            kernel(*args, **{key: _tile(each, self.shape, region) for key, each in self.kwargs.items()})
-
-    def _on_cpu(self, target: Target, region: Region, error: RuntimeError) -> None:
-        if self.device.type == "cpu":
-            raise error
-        args = [_moved(_tile(each, self.shape, region)) for each in self.args]
-        options = {key: each for key, each in self.kwargs.items() if key not in _RESULTS}
-        target.put(region, original(self.kind.functional)(*args, **options))
+def _flattened(value: Any) -> Any:
+    """Return a tensor without gaps as a vector, in the order in which it lies; anything else as it is."""
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        return value
+    return value.as_strided((value.numel(),), (1,))
 
 
 def functional(name: str) -> str:
@@ -227,21 +217,7 @@ def _are_alike(operands: list[torch.Tensor], args: Sequence[Any]) -> bool:
     return len(operands) == len(args) or not any(isinstance(each, complex) for each in args)
 
 
-def _tile(value: Any, shape: Sequence[int], region: Region) -> Any:
-    """Return the part of an operand that a region of the result needs; anything else as it is."""
-    if not isinstance(value, torch.Tensor) or value.dim() == 0:
-        return value
-    own = region[len(shape) - value.dim() :]
-    return value[
-        tuple(slice(None) if size == 1 else part for size, part in zip(value.shape, own, strict=True))
-    ]
-
-
 def _on_meta(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-
-
-def _moved(value: Any) -> Any:
-    return value.cpu() if isinstance(value, torch.Tensor) else value

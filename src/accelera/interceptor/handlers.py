@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from accelera.interceptor.attention.handling import scaled_dot_product_attention
+from accelera.interceptor.broadcasting.handling import matmul
 from accelera.interceptor.calls import Call
 from accelera.interceptor.elementwise import Elementwise, kind_of
 from accelera.interceptor.force import in_force
@@ -25,7 +27,10 @@ def handlers() -> Mapping[str, Handler]:
     return {**below, **_ABOVE}
 
 
-_ABOVE: Mapping[str, Handler] = {}
+_ABOVE: Mapping[str, Handler] = {
+    "matmul": matmul,
+    "scaled_dot_product_attention": scaled_dot_product_attention,
+}
 """Handlers of operators that torch composes of others, which run above autograd."""
 _BELOW = {
     name: rule

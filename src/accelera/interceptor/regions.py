@@ -6,6 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 Region = tuple[slice, ...]
+SHARE = 32768
+"""Elements below which torch leaves a vector to one thread, and a multiple of which each share has."""
+_VECTOR = 64
+"""Elements that vector instructions take at a time, or a multiple of them."""
 
 
 def whole(shape: Sequence[int]) -> Region:
@@ -26,8 +30,27 @@ def split(region: Region, axes: Sequence[int], most: int) -> Iterator[Region]:
         return
     start, stop = region[axis].start, region[axis].stop
     step = max(1, most * (stop - start) // count)
+    step -= step % _VECTOR if step > _VECTOR else 0
     for low in range(start, stop, step):
         yield from split(replaced(region, axis, slice(low, min(low + step, stop))), axes, most)
+
+
+def flat_pieces(count: int, most: int, threads: int) -> Iterator[tuple[int, int]]:
+    """Yield (start, stop) of pieces of a vector of about ``most`` elements.
+
+    Torch computes the last elements of each thread's share without vector instructions, which for some
+    functions differs in the last bit. Pieces end such that it happens to the same elements as in one piece.
+    """
+    workers = max(1, min(threads, -(-count // SHARE)))
+    share, even = -(-count // workers), SHARE * threads
+    large = most // even * even
+    small = min(SHARE, max(_VECTOR, most // _VECTOR * _VECTOR))
+    for start in range(0, count, share):
+        end = min(start + share, count)
+        while start < end:
+            step = large if large and end - start >= large else small
+            yield start, min(start + step, end)
+            start = min(start + step, end)
 
 
 def halved(region: Region, axes: Sequence[int]) -> tuple[Region, Region] | None:

@@ -124,7 +124,7 @@ def _chunked(call: Call, limits: Limits, budget_bytes: int) -> torch.Tensor:
 def _spilled(call: Call, limits: Limits, budget_bytes: int) -> torch.Tensor:
     spill = Spill(call.op, spill_folder(call.op, limits), call.result())
     try:
-        _tell(call, call.fill(spill, limits, budget_bytes))
+        _tell(call, call.fill(spill.target, limits, budget_bytes))
     finally:
         spill.close()
     return spill.tensor()

@@ -7,6 +7,7 @@ Writing through the mapping would take a page fault for every 4 KiB; tiles go th
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
 import tempfile
@@ -35,35 +36,56 @@ class _Mapping(mmap.mmap):
 
 
 @final
-class Spill:
-    """One result in a file of the spill folder; a ``Target``.
+class InFile:
+    """A result whose pieces are written to a file; takes over ``descriptor``."""
 
-    Raises StoreError when the folder cannot take it.
-    """
-
-    def __init__(self, op: str, folder: Path, result: Result) -> None:
-        self.shape, self.strides, self.dtype = result
+    def __init__(self, path: Path, descriptor: int, result: Result) -> None:
         self.memory: torch.Tensor | None = None
-        size = max(nbytes(self.shape, self.dtype), self.dtype.itemsize)
-        descriptor = _unnamed_file(op, folder, size)
+        self.shape, self.strides, self.dtype = result
         steps = tuple(stride * self.dtype.itemsize for stride in self.strides)
         placement = Placement(self.shape, same_size(self.dtype), 0, steps)
-        self._file = FlatFile(folder / op, descriptor, placement, writable=True, direct=False)
-        self._mapping = _Mapping(descriptor, size)
-        statistics.file_begun(op, size)
-        weakref.finalize(self._mapping, statistics.file_ended, size)
+        self._path, self._descriptor = path, descriptor
+        self._file = FlatFile(path, descriptor, placement, writable=True, direct=False)
 
     def put(self, region: Region, piece: torch.Tensor) -> None:
         """Write one piece, from any device."""
         self._file.write(region, as_array(piece.to("cpu", self.dtype)))
 
+    def flat(self) -> InFile:
+        """Return the same file as a vector."""
+        as_vector = Result((math.prod(self.shape),), (1,), self.dtype)
+        return InFile(self._path, os.dup(self._descriptor), as_vector)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+@final
+class Spill:
+    """One result in a file of the spill folder.
+
+    Raises StoreError when the folder cannot take it.
+    """
+
+    def __init__(self, op: str, folder: Path, result: Result) -> None:
+        size = max(nbytes(result.shape, result.dtype), result.dtype.itemsize)
+        descriptor = _unnamed_file(op, folder, size)
+        self._result = result
+        self._mapping = _Mapping(descriptor, size)
+        self.target = InFile(folder / op, descriptor, result)
+        """Where pieces are put."""
+        statistics.file_begun(op, size)
+        weakref.finalize(self._mapping, statistics.file_ended, size)
+
     def tensor(self) -> torch.Tensor:
         """Return the result, mapped; the file lives as long as a tensor that shows it."""
-        return torch.frombuffer(self._mapping, dtype=self.dtype).as_strided(self.shape, self.strides)
+        shape, strides, dtype = self._result
+        return torch.frombuffer(self._mapping, dtype=dtype).as_strided(shape, strides)
 
     def close(self) -> None:
         """Close the file, which the mapping keeps."""
-        self._file.close()
+        self.target.close()
 
 
 def spilled_empty(op: str, limits: Limits, result: Result) -> torch.Tensor:

@@ -108,7 +108,7 @@ class Statistics:
     """Where calls are counted, from any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a file may end, by garbage collection, while it is held
         self._followers: tuple[Follower, ...] = ()
         self._by_op: dict[str, OpStats] = {}
         self._spilled_now = self._spilled_peak = 0

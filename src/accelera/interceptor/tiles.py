@@ -1,0 +1,97 @@
+"""One call computed tile by tile, with torch's own kernel for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+
+from accelera.interceptor.calls import Target, is_out_of_memory
+from accelera.interceptor.mechanism import original
+from accelera.interceptor.regions import Region, halved
+
+if TYPE_CHECKING:
+    from accelera.interceptor.elementwise import Elementwise
+
+RESULTS = ("out", "grad_input")
+"""Keywords by which a result is given."""
+
+
+@final
+class Tiles:
+    """The tiles of one call.
+
+    Parameters
+    ----------
+    call
+        What was called.
+    target
+        Where the result goes; its shape is the one that regions mean.
+    args, kwargs
+        What was called with, operands as they are to be cut.
+    cut
+        Axes that may be cut, slowest first.
+    """
+
+    def __init__(
+        self,
+        call: Elementwise,
+        target: Target,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        cut: tuple[int, ...],
+    ) -> None:
+        self._call, self._target, self._args, self._kwargs, self._cut = call, target, args, kwargs, cut
+        self._kernel = original(call.op)
+        self._fallbacks: list[str] = []
+
+    def compute(self, regions: Iterable[Region]) -> list[str]:
+        """Compute every region; return the fallbacks taken."""
+        for region in regions:
+            self._compute(region)
+        return self._fallbacks
+
+    def _compute(self, region: Region) -> None:
+        """Compute one tile; in halves when memory runs out, and at last on the CPU."""
+        try:
+            self._at_once(region)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            halves = halved(region, self._cut)
+            if halves is None:
+                self._on_cpu(region, error)
+            where = "on the CPU" if halves is None else "in half the tile"
+            self._fallbacks.append(f"{where} after running out of memory: {error}")
+            for half in halves or ():
+                self._compute(half)
+
+    def _at_once(self, region: Region) -> None:
+        shape = self._target.shape
+        args = [tile(each, shape, region) for each in self._args]
+        if self._call.given is None:
+            self._target.put(region, self._kernel(*args, **self._kwargs))
+        else:
+            self._kernel(*args, **{key: tile(each, shape, region) for key, each in self._kwargs.items()})
+
+    def _on_cpu(self, region: Region, error: RuntimeError) -> None:
+        if self._call.device.type == "cpu":
+            raise error
+        args = [_on_cpu(tile(each, self._target.shape, region)) for each in self._args]
+        options = {key: each for key, each in self._kwargs.items() if key not in RESULTS}
+        self._target.put(region, original(self._call.kind.functional)(*args, **options))
+
+
+def tile(value: Any, shape: Sequence[int], region: Region) -> Any:
+    """Return the part of an operand that a region of a result of ``shape`` needs; anything else as it is."""
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        return value
+    own = region[len(shape) - value.dim() :]
+    return value[
+        tuple(slice(None) if size == 1 else part for size, part in zip(value.shape, own, strict=True))
+    ]
+
+
+def _on_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
