@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -70,4 +72,5 @@ def _place(slot: Slot, tensor: torch.Tensor) -> None:
     if slot.is_parameter:
         tensor = nn.Parameter(tensor, requires_grad=slot.tensor.requires_grad and tensor.is_floating_point())
     for module, name in slot.places:
-        (module._parameters if slot.is_parameter else module._buffers)[name] = tensor
+        place: dict[str, Any] = module._parameters if slot.is_parameter else module._buffers
+        place[name] = tensor

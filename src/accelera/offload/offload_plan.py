@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -59,14 +59,14 @@ class OffloadPlan:
     """Most bytes of blocks that are resident at once."""
     passes: tuple[PassForecast, ...]
     """The first pass, those after it in which the order is known, and last the steady one."""
-    least_budget_bytes: int
-    """Smallest budget in which this model runs on these inputs."""
-    largest_op: str
-    """The operation that holds most blocks at once, and they."""
+    ordinary_peak_op: str
+    """The operation at which most bytes of ordinary tensors are alive."""
     trace: Trace
     """The accesses of all passes, for ``accelera.simulate`` and ``accelera.advise``."""
     rates: Rates
     """The speeds behind the predicted seconds."""
+    find_least: Callable[[], int]
+    """Finds the smallest workable budget, by rehearsals in smaller ones."""
 
     @property
     def first(self) -> PassForecast:
@@ -95,6 +95,11 @@ class OffloadPlan:
         return self.steady.bytes_read
 
     @cached_property
+    def least_budget_bytes(self) -> int:
+        """Smallest workable budget on these inputs: the largest weight in 64 parts, of which four fit."""
+        return self.find_least()
+
+    @cached_property
     def seconds(self) -> tuple[float, ...]:
         """Predicted seconds of each pass; the machine's speed is measured when they are first asked for."""
         endings = [each.ending for each in self.passes]
@@ -106,13 +111,13 @@ class OffloadPlan:
         return self.rates.compute_s(self.trace) / len(self.passes)
 
     @property
-    def disk_s(self) -> float:
+    def moving_s(self) -> float:
         """Predicted seconds of moving a steady pass' bytes, one after the other."""
         return self.rates.moving_s(self.steady.bytes_read, self.steady.bytes_written)
 
     def explain(self) -> str:
         """Return the plan in words and numbers, for people."""
-        return "\n".join([self._title(), self._peak(), self._weights(), *self._traffic(), self._least()])
+        return "\n".join([self._title(), self._peak(), self._weights(), *self._traffic()])
 
     def table(self) -> str:
         """Return one line per pass, under a heading."""
@@ -132,7 +137,6 @@ class OffloadPlan:
             "model": self.model,
             "train": self.train,
             "budget_bytes": self.budget_bytes,
-            "least_budget_bytes": self.least_budget_bytes,
             "peak_bytes": self.peak_bytes,
             "reserved": dict(self.reserved),
             "capacity_bytes": self.capacity_bytes,
@@ -149,7 +153,7 @@ class OffloadPlan:
                 for each, seconds in zip(self.passes, self.seconds, strict=True)
             ],
             "compute_s": self.compute_s,
-            "disk_s": self.disk_s,
+            "moving_s": self.moving_s,
         }
 
     def __str__(self) -> str:
@@ -157,7 +161,8 @@ class OffloadPlan:
 
     def _title(self) -> str:
         what = "training" if self.train else "inference"
-        return f"{what} of {self.model} in {format_bytes(self.budget_bytes)} on {self.tier}, homes on {self.home}"
+        budget = format_bytes(self.budget_bytes)
+        return f"{what} of {self.model} in {budget} on {self.tier}, homes on {self.home}"
 
     def _peak(self) -> str:
         parts = [f"blocks {format_bytes(self.peak_pool_bytes)}"]
@@ -167,22 +172,21 @@ class OffloadPlan:
 
     def _weights(self) -> str:
         return (
-            f"  weights      {format_bytes(self.weights_bytes)} offloaded, {format_bytes(self.kept_bytes)} small ones "
-            f"kept; policy {self.policy}, {format_bytes(self.capacity_bytes)} for blocks of up to "
-            f"{format_bytes(self.block_bytes)}"
+            f"  weights      {format_bytes(self.weights_bytes)} offloaded, {format_bytes(self.kept_bytes)} "
+            f"small and kept; policy {self.policy}, {format_bytes(self.capacity_bytes)} for blocks of up "
+            f"to {format_bytes(self.block_bytes)}"
         )
 
     def _traffic(self) -> list[str]:
-        rows = []
-        for name, each, seconds in (
-            ("first pass", self.first, self.seconds[0]),
-            ("later passes", self.steady, self.seconds[-1]),
-        ):
-            rows.append(
-                f"  {name:<13}read {format_bytes(each.bytes_read)}, written {format_bytes(each.bytes_written)}, "
-                f"{each.hits} hits, {each.misses} misses, {seconds:.3f} s"
-            )
-        return [*rows, f"  arithmetic   {self.compute_s:.3f} s of a later pass, moving {self.disk_s:.3f} s"]
+        first = _row("first pass", self.first, self.seconds[0])
+        later = _row("later passes", self.steady, self.seconds[-1])
+        times = (
+            f"  arithmetic   {self.compute_s:.3f} s of a later pass; moving its bytes {self.moving_s:.3f} s"
+        )
+        return [first, later, times]
 
-    def _least(self) -> str:
-        return f"  least budget {format_bytes(self.least_budget_bytes)}: {self.largest_op}"
+
+def _row(name: str, one: PassForecast, seconds: float) -> str:
+    read, written = format_bytes(one.bytes_read), format_bytes(one.bytes_written)
+    counts = f"{one.hits} hits, {one.misses} misses"
+    return f"  {name:<13}read {read}, written {written}, {counts}, {seconds:.3f} s"

@@ -64,6 +64,9 @@ class Scene:
 class Rehearsed:
     """What the passes did."""
 
+    model: str
+    """Name of the module's class."""
+    block_bytes: int
     passes: tuple[PassForecast, ...]
     trace: Trace
     peak_pool_bytes: int
@@ -97,15 +100,22 @@ def rehearse(scene: Scene, capacity_bytes: int, block_bytes: int | None, passes:
     Raises BudgetExceededError when an operation's blocks do not fit into ``capacity_bytes``.
     """
     mode = FakeTensorMode()
-    with _stage(mode), mode:
+    with _stage(), mode:
         module, inputs = _built(scene)
         with faked(module, mode), mode_kept(module, train=scene.train):
             inputs = as_fake(inputs, mode)
             return _Rehearsal(scene, module, inputs, mode, capacity_bytes, block_bytes).held(passes)
 
 
+def largest_weight_bytes(scene: Scene) -> int:
+    """Return the bytes of the largest parameter or buffer."""
+    with _stage(), FakeTensorMode():
+        module, _ = _built(scene)
+        return max((each.nbytes for _, each in tensors_of(module)), default=0)
+
+
 @contextmanager
-def _stage(mode: FakeTensorMode) -> Iterator[None]:
+def _stage() -> Iterator[None]:
     with ExitStack() as stack:
         for each in (values_explained(), random_kept(), collection_by_hand()):
             stack.enter_context(each)
@@ -165,7 +175,8 @@ class _Rehearsal:
         scene = self._scene
         optimizer = optimizer_for(self._module, scene.optimizer) if scene.train else None
         endings, reports = [], [self._keeper.report()]
-        with OutsAsTheyAre(), Listener(self._bystanders.heard, _WRAPPERS):
+        outs = OutsAsTheyAre()  # type: ignore[no-untyped-call]
+        with outs, Listener(self._bystanders.heard, _WRAPPERS):
             for _ in range(passes):
                 self._pass(optimizer)
                 gc.collect()
@@ -192,6 +203,8 @@ class _Rehearsal:
         touched = [others.touched_bytes[step] for step in steps]
         trace = replace(trace, flops=flops, seconds=np.full(len(steps), np.nan))
         return Rehearsed(
+            type(self._module).__name__,
+            self._keeper.block_bytes,
             passes,
             trace.with_meta(touched_bytes=touched),
             self._keeper.report().peak_bytes,

@@ -1,0 +1,211 @@
+"""What offloading a model into a budget will take, found by a rehearsal on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accelera.devices import Device, get_device
+from accelera.errors import BudgetExceededError
+from accelera.memory import Budget, MemoryManager
+from accelera.offload.keeper import LEAST_BYTES
+from accelera.offload.offload_plan import OffloadPlan
+from accelera.offload.rehearsal import Rehearsed, Scene, largest_weight_bytes, rehearse
+from accelera.offload.timing import Rates
+from accelera.stores import STAGING_BYTES_PER_THREAD
+from accelera.units import format_bytes
+
+PASSES = 4
+"""Passes rehearsed: in the second the order of use is known, the last stands for all that follow."""
+_TRIES = 4
+"""Rehearsals until what is reserved covers what is needed."""
+_PARTS = 64
+"""Into so many parts the largest weight is cut in the least budget."""
+_THREADS = 3
+"""Two threads read and one writes."""
+RUNTIME_BYTES = 24 << 20
+"""What PyTorch, its arithmetic library and their threads take when they begin to work, and books."""
+
+
+def plan_offload(
+    model: torch.nn.Module | Callable[[], torch.nn.Module],
+    inputs: Any,
+    budget: int | float | str | None = None,
+    *,
+    train: bool | None = None,
+    optimizer: Any = "adamw",
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    store: str | Path | None = None,
+    device: Any = None,
+    policy: str = "loop",
+    activations: str = "auto",
+    passes: int = PASSES,
+) -> OffloadPlan:
+    """Predict memory, traffic and time of an offloaded model; nothing is allocated, moved or computed.
+
+    The passes are carried out on shapes by the very code that runs them, so hits, misses and bytes of a run
+    on inputs of these shapes are those of the plan.
+
+    Parameters
+    ----------
+    model
+        A module, also one on ``meta``, or a function that builds one. It is left as it was.
+    inputs
+        A tensor, a tuple of arguments, a dictionary of named ones, or a function that makes any of these.
+    budget
+        Most bytes of the device's memory, as ``offload`` takes it.
+    train
+        Whether a pass is a training step (forward, loss, backward, optimizer) or one forward pass without
+        gradients; None: as the module's mode is.
+    optimizer, loss
+        As ``accelera.capture`` takes them.
+    store, device, policy, activations
+        As ``offload`` takes them.
+    passes
+        How many passes to plan; the last one stands for all that follow.
+
+    Raises
+    ------
+    BudgetExceededError
+        The model does not run in this budget; the message names the operation, what it needs, and the
+        smallest budget that works.
+    ValueError
+        The model asks for values that shapes do not tell, or ``passes`` below 1.
+    """
+    if passes < 1:
+        raise ValueError(f"[plan_offload] passes={passes}; at least 1 is needed")
+    training = _trains(model) if train is None else train
+    place = device_of(model, device)
+    scene = Scene(
+        model,
+        inputs,
+        training,
+        optimizer,
+        loss,
+        activations,
+        policy,
+        torch.device(place.name),
+        LEAST_BYTES,
+    )
+    limit = Budget.parse(budget, MemoryManager()).limit_bytes
+    fixed = reserved_on(place)
+    capacity, found = _fitted(scene, limit, sum(fixed.values()), passes)
+    return _plan(scene, place, store, limit, fixed, capacity, found)
+
+
+def device_of(model: Any, device: Any) -> Device:
+    """Return the device that computes: the one asked for, else the one where the weights are."""
+    if device is not None:
+        return get_device(device)
+    first = next(model.parameters(), None) if isinstance(model, torch.nn.Module) else None
+    return get_device("cpu" if first is None or first.is_meta else str(first.device))
+
+
+def reserved_on(device: Device) -> dict[str, int]:
+    """Return the bytes that every offloaded model takes besides blocks and tensors, by what they are for."""
+    if not device.host_memory:
+        return {"runtime": RUNTIME_BYTES}
+    return {
+        "staging": _THREADS * STAGING_BYTES_PER_THREAD,
+        "arithmetic": device.workspace_bytes(),
+        "runtime": RUNTIME_BYTES,
+    }
+
+
+def least_budget(scene: Scene, fixed_bytes: int) -> int:
+    """Return the smallest workable budget: the largest weight is cut into ``_PARTS``, of which four fit."""
+    capacity = _least_capacity(scene)
+    while True:
+        try:
+            found = rehearse(scene, capacity, None, 1)
+        except BudgetExceededError as error:
+            capacity = max(error.needed_bytes, capacity + capacity // 8)
+        else:
+            return fixed_bytes + found.ordinary_peak_bytes + capacity
+
+
+def _trains(model: Any) -> bool:
+    return isinstance(model, torch.nn.Module) and model.training
+
+
+def _least_capacity(scene: Scene) -> int:
+    return max(4 * scene.least_bytes, 4 * largest_weight_bytes(scene) // _PARTS)
+
+
+def _fitted(scene: Scene, limit: int, fixed_bytes: int, passes: int) -> tuple[int, Rehearsed]:
+    """Return room for blocks and the passes in it, such that everything together keeps to ``limit``."""
+    room, others = limit - fixed_bytes, 0
+    try:
+        for attempt in range(_TRIES):
+            capacity = room - others if attempt else max(_least_capacity(scene), room // 2)
+            _require_room(scene, capacity)
+            found = rehearse(scene, capacity, None, passes if attempt else 1)
+            if attempt and found.ordinary_peak_bytes <= others:
+                break
+            others = found.ordinary_peak_bytes
+    except BudgetExceededError as error:
+        raise _refusal(scene, limit, fixed_bytes, others, error) from error
+    return capacity, found
+
+
+def _require_room(scene: Scene, capacity: int) -> None:
+    least = _least_capacity(scene)
+    if capacity < least:
+        raise BudgetExceededError(
+            f"[plan_offload] {format_bytes(max(0, capacity))} are left for blocks, less than the "
+            f"{format_bytes(least)} in which the largest weight is workable",
+            needed_bytes=least,
+            budget_bytes=capacity,
+        )
+
+
+def _refusal(
+    scene: Scene, limit: int, fixed_bytes: int, others: int, error: BudgetExceededError
+) -> BudgetExceededError:
+    least = least_budget(scene, fixed_bytes)
+    what = "training" if scene.train else "inference"
+    reason = str(error).partition("] ")[2] or str(error)
+    return BudgetExceededError(
+        f"[plan_offload] {what} in {format_bytes(limit)}, of which activations and temporaries take "
+        f"{format_bytes(others)}, staging and runtime {format_bytes(fixed_bytes)}: {reason}; the smallest "
+        f"workable budget is {least} bytes ({format_bytes(least)}): raise it to that, or use a smaller batch",
+        needed_bytes=least,
+        budget_bytes=limit,
+    )
+
+
+def _plan(
+    scene: Scene,
+    device: Device,
+    store: str | Path | None,
+    limit: int,
+    fixed: Mapping[str, int],
+    capacity: int,
+    found: Rehearsed,
+) -> OffloadPlan:
+    home = "disk" if device.host_memory or store is not None else "ram"
+    return OffloadPlan(
+        model=found.model,
+        train=scene.train,
+        budget_bytes=limit,
+        tier="ram" if device.host_memory else device.name,
+        home=home,
+        policy=scene.policy,
+        activations=scene.activations,
+        capacity_bytes=capacity,
+        block_bytes=found.block_bytes,
+        reserved={"activations and temporaries": found.ordinary_peak_bytes, **fixed},
+        weights_bytes=found.weights_bytes,
+        kept_bytes=found.kept_bytes,
+        pool_bytes=found.pool_bytes,
+        peak_pool_bytes=found.peak_pool_bytes,
+        passes=found.passes,
+        ordinary_peak_op=found.ordinary_peak_op,
+        trace=found.trace,
+        rates=Rates(device, None if store is None else str(store), home),
+        find_least=partial(least_budget, scene, sum(fixed.values())),
+    )
