@@ -50,4 +50,8 @@ def load(path: Path) -> ctypes.CDLL:
     library.accelera_set_level.restype = None
     library.accelera_register.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int, ctypes.c_char_p]
     library.accelera_register.restype = ctypes.c_char_p
+    if hasattr(library, "accelera_bind"):
+        library.accelera_bind.restype = ctypes.c_char_p
+        library.accelera_refuse.argtypes = [ctypes.py_object]
+        library.accelera_refuse.restype = None
     return library

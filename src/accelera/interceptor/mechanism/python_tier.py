@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,13 +39,23 @@ class PythonTier:
 
     def register(self, names: Sequence[str]) -> None:
         """Put our kernels before torch's, quietly."""
-        make: Any = torch.library.Library
-        helpers, library = make("prims", "FRAGMENT"), make("aten", "IMPL")
-        self._libraries += [helpers, library]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel.*")
+        helpers, library = self._open()
+        with _quiet():
             for name in names:
-                _register(library, helpers, name)
+                calls = _before(helpers, name, keys_of(name))
+                replaced[name] = _by_device(calls)
+                _put(library, name, calls)
+
+    def register_at(self, names: Sequence[str], keys: Sequence[str]) -> None:
+        """Put our kernels before torch's at some of an operator's keys only."""
+        helpers, library = self._open()
+        with _quiet():
+            for name in names:
+                _put(library, name, _before(helpers, name, keys))
+
+    def kernel(self, name: str, key: str) -> Called:
+        """Return the kernel that would be put before torch's at ``key``, without putting it there."""
+        return _kernel(name, _before(self._open()[0], name, [key])[key])
 
     def unregister(self) -> None:
         """Put torch's kernels back."""
@@ -52,11 +63,28 @@ class PythonTier:
             self._libraries.pop()._destroy()
         replaced.clear()
 
+    def _open(self) -> tuple[Any, Any]:
+        make: Any = torch.library.Library
+        opened = make("prims", "FRAGMENT"), make("aten", "IMPL")
+        self._libraries += opened
+        return opened
 
-def _register(library: Any, helpers: Any, name: str) -> None:
-    kernels = {key: torch.library.get_kernel(f"aten::{name}", key) for key in keys_of(name)}
-    calls = {key: taking_numbers(helpers, name, key, kernel) for key, kernel in kernels.items()}
-    replaced[name] = _by_device(calls)
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch from warning that a kernel is replaced, which is the purpose."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="(?s).*Overriding a previously registered kernel.*")
+        yield
+
+
+def _before(helpers: Any, name: str, keys: Sequence[str]) -> dict[str, Called]:
+    """Return calls of torch's own kernels by key."""
+    kernels = {key: torch.library.get_kernel(f"aten::{name}", key) for key in keys}
+    return {key: taking_numbers(helpers, name, key, kernel) for key, kernel in kernels.items()}
+
+
+def _put(library: Any, name: str, calls: Mapping[str, Called]) -> None:
     for key, before in calls.items():
         library.impl(name, _kernel(name, before), key)
 

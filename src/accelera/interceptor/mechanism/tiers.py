@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from accelera.errors import BackendMissingError
-from accelera.interceptor.mechanism import python_tier, shim
+from accelera.interceptor.mechanism import python_tier, shim, stable
 from accelera.interceptor.mechanism.contract import Tier
 from accelera.settings import current_value
 
@@ -27,6 +27,12 @@ class Way(NamedTuple):
 
 WAYS = (
     Way("shim", shim.fault, shim.make, "compiled kernels, built for exactly this torch"),
+    Way(
+        "stable",
+        stable.fault,
+        stable.StableTier,
+        "compiled kernels over torch's C functions where it has some",
+    ),
     Way("python", python_tier.fault, python_tier.PythonTier, "kernels in Python"),
 )
 """Fastest first."""

@@ -1,0 +1,99 @@
+"""Interception through torch's C functions: for any torch that has them, for the operators they reach."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import accelera
+from accelera.errors import DeviceError
+from accelera.interceptor.mechanism import python_tier
+from accelera.interceptor.mechanism.compiled import load
+from accelera.interceptor.mechanism.keys import backend_keys
+from accelera.interceptor.mechanism.originals import overload
+from accelera.interceptor.mechanism.passing import follow
+from accelera.interceptor.mechanism.refusing import refusing
+
+NAMESPACE = "accelera_stable"
+
+
+def fault() -> str | None:
+    """Return why this way is not open, None when it is."""
+    path = stable_path()
+    if not path.exists():
+        return "the kernels over torch's C functions were not built"
+    try:
+        unbound = load(path).accelera_bind(str(_torch_library()).encode())
+    except (OSError, AttributeError) as error:
+        return f"the kernels over torch's C functions cannot be loaded: {error}"
+    if unbound is not None:
+        return f"the kernels over torch's C functions cannot be used: {unbound.decode()}"
+    return python_tier.fault()
+
+
+def stable_path() -> Path:
+    """Return where the library must lie: beside the other compiled code."""
+    found = importlib.util.find_spec("accelera._native")
+    folder = Path(found.origin if found and found.origin else accelera.__file__).parent
+    return folder / "_stable.so"
+
+
+class StableTier:
+    """Kernels in C++ on the CPU where torch's C functions reach an operator, in Python for the others."""
+
+    name = "stable"
+
+    def __init__(self) -> None:
+        self._library = load(stable_path())
+        self._operators = frozenset(self._library.accelera_operators().decode().split())
+        self._python = python_tier.PythonTier()
+        self._routes: list[Any] = []
+        follow(self._library.accelera_set_level)
+        self._have_torch_warn_once()
+
+    def set_thresholds(self, least_bytes: int, least_size: int) -> None:
+        """Hand over calls from so many bytes and so long a dimension on."""
+        self._library.accelera_set_thresholds(least_bytes, least_size)
+
+    def register(self, names: Sequence[str]) -> None:
+        """Put our kernels before torch's; raises DeviceError when torch refuses."""
+        ours = [name for name in names if name in self._operators]
+        self._python.register([name for name in names if name not in self._operators])
+        self._python.register_at(ours, backend_keys()[1:])
+        self._open_routes(ours)
+        encoded = (ctypes.c_char_p * len(ours))(*(name.encode() for name in ours))
+        fault = self._library.accelera_register(encoded, len(ours), b"")
+        if fault is not None:
+            raise DeviceError(f"[interception] torch takes no kernel before its own: {fault.decode()}")
+
+    def unregister(self) -> None:
+        """Put torch's kernels back."""
+        self._library.accelera_unregister()
+        self._python.unregister()
+        while self._routes:
+            self._routes.pop()._destroy()
+
+    def _open_routes(self, names: Sequence[str]) -> None:
+        """Define ``accelera_stable::<name>``, which answers as the kernel in Python does."""
+        make: Any = torch.library.Library
+        self._routes.append(make(NAMESPACE, "FRAGMENT"))
+        for name in names:
+            answer = refusing(self._python.kernel(name, "CPU"), self._library)
+            self._routes[-1].define(str(overload(name)._schema).removeprefix("aten::"))
+            self._routes[-1].impl(name, answer, "CompositeExplicitAutograd")
+
+    def _have_torch_warn_once(self) -> None:
+        """Have torch warn of a replaced kernel now, unheard: it does so once, and C++ cannot silence it."""
+        self._python.register(["dot"])
+        self._python.unregister()
+
+
+def _torch_library() -> Path:
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    return Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"
