@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from accelera.errors import DeviceError
+import torch
+
+from accelera.errors import BudgetExceededError, DeviceError
 from accelera.offload.signatures import is_composite, signature_of
 
 Rule = Callable[[Any, Any, Any], Any]
@@ -25,6 +28,14 @@ REFUSED = {
     "swapdims_": "transpose it in place",
 }
 """In-place changes of what a tensor is, not of its values."""
+
+_AT_ONCE = ("gru",)
+"""Composite operations that PyTorch carries out with other last bits for tensors of a subclass.
+
+In inference mode they get all their weights at once, if these fit the pool together.
+"""
+
+_VIEWS = torch._C.DispatchKey.ADInplaceOrView
 
 
 def dispatch(func: Any, args: Any, kwargs: Any) -> Any:
@@ -50,7 +61,20 @@ def rule_of(func: Any) -> Rule:
 
 
 def _decompose(func: Any, args: Any, kwargs: Any) -> Any:
-    return func.decompose(*args, **kwargs)
+    """Carry out the parts of ``func``: composite ones get here in inference mode only.
+
+    Views made on the way are to know that their base requires a gradient, as for ordinary tensors: products
+    choose their form by that.
+    """
+    if func.overloadpacket.__name__ in _AT_ONCE:
+        from accelera.offload.computing import compute
+
+        with suppress(BudgetExceededError):
+            return compute(func, args, kwargs)
+    if func.has_kernel_for_dispatch_key(_VIEWS):
+        return func.decompose(*args, **kwargs)
+    with torch._C._SetExcludeDispatchKeyGuard(_VIEWS, False):
+        return func.decompose(*args, **kwargs)
 
 
 def _refuse(func: Any, args: Any, _: Any) -> Any:

@@ -61,6 +61,5 @@ def _swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     for name in ("contents", "_is_param"):
         tensor.__dict__.pop(name, None)
     if contents is not None:
-        setattr(tensor, "contents", contents)
-        if is_parameter:
-            tensor._is_param = True
+        tensor.__dict__["contents"] = contents
+        tensor.__dict__.update({"_is_param": True} if is_parameter else {})
