@@ -61,10 +61,11 @@ def bounded_attention(
         )
     operands = align(query, key, value, mask, enable_gqa)
     if operands is None or (mask is not None and is_causal) or not 0 <= dropout < 1:
+        masked = None if mask is None else tuple(mask.shape)
         raise ShapeError(
-            f"[attention] query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}, mask "
-            f"{None if mask is None else tuple(mask.shape)}, dropout {dropout}: batch axes must broadcast, widths "
-            "and numbers of keys agree, nothing be empty, dropout be in [0, 1), and a causal call have no mask"
+            f"[attention] query {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}, "
+            f"mask {masked}, dropout {dropout}: batch axes must broadcast, widths and numbers of keys agree, "
+            "nothing be empty, dropout be in [0, 1), and a causal call have no mask"
         )
     options = Options(
         is_causal=is_causal,
@@ -72,7 +73,7 @@ def bounded_attention(
         dropout=dropout,
         seed=int(torch.randint(1 << 62, ())) if dropout else 0,
         scratch_bytes=scratch_bytes,
-        empty=empty,
+        results=lambda: empty,
     )
     return ungroup(attend(operands, options), enable_gqa)
 

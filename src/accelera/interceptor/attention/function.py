@@ -13,6 +13,7 @@ from accelera.interceptor.attention.operands import Operands
 from accelera.interceptor.attention.options import Options, computing_dtype
 from accelera.interceptor.attention.probabilities import Workspace, dropout_factors
 from accelera.interceptor.attention.tiling import part, plan_tiles
+from accelera.interceptor.mechanism import passing
 
 _Maybe = torch.Tensor | None
 
@@ -21,15 +22,16 @@ class Attention(torch.autograd.Function):
     """Attention of aligned operands."""
 
     @staticmethod
-    def forward(
+    def forward(  # noqa: D102
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: _Maybe, options: Options
     ) -> torch.Tensor:
         ctx.save_for_backward(query, key, value, mask)
         ctx.options = options
-        return passes.forward(_detached(query, key, value, mask), options)
+        with passing():
+            return passes.forward(_detached(query, key, value, mask), options)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: D102
         wanted = tuple(ctx.needs_input_grad[:4])
         gradients = AttentionGradient.apply(grad, *ctx.saved_tensors, ctx.options, wanted)  # type: ignore[no-untyped-call]
         return (*gradients, None)
@@ -39,7 +41,7 @@ class AttentionGradient(torch.autograd.Function):
     """The gradient of attention, whose own gradient is that of the composed expression."""
 
     @staticmethod
-    def forward(
+    def forward(  # noqa: D102
         ctx: Any,
         grad: torch.Tensor,
         query: torch.Tensor,
@@ -51,10 +53,11 @@ class AttentionGradient(torch.autograd.Function):
     ) -> passes.Gradients:
         ctx.save_for_backward(grad, query, key, value, mask)
         ctx.options, ctx.wanted = options, wanted
-        return passes.backward(_detached(query, key, value, mask), options, grad.detach(), wanted)
+        with passing():
+            return passes.backward(_detached(query, key, value, mask), options, grad.detach(), wanted)
 
     @staticmethod
-    def backward(ctx: Any, *outer: _Maybe) -> tuple[Any, ...]:
+    def backward(ctx: Any, *outer: _Maybe) -> tuple[Any, ...]:  # noqa: D102
         again = torch.is_grad_enabled()
         needed = ctx.needs_input_grad[:5]
         saved = [
@@ -72,7 +75,7 @@ class AttentionGradient(torch.autograd.Function):
 
 
 def composed_attention(operands: Operands, options: Options) -> torch.Tensor:
-    """Return the same attention as an expression of PyTorch's operators, differentiable any number of times."""
+    """Return the same attention as an expression of PyTorch's operators, differentiable at will."""
     dtype = computing_dtype(operands.query.dtype)
     query, key, value = (each.to(dtype) for each in operands[:3])
     scores = torch.matmul(query * options.scale, key.mT)

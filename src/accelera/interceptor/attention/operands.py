@@ -78,12 +78,21 @@ def _grouped(
     groups = (heads, query.shape[-3] // heads)
     masked = None if mask is None else _of_rank(mask, query.dim())
     if masked is not None:
-        masked = _split_heads(masked, groups if masked.shape[-3] > 1 else (1, 1))
-    return _checked([query.unflatten(-3, groups), key.unsqueeze(-3), value.unsqueeze(-3), masked])
+        masked = _split_heads(masked, groups)
+        if masked is None:
+            return None
+    return _checked([_split(query, groups), key.unsqueeze(-3), value.unsqueeze(-3), masked])
 
 
 def _split_heads(mask: torch.Tensor, groups: tuple[int, int]) -> torch.Tensor | None:
-    return mask.unflatten(-3, groups) if mask.shape[-3] == math.prod(groups) else None
+    if mask.shape[-3] == 1:
+        return _split(mask, (1, 1))
+    return _split(mask, groups) if mask.shape[-3] == math.prod(groups) else None
+
+
+def _split(tensor: torch.Tensor, groups: tuple[int, int]) -> torch.Tensor:
+    split: torch.Tensor = tensor.unflatten(-3, groups)  # type: ignore[no-untyped-call]
+    return split
 
 
 def _of_rank(tensor: torch.Tensor, rank: int) -> torch.Tensor:

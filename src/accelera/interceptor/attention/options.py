@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -23,8 +24,8 @@ class Options:
     """Decides which: the same seed drops the same ones, forward and backward."""
     scratch_bytes: int
     """Most bytes of one tile's intermediates."""
-    empty: Empty
-    """Where the result and the gradients come from."""
+    results: Callable[[], Empty]
+    """Returns, for one pass, where its result or its gradients come from."""
 
 
 def computing_dtype(dtype: torch.dtype) -> torch.dtype:

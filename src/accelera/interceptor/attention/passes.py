@@ -15,6 +15,7 @@ from accelera.interceptor.attention.probabilities import (
 )
 from accelera.interceptor.attention.tiling import Box, Tile, Tiling, part, plan_tiles
 from accelera.interceptor.broadcasting import contract
+from accelera.interceptor.broadcasting.product import Empty
 
 Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
 """Of query, key, value and mask, where wanted."""
@@ -26,7 +27,7 @@ def forward(operands: Operands, options: Options) -> torch.Tensor:
     workspace = Workspace(operands, tiling, buffers=2)
     query, value = operands.query, operands.value
     shape = (*operands.batch, operands.rows, value.shape[-1])
-    out = options.empty(shape, query.dtype, query.device)
+    out = options.results()(shape, query.dtype, query.device)
     for tile in tiling:
         weights = probabilities(operands, options, tiling, tile, workspace)
         if options.dropout:
@@ -52,8 +53,9 @@ def backward(
     """Return the gradients that are ``wanted``, of what ``forward`` returned with the same options."""
     tiling = plan_tiles(operands, options)
     workspace = Workspace(operands, tiling, buffers=3 if options.dropout else 2)
+    empty = options.results()
     totals = [
-        _Total(each, options, operands.batch) if each is not None and needed else None
+        _Total(each, empty) if each is not None and needed else None
         for each, needed in zip(operands, wanted, strict=True)
     ]
     for tile in tiling:
@@ -121,9 +123,9 @@ def _row_products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 class _Total:
     """A gradient that tiles are added to, in the type that is computed in."""
 
-    def __init__(self, of: torch.Tensor, options: Options, batch: tuple[int, ...]) -> None:
-        self._dtype, self._empty = of.dtype, options.empty
-        self._sum = options.empty(tuple(of.shape), computing_dtype(of.dtype), of.device).zero_()
+    def __init__(self, of: torch.Tensor, empty: Empty) -> None:
+        self._dtype, self._empty = of.dtype, empty
+        self._sum = empty(tuple(of.shape), computing_dtype(of.dtype), of.device).zero_()
 
     def add(self, x: torch.Tensor, y: torch.Tensor, box: Box, rows: slice, alpha: float = 1) -> None:
         """Add ``alpha * (x @ y)``, summed over the batch axes that this gradient lacks."""

@@ -87,15 +87,18 @@ def row_bytes(operands: Operands, options: Options) -> int:
 
 
 def is_ready(tensor: torch.Tensor) -> bool:
-    """Return whether products can take ``tensor`` as it is: its type is computed in, its strides are plain."""
+    """Return whether products can take ``tensor`` as it is: by its type and its strides."""
     plain = 1 in tensor.stride()[-2:] and 0 not in tensor.stride()[-2:]
     return plain and computing_dtype(tensor.dtype) == tensor.dtype
 
 
 def part(tensor: torch.Tensor, box: Box, rows: slice = slice(None)) -> torch.Tensor:
     """Return a view of the matrices in ``box``, of all axes that ``tensor`` has, and their ``rows``."""
-    taken = [slice(None) if size == 1 else axis for size, axis in zip(tensor.shape[:-2], box, strict=True)]
-    return tensor[(*taken, slice(None) if tensor.shape[-2] == 1 else rows)]
+    everything = slice(None)
+    pairs = zip(tensor.shape[:-2], box, strict=True)
+    taken = [everything if size == 1 else axis for size, axis in pairs]
+    taken.append(everything if tensor.shape[-2] == 1 else rows)
+    return tensor[tuple(taken)]
 
 
 def _key_block(operands: Operands, options: Options) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from accelera.interceptor.broadcasting.contraction import contract
+from accelera.interceptor.mechanism import passing
 
 Empty = Callable[[tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
 """Where results come from: shape, dtype and device to a contiguous tensor of any contents."""
@@ -53,8 +54,9 @@ class _SummedProduct(torch.autograd.Function):
         ctx.save_for_backward(x, y)
         ctx.save_for_forward(x, y)
         ctx.batch, ctx.empty = batch, empty
-        out = empty((*batch, x.shape[-2], y.shape[-1]), x.dtype, x.device)
-        return contract(x.detach(), y.detach(), out)
+        with passing():
+            out = empty((*batch, x.shape[-2], y.shape[-1]), x.dtype, x.device)
+            return contract(x.detach(), y.detach(), out)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
