@@ -79,7 +79,9 @@ def inputs_for(module: Any, batch: int, context: int | None, *, train: bool) -> 
     """Return named inputs without contents for one forward pass, with labels to train on."""
     accepted = inspect.signature(module.forward).parameters
     with torch.device("meta"):
-        found = _tokens(module, batch, context) if context else {"pixel_values": _pixels(module, batch)}
+        found: dict[str, Any] = (
+            _tokens(module, batch, context) if context else {"pixel_values": _pixels(module, batch)}
+        )
         if train and "labels" in accepted:
             found["labels"] = _labels(module, batch, context)
     if train and "use_cache" in accepted:
