@@ -43,6 +43,7 @@ def facts() -> dict[str, Any]:
         "budget": _budget(device),
         "tiers": list(_tiers(device)),
         "compiled": _compiled(),
+        "interception": _interception(),
         "packages": {name: metadata.version(name) for name in ("numpy", "scipy", "torch")},
         "extras": {extra: all(map(util.find_spec, modules)) for extra, modules in _EXTRAS.items()},
         "settings": list(_settings()),
@@ -127,6 +128,12 @@ def _compiled() -> dict[str, bool]:
     from accelera import _native
 
     return {"extension": True, "cuda": _native.cuda_compiled()}
+
+
+def _interception() -> dict[str, str]:
+    from accelera.interceptor import mechanism
+
+    return {"tier": mechanism.tier(), "why": mechanism.why()}
 
 
 def _settings() -> Iterator[dict[str, Any]]:

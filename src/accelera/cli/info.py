@@ -37,6 +37,8 @@ def _lines(found: Facts) -> Iterator[str]:
     budget = found["budget"]
     yield _row("budget", f"{format_bytes(budget['bytes'])} unless told otherwise, from {budget['from']}")
     yield _row("compiled", "CPU and CUDA kernels" if found["compiled"]["cuda"] else "CPU kernels, no CUDA")
+    caught = found["interception"]
+    yield _row("interception", f"{caught['tier']}: {caught['why']}")
     yield _row("packages", ", ".join(f"{name} {version}" for name, version in found["packages"].items()))
     extras = found["extras"]
     yield _row("extras", ", ".join(name if there else f"{name} (absent)" for name, there in extras.items()))

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 
-_on_their_way: set[type[BaseException]] = set()
+_MOST_ON_THEIR_WAY = 64
+
+_on_their_way: dict[type[BaseException], None] = {}
 
 
 def refusing(answer: Callable[..., Any], library: ctypes.CDLL) -> Callable[..., Any]:
@@ -29,13 +31,15 @@ def refusing(answer: Callable[..., Any], library: ctypes.CDLL) -> Callable[..., 
 
 
 def _stand_in(error: BaseException) -> type[BaseException]:
-    """Return a class that gives ``error`` when called; it is kept until then."""
+    """Return a class that gives ``error`` when called; it is kept until then, unless many others follow."""
 
     def give(cls: type[BaseException], *_: object) -> BaseException:
-        _on_their_way.discard(cls)
+        _on_their_way.pop(cls, None)
         return error
 
     kind = type(error)
     stand_in = type(kind.__name__, (kind,), {"__new__": give})
-    _on_their_way.add(stand_in)
+    _on_their_way[stand_in] = None
+    for oldest in list(_on_their_way)[:-_MOST_ON_THEIR_WAY]:
+        _on_their_way.pop(oldest, None)
     return stand_in
