@@ -12,8 +12,9 @@ from torch import nn, optim
 
 from accelera.offload.parted import PartedTensor
 from accelera.offload.tensor import OffloadedTensor
+from tests.offload.pools import values
 from tests.offload.simple_keeper import SimpleKeeper
-from tests.offload.taking import assert_same_weights, taken, values
+from tests.offload.taking import assert_same_weights, taken
 
 Make = Callable[[object], optim.Optimizer]
 

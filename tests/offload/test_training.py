@@ -1,0 +1,239 @@
+"""An offloaded model learns what the same model learns in memory."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from accelera.errors import BudgetExceededError, UnknownNameError
+from accelera.offload.keeper import Keeper
+from accelera.offload.parted import PartedTensor
+from accelera.offload.tensor import OffloadedTensor
+from tests.offload.language_model import generate, language_model, loss_of, train
+from tests.offload.pools import values
+from tests.offload.simple_keeper import SimpleKeeper
+from tests.offload.taking import assert_same_weights, taken
+
+PROMPT = torch.tensor([3, 1, 4, 1, 5])
+
+
+@pytest.fixture
+def keepers():
+    made = []
+
+    def make(capacity_bytes: int, **options: object) -> Keeper:
+        made.append(Keeper(capacity_bytes, least_bytes=1024, **options))
+        return made[-1]
+
+    yield make
+    for keeper in made:
+        keeper.close()
+
+
+@pytest.mark.parametrize("activations", ["keep", "offload", "recompute"])
+def test_fifty_steps_of_a_language_model_to_the_bit(keepers, activations):
+    expected = language_model()
+    keeper = keepers(340 << 10, block_bytes=80 << 10)
+    model = taken(expected, keeper, activations)
+    losses = train(model, 50)
+    assert losses == train(expected, 50)
+    assert losses[-1] < losses[0] - 1
+    assert_same_weights(model, expected, rtol=0, atol=0)
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert generate(model, PROMPT, 12) == generate(expected, PROMPT, 12)
+    assert keeper.report().evictions > 100
+    assert keeper.report().peak_bytes <= 340 << 10
+
+
+def test_embedding_and_last_layer_bigger_than_the_pool(keepers):
+    expected = language_model().double().eval()
+    keeper = keepers(120 << 10, block_bytes=16 << 10)
+    model = taken(expected, keeper, "offload")
+    assert expected.words.weight.nbytes > 120 << 10
+    torch.testing.assert_close(train(model, 4), train(expected, 4))
+    assert type(model.words.weight) is type(model.words.weight.grad) is PartedTensor
+    assert_same_weights(model, expected, rtol=1e-6, atol=1e-8)
+    assert generate(model, PROMPT, 3) == generate(expected, PROMPT, 3)
+    assert keeper.report().peak_bytes <= 120 << 10
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 20, 4096], ids=["whole", "parts"])
+def test_gradients_against_float64(block_bytes):
+    expected = language_model(words=100).eval()
+    model = taken(expected, SimpleKeeper(block_bytes=block_bytes, least_bytes=1024), "offload")
+    batch = torch.randint(0, 100, (2, 9), generator=torch.Generator().manual_seed(0))
+    loss_of(model, batch).backward()
+    loss_of(expected.double(), batch).backward()
+    for one, other in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(values(one.grad).double(), other.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 20, 4096], ids=["whole", "parts"])
+def test_gradients_add_up_over_micro_batches(block_bytes):
+    expected = language_model(words=100).double().eval()
+    model = taken(expected, SimpleKeeper(block_bytes=block_bytes, least_bytes=1024))
+    for each in (model, expected):
+        for seed in range(3):
+            batch = torch.randint(0, 100, (2, 9), generator=torch.Generator().manual_seed(seed))
+            loss_of(each, batch).backward()
+    for one, other in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(values(one.grad), other.grad)
+        assert isinstance(one.grad, OffloadedTensor) == isinstance(one, OffloadedTensor)
+
+
+def linear(outputs: int = 60, **options: object) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(24, outputs, dtype=torch.float64, **options)
+
+
+PARTS = {"block_bytes": 2048, "least_bytes": 1024}
+X = torch.randn(5, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_zero_grad(set_to_none):
+    model = taken(linear(), SimpleKeeper(**PARTS))
+    model(X).sum().backward()
+    model.zero_grad(set_to_none=set_to_none)
+    assert model.weight.grad is None if set_to_none else not values(model.weight.grad).any()
+
+
+@pytest.mark.parametrize("clip", ["norm", "norm inf", "norm foreach", "value", "value foreach"])
+def test_clipping(clip):
+    expected = linear()
+    model = taken(expected, SimpleKeeper(**PARTS))
+    for each in (model, expected):
+        each(X).pow(2).sum().backward()
+        weights = each.parameters()
+        if clip.startswith("value"):
+            nn.utils.clip_grad_value_(weights, 0.1, foreach="foreach" in clip)
+        else:
+            nn.utils.clip_grad_norm_(
+                weights, 0.5, float("inf") if "inf" in clip else 2.0, foreach="foreach" in clip
+            )
+    torch.testing.assert_close(values(model.weight.grad), expected.weight.grad)
+
+
+def test_hooks_see_gradients():
+    expected = linear()
+    model = taken(expected, SimpleKeeper(**PARTS))
+    seen = {}
+    for name, each in (("offloaded", model), ("plain", expected)):
+        each.weight.register_hook(lambda gradient: gradient * 2)
+        each.weight.register_post_accumulate_grad_hook(
+            lambda weight, name=name: seen.update({name: values(weight.grad)})
+        )
+        each(X).sum().backward()
+    torch.testing.assert_close(seen["offloaded"], seen["plain"])
+
+
+def test_frozen_weights_get_no_gradient_until_they_are_freed(keepers):
+    expected = nn.Sequential(linear(24), nn.ReLU(), linear(24))
+    expected[0].requires_grad_(False)
+    model = taken(expected, SimpleKeeper(least_bytes=1024))
+    model(X).sum().backward()
+    assert model[0].weight.grad is None
+    assert isinstance(model[2].weight.grad, OffloadedTensor)
+    model[0].weight.requires_grad_(True)
+    model(X).sum().backward()
+    assert isinstance(model[0].weight.grad, OffloadedTensor)
+
+
+@pytest.mark.parametrize("use", ["F.linear", "matmul", "einsum", "transposed", "sliced", "multihead", "squared"])
+def test_weights_in_parts_used_in_many_ways_get_gradients_in_parts(use):
+    uses = {
+        "F.linear": lambda w: F.linear(X.view(1, 5, 24), w),
+        "matmul": lambda w: X @ w.t(),
+        "einsum": lambda w: torch.einsum("oi,bi->bo", w, X),
+        "transposed": lambda w: w.t()[:, :50] * X.mean(),
+        "sliced": lambda w: torch.cat([F.linear(X, part) for part in w.chunk(3)], 1),
+        "multihead": lambda w: F.linear(X, w.view(2, 30, 24)[1]) + F.linear(X, w[:30]),
+        "squared": lambda w: (w @ w.t()).tanh() + w.pow(2).sum(),
+    }
+    expected = linear()
+    model = taken(expected, SimpleKeeper(**PARTS))
+    for each in (model, expected):
+        uses[use](each.weight).pow(2).sum().backward()
+    assert type(model.weight.grad) is PartedTensor
+    torch.testing.assert_close(values(model.weight.grad), expected.weight.grad)
+
+
+def test_multihead_attention_in_parts():
+    torch.manual_seed(0)
+    expected = nn.MultiheadAttention(24, 4, batch_first=True, dtype=torch.float64)
+    model = taken(expected, SimpleKeeper(**PARTS))
+    results = []
+    for each in (model, expected):
+        x = X[None].clone().requires_grad_()
+        mixed, weights = each(x, x, x)
+        (mixed.sum() + weights.pow(2).sum()).backward()
+        results.append([mixed, x.grad, values(each.in_proj_weight.grad)])
+    assert type(model.in_proj_weight.grad) is PartedTensor
+    torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 20, 2048], ids=["whole", "parts"])
+def test_second_gradients(block_bytes):
+    expected = nn.Sequential(linear(40), nn.Tanh(), nn.Linear(40, 3, dtype=torch.float64))
+    model = taken(expected, SimpleKeeper(block_bytes=block_bytes, least_bytes=1024), "offload")
+    found = []
+    for each in (model, expected):
+        x = X.clone().requires_grad_()
+        loss = each(x).pow(2).sum()
+        weights = list(each.parameters())
+        first = torch.autograd.grad(loss, [x, *weights], create_graph=True)
+        second = torch.autograd.grad(sum(one.pow(2).sum() for one in first), [x, *weights])
+        found.append([values(one) for one in (*first, *second)])
+    torch.testing.assert_close(*found)
+
+
+def test_gradcheck():
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, weight).tanh()
+
+    expected = linear(4)
+    model = taken(expected, SimpleKeeper(block_bytes=256, least_bytes=64))
+    x = X.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: function(x, model.weight), x)
+    assert torch.autograd.gradgradcheck(lambda x: function(x, model.weight), x)
+
+
+def test_autocast_trains_the_same():
+    expected = language_model(words=100).eval()
+    model = taken(expected, SimpleKeeper(least_bytes=1024), "offload")
+    batch = torch.randint(0, 100, (2, 9), generator=torch.Generator().manual_seed(0))
+    losses = []
+    for each in (model, expected):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(each, batch)
+        loss.backward()
+        losses.append(loss.item())
+    assert losses[0] == losses[1]
+    for one, other in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(values(one.grad), other.grad)
+
+
+def test_blocks_of_gradients_and_activations_end(keepers):
+    keeper = keepers(1 << 20)
+    model = taken(language_model(), keeper, "offload")
+    train(model, 2)
+    held = len(keeper._books.resident)
+    train(model, 3)
+    gc.collect()
+    keeper.report()
+    assert len(keeper._books.resident) <= held
+
+
+def test_a_block_too_big_for_the_pool_names_the_numbers(keepers):
+    model = taken(linear(), keepers(8 << 10, block_bytes=1 << 20))
+    with pytest.raises(BudgetExceededError, match="KiB"):
+        model(X)
+
+
+def test_unknown_choice_of_activations():
+    with pytest.raises(UnknownNameError, match="recompute"):
+        taken(linear(), SimpleKeeper(), "recomput")
