@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from accelera.offload import Offloaded as Offloaded
     from accelera.offload import OffloadPlan as OffloadPlan
     from accelera.offload import offload as offload
+    from accelera.offload import offload_checkpoint as offload_checkpoint
     from accelera.offload import offloaded as offloaded
+    from accelera.offload import plan_offload as plan_offload
     from accelera.plan import Plan as Plan
     from accelera.simulator import advise as advise
     from accelera.simulator import generate_synthetic_trace as generate_synthetic_trace
@@ -64,7 +66,14 @@ _NAMES_BY_PACKAGE = {
     "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine", "lazy"),
     "plan": ("Plan",),
     "interceptor": ("capture", "disable", "enable", "estimate", "intercepted", "predict_compile", "stats"),
-    "offload": ("offload", "offloaded", "Offloaded", "OffloadPlan"),
+    "offload": (
+        "offload",
+        "offloaded",
+        "offload_checkpoint",
+        "plan_offload",
+        "Offloaded",
+        "OffloadPlan",
+    ),
     "chunking": ("RowChunking", "TileChunking", "AdaptiveChunking", "ChunkingStrategy", "ChunkIterator"),
     "memory": ("MemoryManager", "BufferPool"),
     "simulator": (

@@ -11,10 +11,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from accelera.offload.checkpoint import offload_checkpoint as offload_checkpoint
     from accelera.offload.handle import Offloaded as Offloaded
     from accelera.offload.offload_plan import OffloadPlan as OffloadPlan
     from accelera.offload.offloading import offload as offload
     from accelera.offload.offloading import offloaded as offloaded
+    from accelera.offload.planning import plan_offload as plan_offload
     from accelera.offload.report import OffloadReport as OffloadReport
     from accelera.offload.tensor import OffloadedTensor as OffloadedTensor
 
@@ -25,10 +27,21 @@ _FILES = {
     "OffloadPlan": "offload_plan",
     "OffloadReport": "report",
     "OffloadedTensor": "tensor",
+    "offload_checkpoint": "checkpoint",
+    "plan_offload": "planning",
 }
 """Where each name is; the file is loaded, and torch with it, when the name is first used."""
 
-__all__ = ["OffloadPlan", "OffloadReport", "Offloaded", "OffloadedTensor", "offload", "offloaded"]
+__all__ = [
+    "OffloadPlan",
+    "OffloadReport",
+    "Offloaded",
+    "OffloadedTensor",
+    "offload",
+    "offload_checkpoint",
+    "offloaded",
+    "plan_offload",
+]
 
 
 class _Callable(ModuleType):

@@ -12,10 +12,12 @@ from accelera.errors import DeviceError
 from accelera.memory import Budget, MemoryManager
 from accelera.offload.handle import Offloaded
 from accelera.offload.keeper import Keeper
+from accelera.offload.planning import plan_offload
 from accelera.offload.taking import offloaded_tensors, take_over
 from accelera.offload.training import Training
 
 if TYPE_CHECKING:
+    from accelera.offload.offload_plan import OffloadPlan
     from accelera.simulator import Advice
 
 _HANDLES: WeakKeyDictionary[torch.nn.Module, Offloaded] = WeakKeyDictionary()
@@ -48,8 +50,8 @@ def offload(
     store
         Folder for weights that are not here; None means the system's folder for temporary files.
     inputs
-        Example inputs, a tuple of positional arguments: the reserve for activations is then planned, not
-        guessed to be a quarter of the budget.
+        Example inputs, as ``plan_offload`` takes them: the reserve for activations is then planned, for the
+        mode in which the model is, and not guessed to be a quarter of the budget.
     device
         Device that computes; None means the one where the model is.
     policy
@@ -64,17 +66,38 @@ def offload(
     Raises BudgetExceededError when the largest operation does not fit, DeviceError for a model that is
     offloaded already or has no values.
     """
-    limit = Budget.parse(budget, MemoryManager())
+    limit = Budget.parse(budget, MemoryManager()).limit_bytes
     _refuse_twice(model)
-    keeper = Keeper(
-        int(limit.limit_bytes * (1 - RESERVED_FRACTION)),
-        policy=policy or (advice.causal_policy if advice is not None else "loop"),
-        budget_bytes=limit.limit_bytes,
+    named = policy or (advice.causal_policy if advice is not None else "loop")
+    plan = None
+    if inputs is not None:
+        plan = plan_offload(
+            model, inputs, limit, store=store, device=device, policy=named, activations=activations
+        )
+    keeper = keeper_for(limit, plan, policy=named, store=store, record=record)
+    take_over(model, keeper)
+    return handed_over(model, keeper, plan, activations)
+
+
+def keeper_for(
+    limit_bytes: int, plan: OffloadPlan | None, *, policy: str, store: str | Path | None, record: bool
+) -> Keeper:
+    """Return the keeper for a budget: with the room that ``plan`` found, else a usual share."""
+    usual = int(limit_bytes * (1 - RESERVED_FRACTION))
+    return Keeper(
+        usual if plan is None else plan.capacity_bytes,
+        policy=policy,
+        budget_bytes=limit_bytes,
         store=store,
         recorder=record,
     )
-    take_over(model, keeper)
-    _HANDLES[model] = Offloaded(model, keeper, None, Training(model, keeper, activations))
+
+
+def handed_over(
+    model: torch.nn.Module, keeper: Keeper, plan: OffloadPlan | None, activations: str
+) -> torch.nn.Module:
+    """Return ``model``, whose tensors are with ``keeper``, with its handle and the hooks for training."""
+    _HANDLES[model] = Offloaded(model, keeper, plan, Training(model, keeper, activations))
     return model
 
 

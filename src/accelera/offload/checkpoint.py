@@ -1,0 +1,152 @@
+"""``offload_checkpoint``: a model whose weights stay in the files where they are."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from accelera.errors import BackendMissingError, StoreFormatError, UnknownNameError
+from accelera.memory import Budget, MemoryManager
+from accelera.offload.filling import fill
+from accelera.offload.naming import listed, matched
+from accelera.offload.offloading import handed_over, keeper_for
+from accelera.offload.planning import plan_offload
+from accelera.offload.shards import Shards
+from accelera.offload.skeleton import skeleton_of
+
+_LOG = logging.getLogger(__name__)
+
+
+def offload_checkpoint(
+    folder: str | Path,
+    model_class: Any = None,
+    config: Any = None,
+    *,
+    budget: int | float | str | None = None,
+    dtype: torch.dtype | str | None = None,
+    store: str | Path | None = None,
+    inputs: Any = None,
+    device: Any = None,
+    policy: str = "loop",
+    activations: str = "auto",
+    record: bool = False,
+) -> torch.nn.Module:
+    """Open a checkpoint as an offloaded model, in evaluation mode; no weight is loaded before it is used.
+
+    Parameters
+    ----------
+    folder
+        What ``save_pretrained`` wrote: ``model.safetensors`` or shards with their index, and ``config.json``;
+        or any folder with one ``.safetensors`` file.
+    model_class
+        A class of ``transformers``, its ``Auto`` classes among them; another module's class or a function,
+        called with ``config`` if there is one; None: the architecture that ``config.json`` names.
+    config
+        What ``model_class`` is built with; None: from ``config.json``, where there is one.
+    budget, store, inputs, device, policy, activations, record
+        As ``offload`` takes them. ``store`` is for what is written; the checkpoint's files stay as they are.
+    dtype
+        Element type of the floating-point weights; those of another type are converted, into ``store``.
+        None leaves them as they are stored.
+
+    Raises
+    ------
+    StoreError
+        Files or tensors are missing; the message names them. Tensors that the model does not have are told
+        in a warning.
+    StoreFormatError
+        A damaged file, or a checkpoint of pickles.
+    ShapeError
+        Tensors of other shapes than the model's.
+    BudgetExceededError
+        The model does not run in the budget.
+    """
+    place = Path(folder)
+    shards = Shards(place)
+    wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    build, built_in = _builder(place, model_class, config, shards)
+    model = skeleton_of(build, wanted or built_in).eval()
+    found = matched(model, shards)
+    _warn(found.unexpected, place, model)
+    limit = Budget.parse(budget, MemoryManager()).limit_bytes
+    plan = None
+    if inputs is not None:
+        plan = plan_offload(
+            model, inputs, limit, store=store, device=device, policy=policy, activations=activations
+        )
+    keeper = keeper_for(limit, plan, policy=policy, store=store, record=record)
+    fill(found, keeper, wanted)
+    _generation_from(place, model)
+    return handed_over(model, keeper, plan, activations)
+
+
+def _builder(
+    folder: Path, model_class: Any, config: Any, shards: Shards
+) -> tuple[Callable[[], Any], torch.dtype | None]:
+    """Return what builds the model, and the element type that the checkpoint asks for."""
+    if config is None and (folder / "config.json").is_file():
+        config = _transformers(folder).AutoConfig.from_pretrained(folder)
+    if model_class is None:
+        model_class = _architecture(folder, config)
+    stored = _floating_dtype(shards)
+    if hasattr(model_class, "from_config"):
+        return partial(model_class.from_config, config, dtype=stored), stored
+    return (model_class if config is None else partial(model_class, config)), stored
+
+
+def _floating_dtype(shards: Shards) -> torch.dtype | None:
+    """Return the element type of most floating-point bytes, None when there is none to build in."""
+    sizes: dict[torch.dtype, int] = {}
+    for name in shards.names():
+        stored = shards[name]
+        if stored.dtype.is_floating_point and stored.dtype.itemsize > 1:
+            sizes[stored.dtype] = sizes.get(stored.dtype, 0) + stored.nbytes
+    return max(sizes, key=sizes.__getitem__, default=None)
+
+
+def _architecture(folder: Path, config: Any) -> Any:
+    names = getattr(config, "architectures", None) or []
+    if not names:
+        raise StoreFormatError(
+            f"[offload_checkpoint] {folder} has no config.json that names an architecture; give model_class"
+        )
+    found = getattr(_transformers(folder), names[0], None)
+    if found is None:
+        raise UnknownNameError(
+            f"[offload_checkpoint] transformers has no {names[0]}, which {folder / 'config.json'} names; "
+            "give model_class"
+        )
+    return found
+
+
+def _transformers(folder: Path) -> Any:
+    try:
+        return importlib.import_module("transformers")
+    except ImportError as error:
+        raise BackendMissingError(
+            f"[offload_checkpoint] {folder / 'config.json'} is read by transformers, which is not installed; "
+            "install accelera[llm], or give model_class and config"
+        ) from error
+
+
+def _warn(unexpected: tuple[str, ...], folder: Path, model: torch.nn.Module) -> None:
+    if unexpected:
+        text = (
+            f"[offload_checkpoint] {folder} has {len(unexpected)} tensors that {type(model).__name__} does "
+            f"not have, which are left out: {listed(unexpected)}"
+        )
+        _LOG.warning(text)
+        warnings.warn(text, stacklevel=3)
+
+
+def _generation_from(folder: Path, model: Any) -> None:
+    """Let a model that generates do so as the checkpoint says."""
+    if hasattr(model, "generation_config") and (folder / "generation_config.json").is_file():
+        model.generation_config = _transformers(folder).GenerationConfig.from_pretrained(folder)
