@@ -90,6 +90,6 @@ def generate(model: nn.Module, tokens: torch.Tensor, count: int) -> list[int]:
     """Return ``count`` tokens more, each the likeliest."""
     model.eval()
     for _ in range(count):
-        tokens = torch.cat([tokens, model(tokens[-CONTEXT:])[-1:].argmax(-1)])
+        tokens = torch.cat([tokens, model(tokens[None, -CONTEXT:])[0, -1:].argmax(-1)])
     model.train()
     return tokens.tolist()

@@ -25,7 +25,7 @@ class SimpleKeeper:
         self.bytes: dict[int, np.ndarray] = {}
         self.uses: list[str] = []
         self.pinned = 0
-        self._count = 0
+        self.made: list[Block] = []
 
     def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[Block, ...]:
         flat = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
@@ -39,9 +39,9 @@ class SimpleKeeper:
         return tuple(blocks)
 
     def create(self, nbytes: int, name: str = "", role: str = "") -> Block:
-        block = Block(self._count, nbytes, role, name)
-        self.bytes[self._count] = np.full(nbytes, 0xA5, np.uint8)
-        self._count += 1
+        block = Block(len(self.made), nbytes, role, name)
+        self.bytes[block.id] = np.full(nbytes, 0xA5, np.uint8)
+        self.made.append(block)
         return block
 
     @contextmanager

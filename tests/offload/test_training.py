@@ -34,14 +34,14 @@ def keepers():
         keeper.close()
 
 
-@pytest.mark.parametrize("activations", ["keep", "offload", "recompute"])
-def test_fifty_steps_of_a_language_model_to_the_bit(keepers, activations):
+@pytest.mark.parametrize(("activations", "steps"), [("offload", 50), ("recompute", 8), ("keep", 8)])
+def test_a_language_model_learns_the_same_to_the_bit(keepers, activations, steps):
     expected = language_model()
     keeper = keepers(340 << 10, block_bytes=80 << 10)
     model = taken(expected, keeper, activations)
-    losses = train(model, 50)
-    assert losses == train(expected, 50)
-    assert losses[-1] < losses[0] - 1
+    losses = train(model, steps)
+    assert losses == train(expected, steps)
+    assert losses[-1] < losses[0] - (1 if steps == 50 else 0)
     assert_same_weights(model, expected, rtol=0, atol=0)
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert generate(model, PROMPT, 12) == generate(expected, PROMPT, 12)

@@ -41,7 +41,9 @@ def _note(uses: dict[int, Use], operand: Operand, part: Box) -> None:
         return
     view = layout_of(tensor).part(part)
     block = tensor.blocks[view.block]
-    anew = operand.write and not operand.read and math.prod(view.sizes) * tensor.element_size() == block.nbytes
+    anew = (
+        operand.write and not operand.read and math.prod(view.sizes) * tensor.element_size() == block.nbytes
+    )
     read, write = not anew, operand.write
     if block.id in uses:
         read, write = uses[block.id].read or read, uses[block.id].write or write

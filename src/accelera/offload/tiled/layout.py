@@ -58,14 +58,17 @@ def whole_box(sizes: Sequence[int]) -> Box:
 
 
 def _cut(view: Layout, box: Box) -> Iterator[Box]:
-    here = view.part(box)
-    if here.single:
-        yield box
-        return
-    axis = max((axis for axis, size in enumerate(here.sizes) if size > 1), key=here.strides.__getitem__)
-    for start, stop in _halves(here, axis):
-        edge = slice(box[axis].start + start, box[axis].start + stop)
-        yield from _cut(view, (*box[:axis], edge, *box[axis + 1 :]))
+    while not (here := view.part(box)).single:
+        axis = max((axis for axis, size in enumerate(here.sizes) if size > 1), key=here.strides.__getitem__)
+        first, rest = (_narrowed(box, axis, *half) for half in _halves(here, axis))
+        yield from _cut(view, first)
+        box = rest
+    yield box
+
+
+def _narrowed(box: Box, axis: int, start: int, stop: int) -> Box:
+    edge = slice(box[axis].start + start, box[axis].start + stop)
+    return (*box[:axis], edge, *box[axis + 1 :])
 
 
 def _halves(view: Layout, axis: int) -> Iterator[tuple[int, int]]:

@@ -48,7 +48,11 @@ class MarkedTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Carry out ``func``, in parts if its result is too big; a view of a marked tensor is marked."""
         keeper = next(leaf.keeper for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, MarkedTensor))

@@ -39,7 +39,9 @@ def written(func: Any, args: Any, kwargs: Any) -> Any:
 def all_written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     """Return the arguments that ``func`` changes, tensors and lists of tensors."""
     named = bound(func, args, kwargs)
-    arguments = [one for one in func._schema.arguments if one.alias_info is not None and one.alias_info.is_write]
+    arguments = [
+        one for one in func._schema.arguments if one.alias_info is not None and one.alias_info.is_write
+    ]
     return [named[one.name] for one in arguments if named[one.name] is not None]
 
 

@@ -41,7 +41,14 @@ class Form:
 MATRICES = Form((0, 2), (2, 1), (0, 1), torch.mm, torch.addmm)
 BATCHES = Form((0, 1, 3), (0, 3, 2), (0, 1, 2), torch.bmm, torch.baddbmm)
 VECTORS = Form((0, 1), (1,), (0,), torch.mv, torch.addmv)
-FORMS = {"mm": MATRICES, "addmm": MATRICES, "bmm": BATCHES, "baddbmm": BATCHES, "mv": VECTORS, "addmv": VECTORS}
+FORMS = {
+    "mm": MATRICES,
+    "addmm": MATRICES,
+    "bmm": BATCHES,
+    "baddbmm": BATCHES,
+    "mv": VECTORS,
+    "addmv": VECTORS,
+}
 
 
 def product(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:

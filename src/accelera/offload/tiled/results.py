@@ -31,7 +31,9 @@ def offloaded(
 ) -> OffloadedTensor:
     """Return a new contiguous tensor in the pool, without contents; ``cut``: in blocks of ``block_bytes``."""
     row_bytes = dtype.itemsize * math.prod(sizes[1:])
-    parts = row_parts(sizes, dtype.itemsize, keeper.block_bytes) if cut else [slice(0, sizes[0] if sizes else 1)]
+    parts = (
+        row_parts(sizes, dtype.itemsize, keeper.block_bytes) if cut else [slice(0, sizes[0] if sizes else 1)]
+    )
     blocks = [keeper.create((part.stop - part.start) * row_bytes, name, role) for part in parts]
     strides = torch.empty(sizes, device="meta").stride()
     return OffloadedTensor(Contents(keeper, blocks, sizes, dtype), sizes, strides)
