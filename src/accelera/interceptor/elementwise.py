@@ -24,7 +24,7 @@ from accelera.interceptor.calls import (
 from accelera.interceptor.limits import TILE_BYTES, Limits
 from accelera.interceptor.mechanism import original
 from accelera.interceptor.regions import flat_pieces, split, whole
-from accelera.interceptor.tiles import RESULTS, Tiles, tile
+from accelera.interceptor.tiles import RESULTS, Tiles
 
 _ALONG_AN_AXIS = {
     "_softmax": 1,
@@ -100,11 +100,10 @@ class Elementwise(Call):
         self.temporary_bytes = self._converted_bytes()
 
     def _corner(self) -> torch.Tensor:
-        """Return what torch's kernel makes of one element."""
-        region = (slice(0, 1),) * len(self.shape)
-        tiles = [tile(each, self.shape, region) for each in self.args]
+        """Return what torch's kernel makes of so few elements that only types and the order of axes count."""
+        corners = [_corner_of(each) for each in self.args]
         options = {key: each for key, each in self.kwargs.items() if key not in RESULTS}
-        corner: torch.Tensor = original(self.kind.functional)(*tiles, **options)
+        corner: torch.Tensor = original(self.kind.functional)(*corners, **options)
         return corner
 
     def _converted_bytes(self) -> int:
@@ -135,10 +134,11 @@ class Elementwise(Call):
         """Return what a new result will be, strides as torch chooses them."""
         if all(each.is_contiguous() for each in self.operands):
             return Result(tuple(self.shape), contiguous_strides(self.shape), self.dtype)
-        metas = [_on_meta(each) for each in self.args]
-        packet, _, variant = self.op.partition(".")
-        made = getattr(getattr(torch.ops.aten, packet), variant or "default")(*metas, **self.kwargs)
-        return Result(tuple(made.shape), tuple(made.stride()), self.dtype)
+        corner = self._corner()
+        strides, step = [0] * len(self.shape), 1
+        for axis in sorted(range(len(self.shape)), key=lambda axis: (corner.stride(axis), -axis)):
+            strides[axis], step = step, step * self.shape[axis]
+        return Result(tuple(self.shape), tuple(strides), self.dtype)
 
     def fill(self, target: Target, limits: Limits, budget_bytes: int) -> list[str]:
         """Compute tile by tile into ``target``; return the fallbacks taken."""
@@ -217,7 +217,11 @@ def _are_alike(operands: list[torch.Tensor], args: Sequence[Any]) -> bool:
     return len(operands) == len(args) or not any(isinstance(each, complex) for each in args)
 
 
-def _on_meta(value: Any) -> Any:
+def _corner_of(value: Any) -> Any:
+    """Return zeros of at most two elements along each axis, whose axes lie in the same order."""
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    steps = sorted({stride for stride in value.stride() if stride})
+    strides = [0 if not stride else 1 << steps.index(stride) for stride in value.stride()]
+    shape = [min(size, 2) for size in value.shape]
+    return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device).zero_()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -43,7 +44,9 @@ class Tiles:
         cut: tuple[int, ...],
     ) -> None:
         self._call, self._target, self._args, self._kwargs, self._cut = call, target, args, kwargs, cut
-        self._kernel = original(call.op)
+        self._kernel = original(call.op if call.given is not None else filling(call.op))
+        self._result = "grad_input" if call.op == "_softmax_backward_data" else "out"
+        self._scratch: torch.Tensor | None = None
         self._fallbacks: list[str] = []
 
     def compute(self, regions: Iterable[Region]) -> list[str]:
@@ -70,10 +73,23 @@ class Tiles:
     def _at_once(self, region: Region) -> None:
         shape = self._target.shape
         args = [tile(each, shape, region) for each in self._args]
-        if self._call.given is None:
-            self._target.put(region, self._kernel(*args, **self._kwargs))
-        else:
+        if self._call.given is not None:
             self._kernel(*args, **{key: tile(each, shape, region) for key, each in self._kwargs.items()})
+            return
+        piece = self._piece(tuple(part.stop - part.start for part in region))
+        self._kernel(*args, **self._kwargs, **{self._result: piece})
+        self._target.put(region, piece)
+
+    def _piece(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """Return memory for one tile, the same for all: each of its own would leave the heap in pieces."""
+        count = math.prod(shape)
+        if self._scratch is None or self._scratch.numel() < count:
+            self._scratch = None
+            self._scratch = torch.empty(count, dtype=self._call.dtype, device=self._call.device)
+        steps, step = [0] * len(shape), 1
+        for axis in sorted(range(len(shape)), key=lambda axis: self._target.strides[axis]):
+            steps[axis], step = step, step * shape[axis]
+        return self._scratch[:count].as_strided(shape, steps)
 
     def _on_cpu(self, region: Region, error: RuntimeError) -> None:
         if self._call.device.type == "cpu":
@@ -81,6 +97,18 @@ class Tiles:
         args = [_on_cpu(tile(each, self._target.shape, region)) for each in self._args]
         options = {key: each for key, each in self._kwargs.items() if key not in RESULTS}
         self._target.put(region, original(self._call.kind.functional)(*args, **options))
+
+
+def filling(name: str) -> str:
+    """Return the operator that fills a given result where ``name`` returns a new one.
+
+    >>> filling("add.Tensor"), filling("div.Tensor_mode"), filling("pow.Scalar"), filling("exp")
+    ('add.out', 'div.out_mode', 'pow.Scalar_out', 'exp.out')
+    """
+    packet, _, variant = name.partition(".")
+    if variant.startswith("Tensor") and packet != "pow":
+        return f"{packet}.out{variant.removeprefix('Tensor')}"
+    return f"{packet}.{variant}_out" if variant else f"{packet}.out"
 
 
 def tile(value: Any, shape: Sequence[int], region: Region) -> Any:
