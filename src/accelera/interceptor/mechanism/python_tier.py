@@ -15,7 +15,7 @@ from accelera.interceptor.mechanism.keys import keys_of
 from accelera.interceptor.mechanism.operators import OPERATORS, is_composite, is_in_place
 from accelera.interceptor.mechanism.originals import replaced
 from accelera.interceptor.mechanism.passing import COMPOSITES, EVERYTHING, level
-from accelera.interceptor.mechanism.weighing import is_worthwhile
+from accelera.interceptor.mechanism.weighing import is_worthwhile, reach
 from accelera.interceptor.mechanism.wrapped_numbers import Called, taking_numbers
 
 
@@ -96,8 +96,10 @@ def _kernel(name: str, before: Called) -> Called:
 
     def called(*args: Any, **kwargs: Any) -> Any:
         armed = in_force()
+        if not reach(args, armed.least_size) or level() >= passes_at:
+            return before(*args, **kwargs)
         operands = [each for each in args if isinstance(each, Tensor)]
-        if level() >= passes_at or not is_worthwhile(rule, operands, armed.least_bytes, armed.least_size):
+        if not is_worthwhile(rule, operands, armed.least_bytes):
             return before(*args, **kwargs)
         return handle(name, args, kwargs)
 

@@ -15,8 +15,23 @@ from accelera.interceptor.mechanism.operators import Rule
 _ORDINARY = (Tensor, Parameter)
 
 
-def is_worthwhile(rule: Rule | None, operands: Sequence[Tensor], least_bytes: int, least_size: int) -> bool:
-    """Say whether a call reaches both thresholds and has ordinary tensors only.
+def reach(args: Sequence[object], least_size: int) -> bool:
+    """Say whether a dimension of some tensor among ``args`` is long enough; this answers most small calls.
+
+    Tensors whose sizes may be symbols are not asked: a call with one of them is never long enough.
+    """
+    reached = least_size <= 1
+    for each in args:
+        if isinstance(each, Tensor):
+            if type(each) not in _ORDINARY and _is_dispatched_to_python(each):
+                return False
+            for size in each.shape:
+                reached = reached or size >= least_size
+    return reached
+
+
+def is_worthwhile(rule: Rule | None, operands: Sequence[Tensor], least_bytes: int) -> bool:
+    """Say whether a call has enough bytes and ordinary tensors only.
 
     Parameters
     ----------
@@ -26,22 +41,8 @@ def is_worthwhile(rule: Rule | None, operands: Sequence[Tensor], least_bytes: in
         Tensor arguments in order, without ``out``.
     least_bytes
         Bytes of operands and result together.
-    least_size
-        Longest dimension of any operand, in elements.
     """
-    if not _reach(operands, least_size):
-        return False
     return called_bytes(rule, operands) >= least_bytes and all(map(_is_plain, operands))
-
-
-def _reach(operands: Sequence[Tensor], least_size: int) -> bool:
-    """Whether some dimension is long enough; false when sizes may be symbols, which must not be asked."""
-    longest = 1
-    for each in operands:
-        if type(each) not in _ORDINARY and torch._C._dispatch_keys(each).has(torch._C.DispatchKey.Python):
-            return False
-        longest = max((longest, *each.shape))
-    return longest >= least_size
 
 
 def called_bytes(rule: Rule | None, operands: Sequence[Tensor]) -> int:
@@ -52,6 +53,11 @@ def called_bytes(rule: Rule | None, operands: Sequence[Tensor]) -> int:
     taken = sum(each.numel() * each.element_size() for each in operands)
     widest = max((each.element_size() for each in operands), default=0)
     return taken if rule is None else taken + _RESULTS[rule](operands) * widest
+
+
+def _is_dispatched_to_python(tensor: Tensor) -> bool:
+    python: bool = torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+    return python
 
 
 def _is_plain(tensor: Tensor) -> bool:

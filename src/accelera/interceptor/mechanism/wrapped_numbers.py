@@ -33,15 +33,17 @@ def taking_numbers(library: Any, name: str, key: str, kernel: Any) -> Called:
     """
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     schema = overload(name)._schema
-    positions = [at for at, each in enumerate(schema.arguments) if str(each.type) == "Tensor"]
+    positions = [at for at, each in enumerate(schema.arguments) if _is_operand(each)]
+    boxed = kernel.call_boxed
     if len(positions) < 2:
-        return lambda *args, **kwargs: kernel.call_boxed(keys, *args, **kwargs)
-    wrapping = _wrapping(library, name, key, lambda *args, **kwargs: kernel.call_boxed(keys, *args, **kwargs))
+        return lambda *args, **kwargs: boxed(keys, *args, **kwargs)
+    wrapping = _wrapping(library, name, key, lambda *args, **kwargs: boxed(keys, *args, **kwargs))
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if all(isinstance(args[at], Tensor) for at in positions if at < len(args)):
-            return kernel.call_boxed(keys, *args, **kwargs)
-        return wrapping(*args, **kwargs)
+        for at in positions:
+            if not isinstance(args[at], Tensor):
+                return wrapping(*args, **kwargs)
+        return boxed(keys, *args, **kwargs)
 
     return call
 
@@ -53,3 +55,7 @@ def _wrapping(library: Any, name: str, key: str, inner: Called) -> Called:
     library.impl(ours, inner, "CompositeExplicitAutograd")
     operator: Called = getattr(torch.ops.prims, ours).default
     return operator
+
+
+def _is_operand(argument: Any) -> bool:
+    return str(argument.type) == "Tensor" and not argument.kwarg_only
