@@ -73,11 +73,12 @@ def _run_file(program: Program) -> None:
     if path.is_dir() or path.suffix not in ("", ".py", ".pyw"):
         runpy.run_path(program.what, run_name="__main__")
         return
-    with io.open_code(str(path.absolute())) as file:
-        source = file.read()
+    file = str(path.absolute())
+    with io.open_code(file) as opened:
+        source = opened.read()
     main = sys.modules["__main__"]
-    main.__file__, main.__loader__ = program.what, SourceFileLoader("__main__", program.what)
-    exec(compile(source, program.what, "exec", dont_inherit=True), vars(main))
+    main.__file__, main.__loader__ = file, SourceFileLoader("__main__", file)
+    exec(compile(source, file, "exec", dont_inherit=True), vars(main))
 
 
 def _run_module(program: Program) -> None:
