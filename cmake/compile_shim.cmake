@@ -7,6 +7,7 @@ endif()
 file(REMOVE "${SHIM}")
 execute_process(
   COMMAND "${COMPILER}" -std=c++20 -O2 -DNDEBUG -Wall -Wextra -fPIC -fvisibility=hidden -shared
+    "-ffile-prefix-map=${TORCH}/include/=" "-ffile-prefix-map=${SOURCES}/="
     "-I${SOURCES}" -isystem "${TORCH}/include" -isystem "${TORCH}/include/torch/csrc/api/include"
     "${SOURCES}/torch/shim.cpp" -o "${SHIM}" ${linking}
   RESULT_VARIABLE failed)

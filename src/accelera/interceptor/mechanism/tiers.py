@@ -73,6 +73,12 @@ def why() -> str:
     return "; ".join([way.means, *(str(_fault(each)) for each in passed)])
 
 
+def look_again() -> None:
+    """Forget what worked: the ways are tried anew when next asked for."""
+    _fault.cache_clear()
+    _made.cache_clear()
+
+
 def _first(wanted: str) -> Way | None:
     return next((way for way in _asked(wanted) if _fault(way) is None), None)
 

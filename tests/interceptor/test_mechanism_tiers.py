@@ -1,0 +1,127 @@
+"""Which way to catch calls is used, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from accelera.errors import BackendMissingError, SettingError
+from accelera.interceptor import mechanism
+from accelera.interceptor.mechanism import OPERATORS, shim, stable, tiers
+from tests.architecture.repository import run_python
+
+SOURCES = Path(__file__).parents[2] / "csrc" / "torch"
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Have the tiers looked for anew, and again afterwards."""
+    monkeypatch.delenv("ACCELERA_INTERCEPTION", raising=False)
+    mechanism.disarm()
+    tiers.look_again()
+    yield monkeypatch
+    mechanism.disarm()
+    tiers.look_again()
+
+
+def absent(path_of: Callable[[], Path]) -> Callable[[], Path]:
+    """Return a function that names a file which is not there, beside the one that is."""
+    missing = path_of().with_name(f"no{path_of().name}")
+    return lambda: missing
+
+
+def test_the_fastest_that_works_is_used(fresh: pytest.MonkeyPatch) -> None:
+    if shim.fault() is None:
+        assert (mechanism.tier(), mechanism.why()) == ("shim", tiers.WAYS[0].means)
+    fresh.setattr(shim, "shim_path", absent(shim.shim_path))
+    tiers.look_again()
+    if stable.fault() is None:
+        assert mechanism.tier() == "stable"
+    fresh.setattr(stable, "stable_path", absent(stable.stable_path))
+    tiers.look_again()
+    assert mechanism.tier() == "python"
+    assert "were not built" in mechanism.why()
+
+
+def test_a_shim_for_another_torch_is_refused_unopened(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "_shim-0.1.so").write_bytes(b"never opened")
+    fresh.setattr(shim, "shim_path", lambda: tmp_path / f"_shim-{torch.__version__}.so")
+    assert shim.fault() == f"the shim was built for torch 0.1, this is torch {torch.__version__}"
+    tiers.look_again()
+    assert mechanism.tier() in ("stable", "python")
+    assert "built for torch 0.1" in mechanism.why()
+
+
+@pytest.mark.parametrize("way", [shim, stable])
+def test_a_broken_library_is_refused(way: object, fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"no library")
+    fresh.setattr(way, f"{way.__name__.rpartition('.')[2]}_path", lambda: broken)
+    assert "cannot be loaded" in way.fault()
+
+
+def test_a_way_that_does_not_work_can_be_asked_for_in_vain(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setattr(shim, "shim_path", absent(shim.shim_path))
+    fresh.setenv("ACCELERA_INTERCEPTION", "shim")
+    tiers.look_again()
+    assert mechanism.tier() == "none"
+    with pytest.raises(BackendMissingError, match="ACCELERA_INTERCEPTION=shim and no such way works here"):
+        mechanism.arm({"mm": torch.mm}, 0, 0)
+    fresh.setenv("ACCELERA_INTERCEPTION", "magic")
+    with pytest.raises(SettingError, match="auto, shim, stable or python"):
+        mechanism.tier()
+
+
+def test_a_torch_that_hands_out_no_kernels_is_told(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setenv("ACCELERA_INTERCEPTION", "python")
+    fresh.delattr(torch.library, "get_kernel")
+    tiers.look_again()
+    with pytest.raises(BackendMissingError, match="get_kernel"):
+        mechanism.arm({"mm": torch.mm}, 0, 0)
+
+
+def test_python_and_cpp_have_the_same_operators(fresh: pytest.MonkeyPatch) -> None:
+    lines = (SOURCES / "operators.def").read_text(encoding="utf-8").splitlines()
+    named = [line.rstrip(")").rpartition(", ")[2] for line in lines if line.startswith("OPERATOR(")]
+    assert named == [name.replace(".", "_") for name in OPERATORS]
+    rules = [line.split(", ")[1].lower() for line in lines if line.startswith("OPERATOR(")]
+    assert rules == list(OPERATORS.values())
+    if shim.fault() is None:
+        assert shim.make().operators == set(OPERATORS)
+
+
+@pytest.mark.parametrize("way", ["shim", "stable", "python"])
+def test_arming_is_quiet_and_ends_with_the_process(
+    way: str, fresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fresh.setenv("ACCELERA_INTERCEPTION", way)
+    if mechanism.tier() == "none":
+        pytest.skip(mechanism.why())
+    code = (
+        "import torch\n"
+        "from accelera.interceptor import mechanism\n"
+        "mechanism.arm(dict.fromkeys(mechanism.OPERATORS, torch.mm), 1 << 40, 1 << 20)\n"
+        "torch.ones(3, 3) @ torch.ones(3, 3) + 1"
+    )
+    ran = run_python("-W", "error", "-c", code, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def test_info_says_how(tmp_path: Path) -> None:
+    ran = run_python("-m", "accelera", "info", "--json", cwd=tmp_path)
+    assert json.loads(ran.stdout)["interception"]["tier"] in ("shim", "stable", "python")
+    shown = run_python("-m", "accelera", "info", cwd=tmp_path).stdout
+    assert any(line.startswith("interception") for line in shown.splitlines())
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads ELF files")
+def test_the_libraries_keep_no_path(fresh: pytest.MonkeyPatch) -> None:
+    for path in (shim.shim_path(), stable.stable_path()):
+        if path.exists():
+            kept = str(Path(torch.__file__).parent).encode() in path.read_bytes()
+            assert not kept, path
