@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from accelera.cli.factories import is_python_name, python_object
+from accelera.cli.offloads import offloads
 from accelera.cli.options import Json
 from accelera.errors import AcceleraError
 
@@ -57,8 +58,10 @@ def estimate(
 ) -> None:
     """Predict what a PyTorch model takes in memory: weights, activations, gradients, optimizer, KV cache.
 
-    The model is followed by its shapes: no weight is allocated or downloaded, and nothing is computed.
+    The model is followed by its shapes: no weight is allocated or downloaded, and nothing is computed. With
+    --budget it says what fits, and what offloading would do for what does not.
     """
+    trainer = None if optimizer == "none" else optimizer
     found = _estimated(
         model,
         inputs,
@@ -66,10 +69,14 @@ def estimate(
         context=context,
         dtypes=dtype,
         train={"both": None, "inference": False, "training": True}[mode],
-        optimizer=None if optimizer == "none" else optimizer,
+        optimizer=trainer,
         budget=budget,
     )
-    typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else f"{found.table()}\n\n{found.explain()}")
+    planned = list(offloads(found, trainer))
+    if as_json:
+        typer.echo(json.dumps({**found.to_dict(), "offload": [each.to_dict() for each in planned]}, indent=2))
+    else:
+        typer.echo("\n".join([found.table(), "", found.explain(), *(each.line() for each in planned)]))
 
 
 def _estimated(model: str, inputs: list[str] | None, **options: Any) -> Estimate:

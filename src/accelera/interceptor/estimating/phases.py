@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,6 +56,14 @@ class Wanted:
         return [own if each.name == own.name else each for each in others]
 
 
+class _Run(NamedTuple):
+    """One phase to come."""
+
+    name: str
+    inputs: Any
+    record: Callable[[], Trace]
+
+
 def estimated(subject: Subject, wanted: Wanted, budget_bytes: int | None) -> Estimate:
     """Capture every phase that is wanted; a failure of all of them raises, that of some is noted."""
     phases: list[Phase] = []
@@ -62,13 +71,15 @@ def estimated(subject: Subject, wanted: Wanted, budget_bytes: int | None) -> Est
     for kind in wanted.element_types(subject.module):
         module = twin(subject.module)
         kind.prepare(module)
-        for name, record in _records(subject, module, kind, wanted):
+        for run in _runs(subject, module, kind, wanted):
             try:
                 with _quietly():
-                    phases.append(phase_of(record(), name, kind.name))
+                    record = run.record()
             except (RuntimeError, TypeError, ValueError) as error:
                 said = str(error).strip().partition("\n")[0]
-                refused.append((f"{name} in {kind.name} could not be followed: {said}", error))
+                refused.append((f"{run.name} in {kind.name} could not be followed: {said}", error))
+            else:
+                phases.append(phase_of(record, run.name, kind.name, (module, run.inputs)))
     if not phases and refused:
         raise refused[0][1]
     return Estimate(
@@ -95,28 +106,18 @@ def _quietly() -> Iterator[None]:
         logger.disabled = before
 
 
-def _records(
-    subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: Wanted
-) -> Iterator[tuple[str, Callable[[], Trace]]]:
-    """Yield the phases that make sense, and what captures each."""
+def _runs(subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: Wanted) -> Iterator[_Run]:
+    """Yield what makes sense of what is wanted of ``module``."""
     given = None if kind.name == own_type(subject.module) else kind.computes
     if wanted.train is not True:
         inputs = subject.inputs(train=False, dtype=given)
-        yield "inference", lambda: capture(module, inputs, train=False, fake=True)
+        yield _Run("inference", inputs, partial(capture, module, inputs, train=False, fake=True))
         if subject.generates:
-            yield "generation", lambda: _generation(subject, module)
+            yield _Run("generation", subject.prompt(), partial(_generation, subject, module))
     if wanted.train is not False and kind.trains:
-        yield (
-            "training",
-            lambda: capture(
-                module,
-                subject.inputs(train=True, dtype=given),
-                steps=_ITERATIONS,
-                loss=wanted.loss,
-                optimizer=wanted.optimizer,
-                fake=True,
-            ),
-        )
+        inputs = subject.inputs(train=True, dtype=given)
+        options = {"steps": _ITERATIONS, "loss": wanted.loss, "optimizer": wanted.optimizer}
+        yield _Run("training", inputs, partial(capture, module, inputs, fake=True, **options))
 
 
 def _generation(subject: Subject, module: torch.nn.Module) -> Trace:

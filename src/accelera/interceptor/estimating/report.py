@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from accelera.errors import UnknownNameError
@@ -31,12 +31,20 @@ class Phase:
     """The largest tensors alive then, by name."""
     trace: Trace = field(repr=False, compare=False)
     """Every access of it, for ``accelera.simulate`` and ``accelera.advise``."""
+    subject: tuple[Any, Any] = field(repr=False, compare=False)
+    """The model without contents and its inputs, for ``accelera.plan_offload``."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the trace as JSON-able values."""
-        found = asdict(replace(self, trace=Trace.from_arrays([], [])))
-        del found["trace"]
-        return {**found, "largest": [list(each) for each in self.largest]}
+        """Return the figures as JSON-able values."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "most": dict(self.most),
+            "at_peak": dict(self.at_peak),
+            "peak_bytes": self.peak_bytes,
+            "peak_op": self.peak_op,
+            "largest": [list(each) for each in self.largest],
+        }
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -23,8 +24,8 @@ _BY_TRACE_ROLE = {
 _LARGEST = 5
 
 
-def phase_of(trace: Trace, name: str, dtype: str) -> Phase:
-    """Return what the captured ``trace`` takes, weights that it never touches included."""
+def phase_of(trace: Trace, name: str, dtype: str, subject: tuple[Any, Any]) -> Phase:
+    """Return what the captured ``trace`` of ``subject`` takes, weights that it never touches included."""
     told = _retold(trace)
     alive = Occupancy(told)
     idle = {"weights": int(trace.meta["idle_bytes"])}
@@ -37,6 +38,7 @@ def phase_of(trace: Trace, name: str, dtype: str) -> Phase:
         peak_op=told.ops[told.step[alive.peak_event]] if alive.peak_event >= 0 else "",
         largest=tuple((each.name, each.size_bytes) for each in alive.top_live(_LARGEST)),
         trace=trace,
+        subject=subject,
     )
 
 
