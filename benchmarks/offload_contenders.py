@@ -154,7 +154,7 @@ def accelera(task: Task) -> Forward:
     from accelera import offload_checkpoint
 
     model: nn.Module = offload_checkpoint(
-        task.folder, task.module, budget=task.budget, device=task.device, inputs=task.inputs()
+        task.folder, task.module, budget=task.budget, device=task.device
     )
     return model
 

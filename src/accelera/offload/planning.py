@@ -23,7 +23,7 @@ PASSES = 4
 """Passes rehearsed: in the second the order of use is known, the last stands for all that follow."""
 _TRIES = 4
 """Rehearsals until what is reserved covers what is needed."""
-_PARTS = 64
+_PARTS = 16
 """Into so many parts the largest weight is cut in the least budget."""
 _THREADS = 3
 """Two threads read and one writes."""
