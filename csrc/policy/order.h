@@ -67,7 +67,7 @@ class Order {
 
     static constexpr size_t first_entries = 1 << 10;
     static constexpr int most_candidates = 16;
-    static constexpr Position longest_match = 32;
+    static constexpr Position longest_match = 8;
 
     Entry& at(Position position) { return entries_[index(position)]; }
     const Entry& at(Position position) const { return entries_[index(position)]; }

@@ -76,7 +76,7 @@ def test_any_uses(parts: Any, sizes: list[int], room: int, window: int, policy: 
                 run.step(step)
                 paper.step(step)
         report = run.keeper.report()
-        foreseen = paper.paper.stats
+        foreseen = paper.books.stats
         assert (foreseen.hits, foreseen.misses, foreseen.evictions) == (
             report.hits,
             report.misses,

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from accelera.offload.block import Block, Use
+from accelera.offload.books import Books
 from accelera.offload.keeper import Keeper
-from accelera.offload.paper import PaperStream
+from accelera.offload.streaming import Stream
+from accelera.offload.window import window_of
 
 BLOCK_BYTES = 4096
 """Size of the smallest block."""
@@ -76,25 +78,33 @@ class Run:
 class Paper:
     """The same steps on paper."""
 
-    def __init__(self, sizes: list[int], capacity_bytes: int, **options: Any) -> None:
-        self.paper = PaperStream(capacity_bytes, **options)
+    def __init__(
+        self, sizes: list[int], capacity_bytes: int, policy: str = "loop", window_bytes: int | None = None
+    ) -> None:
+        self.books = Books(capacity_bytes, policy)
+        self.stream = Stream(self.books, window_of(capacity_bytes, window_bytes))
         self.sizes = sizes
         self.blocks = {
-            number: self.paper.block(nbytes, "weight", filled=True) for number, nbytes in enumerate(sizes)
+            number: self._made(nbytes, "weight", filled=True) for number, nbytes in enumerate(sizes)
         }
 
     def step(self, step: Step) -> None:
         """Count one step."""
         _, uses = uses_of(step, self._block)
-        self.paper.stream.end(self.paper.stream.begin(uses, "step"))
+        self.stream.end(self.stream.begin(uses, "step"))
         for number in step.frees:
             if number in self.blocks:
-                assert self.paper.stream.free(self.blocks.pop(number))
+                assert self.stream.free(self.blocks.pop(number))
 
     def _block(self, number: int) -> Block:
         if number not in self.blocks:
-            self.blocks[number] = self.paper.block(self.sizes[number], filled=False)
+            self.blocks[number] = self._made(self.sizes[number], "", filled=False)
         return self.blocks[number]
+
+    def _made(self, nbytes: int, role: str, *, filled: bool) -> Block:
+        block = self.stream.create(nbytes, role, "")
+        block.filled = filled
+        return block
 
 
 def uses_of(step: Step, block: Any) -> tuple[list[int], list[Use]]:

@@ -146,7 +146,7 @@ class Loop(Textbook):
         return max(same, key=self._alike, default=None)
 
     def _alike(self, position: int) -> int:
-        pairs = zip(self.history[:position][::-1], self.history[:-1][::-1][:32], strict=False)
+        pairs = zip(self.history[:position][::-1], self.history[:-1][::-1][:8], strict=False)
         alike = 0
         for before, now in pairs:
             if before != now:

@@ -127,6 +127,28 @@ class TorchDevice(Device):
         with translated("download", f"{format_bytes(host.nbytes)} from {self.name}"):
             self._staging.download(source, host)
 
+    def transfer(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy bytes between host memory and a buffer, beside the work that goes on, and wait for them.
+
+        Straight, without staging: pinned host memory makes it as fast as the bus.
+        """
+        up = target.device.type == self._device.type
+        lane = self._lanes.up if up else self._lanes.down
+        reads, writes = ((), (target,)) if up else ((source,), ())
+        with translated("transfer", f"{format_bytes(source.nbytes)} to or from {self.name}"):
+            with self._lanes.working(lane, reads, writes) as event:
+                target.copy_(source, non_blocking=True)
+            if event is not None:
+                event.synchronize()
+
+    def admit(self, *buffers: torch.Tensor) -> None:
+        """Let what torch is told next on the current stream wait for transfers of these buffers."""
+        self._lanes.admit(buffers)
+
+    def used(self, *buffers: torch.Tensor) -> None:
+        """Let transfers of these buffers wait for what torch was told so far on the current stream."""
+        self._lanes.used(buffers)
+
     def gemm(
         self,
         a: torch.Tensor,

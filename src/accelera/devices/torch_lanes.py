@@ -68,13 +68,24 @@ class Lanes:
                 event.record(stream)
                 self._mark(event, stream, sources, targets)
 
-    def born(self, buffer: torch.Tensor) -> None:
-        """Let other streams wait, before they touch a new buffer, for what its memory was used for before."""
+    def admit(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Let the current stream wait, before it goes on, for transfers of these tensors."""
+        if self.asynchronous:
+            stream = torch.accelerator.current_stream(self._device)
+            for event in self._awaited(reads=[], writes=[self.key(each) for each in tensors]):
+                stream.wait_event(event)
+
+    def used(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Let transfers of these tensors wait for what the current stream was handed so far."""
         if self.asynchronous:
             stream = torch.accelerator.current_stream(self._device)
             event = torch.Event(self._device)
             event.record(stream)
-            self._mark(event, stream, reads=[], writes=[self.key(buffer)])
+            self._mark(event, stream, reads=[], writes=[self.key(each) for each in tensors])
+
+    def born(self, buffer: torch.Tensor) -> None:
+        """Let other streams wait, before they touch a new buffer, for what its memory was used for before."""
+        self.used([buffer])
 
     def forget(self, key: int) -> None:
         """Wait for all work on a buffer that is about to go."""

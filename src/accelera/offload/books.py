@@ -9,7 +9,6 @@ from accelera.offload.block import Block
 from accelera.policy import Knowledge, create_policy
 from accelera.trace import Access, Kind, Recorder
 
-
 ASKABLE = frozenset({"fifo", "loop", "lru", "mru"})
 """Policies that can be asked for a victim that then does not leave: others count it as a turn."""
 
@@ -148,7 +147,7 @@ class Books:
             room += block.nbytes
 
     def _next_to_leave(self) -> int | None:
-        """Return the policy's victim; where asking would change it, who came first among those nobody holds."""
+        """Return the policy's victim; where asking would change it, the first who came and is not held."""
         if self._may_ask:
             return self._ledger.victim()
         return next((id for id in self._blocks if self._ledger.evictable(id)), None)

@@ -16,8 +16,8 @@ import torch
 from accelera.offload.block import Block, Use
 from accelera.offload.books import Books
 from accelera.offload.guard import Guard, held_on
-from accelera.offload.homes import Home, Homes, ScratchHomes
-from accelera.offload.places import CpuPlace, Place
+from accelera.offload.homes import Home, Homes, RamHomes, ScratchHomes
+from accelera.offload.places import Place, place_on
 from accelera.offload.plain import has_bytes
 from accelera.offload.report import OffloadReport
 from accelera.offload.residence import Residence
@@ -49,9 +49,12 @@ class Keeper:
         Most bytes for blocks and everything else together; what the process holds beyond the difference
         makes blocks leave. None means that nobody watches.
     store
-        Folder for what is written; None means the system's folder for temporary files.
+        Folder for what is written; None means RAM beside an accelerator, else the system's folder for
+        temporary files.
+    device
+        Device that computes; None means the CPU.
     place, homes
-        Where resident bytes are, and the others; pages of RAM and scratch files by default.
+        Where resident bytes are, and the others, instead of what ``device`` and ``store`` say.
     recorder
         Whether to keep a trace.
     """
@@ -66,6 +69,7 @@ class Keeper:
         window_bytes: int | None = None,
         budget_bytes: int | None = None,
         store: str | Path | None = None,
+        device: torch.device | str | None = None,
         place: Place | None = None,
         homes: Homes | None = None,
         recorder: bool = False,
@@ -74,9 +78,9 @@ class Keeper:
         self.least_bytes = least_bytes
         self.block_bytes = max(1, capacity_bytes // 4) if block_bytes is None else block_bytes
         self.window_bytes = window_of(capacity_bytes, window_bytes)
-        self._place = CpuPlace() if place is None else place
+        self._place = place_on(device) if place is None else place
         self.device: torch.device = self._place.device
-        self._homes: Homes = ScratchHomes(store) if homes is None else homes
+        self._homes = _homes_for(self.device, store) if homes is None else homes
         self._log = TraceLog() if recorder else None
         if self._log is not None:
             facts = {"operation": "offload", "policy": policy, "capacity_bytes": capacity_bytes}
@@ -217,24 +221,28 @@ class Keeper:
         try:
             return pins, [self._ready(slab, use) for slab, use in zip(pins.given, uses, strict=True)]
         except BaseException:
-            self._give_up(pins)
+            self._give_up(pins, uses)
             raise
 
     def _ready(self, slab: Slab, use: Use) -> torch.Tensor:
         if use.write:
             slab.wait_saved()
-        return slab.wait_loaded()
+        tensor = slab.wait_loaded()
+        self._place.lend(slab.memory)
+        return tensor
 
-    def _give_up(self, pins: Pins) -> None:
+    def _give_up(self, pins: Pins, uses: Sequence[Use]) -> None:
         """Let go of what could not be brought; it is tried again when it is used again."""
         with self._lock:
             self._stream.end(pins)
             self._stream.forget_guesses()
-            for (block, _), slab in zip(pins.held, pins.given, strict=False):
-                if slab.loading is not None and not self._books.pinned(block):
-                    self._books.free(block, self._stream.step)
+            for use, slab in zip(uses, pins.given, strict=True):
+                if slab.loading is not None and not self._books.pinned(use.block):
+                    self._books.free(use.block, self._stream.step)
 
     def _end(self, pins: Pins, stall_s: float, compute_s: float) -> None:
+        for slab in pins.given:
+            self._place.used(slab.memory)
         with self._lock:
             self._stream.end(pins)
             self._stall_s += stall_s
@@ -292,6 +300,12 @@ class Using:
     ) -> None:
         compute_s = time.perf_counter() - self._began_s
         self._keeper._end(self._pins, self._stall_s, compute_s)
+
+
+def _homes_for(device: torch.device, store: str | Path | None) -> Homes:
+    if device.type == "cpu" or store is not None:
+        return ScratchHomes(store)
+    return RamHomes(pinned=device.type == "cuda")
 
 
 def _part_name(name: str, part: slice, parts: int) -> str:

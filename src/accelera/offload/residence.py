@@ -97,7 +97,9 @@ class Residence:
             earlier.wait_over()
         slab.saving = self._writers.ask(
             [
-                functools.partial(self._save, slab, home, start, min(start + PART_BYTES, block.nbytes))
+                functools.partial(
+                    self._save, slab, slab.loading, home, start, min(start + PART_BYTES, block.nbytes)
+                )
                 for start in range(0, block.nbytes, PART_BYTES)
             ]
         )
@@ -189,7 +191,10 @@ class Residence:
         settling()
         return 0 if home is None else self._place.load(home, slab.memory, start, stop)
 
-    def _save(self, slab: Slab, home: Home, start: int, stop: int) -> int:
+    def _save(self, slab: Slab, loading: Move | None, home: Home, start: int, stop: int) -> int:
+        """Save a part; what an expected use was to change may still be on its way here."""
+        if loading is not None:
+            loading.wait()
         return self._place.save(slab.memory, home, start, stop)
 
 

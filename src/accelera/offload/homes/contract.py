@@ -24,6 +24,9 @@ class Home(Protocol):
     def write(self, start: int, data: Bytes) -> int:
         """Store ``data`` from byte ``start`` on; return how many bytes they are."""
 
+    def resident(self) -> Bytes | None:
+        """Return the bytes themselves when they lie in RAM, else None."""
+
     def mapped(self) -> Bytes:
         """Return the bytes as an array that takes no anonymous memory until it is written to."""
 

@@ -47,6 +47,9 @@ class FileHome:
         """Store ``data`` from byte ``start`` on; raises StoreError for a read-only file or a full disk."""
         return self.file.write(self.offset + start, data)
 
+    def resident(self) -> None:
+        """They lie in a file."""
+
     def mapped(self) -> Bytes:
         """Return the region mapped privately: pages of the file until somebody writes to them."""
         return self.file.map(self.offset, self.nbytes)

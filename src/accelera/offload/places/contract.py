@@ -29,5 +29,8 @@ class Place(Protocol):
     def save(self, memory: Any, home: Home, start: int, stop: int) -> int:
         """Store bytes ``start`` to ``stop`` in ``home``; return how many they are."""
 
+    def lend(self, memory: Any) -> None:
+        """Let operations that are handed over from now on see what is loaded into this memory."""
+
     def used(self, memory: Any) -> None:
         """Take note that an operation that was handed over by now may still be using this memory."""

@@ -35,5 +35,8 @@ class CpuPlace:
         """Write a part to ``home``."""
         return home.write(start, memory[start:stop])
 
+    def lend(self, memory: Bytes) -> None:
+        """What is loaded is here."""
+
     def used(self, memory: Bytes) -> None:
         """Operations here are done when they return."""

@@ -30,6 +30,9 @@ class PaperHome:
         """Return how many bytes would be written."""
         return data.nbytes
 
+    def resident(self) -> None:
+        """Nothing lies anywhere."""
+
     def mapped(self) -> Bytes:
         """Return zeros that nothing backs until they are looked at."""
         return np.zeros(self.nbytes, np.uint8)
@@ -82,6 +85,9 @@ class PaperPlace:
     def save(self, memory: Any, home: Home, start: int, stop: int) -> int:
         """Return the bytes that would be written."""
         return stop - start
+
+    def lend(self, memory: Any) -> None:
+        """Nothing is on its way."""
 
     def used(self, memory: Any) -> None:
         """Nothing uses it."""

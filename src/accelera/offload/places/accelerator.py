@@ -1,0 +1,79 @@
+"""An accelerator's memory as the place of resident blocks, filled and emptied while it computes."""
+
+from __future__ import annotations
+
+import threading
+from typing import final
+
+import torch
+
+from accelera.devices import CpuDevice
+from accelera.devices.torch_device import TorchDevice
+from accelera.offload.homes import Bytes, Home
+
+HOST_BYTES = 16 << 20
+"""Host memory of each thread that moves blocks of homes that are not in RAM."""
+
+
+@final
+class AcceleratorPlace:
+    """Memory of one accelerator, by torch's name for it; ``"cpu"`` runs the same code without streams.
+
+    Transfers go on streams of their own: operations wait for the blocks they use, and transfers for the
+    operations that use what they overwrite, and for nothing else.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.device = torch.device(name)
+        self._device = TorchDevice(name)
+        self._host = CpuDevice()
+        self._own = threading.local()
+
+    def allocate(self, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return memory of the accelerator; raises DeviceMemoryError when there is none."""
+        memory = self._device.allocate(nbytes)
+        return memory, memory
+
+    def release(self, memory: torch.Tensor) -> None:
+        """Wait for the work on the memory and give it back to torch."""
+        self._device.release(memory)
+
+    def load(self, home: Home, memory: torch.Tensor, start: int, stop: int) -> int:
+        """Read a part of ``home`` and send it; the last of it may be on its way when this returns."""
+        resident = home.resident()
+        if resident is not None:
+            self._device.transfer(torch.from_numpy(resident[start:stop]), memory[start:stop])
+            return stop - start
+        for begin in range(start, stop, HOST_BYTES):
+            end = min(begin + HOST_BYTES, stop)
+            host = self._host_memory()[: end - begin]
+            home.read(begin, host)
+            self._device.upload(host, memory[begin:end])
+        return stop - start
+
+    def save(self, memory: torch.Tensor, home: Home, start: int, stop: int) -> int:
+        """Fetch a part, when the operations that make it are done, and write it to ``home``."""
+        resident = home.resident()
+        if resident is not None:
+            self._device.transfer(memory[start:stop], torch.from_numpy(resident[start:stop]))
+            return stop - start
+        for begin in range(start, stop, HOST_BYTES):
+            end = min(begin + HOST_BYTES, stop)
+            host = self._host_memory()[: end - begin]
+            self._device.download(memory[begin:end], host)
+            home.write(begin, host)
+        return stop - start
+
+    def lend(self, memory: torch.Tensor) -> None:
+        """Let operations of the current stream wait for what is on its way to this memory."""
+        self._device.admit(memory)
+
+    def used(self, memory: torch.Tensor) -> None:
+        """Let transfers of this memory wait for the operations that the current stream was given."""
+        self._device.used(memory)
+
+    def _host_memory(self) -> Bytes:
+        if not hasattr(self._own, "memory"):
+            self._own.memory = self._host.allocate(HOST_BYTES)
+        memory: Bytes = self._own.memory
+        return memory
