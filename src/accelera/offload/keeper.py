@@ -106,6 +106,11 @@ class Keeper:
         """Number of events that the trace has so far; 0 without a recorder."""
         return 0 if self._log is None else len(self._log)
 
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """Most memory that was allocated for blocks, what was kept for reuse included."""
+        return self._residence.peak_allocated_bytes
+
     def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[Block, ...]:
         """Take over the contents of ``tensor``, in row-major order: they go home now; return its blocks.
 
