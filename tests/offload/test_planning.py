@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,7 @@ def per_pass(model: nn.Module, one_pass: Callable[[], Any], count: int) -> list[
         one_pass()
         gc.collect()
         told.append(counted(keeper.report()))
-    return [tuple(b - a for a, b in zip(*pair, strict=True)) for pair in zip(told, told[1:], strict=False)]
+    return [tuple(b - a for a, b in zip(*pair, strict=True)) for pair in itertools.pairwise(told)]
 
 
 def predicted(plan: OffloadPlan) -> list[tuple[int, ...]]:
@@ -119,7 +120,7 @@ def test_the_trace_of_a_plan_replays_to_its_figures() -> None:
 
 def test_the_model_is_left_as_it_was() -> None:
     model = layers(3, 256).train()
-    before = {name: each for name, each in model.named_parameters()}
+    before = dict(model.named_parameters())
     bytes_before = {name: each.detach().clone() for name, each in before.items()}
     plan_offload(model, rows(2, 256), "1GiB")
     assert all(each is before[name] for name, each in model.named_parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any, final
 
@@ -51,8 +52,9 @@ class _Anonymous:
 
     def __init__(self) -> None:
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        self._file = open("/proc/self/statm", "rb", buffering=0)  # noqa: SIM115
+        self._descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
 
     def __call__(self) -> int:
-        _, resident, shared, _ = os.pread(self._file.fileno(), 128, 0).split(maxsplit=3)
+        _, resident, shared, _ = os.pread(self._descriptor, 128, 0).split(maxsplit=3)
         return (int(resident) - int(shared)) * self._page_bytes
