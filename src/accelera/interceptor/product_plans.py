@@ -21,7 +21,7 @@ from accelera.stores import Region as StoreRegion
 if TYPE_CHECKING:
     from accelera.interceptor.products import Product
 
-_BAND_BYTES = 1 << 20
+_BAND_BYTES = 1 << 18
 """How much of a finished block is put at a time where something is added to it."""
 _thread = threading.local()
 

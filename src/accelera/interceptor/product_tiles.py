@@ -22,18 +22,27 @@ if TYPE_CHECKING:
     from accelera.interceptor.products import Product
 
 
+_PACKING_BYTES = 8 << 20
+"""What torch's libraries keep for the blocks that they pack, and their threads' stacks."""
+
+
+_LEAST_SIDE = 256
+"""Rows and columns of the smallest parts: with fewer, reading the factors again and again takes the time."""
+
+
 def fill(product: Product, target: Target, limits: Limits, budget_bytes: int) -> list[str]:
     """Compute ``product`` into ``target``, adding at most ``budget_bytes``; return the fallbacks taken.
 
     Raises BudgetExceededError when even one element needs more.
     """
     asked = limits.cut.tile_bytes or PRODUCT_TILE_BYTES
-    sizes = _sizes(product, min(budget_bytes, 4 * asked), asked)
-    if sizes is None:
-        least = _piece_bytes(product, (1,) * len(product.shape))
+    side = _LEAST_SIDE if limits.cut.tile_bytes is None else 1
+    sizes = _sizes(product, budget_bytes, asked, side)
+    least = _piece_bytes(product, sizes)
+    if least > budget_bytes:
         raise BudgetExceededError(
-            f"[{product.op}] one element of the result needs {least} bytes, more than the {budget_bytes} "
-            f"left; raise the budget to at least {least} bytes",
+            f"[{product.op}] the smallest part needs {least} bytes, and {budget_bytes} are left; "
+            f"raise the budget to at least {least} bytes",
             needed_bytes=least,
             budget_bytes=budget_bytes,
         )
@@ -70,18 +79,22 @@ def _piece(product: Product, region: Region) -> torch.Tensor:
     return piece
 
 
-def _sizes(product: Product, most_bytes: int, asked: int) -> list[int] | None:
-    """Return the sides of the pieces: as large as fit, cut along the longest side; None: nothing fits."""
+def _sizes(product: Product, budget_bytes: int, asked: int, side: int) -> list[int]:
+    """Return the sides of the parts: as large as the budget allows, but no side cut below ``side``."""
     sizes = list(product.shape)
-    if len(sizes) == 3 and _piece_bytes(product, sizes) > most_bytes:
-        per_matrix = _piece_bytes(product, [1, *sizes[1:]])
-        sizes[0] = max(1, min(sizes[0], most_bytes // per_matrix))
-    first = 1 if len(sizes) == 3 and sizes[0] == 1 else 0
-    while _piece_bytes(product, sizes) > most_bytes or math.prod(sizes) * product.a.itemsize > asked:
-        longest = max(range(first, len(sizes)), key=lambda axis: sizes[axis])
-        if sizes[longest] == 1:
-            return None if _piece_bytes(product, sizes) > most_bytes else sizes
-        sizes[longest] = -(-sizes[longest] // 2)
+    stacked = len(sizes) == 3
+
+    def is_large() -> bool:
+        return math.prod(sizes) * product.a.itemsize > asked or _piece_bytes(product, sizes) > budget_bytes
+
+    while is_large():
+        if stacked and sizes[0] > 1:
+            sizes[0] = -(-sizes[0] // 2)
+            continue
+        longest = max(range(stacked, len(sizes)), key=lambda axis: sizes[axis])
+        if sizes[longest] <= side:
+            break
+        sizes[longest] = max(side, -(-sizes[longest] // 2))
     return sizes
 
 
@@ -92,7 +105,7 @@ def _piece_bytes(product: Product, sizes: tuple[int, ...] | list[int]) -> int:
     rows: int = sizes[product.a.dim() - 2]
     columns: int = sizes[-1] if product.b.dim() > 1 else 1
     itemsize: int = product.a.itemsize
-    return (2 * stack * rows * columns + rows * depth + columns * depth) * itemsize
+    return _PACKING_BYTES + (2 * stack * rows * columns + rows * depth + columns * depth) * itemsize
 
 
 def _regions(shape: tuple[int, ...], sizes: list[int]) -> Iterator[Region]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -128,20 +128,35 @@ class Product(Call):
         return Result(self.shape, contiguous_strides(self.shape), self.a.dtype)
 
     def fill(self, target: Target, limits: Limits, budget_bytes: int) -> list[str]:
-        """Compute in pieces: by torch's own kernel where the engine's is slower, else by a plan."""
+        """Compute in pieces: by the engine's plan, or by torch's own kernel where that is faster."""
         from accelera.interceptor import product_plans, product_tiles
 
-        if self.a.dtype not in _HALVES and self.device.type == "cpu":
-            return product_plans.fill(self, target, limits, budget_bytes)
+        by_plan = self.a.dtype not in _HALVES and self.device.type == "cpu"
+        ways = (product_plans.fill, product_tiles.fill)
         try:
-            return product_tiles.fill(self, target, limits, budget_bytes)
-        except BudgetExceededError:
-            return product_plans.fill(self, target, limits, budget_bytes)
+            return _first_that_fits(ways if by_plan else ways[::-1], self, target, limits, budget_bytes)
         except RuntimeError as error:
             if not is_out_of_memory(error) or self.form.in_place:
                 raise
             notes = product_plans.fill(self, target, limits, budget_bytes, on_cpu=True)
             return [f"on the CPU after running out of memory: {error}", *notes]
+
+
+def _first_that_fits(
+    ways: Sequence[Callable[..., list[str]]],
+    product: Product,
+    target: Target,
+    limits: Limits,
+    budget_bytes: int,
+) -> list[str]:
+    """Compute in the first way that the budget allows; raises the refusal that asks for least."""
+    refusals = []
+    for fill in ways:
+        try:
+            return fill(product, target, limits, budget_bytes)
+        except BudgetExceededError as refusal:
+            refusals.append(refusal)
+    raise min(refusals, key=lambda refusal: refusal.needed_bytes)
 
 
 def lies_plainly(matrix: torch.Tensor) -> bool:
