@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from accelera.offload.keeper import Keeper
+from accelera.offload.plain import has_bytes
 from accelera.offload.tiled.held import held, held_parts
 from accelera.offload.tiled.layout import Box
 from accelera.offload.tiled.results import empty
@@ -32,20 +33,16 @@ def index_select(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> torch.Ten
 def embedding_dense_backward(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> torch.Tensor:
     """Return the gradient of the table, each block from the rows that it gave."""
     gradient, indices, rows, padding, by_frequency = args
-    flat = gradient.reshape(-1, gradient.shape[-1])
-    wanted = indices.reshape(-1)
+    flat, wanted = gradient.reshape(-1, gradient.shape[-1]), indices.reshape(-1)
+    if by_frequency:
+        flat = flat / wanted.bincount()[wanted][:, None].to(flat.dtype)
+    kept = wanted != padding
     result = empty(keeper, (rows, flat.shape[1]), gradient.dtype)
-    operands = [Operand(result, (0, 1), read=False, write=True)]
-    for box in boxes(result.shape, operands):
-        first, last = box[0].start, box[0].stop
-        here = (wanted >= first) & (wanted < last)
-        own_padding = padding - first if first <= padding < last else -1
-        with held(keeper, operands, box, str(func)) as (part,):
-            part.copy_(
-                aten.embedding_dense_backward(
-                    flat[here][:, box[1]], wanted[here] - first, last - first, own_padding, by_frequency
-                )
-            )
+    target = Operand(result, (0, 1), read=False, write=True)
+    for box in boxes(result.shape, [target]):
+        with held(keeper, [target], box, str(func)) as (part,):
+            here = (wanted >= box[0].start) & (wanted < box[0].stop) & kept
+            part.zero_().index_add_(0, wanted[here] - box[0].start, flat[here][:, box[1]])
     return result
 
 
@@ -78,9 +75,16 @@ def _rows(op: str, table: torch.Tensor, indices: torch.Tensor, keeper: Keeper) -
 def _touched(table: Operand, wanted: torch.Tensor) -> Iterator[tuple[Box, torch.Tensor]]:
     """Give the boxes of the table that hold wanted rows, and the places of these among the wanted."""
     for box in boxes(table.tensor.shape, [table]):
-        places = ((wanted >= box[0].start) & (wanted < box[0].stop)).nonzero().squeeze(1)
+        places = _places((wanted >= box[0].start) & (wanted < box[0].stop))
         if places.numel():
             yield box, places
+
+
+def _places(mask: torch.Tensor) -> torch.Tensor:
+    """Return where ``mask`` is true: everywhere, when there are shapes and no values."""
+    if not has_bytes(mask):
+        return torch.arange(mask.numel(), device=mask.device)
+    return mask.nonzero().squeeze(1)
 
 
 def _common(one: Box, other: Box) -> Box | None:
@@ -91,5 +95,5 @@ def _common(one: Box, other: Box) -> Box | None:
 
 
 def _check(op: str, flat: torch.Tensor, rows: int) -> None:
-    if flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < rows:
+    if has_bytes(flat) and flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < rows:
         raise IndexError(f"[{op}] indices from {int(flat.min())} to {int(flat.max())} into {rows} rows")
