@@ -74,13 +74,20 @@ def offload(
         plan = plan_offload(
             model, inputs, limit, store=store, device=device, policy=named, activations=activations
         )
-    keeper = keeper_for(limit, plan, policy=named, store=store, record=record)
+    where = device or next((each.device for each in model.parameters()), None)
+    keeper = keeper_for(limit, plan, policy=named, store=store, device=where, record=record)
     take_over(model, keeper)
     return handed_over(model, keeper, plan, activations)
 
 
 def keeper_for(
-    limit_bytes: int, plan: OffloadPlan | None, *, policy: str, store: str | Path | None, record: bool
+    limit_bytes: int,
+    plan: OffloadPlan | None,
+    *,
+    policy: str,
+    store: str | Path | None,
+    device: torch.device | str | None,
+    record: bool,
 ) -> Keeper:
     """Return the keeper for a budget: with the room that ``plan`` found, else a usual share."""
     usual = int(limit_bytes * (1 - RESERVED_FRACTION))
@@ -89,6 +96,7 @@ def keeper_for(
         policy=policy,
         budget_bytes=limit_bytes,
         store=store,
+        device=device,
         recorder=record,
     )
 
