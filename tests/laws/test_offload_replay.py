@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,11 @@ from accelera.policy import POLICIES
 from accelera.policy.names import FOLLOWERS, NEEDS
 from accelera.simulator import simulate
 from accelera.trace import Trace
+from tests.offload.language_model import language_model, train
+from tests.offload.language_model import generate, language_model, train
 from tests.offload.streamed import BLOCK_BYTES, Paper, Run, Step
+from tests.offload.taking import taken
+from tests.offload.taking import taken
 
 ONLINE = sorted(name for name in POLICIES if name not in FOLLOWERS and set(NEEDS[name]) <= {"capacity_bytes"})
 """Policies that know nothing of the future."""
@@ -97,3 +102,49 @@ def test_a_training_loop_with_every_online_policy(policy: str) -> None:
     assert_law(run.keeper)
     run.check_homes()
     run.keeper.close()
+
+
+@pytest.mark.parametrize("policy", ["loop", "lru"])
+@pytest.mark.parametrize(("block_kib", "activations"), [(80, "offload"), (16, "recompute"), (16, "keep")])
+def test_training_a_language_model(policy: str, block_kib: int, activations: str) -> None:
+    """Forward, backward, clipping and optimizer, with saved activations, weights whole and in parts."""
+    keeper = Keeper(
+        (340 if block_kib == 80 else 100) << 10,
+        policy=policy,
+        block_bytes=block_kib << 10,
+        least_bytes=1024,
+        recorder=True,
+    )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        train(taken(language_model(blocks=2), keeper, activations), 2, micro_batches=2)
+        assert keeper.report().evictions > 20
+        assert_law(keeper)
+    finally:
+        torch.set_num_threads(threads)
+        keeper.close()
+
+
+@pytest.mark.parametrize("activations", ["offload", "recompute", "keep"])
+def test_a_language_model_in_training(activations: str) -> None:
+    """Forward, backward, optimizer, with activations in the pool, and text generated in between."""
+    keeper = Keeper(340 << 10, least_bytes=1024, block_bytes=80 << 10, recorder=True)
+    model = taken(language_model(), keeper, activations)
+    train(model, 3)
+    generate(model, torch.tensor([3, 1, 4]), 3)
+    train(model, 1)
+    assert keeper.report().evictions > 100
+    assert_law(keeper)
+    keeper.close()
+
+
+def test_a_language_model_in_parts() -> None:
+    """Weights bigger than a block."""
+    keeper = Keeper(160 << 10, least_bytes=1024, block_bytes=16 << 10, recorder=True)
+    model = taken(language_model().eval(), keeper)
+    with torch.no_grad():
+        generate(model, torch.tensor([3, 1, 4]), 4)
+    assert keeper.report().evictions > 100
+    assert_law(keeper)
+    keeper.close()

@@ -15,7 +15,7 @@ from accelera.offload.tiled.meta import bound, foretold
 from accelera.offload.tiled.results import empty
 from accelera.offload.tiled.space import Operand, boxes, broadcast_axes
 
-PIECE_BYTES = 8 << 20
+PIECE_BYTES = 2 << 20
 """A result that is computed before it is stored is computed in pieces of this size."""
 
 
