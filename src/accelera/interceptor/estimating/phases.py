@@ -20,7 +20,8 @@ from accelera.interceptor.estimating.element_types import (
     float8_layers,
     own_type,
 )
-from accelera.interceptor.estimating.report import Estimate, Phase
+from accelera.interceptor.estimating.phase import Phase
+from accelera.interceptor.estimating.report import Estimate
 from accelera.interceptor.estimating.roles import phase_of
 from accelera.interceptor.estimating.subject import Subject
 from accelera.interceptor.estimating.twin import twin

@@ -3,48 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from accelera.errors import UnknownNameError
 from accelera.interceptor.estimating import sentences
-from accelera.trace import Trace
-
-
-@dataclass(frozen=True)
-class Phase:
-    """What inference, generation or training takes in one element type; sizes in bytes."""
-
-    name: str
-    """``inference``, ``generation`` or ``training``."""
-    dtype: str
-    """``float32``, ``bfloat16`` …, ``mixed`` or ``float8``."""
-    most: Mapping[str, int]
-    """The most that each role takes at any time, by the names of ``ROLES``."""
-    at_peak: Mapping[str, int]
-    """What each role takes when the most is alive together; the sum is ``peak_bytes``."""
-    peak_bytes: int
-    """The most that is alive at once."""
-    peak_op: str
-    """The operator that runs then."""
-    largest: tuple[tuple[str, int], ...]
-    """The largest tensors alive then, by name."""
-    trace: Trace = field(repr=False, compare=False)
-    """Every access of it, for ``accelera.simulate`` and ``accelera.advise``."""
-    subject: tuple[Any, Any] = field(repr=False, compare=False)
-    """The model without contents and its inputs, for ``accelera.plan_offload``."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON-able values."""
-        return {
-            "name": self.name,
-            "dtype": self.dtype,
-            "most": dict(self.most),
-            "at_peak": dict(self.at_peak),
-            "peak_bytes": self.peak_bytes,
-            "peak_op": self.peak_op,
-            "largest": [list(each) for each in self.largest],
-        }
+from accelera.interceptor.estimating.phase import Phase
 
 
 @dataclass(frozen=True)
@@ -105,8 +69,17 @@ class Estimate:
 
     def table(self) -> str:
         """Return a line per phase: the most that each role takes, and the peak of all together."""
-        return sentences.table(self)
+        return f"{self._title()}\n{sentences.table(self.phases, self.budget_bytes)}"
 
     def explain(self) -> str:
         """Return in sentences what is alive at each peak, and whether it fits the budget."""
-        return sentences.explain(self)
+        told = sentences.explain(self.phases, self.budget_bytes)
+        cache = sentences.cache(self.kv_bytes_per_token)
+        return "\n".join([*told, *cache, *self.notes])
+
+    def _title(self) -> str:
+        trains = any(each.name == "training" for each in self.phases)
+        shape = "" if self.batch is None else f", batch {self.batch}"
+        shape += "" if self.context is None else f", context {self.context}"
+        shape += f", optimizer {self.optimizer}" if trains else ""
+        return f"{self.model}, {sentences.count(self.parameters)} parameters{shape}"

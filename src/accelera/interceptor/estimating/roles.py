@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.interceptor.estimating.report import Phase
+from accelera.interceptor.estimating.phase import Phase
 from accelera.trace import Occupancy, Trace
 
 ROLES = ("weights", "inputs", "activations", "kv_cache", "gradients", "optimizer_state", "temporaries")
