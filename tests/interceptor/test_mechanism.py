@@ -416,3 +416,24 @@ def _arguments(schema: Any) -> tuple[list[Any], dict[str, Any]]:
         else:
             args.append(value)
     return args, kwargs
+
+
+def test_threads_calculate_while_another_arms_and_disarms() -> None:
+    handlers, a, wrong = recording([]), matrix(), []
+    product, over = a @ a, threading.Event()
+
+    def calculate() -> None:
+        while not over.is_set():
+            if not torch.equal(a @ a, product) or (a + 1).dtype != a.dtype:
+                wrong.append(a @ a)
+
+    threads = [threading.Thread(target=calculate) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for turn in range(6):
+        mechanism.arm(handlers, 0 if turn % 2 else 1 << 40, 0)
+        mechanism.disarm()
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong

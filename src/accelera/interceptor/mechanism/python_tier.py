@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -26,6 +27,10 @@ def fault() -> str | None:
     return f"torch {torch.__version__} does not hand out its kernels, which takes torch.library.get_kernel"
 
 
+_KEPT = 4096
+"""Kernels that outlive their place: another thread may be about to enter one."""
+
+
 class PythonTier:
     """Kernels in Python, by ``torch.library``."""
 
@@ -33,29 +38,30 @@ class PythonTier:
 
     def __init__(self) -> None:
         self._libraries: list[Any] = []
+        self._entered: deque[Any] = deque(maxlen=_KEPT)
 
     def set_thresholds(self, least_bytes: int, least_size: int) -> None:
         """Do nothing: the kernels look at what is in force."""
 
     def register(self, names: Sequence[str]) -> None:
         """Put our kernels before torch's, quietly."""
-        helpers, library = self._open()
+        library = self._open()
         with _quiet():
             for name in names:
-                calls = _before(helpers, name, keys_of(name))
+                calls = _before(name, keys_of(name))
                 replaced[name] = _by_device(calls)
-                _put(library, name, calls)
+                self._put(library, name, calls)
 
     def register_at(self, names: Sequence[str], keys: Sequence[str]) -> None:
         """Put our kernels before torch's at some of an operator's keys only."""
-        helpers, library = self._open()
+        library = self._open()
         with _quiet():
             for name in names:
-                _put(library, name, _before(helpers, name, keys))
+                self._put(library, name, _before(name, keys))
 
     def kernel(self, name: str, key: str) -> Called:
         """Return the kernel that would be put before torch's at ``key``, without putting it there."""
-        return _kernel(name, _before(self._open()[0], name, [key])[key])
+        return _kernel(name, _before(name, [key])[key])
 
     def unregister(self) -> None:
         """Put torch's kernels back."""
@@ -63,11 +69,15 @@ class PythonTier:
             self._libraries.pop()._destroy()
         replaced.clear()
 
-    def _open(self) -> tuple[Any, Any]:
+    def _open(self) -> Any:
         make: Any = torch.library.Library
-        opened = make("prims", "FRAGMENT"), make("aten", "IMPL")
-        self._libraries += opened
-        return opened
+        self._libraries.append(make("aten", "IMPL"))
+        return self._libraries[-1]
+
+    def _put(self, library: Any, name: str, calls: Mapping[str, Called]) -> None:
+        for key, before in calls.items():
+            library.impl(name, _kernel(name, before), key)
+            self._entered.append(torch.library.get_kernel(f"aten::{name}", key))
 
 
 @contextmanager
@@ -78,15 +88,10 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _before(helpers: Any, name: str, keys: Sequence[str]) -> dict[str, Called]:
+def _before(name: str, keys: Sequence[str]) -> dict[str, Called]:
     """Return calls of torch's own kernels by key."""
     kernels = {key: torch.library.get_kernel(f"aten::{name}", key) for key in keys}
-    return {key: taking_numbers(helpers, name, key, kernel) for key, kernel in kernels.items()}
-
-
-def _put(library: Any, name: str, calls: Mapping[str, Called]) -> None:
-    for key, before in calls.items():
-        library.impl(name, _kernel(name, before), key)
+    return {key: taking_numbers(name, key, kernel) for key, kernel in kernels.items()}
 
 
 def _kernel(name: str, before: Called) -> Called:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class StableTier:
         self._operators = frozenset(self._library.accelera_operators().decode().split())
         self._python = python_tier.PythonTier()
         self._routes: list[Any] = []
+        self._answers: dict[str, Callable[..., Any]] = {}
         follow(self._library.accelera_set_level)
         self._have_torch_warn_once()
 
@@ -76,17 +77,21 @@ class StableTier:
         """Put torch's kernels back."""
         self._library.accelera_unregister()
         self._python.unregister()
-        while self._routes:
-            self._routes.pop()._destroy()
 
     def _open_routes(self, names: Sequence[str]) -> None:
-        """Define ``accelera_stable::<name>``, which answers as the kernel in Python does."""
+        """Define ``accelera_stable::<name>``, which answers as the kernel in Python does; it stays."""
         make: Any = torch.library.Library
-        self._routes.append(make(NAMESPACE, "FRAGMENT"))
+        self._routes[:] = self._routes or [make(NAMESPACE, "FRAGMENT")]
         for name in names:
-            answer = refusing(self._python.kernel(name, "CPU"), self._library)
-            self._routes[-1].define(str(overload(name)._schema).removeprefix("aten::"))
-            self._routes[-1].impl(name, answer, "CompositeExplicitAutograd")
+            if name not in self._answers:
+                self._routes[0].define(str(overload(name)._schema).removeprefix("aten::"))
+                self._routes[0].impl(
+                    name, refusing(self._route(name), self._library), "CompositeExplicitAutograd"
+                )
+            self._answers[name] = self._python.kernel(name, "CPU")
+
+    def _route(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self._answers[name](*args, **kwargs)
 
     def _have_torch_warn_once(self) -> None:
         """Have torch warn of a replaced kernel now, unheard: it does so once, and C++ cannot silence it."""

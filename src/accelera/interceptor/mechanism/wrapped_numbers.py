@@ -17,13 +17,15 @@ from accelera.interceptor.mechanism.originals import overload
 Called = Callable[..., Any]
 
 
-def taking_numbers(library: Any, name: str, key: str, kernel: Any) -> Called:
+_library: list[Any] = []
+_boxed: dict[str, Called] = {}
+
+
+def taking_numbers(name: str, key: str, kernel: Any) -> Called:
     """Return a call of ``kernel`` at ``key`` that takes numbers where the operator takes tensors.
 
     Parameters
     ----------
-    library
-        A fragment of ``prims``, which must live as long as the call is used.
     name
         The operator, as in ``aten``.
     key
@@ -32,12 +34,12 @@ def taking_numbers(library: Any, name: str, key: str, kernel: Any) -> Called:
         What ``torch.library.get_kernel`` gave.
     """
     keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    boxed = kernel.call_boxed
     schema = overload(name)._schema
     positions = [at for at, each in enumerate(schema.arguments) if _is_operand(each)]
-    boxed = kernel.call_boxed
     if len(positions) < 2:
         return lambda *args, **kwargs: boxed(keys, *args, **kwargs)
-    wrapping = _wrapping(library, name, key, lambda *args, **kwargs: boxed(keys, *args, **kwargs))
+    wrapping = _wrapping(name, key, lambda *args, **kwargs: boxed(keys, *args, **kwargs))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         for at in positions:
@@ -48,11 +50,17 @@ def taking_numbers(library: Any, name: str, key: str, kernel: Any) -> Called:
     return call
 
 
-def _wrapping(library: Any, name: str, key: str, inner: Called) -> Called:
+def _wrapping(name: str, key: str, inner: Called) -> Called:
+    """Return the operator in ``prims`` that calls ``inner``; it stays, as other threads may be in it."""
     ours = f"accelera_{key}_{name.replace('.', '_')}"
-    operands = str(overload(name)._schema).partition("(")[2]
-    library.define(f"{ours}({operands}")
-    library.impl(ours, inner, "CompositeExplicitAutograd")
+    if ours not in _boxed:
+        make: Any = torch.library.Library
+        _library[:] = _library or [make("prims", "FRAGMENT")]
+        _library[0].define(f"{ours}({str(overload(name)._schema).partition('(')[2]}")
+        _library[0].impl(
+            ours, lambda *args, **kwargs: _boxed[ours](*args, **kwargs), "CompositeExplicitAutograd"
+        )
+    _boxed[ours] = inner
     operator: Called = getattr(torch.ops.prims, ours).default
     return operator
 
