@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,27 +24,18 @@ def each_tensor(args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
             yield from (one for one in value if isinstance(one, torch.Tensor))
 
 
-def replaced(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """Return an argument with its tensors changed."""
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, (list, tuple)):
-        return [replaced(change, one) for one in value]
-    return value
-
-
 def place_of(tensor: OffloadedTensor) -> tuple[Block, int]:
     """Return the block in which ``tensor`` lies, and the tensor's offset in it in elements.
 
     It must lie in one block.
     """
-    contents = tensor.contents
-    if len(contents.blocks) == 1:
-        return contents.blocks[0], int(tensor.storage_offset())
+    blocks = tensor.contents.blocks
+    if len(blocks) == 1:
+        return blocks[0], int(tensor.storage_offset())
     from accelera.offload.tiled import layout_of
 
     layout = layout_of(tensor)
-    return contents.blocks[layout.block], layout.offset - layout.starts[layout.block]
+    return blocks[layout.block], layout.offset - layout.starts[layout.block]
 
 
 def show(tensor: OffloadedTensor, flat: torch.Tensor, offset: int) -> torch.Tensor:
@@ -59,56 +50,82 @@ def show(tensor: OffloadedTensor, flat: torch.Tensor, offset: int) -> torch.Tens
 
 
 class Operands:
-    """Which blocks an operation uses and how; a context in which their bytes are there."""
+    """A context in which the bytes of an operation's offloaded operands are there.
 
-    def __init__(self, op: str) -> None:
+    Each lies in one block. Those in ``changed`` (by identity) are written; ``anew``: with no regard to what
+    they held.
+    """
+
+    __slots__ = ("_context", "_keepers", "_offsets", "_op", "_shown", "_storages", "_tensors", "_uses")
+
+    def __init__(
+        self, op: str, tensors: Iterable[OffloadedTensor], changed: Iterable[int] = (), *, anew: bool = False
+    ) -> None:
         self._op = op
+        self._tensors: dict[int, tuple[OffloadedTensor, Block, int]] = {}
         self._uses: dict[Block, Use] = {}
         self._keepers: dict[Block, Keeper] = {}
-        self._flats: dict[Block, torch.Tensor] = {}
-
-    def add(self, tensor: OffloadedTensor, *, read: bool = True, write: bool = False) -> None:
-        """Note that ``tensor`` is used."""
-        block, _ = place_of(tensor)
-        known = self._uses.get(block)
-        if known is not None:
-            read, write = read or known.read, write or known.write
-        self._uses[block] = Use(block, read, write)
-        self._keepers[block] = tensor.contents.keeper
+        for tensor in tensors:
+            block, offset = place_of(tensor)
+            write = id(tensor) in changed
+            read = not (write and anew and _covers(tensor))
+            known = self._uses.get(block)
+            if known is not None:
+                read, write = read or known.read, write or known.write
+            self._tensors[id(tensor)] = (tensor, block, offset)
+            self._uses[block] = Use(block, read, write)
+            self._keepers[block] = tensor.contents.keeper
 
     def __enter__(self) -> Operands:
-        self._stack = ExitStack()
-        for keeper in sorted(set(self._keepers.values()), key=id):
-            uses = [use for block, use in self._uses.items() if self._keepers[block] is keeper]
-            try:
-                flats = self._stack.enter_context(keeper.use(uses, self._op))
-            except BaseException:
-                self._stack.close()
-                raise
-            self._flats.update((use.block, flat) for use, flat in zip(uses, flats, strict=True))
+        keepers = set(self._keepers.values())
+        if len(keepers) == 1:
+            self._context: AbstractContextManager[Any] = keepers.pop().use(
+                list(self._uses.values()), self._op
+            )
+            flats = dict(zip(self._uses, self._context.__enter__(), strict=True))
+        else:
+            flats = self._enter_each(keepers)
+        self._shown = {
+            key: show(tensor, flats[block], offset) for key, (tensor, block, offset) in self._tensors.items()
+        }
+        self._storages = {flat.untyped_storage()._cdata for flat in flats.values()}
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._flats.clear()
-        self._stack.__exit__(*error)
+    def _enter_each(self, keepers: set[Keeper]) -> dict[Block, torch.Tensor]:
+        """Enter the pools of several keepers, in the same order in every thread."""
+        flats: dict[Block, torch.Tensor] = {}
+        with ExitStack() as stack:
+            for keeper in sorted(keepers, key=id):
+                uses = [use for block, use in self._uses.items() if self._keepers[block] is keeper]
+                given = stack.enter_context(keeper.use(uses, self._op))
+                flats.update((use.block, flat) for use, flat in zip(uses, given, strict=True))
+            self._context = stack.pop_all()
+        return flats
 
-    def bring(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the ordinary tensor for an operand; one that is ordinary is given as it is."""
-        contents = getattr(tensor, "contents", None)
-        if contents is None:
-            return tensor
-        block, offset = place_of(tensor)  # type: ignore[arg-type]
-        return show(tensor, self._flats[block], offset)  # type: ignore[arg-type]
+    def __exit__(self, *error: Any) -> None:
+        self._shown = {}
+        self._context.__exit__(*error)
+
+    def bring(self, value: Any) -> Any:
+        """Return an argument with ordinary tensors for the operands; what is ordinary is given as it is."""
+        if isinstance(value, torch.Tensor):
+            return self._shown.get(id(value), value)
+        if isinstance(value, (list, tuple)):
+            return [self.bring(one) for one in value]
+        return value
 
     def kept(self, result: Any) -> Any:
         """Return a result as it may outlive the blocks: copied if it lies in one of them."""
-        return replaced(self._kept, result)
+        if isinstance(result, torch.Tensor):
+            return result.clone() if self._is_here(result) else result
+        if isinstance(result, (list, tuple)):
+            return type(result)(self.kept(one) for one in result)
+        return result
 
-    def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.layout is not torch.strided or tensor.device.type == "meta":
-            return tensor
-        storage = tensor.untyped_storage()._cdata
-        for flat in self._flats.values():
-            if flat.untyped_storage()._cdata == storage:
-                return tensor.clone()
-        return tensor
+    def _is_here(self, tensor: torch.Tensor) -> bool:
+        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._storages
+
+
+def _covers(tensor: OffloadedTensor) -> bool:
+    """Whether ``tensor`` is all of its block."""
+    return len(tensor.blocks) == 1 and tensor.numel() * tensor.element_size() == tensor.contents.nbytes

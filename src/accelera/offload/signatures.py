@@ -22,6 +22,8 @@ _SETS_ANEW = frozenset(
 class Signature:
     """The arguments of one operation."""
 
+    op: str
+    """The operation's name, for traces and messages."""
     names: tuple[str, ...]
     """Argument names in order; those that may be positional come first."""
     written: tuple[str, ...]
@@ -55,6 +57,7 @@ def signature_of(func: Any) -> Signature:
     name = func.overloadpacket.__name__
     only_out = all(one.kwarg_only for one in schema.arguments if one.name in written)
     return Signature(
+        op=str(func),
         names=tuple(one.name for one in schema.arguments),
         written=written,
         sets_anew=bool(written) and (only_out or name in _SETS_ANEW),
