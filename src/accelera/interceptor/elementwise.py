@@ -147,11 +147,11 @@ class Elementwise(Call):
             pieces = flat_pieces(math.prod(self.shape), most, torch.get_num_threads())
             args = [_flattened(each) for each in self.args]
             kwargs = {key: _flattened(each) for key, each in self.kwargs.items()}
-            tiles = Tiles(self, target.flat(), args, kwargs, (0,))
+            tiles = Tiles(self, self.kind.functional, target.flat(), args, kwargs, (0,))
             return tiles.compute((slice(start, stop),) for start, stop in pieces)
         axes = sorted(range(len(self.shape)), key=lambda axis: -target.strides[axis])
         cut = tuple(axis for axis in axes if axis != self.whole_axis)
-        tiles = Tiles(self, target, self.args, self.kwargs, cut)
+        tiles = Tiles(self, self.kind.functional, target, self.args, self.kwargs, cut)
         return tiles.compute(split(whole(self.shape), cut, most))
 
     def _is_flat(self, target: Target) -> bool:

@@ -10,9 +10,10 @@ from accelera.interceptor.attention.handling import scaled_dot_product_attention
 from accelera.interceptor.broadcasting.handling import matmul
 from accelera.interceptor.calls import Call
 from accelera.interceptor.elementwise import Elementwise, kind_of
+from accelera.interceptor.factors import form_of
 from accelera.interceptor.force import in_force
 from accelera.interceptor.mechanism import OPERATORS, original
-from accelera.interceptor.products import Product, form_of
+from accelera.interceptor.products import Product
 from accelera.interceptor.routing import route
 from accelera.interceptor.statistics import statistics
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -13,13 +13,11 @@ import torch
 from accelera.chunking import TileChunking
 from accelera.engine import MatrixEngine
 from accelera.interceptor.calls import Target
+from accelera.interceptor.factors import Factors
 from accelera.interceptor.limits import Limits
 from accelera.interceptor.mechanism import passing
 from accelera.stores import Layout, OutputStore, Store, open_store, parse_dtype
 from accelera.stores import Region as StoreRegion
-
-if TYPE_CHECKING:
-    from accelera.interceptor.products import Product
 
 _BAND_BYTES = 1 << 18
 """How much of a finished block is put at a time where something is added to it."""
@@ -27,7 +25,7 @@ _thread = threading.local()
 
 
 def fill(
-    product: Product, target: Target, limits: Limits, budget_bytes: int, *, on_cpu: bool = False
+    product: Factors, target: Target, limits: Limits, budget_bytes: int, *, on_cpu: bool = False
 ) -> list[str]:
     """Compute ``product`` into ``target`` by a plan; return the fallbacks taken.
 
@@ -61,7 +59,7 @@ def _strategy(limits: Limits, itemsize: int) -> TileChunking | None:
     return TileChunking(tile_size=(edge, edge))
 
 
-def _output(product: Product, target: Target) -> Any:
+def _output(product: Factors, target: Target) -> Any:
     """Return the result itself where blocks can be computed in place, else what takes finished blocks."""
     alone = product.start is None or (product.beta == 0 and product.alpha == 1)
     if target.memory is not None and alone and not target.memory.is_conj():
@@ -116,7 +114,7 @@ class _Blocks(OutputStore):
     name = "result"
     tier = "ram"
 
-    def __init__(self, product: Product, target: Target) -> None:
+    def __init__(self, product: Factors, target: Target) -> None:
         self.shape, self.dtype = target.shape, parse_dtype(target.dtype)
         self._target = target
         self._start = None if product.start is None or product.beta == 0 else product.start.detach()

@@ -8,19 +8,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from accelera.errors import BudgetExceededError
 from accelera.interceptor.calls import Target, is_out_of_memory
+from accelera.interceptor.factors import Factors
 from accelera.interceptor.limits import PRODUCT_TILE_BYTES, Limits
 from accelera.interceptor.mechanism import original
 from accelera.interceptor.regions import Region, halved
-
-if TYPE_CHECKING:
-    from accelera.interceptor.products import Product
-
 
 _PACKING_BYTES = 8 << 20
 """What torch's libraries keep for the blocks that they pack, and their threads' stacks."""
@@ -30,7 +27,7 @@ _LEAST_SIDE = 256
 """Rows and columns of the smallest parts: with fewer, reading the factors again and again takes the time."""
 
 
-def fill(product: Product, target: Target, limits: Limits, budget_bytes: int) -> list[str]:
+def fill(product: Factors, target: Target, limits: Limits, budget_bytes: int) -> list[str]:
     """Compute ``product`` into ``target``, adding at most ``budget_bytes``; return the fallbacks taken.
 
     Raises BudgetExceededError when even one element needs more.
@@ -52,7 +49,7 @@ def fill(product: Product, target: Target, limits: Limits, budget_bytes: int) ->
     return fallbacks
 
 
-def _compute(product: Product, target: Target, region: Region, fallbacks: list[str]) -> None:
+def _compute(product: Factors, target: Target, region: Region, fallbacks: list[str]) -> None:
     """Compute one piece; in halves when memory runs out."""
     try:
         target.put(region, _piece(product, region))
@@ -66,7 +63,7 @@ def _compute(product: Product, target: Target, region: Region, fallbacks: list[s
             _compute(product, target, half, fallbacks)
 
 
-def _piece(product: Product, region: Region) -> torch.Tensor:
+def _piece(product: Factors, region: Region) -> torch.Tensor:
     """Return one part of the result, computed by torch's kernel."""
     rows, columns = region[: product.a.dim() - 1], region[product.a.dim() - 1 :]
     of_b: Region = (*(region[:1] if product.a.dim() == 3 else ()), slice(None), *columns)
@@ -79,7 +76,7 @@ def _piece(product: Product, region: Region) -> torch.Tensor:
     return piece
 
 
-def _sizes(product: Product, budget_bytes: int, asked: int, side: int) -> list[int]:
+def _sizes(product: Factors, budget_bytes: int, asked: int, side: int) -> list[int]:
     """Return the sides of the parts: as large as the budget allows, but no side cut below ``side``."""
     sizes = list(product.shape)
     stacked = len(sizes) == 3
@@ -98,7 +95,7 @@ def _sizes(product: Product, budget_bytes: int, asked: int, side: int) -> list[i
     return sizes
 
 
-def _piece_bytes(product: Product, sizes: tuple[int, ...] | list[int]) -> int:
+def _piece_bytes(product: Factors, sizes: tuple[int, ...] | list[int]) -> int:
     """Bound what one piece takes: itself twice, and both factors' parts, which the kernel packs."""
     depth: int = product.a.shape[-1]
     stack = sizes[0] if len(sizes) == 3 else 1

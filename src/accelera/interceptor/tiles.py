@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 
-from accelera.interceptor.calls import Target, is_out_of_memory
+from accelera.interceptor.calls import Call, Target, is_out_of_memory
 from accelera.interceptor.mechanism import original
 from accelera.interceptor.regions import Region, halved
-
-if TYPE_CHECKING:
-    from accelera.interceptor.elementwise import Elementwise
 
 RESULTS = ("out", "grad_input")
 """Keywords by which a result is given."""
@@ -27,6 +24,8 @@ class Tiles:
     ----------
     call
         What was called.
+    functional
+        The operator of its kind that returns a new result.
     target
         Where the result goes; its shape is the one that regions mean.
     args, kwargs
@@ -37,13 +36,15 @@ class Tiles:
 
     def __init__(
         self,
-        call: Elementwise,
+        call: Call,
+        functional: str,
         target: Target,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         cut: tuple[int, ...],
     ) -> None:
-        self._call, self._target, self._args, self._kwargs, self._cut = call, target, args, kwargs, cut
+        self._call, self._functional, self._target = call, functional, target
+        self._args, self._kwargs, self._cut = args, kwargs, cut
         self._kernel = original(call.op if call.given is not None else filling(call.op))
         self._result = "grad_input" if call.op == "_softmax_backward_data" else "out"
         self._scratch: torch.Tensor | None = None
@@ -85,7 +86,7 @@ class Tiles:
         count = math.prod(shape)
         if self._scratch is None or self._scratch.numel() < count:
             self._scratch = None
-            self._scratch = torch.empty(count, dtype=self._call.dtype, device=self._call.device)
+            self._scratch = torch.empty(count, dtype=self._target.dtype, device=self._call.device)
         steps, step = [0] * len(shape), 1
         for axis in sorted(range(len(shape)), key=lambda axis: self._target.strides[axis]):
             steps[axis], step = step, step * shape[axis]
@@ -96,7 +97,7 @@ class Tiles:
             raise error
         args = [_on_cpu(tile(each, self._target.shape, region)) for each in self._args]
         options = {key: each for key, each in self._kwargs.items() if key not in RESULTS}
-        self._target.put(region, original(self._call.kind.functional)(*args, **options))
+        self._target.put(region, original(self._functional)(*args, **options))
 
 
 def filling(name: str) -> str:
