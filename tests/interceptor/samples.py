@@ -86,7 +86,7 @@ def operator_infos() -> dict[str, list[Any]]:
     return found
 
 
-def samples(name: str, dtype: torch.dtype, *, gradients: bool = False, most: int = 12) -> Iterator[Sample]:
+def samples(name: str, dtype: torch.dtype, *, gradients: bool = False, most: int = 6) -> Iterator[Sample]:
     """Yield at most about ``most`` samples of an operator, spread over all that there are."""
     for info in operator_infos()[name]:
         known = info.supported_backward_dtypes("cpu") if gradients else info.supported_dtypes("cpu")
