@@ -7,7 +7,7 @@ import gc
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -209,7 +209,7 @@ def test_recompute_repeats_dropout(keeper):
 
 
 def test_recompute_needs_repeated_blocks(keeper):
-    with pytest.raises(ValueError, match="recompute.*has no list of blocks"):
+    with pytest.raises(ValueError, match=r"recompute.*has no list of blocks"):
         taken(nn.Linear(16, 16), keeper, "recompute")
 
 
@@ -217,7 +217,8 @@ def test_hooks_leave_with_the_offloading(keeper):
     model = taken(language_model(words=100), keeper, "recompute")
     assert all(isinstance(block.forward, Recomputed) for block in model.blocks)
     model.training_hooks.stop()
-    assert not model._forward_pre_hooks and not model._forward_hooks
+    assert not model._forward_pre_hooks
+    assert not model._forward_hooks
     assert all("forward" not in block.__dict__ for block in model.blocks)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn, optim
 
 from accelera.offload.parted import PartedTensor
@@ -20,7 +20,9 @@ Make = Callable[[object], optim.Optimizer]
 
 OPTIMIZERS: dict[str, Make] = {
     "SGD": lambda weights: optim.SGD(weights, 0.1),
-    "SGD with momentum": lambda weights: optim.SGD(weights, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "SGD with momentum": lambda weights: optim.SGD(
+        weights, 0.1, momentum=0.9, nesterov=True, weight_decay=0.1
+    ),
     "Adam": lambda weights: optim.Adam(weights, 0.01, amsgrad=True),
     "AdamW": lambda weights: optim.AdamW(weights, 0.01),
     "Adamax": lambda weights: optim.Adamax(weights, 0.01),
@@ -44,7 +46,9 @@ OPTIMIZERS: dict[str, Make] = {
     "SGD fused": lambda weights: optim.SGD(weights, 0.01, momentum=0.9, fused=True),
     "Adagrad fused": lambda weights: optim.Adagrad(weights, 0.01, fused=True),
     "LBFGS": lambda weights: optim.LBFGS(weights, 0.1, max_iter=4),
-    "LBFGS with line search": lambda weights: optim.LBFGS(weights, 0.1, max_iter=4, line_search_fn="strong_wolfe"),
+    "LBFGS with line search": lambda weights: optim.LBFGS(
+        weights, 0.1, max_iter=4, line_search_fn="strong_wolfe"
+    ),
 }
 WHOLE, PARTS = 1 << 20, 2048
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from accelera.errors import BudgetExceededError, UnknownNameError
@@ -143,7 +143,9 @@ def test_frozen_weights_get_no_gradient_until_they_are_freed(keepers):
     assert isinstance(model[0].weight.grad, OffloadedTensor)
 
 
-@pytest.mark.parametrize("use", ["F.linear", "matmul", "einsum", "transposed", "sliced", "multihead", "squared"])
+@pytest.mark.parametrize(
+    "use", ["F.linear", "matmul", "einsum", "transposed", "sliced", "multihead", "squared"]
+)
 def test_weights_in_parts_used_in_many_ways_get_gradients_in_parts(use):
     uses = {
         "F.linear": lambda w: F.linear(X.view(1, 5, 24), w),

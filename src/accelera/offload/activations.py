@@ -27,10 +27,11 @@ class Ordinary:
         """Return the tensor; raises RuntimeError, as autograd does, when it was changed in place since."""
         if self.tensor._version != self.version:
             raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"[{self.tensor.type()} {list(self.tensor.shape)}] is at version {self.tensor._version}; expected "
-                f"version {self.version} instead. Hint: enable anomaly detection to find the operation that failed "
-                "to compute its gradient, with torch.autograd.set_detect_anomaly(True)."
+                "one of the variables needed for gradient computation has been modified by an inplace "
+                f"operation: [{self.tensor.type()} {list(self.tensor.shape)}] is at version "
+                f"{self.tensor._version}; expected version {self.version} instead. Hint: enable anomaly "
+                "detection to find the operation that failed to compute its gradient, with "
+                "torch.autograd.set_detect_anomaly(True)."
             )
         return self.tensor
 

@@ -15,7 +15,7 @@ def keep_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
     """See to it that the gradients of offloaded parameters go to the pool; those that are known stay so."""
     for parameter in parameters:
         if parameter.requires_grad and isinstance(parameter, OffloadedTensor) and not _watched(parameter):
-            parameter.register_post_accumulate_grad_hook(move_gradient)
+            parameter.register_post_accumulate_grad_hook(move_gradient)  # type: ignore[no-untyped-call]
 
 
 def move_gradient(parameter: torch.Tensor) -> None:
@@ -25,7 +25,11 @@ def move_gradient(parameter: torch.Tensor) -> None:
     gradient of a parameter in several blocks.
     """
     gradient = parameter.grad
-    if gradient is None or isinstance(gradient, OffloadedTensor) or not isinstance(parameter, OffloadedTensor):
+    if (
+        gradient is None
+        or isinstance(gradient, OffloadedTensor)
+        or not isinstance(parameter, OffloadedTensor)
+    ):
         return
     if gradient.layout != torch.strided:
         _refuse_cut(parameter)
@@ -45,7 +49,7 @@ def _watched(parameter: torch.Tensor) -> bool:
 def _refuse_cut(parameter: OffloadedTensor) -> None:
     if len(parameter.blocks) > 1:
         raise DTypeError(
-            f"[backward] the sparse gradient of {parameter.blocks[0].name} {tuple(parameter.shape)}: this weight "
-            f"is kept in {len(parameter.blocks)} blocks, and only dense gradients can be; make the embedding with "
-            "sparse=False"
+            f"[backward] the sparse gradient of {parameter.blocks[0].name} {tuple(parameter.shape)}: this "
+            f"weight is kept in {len(parameter.blocks)} blocks, and only dense gradients can be; make the "
+            "embedding with sparse=False"
         )

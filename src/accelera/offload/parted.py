@@ -17,7 +17,7 @@ class PartedTensor(OffloadedTensor):
     """An offloaded tensor that sees to it that functions of it have gradients in several blocks as well."""
 
     @classmethod
-    def __torch_function__(
+    def __torch_function__(  # type: ignore[override]
         cls,
         func: Callable[..., Any],
         types: Sequence[type],

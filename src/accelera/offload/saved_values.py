@@ -1,4 +1,4 @@
-"""A saved tensor in the pool: its values once, in the order they had in memory, and how to show them again."""
+"""A saved tensor in the pool: its values once, in their order in memory, and how to show them again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def save_values(tensor: torch.Tensor, keeper: Keeper) -> SavedValues:
     with torch.no_grad():
         kept = offloaded(keeper, plain.shape, plain.dtype, name="saved", role="activation")
         kept.copy_(plain)
-    return SavedValues(kept, order, tuple(tensor.shape), StorageWeakRef(tensor.untyped_storage()))
+    return SavedValues(kept, order, tuple(tensor.shape), StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
 
 
 def distinct(tensor: torch.Tensor) -> torch.Tensor:

@@ -91,8 +91,14 @@ class _Forward:
 
     def _saving(self) -> saved_tensors_hooks | None:
         """Begin to save, unless nothing may be saved elsewhere now, as in ``torch.func``."""
-        if self._activations is None or not torch._C._autograd._saved_tensors_hooks_is_enabled():
+        if self._activations is None or not _may_save():
             return None
         saving = self._activations.saving()
         saving.__enter__()
         return saving
+
+
+def _may_save() -> bool:
+    """Whether saved tensors may be packed now; ``torch.func`` forbids it."""
+    autograd: Any = torch._C._autograd
+    return bool(autograd._saved_tensors_hooks_is_enabled())

@@ -46,7 +46,7 @@ def embedding_dense_backward(func: Any, args: Any, kwargs: Any, keeper: Keeper) 
     return result
 
 
-def embedding_renorm_(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> torch.Tensor:
+def embedding_renorm_(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
     """Shorten in place the rows whose norm is above a limit."""
     table, indices, limit, order = args
     operand, wanted = Operand(table, (0, 1), write=True), indices.reshape(-1)

@@ -1,7 +1,7 @@
 """Gradients of tensors in several blocks: made in blocks too, never whole.
 
-The gradient of a weight is computed by PyTorch from ordinary tensors, so no operand says that its result must
-be cut. Here the gradient that enters the nodes between a result and such a weight is marked: an operation on a
+PyTorch computes the gradient of a weight from ordinary tensors, so no operand says that its result must be
+cut. Here the gradient that enters the nodes between a result and such a weight is marked: an operation on a
 marked tensor whose result is bigger than a block is carried out by the tiled form.
 """
 
@@ -33,7 +33,7 @@ class MarkedTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, plain: torch.Tensor, keeper: Keeper) -> MarkedTensor:
         """Wrap ``plain``; results bigger than the keeper's blocks go to its pool."""
-        tensor: MarkedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        tensor: MarkedTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             plain.shape,
             strides=plain.stride(),
@@ -44,10 +44,10 @@ class MarkedTensor(torch.Tensor):
         tensor.plain, tensor.keeper = plain, keeper
         return tensor
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         func: Any,
         types: Sequence[type],
@@ -61,12 +61,12 @@ class MarkedTensor(torch.Tensor):
             view = tree_map_only(
                 torch.Tensor, lambda leaf: MarkedTensor(leaf, keeper), func(*plain_args, **plain_kwargs)
             )
-            return return_and_correct_aliasing(func, args, kwargs or {}, view)
+            return return_and_correct_aliasing(func, args, kwargs or {}, view)  # type: ignore[no-untyped-call]
         if form(func) is not None and _too_big(func, plain_args, plain_kwargs, keeper):
             return run(func, plain_args, plain_kwargs, keeper)
         return func(*plain_args, **plain_kwargs)
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         """Tell the shape."""
         return f"MarkedTensor(size={tuple(self.shape)}, dtype={self.dtype})"
 
@@ -77,7 +77,7 @@ class _Mark(torch.autograd.Function):
         return MarkedTensor(gradient.detach(), keeper)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return unmarked(gradient), None
 
 
@@ -87,13 +87,17 @@ class _Unmark(torch.autograd.Function):
         return gradient.plain.view_as(gradient.plain)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return gradient
+
+
+def _marked(tensor: torch.Tensor, keeper: Keeper) -> Any:
+    return _Mark.apply(tensor, keeper)  # type: ignore[no-untyped-call]
 
 
 def unmarked(tensor: Any) -> Any:
     """Return the ordinary tensor behind a marked one, anything else as it is."""
-    return _Unmark.apply(tensor) if isinstance(tensor, MarkedTensor) else tensor
+    return _Unmark.apply(tensor) if isinstance(tensor, MarkedTensor) else tensor  # type: ignore[no-untyped-call]
 
 
 def mark_gradients(results: Iterable[torch.Tensor], operands: Iterable[torch.Tensor], keeper: Keeper) -> None:
@@ -122,7 +126,7 @@ def _reaches(node: Node, known: dict[Node, bool], keeper: Keeper) -> bool:
 
 def _hook(node: Node, keeper: Keeper) -> None:
     def before(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(_Mark.apply(one, keeper) if is_plain(one) else one for one in gradients)
+        return tuple(_marked(one, keeper) if is_plain(one) else one for one in gradients)
 
     def after(made: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(unmarked(one) for one in made)

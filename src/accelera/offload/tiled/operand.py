@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-import torch
 from typing_extensions import TypeIs
 
 from accelera.offload.tensor import OffloadedTensor
@@ -20,7 +19,7 @@ def layout_of(tensor: OffloadedTensor) -> Layout:
     """Return where the elements of ``tensor`` lie in its blocks."""
     counts = [block.nbytes // tensor.element_size() for block in tensor.blocks]
     starts = (0, *accumulate(counts[:-1]))
-    return Layout(tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), starts)
+    return Layout(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), starts)
 
 
 def is_tiled(value: object) -> bool:

@@ -74,7 +74,7 @@ def _only(value: Any) -> Any:
 def subparts(
     operands: list[Operand], parts: list[torch.Tensor], leader: int, whole: int | None = None
 ) -> Iterator[list[torch.Tensor]]:
-    """Cut one box further, so that what is computed before it is stored stays small; axis ``whole`` is not cut.
+    """Cut a box further, so that what is computed before it is stored is small; axis ``whole`` is not cut.
 
     The axes of the operand ``leader`` are those of the space.
     """

@@ -44,7 +44,9 @@ def along(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
     return by_rows(func, args, kwargs, keeper, sources, axis)
 
 
-def by_rows(func: Any, args: Any, kwargs: Any, keeper: Keeper, sources: list[Operand], axis: int) -> Any:
+def by_rows(
+    func: Any, args: Any, kwargs: Any, keeper: Keeper, sources: list[Operand], axis: int | None
+) -> Any:
     """Carry out ``func`` in pieces across all axes but ``axis``; the space is the first source's."""
     told = foretold(func, args, kwargs)
     results = tree_map_only(torch.Tensor, lambda one: empty(keeper, one.shape, one.dtype), told)
@@ -65,8 +67,8 @@ def _piece(func: Any, args: Any, kwargs: Any, pieces: list[torch.Tensor], source
         target.copy_(one)
 
 
-def _target(result: torch.Tensor, ndim: int, axis: int) -> Operand:
-    axes = [None if place == axis else place for place in range(ndim)]
-    if result.ndim < ndim:
+def _target(result: torch.Tensor, ndim: int, axis: int | None) -> Operand:
+    axes: list[int | None] = [None if place == axis else place for place in range(ndim)]
+    if axis is not None and result.ndim < ndim:
         del axes[axis]
     return Operand(result, tuple(axes), read=False, write=True)

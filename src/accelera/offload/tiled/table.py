@@ -35,12 +35,37 @@ def of_one(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
 
 _SINGLE = {"_foreach_norm": "linalg_vector_norm", "_foreach_max": "max"}
 
-POINTWISE = """copy_ _to_copy clone zero_ fill_ masked_fill_ masked_fill normal_ uniform_ bernoulli_ exponential_
-random_ cauchy_ log_normal_ geometric_""".split()
+POINTWISE = [
+    "copy_",
+    "_to_copy",
+    "clone",
+    "zero_",
+    "fill_",
+    "masked_fill_",
+    "masked_fill",
+    "normal_",
+    "uniform_",
+    "bernoulli_",
+    "exponential_",
+    "random_",
+    "cauchy_",
+    "log_normal_",
+    "geometric_",
+]
 """Work element by element although PyTorch does not tag them so."""
 
-FRESH = """zeros_like ones_like full_like empty_like rand_like randn_like new_zeros new_ones new_full
-new_empty""".split()
+FRESH = [
+    "zeros_like",
+    "ones_like",
+    "full_like",
+    "empty_like",
+    "rand_like",
+    "randn_like",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_empty",
+]
 
 TABLE: dict[str, Tiled] = {
     **dict.fromkeys(POINTWISE, pointwise),
