@@ -51,13 +51,18 @@ def can_be_adopted(tensor: torch.Tensor) -> bool:
     return type(tensor) in kinds and tensor.layout is torch.strided and not tensor.is_quantized
 
 
-def check(tensor: torch.Tensor, name: str) -> None:
-    """Raise DeviceError for a tensor without bytes, or of a kind that cannot be taken over."""
+def check_values(tensor: torch.Tensor, name: str) -> None:
+    """Raise DeviceError for a tensor on the meta device."""
     if tensor.device.type == "meta":
         raise DeviceError(
             f"[offload] {name or 'a tensor'} {tuple(tensor.shape)} is on the meta device: it has no values; "
             "load a checkpoint with accelera.offload_checkpoint, or build the model on the CPU"
         )
+
+
+def check(tensor: torch.Tensor, name: str) -> None:
+    """Raise DeviceError for a tensor without bytes, or of a kind that cannot be taken over."""
+    check_values(tensor, name)
     if not can_be_adopted(tensor):
         raise DeviceError(
             f"[offload] {name or 'the tensor'} is a {type(tensor).__name__} of layout {tensor.layout}: only "

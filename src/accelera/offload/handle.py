@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import torch
 
 from accelera.errors import DeviceError
+from accelera.offload.copies import as_mapped
 from accelera.offload.taking import give_back, offloaded_tensors
+from accelera.offload.tensor import OffloadedTensor
 from accelera.offload.training import Training
 
 if TYPE_CHECKING:
@@ -44,6 +47,18 @@ class Offloaded:
         """Return the accesses so far; raises ValueError unless ``offload`` was told to record."""
         return self.keeper.trace()
 
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the model's state as ordinary tensors over the files where the bytes are.
+
+        For writers that need addresses, such as ``safetensors.torch.save_file``: it takes no memory beside
+        the page cache. Read it and let go of it: changes do not reach the model.
+        """
+        state = self._alive().state_dict()
+        return {
+            name: as_mapped(value.detach()) if isinstance(value, OffloadedTensor) else value
+            for name, value in state.items()
+        }
+
     def restore(self) -> torch.nn.Module:
         """Make the model an ordinary one again, whole in memory, and return it; the values stay."""
         model = self._alive()
@@ -51,6 +66,16 @@ class Offloaded:
             self._training.stop()
         give_back(model, self.keeper)
         return model
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the model's tensors to ``folder/model.safetensors`` and return that path.
+
+        No memory is taken for them; ``accelera.offload_checkpoint`` opens the folder again. Raises StoreError
+        when it cannot be written.
+        """
+        from accelera.offload.saving import save_checkpoint
+
+        return save_checkpoint(self._alive(), folder)
 
     def close(self) -> None:
         """Give all memory and files back without restoring; the model is of no use afterwards."""

@@ -10,10 +10,11 @@ import torch
 
 from accelera.errors import DeviceError
 from accelera.memory import Budget, MemoryManager
+from accelera.offload.adopting import check_values
 from accelera.offload.handle import Offloaded
 from accelera.offload.keeper import Keeper
 from accelera.offload.planning import plan_offload
-from accelera.offload.taking import offloaded_tensors, take_over
+from accelera.offload.taking import offloaded_tensors, take_over, tensors_of
 from accelera.offload.training import Training
 
 if TYPE_CHECKING:
@@ -66,8 +67,10 @@ def offload(
     Raises BudgetExceededError when the largest operation does not fit, DeviceError for a model that is
     offloaded already or has no values.
     """
-    limit = Budget.parse(budget, MemoryManager()).limit_bytes
     _refuse_twice(model)
+    for name, tensor in tensors_of(model):
+        check_values(tensor, name)
+    limit = Budget.parse(budget, MemoryManager()).limit_bytes
     named = policy or (advice.causal_policy if advice is not None else "loop")
     plan = None
     if inputs is not None:
