@@ -102,6 +102,24 @@ def test_a_weight_in_several_blocks(tmp_path: Path) -> None:
     assert torch.equal(model.words.weight.materialized(), plain.words.weight)
 
 
+def test_what_an_offloaded_model_saves_opens_again(tmp_path: Path) -> None:
+    plain = language_model(**WIDE).eval()
+    model = offload_checkpoint(stored(plain, tmp_path / "model"), build, budget="64MiB")
+    assert _trained(model) == _trained(plain)
+    path = offloaded(model).save(tmp_path / "trained")
+    assert path.parent == tmp_path / "trained"
+    again = offload_checkpoint(path.parent, build, budget="64MiB")
+    state = again.state_dict()
+    assert all(torch.equal(state[name], each) for name, each in plain.state_dict().items())
+
+
+def test_saving_where_nothing_can_be_written_is_told(tmp_path: Path) -> None:
+    model = offload_checkpoint(stored(language_model(**WIDE), tmp_path / "model"), build, budget="64MiB")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be written"):
+        offloaded(model).save(tmp_path / "file")
+
+
 def test_unexpected_names_are_told_in_a_warning(tmp_path: Path) -> None:
     plain = language_model(**WIDE)
     tensors = {name: each.clone() for name, each in plain.state_dict().items() if name != "head.weight"}

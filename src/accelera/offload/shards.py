@@ -37,6 +37,11 @@ _DTYPES = {
 }
 
 
+def stored_name_of(dtype: torch.dtype) -> str | None:
+    """Return what ``.safetensors`` calls an element type, None when it has no name for it."""
+    return next((name for name, known in _DTYPES.items() if known == dtype), None)
+
+
 class Stored(NamedTuple):
     """One tensor of a checkpoint, and where its bytes are."""
 
