@@ -93,10 +93,14 @@ class Threads:
             self._asked.put((move, part))
         return move
 
-    def close(self) -> None:
-        """End the threads when everything asked for is done."""
+    def dismiss(self) -> None:
+        """Let the threads end when everything asked for is done; do not wait."""
         for _ in self._threads:
             self._asked.put(None)
+
+    def close(self) -> None:
+        """End the threads when everything asked for is done."""
+        self.dismiss()
         for thread in self._threads:
             thread.join()
         self._threads.clear()

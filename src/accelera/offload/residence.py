@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from typing import final
@@ -33,6 +34,8 @@ class Residence:
         self._homes = homes
         self._readers = Threads(readers, "accelera-read")
         self._writers = Threads(1, "accelera-write")
+        for movers in (self._readers, self._writers):
+            weakref.finalize(self, movers.dismiss)
         self._slabs: dict[int, Slab] = {}
         self._spare: dict[int, list[Slab]] = defaultdict(list)
         self._parting: list[Slab] = []
