@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -42,7 +43,7 @@ def move_gradient(parameter: torch.Tensor) -> None:
 
 
 def _watched(parameter: torch.Tensor) -> bool:
-    hooks = parameter._post_accumulate_grad_hooks
+    hooks: Any = parameter._post_accumulate_grad_hooks
     return hooks is not None and move_gradient in hooks.values()
 
 
