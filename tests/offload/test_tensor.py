@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import io
-import pickle
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -214,7 +214,8 @@ def test_the_module_can_be_pickled_and_copied(models: Any, x: torch.Tensor) -> N
     loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
     assert type(loaded[0].weight) is nn.Parameter and same(loaded(x), plain(x))
     copied = copy.deepcopy(other)
-    assert isinstance(copied[0].weight, OffloadedTensor) and same(copied(x), plain(x))
+    assert isinstance(copied[0].weight, OffloadedTensor)
+    assert same(copied(x), plain(x))
     with torch.no_grad():
         copied[0].weight.zero_()
     assert same(other(x), plain(x))
@@ -303,7 +304,11 @@ def test_ending_the_model_ends_the_pool(tmp_path: Path) -> None:
     keeper = weakref.ref(accelera.offloaded(model).keeper)
     del model
     gc.collect()
-    assert keeper() is None and threading.active_count() <= threads
+    assert keeper() is None
+    for _ in range(100):
+        if threading.active_count() > threads:
+            time.sleep(0.05)
+    assert threading.active_count() <= threads
 
 
 def test_a_model_without_values_is_refused() -> None:
