@@ -68,13 +68,19 @@ def disk_rates(folder: str | Path | None = None) -> DiskRates:
     """
     place = Path(tempfile.gettempdir() if folder is None else folder)
     try:
-        return _measured_disk(os.stat(place).st_dev, place)
+        disk = os.stat(place).st_dev
+        if disk not in _RATES:
+            _RATES[disk] = _measured_disk(place)
+        return _RATES[disk]
     except OSError as error:
         raise StoreError(f"[disk_rates] {place} takes no files: {error}; name another folder") from error
 
 
-@lru_cache(maxsize=8)
-def _measured_disk(_disk: int, folder: Path) -> DiskRates:
+_RATES: dict[int, DiskRates] = {}
+"""By the number of the disk, whatever folder of it was named."""
+
+
+def _measured_disk(folder: Path) -> DiskRates:
     descriptor, name = tempfile.mkstemp(prefix=".accelera-rate-", dir=folder)
     os.unlink(name)
     size = _PIECES * _PIECE_BYTES
