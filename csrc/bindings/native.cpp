@@ -10,6 +10,8 @@ ACCELERA_BINDINGS(DECLARE)
 #undef DECLARE
 
 NB_MODULE(_native, module) {
+    // What is alive when the interpreter ends, such as the policy of an offloaded model, is no leak.
+    nb::set_leak_warnings(false);
     module.doc() = "Compiled kernels of Accelera.";
 #define INIT(name) init_##name(module);
     ACCELERA_BINDINGS(INIT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import final
 
 import torch
@@ -19,8 +20,9 @@ class CpuPlace:
         self._device = CpuDevice()
 
     def allocate(self, nbytes: int) -> tuple[torch.Tensor, Bytes]:
-        """Return pages of their own; raises DeviceMemoryError when RAM is short."""
+        """Return pages of their own, all of them backed; raises DeviceMemoryError when RAM is short."""
         memory = self._device.allocate(nbytes)
+        memory[:: mmap.PAGESIZE] = 0
         return torch.from_numpy(memory), memory
 
     def release(self, memory: Bytes) -> None:
