@@ -49,9 +49,14 @@ def test_it_is_a_parameter_that_tells_its_shape_without_reading(models: Any) -> 
     weight = models[1][0].weight
     assert isinstance(weight, nn.Parameter)
     assert isinstance(weight, OffloadedTensor)
-    assert weight.shape == (96, 64) and weight.numel() == 96 * 64 and weight.requires_grad and weight.is_leaf
+    assert weight.shape == (96, 64)
+    assert weight.numel() == 96 * 64
+    assert weight.requires_grad
+    assert weight.is_leaf
     before = weight.keeper.report().uses
-    assert "0.weight" in repr(weight) and "24.0 KiB" in repr(weight) and "Linear" in str(models[1])
+    assert "0.weight" in repr(weight)
+    assert "24.0 KiB" in repr(weight)
+    assert "Linear" in str(models[1])
     assert weight.keeper.report().uses == before
 
 
@@ -185,7 +190,8 @@ def test_conversions_of_the_module(models: Any, x: torch.Tensor, change: Any) ->
     for model in models:
         change(model)
     dtype = models[0][0].weight.dtype
-    assert isinstance(models[1][0].weight, OffloadedTensor) and models[1][0].weight.dtype == dtype
+    assert isinstance(models[1][0].weight, OffloadedTensor)
+    assert models[1][0].weight.dtype == dtype
     assert _both(models, lambda model: model(x.to(dtype)))
 
 
@@ -212,7 +218,8 @@ def test_the_module_can_be_pickled_and_copied(models: Any, x: torch.Tensor) -> N
     file = io.BytesIO()
     torch.save(other, file)
     loaded = torch.load(io.BytesIO(file.getvalue()), weights_only=False)
-    assert type(loaded[0].weight) is nn.Parameter and same(loaded(x), plain(x))
+    assert type(loaded[0].weight) is nn.Parameter
+    assert same(loaded(x), plain(x))
     copied = copy.deepcopy(other)
     assert isinstance(copied[0].weight, OffloadedTensor)
     assert same(copied(x), plain(x))
@@ -224,7 +231,8 @@ def test_the_module_can_be_pickled_and_copied(models: Any, x: torch.Tensor) -> N
 def test_arrays_and_lists_are_copies(models: Any) -> None:
     plain, other = models
     array = other[0].weight.detach().numpy()
-    assert np.array_equal(array, plain[0].weight.detach().numpy()) and not array.flags.writeable
+    assert np.array_equal(array, plain[0].weight.detach().numpy())
+    assert not array.flags.writeable
     assert np.asarray(other[0].weight.detach(), dtype=np.float64).dtype == np.float64
     assert other[0].bias.tolist() == plain[0].bias.tolist()
     with pytest.raises(RuntimeError, match="requires grad"):
@@ -259,7 +267,8 @@ def test_threads(models: Any, x: torch.Tensor) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(results) == 4 and all(same(one, expected) for one in results)
+    assert len(results) == 4
+    assert all(same(one, expected) for one in results)
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
@@ -279,8 +288,11 @@ def test_given_back(models: Any, x: torch.Tensor) -> None:
     plain, other = models
     weight = other[0].weight
     give_back(other, weight.keeper)
-    assert other[0].weight is weight and type(weight) is nn.Parameter and weight.requires_grad
-    assert same(other(x), plain(x)) and weight.data_ptr()
+    assert other[0].weight is weight
+    assert type(weight) is nn.Parameter
+    assert weight.requires_grad
+    assert same(other(x), plain(x))
+    assert weight.data_ptr()
 
 
 def test_the_handle(tmp_path: Path, x: torch.Tensor) -> None:
@@ -291,7 +303,8 @@ def test_the_handle(tmp_path: Path, x: torch.Tensor) -> None:
     assert len(small) == 4, "tensors below 64 KiB stay ordinary"
     with pytest.raises(DeviceError, match="offloaded already"):
         accelera.offload(model, "256MiB")
-    assert accelera.offloaded(model).restore() is model and same(model(x), expected)
+    assert accelera.offloaded(model).restore() is model
+    assert same(model(x), expected)
     with pytest.raises(DeviceError, match="is not offloaded"):
         accelera.offloaded(nn.Linear(2, 2))
 
