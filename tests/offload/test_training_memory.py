@@ -11,7 +11,7 @@ import pytest
 
 BUDGET_MIB = 128
 BETWEEN_MIB = 24
-"""What may come between two looks at the process: temporaries of one operation, freed memory not yet given back."""
+"""What may come between two looks at the process: temporaries of one operation, memory freed and not given back."""
 PROGRAM = """
 import json, sys, threading, time
 import torch
@@ -32,7 +32,8 @@ def step(model, optimizer, tokens):
     return loss.item()
 
 def made(words, width):
-    return nn.Sequential(nn.Embedding(words, width), nn.Linear(width, width), nn.GELU(), nn.Linear(width, words))
+    middle = nn.Linear(width, width)
+    return nn.Sequential(nn.Embedding(words, width), middle, nn.GELU(), nn.Linear(width, words))
 
 small = made(10, 4)
 step(small, torch.optim.AdamW(small.parameters()), torch.randint(0, 10, (2, 3)))
