@@ -11,7 +11,7 @@ import pytest
 
 BUDGET_MIB = 128
 BETWEEN_MIB = 24
-"""What may come between two looks at the process: temporaries of one operation, memory freed and not given back."""
+"""What may come between two looks at the process: temporaries of one operation, memory not given back yet."""
 PROGRAM = """
 import json, sys, threading, time
 import torch
