@@ -55,7 +55,7 @@ class Offloaded:
         """
         state = self._alive().state_dict()
         return {
-            name: as_mapped(value.detach()) if isinstance(value, OffloadedTensor) else value
+            name: as_mapped(value) if isinstance(value, OffloadedTensor) else value
             for name, value in state.items()
         }
 
