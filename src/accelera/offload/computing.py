@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from accelera.offload import tiled
 from accelera.offload.operands import Operands, each_tensor
-from accelera.offload.results import into_pool
-from accelera.offload.signatures import Signature, signature_of
+from accelera.offload.results import dense, like
+from accelera.offload.signatures import Signature, out_form, signature_of
 from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.tiled.meta import foretold
+
+if TYPE_CHECKING:
+    from accelera.offload.keeper import Keeper
+
+_UNFORETOLD = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 
 def compute(func: Any, args: Any, kwargs: Any) -> Any:
@@ -22,7 +30,7 @@ def compute(func: Any, args: Any, kwargs: Any) -> Any:
             return tiled.run(func, args, kwargs, one.contents.keeper)
     signature = signature_of(func)
     if not (ordinary or signature.written) and signature.gives_tensors:
-        result = into_pool(func, args, kwargs, offloaded[0].keeper)
+        result = _into_pool(func, args, kwargs, offloaded[0].keeper)
         if result is not NotImplemented:
             return result
     with _operands(signature, offloaded, args, kwargs) as operands:
@@ -32,6 +40,50 @@ def compute(func: Any, args: Any, kwargs: Any) -> Any:
         if not signature.written:
             return operands.kept(result)
     return _given_back(signature, args, kwargs, result)
+
+
+def _into_pool(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
+    """Carry out ``func`` with its result in the pool; NotImplemented when the result is to be ordinary.
+
+    All tensor operands are offloaded, each within one block, or have no dimension.
+    """
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type != keeper.device.type:
+        return NotImplemented
+    told = _foretold(func, args, kwargs)
+    if told is None or not any(one.nbytes >= keeper.least_bytes for one in told):
+        return NotImplemented
+    if any(one.nbytes > keeper.block_bytes for one in told):
+        return tiled.run(func, args, kwargs, keeper)
+    form = out_form(func)
+    if form is None:
+        return NotImplemented
+    form, names = form
+    outs: list[Any] = [like(keeper, one) for one in told]
+    if str(func._schema.returns[0].type) == "List[Tensor]":
+        outs = [outs]
+    named = {name: value for name, value in kwargs.items() if name in signature_of(form).names}
+    compute(form, args, {**named, **dict(zip(names, outs, strict=True))})
+    return outs[0] if len(outs) == 1 else tuple(outs)
+
+
+def _foretold(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor] | None:
+    """Return tensors without memory such as ``func`` would give, or None when only running it tells."""
+    if any(tag in func.tags for tag in _UNFORETOLD) or func._schema.name in _UNTOLD:
+        return None
+    try:
+        told = foretold(func, args, kwargs)
+    except (NotImplementedError, RuntimeError):
+        _UNTOLD.add(func._schema.name)
+        return None
+    results = list(told) if isinstance(told, (list, tuple)) else [told]
+    if not all(isinstance(one, torch.Tensor) and dense(one) for one in results):
+        return None
+    return results
+
+
+_UNTOLD: set[str] = set()
+"""Operations that cannot be carried out without memory."""
 
 
 def _sorted(args: Any, kwargs: Any) -> tuple[list[OffloadedTensor], bool]:

@@ -10,7 +10,10 @@ from typing import Any
 import torch
 
 from accelera.errors import BudgetExceededError, DeviceError
+from accelera.offload.computing import compute
+from accelera.offload.lists import one_by_one
 from accelera.offload.signatures import is_composite, signature_of
+from accelera.offload.views import view
 
 Rule = Callable[[Any, Any, Any], Any]
 """Carries out an operation on its arguments, at least one of which is offloaded."""
@@ -46,10 +49,6 @@ def dispatch(func: Any, args: Any, kwargs: Any) -> Any:
 @cache
 def rule_of(func: Any) -> Rule:
     """Return how ``func`` is carried out."""
-    from accelera.offload.computing import compute
-    from accelera.offload.lists import one_by_one
-    from accelera.offload.views import view
-
     name = func.overloadpacket.__name__
     if name in REFUSED:
         return _refuse
@@ -67,8 +66,6 @@ def _decompose(func: Any, args: Any, kwargs: Any) -> Any:
     choose their form by that.
     """
     if func.overloadpacket.__name__ in _AT_ONCE:
-        from accelera.offload.computing import compute
-
         with suppress(BudgetExceededError):
             return compute(func, args, kwargs)
     if func.has_kernel_for_dispatch_key(_VIEWS):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from accelera.offload.computing import compute
 from accelera.offload.operands import each_tensor
+from accelera.offload.tensor import OffloadedTensor
 
 
 def one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
@@ -19,9 +21,6 @@ def one_by_one(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _one(func: Any, args: Any, kwargs: Any) -> Any:
-    from accelera.offload.computing import compute
-    from accelera.offload.tensor import OffloadedTensor
-
     if any(isinstance(one, OffloadedTensor) for one in each_tensor(args, kwargs)):
         return compute(func, args, kwargs)
     return func(*args, **kwargs)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelera.offload.block import Block, Use
+from accelera.offload.tiled import layout_of
 
 if TYPE_CHECKING:
     from accelera.offload.keeper import Keeper
@@ -32,8 +33,6 @@ def place_of(tensor: OffloadedTensor) -> tuple[Block, int]:
     blocks = tensor.contents.blocks
     if len(blocks) == 1:
         return blocks[0], int(tensor.storage_offset())
-    from accelera.offload.tiled import layout_of
-
     layout = layout_of(tensor)
     return blocks[layout.block], layout.offset - layout.starts[layout.block]
 

@@ -10,8 +10,8 @@ from torch._C._dynamo import eval_frame
 
 from accelera.errors import DeviceError
 from accelera.offload.contents import Contents
-from accelera.offload.dispatching import dispatch
 from accelera.offload.plain import PLAIN_TYPES
+from accelera.offload.ways import way
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class OffloadedTensor(torch.Tensor):
         for kind in types:
             if not issubclass(kind, OffloadedTensor) and kind not in _ORDINARY:
                 return NotImplemented
-        return dispatch(func, args, kwargs or {})
+        return way("dispatch")(func, args, kwargs or {})
 
     @property
     def keeper(self) -> Keeper:
@@ -84,9 +84,7 @@ class OffloadedTensor(torch.Tensor):
 
     def materialized(self) -> torch.Tensor:
         """Return an ordinary tensor on the same device with a copy of the values; without gradient."""
-        from accelera.offload.copies import ordinary_copy
-
-        return ordinary_copy(self)
+        return way("ordinary_copy")(self)
 
     @property
     def data(self) -> torch.Tensor:
@@ -95,9 +93,7 @@ class OffloadedTensor(torch.Tensor):
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
-        from accelera.offload.replacing import replace_data
-
-        replace_data(self, value)
+        way("replace_data")(self, value)
 
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
         """Return a read-only copy of the values as an array."""
@@ -131,15 +127,11 @@ class OffloadedTensor(torch.Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OffloadedTensor:
         """Copy the values within the same keeper."""
-        from accelera.offload.copies import deep_copy
-
-        return deep_copy(self, memo)
+        return way("deep_copy")(self, memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as an ordinary tensor or parameter, read from the file where the bytes are."""
-        from accelera.offload.copies import as_mapped
-
-        return as_mapped(self).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return way("as_mapped")(self).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         """Tell shape, type and place; the values are not read."""
@@ -156,9 +148,9 @@ class OffloadedTensor(torch.Tensor):
 
 def kind_of(contents: Contents) -> type[OffloadedTensor]:
     """Return the class of tensors over ``contents``: several blocks need care with gradients."""
-    from accelera.offload.parted import PartedTensor
-
-    return PartedTensor if len(contents.blocks) > 1 else OffloadedTensor
+    parted: Any = way("parted")
+    kind: type[OffloadedTensor] = parted if len(contents.blocks) > 1 else OffloadedTensor
+    return kind
 
 
 _ORDINARY = (*PLAIN_TYPES, torch.nn.Parameter, torch.nn.Buffer)

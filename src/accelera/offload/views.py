@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from accelera.offload.tensor import kind_of
+
 
 def view(func: Any, args: Any, kwargs: Any) -> Any:
     """Return the view, or the views, that ``func`` gives of its first argument."""
-    from accelera.offload.tensor import kind_of
-
     base = args[0]
     kind = kind_of(base.contents)
     with torch._C._DisableTorchDispatch():

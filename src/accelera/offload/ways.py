@@ -1,0 +1,22 @@
+"""What an offloaded tensor does, by name: files that build on the tensor say how, and are loaded when it is made."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+_WAYS: dict[str, Any] = {}
+
+
+def way(name: str) -> Callable[..., Any]:
+    """Return the function that carries out ``name``."""
+    if not _WAYS:
+        importlib.import_module("accelera.offload.wiring")
+    found: Callable[..., Any] = _WAYS[name]
+    return found
+
+
+def wire(**ways: Any) -> None:
+    """Say how each is carried out."""
+    _WAYS.update(ways)
