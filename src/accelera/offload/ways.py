@@ -1,4 +1,4 @@
-"""What an offloaded tensor does, by name: files that build on the tensor say how, and are loaded when it is made."""
+"""What an offloaded tensor does, by name; the files that say how build on the tensor and are loaded by it."""
 
 from __future__ import annotations
 
