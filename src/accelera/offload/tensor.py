@@ -84,7 +84,8 @@ class OffloadedTensor(torch.Tensor):
 
     def materialized(self) -> torch.Tensor:
         """Return an ordinary tensor on the same device with a copy of the values; without gradient."""
-        return way("ordinary_copy")(self)
+        copy: torch.Tensor = way("ordinary_copy")(self)
+        return copy
 
     @property
     def data(self) -> torch.Tensor:
@@ -127,11 +128,12 @@ class OffloadedTensor(torch.Tensor):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> OffloadedTensor:
         """Copy the values within the same keeper."""
-        return way("deep_copy")(self, memo)
+        copy: OffloadedTensor = way("deep_copy")(self, memo)
+        return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle as an ordinary tensor or parameter, read from the file where the bytes are."""
-        return way("as_mapped")(self).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return way("as_mapped")(self).__reduce_ex__(protocol)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         """Tell shape, type and place; the values are not read."""
