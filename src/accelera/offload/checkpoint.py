@@ -81,7 +81,7 @@ def offload_checkpoint(
         plan = plan_offload(
             model, inputs, limit, store=store, device=device, policy=policy, activations=activations
         )
-    keeper = keeper_for(limit, plan, policy=policy, store=store, device=device, record=record)
+    keeper = keeper_for(limit, plan, train=False, policy=policy, store=store, device=device, record=record)
     fill(found, keeper, wanted)
     _generation_from(place, model)
     return handed_over(model, keeper, plan, activations)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from accelera.offload import tiled
+from accelera.offload.coming import coming_bytes
 from accelera.offload.operands import Operands, each_tensor
 from accelera.offload.results import dense, like
 from accelera.offload.signatures import Signature, out_form, signature_of
@@ -33,7 +34,7 @@ def compute(func: Any, args: Any, kwargs: Any) -> Any:
         result = _into_pool(func, args, kwargs, offloaded[0].keeper)
         if result is not NotImplemented:
             return result
-    with _operands(signature, offloaded, args, kwargs) as operands:
+    with _operands(func, offloaded, args, kwargs) as operands:
         given = [operands.bring(value) for value in args]
         named = {name: operands.bring(value) for name, value in kwargs.items()}
         result = func(*given, **named)
@@ -98,12 +99,15 @@ def _sorted(args: Any, kwargs: Any) -> tuple[list[OffloadedTensor], bool]:
     return offloaded, ordinary
 
 
-def _operands(signature: Signature, offloaded: list[OffloadedTensor], args: Any, kwargs: Any) -> Operands:
+def _operands(func: Any, offloaded: list[OffloadedTensor], args: Any, kwargs: Any) -> Operands:
+    signature = signature_of(func)
+    coming = coming_bytes(func, args, kwargs) if offloaded[0].keeper.watched else 0
     if not signature.written:
-        return Operands(signature.op, offloaded)
+        return Operands(signature.op, offloaded, coming_bytes=coming)
     changed = {id(one) for one in each_tensor(signature.changed(args, kwargs), {})}
     read_too = len({id(one) for one in offloaded}) < len(offloaded)
-    return Operands(signature.op, offloaded, changed, anew=signature.sets_anew and not read_too)
+    anew = signature.sets_anew and not read_too
+    return Operands(signature.op, offloaded, changed, anew=anew, coming_bytes=coming)
 
 
 def _given_back(signature: Signature, args: Any, kwargs: Any, result: Any) -> Any:

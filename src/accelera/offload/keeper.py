@@ -13,6 +13,7 @@ from typing import final
 
 import torch
 
+from accelera.offload.allocator import give_pages_back
 from accelera.offload.block import Block, Use
 from accelera.offload.books import Books
 from accelera.offload.guard import Guard, held_on
@@ -48,6 +49,9 @@ class Keeper:
     budget_bytes
         Most bytes for blocks and everything else together; what the process holds beyond the difference
         makes blocks leave. None means that nobody watches.
+    planned
+        Whether the difference was planned, so that it holds all that operations take at once; else what
+        they took is learned.
     store
         Folder for what is written; None means RAM beside an accelerator, else the system's folder for
         temporary files.
@@ -68,6 +72,7 @@ class Keeper:
         block_bytes: int | None = None,
         window_bytes: int | None = None,
         budget_bytes: int | None = None,
+        planned: bool = False,
         store: str | Path | None = None,
         device: torch.device | str | None = None,
         place: Place | None = None,
@@ -88,9 +93,12 @@ class Keeper:
         self._residence = Residence(capacity_bytes, self._place, self._homes)
         self._books = Books(capacity_bytes, policy, self._residence, self._log)
         self._stream = Stream(self._books, self.window_bytes)
-        self._guard = (
-            None if budget_bytes is None else Guard(budget_bytes, capacity_bytes, held_on(self.device))
-        )
+        self._guard: Guard | None = None
+        if budget_bytes is not None:
+            held = held_on(self.device)
+            self._guard = Guard(budget_bytes, capacity_bytes, held, learns=not planned)
+            if self.device.type == "cpu":
+                give_pages_back(self)
         self._lock = threading.RLock()
         self._dying: deque[Block] = deque()
         self._uses = 0
@@ -100,6 +108,11 @@ class Keeper:
     def step(self) -> int:
         """The latest step of the trace."""
         return self._stream.step
+
+    @property
+    def watched(self) -> bool:
+        """Whether blocks leave when the process takes more than was reserved for it."""
+        return self._guard is not None
 
     @property
     def events(self) -> int:
@@ -128,12 +141,13 @@ class Keeper:
         """Return a block without contents: the first use writes them."""
         return self._register(nbytes, name, role, None)
 
-    def use(self, uses: Sequence[Use], op: str = "") -> Using:
+    def use(self, uses: Sequence[Use], op: str = "", coming_bytes: int = 0) -> Using:
         """Return a context in which the blocks are resident; it gives flat uint8 tensors on ``device``.
 
-        Entering raises BudgetExceededError when the blocks do not fit together.
+        Beside them, the budget is to have room for ``coming_bytes``, such as a result. Entering raises
+        BudgetExceededError when the blocks do not fit together.
         """
-        return Using(self, uses, op)
+        return Using(self, uses, op, coming_bytes)
 
     def free(self, block: Block) -> None:
         """End a block's life; may be called from a finaliser in any thread."""
@@ -215,12 +229,12 @@ class Keeper:
             block.filled = home is not None
             return block
 
-    def _begin(self, uses: Sequence[Use], op: str) -> tuple[Pins, list[torch.Tensor]]:
+    def _begin(self, uses: Sequence[Use], op: str, coming_bytes: int = 0) -> tuple[Pins, list[torch.Tensor]]:
         with self._lock:
             if self._dying:
                 self._bury()
             if self._guard is not None:
-                self._withhold(self._guard)
+                self._withhold(self._guard, coming_bytes)
             self._uses += 1
             pins = self._stream.begin(uses, op)
         try:
@@ -255,13 +269,15 @@ class Keeper:
             if self._log is not None:
                 self._log.took(pins.step, compute_s, 0.0)
 
-    def _withhold(self, guard: Guard) -> None:
-        withheld = guard.withheld_bytes(self._residence.allocated_bytes)
+    def _withhold(self, guard: Guard, coming_bytes: int) -> None:
+        residence = self._residence
+        settled, blocks_bytes = residence.settled, residence.allocated_bytes
+        withheld = guard.withheld_bytes(blocks_bytes, coming_bytes, settled=settled)
         if withheld != self._stream.withheld_bytes:
             self._stream.withheld_bytes = withheld
             self._stream.forget_guesses()
             self._books.evict(withheld - self._books.room_bytes, self._stream.step)
-            self._residence.limit(self.capacity_bytes - withheld)
+            residence.limit(self.capacity_bytes - withheld)
 
     def _save(self, block: Block) -> None:
         if block in self._books:
@@ -283,16 +299,17 @@ class Keeper:
 class Using:
     """The time of one operation, in which its blocks are resident."""
 
-    __slots__ = ("_began_s", "_keeper", "_op", "_pins", "_stall_s", "_uses")
+    __slots__ = ("_began_s", "_coming_bytes", "_keeper", "_op", "_pins", "_stall_s", "_uses")
 
-    def __init__(self, keeper: Keeper, uses: Sequence[Use], op: str) -> None:
+    def __init__(self, keeper: Keeper, uses: Sequence[Use], op: str, coming_bytes: int) -> None:
         self._keeper = keeper
         self._uses = uses
         self._op = op
+        self._coming_bytes = coming_bytes
 
     def __enter__(self) -> list[torch.Tensor]:
         asked_s = time.perf_counter()
-        self._pins, tensors = self._keeper._begin(self._uses, self._op)
+        self._pins, tensors = self._keeper._begin(self._uses, self._op, self._coming_bytes)
         self._began_s = time.perf_counter()
         self._stall_s = self._began_s - asked_s
         return tensors

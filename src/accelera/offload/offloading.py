@@ -11,6 +11,8 @@ import torch
 from accelera.errors import DeviceError
 from accelera.memory import Budget, MemoryManager
 from accelera.offload.adopting import check_values
+from accelera.offload.allocator import trim
+from accelera.offload.cutting import block_bytes_of
 from accelera.offload.handle import Offloaded
 from accelera.offload.keeper import Keeper
 from accelera.offload.planning import plan_offload
@@ -78,7 +80,9 @@ def offload(
             model, inputs, limit, store=store, device=device, policy=named, activations=activations
         )
     where = device or next((each.device for each in model.parameters()), None)
-    keeper = keeper_for(limit, plan, policy=named, store=store, device=where, record=record)
+    keeper = keeper_for(
+        limit, plan, train=model.training, policy=named, store=store, device=where, record=record
+    )
     take_over(model, keeper)
     return handed_over(model, keeper, plan, activations)
 
@@ -87,17 +91,23 @@ def keeper_for(
     limit_bytes: int,
     plan: OffloadPlan | None,
     *,
+    train: bool,
     policy: str,
     store: str | Path | None,
     device: torch.device | str | None,
     record: bool,
 ) -> Keeper:
-    """Return the keeper for a budget: with the room that ``plan`` found, else a usual share."""
-    usual = int(limit_bytes * (1 - RESERVED_FRACTION))
+    """Return the keeper for a budget: with the room that ``plan`` found, else a usual share.
+
+    ``train``: blocks are small enough for an optimizer's step.
+    """
+    capacity = int(limit_bytes * (1 - RESERVED_FRACTION)) if plan is None else plan.capacity_bytes
     return Keeper(
-        usual if plan is None else plan.capacity_bytes,
+        capacity,
         policy=policy,
+        block_bytes=block_bytes_of(capacity, train=train) if plan is None else plan.block_bytes,
         budget_bytes=limit_bytes,
+        planned=plan is not None,
         store=store,
         device=device,
         recorder=record,
@@ -108,6 +118,8 @@ def handed_over(
     model: torch.nn.Module, keeper: Keeper, plan: OffloadPlan | None, activations: str
 ) -> torch.nn.Module:
     """Return ``model``, whose tensors are with ``keeper``, with its handle and the hooks for training."""
+    if keeper.device.type == "cpu":
+        trim()
     _HANDLES[model] = Offloaded(model, keeper, plan, Training(model, keeper, activations))
     return model
 

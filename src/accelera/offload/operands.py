@@ -52,15 +52,32 @@ class Operands:
     """A context in which the bytes of an operation's offloaded operands are there.
 
     Each lies in one block. Those in ``changed`` (by identity) are written; ``anew``: with no regard to what
-    they held.
+    they held. Room for ``coming_bytes`` is to be beside them.
     """
 
-    __slots__ = ("_context", "_keepers", "_offsets", "_op", "_shown", "_storages", "_tensors", "_uses")
+    __slots__ = (
+        "_coming_bytes",
+        "_context",
+        "_keepers",
+        "_offsets",
+        "_op",
+        "_shown",
+        "_storages",
+        "_tensors",
+        "_uses",
+    )
 
     def __init__(
-        self, op: str, tensors: Iterable[OffloadedTensor], changed: Iterable[int] = (), *, anew: bool = False
+        self,
+        op: str,
+        tensors: Iterable[OffloadedTensor],
+        changed: Iterable[int] = (),
+        *,
+        anew: bool = False,
+        coming_bytes: int = 0,
     ) -> None:
         self._op = op
+        self._coming_bytes = coming_bytes
         self._tensors: dict[int, tuple[OffloadedTensor, Block, int]] = {}
         self._uses: dict[Block, Use] = {}
         self._keepers: dict[Block, Keeper] = {}
@@ -79,7 +96,7 @@ class Operands:
         keepers = set(self._keepers.values())
         if len(keepers) == 1:
             self._context: AbstractContextManager[Any] = keepers.pop().use(
-                list(self._uses.values()), self._op
+                list(self._uses.values()), self._op, self._coming_bytes
             )
             flats = dict(zip(self._uses, self._context.__enter__(), strict=True))
         else:

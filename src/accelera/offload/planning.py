@@ -12,6 +12,7 @@ import torch
 from accelera.devices import Device, get_device
 from accelera.errors import BudgetExceededError
 from accelera.memory import Budget, MemoryManager
+from accelera.offload.cutting import FINER, block_bytes_of
 from accelera.offload.keeper import LEAST_BYTES
 from accelera.offload.offload_plan import OffloadPlan
 from accelera.offload.rehearsal import Rehearsed, Scene, largest_weight_bytes, rehearse
@@ -23,11 +24,13 @@ PASSES = 4
 """Passes rehearsed: in the second the order of use is known, the last stands for all that follow."""
 _TRIES = 4
 """Rehearsals until what is reserved covers what is needed."""
-_PARTS = 16
+_PARTS = 64
 """Into so many parts the largest weight is cut in the least budget."""
+_LEAST_PASSES = 2
+"""In the first pass of training an optimizer makes its states, in the second it has them."""
 _THREADS = 3
 """Two threads read and one writes."""
-RUNTIME_BYTES = 24 << 20
+RUNTIME_BYTES = 6 << 20
 """What PyTorch, its arithmetic library and their threads take when they begin to work, and books."""
 
 
@@ -117,15 +120,25 @@ def reserved_on(device: Device) -> dict[str, int]:
 
 
 def least_budget(scene: Scene, fixed_bytes: int) -> int:
-    """Return the smallest workable budget: the largest weight is cut into ``_PARTS``, of which four fit."""
+    """Return the smallest workable budget: the largest weight is cut into ``_PARTS`` at most."""
+    return _at_least(scene, fixed_bytes)[0]
+
+
+def _at_least(scene: Scene, fixed_bytes: int) -> tuple[int, int]:
+    """Return the smallest workable budget and its room for blocks."""
     capacity = _least_capacity(scene)
     while True:
         try:
-            found = rehearse(scene, capacity, None, 1)
+            found = _rehearsed(scene, capacity, FINER[-1], _LEAST_PASSES)
         except BudgetExceededError as error:
             capacity = max(error.needed_bytes, capacity + capacity // 8)
         else:
-            return fixed_bytes + found.ordinary_peak_bytes + capacity
+            return fixed_bytes + found.ordinary_peak_bytes + capacity, capacity
+
+
+def _rehearsed(scene: Scene, capacity: int, finer: int, passes: int) -> Rehearsed:
+    block_bytes = block_bytes_of(capacity, train=scene.train, finer=finer)
+    return rehearse(scene, capacity, block_bytes, passes)
 
 
 def _trains(model: Any) -> bool:
@@ -133,23 +146,41 @@ def _trains(model: Any) -> bool:
 
 
 def _least_capacity(scene: Scene) -> int:
-    return max(4 * scene.least_bytes, 4 * largest_weight_bytes(scene) // _PARTS)
+    return max(16 * scene.least_bytes, 4 * largest_weight_bytes(scene) // _PARTS)
 
 
 def _fitted(scene: Scene, limit: int, fixed_bytes: int, passes: int) -> tuple[int, Rehearsed]:
-    """Return room for blocks and the passes in it, such that everything together keeps to ``limit``."""
+    """Return room for blocks and the passes in it, such that everything together keeps to ``limit``.
+
+    Blocks are made smaller as long as it does not work out.
+    """
+    refusal: BudgetExceededError | None = None
+    for finer in FINER:
+        try:
+            return _fitted_in(scene, limit, fixed_bytes, finer, passes)
+        except BudgetExceededError as error:
+            refusal = refusal or error
+    assert refusal is not None, "no way to cut worked out"
+    least, capacity = _at_least(scene, fixed_bytes)
+    if least > limit:
+        raise _refusal(scene, limit, fixed_bytes, least, refusal) from refusal
+    return capacity, _rehearsed(scene, capacity, FINER[-1], passes)
+
+
+def _fitted_in(scene: Scene, limit: int, fixed_bytes: int, finer: int, passes: int) -> tuple[int, Rehearsed]:
     room, others = limit - fixed_bytes, 0
-    try:
-        for attempt in range(_TRIES):
-            capacity = room - others if attempt else max(_least_capacity(scene), room // 2)
-            _require_room(scene, capacity)
-            found = rehearse(scene, capacity, None, passes if attempt else 1)
-            if attempt and found.ordinary_peak_bytes <= others:
-                break
-            others = found.ordinary_peak_bytes
-    except BudgetExceededError as error:
-        raise _refusal(scene, limit, fixed_bytes, others, error) from error
-    return capacity, found
+    for attempt in range(_TRIES):
+        capacity = room - others if attempt else max(_least_capacity(scene), room // 2)
+        _require_room(scene, capacity)
+        found = _rehearsed(scene, capacity, finer, passes if attempt else 1)
+        if attempt and found.ordinary_peak_bytes <= others:
+            return capacity, found
+        others = max(others, found.ordinary_peak_bytes)
+    raise BudgetExceededError(
+        f"[plan_offload] activations and temporaries of {format_bytes(others)} leave too little for blocks",
+        needed_bytes=limit + others - room + capacity,
+        budget_bytes=limit,
+    )
 
 
 def _require_room(scene: Scene, capacity: int) -> None:
@@ -164,15 +195,14 @@ def _require_room(scene: Scene, capacity: int) -> None:
 
 
 def _refusal(
-    scene: Scene, limit: int, fixed_bytes: int, others: int, error: BudgetExceededError
+    scene: Scene, limit: int, fixed_bytes: int, least: int, error: BudgetExceededError
 ) -> BudgetExceededError:
-    least = least_budget(scene, fixed_bytes)
     what = "training" if scene.train else "inference"
     reason = str(error).partition("] ")[2] or str(error)
     return BudgetExceededError(
-        f"[plan_offload] {what} in {format_bytes(limit)}, of which activations and temporaries take "
-        f"{format_bytes(others)}, staging and runtime {format_bytes(fixed_bytes)}: {reason}; the smallest "
-        f"workable budget is {least} bytes ({format_bytes(least)}): raise it to that, or use a smaller batch",
+        f"[plan_offload] {what} in {format_bytes(limit)}, of which staging and runtime take "
+        f"{format_bytes(fixed_bytes)}: {reason}; the smallest workable budget is {least} bytes "
+        f"({format_bytes(least)}): raise it to that, or use a smaller batch",
         needed_bytes=least,
         budget_bytes=limit,
     )

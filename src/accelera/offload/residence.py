@@ -10,7 +10,7 @@ import functools
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import final
 
 from accelera.offload.block import Block
@@ -58,10 +58,19 @@ class Residence:
         """Bytes of memory that exist now."""
         return self._allocated_bytes
 
+    @property
+    def settled(self) -> bool:
+        """Whether no memory is being allocated or given back at this moment."""
+        return not self._lock.locked()
+
     def limit(self, nbytes: int) -> None:
-        """Let at most ``nbytes`` be allocated from now on, as far as they are not in use."""
+        """Let at most ``nbytes`` be allocated from now on; return when what exceeds that is given back.
+
+        Memory that blocks have now is theirs.
+        """
         self._capacity_bytes = nbytes
         self._part_with(self._promised_bytes - nbytes)
+        self._give_back(self._parting)
         self._release_idle()
 
     def here(self, block: Block) -> Slab:
@@ -154,8 +163,8 @@ class Residence:
     def _release(self, slab: Slab) -> None:
         with self._lock:
             if slab.memory is not None:
-                self._place.release(slab.memory)
                 self._allocated_bytes -= slab.nbytes
+                self._place.release(slab.memory)
             slab.memory = slab.tensor = None
 
     def _exist(self, slab: Slab) -> None:
@@ -173,14 +182,18 @@ class Residence:
             saving.wait_or_repeat()
         if loading is not None:
             loading.wait_over()
+        self._give_back(parting)
+        self._exist(slab)
+        slab.saving = None
+
+    def _give_back(self, parting: Iterable[Slab]) -> None:
+        """Release slabs as soon as their transfers are over; raise what hinders a saving."""
         for each in parting:
             if each.loading is not None:
                 each.loading.wait_over()
             if each.saving is not None:
                 each.saving.wait_or_repeat()
             self._release(each)
-        self._exist(slab)
-        slab.saving = None
 
     def _loads(self, home: Home | None, slab: Slab, settling: _Once) -> list[Callable[[], int]]:
         if home is None:
