@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
+import accelera
 from accelera.interceptor.limits import Route
 from tests.interceptor.forcing import counted, forced
 
@@ -248,6 +251,12 @@ class TestGivenResults:
         assert torch.equal(x, expected)
         assert "a result given that shares memory" not in seen[0].total.passed
 
+    def test_a_factor_that_is_the_result_is_left_to_torch(self) -> None:
+        a = torch.rand(M, M)
+        with counted() as seen, forced("chunked"):
+            torch.mm(a, torch.rand(M, M), out=a)
+        assert seen[0].by_op["mm.out"].passed.total() == 1
+
     def test_an_overlapping_row_is_left_to_torch(self) -> None:
         x = torch.ones(8, 8)[:, ::2]
         with forced("chunked"), counted() as seen:
@@ -314,3 +323,30 @@ def test_products_computed_elsewhere(place: str) -> None:
         found = torch.addmm(c, a, b)
     torch.testing.assert_close(found, torch.addmm(c, a, b))
     assert seen[0].total.direct == (place == "cpu")
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_integers_divided(mode: str) -> None:
+    a, b = torch.randint(-50, 50, (M, N)), torch.randint(1, 9, (M, N))
+    with counted() as seen, forced("chunked"):
+        found = torch.div(a, b, rounding_mode=mode)
+    assert seen[0].by_op["div.Tensor_mode"].chunked == 1
+    assert torch.equal(found, torch.div(a, b, rounding_mode=mode))
+
+
+def test_factors_and_result_end_with_their_last_name() -> None:
+    """Not only when garbage is collected: a product that no plan fits must leave no cycle behind."""
+    a, b = torch.rand(2100, 8), torch.rand(8, 2100)
+    gc.disable()
+    try:
+        with accelera.intercepted("12MiB", 0, 0):
+            accelera.stats(reset=True)
+            result = a @ b
+        ends = [weakref.ref(each) for each in (a, b, result)]
+        spilled = accelera.stats()
+        assert spilled.by_op["mm"].spilled == 1
+        del a, b, result
+        assert not [each for each in ends if each() is not None]
+        assert accelera.stats().spilled_now_bytes == spilled.spilled_now_bytes - 2100 * 2100 * 4
+    finally:
+        gc.enable()

@@ -140,6 +140,10 @@ class TestSettings:
     def test_what_cannot_be_read(self) -> None:
         for wish, error in (
             ({"min_size": -1}, SettingError),
+            ({"min_size": "1024"}, SettingError),
+            ({"min_size": 1.5}, SettingError),
+            ({"min_size": 1 << 63}, SettingError),
+            ({"spill": 5}, SettingError),
             ({"budget": "lots"}, ValueError),
             ({"memory_threshold": "lots"}, ValueError),
             ({"device": "abacus"}, UnknownNameError),

@@ -138,16 +138,16 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
 
 
-def overlaps(target: torch.Tensor, operands: list[Any]) -> bool:
+def overlaps(target: torch.Tensor, operands: list[Any], *, element_for_element: bool = True) -> bool:
     """Return whether writing ``target`` piece by piece could change an operand that is still to be read.
 
-    An operand that is ``target`` itself, element for element, is read before it is written.
+    An operand that is ``target`` itself is read before it is written where ``element_for_element``.
     """
     if any(size > 1 and stride == 0 for size, stride in zip(target.shape, target.stride(), strict=True)):
         return True
     storage = target.untyped_storage().data_ptr()
     return any(
-        each.untyped_storage().data_ptr() == storage and not _is_same(each, target)
+        each.untyped_storage().data_ptr() == storage and not (element_for_element and _is_same(each, target))
         for each in operands
         if isinstance(each, torch.Tensor) and each.device == target.device
     )

@@ -218,10 +218,10 @@ def _are_alike(operands: list[torch.Tensor], args: Sequence[Any]) -> bool:
 
 
 def _corner_of(value: Any) -> Any:
-    """Return zeros of at most two elements along each axis, whose axes lie in the same order."""
+    """Return ones, which may divide, of at most two elements along each axis; axes lie in the same order."""
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return value
     steps = sorted({stride for stride in value.stride() if stride})
     strides = [0 if not stride else 1 << steps.index(stride) for stride in value.stride()]
     shape = [min(size, 2) for size in value.shape]
-    return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device).zero_()
+    return torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device).fill_(1)

@@ -96,7 +96,9 @@ class Factors(Call):
             return f"elements of {a.dtype}"
         if not self.shape or 0 in self.shape:
             return "a result of one element or none"
-        if given is not None and (given.shape != self.shape or overlaps(given, [a, b])):
+        if given is not None and (
+            given.shape != self.shape or overlaps(given, [a, b], element_for_element=False)
+        ):
             return "a result given that is resized or shares memory"
         return None if self._can_be_added() else "a summand or factors that do not fit"
 

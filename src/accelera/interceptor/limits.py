@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import NoneType
 from typing import Literal, NamedTuple
 
 import torch
@@ -99,8 +100,10 @@ def limits_of(
     """
     settings = current()
     size = settings.min_size if min_size is None else min_size
-    if size < 0:
-        raise SettingError(f"[enable] min_size={size}: it is the length of a dimension; give 0 or more")
+    if not isinstance(size, int) or not 0 <= size < 1 << 63:
+        raise SettingError(f"[enable] min_size={size!r}: it is the length of a dimension; give 0 or more")
+    if not isinstance(spill, (str, Path, bool, NoneType)):
+        raise SettingError(f"[enable] spill={spill!r}: give a folder, or False to refuse what does not fit")
     if device is not None:
         get_device(device)
     named = settings.spill if spill is None or spill is True else spill

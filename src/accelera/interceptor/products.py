@@ -42,11 +42,19 @@ def _first_that_fits(
     limits: Limits,
     budget_bytes: int,
 ) -> list[str]:
-    """Compute in the first way that the budget allows; raises the refusal that asks for least."""
+    """Compute in the first way that the budget allows; raises the refusal that asks for least.
+
+    No refusal is kept with its traceback, which would hold the factors until garbage is collected.
+    """
     refusals = []
     for fill in ways:
         try:
             return fill(product, target, limits, budget_bytes)
         except BudgetExceededError as refusal:
-            refusals.append(refusal)
-    raise min(refusals, key=lambda refusal: refusal.needed_bytes)
+            refusals.append(refusal.with_traceback(None))
+    least = min(refusals, key=lambda refusal: refusal.needed_bytes)
+    refusals.clear()
+    try:
+        raise least
+    finally:
+        del least
