@@ -93,11 +93,20 @@ class Elementwise(Call):
         self.shape = torch.Size(broadcast(each.shape for each in self.operands))
         if self.kind.axis is not None:
             self.whole_axis = self.args[self.kind.axis] % max(1, largest.dim())
-        self.dtype = self._corner().dtype
+        self.dtype = self._result_dtype()
         size = nbytes(self.shape, self.dtype)
         self.result_bytes = 0 if self.given is not None and self.given.shape == self.shape else size
         self.looked_bytes = sum(each.nbytes for each in self.operands) + size
         self.temporary_bytes = self._converted_bytes()
+
+    def _result_dtype(self) -> torch.dtype:
+        """Return the element type of a new result, asked of torch once for operands of such types."""
+        options = [(key, each) for key, each in self.kwargs.items() if key not in RESULTS]
+        given = [*enumerate(self.args), *options]
+        like = (self.op, torch.get_default_dtype(), *((key, _typed(each)) for key, each in given))
+        if like not in _DTYPES:
+            _DTYPES[like] = self._corner().dtype
+        return _DTYPES[like]
 
     def _corner(self) -> torch.Tensor:
         """Return what torch's kernel makes of so few elements that only types and the order of axes count."""
@@ -178,6 +187,17 @@ class Elementwise(Call):
             )
         tile_bytes = limits.cut.tile_bytes or TILE_BYTES
         return max(least, min(tile_bytes // self.dtype.itemsize, budget_bytes // per_element))
+
+
+_DTYPES: dict[Any, torch.dtype] = {}
+"""Element types of results, by operator and types of arguments."""
+
+
+def _typed(value: Any) -> Any:
+    """Return what the element type of a result may depend on."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.dim() == 0
+    return type(value) if isinstance(value, (int, float, complex)) and type(value) is not bool else value
 
 
 def _flattened(value: Any) -> Any:

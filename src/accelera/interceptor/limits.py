@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -99,10 +99,11 @@ def limits_of(
     Raises SettingError or ValueError for amounts that cannot be read, UnknownNameError for a device.
     """
     settings = current()
-    size = settings.min_size if min_size is None else min_size
+    size: Any = settings.min_size if min_size is None else min_size
     if not isinstance(size, int) or not 0 <= size < 1 << 63:
         raise SettingError(f"[enable] min_size={size!r}: it is the length of a dimension; give 0 or more")
-    if not isinstance(spill, (str, Path, bool, NoneType)):
+    folder_or_not: Any = spill
+    if not isinstance(folder_or_not, (str, Path, bool, NoneType)):
         raise SettingError(f"[enable] spill={spill!r}: give a folder, or False to refuse what does not fit")
     if device is not None:
         get_device(device)

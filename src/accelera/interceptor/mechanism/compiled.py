@@ -46,6 +46,9 @@ def load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.accelera_operators.restype = ctypes.c_char_p
     library.accelera_set_thresholds.argtypes = [ctypes.c_int64, ctypes.c_int64]
+    # Too short to let other Python threads run meanwhile.
+    quick = ctypes.PyDLL(str(path), handle=library._handle).accelera_set_level
+    vars(library)["accelera_set_level"] = quick
     library.accelera_set_level.argtypes = [ctypes.c_int]
     library.accelera_set_level.restype = None
     library.accelera_register.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int, ctypes.c_char_p]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from accelera.interceptor.mechanism.operators import is_composite
 from accelera.interceptor.mechanism.originals import original
-from accelera.interceptor.mechanism.passing import COMPOSITES, EVERYTHING, at_least
+from accelera.interceptor.mechanism.passing import COMPOSITES, EVERYTHING, put_back, raise_to
 
 Handler = Callable[..., Any]
 
@@ -45,5 +45,8 @@ def handle(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     handler = in_force().handlers.get(name)
     if handler is None:
         return original(name)(*args, **kwargs)
-    with at_least(COMPOSITES if is_composite(name) else EVERYTHING):
+    before = raise_to(COMPOSITES if is_composite(name) else EVERYTHING)
+    try:
         return handler(*args, **kwargs)
+    finally:
+        put_back(before)

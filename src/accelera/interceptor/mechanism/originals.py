@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from accelera.interceptor.mechanism.operators import check_name, is_composite
-from accelera.interceptor.mechanism.passing import COMPOSITES, EVERYTHING, at_least
+from accelera.interceptor.mechanism.passing import COMPOSITES, EVERYTHING, put_back, raise_to
 
 Kernel = Callable[..., Any]
 
@@ -31,10 +30,17 @@ def original(name: str) -> Kernel:
     """
     composite = is_composite(check_name(name))
     operator = overload(name)
+    wanted = COMPOSITES if composite else EVERYTHING
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with at_least(COMPOSITES if composite else EVERYTHING), _below_autograd(composite):
-            return replaced.get(name, operator)(*args, **kwargs)
+        before = raise_to(wanted)
+        try:
+            if composite:
+                return replaced.get(name, operator)(*args, **kwargs)
+            with torch._C._AutoDispatchBelowAutograd():
+                return replaced.get(name, operator)(*args, **kwargs)
+        finally:
+            put_back(before)
 
     return call
 
@@ -43,10 +49,3 @@ def overload(name: str) -> Any:
     """Return torch's operator of this name, such as ``torch.ops.aten.mm.out`` for ``"mm.out"``."""
     packet, _, variant = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), variant or "default")
-
-
-def _below_autograd(composite: bool) -> AbstractContextManager[Any]:
-    if composite:
-        return nullcontext()
-    guard: AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
-    return guard

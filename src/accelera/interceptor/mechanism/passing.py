@@ -25,15 +25,20 @@ def follow(setter: Callable[[int], object]) -> None:
         setter(level())
 
 
-@contextmanager
-def at_least(wanted: int) -> Iterator[None]:
-    """Let this thread pass at least what ``wanted`` says, until the end of the block."""
+def raise_to(wanted: int) -> int:
+    """Let this thread pass at least what ``wanted`` says; return the level before, for ``put_back``."""
     before = level()
-    _set(max(before, wanted))
-    try:
-        yield
-    finally:
-        _set(before)
+    if wanted > before:
+        put_back(wanted)
+    return before
+
+
+def put_back(value: int) -> None:
+    """Let this thread pass what ``value`` says."""
+    if level() != value:
+        _thread.level = value
+        for setter in _followers:
+            setter(value)
 
 
 @contextmanager
@@ -42,11 +47,8 @@ def passing() -> Iterator[None]:
 
     Nests. Other threads, those started inside too, go on as they were.
     """
-    with at_least(EVERYTHING):
+    before = raise_to(EVERYTHING)
+    try:
         yield
-
-
-def _set(value: int) -> None:
-    _thread.level = value
-    for setter in _followers:
-        setter(value)
+    finally:
+        put_back(before)
