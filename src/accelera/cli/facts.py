@@ -131,6 +131,11 @@ def _compiled() -> dict[str, bool]:
 
 
 def _interception() -> dict[str, str]:
+    from accelera.interceptor.found import way_found
+
+    found = way_found()
+    if found is not None:
+        return {"tier": found[0], "why": found[1]}
     from accelera.interceptor import mechanism
 
     return {"tier": mechanism.tier(), "why": mechanism.why()}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import torch
 
-import accelera
+from accelera.interceptor.found import SHIM_PREFIX, shim_for
 from accelera.interceptor.mechanism.compiled import CompiledTier, load
-
-PREFIX = "_shim-"
 
 
 def fault() -> str | None:
@@ -18,7 +15,7 @@ def fault() -> str | None:
     path = shim_path()
     if path.exists():
         return _loading_fault(path)
-    others = sorted(each.stem.removeprefix(PREFIX) for each in path.parent.glob(f"{PREFIX}*"))
+    others = sorted(each.stem.removeprefix(SHIM_PREFIX) for each in path.parent.glob(f"{SHIM_PREFIX}*"))
     if not others:
         return "no shim was built: torch was not there when Accelera was installed"
     return f"the shim was built for torch {' and '.join(others)}, this is torch {torch.__version__}"
@@ -31,9 +28,7 @@ def make() -> CompiledTier:
 
 def shim_path() -> Path:
     """Return where the shim for the torch that is loaded must lie: beside the other compiled code."""
-    found = importlib.util.find_spec("accelera._native")
-    folder = Path(found.origin if found and found.origin else accelera.__file__).parent
-    return folder / f"{PREFIX}{torch.__version__}.so"
+    return shim_for(torch.__version__)
 
 
 def _loading_fault(path: Path) -> str | None:

@@ -1,0 +1,32 @@
+"""How calls will be caught, as far as it can be told without loading torch, which takes seconds."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import accelera
+from accelera.settings import current_value
+
+SHIM_PREFIX = "_shim-"
+
+
+def way_found() -> tuple[str, str] | None:
+    """Return the way to intercept and words for it where a shim for the torch that is installed lies here.
+
+    None when torch has to be asked: it is loaded already, there is no such shim, or another way is wished.
+    """
+    if "torch" in sys.modules or current_value("interception") != "auto":
+        return None
+    if not shim_for(metadata.version("torch")).exists():
+        return None
+    return "shim", "compiled kernels, built for exactly this torch"
+
+
+def shim_for(torch_version: str) -> Path:
+    """Return where the shim for a version of torch must lie: beside the other compiled code."""
+    native = importlib.util.find_spec("accelera._native")
+    beside = native.origin if native and native.origin else accelera.__file__
+    return Path(beside).parent / f"{SHIM_PREFIX}{torch_version}.so"
