@@ -11,7 +11,9 @@ import torch
 
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.offload.computing import compute
+from accelera.offload.given import compute_into
 from accelera.offload.lists import one_by_one
+from accelera.offload.replacing import set_tensor
 from accelera.offload.signatures import is_composite, signature_of
 from accelera.offload.views import view
 
@@ -50,13 +52,18 @@ def dispatch(func: Any, args: Any, kwargs: Any) -> Any:
 def rule_of(func: Any) -> Rule:
     """Return how ``func`` is carried out."""
     name = func.overloadpacket.__name__
+    if func is torch.ops.aten.set_.source_Tensor:
+        return set_tensor
     if name in REFUSED:
         return _refuse
     if name.startswith(("_foreach_", "_fused_", "_amp_foreach_")):
         return one_by_one
     if is_composite(func):
         return _decompose
-    return view if signature_of(func).is_view else compute
+    signature = signature_of(func)
+    if signature.writes_given:
+        return compute_into
+    return view if signature.is_view else compute
 
 
 def _decompose(func: Any, args: Any, kwargs: Any) -> Any:

@@ -27,9 +27,15 @@ class PartedTensor(OffloadedTensor):
         """Call ``func``, and prepare its gradient."""
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
-            if torch.is_grad_enabled() and func.__name__ != "__get__":
+            if torch.is_grad_enabled() and func.__name__ != "__get__" and not _transforming():
                 _prepare(result, args, kwargs)
         return result
+
+
+def _transforming() -> bool:
+    """Whether a transform of ``torch.func`` is under way: it makes gradients by a graph of its own."""
+    functorch: Any = torch._C._functorch
+    return functorch.peek_interpreter_stack() is not None
 
 
 def _prepare(result: Any, args: Any, kwargs: Any) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from accelera.errors import DeviceError
 from accelera.offload.adopting import adopted
-from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.tensor import OffloadedTensor, kind_of
 
 
 def replace_data(tensor: OffloadedTensor, value: torch.Tensor) -> None:
@@ -28,6 +30,22 @@ def replace_data(tensor: OffloadedTensor, value: torch.Tensor) -> None:
         block.name, block.role = (block.name, block.role) if block.name else (first.name, first.role)
     torch._C.TensorBase.data.__set__(tensor, value.detach())  # type: ignore[attr-defined]
     tensor.contents = value.contents
+
+
+def without_history(tensor: OffloadedTensor) -> OffloadedTensor:
+    """Return the same bytes without history and with a count of changes of its own: ``tensor.data``."""
+    with torch._C._DisableTorchDispatch():
+        bare = torch._C.TensorBase.data.__get__(tensor)  # type: ignore[attr-defined]
+        made: OffloadedTensor = torch.Tensor._make_subclass(kind_of(tensor.contents), bare)
+    made.contents = tensor.contents
+    return made
+
+
+def set_tensor(_: Any, args: Any, __: Any) -> OffloadedTensor:
+    """Make the first argument what the second is: ``tensor.set_(other)``."""
+    replace_data(*args)
+    changed: OffloadedTensor = args[0]
+    return changed
 
 
 def become(tensor: torch.Tensor, other: torch.Tensor, name: str) -> None:

@@ -28,6 +28,8 @@ class Signature:
     """Argument names in order; those that may be positional come first."""
     written: tuple[str, ...]
     """Arguments that are changed."""
+    writes_given: bool
+    """Whether what is changed is given to be written only: ``out=``."""
     sets_anew: bool
     """Whether the arguments that are changed get all their elements without regard to the old ones."""
     returned: tuple[str | None, ...]
@@ -60,6 +62,7 @@ def signature_of(func: Any) -> Signature:
         op=str(func),
         names=tuple(one.name for one in schema.arguments),
         written=written,
+        writes_given=bool(written) and only_out,
         sets_anew=bool(written) and (only_out or name in _SETS_ANEW),
         returned=tuple(_returned(one, schema.arguments) for one in schema.returns),
         is_view=any(one.alias_info and not one.alias_info.is_write for one in schema.returns),

@@ -49,6 +49,7 @@ class OffloadedTensor(torch.Tensor):
             device=contents.keeper.device,
         )
         tensor.contents = contents
+        torch._C._set_throw_on_mutable_data_ptr(tensor)
         return tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -89,8 +90,12 @@ class OffloadedTensor(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
-        """The tensor without its history; setting it replaces the values, also by another shape or type."""
-        return self.detach()
+        """The tensor without its history, changes of which autograd does not see.
+
+        Setting it takes over the values of a tensor, also one of another shape or type.
+        """
+        bare: torch.Tensor = way("without_history")(self)
+        return bare
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
@@ -118,6 +123,12 @@ class OffloadedTensor(torch.Tensor):
         raise DeviceError(
             f"[data_ptr] {self} has no address: its bytes are in memory only while an operation uses them; "
             "take a copy with .materialized()"
+        )
+
+    def __dlpack__(self, **_: Any) -> Any:
+        """Raise DeviceError: the bytes are in no memory that another library could hold."""
+        raise DeviceError(
+            f"[from_dlpack] {self} has no lasting bytes to share; take a copy with .materialized()"
         )
 
     def share_memory_(self) -> Any:

@@ -20,7 +20,12 @@ PIECE_BYTES = 2 << 20
 
 
 def pointwise(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
-    """Carry out an element-wise ``func``; what it changes in place is given back."""
+    """Carry out an element-wise ``func``; what it changes in place is given back.
+
+    None if it has several results.
+    """
+    if len(func._schema.returns) > 1:
+        return None
     changed = written(func, args, kwargs)
     if changed is not None:
         _run(func, args, kwargs, keeper, _only(changed), stored=False)

@@ -11,7 +11,7 @@ from accelera.offload.keeper import Keeper
 from accelera.offload.tiled.held import held
 from accelera.offload.tiled.meta import bound, foretold
 from accelera.offload.tiled.pointwise import subparts
-from accelera.offload.tiled.results import empty
+from accelera.offload.tiled.results import empty, offloaded
 from accelera.offload.tiled.space import Operand, boxes
 
 ALONG = {
@@ -49,8 +49,9 @@ def by_rows(
 ) -> Any:
     """Carry out ``func`` in pieces across all axes but ``axis``; the space is the first source's."""
     told = foretold(func, args, kwargs)
-    results = tree_map_only(torch.Tensor, lambda one: empty(keeper, one.shape, one.dtype), told)
-    targets = [_target(one, sources[0].tensor.ndim, axis) for one in tree_leaves(results)]
+    ndim = sources[0].tensor.ndim
+    results = tree_map_only(torch.Tensor, lambda one: _made(keeper, one, ndim, axis), told)
+    targets = [_target(one, ndim, axis) for one in tree_leaves(results)]
     operands = [*sources, *targets]
     for box in boxes(sources[0].tensor.shape, operands):
         with held(keeper, operands, box, str(func)) as parts:
@@ -65,6 +66,13 @@ def _piece(func: Any, args: Any, kwargs: Any, pieces: list[torch.Tensor], source
     made = tree_leaves(func(*args, **kwargs))
     for target, one in zip(pieces[sources:], made, strict=True):
         target.copy_(one)
+
+
+def _made(keeper: Keeper, told: torch.Tensor, ndim: int, axis: int | None) -> torch.Tensor:
+    """Return room for a result: one block if the axis is the first, along which blocks are cut."""
+    if axis == 0 and told.ndim == ndim and told.nbytes > keeper.block_bytes:
+        return offloaded(keeper, told.shape, told.dtype, cut=False)
+    return empty(keeper, told.shape, told.dtype)
 
 
 def _target(result: torch.Tensor, ndim: int, axis: int | None) -> Operand:

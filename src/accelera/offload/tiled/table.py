@@ -116,7 +116,7 @@ def run(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
     """
     from accelera.offload.tiled.whole import whole
 
-    tiled = form(func)
+    tiled = form(func) if _all_strided(args, kwargs) else None
     result = None if tiled is None else tiled(func, args, kwargs, keeper)
     if result is not None:
         return result
@@ -127,3 +127,8 @@ def run(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
     if not any(is_tiled(leaf) for leaf in tree_leaves((args, kwargs))):
         return NotImplemented
     return whole(func, args, kwargs, keeper)
+
+
+def _all_strided(args: Any, kwargs: Any) -> bool:
+    leaves = tree_leaves((args, kwargs))
+    return all(leaf.layout is torch.strided for leaf in leaves if isinstance(leaf, torch.Tensor))
