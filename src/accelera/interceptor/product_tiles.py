@@ -44,15 +44,18 @@ def fill(product: Factors, target: Target, limits: Limits, budget_bytes: int) ->
             budget_bytes=budget_bytes,
         )
     fallbacks: list[str] = []
+    scratch: list[torch.Tensor] = []
     for region in _regions(product.shape, sizes):
-        _compute(product, target, region, fallbacks)
+        _compute(product, target, region, scratch, fallbacks)
     return fallbacks
 
 
-def _compute(product: Factors, target: Target, region: Region, fallbacks: list[str]) -> None:
+def _compute(
+    product: Factors, target: Target, region: Region, scratch: list[torch.Tensor], fallbacks: list[str]
+) -> None:
     """Compute one piece; in halves when memory runs out."""
     try:
-        target.put(region, _piece(product, region))
+        target.put(region, _piece(product, region, scratch))
     except RuntimeError as error:
         longest = max(range(len(region)), key=lambda axis: region[axis].stop - region[axis].start)
         halves = halved(region, [longest])
@@ -60,11 +63,14 @@ def _compute(product: Factors, target: Target, region: Region, fallbacks: list[s
             raise
         fallbacks.append(f"in half the tile after running out of memory: {error}")
         for half in halves:
-            _compute(product, target, half, fallbacks)
+            _compute(product, target, half, scratch, fallbacks)
 
 
-def _piece(product: Factors, region: Region) -> torch.Tensor:
-    """Return one part of the result, computed by torch's kernel."""
+def _piece(product: Factors, region: Region, scratch: list[torch.Tensor]) -> torch.Tensor:
+    """Return one part of the result, computed by torch's kernel into memory that all parts share.
+
+    With memory of its own for each the heap would grow by nearly all of them.
+    """
     rows, columns = region[: product.a.dim() - 1], region[product.a.dim() - 1 :]
     of_b: Region = (*(region[:1] if product.a.dim() == 3 else ()), slice(None), *columns)
     arguments: list[Any] = [product.a[rows], product.b[of_b]]
@@ -72,7 +78,12 @@ def _piece(product: Factors, region: Region) -> torch.Tensor:
     if product.start is not None:
         arguments.insert(0, product.start.expand(product.shape)[region])
         options = {"beta": product.beta, "alpha": product.alpha}
-    piece: torch.Tensor = original(product.form.family)(*arguments, **options)
+    shape = [part.stop - part.start for part in region]
+    if not scratch or scratch[0].numel() < math.prod(shape):
+        scratch.clear()
+        scratch.append(torch.empty(math.prod(shape), dtype=product.a.dtype, device=product.device))
+    piece = scratch[0][: math.prod(shape)].view(shape)
+    original(f"{product.form.family}.out")(*arguments, **options, out=piece)
     return piece
 
 
