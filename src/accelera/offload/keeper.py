@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -13,6 +14,7 @@ from typing import final
 
 import torch
 
+from accelera.errors import DeviceError
 from accelera.offload.allocator import give_pages_back
 from accelera.offload.block import Block, Use
 from accelera.offload.books import Books
@@ -100,6 +102,7 @@ class Keeper:
             if self.device.type == "cpu":
                 give_pages_back(self)
         self._lock = threading.RLock()
+        self._process = os.getpid()
         self._dying: deque[Block] = deque()
         self._uses = 0
         self._stall_s = self._compute_s = 0.0
@@ -147,6 +150,7 @@ class Keeper:
         Beside them, the budget is to have room for ``coming_bytes``, such as a result. Entering raises
         BudgetExceededError when the blocks do not fit together.
         """
+        self._check_process(op)
         return Using(self, uses, op, coming_bytes)
 
     def free(self, block: Block) -> None:
@@ -162,6 +166,7 @@ class Keeper:
 
     def mapped(self, block: Block) -> torch.Tensor:
         """Return the bytes of ``block`` as an ordinary tensor that costs no anonymous memory."""
+        self._check_process("mapped")
         with self._lock:
             self._bury()
             self._save(block)
@@ -214,6 +219,14 @@ class Keeper:
         with self._lock:
             self._residence.close()
             self._homes.close()
+
+    def _check_process(self, op: str) -> None:
+        """Raise DeviceError in a process that was forked: the threads that move blocks are not in it."""
+        if os.getpid() != self._process:
+            raise DeviceError(
+                f"[{op}] the model was offloaded in the process {self._process}, of which this one is a fork "
+                "without its threads; offload it here, or in a process that is started with 'spawn'"
+            )
 
     def _adopt_rows(self, rows: torch.Tensor, name: str, role: str) -> Block:
         home = self._homes.create(rows.nbytes)

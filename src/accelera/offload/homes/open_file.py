@@ -24,6 +24,7 @@ class OpenFile:
         self.nbytes = os.fstat(descriptor).st_size
         self.writable = writable
         self._descriptor = descriptor
+        self._stamp = None if writable else _stamp(descriptor)
         self._close = weakref.finalize(self, os.close, descriptor)
         placement = Placement.dense((self.nbytes,), np.dtype(np.uint8))
         self._store = FlatFile(path, os.dup(descriptor), placement, writable=writable)
@@ -39,7 +40,11 @@ class OpenFile:
             ) from error
 
     def read(self, start: int, out: Bytes) -> int:
-        """Fill ``out`` with the bytes from ``start`` on; raises StoreError when the file ends early."""
+        """Fill ``out`` with the bytes from ``start`` on.
+
+        Raises StoreError when the file ends early, or was opened for reading and changed since.
+        """
+        self._check_unchanged()
         return self._store.read((slice(start, start + out.nbytes),), out)
 
     def write(self, start: int, data: Bytes) -> int:
@@ -48,6 +53,7 @@ class OpenFile:
 
     def map(self, start: int, nbytes: int) -> Bytes:
         """Return bytes mapped privately: pages of the file until somebody writes to them."""
+        self._check_unchanged()
         before = start % mmap.ALLOCATIONGRANULARITY
         pages = mmap.mmap(
             self._descriptor,
@@ -63,3 +69,16 @@ class OpenFile:
         """Close it; maps stay valid."""
         self._store.close()
         self._close()
+
+    def _check_unchanged(self) -> None:
+        if self._stamp is not None and _stamp(self._descriptor) != self._stamp:
+            raise StoreError(
+                f"[offload] {self.path} was truncated or changed after it was opened: the weights are "
+                "in it; open the checkpoint again, and write a new file instead of changing this one"
+            )
+
+
+def _stamp(descriptor: int) -> tuple[int, int]:
+    """Return the file's size and when its contents were last changed, in nanoseconds."""
+    facts = os.fstat(descriptor)
+    return facts.st_size, facts.st_mtime_ns
