@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.architecture.repository import run_python
 from tests.interceptor.routing_peaks import measured
 
 MIB = 1 << 20
@@ -81,3 +83,20 @@ def test_too_little_to_work_in_is_refused_with_the_least_that_does(took: dict[st
     assert refused["equal"]
     assert refused["spilled"] == 1
     assert refused["with_bytes"] <= refused["needed_bytes"]
+
+
+def test_the_heap_does_not_keep_the_parts(tmp_path: Path) -> None:
+    """As the C library hands out memory by itself: freed parts that it cannot use again would add up."""
+    code = (
+        "import torch, accelera\n"
+        "from accelera.memory import process_memory\n"
+        "a = torch.rand(4000, 50)\n"
+        f"accelera.enable('24MiB', spill={str(tmp_path)!r})\n"
+        "before = process_memory().anon_bytes\n"
+        "result = a @ a.T\n"
+        "assert accelera.stats().total.spilled == 1\n"
+        "print(process_memory().anon_bytes - before)\n"
+    )
+    ran = run_python("-c", code, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) <= 24 << 20
