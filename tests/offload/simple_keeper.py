@@ -22,6 +22,7 @@ class SimpleKeeper:
         self.least_bytes = least_bytes
         self.capacity_bytes = capacity_bytes
         self.device = torch.device("cpu")
+        self.watched = False
         self.bytes: dict[int, np.ndarray] = {}
         self.uses: list[str] = []
         self.pinned = 0
@@ -45,7 +46,7 @@ class SimpleKeeper:
         return block
 
     @contextmanager
-    def use(self, uses: Sequence[Use], op: str = "") -> Iterator[list[torch.Tensor]]:
+    def use(self, uses: Sequence[Use], op: str = "", coming_bytes: int = 0) -> Iterator[list[torch.Tensor]]:
         self.uses.append(op)
         flats = [torch.from_numpy(self._given(use)) for use in uses]
         self.pinned += len(uses)
