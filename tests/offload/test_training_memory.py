@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-BUDGET_MIB = 128
-BETWEEN_MIB = 24
-"""What may come between two looks at the process: temporaries of one operation, memory not given back yet."""
+BUDGETS_MIB = (48, 128)
 PROGRAM = """
 import json, sys, threading, time
 import torch
@@ -44,7 +42,7 @@ peaks, over = [0], threading.Event()
 def watch():
     while not over.is_set():
         peaks[0] = max(peaks[0], process_memory().anon_bytes - before)
-        time.sleep(0.005)
+        time.sleep(0.001)
 
 watcher = threading.Thread(target=watch)
 watcher.start()
@@ -70,14 +68,15 @@ print(json.dumps({
 @pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(), reason="anonymous memory is read from /proc"
 )
-def test_weights_and_states_of_several_times_the_budget_stay_near_it():
+@pytest.mark.parametrize("budget_mib", BUDGETS_MIB)
+def test_weights_and_states_of_several_times_the_budget_stay_within_it(budget_mib: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(BUDGET_MIB)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, str(budget_mib)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["largest"] * 4 > 1.2 * BUDGET_MIB * 2**20
+    assert found["largest"] * 4 > 1.2 * budget_mib * 2**20
     assert found["blocks"] <= found["capacity"]
-    assert found["peak"] <= (BUDGET_MIB + BETWEEN_MIB) * 2**20
+    assert found["peak"] <= budget_mib * 2**20
     assert found["losses"][1] < found["losses"][0]
     assert found["gradients"]

@@ -13,7 +13,7 @@ from accelera.capturing import Effect, Storages, flops_of, tensors_in
 
 @final
 class Bystanders:
-    """Hears of every operator on ordinary tensors.
+    """Hears of every operator on ordinary tensors; those on ``meta`` only tell shapes.
 
     Parameters
     ----------
@@ -48,13 +48,17 @@ class Bystanders:
     def heard(self, func: Any, effect: Effect, args: Any, kwargs: Any, result: Any) -> None:
         """Take note of one operator; see ``Listener``."""
         tensors = [*tensors_in((args, kwargs)), *tensors_in(result)]
+        tensors = [each for each in tensors if each.device.type != "meta"]
         for tensor in tensors:
             self._meet(tensor, effect.name)
         if not tensors:
             return
         step, elements = self._step(), max(each.numel() for each in tensors)
+        touched = sum(each.numel() * each.element_size() for each in tensors)
         self.flops[step] += flops_of(func, effect.name, args, kwargs, result, elements)
-        self.touched_bytes[step] += sum(each.numel() * each.element_size() for each in tensors)
+        self.touched_bytes[step] += touched
+        if "convolution" in effect.name:
+            self._note_peak(touched, effect.name)
 
     def close(self) -> None:
         """Hear no more."""
@@ -66,8 +70,12 @@ class Bystanders:
             return
         self._counted.add(number)
         self.alive_bytes += self._storages.sizes_bytes[number]
-        if self.alive_bytes > self.peak_bytes:
-            self.peak_bytes, self.peak_op = self.alive_bytes, op
+        self._note_peak(0, op)
+
+    def _note_peak(self, copies_bytes: int, op: str) -> None:
+        """Note what is alive, with the copies of operands and results in another layout that ``op`` makes."""
+        if self.alive_bytes + copies_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_op = self.alive_bytes + copies_bytes, op
 
     def _gone(self, number: int) -> None:
         if number in self._counted:

@@ -15,7 +15,7 @@ from accelera.offload.allocator import trim
 from accelera.offload.cutting import block_bytes_of
 from accelera.offload.handle import Offloaded
 from accelera.offload.keeper import Keeper
-from accelera.offload.planning import plan_offload
+from accelera.offload.planning import device_of, plan_offload, reserved_on
 from accelera.offload.taking import offloaded_tensors, take_over, tensors_of
 from accelera.offload.training import Training
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 _HANDLES: WeakKeyDictionary[torch.nn.Module, Offloaded] = WeakKeyDictionary()
 
 RESERVED_FRACTION = 0.25
-"""Share of the budget that is left for activations and temporaries when there are no inputs to plan with."""
+"""Share of the budget that is left for activations and temporaries when there are no inputs to plan with.
+
+Of a small budget it is what every model takes besides blocks, and at most half.
+"""
 
 
 def offload(
@@ -101,7 +104,7 @@ def keeper_for(
 
     ``train``: blocks are small enough for an optimizer's step.
     """
-    capacity = int(limit_bytes * (1 - RESERVED_FRACTION)) if plan is None else plan.capacity_bytes
+    capacity = _usual_capacity(limit_bytes, device) if plan is None else plan.capacity_bytes
     return Keeper(
         capacity,
         policy=policy,
@@ -112,6 +115,12 @@ def keeper_for(
         device=device,
         recorder=record,
     )
+
+
+def _usual_capacity(limit_bytes: int, device: torch.device | str | None) -> int:
+    """Return what is left for blocks: ``RESERVED_FRACTION`` less, more of a small budget but at most half."""
+    fixed = sum(reserved_on(device_of(None, device)).values())
+    return limit_bytes - max(int(limit_bytes * RESERVED_FRACTION), min(fixed, limit_bytes // 2))
 
 
 def handed_over(

@@ -41,7 +41,7 @@ def embedding_dense_backward(func: Any, args: Any, kwargs: Any, keeper: Keeper) 
     target = Operand(result, (0, 1), read=False, write=True)
     for box in boxes(result.shape, [target]):
         with held(keeper, [target], box, str(func)) as (part,):
-            here = (wanted >= box[0].start) & (wanted < box[0].stop) & kept
+            here = _places((wanted >= box[0].start) & (wanted < box[0].stop) & kept)
             part.zero_().index_add_(0, wanted[here] - box[0].start, flat[here][:, box[1]])
     return result
 
