@@ -18,10 +18,8 @@ from accelera.policy import POLICIES
 from accelera.policy.names import FOLLOWERS, NEEDS
 from accelera.simulator import simulate
 from accelera.trace import Trace
-from tests.offload.language_model import language_model, train
 from tests.offload.language_model import generate, language_model, train
 from tests.offload.streamed import BLOCK_BYTES, Paper, Run, Step
-from tests.offload.taking import taken
 from tests.offload.taking import taken
 
 ONLINE = sorted(name for name in POLICIES if name not in FOLLOWERS and set(NEEDS[name]) <= {"capacity_bytes"})

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from accelera.offload.block import Block, Use
+from accelera.memory import Block, Use
 from accelera.offload.rows import row_parts
 
 

@@ -7,11 +7,8 @@ from typing import Any
 
 import torch
 
-from accelera.offload.block import Block, Use
-from accelera.offload.books import Books
+from accelera.memory import Block, Books, Stream, Use, window_of
 from accelera.offload.keeper import Keeper
-from accelera.offload.streaming import Stream
-from accelera.offload.window import window_of
 
 BLOCK_BYTES = 4096
 """Size of the smallest block."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from accelera.errors import BudgetExceededError
-from accelera.offload.block import Use
+from accelera.memory import Use
 from accelera.offload.guard import Guard, held_on
 from accelera.offload.keeper import Keeper
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import json, torch
 from accelera.memory import process_memory, reset_peak
-from accelera.offload.block import Use
+from accelera.memory import Use
 from accelera.offload.keeper import Keeper
 
 SIZE, BUDGET = 8 << 20, 96 << 20

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from accelera.errors import BudgetExceededError, StoreError
-from accelera.offload.block import Use
+from accelera.memory import Use
 from accelera.offload.homes import FileHome, RamHomes
 from accelera.offload.homes.open_file import OpenFile
 from accelera.offload.keeper import Keeper

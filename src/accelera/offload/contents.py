@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from accelera.offload.block import Block
+    from accelera.memory import Block
     from accelera.offload.keeper import Keeper
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from accelera.offload.block import Block
+from accelera.memory import Block
 from accelera.offload.contents import Contents
 from accelera.offload.keeper import Keeper
 from accelera.offload.naming import Matched, Slot

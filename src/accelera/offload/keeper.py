@@ -15,19 +15,14 @@ from typing import final
 import torch
 
 from accelera.errors import DeviceError
+from accelera.memory import Block, Books, Pins, Residence, Slab, Stream, Use, window_of
 from accelera.offload.allocator import give_pages_back
-from accelera.offload.block import Block, Use
-from accelera.offload.books import Books
 from accelera.offload.guard import Guard, held_on
 from accelera.offload.homes import Home, Homes, RamHomes, ScratchHomes
-from accelera.offload.places import Place, place_on
+from accelera.offload.places import TensorPlace, place_on
 from accelera.offload.plain import has_bytes
 from accelera.offload.report import OffloadReport
-from accelera.offload.residence import Residence
 from accelera.offload.rows import row_parts
-from accelera.offload.slab import Slab
-from accelera.offload.streaming import Pins, Stream
-from accelera.offload.window import window_of
 from accelera.trace import Trace, TraceLog
 
 LEAST_BYTES = 64 << 10
@@ -77,7 +72,7 @@ class Keeper:
         planned: bool = False,
         store: str | Path | None = None,
         device: torch.device | str | None = None,
-        place: Place | None = None,
+        place: TensorPlace | None = None,
         homes: Homes | None = None,
         recorder: bool = False,
     ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelera.offload.block import Block, Use
+from accelera.memory import Block, Use
 from accelera.offload.tiled import layout_of
 
 if TYPE_CHECKING:

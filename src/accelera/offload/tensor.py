@@ -17,7 +17,7 @@ from accelera.units import format_bytes
 if TYPE_CHECKING:
     import numpy as np
 
-    from accelera.offload.block import Block
+    from accelera.memory import Block
     from accelera.offload.keeper import Keeper
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelera.offload.homes.contract import Bytes, Home, Homes
+from accelera.memory import Bytes, Home, Homes
 from accelera.offload.homes.file import FileHome
 from accelera.offload.homes.open_file import OpenFile
 from accelera.offload.homes.ram import RamHomes

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import final
 
 from accelera.errors import StoreError
-from accelera.offload.homes.contract import Bytes
+from accelera.memory import Bytes
 from accelera.offload.homes.open_file import OpenFile
 
 

@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 
 from accelera.errors import StoreError
-from accelera.offload.homes.contract import Bytes
+from accelera.memory import Bytes
 from accelera.stores import FlatFile, Placement
 
 

@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from accelera.devices import CpuDevice
-from accelera.offload.homes.contract import Bytes
+from accelera.memory import Bytes
 
 
 @final

@@ -1,4 +1,4 @@
-"""What a place must do: hold blocks in memory that operations compute on, and move them to and from homes."""
+"""What a place must do beyond that of any pool: its memory is tensors that operations compute on."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 import torch
 
-from accelera.offload.homes import Home
+from accelera.memory import Place
 
 
-class Place(Protocol):
+class TensorPlace(Place, Protocol):
     """The memory that operations compute on."""
 
     device: torch.device
@@ -19,15 +19,6 @@ class Place(Protocol):
 
         Its contents are undefined. Raises DeviceMemoryError when there is none.
         """
-
-    def release(self, memory: Any) -> None:
-        """Give memory back to the system."""
-
-    def load(self, home: Home, memory: Any, start: int, stop: int) -> int:
-        """Fill bytes ``start`` to ``stop`` from ``home``; return how many they are."""
-
-    def save(self, memory: Any, home: Home, start: int, stop: int) -> int:
-        """Store bytes ``start`` to ``stop`` in ``home``; return how many they are."""
 
     def lend(self, memory: Any) -> None:
         """Let operations that are handed over from now on see what is loaded into this memory."""

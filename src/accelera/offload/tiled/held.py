@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from accelera.offload.block import Use
+from accelera.memory import Use
 from accelera.offload.keeper import Keeper
 from accelera.offload.tiled.layout import Box
 from accelera.offload.tiled.operand import is_offloaded, layout_of

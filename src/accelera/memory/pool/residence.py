@@ -9,15 +9,15 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import final
 
-from accelera.offload.block import Block
-from accelera.offload.homes import Home, Homes
-from accelera.offload.moving import Move, Threads
-from accelera.offload.places import Place
-from accelera.offload.slab import Slab
+from accelera.memory.pool.block import Block
+from accelera.memory.pool.homes import Home, Homes
+from accelera.memory.pool.moving import Move, Threads
+from accelera.memory.pool.places import Place
+from accelera.memory.pool.slab import Slab
+from accelera.memory.pool.spares import Spares
 
 PART_BYTES = 16 << 20
 """A transfer is cut into parts of this size, which go through several threads at once."""
@@ -37,7 +37,7 @@ class Residence:
         for movers in (self._readers, self._writers):
             weakref.finalize(self, movers.dismiss)
         self._slabs: dict[int, Slab] = {}
-        self._spare: dict[int, list[Slab]] = defaultdict(list)
+        self._spares: Spares[Slab] = Spares()
         self._parting: list[Slab] = []
         self._promised_bytes = 0
         self._allocated_bytes = 0
@@ -96,7 +96,7 @@ class Residence:
         if save:
             self.store(block)
         block.leaving = slab.saving
-        self._keep(self._slabs.pop(block.id))
+        self._spares.keep(block.nbytes, self._slabs.pop(block.id))
 
     def store(self, block: Block) -> None:
         """Begin to save a block, in a home of its own if it has none that can be written."""
@@ -120,22 +120,17 @@ class Residence:
         """Return all memory to the system; what is not saved is lost."""
         self._readers.close()
         self._writers.close()
-        for slab in [
-            *self._slabs.values(),
-            *self._parting,
-            *(each for s in self._spare.values() for each in s),
-        ]:
+        spares = [slab for _, slab in self._spares.clear()]
+        for slab in [*self._slabs.values(), *self._parting, *spares]:
             self._release(slab)
         self._slabs.clear()
-        self._spare.clear()
         self._parting.clear()
 
     def _take(self, nbytes: int) -> Slab:
         """Return a spare slab, preferably an idle one, or one that exists as soon as there is room."""
-        spare = self._spare[nbytes]
-        if spare:
-            position = next((i for i, each in enumerate(spare) if each.idle), 0)
-            return spare.pop(position)
+        spare = self._spares.take(nbytes, _idle)
+        if spare is not None:
+            return spare
         self._part_with(self._promised_bytes + nbytes - self._capacity_bytes)
         slab = Slab(nbytes)
         self._release_idle()
@@ -144,16 +139,11 @@ class Residence:
         self._promised_bytes += nbytes
         return slab
 
-    def _keep(self, slab: Slab) -> None:
-        self._spare[slab.nbytes].append(slab)
-
     def _part_with(self, excess_bytes: int) -> None:
         """Give up spare slabs, largest first, until ``excess_bytes`` are promised back."""
-        for size in sorted(self._spare, reverse=True):
-            while self._spare[size] and excess_bytes > 0:
-                self._parting.append(self._spare[size].pop())
-                self._promised_bytes -= size
-                excess_bytes -= size
+        for size, slab in self._spares.part_with(excess_bytes):
+            self._parting.append(slab)
+            self._promised_bytes -= size
 
     def _release_idle(self) -> None:
         for slab in [each for each in self._parting if each.idle]:
@@ -165,12 +155,12 @@ class Residence:
             if slab.memory is not None:
                 self._allocated_bytes -= slab.nbytes
                 self._place.release(slab.memory)
-            slab.memory = slab.tensor = None
+            slab.memory = slab.view = None
 
     def _exist(self, slab: Slab) -> None:
         with self._lock:
             if slab.memory is None:
-                slab.tensor, slab.memory = self._place.allocate(slab.nbytes)
+                slab.view, slab.memory = self._place.allocate(slab.nbytes)
                 self._allocated_bytes += slab.nbytes
                 self.peak_allocated_bytes = max(self.peak_allocated_bytes, self._allocated_bytes)
 
@@ -212,6 +202,10 @@ class Residence:
         if loading is not None:
             loading.wait()
         return self._place.save(slab.memory, home, start, stop)
+
+
+def _idle(slab: Slab) -> bool:
+    return slab.idle
 
 
 @final

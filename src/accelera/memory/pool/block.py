@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from accelera.offload.homes import Home
-from accelera.offload.moving import Move
+from accelera.memory.pool.homes import Home
+from accelera.memory.pool.moving import Move
 
 
 @dataclass(eq=False)
@@ -18,6 +18,7 @@ class Block:
     role: str = ""
     """What the bytes are, one of ``accelera.trace.ROLES``."""
     name: str = ""
+    dtype: str = ""
     home: Home | None = None
     """None until the contents are first saved."""
     filled: bool = False

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import Any, final
 
-import torch
-
-from accelera.offload.moving import Move
+from accelera.memory.pool.moving import Move
 
 
 @final
 class Slab:
     """Memory for one block at a time; it comes into being when earlier memory has been given back."""
 
-    __slots__ = ("loading", "memory", "nbytes", "saving", "tensor")
+    __slots__ = ("loading", "memory", "nbytes", "saving", "view")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.tensor: torch.Tensor | None = None
-        """Its bytes, shape (nbytes,), uint8."""
+        self.view: Any = None
+        """Its bytes as those who use them see them."""
         self.memory: Any = None
         """The same as its place knows it."""
         self.loading: Move | None = None
@@ -30,13 +28,13 @@ class Slab:
         loading, saving = self.loading, self.saving
         return self.memory is not None and (not loading or loading.over) and (not saving or saving.done)
 
-    def wait_loaded(self) -> torch.Tensor:
+    def wait_loaded(self) -> Any:
         """Return the bytes once they are here; raise what hindered them."""
         if self.loading is not None:
             self.loading.wait()
             self.loading = None
-        assert self.tensor is not None, "what is loaded exists"
-        return self.tensor
+        assert self.memory is not None, "what is loaded exists"
+        return self.view
 
     def wait_saved(self) -> None:
         """Return when nobody reads these bytes any more; raise what hinders their saving even now."""

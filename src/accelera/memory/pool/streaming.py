@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, final
 
 from accelera._native import Order
 from accelera.errors import BudgetExceededError
-from accelera.offload.block import Block, Use
-from accelera.offload.books import Books
-from accelera.offload.ids import Ids
+from accelera.memory.pool.block import Block, Use
+from accelera.memory.pool.books import Books
+from accelera.memory.pool.ids import Ids
 from accelera.units import format_bytes
 
 MOST_GUESSES = 64
@@ -59,7 +59,7 @@ class Stream:
     With 0 nothing is brought before it is used.
     """
 
-    def __init__(self, books: Books, window_bytes: int = 0) -> None:
+    def __init__(self, books: Books[Block], window_bytes: int = 0) -> None:
         self.books = books
         self.withheld_bytes = 0
         """How much of the capacity is to stay empty for now."""
@@ -178,7 +178,7 @@ class Stream:
         if given < lacking:
             needed = self.books.capacity_bytes + lacking - given
             raise BudgetExceededError(
-                f"[offload] {block.name or 'a block'} of {format_bytes(block.nbytes)} does not fit: of "
+                f"[pool] {block.name or 'a block'} of {format_bytes(block.nbytes)} does not fit: of "
                 f"{format_bytes(self.books.capacity_bytes)} for blocks, {format_bytes(self.withheld_bytes)} "
                 f"are taken by what the process holds beyond its reserve, such as activations; raise the "
                 f"budget by {format_bytes(lacking - given)}, or use a smaller batch",
