@@ -132,7 +132,7 @@ def signature(value: Any) -> str:
 def has_own_constructor(value: type) -> bool:
     """Whether a class is constructed by its user: not an error, not abstract, not a protocol."""
     made_by_us = (
-        issubclass(value, BaseException) or inspect.isabstract(value) or hasattr(value, "_is_protocol")
+        issubclass(value, BaseException) or inspect.isabstract(value) or getattr(value, "_is_protocol", False)
     )
     return not made_by_us and value.__init__ is not object.__init__
 

@@ -7,7 +7,6 @@ from accelera.memory.compute import Compute
 from accelera.memory.hierarchy import UNBOUNDED_BYTES, Hierarchy
 from accelera.memory.manager import ALWAYS_FITS_BYTES, MeasuredDevice, MemoryManager, itemsize_of
 from accelera.memory.pool import (
-    MOST_AHEAD_BYTES,
     Allocator,
     Block,
     Books,
@@ -16,7 +15,6 @@ from accelera.memory.pool import (
     Bytes,
     Home,
     Homes,
-    Ids,
     Ledger,
     Memory,
     Pins,
@@ -33,7 +31,6 @@ from accelera.memory.tier import Tier
 
 __all__ = [
     "ALWAYS_FITS_BYTES",
-    "MOST_AHEAD_BYTES",
     "UNBOUNDED_BYTES",
     "Allocator",
     "Block",
@@ -47,7 +44,6 @@ __all__ = [
     "Home",
     "Homes",
     "HostMemory",
-    "Ids",
     "Ledger",
     "MeasuredDevice",
     "Memory",

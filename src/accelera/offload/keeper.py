@@ -254,7 +254,7 @@ class Keeper:
     def _ready(self, slab: Slab, use: Use) -> torch.Tensor:
         if use.write:
             slab.wait_saved()
-        tensor = slab.wait_loaded()
+        tensor: torch.Tensor = slab.wait_loaded()
         self._place.lend(slab.memory)
         return tensor
 

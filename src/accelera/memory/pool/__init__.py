@@ -12,16 +12,14 @@ from accelera.memory.pool.books import Books, Memory
 from accelera.memory.pool.buffer_pool import BufferPool
 from accelera.memory.pool.buffers import Allocator, Buffer
 from accelera.memory.pool.homes import Bytes, Home, Homes
-from accelera.memory.pool.ids import Ids
 from accelera.memory.pool.ledger import Ledger, PoolStats
 from accelera.memory.pool.places import Place
 from accelera.memory.pool.residence import Residence
 from accelera.memory.pool.slab import Slab
 from accelera.memory.pool.streaming import Pins, Stream
-from accelera.memory.pool.window import MOST_AHEAD_BYTES, window_of
+from accelera.memory.pool.window import window_of
 
 __all__ = [
-    "MOST_AHEAD_BYTES",
     "Allocator",
     "Block",
     "Books",
@@ -30,7 +28,6 @@ __all__ = [
     "Bytes",
     "Home",
     "Homes",
-    "Ids",
     "Ledger",
     "Memory",
     "Pins",

@@ -82,11 +82,14 @@ class Residence:
         slab = self._slabs[block.id] = self._take(block.nbytes)
         home = block.home if load else None
         leaving, block.leaving = block.leaving, None
-        waits = [wait for wait in (slab.saving, leaving) if wait is not None and not wait.done]
+        saving = slab.saving
+        waits = [wait for wait in (saving, leaving) if wait is not None and not wait.done]
         if home is None and slab.idle and not self._parting:
             slab.loading = slab.saving = None
             return slab
-        settling = _Once(functools.partial(self._settle, slab, slab.loading, waits, tuple(self._parting)))
+        settling = _Once(
+            functools.partial(self._settle, slab, slab.loading, saving, waits, tuple(self._parting))
+        )
         slab.loading = self._readers.ask(self._loads(home, slab, settling))
         return slab
 
@@ -107,14 +110,11 @@ class Residence:
         home = block.home
         if earlier is not None:
             earlier.wait_over()
-        slab.saving = self._writers.ask(
-            [
-                functools.partial(
-                    self._save, slab, slab.loading, home, start, min(start + PART_BYTES, block.nbytes)
-                )
-                for start in range(0, block.nbytes, PART_BYTES)
-            ]
-        )
+        save = functools.partial(self._save, slab, slab.loading, home)
+        starts = range(0, block.nbytes, PART_BYTES)
+        parts = [functools.partial(save, start, min(start + PART_BYTES, block.nbytes)) for start in starts]
+        with self._lock:
+            slab.saving = self._writers.ask(parts)
 
     def close(self) -> None:
         """Return all memory to the system; what is not saved is lost."""
@@ -148,7 +148,7 @@ class Residence:
     def _release_idle(self) -> None:
         for slab in [each for each in self._parting if each.idle]:
             self._release(slab)
-        self._parting = [each for each in self._parting if each.memory is not None]
+        self._parting = [each for each in self._parting if each.memory is not None or each.expected]
 
     def _release(self, slab: Slab) -> None:
         with self._lock:
@@ -165,16 +165,26 @@ class Residence:
                 self.peak_allocated_bytes = max(self.peak_allocated_bytes, self._allocated_bytes)
 
     def _settle(
-        self, slab: Slab, loading: Move | None, savings: list[Move], parting: tuple[Slab, ...]
+        self,
+        slab: Slab,
+        loading: Move | None,
+        saving: Move | None,
+        waits: list[Move],
+        parting: tuple[Slab, ...],
     ) -> None:
-        """Wait for what must be over before ``slab`` takes new contents; raise what hinders a saving."""
-        for saving in savings:
-            saving.wait_or_repeat()
+        """Wait for what must be over before ``slab`` takes new contents; raise what hinders a saving.
+
+        Its new contents may be on their way home already when its former ones, ``saving``, are there.
+        """
+        for wait in waits:
+            wait.wait_or_repeat()
         if loading is not None:
             loading.wait_over()
         self._give_back(parting)
         self._exist(slab)
-        slab.saving = None
+        with self._lock:
+            if slab.saving is saving:
+                slab.saving = None
 
     def _give_back(self, parting: Iterable[Slab]) -> None:
         """Release slabs as soon as their transfers are over; raise what hinders a saving."""

@@ -28,6 +28,11 @@ class Slab:
         loading, saving = self.loading, self.saving
         return self.memory is not None and (not loading or loading.over) and (not saving or saving.done)
 
+    @property
+    def expected(self) -> bool:
+        """Whether a transfer that is not over may bring it into being."""
+        return self.loading is not None and not self.loading.over
+
     def wait_loaded(self) -> Any:
         """Return the bytes once they are here; raise what hindered them."""
         if self.loading is not None:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from accelera.errors import BudgetExceededError, UnknownNameError
-from accelera.memory import MOST_AHEAD_BYTES, Block, Books, Ids, Stream, Use, window_of
+from accelera.memory import Block, Books, Stream, Use, window_of
+from accelera.memory.pool.ids import Ids
+from accelera.memory.pool.window import MOST_BYTES
 
 
 class Heard:
@@ -154,7 +156,7 @@ def test_ids_serve_again_by_size_and_role_the_smallest_first() -> None:
 @pytest.mark.parametrize(("capacity", "asked", "window"), [(800, None, 100), (800, 7, 7), (800, 0, 0)])
 def test_the_window(capacity: int, asked: int | None, window: int) -> None:
     assert window_of(capacity, asked) == window
-    assert window_of(1 << 40) == MOST_AHEAD_BYTES
+    assert window_of(1 << 40) == MOST_BYTES
 
 
 def test_policies_must_know_nothing_of_the_future() -> None:
