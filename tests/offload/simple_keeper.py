@@ -15,6 +15,8 @@ from accelera.offload.rows import row_parts
 class SimpleKeeper:
     """Keeps blocks apart from any tensor: bytes are copied in for a use and, when written, back again."""
 
+    watched = False
+
     def __init__(
         self, block_bytes: int = 1 << 62, least_bytes: int = 1, capacity_bytes: int = 1 << 62
     ) -> None:
