@@ -153,9 +153,7 @@ def accelera(task: Task) -> Forward:
     """``offload_checkpoint`` inside the budget."""
     from accelera import offload_checkpoint
 
-    model: nn.Module = offload_checkpoint(
-        task.folder, task.module, budget=task.budget, device=task.device
-    )
+    model: nn.Module = offload_checkpoint(task.folder, task.module, budget=task.budget, device=task.device)
     return model
 
 
