@@ -44,7 +44,7 @@ def layers(rows: int, width: int = 1024, count: int = 6) -> tuple[nn.Module, tor
 
 def words(rows: int) -> tuple[nn.Module, torch.Tensor]:
     """Return a language model whose last layer is its embedding."""
-    return LanguageModel(4000, 384, 4, 6), torch.randint(0, 4000, (rows, CONTEXT))
+    return LanguageModel(4000, 320, 3, 5), torch.randint(0, 4000, (rows, CONTEXT))
 
 
 def pictures(rows: int, channels: int = 256) -> tuple[nn.Module, torch.Tensor]:

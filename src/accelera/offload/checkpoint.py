@@ -17,7 +17,7 @@ from accelera.memory import Budget, MemoryManager
 from accelera.offload.filling import fill
 from accelera.offload.naming import listed, matched
 from accelera.offload.offloading import handed_over, keeper_for
-from accelera.offload.planning import plan_offload
+from accelera.offload.planning import device_of, plan_offload
 from accelera.offload.shards import Shards
 from accelera.offload.skeleton import skeleton_of
 
@@ -75,13 +75,14 @@ def offload_checkpoint(
     model = skeleton_of(build, wanted or built_in).eval()
     found = matched(model, shards)
     _warn(found.unexpected, place, model)
-    limit = Budget.parse(budget, MemoryManager()).limit_bytes
+    computes = device_of(model, device)
+    limit = Budget.parse(budget, MemoryManager(computes)).limit_bytes
     plan = None
     if inputs is not None:
         plan = plan_offload(
             model, inputs, limit, store=store, device=device, policy=policy, activations=activations
         )
-    keeper = keeper_for(limit, plan, train=False, policy=policy, store=store, device=device, record=record)
+    keeper = keeper_for(limit, plan, train=False, policy=policy, store=store, place=computes, record=record)
     fill(found, keeper, wanted)
     _generation_from(place, model)
     return handed_over(model, keeper, plan, activations)

@@ -14,13 +14,14 @@ from typing import final
 
 import torch
 
-from accelera.errors import DeviceError
+from accelera.errors import BudgetExceededError, DeviceError
 from accelera.memory import Block, Books, Pins, Residence, Slab, Stream, Use, window_of
 from accelera.offload.allocator import give_pages_back
 from accelera.offload.guard import Guard, held_on
 from accelera.offload.homes import Home, Homes, RamHomes, ScratchHomes
 from accelera.offload.places import TensorPlace, place_on
 from accelera.offload.plain import has_bytes
+from accelera.offload.refusing import refusal
 from accelera.offload.report import OffloadReport
 from accelera.offload.rows import row_parts
 from accelera.trace import Trace, TraceLog
@@ -90,6 +91,7 @@ class Keeper:
         self._residence = Residence(capacity_bytes, self._place, self._homes)
         self._books = Books(capacity_bytes, policy, self._residence, self._log)
         self._stream = Stream(self._books, self.window_bytes)
+        self._budget_bytes = budget_bytes
         self._guard: Guard | None = None
         if budget_bytes is not None:
             held = held_on(self.device)
@@ -244,7 +246,10 @@ class Keeper:
             if self._guard is not None:
                 self._withhold(self._guard, coming_bytes)
             self._uses += 1
-            pins = self._stream.begin(uses, op)
+            try:
+                pins = self._stream.begin(uses, op)
+            except BudgetExceededError as error:
+                raise refusal(op, uses, self._budget_bytes, error) from error
         try:
             return pins, [self._ready(slab, use) for slab, use in zip(pins.given, uses, strict=True)]
         except BaseException:

@@ -96,7 +96,7 @@ class OffloadPlan:
 
     @cached_property
     def least_budget_bytes(self) -> int:
-        """Smallest workable budget on these inputs: the largest weight in 16 parts, of which four fit."""
+        """Smallest workable budget on these inputs: the largest weight in 64 parts at most."""
         return self.find_least()
 
     @cached_property

@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from accelera.devices import Device
 from accelera.errors import DeviceError
 from accelera.memory import Budget, MemoryManager
 from accelera.offload.adopting import check_values
@@ -70,21 +71,22 @@ def offload(
         Whether to keep a trace, see ``Offloaded.trace``.
 
     Raises BudgetExceededError when the largest operation does not fit, DeviceError for a model that is
-    offloaded already or has no values.
+    offloaded already or has no values and for a device that is not there, TypeError for what is no module.
     """
+    _refuse_what_is_no_module(model)
     _refuse_twice(model)
     for name, tensor in tensors_of(model):
         check_values(tensor, name)
-    limit = Budget.parse(budget, MemoryManager()).limit_bytes
+    place = device_of(model, device)
+    limit = Budget.parse(budget, MemoryManager(place)).limit_bytes
     named = policy or (advice.causal_policy if advice is not None else "loop")
     plan = None
     if inputs is not None:
         plan = plan_offload(
             model, inputs, limit, store=store, device=device, policy=named, activations=activations
         )
-    where = device or next((each.device for each in model.parameters()), None)
     keeper = keeper_for(
-        limit, plan, train=model.training, policy=named, store=store, device=where, record=record
+        limit, plan, train=model.training, policy=named, store=store, place=place, record=record
     )
     take_over(model, keeper)
     return handed_over(model, keeper, plan, activations)
@@ -97,14 +99,14 @@ def keeper_for(
     train: bool,
     policy: str,
     store: str | Path | None,
-    device: torch.device | str | None,
+    place: Device,
     record: bool,
 ) -> Keeper:
     """Return the keeper for a budget: with the room that ``plan`` found, else a usual share.
 
     ``train``: blocks are small enough for an optimizer's step.
     """
-    capacity = _usual_capacity(limit_bytes, device) if plan is None else plan.capacity_bytes
+    capacity = _usual_capacity(limit_bytes, place) if plan is None else plan.capacity_bytes
     return Keeper(
         capacity,
         policy=policy,
@@ -112,14 +114,14 @@ def keeper_for(
         budget_bytes=limit_bytes,
         planned=plan is not None,
         store=store,
-        device=device,
+        device=place.name,
         recorder=record,
     )
 
 
-def _usual_capacity(limit_bytes: int, device: torch.device | str | None) -> int:
+def _usual_capacity(limit_bytes: int, place: Device) -> int:
     """Return what is left for blocks: ``RESERVED_FRACTION`` less, more of a small budget but at most half."""
-    fixed = sum(reserved_on(device_of(None, device)).values())
+    fixed = sum(reserved_on(place).values())
     return limit_bytes - max(int(limit_bytes * RESERVED_FRACTION), min(fixed, limit_bytes // 2))
 
 
@@ -148,6 +150,11 @@ def offloaded(model: torch.nn.Module) -> Offloaded:
             "first"
         )
     return Offloaded(model, tensors[0].keeper)
+
+
+def _refuse_what_is_no_module(model: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"[offload] a {type(model).__name__} is no torch.nn.Module; give the model itself")
 
 
 def _refuse_twice(model: torch.nn.Module) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from accelera.devices import Device, get_device
-from accelera.errors import BudgetExceededError
+from accelera.errors import BudgetExceededError, DeviceError
 from accelera.memory import Budget, MemoryManager
 from accelera.offload.cutting import FINER, block_bytes_of
 from accelera.offload.keeper import LEAST_BYTES
@@ -94,18 +94,25 @@ def plan_offload(
         torch.device(place.name),
         LEAST_BYTES,
     )
-    limit = Budget.parse(budget, MemoryManager()).limit_bytes
+    limit = Budget.parse(budget, MemoryManager(place)).limit_bytes
     fixed = reserved_on(place)
     capacity, found = _fitted(scene, limit, sum(fixed.values()), passes)
     return _plan(scene, place, store, limit, fixed, capacity, found)
 
 
 def device_of(model: Any, device: Any) -> Device:
-    """Return the device that computes: the one asked for, else the one where the weights are."""
-    if device is not None:
-        return get_device(device)
-    first = next(model.parameters(), None) if isinstance(model, torch.nn.Module) else None
-    return get_device("cpu" if first is None or first.is_meta else str(first.device))
+    """Return the device that computes: the one asked for, else the one where the weights are.
+
+    Raises UnknownNameError for a name that is none, DeviceError for a device that torch does not compute on
+    here.
+    """
+    if device is None:
+        first = next(model.parameters(), None) if isinstance(model, torch.nn.Module) else None
+        device = "cpu" if first is None or first.is_meta else first.device
+    place = get_device(str(device))
+    if place.name.startswith("sim"):
+        raise DeviceError(f"[offload] {place.name} is simulated: it runs no model; name another")
+    return place
 
 
 def reserved_on(device: Device) -> dict[str, int]:

@@ -1,0 +1,34 @@
+"""What an operation is told when its operands do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from accelera.errors import BudgetExceededError
+from accelera.memory import Use
+from accelera.units import format_bytes
+
+_NAMED = 4
+
+
+def refusal(
+    op: str, uses: Sequence[Use], budget_bytes: int | None, error: BudgetExceededError
+) -> BudgetExceededError:
+    """Return ``error`` of the pool in the words of the operation, with a budget that would do for it.
+
+    Without a budget, as in a rehearsal, the figures stay those of the pool.
+    """
+    blocks = {use.block.id: use.block for use in uses}
+    taken = sum(block.nbytes for block in blocks.values())
+    names = [block.name or block.role or "a temporary" for block in blocks.values()]
+    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    needed, given = error.needed_bytes, error.budget_bytes
+    if budget_bytes is not None:
+        needed, given = budget_bytes * needed // given if given else 2 * needed, budget_bytes
+    reason = str(error).partition("] ")[2].partition("; ")[0]
+    return BudgetExceededError(
+        f"[{op or 'offload'}] works on {format_bytes(taken)} at once ({shown}): {reason}; "
+        f"{format_bytes(given)} are given, and {needed} bytes ({format_bytes(needed)}) would do for it",
+        needed_bytes=needed,
+        budget_bytes=given,
+    )

@@ -1,0 +1,45 @@
+"""What cannot be offloaded, or does not fit, is said with names and numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import accelera
+from accelera import BudgetExceededError, DeviceError, UnknownNameError
+
+
+def test_what_is_no_module_is_named():
+    with pytest.raises(TypeError, match=r"\[offload\] a NoneType is no torch.nn.Module"):
+        accelera.offload(None, "64MiB")
+
+
+@pytest.mark.parametrize(
+    ("device", "error", "says"),
+    [("nope", UnknownNameError, "known: cpu"), ("sim", DeviceError, "runs no model")],
+)
+def test_devices_that_run_no_model(device, error, says):
+    model = nn.Linear(300, 300)
+    with pytest.raises(error, match=says):
+        accelera.offload(model, "64MiB", device=device)
+    assert type(model.weight) is nn.Parameter
+
+
+def test_operands_that_do_not_fit_are_named_with_a_budget_that_does():
+    def double() -> nn.Module:
+        return nn.Sequential(nn.Linear(2048, 4096), nn.Linear(4096, 2048))
+
+    model = accelera.offload(double(), "64MiB")
+    first, second = model[0].weight, model[1].weight
+    keeper = first.keeper
+    from accelera.memory import Use
+
+    uses = [Use(block, True, False) for weight in (first, second) for block in weight.blocks]
+    with pytest.raises(BudgetExceededError) as refused, keeper.use(uses, "both"):
+        pass
+    assert "[both] works on 64.0 MiB at once (0.weight" in str(refused.value)
+    assert str(refused.value.needed_bytes) in str(refused.value)
+    assert refused.value.needed_bytes > refused.value.budget_bytes == 64 << 20
+    with torch.no_grad():
+        assert model(torch.ones(2, 2048)).shape == (2, 2048)
