@@ -98,3 +98,23 @@ def test_a_process_that_took_all_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     with keeper.use([Use(other, False, True)]):
         pass
     keeper.close()
+
+
+def test_what_is_coming_is_withheld_before_it_is_there() -> None:
+    guard = Guard(500, 400, lambda: 1000)
+    assert guard.withheld_bytes(0, 100) == 0
+    assert guard.withheld_bytes(0, 130) == 30
+
+
+def test_growth_that_was_not_foreseen_is_expected_again() -> None:
+    held = [1000]
+    guard = Guard(500, 400, lambda: held[0], learns=True)
+    guard.withheld_bytes(0, 20)
+    held[0] += 60
+    guard.withheld_bytes(0, settled=False)
+    assert guard.margin_bytes == 0
+    assert guard.withheld_bytes(0) == 0
+    assert guard.margin_bytes == 40
+    held[0] += 1000
+    guard.withheld_bytes(0)
+    assert guard.margin_bytes == 50, "at most half of the reserve"
