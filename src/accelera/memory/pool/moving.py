@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import final
@@ -83,6 +85,7 @@ class Threads:
         self._asked: SimpleQueue[tuple[Move, Work] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self._abandoned = False
 
     def ask(self, parts: Sequence[Work]) -> Move:
         """Hand over a transfer."""
@@ -105,7 +108,13 @@ class Threads:
             thread.join()
         self._threads.clear()
 
+    def abandon(self) -> None:
+        """End the threads after what each is at; what is asked for beyond is not done."""
+        self._abandoned = True
+        self.close()
+
     def _start(self) -> None:
+        _RUNNING.add(self)
         for _ in range(self._count):
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._threads.append(thread)
@@ -114,7 +123,19 @@ class Threads:
     def _run(self) -> None:
         while (asked := self._asked.get()) is not None:
             move, work = asked
+            if self._abandoned:
+                move.error = move.error or InterruptedError("[pool] the process ends")
             moved = move.run_part(work)
             with self._lock:
                 self.bytes_moved += moved
             del asked, move, work
+
+
+_RUNNING: weakref.WeakSet[Threads] = weakref.WeakSet()
+
+
+@atexit.register
+def _abandon_all() -> None:
+    """End all threads before the interpreter does: one that comes back to it later ends the process."""
+    for threads in list(_RUNNING):
+        threads.abandon()

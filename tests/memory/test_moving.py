@@ -1,0 +1,31 @@
+"""Threads that are abandoned end at once, and whoever waits hears of it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from accelera.memory.pool.moving import Threads
+
+
+def test_what_is_not_begun_when_threads_are_abandoned_is_told():
+    threads, begun, go_on = Threads(1, "test"), threading.Event(), threading.Event()
+
+    def slow() -> int:
+        begun.set()
+        go_on.wait()
+        return 1
+
+    first, second = threads.ask([slow]), threads.ask([lambda: 1])
+    begun.wait()
+    ending = threading.Thread(target=threads.abandon)
+    ending.start()
+    while not threads._abandoned:
+        pass
+    go_on.set()
+    ending.join()
+    first.wait()
+    with pytest.raises(InterruptedError, match="the process ends"):
+        second.wait()
+    assert threads.bytes_moved == 1
