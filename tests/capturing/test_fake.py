@@ -91,7 +91,6 @@ def test_a_model_that_needs_values_is_refused_with_the_remedy() -> None:
 
 
 def test_a_seven_billion_step_takes_no_weights(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="the extra llm is not installed")
     code = (
         "import resource; from benchmarks.models import llama_7b_step; step = llama_7b_step()\n"
         "print(step.meta['parameters'], step.meta['peak_live_bytes'],"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -179,7 +180,6 @@ def test_experts_and_routing() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_decoding_grows_a_cache(name: str) -> None:
-    pytest.importorskip("transformers", reason="the extra llm is not installed")
     model = small_references()[name]
     trace = capture(model.build, lambda: ids(2, 8), train=False, generate_tokens=3)
     check_conserved(trace)
@@ -192,7 +192,6 @@ def test_decoding_grows_a_cache(name: str) -> None:
 
 
 def test_routing_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers", reason="the extra llm is not installed")
     sizes = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 64}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}
     config = transformers.MixtralConfig(**sizes, **heads)

@@ -78,7 +78,6 @@ def test_named_inputs_of_other_types(run: Run) -> None:
 
 
 def test_a_configuration_with_its_cache(run: Run, folder: Path) -> None:
-    pytest.importorskip("transformers", reason="needs the extra llm")
     config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4}
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 96, "vocab_size": 100}))
     for model in (".", "config.json"):

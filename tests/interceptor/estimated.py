@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,16 +35,12 @@ def cases() -> dict[str, Case]:
     """Models of 20 to 60 MB of weights, hundreds in training."""
     sizes = {"num_hidden_layers": 3, "hidden_size": 384, "intermediate_size": 1024, "vocab_size": 4000}
     heads = {"num_attention_heads": 6, "num_key_value_heads": 2}
-    found = {
+    return {
         "mlp": Case(lambda: mlp(1024, layers=10), lambda: torch.randn(256, 1024)),
         "resnet": Case(lambda: ResNet((2, 2, 2, 1), classes=100), lambda: torch.randn(8, 3, 160, 160)),
+        "gpt": Case(lambda: gpt2(n_layer=3, n_embd=384, n_head=6, vocab_size=4000), lambda: tokens(2, 128)),
+        "llama": Case(lambda: llama(**sizes, **heads), lambda: tokens(2, 128)),
     }
-    if find_spec("transformers") is not None:
-        found["gpt"] = Case(
-            lambda: gpt2(n_layer=3, n_embd=384, n_head=6, vocab_size=4000), lambda: tokens(2, 128)
-        )
-        found["llama"] = Case(lambda: llama(**sizes, **heads), lambda: tokens(2, 128))
-    return found
 
 
 def measured() -> dict[str, dict[str, list[int]]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from accelera import capture, estimate
@@ -41,8 +42,6 @@ def peaks() -> dict[str, dict[str, list[int]]]:
 @pytest.mark.parametrize("phase", ["inference", "training"])
 @pytest.mark.parametrize("name", ["mlp", "resnet", "gpt", "llama"])
 def test_a_real_run_takes_what_was_estimated(peaks: Any, name: str, phase: str) -> None:
-    if name not in peaks:
-        pytest.skip("needs transformers, which is not installed (extra llm)")
     took, estimated = peaks[name][phase]
     assert took == pytest.approx(estimated, rel=TOLERANCE)
 
@@ -257,7 +256,6 @@ def test_what_cannot_be_estimated_says_why(
 
 
 def config_of(kind: str, **more: Any) -> Any:
-    transformers = pytest.importorskip("transformers", reason="needs the extra llm")
     sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 128}
     return transformers.AutoConfig.for_model(kind, **{**sizes, "intermediate_size": 128, **more})
 
@@ -267,7 +265,6 @@ def test_the_cache_is_as_large_as_that_of_a_real_decoder(kind: str) -> None:
     config = config_of(kind, **({"num_key_value_heads": 2} if kind == "llama" else {}))
     batch, context = 3, 20
     told = estimate(config, batch=batch, context=context, dtypes=["float32", "bfloat16"], train=False)
-    transformers = pytest.importorskip("transformers")
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         cache = model(torch.zeros(batch, context, dtype=torch.long), use_cache=True).past_key_values
@@ -293,7 +290,6 @@ def test_a_configuration_from_its_file_and_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_configuration(tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="needs the extra llm")
     (tmp_path / "config.json").write_text('{"learning_rate": 3}')
     with pytest.raises(ValueError, match="no configuration of a model"):
         estimate(tmp_path)

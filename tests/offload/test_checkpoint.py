@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from accelera import offload_checkpoint, offloaded
@@ -156,7 +157,6 @@ def test_inputs_make_a_plan_before_any_weight_is_read(tmp_path: Path) -> None:
 @pytest.fixture(params=["gpt2", "llama"])
 def pretrained(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
     """A folder that ``save_pretrained`` wrote in shards, and the model that is in it."""
-    transformers = pytest.importorskip("transformers", reason="the llm extra is not installed")
     transformers.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
     if request.param == "gpt2":

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from tests.offload.pools import pair, same, values
 
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
