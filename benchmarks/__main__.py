@@ -11,8 +11,11 @@ NAMES = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).paren
 
 def main(arguments: list[str]) -> None:
     """Dispatch to ``bench_<name>.main``; without a name run all with the same options."""
-    chosen = [arguments[0]] if arguments and arguments[0] in NAMES else NAMES
-    rest = arguments[1:] if chosen != NAMES else arguments
+    named = bool(arguments) and not arguments[0].startswith("-")
+    if arguments[:1] in (["-h"], ["--help"]) or (named and arguments[0] not in NAMES):
+        print(f"python -m benchmarks [NAME] [OPTIONS]; the names: {', '.join(NAMES)}; NAME --help tells more")
+        sys.exit(f"{arguments[0]!r} is no benchmark" if named else 0)
+    chosen, rest = (arguments[:1], arguments[1:]) if named else (NAMES, arguments)
     for name in chosen:
         print(f"== {name}", flush=True)
         importlib.import_module(f"benchmarks.bench_{name}").main(rest)

@@ -11,7 +11,6 @@ budget, and with the page cache dropped or bypassed.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from accelera import format_bytes, parse_bytes
-from benchmarks.cap import capped
+from benchmarks.cap import alone, capped, drop_cache, told
 from benchmarks.contenders import CONTENDERS
 from benchmarks.machine import save
 
@@ -79,17 +78,13 @@ def _command(contender: str, folder: Path, edge: int, budget: int) -> list[str]:
 
 
 def _run(contender: str, folder: Path, edge: int, budget: int) -> dict[str, Any]:
-    done = subprocess.run(
-        _command(contender, folder, edge, budget), capture_output=True, text=True, check=False
-    )
-    return _checked(contender, done, folder)
+    return _checked(contender, alone(_command(contender, folder, edge, budget)), folder)
 
 
 def _checked(contender: str, done: subprocess.CompletedProcess[str], folder: Path) -> dict[str, Any]:
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["killed"])[-1]
-        return {"contender": contender, "failed": f"exit {done.returncode}: {last}"}
-    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    figures = told(done)
+    if "failed" in figures:
+        return {"contender": contender, **figures}
     figures["largest_error"] = _largest_error(folder)
     print(_line(figures), flush=True)
     return figures
@@ -105,23 +100,13 @@ def _largest_error(folder: Path) -> float:
 
 def _special_runs(folder: Path, edge: int, budget: int) -> list[dict[str, Any]]:
     runs = []
-    _drop_cache(folder)
+    drop_cache([folder / "A.npy", folder / "B.npy"])
     runs.append({**_run("accelera", folder, edge, budget), "contender": "accelera, cold page cache"})
     done = capped(_command("accelera", folder, edge, budget), budget + IDLE_BYTES)
     if done is not None:
         name = "accelera, killed above its budget"
         runs.append({**_checked(name, done, folder), "contender": name, "cap_bytes": budget + IDLE_BYTES})
     return runs
-
-
-def _drop_cache(folder: Path) -> None:
-    import os
-
-    for name in ("A.npy", "B.npy"):
-        file = os.open(folder / name, os.O_RDONLY)
-        os.fsync(file)
-        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(file)
 
 
 def _best(rounds: list[dict[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ GPT-style model with and without offloading.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -25,7 +24,7 @@ import numpy as np
 
 from accelera import format_bytes, parse_bytes
 from accelera.stores import FlatFile, Placement
-from benchmarks.cap import capped
+from benchmarks.cap import alone, capped, drop_cache, told
 from benchmarks.machine import save
 from benchmarks.offload_contenders import CONTENDERS, Task, write_model
 
@@ -80,10 +79,10 @@ def _task(folder: Path, options: argparse.Namespace, rows: int) -> Task:
 
 
 def _round(task: Task, options: argparse.Namespace) -> list[dict[str, Any]]:
-    runs = [_checked(name, task, _run(_command(name, task)), capped=False) for name in options.contenders]
+    runs = [_checked(name, task, alone(_command(name, task)), capped=False) for name in options.contenders]
     if options.device == "cpu" and not options.small:
         for name in options.contenders:
-            _drop_cache(task.folder)
+            drop_cache(path for path in task.folder.rglob("*") if path.is_file())
             done = capped(_command(name, task), parse_bytes(options.cap))
             if done is not None:
                 runs.append(_checked(name, task, done, capped=True))
@@ -103,21 +102,15 @@ def _command(name: str, task: Task) -> list[str]:
     ]
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def _checked(
     name: str, task: Task, done: subprocess.CompletedProcess[str], *, capped: bool
 ) -> dict[str, Any]:
-    told = {"contender": name, "rows": task.rows, "capped": capped}
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["killed"])[-1]
-        run = {**told, "failed": f"exit {done.returncode}: {last}"}
+    run = {**told(done), "contender": name, "rows": task.rows, "capped": capped}
+    if "failed" in run:
         print(f"{name:26}{task.rows:5} rows  {run['failed']}", flush=True)
         return run
-    run = {**json.loads(done.stdout.splitlines()[-1]), **told}
     run["best_s"] = min(run["seconds"][1:] or run["seconds"])
+    run["keeps_budget"] = run["private_growth_bytes"] <= task.budget
     print(_line(run), f"  first {run['seconds'][0]:.3f} s", flush=True)
     return run
 
@@ -125,16 +118,9 @@ def _checked(
 def _line(run: dict[str, Any]) -> str:
     where = "capped" if run["capped"] else "      "
     peak = format_bytes(run["peak_bytes"])
-    return f"{run['contender']:26}{run['rows']:5} rows {where}{run['best_s']:9.3f} s  peak {peak}"
-
-
-def _drop_cache(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            file = os.open(path, os.O_RDONLY)
-            os.fsync(file)
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(file)
+    grown = format_bytes(run["private_growth_bytes"])
+    figures = f"{run['best_s']:9.3f} s  peak {peak}, private memory grew by {grown}"
+    return f"{run['contender']:26}{run['rows']:5} rows {where}{figures}"
 
 
 def _reading_s(path: Path) -> float:
@@ -156,11 +142,8 @@ def _gpt(options: argparse.Namespace) -> list[dict[str, Any]]:
     runs = []
     for how in ("in memory", "accelera"):
         small = ["--small"] if options.small else []
-        done = _run([sys.executable, "-m", "benchmarks.offload_gpt", how, options.device, *small])
-        if done.returncode:
-            runs.append({"contender": how, "failed": (done.stderr.strip().splitlines() or ["killed"])[-1]})
-        else:
-            runs.append(json.loads(done.stdout.splitlines()[-1]))
+        done = alone([sys.executable, "-m", "benchmarks.offload_gpt", how, options.device, *small])
+        runs.append({"contender": how, **told(done)})
         print("gpt", runs[-1], flush=True)
     return runs
 

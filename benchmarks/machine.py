@@ -11,7 +11,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+_SAVED = "benchmarks/results"
 RESULTS = Path(__file__).parent / "results"
+LIBRARIES = ("numpy", "scipy", "torch", "dask", "cubed", "zarr", "joblib", "loky", "ray")
 
 
 def describe() -> dict[str, Any]:
@@ -24,7 +26,7 @@ def describe() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in ("numpy", "scipy", "torch", "dask", "cubed", "zarr")},
+        "versions": {name: _version(name) for name in LIBRARIES},
     }
 
 
@@ -36,11 +38,27 @@ def save(name: str, figures: dict[str, Any]) -> Path:
     return path
 
 
+def add(name: str, case: str, figures: dict[str, Any]) -> Path:
+    """Put the figures of one case into ``results/<name>.json`` beside those of others; return the path.
+
+    Every case tells when and at which commit it was measured; the machine is that of the latest.
+    """
+    path = RESULTS / f"{name}.json"
+    cases = json.loads(path.read_text()).get("cases", {}) if path.exists() else {}
+    machine = describe()
+    cases[case] = {"date": machine["date"], "commit": machine["commit"], **figures}
+    return save(name, {"cases": cases})
+
+
 def _commit() -> str:
-    asked = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
-    return asked.stdout.strip() or "unknown"
+    """Return the commit, and whether anything but results has changed since."""
+    commit = _git("describe", "--always") or "unknown"
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":(exclude,top){_SAVED}")
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*command: str) -> str:
+    return subprocess.run(["git", *command], capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _processor() -> str:

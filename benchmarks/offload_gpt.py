@@ -19,7 +19,7 @@ from accelera.memory import process_memory, reset_peak
 def main(how: str, device: str, *, small: bool) -> dict[str, Any]:
     """Generate some tokens and train some steps; return seconds, peaks and losses."""
     torch.set_num_threads(2)
-    steps, tokens = (3, 4) if small else (20, 32)
+    steps, tokens = (3, 4) if small else (50, 32)
     model = _model(small).to("cpu" if how == "accelera" else device)
     weights = sum(each.numel() * each.element_size() for each in model.parameters())
     batch = torch.randint(0, 500, (2, 32), generator=torch.Generator().manual_seed(2)).to(device)

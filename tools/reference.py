@@ -8,11 +8,15 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import functools
 import importlib
 import inspect
 import itertools
 import re
 import sys
+import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -89,9 +93,24 @@ def package(name: str) -> str:
     module = importlib.import_module(name)
     lines = [f"## `{name}`", "", paragraph(module.__doc__), ""]
     for export in sorted(getattr(module, "__all__", ()), key=str.lower):
-        lines += [f"### `{export}{signature(getattr(module, export))}`", ""]
+        title = f"{export}{signature(getattr(module, export))}"
+        lines += [f"### `{f'{name}.{title}' if title in ambiguous() else title}`", ""]
         lines += [describe(module, export), ""]
     return "\n".join(lines)
+
+
+@functools.cache
+def ambiguous() -> frozenset[str]:
+    """Return the titles that several packages have: links could not tell one from the other."""
+    modules = [
+        importlib.import_module(f"accelera.{path.parent.name}") for path in PACKAGE.glob("*/__init__.py")
+    ]
+    found = Counter(
+        f"{export}{signature(getattr(module, export))}"
+        for module in modules
+        for export in getattr(module, "__all__", ())
+    )
+    return frozenset(title for title, count in found.items() if count > 1)
 
 
 def describe(module: ModuleType, export: str) -> str:
@@ -105,8 +124,8 @@ def describe(module: ModuleType, export: str) -> str:
 
 
 def methods(value: type) -> list[str]:
-    """Return one line per public method and property that the class itself defines."""
-    lines = []
+    """Return one line per public field, method and property that the class itself defines."""
+    lines = [f"- `{name}`: {text}" for name, text in fields(value)]
     for name, member in vars(value).items():
         function = getattr(member, "fget", getattr(member, "__func__", member))
         if name.startswith("_") or not inspect.isfunction(function) or not function.__doc__:
@@ -114,6 +133,23 @@ def methods(value: type) -> list[str]:
         written = "" if isinstance(member, property) else signature(function)
         lines.append(f"- `{name}{written}`: {paragraph(function.__doc__)}")
     return ["", *lines] if lines else []
+
+
+def fields(value: type) -> Iterator[tuple[str, str]]:
+    """Yield name and text of the fields of a dataclass or named tuple that have one."""
+    if not (dataclasses.is_dataclass(value) or hasattr(value, "_fields")):
+        return
+    try:
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+    except (OSError, TypeError):
+        return
+    assert isinstance(body, ast.ClassDef)
+    for node, after in itertools.pairwise(body.body):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        told = after.value if isinstance(after, ast.Expr) else None
+        if not node.target.id.startswith("_") and isinstance(told, ast.Constant):
+            yield node.target.id, paragraph(str(told.value))
 
 
 def signature(value: Any) -> str:

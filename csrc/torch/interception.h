@@ -10,7 +10,8 @@
 
 namespace accelera {
 
-enum class Place { BelowAutograd, AboveAutograd };
+// Composed: caught below autograd as well, but made of others that are looked at.
+enum class Place { BelowAutograd, AboveAutograd, Composed };
 
 // What every intercepting kernel looks at.
 struct InForce {
@@ -21,7 +22,7 @@ struct InForce {
     inline static std::atomic<c10::BackendComponent> accelerator{c10::BackendComponent::InvalidBit};
 };
 
-// What the thread lets pass: nothing (0), operators above autograd (1), everything (2).
+// What the thread lets pass: nothing (0), operators composed of others (1), everything (2).
 inline thread_local int passing_level = 0;
 
 inline std::string name_of(const char* name, const char* overload) {
@@ -56,7 +57,7 @@ struct Interception<Op, place, rule, Return(Arguments...)> {
     }
 
   private:
-    static constexpr int passes_at = place == Place::AboveAutograd ? 1 : 2;
+    static constexpr int passes_at = place == Place::BelowAutograd ? 2 : 1;
     static constexpr bool in_place = std::string_view(Op::name).back() == '_';
 
     static bool is_worthwhile(const Operands& operands) {

@@ -10,9 +10,9 @@ namespace accelera {
 
 // How the elements of a result follow from the operands' shapes; mechanism/weighing.py says the same in
 // Python.
-enum class Rule { Product, Pointwise, Attention };
+enum class Rule { Product, Pointwise, Attention, Heads };
 
-// The tensors that a call takes, in order; at most four of the operators' arguments are tensors.
+// The tensors that a call takes, in order; at most eight of the operators' arguments are tensors.
 class Operands {
   public:
     void take(const at::Tensor& tensor) {
@@ -62,6 +62,8 @@ class Operands {
                 return broadcast(0);
             case Rule::Attention:
                 return attention();
+            case Rule::Heads:
+                return count_ < 1 || sizes(0).empty() ? 0 : attention() * sizes(0).back();
         }
         return 0;
     }
@@ -84,6 +86,7 @@ class Operands {
     }
 
     int64_t product() const {
+        if (count_ < 2) return 0;
         const auto first = sizes(count_ - 2), second = sizes(count_ - 1);
         const int64_t rows = first.size() > 1 ? first[first.size() - 2] : 1;
         const int64_t columns = second.size() > 1 ? second.back() : 1;
@@ -91,8 +94,9 @@ class Operands {
         return broadcast(2, count_ - 2) * rows * columns;
     }
 
-    // The scores and what comes of them.
+    // The scores and what comes of them; of several heads, of which there are at most as many as columns.
     int64_t attention() const {
+        if (count_ < 3) return 0;
         const auto query = sizes(0), key = sizes(1), value = sizes(2);
         if (std::min({query.size(), key.size(), value.size()}) < 2) return 0;
         int64_t rows = 1;
@@ -100,7 +104,7 @@ class Operands {
         return rows * (key[key.size() - 2] + value.back());
     }
 
-    std::array<const c10::TensorImpl*, 4> impls_{};
+    std::array<const c10::TensorImpl*, 8> impls_{};
     int count_ = 0;
     bool plain_ = true;
 };

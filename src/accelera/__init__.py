@@ -21,17 +21,32 @@ if TYPE_CHECKING:
     from accelera.errors import AcceleraError as AcceleraError
     from accelera.errors import BackendMissingError as BackendMissingError
     from accelera.errors import BudgetExceededError as BudgetExceededError
+    from accelera.errors import ClusterError as ClusterError
     from accelera.errors import DeviceError as DeviceError
     from accelera.errors import DeviceMemoryError as DeviceMemoryError
     from accelera.errors import DTypeError as DTypeError
+    from accelera.errors import PoisonTaskError as PoisonTaskError
     from accelera.errors import ScorerError as ScorerError
     from accelera.errors import SettingError as SettingError
     from accelera.errors import ShapeError as ShapeError
     from accelera.errors import StoreChangedError as StoreChangedError
     from accelera.errors import StoreError as StoreError
     from accelera.errors import StoreFormatError as StoreFormatError
+    from accelera.errors import TaskTooLargeError as TaskTooLargeError
     from accelera.errors import TraceFormatError as TraceFormatError
+    from accelera.errors import TransferError as TransferError
+    from accelera.errors import UnfinishedError as UnfinishedError
     from accelera.errors import UnknownNameError as UnknownNameError
+    from accelera.errors import UnknownOutcomeError as UnknownOutcomeError
+    from accelera.execution import CpuExecutor as CpuExecutor
+    from accelera.execution import ExecutionResult as ExecutionResult
+    from accelera.execution import ExecutionStrategy as ExecutionStrategy
+    from accelera.execution import GpuExecutor as GpuExecutor
+    from accelera.execution import HardwareCapabilities as HardwareCapabilities
+    from accelera.execution import StrategyManager as StrategyManager
+    from accelera.execution import SystemLoad as SystemLoad
+    from accelera.execution import WorkloadProfile as WorkloadProfile
+    from accelera.execution import kernel as kernel
     from accelera.interceptor import capture as capture
     from accelera.interceptor import disable as disable
     from accelera.interceptor import enable as enable
@@ -74,6 +89,17 @@ _NAMES_BY_PACKAGE = {
         "Offloaded",
         "OffloadPlan",
     ),
+    "execution": (
+        "StrategyManager",
+        "ExecutionStrategy",
+        "ExecutionResult",
+        "WorkloadProfile",
+        "HardwareCapabilities",
+        "SystemLoad",
+        "CpuExecutor",
+        "GpuExecutor",
+        "kernel",
+    ),
     "chunking": ("RowChunking", "TileChunking", "AdaptiveChunking", "ChunkingStrategy", "ChunkIterator"),
     "memory": ("MemoryManager", "BufferPool"),
     "simulator": (
@@ -102,6 +128,12 @@ _NAMES_BY_PACKAGE = {
         "UnknownNameError",
         "BackendMissingError",
         "ScorerError",
+        "UnfinishedError",
+        "TransferError",
+        "PoisonTaskError",
+        "UnknownOutcomeError",
+        "TaskTooLargeError",
+        "ClusterError",
         "SettingError",
     ),
 }
@@ -111,10 +143,11 @@ __all__ = ["__version__", *_PACKAGE_OF]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PACKAGE_OF:
+    home = name if name in _NAMES_BY_PACKAGE else _PACKAGE_OF.get(name)
+    if home is None:
         raise AttributeError(f"module 'accelera' has no attribute {name!r}")
-    package = importlib.import_module(f"accelera.{_PACKAGE_OF[name]}")
-    value = package if name == _PACKAGE_OF[name] else getattr(package, name)
+    package = importlib.import_module(f"accelera.{home}")
+    value = package if name == home else getattr(package, name)
     globals()[name] = value
     return value
 

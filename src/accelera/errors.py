@@ -13,6 +13,12 @@
     ├── ScorerError           (RuntimeError)  a scorer's model is absent, fails, or answers nonsense
     ├── UnknownNameError      (LookupError)   no such policy, device, strategy …; near names given
     ├── BackendMissingError   (ImportError)   an optional dependency is absent; remedy given
+    ├── UnfinishedError       (TimeoutError)  a batch of work was not done in time; has what was done
+    ├── TransferError         (TypeError)     something cannot be sent to another process, or back
+    ├── PoisonTaskError       (RuntimeError)  a task killed the process that ran it, again and again
+    ├── UnknownOutcomeError   (RuntimeError)  a task was lost on its way and must not be begun again
+    ├── TaskTooLargeError     (MemoryError)   a task fits neither the device nor what the CPU may take
+    ├── ClusterError          (ConnectionError)  no cluster answers, or it is not one that fits
     └── SettingError          (ValueError)    an ACCELERA_* variable cannot be read
 
 Every message reads: ``[op]`` · what was asked, with numbers · the rule it met · what to do.
@@ -22,6 +28,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class AcceleraError(Exception):
@@ -79,16 +86,54 @@ class UnknownNameError(AcceleraError, LookupError):
     """A name that is not registered; the message lists the near ones."""
 
     @classmethod
-    def among(cls, kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    def among(cls, kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
         """Build the error for ``name``, listing close matches from ``known``."""
         names = sorted(known)
-        near = difflib.get_close_matches(name, names, n=3)
+        near = difflib.get_close_matches(name, names, n=3) if isinstance(name, str) else []
         hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}"
         return cls(f"[{kind}] no {kind} is called {name!r}; {hint}")
 
 
 class BackendMissingError(AcceleraError, ImportError):
     """An optional dependency is not installed."""
+
+
+class UnfinishedError(AcceleraError, TimeoutError):
+    """A batch of work was not done in time."""
+
+    def __init__(self, message: str, *, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
+        """What was done: an ``accelera.execution.ExecutionResult``."""
+
+
+class TransferError(AcceleraError, TypeError):
+    """A function, task, output or exception that cannot be sent to another process, or back."""
+
+
+class PoisonTaskError(AcceleraError, RuntimeError):
+    """A task killed the process that ran it, twice; it is not tried again, and the others go on."""
+
+
+class UnknownOutcomeError(AcceleraError, RuntimeError):
+    """The process or device at a task failed, and it must not run again: nobody knows whether it was done."""
+
+
+class TaskTooLargeError(AcceleraError, MemoryError):
+    """A task fits neither the device, even alone, nor what the CPU may take."""
+
+    def __init__(self, message: str, *, index: int, needed_bytes: int, budget_bytes: int) -> None:
+        super().__init__(message)
+        self.index = index
+        """Position of the task in the batch."""
+        self.needed_bytes = needed_bytes
+        """What the task takes, in bytes."""
+        self.budget_bytes = budget_bytes
+        """What the CPU may take, in bytes."""
+
+
+class ClusterError(AcceleraError, ConnectionError):
+    """No cluster answers, or its versions or resources do not fit."""
 
 
 class SettingError(AcceleraError, ValueError):

@@ -7,9 +7,11 @@ next call that looks.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from accelera.errors import SettingError
@@ -18,6 +20,7 @@ from accelera.units import parse_bytes
 DirectIO = Literal["auto", "always", "never"]
 Progress = Literal["auto", "always", "never"]
 Interception = Literal["auto", "shim", "stable", "python"]
+StrategyName = Literal["auto", "cpu", "gpu", "hybrid"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 _TRUE = ("true", "1", "yes", "on")
@@ -37,6 +40,10 @@ def parse_share(text: str) -> int | float:
         return parse_fraction(trimmed)
     if "." in trimmed and _is_number(trimmed) and float(trimmed) <= 1:
         return parse_fraction(trimmed)
+    if _is_number(trimmed) and float(trimmed) % 1:
+        raise ValueError(
+            f"{text!r} is not a size: it is no whole number of bytes; write for example '1.5GiB'"
+        )
     return parse_bytes(trimmed)
 
 
@@ -220,6 +227,27 @@ SETTINGS = (
         "Language model that the llm scorer asks; unset means that it must be named in the call.",
     ),
     Setting(
+        "cache",
+        None,
+        _parse_name,
+        "a folder",
+        "Folder where measured rates are kept; unset means accelera in the user's cache folder.",
+    ),
+    Setting(
+        "strategy",
+        "auto",
+        _one_of(get_args(StrategyName)),
+        "auto, cpu, gpu or hybrid",
+        "Where StrategyManager.auto runs batches of work; auto decides for every batch.",
+    ),
+    Setting(
+        "workers",
+        None,
+        _parse_count,
+        "a whole number from 1",
+        "Tasks that StrategyManager.auto runs at once on the CPU; unset means the usable cores.",
+    ),
+    Setting(
         "log_level",
         None,
         _one_of(get_args(LogLevel)),
@@ -248,6 +276,9 @@ class Settings:
     spill: str | None
     interception: Interception
     llm_path: str | None
+    cache: str | None
+    strategy: StrategyName
+    workers: int | None
     log_level: LogLevel | None
 
 
@@ -268,6 +299,20 @@ def current_value(name: str) -> Any:
     setting = _BY_NAME[name]
     text = os.environ.get(setting.variable)
     return setting.default if text is None else _value(setting, text)
+
+
+def cache_folder() -> Path:
+    """Return the folder for what is kept from run to run; it need not exist yet."""
+    named = current_value("cache")
+    if named is not None:
+        return Path(named).expanduser()
+    usual = {"darwin": "~/Library/Caches", "win32": "~/AppData/Local"}.get(sys.platform, "~/.cache")
+    return Path(os.environ.get("XDG_CACHE_HOME") or usual).expanduser() / "accelera"
+
+
+def visible_gpus() -> str | None:
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process; None: all."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
 @lru_cache(maxsize=8)

@@ -52,5 +52,5 @@ def run_python(
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=840,
     )

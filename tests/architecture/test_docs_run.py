@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.markdown import blocks, runnable
-from tests.architecture.repository import DOCS, ROOT, run_python
+from tests.architecture.programs import run_program
+from tests.architecture.repository import DOCS, ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted(DOCS.rglob("*.md"))]
 WITH_CODE = [page for page in PAGES if page.exists() and runnable(page.read_text(encoding="utf-8"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+RUNNER = ROOT / "tests" / "architecture" / "markdown.py"
 SMALL = {"ACCELERA_EXAMPLE_SMALL": "1"}
 
 
@@ -21,14 +23,13 @@ def name(path: Path) -> str:
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=name)
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
-    runner = str(ROOT / "tests" / "architecture" / "markdown.py")
-    ran = run_python(runner, str(page), cwd=tmp_path, environment=SMALL)
+    ran = run_program(RUNNER, str(page), cwd=tmp_path, environment=SMALL)
     assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
-    ran = run_python(str(example), cwd=tmp_path, environment=SMALL)
+    ran = run_program(example, cwd=tmp_path, environment=SMALL)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -52,8 +53,7 @@ def test_runner_keeps_one_namespace_and_the_line_numbers(tmp_path: Path) -> None
         "# T\n\n```python\nx = 1\n```\n\n<!-- not run: it fails -->\n```python\n1 / 0\n```\n\n"
         "<!-- run -->\n```bash\ntouch made\n```\n\n```bash\nfalse\n```\n\n```python\nassert x == 2\n```\n"
     )
-    runner = str(ROOT / "tests" / "architecture" / "markdown.py")
-    ran = run_python(runner, str(page), cwd=tmp_path)
+    ran = run_program(RUNNER, str(page), cwd=tmp_path)
     assert "AssertionError" in ran.stderr
     assert f'"{page}", line 22' in ran.stderr
     assert (tmp_path / "made").exists()

@@ -9,11 +9,14 @@ import pytest
 
 from benchmarks.__main__ import NAMES
 
+WITH_FILES = ("cluster", "matmul", "offload", "tile_io")
+"""Those that make files in the current folder unless they are told another."""
+
 
 @pytest.mark.parametrize("name", NAMES)
-def test_small_form_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_form_runs(name: str, tmp_path: Path) -> None:
     module = importlib.import_module(f"benchmarks.bench_{name}")
     arguments = ["--small"]
-    if name == "matmul":
+    if name in WITH_FILES:
         arguments += ["--folder", str(tmp_path)]
     assert module.main(arguments)

@@ -14,6 +14,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from accelera import capture
+from accelera.capturing import Listener, Recording
 
 
 class Model(nn.Module):
@@ -160,3 +161,14 @@ def test_inputs_may_be_any_mapping_as_tokenizers_give() -> None:
 def test_a_builder_that_builds_no_module_is_refused(build: Any) -> None:
     with pytest.raises(TypeError, match=r"torch\.nn\.Module"):
         capture(build, torch.ones(1))
+
+
+def test_a_recording_that_cannot_begin_leaves_no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: Listener) -> None:
+        raise RuntimeError("no")
+
+    before = [list(each) for each in _hooks()]
+    monkeypatch.setattr(Listener, "__enter__", refuses)
+    with pytest.raises(RuntimeError, match="no"), Recording(follow_optimizer=True):
+        pass
+    assert [list(each) for each in _hooks()] == before

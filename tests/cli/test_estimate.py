@@ -91,17 +91,20 @@ def test_a_configuration_with_its_cache(run: Run, folder: Path) -> None:
     ("words", "said"),
     [
         (("nets_of_test.py:nothing",), "has no nothing"),
+        (("nets_of_test.py",), "nets_of_test.py:build"),
         (("none.py:mlp",), "no file none.py"),
         (("no_such_module_here:mlp",), "no module no_such_module_here"),
         (("nets_of_test.py:broken",), "KeyError: 'mine'"),
         (("nets_of_test.py:NUMBER", "-i", "1x1"), "a int"),
-        (("nets_of_test.py:mlp",), "give inputs"),
+        (("nets_of_test.py:mlp",), "--input SHAPE"),
+        (("nets_of_test.py:mlp", "-i", "32x784", "--mode", "nope"), "'--mode': 'nope' is not one"),
+        (("nets_of_test.py:mlp", "-i", "32x784", "--optimizer", "nope"), "'--optimizer': 'nope' is not one"),
         (("nets_of_test.py:mlp", "-i", "32by784"), "32x784"),
         (("nets_of_test.py:mlp", "-i", "32x784:float5"), "float5"),
         (("nets_of_test.py:Masked", "-i", "x=4x8", "-i", "4x8:bool"), "name all inputs or none"),
         (("nets_of_test.py:mlp", "-i", "32x7"), "784"),
         (("nets_of_test.py:mlp", "-i", "32x784", "--dtype", "float5"), "float5"),
-        (("nets_of_test.py:mlp", "-i", "32x784", "--budget", "lots"), "lots"),
+        (("nets_of_test.py:mlp", "-i", "32x784", "--budget", "lots"), "'--budget'"),
         (("nets_of_test.py:mlp", "-i", "32x784", "--batch", "3"), "batch="),
     ],
 )
@@ -110,6 +113,14 @@ def test_mistakes_are_one_line_and_usage(run: Run, words: tuple[str, ...], said:
     assert ran.exit_code == 2
     assert said in ran.stderr
     assert ran.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_no_configuration_is_named_by_one_complaint(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "e.json").write_text("{}")
+    ran = run("estimate", str(tmp_path / "e.json"))
+    assert ran.exit_code == 2
+    assert "Invalid value: [estimate] " in ran.stderr
+    assert "ValueError" not in ran.stderr
 
 
 def test_a_file_that_is_not_there(run: Run) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
 import pytest
 
 import accelera
+from accelera.execution import HardwareCapabilities
 from accelera.memory import HostMemory
 from accelera.settings import SETTINGS
 
@@ -30,8 +33,39 @@ def test_json_agrees_with_the_library(run: Run) -> None:
     assert found["version"] == accelera.__version__
     assert 1 <= found["cpu"]["usable"] <= found["cpu"]["processors"]
     assert [tier["name"] for tier in found["tiers"]][-2:] == ["ram", "disk"]
-    assert {"zarr", "service", "ui", "ray", "learned", "llm"} == set(found["extras"])
     assert [setting["variable"] for setting in found["settings"]] == [s.variable for s in SETTINGS]
+
+
+def test_batches_run_where_a_manager_would_run_them(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    hardware = HardwareCapabilities.detect()
+    cpu = json.loads(run("info", "--json").stdout)["cpu"]
+    assert (cpu["usable"], cpu["physical"]) == (hardware.cpu_cores, hardware.physical_cores)
+    assert cpu["simd"] == list(hardware.cpu_simd_support)
+    for name, value in (("DEVICE", "sim:1MiB"), ("WORKERS", "7"), ("STRATEGY", "hybrid")):
+        monkeypatch.setenv(f"ACCELERA_{name}", value)
+    assert "batches       Hybrid, on cpu and sim, 7 tasks at once on the CPU" in run("info").stdout
+
+
+def test_extras_are_those_of_the_package(run: Run) -> None:
+    """Each is there when everything is that the package's metadata asks for it."""
+    wanted: dict[str, list[str]] = {}
+    for requirement in metadata.requires("accelera") or ():
+        if found := re.match(r"([\w-]+).*extra == ['\"](\w+)", requirement):
+            wanted.setdefault(found[2], []).append(found[1])
+    installed = {_plain(each.name) for each in metadata.distributions()}
+    told = json.loads(run("info", "--json").stdout)["extras"]
+    assert set(told) == wanted.keys() - {"bench", "dev"}
+    assert told == {extra: all(_plain(name) in installed for name in wanted[extra]) for extra in told}
+
+
+def test_every_setting_stands_apart_from_its_value(run: Run) -> None:
+    lines = run("info").stdout.splitlines()
+    names = [line.split()[0] for line in lines if line.startswith("  ACCELERA_")]
+    assert names == [setting.variable for setting in SETTINGS]
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 def test_settings_in_force_are_marked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,17 +22,21 @@ Run = Callable[..., Any]
 LOADED = (
     "import sys; sys.argv[0] = 'accelera'\nfrom accelera.cli import main\ntry: main()\nfinally: print({0})"
 )
-SLOW = """
+HELD = """
 import sys, time
+from pathlib import Path
 from accelera.cli import main
 from accelera.engine import planned
-quick = planned.multiply
+quick, journal = planned.multiply, Path("C.npy.journal")
 def slow(*arguments):
     time.sleep(0.02)
+    while Path("hold").exists() and journal.read_text().count("\\n") > 2:
+        time.sleep(0.01)
     quick(*arguments)
 planned.multiply = slow
 main()
 """
+"""The command, which goes no further when some tiles are stored, as long as there is a file ``hold``."""
 
 
 def test_help_loads_no_numbers(tmp_path: Path) -> None:
@@ -62,15 +66,17 @@ def test_a_reader_that_leaves_is_no_error(case: Case) -> None:
 def stopped(case: Case, request: pytest.FixtureRequest) -> Case:
     """A run that was stopped by a signal when some tiles were stored, but not all."""
     words = ["matmul", "A.npy", "B.npy", "-o", "C.npy", "--budget", case.tight_budget()]
-    process = subprocess.Popen([sys.executable, "-c", SLOW, *words], stderr=subprocess.PIPE, text=True)
+    Path("hold").touch()
+    process = subprocess.Popen([sys.executable, "-c", HELD, *words], stderr=subprocess.PIPE, text=True)
     journal = Path("C.npy.journal")
     began = time.monotonic()
     while not (journal.exists() and journal.read_text().count("\n") > 2):
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 840
         time.sleep(0.01)
     process.send_signal(request.param)
-    _, said = process.communicate(timeout=60)
+    Path("hold").unlink()
+    _, said = process.communicate(timeout=840)
     case.ended = process.returncode, said
     assert not Path("C.npy").exists()
     return case
@@ -143,7 +149,8 @@ def test_an_operand_that_changed_is_refused(stopped: Case, run: Run) -> None:
 
 def test_a_run_that_is_alive_is_left_alone(case: Case, run: Run) -> None:
     words = ["matmul", "A.npy", "B.npy", "-o", "C.npy", "--budget", case.tight_budget()]
-    process = subprocess.Popen([sys.executable, "-c", SLOW, *words, "-q"], stderr=subprocess.PIPE)
+    Path("hold").touch()
+    process = subprocess.Popen([sys.executable, "-c", HELD, *words, "-q"], stderr=subprocess.PIPE)
     while not Path("C.npy.journal").exists():
         assert process.poll() is None
         time.sleep(0.01)
@@ -152,7 +159,8 @@ def test_a_run_that_is_alive_is_left_alone(case: Case, run: Run) -> None:
         assert refused.exit_code == 4
         assert "wait" in refused.stderr
         assert "note" not in refused.stderr
-    process.communicate(timeout=60)
+    Path("hold").unlink()
+    process.communicate(timeout=840)
     assert process.returncode == 0
     assert case.is_product()
 

@@ -42,7 +42,7 @@ def ran(folder: Path, *words: str, text: str = "", module: str = "accelera") -> 
         input=text,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=840,
         check=False,
     )
     return Ended(ended.returncode, ended.stdout, ended.stderr)
@@ -61,6 +61,19 @@ import sys
 print(sys.argv, __name__, __file__, __spec__, sys.path[0], "torch" in sys.modules, "numpy" in sys.modules)
 print(sorted(vars().keys() - {"__cached__"}))
 print(sys.modules["__main__"].__dict__ is globals())
+"""
+
+
+POOLED = """
+import multiprocessing, time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+pool = {pool}
+def say(seconds, word):
+    time.sleep(seconds)
+    print(word, flush=True)
+pool.submit(say, 0.3, "at last")
+pool.submit(say, 0.1, "in between")
+print("at first", flush=True)
 """
 
 
@@ -111,6 +124,31 @@ def test_a_program_ends_as_with_python(tmp_path: Path, end: str) -> None:
     (tmp_path / "p.py").write_text(f"print('begun', flush=True)\n{end}\n")
     with_us, without = run(tmp_path, "p.py"), plain(tmp_path, "p.py")
     assert with_us == without
+
+
+@pytest.mark.parametrize(
+    "pool",
+    ["ThreadPoolExecutor(2)", "ProcessPoolExecutor(2, mp_context=multiprocessing.get_context('fork'))"],
+)
+def test_pools_that_nobody_closed_end_with_the_program(tmp_path: Path, pool: str) -> None:
+    (tmp_path / "p.py").write_text(POOLED.format(pool=pool))
+    for ended in (run(tmp_path, "p.py"), plain(tmp_path, "p.py")):
+        assert (ended.code, ended.err) == (0, "")
+        assert sorted(ended.out.splitlines()) == ["at first", "at last", "in between"]
+
+
+def test_work_left_to_a_pool_keeps_to_the_budget(tmp_path: Path) -> None:
+    text = (
+        f"from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)\nwork = {LARGE!r}\n"
+    )
+    (tmp_path / "p.py").write_text(
+        text + "import torch\nprint(pool.submit(len, work).result() > 0, flush=True)\n"
+    )
+    with (tmp_path / "p.py").open("a") as file:
+        file.write("pool.submit(exec, work, {})\n")
+    ended = run(tmp_path, "p.py", "--budget", "24MiB", "--spill", ".", "--json")
+    assert (ended.code, ended.out) == (0, "True\n" + PRINTED)
+    assert ended.report["calls"]["by_op"]["mm"]["spilled"] == 1
 
 
 def test_a_spawned_process_finds_the_program_again(tmp_path: Path) -> None:
@@ -175,6 +213,9 @@ def test_what_follows_two_dashes_is_the_programs(tmp_path: Path) -> None:
     ended = run(tmp_path, "p.py", "--epochs", "3", "--report", "--", "--budget", "lots", "--help")
     assert ended.out == "['--epochs', '3', '--budget', 'lots', '--help']\n"
     assert "p.py ran" in ended.err
+    ended = run(tmp_path, "--report", "--", "p.py", "--json")
+    assert ended.out == "['--json']\n"
+    assert "p.py ran" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -199,10 +240,32 @@ def test_mistakes_are_one_line_before_the_program_runs(
     assert said in ended.err
 
 
+@pytest.mark.parametrize("command", [("accelera", "run"), ("accelera.cli.python",)])
+def test_a_setting_that_cannot_be_read_is_one_line_before_the_program_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("ACCELERA_BUDGET", "lots")
+    (tmp_path / "p.py").write_text("print('ran')")
+    module, *words = command
+    ended = ran(tmp_path, *words, "p.py", module=module)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("error: [settings] ACCELERA_BUDGET='lots'")
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_device_that_there_is_not_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text("import torch\nprint('ran')")
+    ended = run(tmp_path, "p.py", "--device", "gpu")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("error: [device] no device is called 'gpu'")
+    assert len(ended.err.splitlines()) == 1
+
+
 def test_help_says_how(tmp_path: Path) -> None:
     ended = run(tmp_path, "--help")
     assert ended.code == 0
     assert "PROGRAM [ARGUMENTS]..." in ended.out
+    assert "-- train.py --json" in " ".join(ended.out.replace("│", " ").split())
 
 
 class TestPython:

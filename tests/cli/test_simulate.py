@@ -59,6 +59,7 @@ def test_a_preset_with_and_without_another_capacity(trace: Trace) -> None:
         (("sweep", "t.parquet", "-p", "lur"), "did you mean 'lru'"),
         (("sweep", "t.parquet", "--plot", "x.pdf"), ".png nor .html"),
         (("sweep", "t.parquet", "-c", "much"), "not a size"),
+        (("sweep", "t.parquet", "--cluster", "slurm"), "the only one known is ray"),
     ],
 )
 def test_wrong_words_are_usage(trace: Trace, words: tuple[str, ...], says: str) -> None:

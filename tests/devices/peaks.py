@@ -54,9 +54,10 @@ def operations(device: Device, order: tuple[int, ...]) -> dict[str, Callable[[],
 
 def added_bytes(operation: Callable[[], None]) -> int:
     reset_peak()
-    before = process_memory().rss_bytes
+    before = process_memory()
     operation()
-    return process_memory().peak_bytes - before
+    after = process_memory()
+    return after.peak_bytes - before.rss_bytes - max(0, after.file_bytes - before.file_bytes)
 
 
 def main() -> None:

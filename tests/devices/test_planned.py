@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,13 @@ import numpy as np
 import pytest
 
 from accelera.devices import SimulatedDevice
+from accelera.engine.events import Observer
 from accelera.engine.planned import Product, matmul
 from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError, DeviceError
+from accelera.plan import Plan
 from accelera.stores import open_store
+from accelera.trace import Kind
 
 RNG = np.random.default_rng(7)
 A = RNG.standard_normal((700, 800)).astype(np.float32)
@@ -36,6 +41,41 @@ def run(files: tuple[str, str, str], device: SimulatedDevice, **options: Any) ->
     return report
 
 
+class Patient(Observer):
+    """Lets a product on ``device`` begin only when what the next one needs was sent there."""
+
+    def __init__(self, device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._device, self._upload, self._gemm = device, device.upload, device.gemm
+        self._sent = threading.Condition()
+        self._needed_bytes: list[int] = []
+        self._products = 0
+        monkeypatch.setattr(device, "upload", self.upload)
+        monkeypatch.setattr(device, "gemm", self.gemm)
+
+    def on_start(self, plan: Plan) -> None:
+        trace, here, needed = plan.trace(), set(), [0] * plan.forecast.steps
+        for buffer, kind, step in zip(trace.buffer, trace.kind, trace.step, strict=True):
+            if kind in (Kind.EVICT, Kind.FREE):
+                here.discard(buffer)
+            elif kind in (Kind.READ, Kind.WRITE):
+                needed[step] += int(trace.size_bytes[buffer]) * (kind == Kind.READ and buffer not in here)
+                here.add(buffer)
+        assert sum(needed) == sum(plan.forecast.bytes_read.values())
+        self._needed_bytes = list(itertools.accumulate(needed))
+
+    def upload(self, host: Any, target: Any) -> None:
+        self._upload(host, target)
+        with self._sent:
+            self._sent.notify_all()
+
+    def gemm(self, *operands: Any, **how: Any) -> None:
+        self._products += 1
+        needed = self._needed_bytes[min(self._products, len(self._needed_bytes) - 1)]
+        with self._sent:
+            assert self._sent.wait_for(lambda: self._device.report().bytes_up >= needed, 60)
+        self._gemm(*operands, **how)
+
+
 def test_operands_larger_than_the_device(files: tuple[str, str, str]) -> None:
     device = SimulatedDevice("4MiB")
     report = run(files, device)
@@ -48,17 +88,19 @@ def test_operands_larger_than_the_device(files: tuple[str, str, str]) -> None:
     assert done.bytes_down == report.plan.forecast.bytes_written == EXACT.size * 4
 
 
-def test_transfers_hide_behind_products(files: tuple[str, str, str]) -> None:
+def test_transfers_hide_behind_products(files: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     device = SimulatedDevice("4MiB", bandwidth_gbps=1, flops_per_s=1e11)
-    run(files, device)
+    run(files, device, observers=[Patient(device, monkeypatch)])
     done = device.report()
     assert done.overlap_fraction > 0.3
     assert done.makespan_s < done.copy_s + done.compute_s
 
 
-def test_without_prefetch_less_is_hidden(files: tuple[str, str, str]) -> None:
+def test_without_prefetch_less_is_hidden(
+    files: tuple[str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ahead, behind = (SimulatedDevice("4MiB", bandwidth_gbps=1, flops_per_s=1e11) for _ in "ab")
-    run(files, ahead, prefetch=True)
+    run(files, ahead, prefetch=True, observers=[Patient(ahead, monkeypatch)])
     run(files, behind, prefetch=False, readers=1)
     assert behind.report().overlap_fraction < ahead.report().overlap_fraction
 

@@ -303,7 +303,7 @@ def test_elementwise_operations_broadcast_and_promote(engine, name, function):
 
 def test_elementwise_results_over_the_budget_are_refused():
     column, row = np.zeros((2000, 1), np.float32), np.zeros((1, 2000), np.float32)
-    with pytest.raises(BudgetExceededError, match="16000000 bytes"):
+    with pytest.raises(BudgetExceededError, match="16,000,000 bytes"):
         acc.MatrixEngine(budget="8MiB").add(column, row)
 
 

@@ -6,7 +6,9 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -34,22 +36,40 @@ from tests.matmul.products import (
 
 
 class Diary:
-    """What happened, in order, heard from many threads."""
+    """What happened, in order, heard from many threads; any of them may wait for another."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self.entries: list[tuple[Any, ...]] = []
 
     def note(self, entry: tuple[Any, ...]) -> None:
-        with self._lock:
+        with self._changed:
             self.entries.append(entry)
+            self._changed.notify_all()
+
+    def count(self, kind: str) -> int:
+        return sum(each[0] == kind for each in self.entries)
+
+    def wait_for(self, happened: Callable[[], bool], what: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(happened, PATIENCE_S), what
+
+
+Waiting = Callable[[Diary, int], None]
+"""Returns when the product, or the writing, of so many before it may end."""
+
+
+def at_once(diary: Diary, number: int) -> None:
+    """Wait for nothing."""
 
 
 class WatchedStore(Store):
     """A store that takes its time and says when it begins and ends."""
 
-    def __init__(self, store: Store, diary: Diary, name: str, pause_s: float = 0.0) -> None:
-        self._store, self._diary, self._pause_s = store, diary, pause_s
+    def __init__(
+        self, store: Store, diary: Diary, name: str, pause_s: float = 0.0, until: Waiting = at_once
+    ) -> None:
+        self._store, self._diary, self._pause_s, self._until = store, diary, pause_s, until
         self.shape, self.dtype, self.tier, self.name = store.shape, store.dtype, store.tier, name
 
     @property
@@ -64,6 +84,7 @@ class WatchedStore(Store):
     def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
         self._diary.note(("write",))
         time.sleep(self._pause_s)
+        self._until(self._diary, self._diary.count("written"))
         moved = self._store.write(region, data)
         self._diary.note(("written",))
         return moved
@@ -78,8 +99,11 @@ class WatchedDevice(Device):
     name = "watched"
     host_memory = True
 
-    def __init__(self, diary: Diary, pause_s: float = 0.0, fail_at: int = 0) -> None:
+    def __init__(
+        self, diary: Diary, pause_s: float = 0.0, fail_at: int = 0, until: Waiting = at_once
+    ) -> None:
         self._cpu, self._diary, self._pause_s, self._fail_at = get_device("cpu"), diary, pause_s, fail_at
+        self._until = until
         self.products = 0
         self.held_bytes = self.peak_bytes = 0
         for method in ("view", "upload", "download", "synchronize", "can_take"):
@@ -91,6 +115,7 @@ class WatchedDevice(Device):
             raise DeviceError("[gemm] broken")
         self._diary.note(("begin",))
         time.sleep(self._pause_s)
+        self._until(self._diary, self.products - 1)
         self._cpu.gemm(a, b, c, accumulate=accumulate, conjugate_a=conjugate_a)
         self._diary.note(("end",))
 
@@ -123,6 +148,8 @@ class WatchedDevice(Device):
 
 
 EDGE, TILE = 80, 20
+TILES = (EDGE // TILE) ** 2
+PATIENCE_S = 60
 
 
 @pytest.fixture
@@ -137,18 +164,21 @@ def watched(
     out: Path,
     *,
     pauses_s: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    product_until: Waiting = at_once,
+    write_until: Waiting = at_once,
     prefetch: bool = True,
 ) -> tuple[Diary, RunReport]:
-    """Run with pauses in reads, products and writes; return what happened when."""
+    """Run with pauses in reads, products and writes, or until others are there; return what happened."""
     read_s, compute_s, write_s = pauses_s
     a, b, store_a, store_b = operands
     diary = Diary()
-    result, device = create_store(out, (EDGE, EDGE), "f4"), WatchedDevice(diary, compute_s)
+    result = create_store(out, (EDGE, EDGE), "f4")
+    device = WatchedDevice(diary, compute_s, until=product_until)
     with nothing_left():
         _, report = matmul(
             WatchedStore(store_a, diary, "A", read_s),
             WatchedStore(store_b, diary, "B", read_s),
-            WatchedStore(result, diary, "C", write_s),
+            WatchedStore(result, diary, "C", write_s, write_until),
             device=device,
             budget_bytes=ROOMY,
             tiles=grid(EDGE, EDGE, TILE),
@@ -161,8 +191,8 @@ def watched(
     return diary, report
 
 
-def read_ahead(diary: Diary, plan: Plan) -> float:
-    """Return the share of reads that began before the step ahead of the first to need them had ended."""
+def read_ahead(diary: Diary, plan: Plan) -> list[bool]:
+    """Return, for each step but the first, whether what it is the first to need was being read before."""
     first: dict[Any, int] = {}
     for index, step in enumerate(plan.steps()):
         for name, block in zip("AB", step.reads, strict=True):
@@ -170,42 +200,64 @@ def read_ahead(diary: Diary, plan: Plan) -> float:
     ended, early = 0, []
     for kind, *what in diary.entries:
         ended += kind == "end"
-        if kind == "read":
-            early.append(ended < first[what[0], str(what[1])])
-    return sum(early) / len(early)
+        if kind == "read" and (needed_at := first[what[0], str(what[1])]):
+            early.append(ended < needed_at)
+    return early
 
 
-def written_behind(diary: Diary) -> float:
-    """Return the share of writes during which a product began or ended."""
+def written_behind(diary: Diary) -> list[bool]:
+    """Return, for each block but the last, whether a product ended while it was written."""
     writing, beside = False, []
     for kind, *_ in diary.entries:
         writing = {"write": True, "written": False}.get(kind, writing)
         if kind == "write":
             beside.append(False)
-        elif writing and kind in ("begin", "end"):
+        elif writing and kind == "end":
             beside[-1] = True
-    return sum(beside) / len(beside)
+    return beside[:-1]
+
+
+def next_reads_have_begun(diary: Diary, product: int) -> None:
+    """Let a product of the grid, row after row, end only when what the next one needs is being read."""
+    rows, columns = divmod(min(product + 1, TILES - 1), EDGE // TILE)
+    blocks = 1 + rows + (EDGE // TILE if rows else columns + 1)
+    diary.wait_for(lambda: diary.count("read") >= blocks, "nothing is read during a product")
+
+
+def block_before_is_being_written(diary: Diary, product: int) -> None:
+    diary.wait_for(lambda: diary.count("write") >= product, "nothing is written during a product")
+
+
+def next_product_has_ended(diary: Diary, written: int) -> None:
+    products = min(written + 2, TILES)
+    diary.wait_for(lambda: diary.count("end") >= products, "nothing is computed during a write")
 
 
 class TestOverlap:
     def test_blocks_are_read_ahead_while_others_are_computed(
         self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
     ) -> None:
-        diary, report = watched(operands, tmp_path / "c.npy", pauses_s=(0, 0.01, 0))
-        assert read_ahead(diary, report.plan) > 0.5
+        diary, report = watched(operands, tmp_path / "c.npy", product_until=next_reads_have_begun)
+        early = read_ahead(diary, report.plan)
+        assert early == [True] * 6
 
     def test_finished_blocks_are_written_while_others_are_computed(
         self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
     ) -> None:
-        diary, _ = watched(operands, tmp_path / "c.npy", pauses_s=(0, 0.01, 0.02))
-        assert written_behind(diary) > 0.5
+        diary, _ = watched(
+            operands,
+            tmp_path / "c.npy",
+            product_until=block_before_is_being_written,
+            write_until=next_product_has_ended,
+        )
+        assert written_behind(diary) == [True] * (TILES - 1)
 
     def test_without_prefetch_nothing_is_read_during_a_product(
         self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
     ) -> None:
         diary, report = watched(operands, tmp_path / "c.npy", pauses_s=(0.001, 0.005, 0), prefetch=False)
         assert report.plan.window == 1
-        assert read_ahead(diary, report.plan) == 0
+        assert read_ahead(diary, report.plan) == [False] * 6
 
     @pytest.mark.parametrize(
         "slow", [(0.003, 0, 0), (0, 0.003, 0), (0, 0, 0.003)], ids=["read", "compute", "write"]
@@ -229,10 +281,11 @@ class TestOverlap:
         self, operands: tuple[Any, Any, Store, Store], tmp_path: Path, readers: int
     ) -> None:
         most: list[int] = []
+        others = threading.enumerate()
 
         class Count(Observer):
             def on_progress(self, progress: Progress) -> None:
-                most.append(len(our_threads()))
+                most.append(len(our_threads(others)))
 
         _, report = run(*operands[2:], tmp_path / "c.npy", readers=readers, observers=[Count()])
         assert_as_planned(report)
@@ -435,6 +488,11 @@ class TestEnding:
         self, operands: tuple[Any, Any, Store, Store], tmp_path: Path
     ) -> None:
         """The signal comes while the computing thread sleeps: it wakes, and everything ends."""
+        heard = threading.Event()
+
+        def hear(number: int, frame: FrameType | None) -> None:
+            heard.set()
+            raise KeyboardInterrupt
 
         class Interrupting(WatchedStore):
             reads = 0
@@ -443,16 +501,21 @@ class TestEnding:
                 self.reads += 1
                 if self.reads == 3:
                     os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.1)
+                if self.reads >= 3:
+                    assert heard.wait(PATIENCE_S)
                 return super().read(region, out)
 
         slow = Interrupting(operands[2], Diary(), "A")
-        with nothing_left(), pytest.raises(KeyboardInterrupt):
-            matmul(
-                slow, operands[3], tmp_path / "c.npy", device=cpu(), budget_bytes=ROOMY,
-                tiles=grid(EDGE, EDGE, TILE),
-            )  # fmt: skip
-        assert 3 <= slow.reads < 8
+        before = signal.signal(signal.SIGINT, hear)
+        try:
+            with nothing_left(), pytest.raises(KeyboardInterrupt):
+                matmul(
+                    slow, operands[3], tmp_path / "c.npy", device=cpu(), budget_bytes=ROOMY,
+                    tiles=grid(EDGE, EDGE, TILE),
+                )  # fmt: skip
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert slow.reads >= 3
         assert not (tmp_path / "c.npy").exists()
 
     def test_runs_in_several_threads_at_once(
@@ -476,5 +539,5 @@ class TestEnding:
             for each in threads:
                 each.start()
             for each in threads:
-                each.join(60)
+                each.join()
         assert problems == []

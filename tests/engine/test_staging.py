@@ -142,7 +142,7 @@ def test_threads_share_fewer_buffers_than_they_are() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join()
     assert results == [True] * 4
 
 

@@ -83,14 +83,14 @@ def operator_infos() -> dict[str, list[Any]]:
 
 
 def samples(name: str, dtype: torch.dtype, *, gradients: bool = False, most: int = 6) -> Iterator[Sample]:
-    """Yield at most about ``most`` samples of an operator, spread over all that there are."""
+    """Yield at most ``most`` samples of each variant of an operator, spread over all that there are."""
     for info in operator_infos()[name]:
         known = info.supported_backward_dtypes("cpu") if gradients else info.supported_dtypes("cpu")
         if dtype not in known or (gradients and not info.supports_autograd):
             continue
         given = info.sample_inputs("cpu", dtype, requires_grad=gradients)
         every = [each for each in given if _is_repeatable(each)]
-        for each in every[:: max(1, len(every) // most)]:
+        for each in every[:: -(-len(every) // most) or 1]:
             yield _sample(info, each)
 
 

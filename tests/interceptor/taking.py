@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def taken(setting: str, call: str, budget: str) -> dict[str, Any]:
     """Return what ``call`` takes in a new process; ``setting`` makes its operands, smaller by ``shrink``."""
     program = [sys.executable, "-m", "tests.interceptor.taking", setting, call, budget]
-    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=840, check=False)
     assert ended.returncode == 0, ended.stderr
     answer: dict[str, Any] = json.loads(ended.stdout)
     return answer

@@ -399,9 +399,12 @@ def test_every_operator_is_caught_by_its_own_name(name: str, calls: list[str]) -
 def _arguments(schema: Any) -> tuple[list[Any], dict[str, Any]]:
     """Make some arguments that fit a schema; matrices are square, so shapes always do."""
     packet = schema.name.removeprefix("aten::").rstrip("_")
-    first = {"bmm": (2, 3, 3), "baddbmm": (2, 3, 3), "dot": (3,)}.get(packet, (3, 3))
+    stacked = ("bmm", "baddbmm", "_native_multi_head_attention")
+    first = (2, 3, 3) if packet in stacked else {"dot": (3,)}.get(packet, (3, 3))
     shapes = {"vec": (3,), "tensor": (3,)} | ({"self": (3,)} if packet == "addmv" else {})
-    values = {"ScalarType": torch.float32, "int": 1, "bool": False, "number": 2, "Optional[str]": None}
+    shapes |= {"qkv_weight": (9, 3), "qkv_bias": (9,), "proj_weight": (3, 3), "proj_bias": (3,)}
+    number = 3 if packet == "_native_multi_head_attention" else 1
+    values = {"ScalarType": torch.float32, "int": number, "bool": False, "number": 2, "Optional[str]": None}
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for each in schema.arguments:

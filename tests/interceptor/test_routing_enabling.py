@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 
 import accelera
-from accelera.errors import AcceleraError, SettingError, UnknownNameError
-from accelera.interceptor import accelera_matmul, mechanism, should_intercept
+from accelera.devices import cpu, get_device
+from accelera.errors import AcceleraError, DTypeError, SettingError, UnknownNameError
+from accelera.interceptor import accelera_matmul, enabling, mechanism, should_intercept
 from accelera.interceptor.force import in_force
 from accelera.interceptor.limits import limits_of
+from accelera.memory import HostMemory, manager
 from tests.interceptor.forcing import counted
 
 X = torch.ones(2000, 3)
@@ -129,10 +132,13 @@ class TestSettings:
         assert limits_of().memory_threshold_bytes == 1 << 29
         assert limits_of(memory_threshold="1KiB").memory_threshold_bytes == 1024
 
-    def test_without_a_budget_the_free_memory_decides(self) -> None:
+    def test_without_a_budget_the_free_memory_decides(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (cpu, manager):
+            monkeypatch.setattr(module, "host_memory", lambda: HostMemory(8 << 30, 4 << 30, 8 << 30))
         limits = limits_of()
-        usable = accelera.MemoryManager().get_usable_memory()
-        assert limits.memory_threshold_bytes == pytest.approx(usable / 8, rel=0.2)
+        usable = accelera.MemoryManager(get_device("cpu")).get_usable_memory()
+        assert 0 < usable < 4 << 30
+        assert limits.memory_threshold_bytes == usable // 8
         room = limits.room(torch.device("cpu"))
         assert room.allows(1 << 20)
         assert not room.allows(1 << 60)
@@ -187,3 +193,38 @@ def test_the_refusal_is_ours_and_a_memory_error() -> None:
     with accelera.intercepted(10_000, 0, 0, spill=False), pytest.raises(MemoryError) as error:
         X + 1
     assert isinstance(error.value, AcceleraError)
+
+
+def test_limits_that_cannot_be_armed_leave_the_former_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelera.enable("1GiB", 0, 0)
+    try:
+        arm = enabling.arm
+
+        def fails_once(*args: object) -> None:
+            monkeypatch.setattr(enabling, "arm", arm)
+            raise RuntimeError("no")
+
+        monkeypatch.setattr(enabling, "arm", fails_once)
+        with pytest.raises(RuntimeError, match="no"):
+            accelera.enable("2GiB", 10**6, 0)
+        assert looked_at() == 1
+    finally:
+        accelera.disable()
+    assert looked_at() == 0
+
+
+@pytest.mark.parametrize("named", ["argument", "setting"])
+def test_a_spill_folder_that_is_none_is_refused_at_once(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = str(tmp_path / "nowhere")
+    if named == "setting":
+        monkeypatch.setenv("ACCELERA_SPILL", nowhere)
+    with pytest.raises(SettingError, match=r"spill='.*nowhere'.*no folder"):
+        accelera.enable("1GiB", spill=nowhere if named == "argument" else None)
+    assert in_force() is None
+
+
+def test_operands_that_are_no_tensors_are_refused() -> None:
+    with pytest.raises(DTypeError, match=r"\[accelera_matmul\] an operand is a list"):
+        accelera_matmul([1], [2])  # type: ignore[arg-type]

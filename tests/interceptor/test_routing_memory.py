@@ -72,14 +72,20 @@ def test_what_fits_is_torchs_own(took: dict[str, dict[str, Any]]) -> None:
 
 def test_a_refusal_names_a_budget_that_does(took: dict[str, dict[str, Any]]) -> None:
     refused = took["refused"]
-    for words in ("[mm]", "34.3 MiB", "budget allows 30.0 MiB", str(refused["needed_bytes"]), "spill"):
+    for words in (
+        "[mm]",
+        "34.3 MiB",
+        "30.0 MiB (31,457,280 bytes) that budget allows",
+        f"{refused['needed_bytes']:,}",
+        "spill",
+    ):
         assert words in refused["refused"]
     assert refused["direct"] == 1
 
 
 def test_too_little_to_work_in_is_refused_with_the_least_that_does(took: dict[str, dict[str, Any]]) -> None:
     refused = took["no room to work in"]
-    assert "budget allows 1.0 MiB" in refused["refused"]
+    assert "1.0 MiB (1,048,576 bytes) that budget allows" in refused["refused"]
     assert refused["equal"]
     assert refused["spilled"] == 1
     assert refused["with_bytes"] <= refused["needed_bytes"]

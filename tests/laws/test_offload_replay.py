@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelera.offload.keeper import Keeper
-from accelera.offload.report import OffloadReport
+from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.keeping.report import OffloadReport
 from accelera.policy import POLICIES
 from accelera.policy.names import FOLLOWERS, NEEDS
 from accelera.simulator import simulate

@@ -30,7 +30,7 @@ def measured(job: dict[str, Any]) -> dict[str, Any]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=840,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

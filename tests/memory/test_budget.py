@@ -39,7 +39,7 @@ def test_without_a_budget_the_variable_then_the_threshold_decides(monkeypatch):
     assert Budget.parse(None, Usable()) == Budget(100 * MIB, "ACCELERA_BUDGET")
 
 
-@pytest.mark.parametrize("amount", ["lots", -1, float("nan"), 0.0, True, "-3MiB"])
+@pytest.mark.parametrize("amount", ["lots", -1, float("nan"), float("inf"), 0.0, True, "-3MiB", 1.5, "1.5"])
 def test_what_is_not_a_budget(amount):
     with pytest.raises(ValueError, match=r"size|above 0"):
         Budget.parse(amount, Usable())
@@ -52,6 +52,19 @@ def test_refusal_states_both_numbers():
         budget.require(10 * MIB + 1, "matmul", "the result")
     assert (caught.value.needed_bytes, caught.value.budget_bytes) == (10 * MIB + 1, 10 * MIB)
     assert isinstance(caught.value, MemoryError)
+    assert str(caught.value).endswith(
+        "10.0 MiB (10,485,760 bytes) that budget allows; raise it to at least 10,485,761 bytes, or write the "
+        "result to a file with out="
+    )
+
+
+def test_what_is_free_is_no_setting_to_be_raised_to_a_number_of_bytes():
+    free = Budget(10 * MIB, "ACCELERA_MEMORY_THRESHOLD")
+    with pytest.raises(BudgetExceededError) as caught:
+        free.require(11 * MIB, "matmul", "the result")
+    assert "that are free now within ACCELERA_MEMORY_THRESHOLD, a share of the memory" in str(caught.value)
+    assert "raise it" not in str(caught.value)
+    assert "free memory, or set a budget (ACCELERA_BUDGET) of at least 11,534,336 bytes" in str(caught.value)
 
 
 def test_hierarchy_is_ordered_and_named():

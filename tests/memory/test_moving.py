@@ -29,3 +29,22 @@ def test_what_is_not_begun_when_threads_are_abandoned_is_told():
     with pytest.raises(InterruptedError, match="the process ends"):
         second.wait()
     assert threads.bytes_moved == 1
+
+
+def test_when_threads_are_drained_every_byte_is_counted():
+    threads, go_on = Threads(2, "test"), threading.Event()
+
+    def fails() -> int:
+        raise OSError("a disk that fails")
+
+    def slow() -> int:
+        go_on.wait()
+        return 2
+
+    moves = [threads.ask([slow] * 8), threads.ask([fails, fails])]
+    go_on.set()
+    threads.drain()
+    assert all(move.over for move in moves)
+    assert threads.bytes_moved == 16
+    threads.drain()
+    threads.close()

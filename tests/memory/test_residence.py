@@ -103,3 +103,43 @@ def test_contents_survive_and_memory_keeps_to_the_capacity(seed: int, window: in
     assert place.out_bytes == 0
     assert residence.bytes_read > 0
     assert residence.bytes_written > 0
+
+
+class FailingHome(ArrayHome):
+    """Takes nothing while it ``fails``; given away when it is released, as scratch space is."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self.fails = False
+        self.released = False
+
+    def write(self, start: int, data: Bytes) -> int:
+        if self.fails:
+            raise OSError("a disk that is full")
+        assert not self.released, "another block lives here now"
+        return super().write(start, data)
+
+    def release(self) -> None:
+        self.released = True
+
+
+def test_a_saving_that_failed_is_not_repeated_into_a_home_given_away() -> None:
+    residence = Residence(CAPACITY, ArrayPlace(), ArrayHomes())
+    books = Books(CAPACITY, "lru", residence)
+    stream = Stream(books, 0)
+    block, other = (stream.create(CAPACITY, "", "") for _ in range(2))
+    home = block.home = FailingHome(CAPACITY)
+    stream.end(stream.begin([Use(block, read=False, write=True)], "write"))
+    home.fails = True
+    books.give_up(block, 0)
+    residence.drain()
+    assert stream.free(block)
+    residence.vacate(block)
+    residence.drain()
+    home.fails = False
+    pins = stream.begin([Use(other, read=False, write=True)], "write")
+    pins.given[0].wait_loaded()
+    stream.end(pins)
+    residence.close()
+    assert home.released
+    assert not home.array.any()

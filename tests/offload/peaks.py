@@ -31,7 +31,7 @@ PASSES = 2
 def measured(job: dict[str, Any]) -> dict[str, Any]:
     """Run ``main`` on ``job`` in a new process."""
     command = [sys.executable, "-m", "tests.offload.peaks", json.dumps(job)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=840, check=False)
     assert ended.returncode == 0, ended.stderr
     answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return answer

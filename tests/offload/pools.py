@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from accelera.offload.keeper import Keeper
-from accelera.offload.taking import take_over
+from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.tensors.taking import take_over
 from tests.offload.simple_keeper import SimpleKeeper
 
 MAKERS: dict[str, Callable[[], Any]] = {

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from accelera.memory import Block, Use
-from accelera.offload.rows import row_parts
+from accelera.offload.keeping.rows import row_parts
 
 
 class SimpleKeeper:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from accelera.memory import Block, Books, Stream, Use, window_of
-from accelera.offload.keeper import Keeper
+from accelera.offload.keeping.keeper import Keeper
 
 BLOCK_BYTES = 4096
 """Size of the smallest block."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from accelera.offload.taking import take_over
-from accelera.offload.training import Training
+from accelera.offload.tensors.taking import take_over
+from accelera.offload.training.training import Training
 from tests.offload.pools import values
 
 

@@ -11,8 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from accelera.offload.activations import Activations
-from accelera.offload.recomputing import Recomputed
+from accelera.offload.training.activations import Activations
+from accelera.offload.training.recomputing import Recomputed, keep_blocks, recompute_blocks
 from tests.offload.language_model import LanguageModel, language_model, loss_of
 from tests.offload.pools import values
 from tests.offload.simple_keeper import SimpleKeeper
@@ -241,6 +241,14 @@ def test_function_transforms_save_as_they_do(keeper):
     found = torch.func.grad(loss)({name: values(one) for name, one in model.named_parameters()}, model)
     known = torch.func.grad(loss)(dict(expected.named_parameters()), expected)
     torch.testing.assert_close(found, {name: one.detach() for name, one in known.items()})
+
+
+def test_blocks_get_back_the_forward_that_they_had():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    own = model[0].forward = lambda x: x
+    keep_blocks(recompute_blocks(model))
+    assert model[0].forward is own
+    assert "forward" not in vars(model[1])
 
 
 def test_models_with_recomputed_blocks_are_copied_with_their_own_blocks(keeper):

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from accelera.errors import DeviceError
-from accelera.offload.keeper import Keeper
-from accelera.offload.taking import take_over
+from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.tensors.taking import take_over
 from tests.offload.pools import pair, same, values
 
 

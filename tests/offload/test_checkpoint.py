@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 from accelera import offload_checkpoint, offloaded
-from accelera.errors import BudgetExceededError, StoreError, StoreFormatError
+from accelera.errors import BudgetExceededError, DTypeError, StoreError, StoreFormatError
 from accelera.offload import OffloadedTensor
 from tests.offload.language_model import WORDS, LanguageModel, language_model
 from tests.offload.test_checkpoint_files import saved
@@ -98,7 +98,10 @@ def test_a_model_is_built_in_the_type_that_is_stored(tmp_path: Path) -> None:
 
 def test_a_weight_in_several_blocks(tmp_path: Path) -> None:
     plain = language_model(**WIDE).eval()
-    model = offload_checkpoint(stored(plain, tmp_path / "model"), build, budget="600KB")
+    folder = stored(plain, tmp_path / "model")
+    with pytest.raises(BudgetExceededError) as refused:
+        offload_checkpoint(folder, build, budget="600KB")
+    model = offload_checkpoint(folder, build, budget=refused.value.needed_bytes)
     assert len(model.words.weight.blocks) > 1
     assert torch.equal(model.words.weight.materialized(), plain.words.weight)
 
@@ -139,6 +142,29 @@ def test_without_a_class_config_json_must_name_one(tmp_path: Path) -> None:
     folder = stored(language_model(**WIDE), tmp_path / "model")
     with pytest.raises(StoreFormatError, match="give model_class"):
         offload_checkpoint(folder, budget="64MiB")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "nope"}', ""])
+def test_a_config_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
+    folder = stored(language_model(**WIDE), tmp_path / "model")
+    (folder / "config.json").write_text(text)
+    with pytest.raises(StoreFormatError, match=r"config\.json cannot be read as a configuration"):
+        offload_checkpoint(folder, budget="64MiB")
+
+
+@pytest.mark.parametrize("dtype", ["flaot32", "nn", "int32", torch.int8, 5])
+def test_an_element_type_that_is_none_is_refused(dtype: Any, tmp_path: Path) -> None:
+    folder = stored(language_model(**WIDE), tmp_path / "model")
+    with pytest.raises(DTypeError, match=r"dtype=.* no floating-point type"):
+        offload_checkpoint(folder, build, budget="64MiB", dtype=dtype)
+
+
+def test_integers_where_the_model_has_floats_are_refused(tmp_path: Path) -> None:
+    plain = language_model(**WIDE)
+    tensors = {name: each.clone() for name, each in plain.state_dict().items() if name != "head.weight"}
+    wrong = {**tensors, "blocks.1.wide.weight": tensors["blocks.1.wide.weight"].to(torch.int32)}
+    with pytest.raises(DTypeError, match=r"1 tensors .*blocks\.1\.wide\.weight is torch\.int32"):
+        offload_checkpoint(saved(tmp_path / "model", wrong, 1), build, budget="64MiB")
 
 
 def test_inputs_make_a_plan_before_any_weight_is_read(tmp_path: Path) -> None:

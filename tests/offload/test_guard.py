@@ -12,8 +12,8 @@ import torch
 
 from accelera.errors import BudgetExceededError
 from accelera.memory import Use
-from accelera.offload.guard import Guard, held_on
-from accelera.offload.keeper import Keeper
+from accelera.offload.keeping.guard import Guard, held_on
+from accelera.offload.keeping.keeper import Keeper
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,7 +21,7 @@ PROGRAM = """
 import json, torch
 from accelera.memory import process_memory, reset_peak
 from accelera.memory import Use
-from accelera.offload.keeper import Keeper
+from accelera.offload.keeping.keeper import Keeper
 
 SIZE, BUDGET = 8 << 20, 96 << 20
 torch.ones(1 << 20) @ torch.ones(1 << 20)
@@ -47,7 +47,7 @@ print(json.dumps({"peak": peak, "budget": BUDGET, "resident": keeper.report().pe
 def test_the_peak_of_a_process_stays_within_the_budget() -> None:
     """Blocks alone take 80 MiB of 96; beside 36 MiB of others they must give up 20."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True, timeout=840
     )
     found = json.loads(done.stdout)
     assert found["resident"] == 80 << 20
@@ -85,7 +85,7 @@ def test_what_a_process_holds_is_counted() -> None:
 
 def test_a_process_that_took_all_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = [0]
-    monkeypatch.setattr("accelera.offload.keeper.held_on", lambda _: lambda: taken[0])
+    monkeypatch.setattr("accelera.offload.keeping.keeper.held_on", lambda _: lambda: taken[0])
     keeper = Keeper(1000, budget_bytes=1200)
     block = keeper.create(300, "w")
     with keeper.use([Use(block, False, True)]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,8 @@ from accelera.errors import BudgetExceededError, StoreError
 from accelera.memory import Use
 from accelera.offload.homes import FileHome, RamHomes
 from accelera.offload.homes.open_file import OpenFile
-from accelera.offload.keeper import Keeper
+from accelera.offload.homes.ram import RamHome
+from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.places.accelerator import AcceleratorPlace
 from tests.laws.test_offload_replay import LOOP, assert_law
 from tests.offload.streamed import BLOCK_BYTES, Run, Step
@@ -62,6 +64,50 @@ def test_a_tensor_is_cut_by_rows() -> None:
     ]
     with keeper.use([Use(block) for block in blocks]) as parts:
         assert torch.equal(torch.cat(parts).view(torch.float32).view(7, 100), content)
+    keeper.close()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_room_for_joined_blocks_is_given_back_with_the_tensor(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[int] = []
+    for kind in (FileHome, RamHome):
+        monkeypatch.setattr(kind, "release", lambda home: released.append(home.nbytes))
+    keeper = Keeper(1 << 20, block_bytes=1000, **PLACES[place]())
+    content = torch.arange(700, dtype=torch.float32).view(7, 100)
+    blocks = keeper.adopt(content, "w", "weight")
+    joined = keeper.joined(blocks)
+    assert torch.equal(joined.view(torch.float32).view(7, 100), content)
+    assert not released
+    del joined
+    gc.collect()
+    assert released == [2800]
+    keeper.close()
+
+
+def test_a_saving_under_way_never_lands_in_what_took_the_home_of_the_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, write = threading.Event(), FileHome.write
+
+    def late(home: FileHome, start: int, data: Any) -> int:
+        if threading.current_thread().name == "accelera-write":
+            go.wait(60)
+        return write(home, start, data)
+
+    monkeypatch.setattr(FileHome, "write", late)
+    keeper = Keeper(150, block_bytes=150, window_bytes=150, store=tmp_path)
+    block, other = keeper.create(100), keeper.create(10)
+    for each in (block, other):
+        with keeper.use([Use(each, False, True)]) as (memory,):
+            memory.fill_(1)
+    keeper.free(block)
+    keeper.report()
+    (adopted,) = keeper.adopt(torch.full((100,), 7, dtype=torch.uint8))
+    go.set()
+    keeper.flush()
+    assert keeper.mapped(adopted).tolist() == [7] * 100
     keeper.close()
 
 

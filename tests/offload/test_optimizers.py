@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn, optim
 
-from accelera.offload.parted import PartedTensor
-from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.operating.parted import PartedTensor
+from accelera.offload.tensors.tensor import OffloadedTensor
 from tests.offload.pools import values
 from tests.offload.simple_keeper import SimpleKeeper
 from tests.offload.taking import assert_same_weights, taken

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from accelera import offload, offloaded, plan_offload
-from accelera.errors import BudgetExceededError
+from accelera.errors import BudgetExceededError, ShapeError
 from accelera.offload import OffloadPlan, OffloadReport
 from accelera.simulator import simulate
 from tests.offload.language_model import WORDS, language_model
@@ -106,7 +106,8 @@ def test_training_moves_what_was_planned(activations: str) -> None:
     ran = per_pass(model, training(model, inputs), len(plan.passes))
     for real, planned in zip(ran, predicted(plan), strict=True):
         assert real[0] == planned[0]
-        assert real[4:] == pytest.approx(planned[4:], rel=0.03)
+        # Whether a block is read ahead at the end of one pass or in the next depends on when a thread comes.
+        assert real[4:] == pytest.approx(planned[4:], rel=0.03, abs=2 * plan.block_bytes)
     offloaded(model).close()
 
 
@@ -183,7 +184,59 @@ def test_offload_with_inputs_refuses_before_anything_is_moved() -> None:
     assert type(model[0].weight) is nn.Parameter
 
 
+@pytest.mark.parametrize("train", [False, True])
+def test_inputs_that_do_not_fit_name_the_layer(train: bool, caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Linear(256, 256), nn.Sequential(nn.GELU(), nn.Linear(300, 4)))
+    says = r"^\[plan_offload\] 1\.1, a Linear of weight \(4, 300\).* cannot take \(4, 256\) of float32: .*300"
+    with pytest.raises(ShapeError, match=says) as refused:
+        plan_offload(model, torch.randn(4, 256), "256MiB", train=train)
+    assert type(refused.value.__cause__) is RuntimeError
+    assert not caplog.records
+
+
+def test_training_of_a_plain_chain_on_inputs_that_do_not_fit_names_the_layer() -> None:
+    model = nn.Sequential(nn.Linear(1024, 1024), nn.Linear(1024, 1024))
+    with pytest.raises(ShapeError, match=r"\[plan_offload\] 0, a Linear .* cannot take \(3, 3\)"):
+        plan_offload(model, torch.randn(3, 3), "72MiB", train=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "budget", "says"),
+    [
+        (5, torch.ones(1), "72MiB", "model is of type int: give a torch.nn.Module"),
+        (nn.Linear(4, 4), None, "72MiB", "inputs=None: give a tensor"),
+        (nn.Linear(4, 4), "72MiB", torch.ones(1), r"order is plan_offload\(model, inputs, budget\)"),
+        (nn.Linear(4, 4), torch.ones(1), torch.ones(1), "budget is of type Tensor"),
+        (nn.Linear(4, 4), (5,), "72MiB", "the model, a Linear .* must be Tensor, not int"),
+    ],
+)
+def test_what_is_no_model_no_inputs_or_no_budget_is_refused(
+    model: Any, inputs: Any, budget: Any, says: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"^\[plan_offload\] .*{says}"):
+        plan_offload(model, inputs, budget)
+
+
+def test_an_error_of_the_models_own_code_is_its_own() -> None:
+    class Own(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert x is None, "mine"
+            return x
+
+    with pytest.raises(AssertionError, match=r"^mine"):
+        plan_offload(Own(), torch.ones(2), "72MiB", train=False)
+
+
 @pytest.mark.parametrize("passes", [0, -1])
 def test_no_passes_are_refused(passes: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         plan_offload(layers(1), rows(1), BUDGET, passes=passes)
+
+
+def test_training_is_planned_the_same_where_gradients_are_off() -> None:
+    def plan() -> OffloadPlan:
+        return plan_offload(layers(2).train(), rows(4), budget=BUDGET, train=True, passes=2)
+
+    with torch.no_grad():
+        quietly = plan()
+    assert predicted(quietly) == predicted(plan())

@@ -26,6 +26,18 @@ def test_devices_that_run_no_model(device, error, says):
     assert type(model.weight) is nn.Parameter
 
 
+@pytest.mark.parametrize(
+    ("activations", "error", "says"),
+    [("nope", UnknownNameError, "known: auto"), ("recompute", ValueError, "no list of blocks of one type")],
+)
+def test_a_model_whose_activations_are_refused_stays_as_it_was(activations, error, says):
+    model = nn.Sequential(nn.Linear(300, 300), nn.GELU())
+    with pytest.raises(error, match=says):
+        accelera.offload(model, "64MiB", activations=activations)
+    assert type(model[0].weight) is nn.Parameter
+    assert type(accelera.offload(model, "64MiB")[0].weight) is not nn.Parameter
+
+
 def test_operands_that_do_not_fit_are_named_with_a_budget_that_does():
     def double() -> nn.Module:
         return nn.Sequential(nn.Linear(2048, 4096), nn.Linear(4096, 2048))

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.errors import BudgetExceededError
-from accelera.offload.adopting import adopted
-from accelera.offload.parted import PartedTensor
-from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.operating.parted import PartedTensor
+from accelera.offload.tensors.adopting import adopted
+from accelera.offload.tensors.tensor import OffloadedTensor
 from tests.offload.simple_keeper import SimpleKeeper
 
 Tensor = torch.Tensor

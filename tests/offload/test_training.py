@@ -10,9 +10,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from accelera.errors import BudgetExceededError, UnknownNameError
-from accelera.offload.keeper import Keeper
-from accelera.offload.parted import PartedTensor
-from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.operating.parted import PartedTensor
+from accelera.offload.tensors.tensor import OffloadedTensor
 from tests.offload.language_model import generate, language_model, loss_of, train
 from tests.offload.pools import values
 from tests.offload.simple_keeper import SimpleKeeper

@@ -53,7 +53,7 @@ def test_measured_peak_is_at_most_the_projected_one(name: str, folder: Path) -> 
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=840,
     )
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)

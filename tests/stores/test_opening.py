@@ -17,8 +17,11 @@ from accelera.stores.formats import _MODULES
 
 def test_a_missing_file_is_named_with_its_neighbours(tmp_path: Path) -> None:
     np.save(tmp_path / "weights.npy", np.ones(3))
+    np.save(tmp_path / "b.npy", np.ones(3))
     with pytest.raises(StoreError, match=r"no file .*weight\.npy; did you mean weights\.npy"):
         open_store(tmp_path / "weight.npy")
+    with pytest.raises(StoreError, match="nor one of a similar name"):
+        open_store(tmp_path / "a.npy")
     with pytest.raises(StoreError, match="nor one of a similar name"):
         open_store(tmp_path / "zzz.bin", shape=(1,), dtype="int8")
     with pytest.raises(StoreError, match=r"folder .*absent does not exist"):

@@ -19,7 +19,9 @@ from accelera.trace.formats import FORMATS, register_format
 from tests.trace.examples import described_traces, step_by_step
 
 COLUMNS = ("buffer", "kind", "step", "stride", "size_bytes", "flops", "seconds")
-WITH_FILES = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+WITH_FILES = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=30
+)
 
 
 def same(found: Trace, wanted: Trace) -> None:
@@ -236,7 +238,9 @@ def test_all_kinds_have_names() -> None:
 
 def test_a_file_that_is_not_there_is_named_with_those_that_are_like_it(tmp_path: Path) -> None:
     write_trace(step_by_step(), tmp_path / "train.parquet")
+    write_trace(step_by_step(), tmp_path / "z.parquet")
     for name, said in (
+        ("nofile.parquet", "no file .* in "),
         ("trian.parquet", r"no file .*did you mean train\.parquet"),
         ("other.json", "no file .* in "),
         ("nowhere/train.parquet", "there is no folder"),

@@ -17,7 +17,7 @@ BOTH = pytest.mark.parametrize("suffix", [".oracleGeneral", ".libcachesim.csv"])
 
 
 @BOTH
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=30)
 @given(trace=traces(kinds=(Kind.READ, Kind.WRITE, Kind.FREE)))
 def test_accesses_come_back(tmp_path: Path, suffix: str, trace: Trace) -> None:
     path = tmp_path / f"trace{suffix}"

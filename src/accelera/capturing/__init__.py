@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from accelera.capturing.capturing import capture
 from accelera.capturing.live import live_bytes, peak_live_bytes
+from accelera.lazily import opened
 
 if TYPE_CHECKING:
     from accelera.capturing.fake import CopiesOfFakes as CopiesOfFakes
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from accelera.capturing.keeping import mode_kept as mode_kept
     from accelera.capturing.keeping import random_kept as random_kept
     from accelera.capturing.listening import Listener as Listener
+    from accelera.capturing.misfits import misfits_explained as misfits_explained
     from accelera.capturing.operands import Effect as Effect
     from accelera.capturing.operands import tensors_in as tensors_in
     from accelera.capturing.recording import Recording as Recording
     from accelera.capturing.storages import Storages as Storages
+    from accelera.capturing.transformers_package import transformers_for as transformers_for
 
 _NAMES_BY_FILE = {
     "fake": ("CopiesOfFakes", "as_fake", "default_dtype", "faked", "is_on_meta", "values_explained"),
@@ -34,9 +36,11 @@ _NAMES_BY_FILE = {
     "iterations": ("call", "default_loss", "optimizer_for"),
     "keeping": ("collection_by_hand", "mode_kept", "random_kept"),
     "listening": ("Listener",),
+    "misfits": ("misfits_explained",),
     "operands": ("Effect", "tensors_in"),
     "recording": ("Recording",),
     "storages": ("Storages",),
+    "transformers_package": ("transformers_for",),
 }
 """What loads torch, and so is imported when it is asked for."""
 
@@ -58,16 +62,14 @@ __all__ = [
     "flops_of",
     "is_on_meta",
     "live_bytes",
+    "misfits_explained",
     "mode_kept",
     "optimizer_for",
     "peak_live_bytes",
     "random_kept",
     "tensors_in",
+    "transformers_for",
     "values_explained",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _FILE_OF:
-        raise AttributeError(f"module 'accelera.capturing' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"accelera.capturing.{_FILE_OF[name]}"), name)
+__getattr__, __dir__ = opened("accelera.capturing", _FILE_OF)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -61,7 +62,12 @@ def as_fake(value: Any, mode: FakeTensorMode) -> Any:
 
 @contextmanager
 def values_explained() -> Iterator[None]:
-    """Say in an error's words that what ran needs values, where torch names only the operator."""
+    """Say in an error's words that what ran needs values, where torch names only the operator.
+
+    What torch would log of an error besides raising it is left out.
+    """
+    logger = logging.getLogger(torch._subclasses.fake_tensor.__name__)
+    logger.addFilter(_nothing)
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
@@ -69,6 +75,12 @@ def values_explained() -> Iterator[None]:
             f"[capture] the model asks for values at {error.func}, and with fake=True there are only shapes; "
             f"capture a real model with fake=False, or a model whose shapes do not depend on its data"
         ) from error
+    finally:
+        logger.removeFilter(_nothing)
+
+
+def _nothing(_: logging.LogRecord) -> bool:
+    return False
 
 
 @contextmanager

@@ -49,7 +49,11 @@ class Recording:
     def __enter__(self) -> Recording:
         self._outsiders = len(self.storages)
         self.scope.open(follow_modules=self._names)
-        self._listener.__enter__()  # type: ignore[no-untyped-call]
+        try:
+            self._listener.__enter__()  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.scope.close()
+            raise
         return self
 
     def __exit__(

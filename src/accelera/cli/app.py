@@ -18,6 +18,7 @@ from accelera.cli.plan import plan
 from accelera.cli.predict_compile import predict_compile
 from accelera.cli.run import ProgramCommand, run
 from accelera.cli.simulate import simulate
+from accelera.cli.strategy import strategy
 from accelera.cli.sweep import sweep
 from accelera.cli.trace import app as trace
 from accelera.cli.transpose import transpose
@@ -31,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _verb in (info, plan, matmul, gram, copy, transpose, simulate, sweep, advise, estimate):
+for _verb in (info, plan, matmul, gram, copy, transpose, simulate, sweep, advise, estimate, strategy):
     app.command()(_verb)
 app.command(name="predict-compile")(predict_compile)
 app.command(cls=ProgramCommand, context_settings={"help_option_names": ["--help"]})(run)

@@ -9,7 +9,7 @@ import typer
 
 from accelera.cli.factories import is_python_name, python_object
 from accelera.cli.offloads import offloads
-from accelera.cli.options import Json
+from accelera.cli.options import Json, checked_budget
 from accelera.errors import AcceleraError
 
 if TYPE_CHECKING:
@@ -41,7 +41,10 @@ Dtypes = Annotated[
 Mode = Annotated[Literal["both", "inference", "training"], typer.Option(help="What to estimate.")]
 Optimizer = Annotated[Literal["adamw", "adam", "sgd", "none"], typer.Option(help="What trains it.")]
 Budget = Annotated[
-    str | None, typer.Option("--budget", "-b", metavar="SIZE", help="Memory to compare with: 16GB.")
+    str | None,
+    typer.Option(
+        "--budget", "-b", metavar="SIZE", callback=checked_budget, help="Memory to compare with: 16GB."
+    ),
 ]
 
 
@@ -89,6 +92,8 @@ def _estimated(model: str, inputs: list[str] | None, **options: Any) -> Estimate
     except (AcceleraError, OSError, typer.BadParameter):
         raise
     except Exception as error:
+        if str(error).startswith("[estimate] "):
+            raise typer.BadParameter(str(error)) from error
         raise typer.BadParameter(f"{model}: {type(error).__name__}: {error}") from error
 
 

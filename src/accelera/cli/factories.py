@@ -24,8 +24,11 @@ def python_object(text: str) -> Any:
     Raises
     ------
     BadParameter
-        There is no such file, module or name.
+        There is no such file, module or name, or ``text`` names none.
     """
+    if not is_python_name(text):
+        wanted = f"{text}:name" if text.endswith(".py") else "file.py:name or package.module:name"
+        raise typer.BadParameter(f"{text!r} names nothing in a file or module; write {wanted}")
     place, _, name = text.rpartition(":")
     found: Any = _file(Path(place)) if place.endswith(".py") else _module(place)
     for part in name.split("."):

@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from accelera import __version__
-from accelera.devices import Device, SimulatedDevice, get_device, usable_processors
+from accelera.devices import Device, SimulatedDevice, get_device
+from accelera.execution import HardwareCapabilities, StrategyManager
 from accelera.memory import Budget, MemoryManager, host_memory
 from accelera.plan import CostModel
 from accelera.settings import SETTINGS, current
 
-_SIMD = ("avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "avx2", "fma", "avx", "sve", "sve2", "asimd")
 _EXTRAS = {
     "zarr": ("zarr",),
     "service": ("fastapi", "httpx", "uvicorn"),
     "ui": ("httpx", "streamlit"),
     "ray": ("ray",),
-    "learned": ("sklearn",),
-    "llm": ("transformers",),
+    "metrics": ("opentelemetry", "prometheus_client", "pynvml"),
+    "learned": ("lightgbm",),
+    "llm": ("accelerate", "bitsandbytes", "transformers"),
+    "plot": ("matplotlib",),
 }
 """The optional extras and the modules each needs."""
 
@@ -38,6 +40,7 @@ def facts() -> dict[str, Any]:
         "system": platform.platform(),
         "cpu": _cpu(),
         "memory": _memory(),
+        "batches": _batches(),
         "device": device.name,
         "accelerators": list(_accelerators(device)),
         "budget": _budget(device),
@@ -51,13 +54,13 @@ def facts() -> dict[str, Any]:
 
 
 def _cpu() -> dict[str, Any]:
-    said = _cpu_fields()
-    flags = set(said.get("flags", said.get("Features", "")).split())
+    said, hardware = _cpu_fields(), HardwareCapabilities.detect()
     return {
         "model": said.get("model name") or platform.processor() or platform.machine(),
         "processors": os.cpu_count() or 1,
-        "usable": usable_processors(),
-        "simd": [name for name in _SIMD if name in flags],
+        "usable": hardware.cpu_cores,
+        "physical": hardware.physical_cores,
+        "simd": list(hardware.cpu_simd_support),
     }
 
 
@@ -78,6 +81,13 @@ def _memory() -> dict[str, Any]:
         "available_bytes": host.available_bytes,
         "cgroup_limit_bytes": host.limit_bytes if limited else None,
     }
+
+
+def _batches() -> dict[str, Any]:
+    """Return how ``StrategyManager.auto`` runs batches of work where it is told nothing."""
+    manager = StrategyManager.auto()
+    workers = current().workers or HardwareCapabilities.detect().cpu_cores
+    return {"strategy": str(manager.strategy), "devices": manager.devices, "workers": workers}
 
 
 def _accelerators(device: Device) -> Iterator[dict[str, Any]]:

@@ -94,7 +94,8 @@ def _message(error: BaseException) -> str:
     if _is_usage(error):
         context: Any = getattr(error, "ctx", None)
         ask = "" if context is None else f" ({context.command_path} --help says more)"
-        return f"{error.format_message()}{ask}"  # type: ignore[attr-defined]
+        said = error.format_message().replace("Value error, ", "")  # type: ignore[attr-defined]
+        return f"{said}{ask}"
     said = " ".join(str(error).split())
     if exit_code(error) is ExitCode.UNEXPECTED:
         return f"{type(error).__name__}: {said}; `accelera --debug …` shows where, please report it"

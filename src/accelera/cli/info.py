@@ -34,6 +34,7 @@ def _lines(found: Facts) -> Iterator[str]:
         sizes = f"{format_bytes(each['available_bytes'])} available of {format_bytes(each['total_bytes'])}"
         yield _row(each["name"], f"{each['model']}, {sizes}")
     yield _row("computes on", found["device"])
+    yield _row("batches", _batches(found["batches"]))
     budget = found["budget"]
     yield _row("budget", f"{format_bytes(budget['bytes'])} unless told otherwise, from {budget['from']}")
     yield _row("compiled", "CPU and CUDA kernels" if found["compiled"]["cuda"] else "CPU kernels, no CUDA")
@@ -54,7 +55,13 @@ def _row(name: str, text: str) -> str:
 
 def _cpu(cpu: Facts) -> str:
     usable = f"{cpu['usable']} of {cpu['processors']} processors usable"
-    return f"{cpu['model']}, {usable}, {' '.join(cpu['simd']) or 'no SIMD known'}"
+    cores = f", {cpu['physical']} cores" if cpu["physical"] else ""
+    return f"{cpu['model']}, {usable}{cores}, {' '.join(cpu['simd']) or 'no SIMD known'}"
+
+
+def _batches(batches: Facts) -> str:
+    on = " and ".join(batches["devices"])
+    return f"{batches['strategy']}, on {on}, {batches['workers']} tasks at once on the CPU"
 
 
 def _memory(memory: Facts) -> str:
@@ -73,4 +80,4 @@ def _tier(tier: Facts) -> str:
 
 def _setting(setting: Facts) -> str:
     value = "unset" if setting["value"] is None else setting["value"]
-    return f"  {setting['variable']:<28}{value}{'' if setting['is_default'] else '  (set)'}"
+    return f"  {setting['variable']:<30}{value}{'' if setting['is_default'] else '  (set)'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import io
 import runpy
 import sys
@@ -15,6 +16,12 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 _OURS = (__file__, runpy.__file__)
+_OUR_THREADS = "accelera-"
+_POOLS = {
+    "concurrent.futures.thread": "ThreadPoolExecutor",
+    "concurrent.futures.process": "ProcessPoolExecutor",
+}
+"""Pools whose workers end when Python does, and wait until then; by the module that has each."""
 
 
 class Program(NamedTuple):
@@ -134,7 +141,27 @@ def _without_own_place(search: list[str], command: str) -> list[str]:
 
 
 def _join_threads() -> None:
-    """Wait for the threads that keep a process alive."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon and thread.is_alive():
+    """Wait for the threads that keep a process alive, and for those that they start."""
+    while alive := [thread for thread in threading.enumerate() if _keeps_alive(thread)]:
+        _end_pools()
+        for thread in alive:
             thread.join()
+
+
+def _keeps_alive(thread: threading.Thread) -> bool:
+    """Whether Python would wait for ``thread``; not the one that asks, nor those that work for a call."""
+    return not (thread is threading.current_thread() or thread.daemon or thread.name.startswith(_OUR_THREADS))
+
+
+def _end_pools() -> None:
+    """Let the program's pools of threads and processes do what they were given and end, as Python does."""
+    pools = tuple(
+        getattr(sys.modules[module], name) for module, name in _POOLS.items() if module in sys.modules
+    )
+    for each in gc.get_objects():
+        if issubclass(type(each), pools) and not _is_ours(each):
+            each.shutdown()
+
+
+def _is_ours(pool: Any) -> bool:
+    return str(getattr(pool, "_thread_name_prefix", "")).startswith(_OUR_THREADS)

@@ -21,12 +21,17 @@ def main() -> None:
     if flags:
         own = [] if any(flag in _ENDS for flag in flags) else ["-m", "accelera.cli.python", *words]
         os.execv(sys.executable, [sys.executable, *flags, *own])
+    from accelera.cli.failures import tell
     from accelera.cli.program import Program
     from accelera.cli.run import carry_out
+    from accelera.errors import AcceleraError
 
-    if words or not sys.stdin.isatty():
-        sys.exit(carry_out(Program.of(words or ["-"])).exit_code)
-    _interact()
+    try:
+        if words or not sys.stdin.isatty():
+            sys.exit(carry_out(Program.of(words or ["-"])).exit_code)
+        _interact()
+    except AcceleraError as error:
+        sys.exit(tell(error, as_json=False))
 
 
 def interpreter_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -19,6 +19,8 @@ from accelera.cli.ending import exit_code_of
 from accelera.cli.loading import when_loaded
 from accelera.cli.program import Program, is_own
 from accelera.cli.ran import Ran
+from accelera.errors import AcceleraError
+from accelera.settings import current
 
 if TYPE_CHECKING:
     from accelera.cli.sampling import Samples
@@ -91,8 +93,9 @@ def run(
 ) -> None:
     """Run an unchanged Python program; its large PyTorch calls keep to the budget.
 
-    The program runs as with python: its arguments, output, errors and exit code are its own. Options that
-    are not this command's are the program's, as is everything after --.
+    The program runs as with python: its output, errors and exit code are its own. The options below are
+    taken wherever they stand, also after the program's name; all others are the program's, and so is
+    everything after --, as in: accelera run --report -- train.py --json
     """
     try:
         program = Program.of(words or ())
@@ -116,15 +119,30 @@ def run(
 
 
 def carry_out(program: Program, **limits: Any) -> Ran:
-    """Run ``program``, its large calls within ``limits`` from the moment it has loaded torch."""
+    """Run ``program``, its large calls within ``limits`` from the moment it has loaded torch.
+
+    Raises SettingError for an ``ACCELERA_*`` variable that cannot be read, before the program runs, and what
+    ``enable`` raises for ``limits`` that cannot be kept, when it loads torch.
+    """
+    current()
     samples: list[Samples] = []
+    refused: list[AcceleraError] = []
+
+    def begin() -> None:
+        try:
+            samples.append(_intercept(stack, limits))
+        except AcceleraError as error:
+            refused.append(error)
+            raise
 
     with ExitStack() as stack:
-        stack.enter_context(when_loaded("torch", lambda: samples.append(_intercept(stack, limits))))
+        stack.enter_context(when_loaded("torch", begin))
         began = time.perf_counter()
         error = program.run()
         seconds = time.perf_counter() - began
     sys.stdout.flush()
+    if refused:
+        raise refused[0]
     exit_code = exit_code_of(error, is_own)
     if not samples:
         return Ran(program.name, limits.get("budget"), exit_code, seconds, None, 0, 0, {})

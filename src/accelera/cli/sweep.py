@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +14,8 @@ from accelera.cli import tiers
 from accelera.cli.options import Json, Quiet
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -24,6 +28,24 @@ def _checked_plot(path: Path | None) -> Path | None:
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent}; make it first")
     return path
+
+
+def _checked_cluster(word: str | None) -> str | None:
+    if word is not None and word.lower() != "ray":
+        raise typer.BadParameter(f"{word!r} is no cluster; the only one known is ray")
+    return word
+
+
+@contextmanager
+def _executor(cluster: str | None) -> Iterator[Executor | None]:
+    """Yield who runs the replays: None, or the nodes of the Ray cluster that is there."""
+    if cluster is None:
+        yield None
+        return
+    from accelera.execution import RayExecutor
+
+    with RayExecutor() as executor, executor.as_futures() as pool:
+        yield pool
 
 
 def sweep(
@@ -50,6 +72,10 @@ def sweep(
         Path | None,
         typer.Option(metavar="FILE", callback=_checked_plot, help="Draw the curves: .png or .html."),
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="ray", callback=_checked_cluster, help="Replay on the nodes of a Ray cluster."),
+    ] = None,
     source_format: tiers.TraceFormat = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -59,17 +85,19 @@ def sweep(
 
     record = tiers.opened(trace, source_format)
     names = None if policies is None else _names(policies)
-    found = run(
-        record,
-        names,
-        _sizes(capacities, record),
-        hierarchy,
-        lookahead=lookahead,
-        recompute=recompute,
-        scores=_scores(names, record),
-        seed=seed,
-        progress=not (quiet or as_json),
-    )
+    with _executor(cluster) as executor:
+        found = run(
+            record,
+            names,
+            _sizes(capacities, record),
+            hierarchy,
+            lookahead=lookahead,
+            recompute=recompute,
+            scores=_scores(names, record),
+            seed=seed,
+            executor=executor,
+            progress=not (quiet or as_json),
+        )
     if plot is not None:
         found.plot(plot, bound=bound)
     if as_json:

@@ -1,19 +1,33 @@
-"""What computes: the CPU, any torch accelerator, and a simulated accelerator."""
+"""What computes: the CPU, any torch accelerator, and a simulated accelerator.
+
+Everything is loaded when it is first named: who asks for processors alone does not load NumPy.
+"""
 
 from __future__ import annotations
 
-from accelera.devices.contract import Device, DeviceArray
-from accelera.devices.cpu import CpuDevice
-from accelera.devices.names import get_device
-from accelera.devices.processors import usable_processors
-from accelera.devices.simulated import SimulatedDevice, SimulationReport
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CpuDevice",
-    "Device",
-    "DeviceArray",
-    "SimulatedDevice",
-    "SimulationReport",
-    "get_device",
-    "usable_processors",
-]
+from accelera.lazily import opened
+
+if TYPE_CHECKING:
+    from accelera.devices.contract import Device as Device
+    from accelera.devices.contract import DeviceArray as DeviceArray
+    from accelera.devices.cpu import CpuDevice as CpuDevice
+    from accelera.devices.names import get_device as get_device
+    from accelera.devices.processors import usable_processors as usable_processors
+    from accelera.devices.simulated import SimulatedDevice as SimulatedDevice
+    from accelera.devices.simulated import SimulationReport as SimulationReport
+
+_FILE_OF = {
+    "CpuDevice": "cpu",
+    "Device": "contract",
+    "DeviceArray": "contract",
+    "SimulatedDevice": "simulated",
+    "SimulationReport": "simulated",
+    "get_device": "names",
+    "usable_processors": "processors",
+}
+
+__all__ = [*_FILE_OF]
+
+__getattr__, __dir__ = opened("accelera.devices", _FILE_OF)

@@ -43,12 +43,19 @@ def get_device(spec: Device | str | Any = None) -> Device:
     spec = current().device if spec is None else spec
     if spec is None:
         return _usual()
-    kind, _, rest = str(spec).strip().lower().partition(":")
-    try:
-        make = _KINDS[kind]
-    except KeyError:
-        raise UnknownNameError.among("device", str(spec), _KINDS) from None
-    return make(kind, rest)
+    kind, rest = split_name(str(spec))
+    return _KINDS[kind](kind, rest)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the kind of device that ``name`` starts with, and what follows its colon.
+
+    Raises UnknownNameError for other names; whether the machine has such a device is not looked at.
+    """
+    kind, _, rest = name.strip().lower().partition(":")
+    if kind not in _KINDS:
+        raise UnknownNameError.among("device", name, _KINDS)
+    return kind, rest
 
 
 @functools.cache

@@ -5,8 +5,9 @@ Everything is loaded when it is first named, so that work on files alone never l
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from accelera.lazily import opened
 
 if TYPE_CHECKING:
     from accelera.engine.calibration import DiskRates as DiskRates
@@ -43,14 +44,4 @@ _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for nam
 
 __all__ = [*_MODULE_OF]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'accelera.engine' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"accelera.engine.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = opened("accelera.engine", _MODULE_OF)

@@ -15,16 +15,20 @@ from accelera.engine.counsel import advice_on, eviction_of
 from accelera.engine.decision import LEAST_DEVICE_BYTES, Route, Situation
 from accelera.engine.events import Observer
 from accelera.engine.handles import lies_in_store, open_operand, unwrapped
-from accelera.engine.job import JobOptions, carry_out
-from accelera.engine.logs import configure_logging, logger
+from accelera.engine.job import Job, JobOptions, carry_out
 from accelera.engine.methods import Amount, Operations
+from accelera.engine.network import TEN_GIGABIT_BYTES_PER_S
 from accelera.engine.operands import matmul_shape
+from accelera.engine.placed import PlacedProduct, placed_job
+from accelera.engine.places import Places
 from accelera.engine.planned import Product, spans_of
 from accelera.engine.pressure import PressureWatch
 from accelera.engine.progress import progress_observer
 from accelera.engine.report import RunReport
+from accelera.engine.spread import SpreadProduct, executor_on
 from accelera.engine.tiles import result_tiles
 from accelera.errors import BudgetExceededError, DeviceMemoryError, ShapeError
+from accelera.logs import configure_logging, logger
 from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
 from accelera.plan import Objective, Plan, PolicyMaker
 from accelera.settings import current, current_value
@@ -35,6 +39,7 @@ from accelera.units import format_bytes
 if TYPE_CHECKING:
     from accelera.engine.incore import ProductPair
     from accelera.engine.matrix import Matrix
+    from accelera.execution import RayExecutor
     from accelera.simulator import Advice
 
 Operand = Any
@@ -89,6 +94,8 @@ class BaseEngine(Operations):
         """Most memory an operation may add; None: what the threshold leaves free."""
         self.ahead = Ahead()
         """Who is evicted, and how far ahead is loaded."""
+        self.places: Places | None = None
+        """Who shares the products that go by a plan; None: the device makes them by itself."""
         self.last_report: RunReport | None = None
         """What the latest operation that went by a plan did."""
         self._fixed_size = DEFAULT_CHUNK_SIZE if chunk_size is None else _checked_size(chunk_size)
@@ -168,6 +175,8 @@ class BaseEngine(Operations):
         objective: Objective = "time",
         observers: Sequence[Observer] = (),
         recorder: Recorder | None = None,
+        cluster: Any = None,
+        node_budget: Amount | None = None,
     ) -> Matrix | Store:
         """Return ``A @ B``, for shapes by the rules of ``torch.matmul``.
 
@@ -189,6 +198,13 @@ class BaseEngine(Operations):
             Told of the progress of a planned run.
         recorder
             Told of every access of a planned run.
+        cluster
+            ``"ray"``, a ``RayCluster`` or a ``RayExecutor``: blocks of the result are made by its nodes, on
+            GPUs where it reserves them. A, B and ``out`` must be files that every node sees; nodes load what
+            they need, nothing is sent.
+        node_budget
+            With ``cluster``: most memory a block may add on its node. By default ``budget``, which says
+            nothing beside it, or this machine's.
 
         Returns
         -------
@@ -201,12 +217,28 @@ class BaseEngine(Operations):
             The operands do not fit together.
         BudgetExceededError
             No plan fits; nothing was allocated.
+        ValueError
+            ``node_budget`` without ``cluster``, or a ``recorder`` with one.
+        TypeError
+            ``cluster`` is none.
+        StoreError
+            An operand or the result of a product on a cluster is in no file.
+        ClusterError
+            No cluster answers.
         """
         strategy, fixed = self._strategy_for(chunk_strategy)
+        if cluster is not None:
+            order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder)
+            return self._on_cluster(order, cluster, node_budget)
+        if node_budget is not None:
+            raise ValueError(
+                f"[matmul] node_budget={node_budget!r} without cluster=: it is for the nodes of one; give"
+                f" cluster='ray' too, or budget= for this machine"
+            )
         pair = None if out is not None else self._pair(A, B)
         route = self._route(None if pair is None else self._situation(pair, fixed, budget))
         logger.debug("matmul: %s", route)
-        if pair is not None and route.direct:
+        if pair is not None and route.direct and not (self.places is not None and self.places.always):
             try:
                 return pair.product("cpu" if route.on_cpu else self.device.name)
             except DeviceMemoryError as error:
@@ -230,7 +262,30 @@ class BaseEngine(Operations):
         """
         strategy, fixed = self._strategy_for(chunk_strategy)
         order = Order(A, B, strategy, out, budget, objective=objective)
-        return self._product(order, self._route(None), fixed, self.device).plan(self.device)
+        route = self._route(None)
+        product = self._product(order, route, fixed, self.device)
+        if self.places is None or product.problem(self.device).is_empty:
+            return product.plan(self.device)
+        cpu = get_device("cpu")
+        return PlacedProduct(self._product(order, route, fixed, cpu), self.places).plan(cpu)
+
+    def plan_cluster(
+        self,
+        A: Operand,
+        B: Operand,
+        *,
+        out: Any = None,
+        nodes: int = 2,
+        node_budget: Amount | None = None,
+        network_bytes_per_s: float = TEN_GIGABIT_BYTES_PER_S,
+    ) -> Plan:
+        """Return how ``matmul`` with ``cluster`` would run on ``nodes`` nodes like this machine.
+
+        ``explain()`` says whether the network feeds them, and promises no speed-up where it does not. Nothing
+        is read, and no cluster is needed. Raises what ``matmul`` raises before it begins.
+        """
+        order = Order(A, B, self._strategy, out)
+        return self._spread(order, node_budget, nodes, None, network_bytes_per_s).plan(get_device("cpu"))
 
     def __repr__(self) -> str:
         sizes = "automatic" if self.auto_detect_memory else self._fixed_size
@@ -283,21 +338,57 @@ class BaseEngine(Operations):
         return pair.combined()
 
     def _by_plan(self, order: Order, route: Route, fixed: bool) -> Matrix | Store:
-        device = get_device("cpu") if route.on_cpu else self.device
+        cpu = get_device("cpu")
+        device = cpu if route.on_cpu else self.device
+        shared = None if route.on_cpu else placed_job(self._product(order, route, fixed, cpu), self.places)
+        if shared is not None and order.recorder is not None:
+            raise ValueError(
+                "[matmul] recorder=: a recorder follows one pool, and a strategy has one on each device;"
+                " record an engine without strategy"
+            )
+        final = shared is None and (device.host_memory or self._limit(order.budget, device).is_given)
         try:
-            store = self._planned(order, route, fixed, device)
+            if shared is not None:
+                store = self._carried_out(shared, order, cpu)
+            else:
+                store = self._carried_out(self._product(order, route, fixed, device).job(), order, device)
         except BudgetExceededError as error:
-            if device.host_memory or self._limit(order.budget, device).is_given:
+            if final:
                 raise
             logger.warning("matmul is planned on the CPU: %s", error)
-            store = self._planned(order, route, fixed, get_device("cpu"), f"planned on the CPU: {error}")
+            job = self._product(order, route, fixed, cpu).job()
+            store = self._carried_out(job, order, cpu, f"planned on the CPU: {error}")
         if lies_in_store(order.out):
             return store
         from accelera.engine import incore
 
         return incore.result(store, order.out, order.a)
 
-    def _planned(self, order: Order, route: Route, fixed: bool, device: Device, *notes: str) -> Store:
+    def _on_cluster(self, order: Order, cluster: Any, node_budget: Amount | None) -> Store:
+        if order.recorder is not None:
+            raise ValueError(
+                "[matmul] recorder=: a recorder follows one pool, and every node has one; leave it out"
+            )
+        cpu = get_device("cpu")
+        with executor_on(cluster) as executor:
+            nodes = max(1, len(executor.cluster.nodes()))
+            job = self._spread(order, node_budget, nodes, executor).job()
+            return self._carried_out(job, order, cpu)
+
+    def _spread(
+        self,
+        order: Order,
+        node_budget: Amount | None,
+        nodes: int,
+        executor: RayExecutor | None,
+        network_bytes_per_s: float = TEN_GIGABIT_BYTES_PER_S,
+    ) -> SpreadProduct:
+        cpu = get_device("cpu")
+        product = self._product(order, self._route(None), False, cpu)
+        limit = self._limit(order.budget if node_budget is None else node_budget, cpu).limit_bytes
+        return SpreadProduct(product, limit, nodes, executor, network_bytes_per_s)
+
+    def _carried_out(self, job: Job, order: Order, device: Device, *notes: str) -> Store:
         bar, settings = progress_observer(self.enable_progress), current()
         options = JobOptions(
             observers=order.observers if bar is None else (*order.observers, bar),
@@ -306,7 +397,7 @@ class BaseEngine(Operations):
             readers=settings.io_threads,
             adaptation=_watch(order.strategy, self._memory_of(device)),
         )
-        store, report = carry_out(self._product(order, route, fixed, device).job(), device, options)
+        store, report = carry_out(job, device, options)
         self.last_report = replace(report, fallbacks=(*notes, *report.fallbacks))
         return store
 

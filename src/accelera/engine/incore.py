@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from accelera.engine.convert import to_tensor
-from accelera.engine.logs import logger
 from accelera.engine.matrix import Matrix
 from accelera.engine.operands import matmul_shape
 from accelera.engine.shapes import broadcast_shape
 from accelera.errors import DeviceMemoryError, DTypeError
+from accelera.logs import logger
 from accelera.stores import Store
 from accelera.units import format_bytes
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -42,6 +42,13 @@ class Adaptation(Protocol):
         """Take note that the device ran out."""
 
 
+class Run(Protocol):
+    """A plan on its way."""
+
+    def run(self) -> RunReport:
+        """Carry out all steps that need it; raise what stopped them, with all threads ended."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One operation on opened operands."""
@@ -57,6 +64,8 @@ class Job:
     plan: Callable[[Device, int | None, Mapping[str, Any] | None], Plan]
     """Plans for a device, a capacity limit in bytes (None: what the budget leaves) and a former spec."""
     kernel: Kernel
+    runner: Callable[[Plan, Sequence[Store], Device, Kernel, RunOptions], Run] = Runner
+    """Makes the run of a plan: on the device at hand, unless the plan says other places."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,9 @@ class _Attempt:
             raise
         if self.journal is not None:
             self.journal.remove()
-        report = replace(report, seconds=time.perf_counter() - began, fallbacks=tuple(self.fallbacks))
+        report = replace(
+            report, seconds=time.perf_counter() - began, fallbacks=(*self.fallbacks, *report.fallbacks)
+        )
         self.observer.on_finish(report)
         return result, report
 
@@ -189,7 +200,7 @@ class _Attempt:
             keep_going=lambda: self.settled or adaptation is None or not adaptation.under_pressure(),
         )
         self.observer.on_start(plan)
-        return Runner(plan, (*self.job.inputs, view), self.device, self.job.kernel, run).run()
+        return self.job.runner(plan, (*self.job.inputs, view), self.device, self.job.kernel, run).run()
 
     def _smaller(self, plan: Plan, error: DeviceMemoryError | Interrupted) -> Plan:
         """Return a plan in half the room, or on the CPU when the device has not even that.

@@ -14,6 +14,8 @@ import fcntl
 import io
 import json
 import os
+import uuid
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,15 @@ def journal_path(target: str | os.PathLike[str]) -> Path:
     """Return where the journal of a result at ``target`` lies."""
     path = Path(target)
     return path.with_name(path.name + ".journal")
+
+
+def mark_of(target: str | os.PathLike[str]) -> int:
+    """Return a number by which the run that writes ``target`` is told from others; 0 when there is none."""
+    try:
+        with open(journal_path(target), "rb") as file:
+            return zlib.crc32(file.readline())
+    except FileNotFoundError:
+        return 0
 
 
 class Journal:
@@ -48,7 +59,7 @@ class Journal:
         journal = cls(path, header, Coverage(), _open_locked(path))
         try:
             journal._file.truncate(0)
-            journal._append({"journal": VERSION, **header})
+            journal._append({"journal": VERSION, "run": uuid.uuid4().hex, **header})
         except BaseException:
             journal.remove()
             raise
@@ -165,6 +176,7 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
     try:
         header: dict[str, Any] = json.loads(line)
         version = header.pop("journal")
+        header.pop("run", None)
         known = isinstance(header["fingerprints"], dict) and "spec" in header and line.endswith(b"\n")
     except (KeyError, ValueError, AttributeError, TypeError):
         known = False

@@ -8,6 +8,8 @@ from accelera.devices import Device
 from accelera.engine.base import BaseEngine, Policy, Strategy
 from accelera.engine.decision import GIB, Route, Situation, route_by_memory
 from accelera.engine.methods import Amount
+from accelera.engine.places import Placing, places_on, strategy_of
+from accelera.execution import ExecutionStrategy
 
 if TYPE_CHECKING:
     from accelera.simulator import Advice
@@ -38,6 +40,12 @@ class MatrixEngine(BaseEngine):
         of your own from its ``Knowledge``. The plan knows the future, so ``"belady"`` is the default.
     advice
         What ``accelera.advise`` said: its policy, unless ``policy`` is given, and its look-ahead.
+    strategy
+        Who makes the blocks of products that go by a plan: ``"cpu"``; ``"gpu"``, the CPU what the device
+        fails at; ``"hybrid"``, both at once; ``"auto"``; an ``ExecutionStrategy``, or a ``StrategyManager``
+        for its strategy and observers. The budget then bounds RAM, of which the CPU's blocks and what the
+        device needs there take their shares; the device's own memory is used as far as it is free. None:
+        the device by itself.
     """
 
     def __init__(
@@ -52,12 +60,16 @@ class MatrixEngine(BaseEngine):
         memory_threshold_gb: float | None = None,
         policy: Policy | None = None,
         advice: Advice | None = None,
+        strategy: Placing | None = None,
     ) -> None:
+        if strategy is not None and strategy_of(strategy) == ExecutionStrategy.CpuOnly:
+            device = "cpu"
         if budget is None and memory_threshold_gb is not None:
             budget = int(memory_threshold_gb * GIB)
         super().__init__(
             device, auto_detect_memory, chunking_strategy, chunk_size, enable_progress, budget, policy, advice
         )
+        self.places = places_on(strategy, self.device)
 
     def _route(self, situation: Situation | None) -> Route:
         return route_by_memory(situation)

@@ -16,10 +16,10 @@ from accelera.engine.events import Observer
 from accelera.engine.expression import Axis, Expr, Leaf, Reduction, apply, as_expr, lazy
 from accelera.engine.gram import Side, gram, plan_gram_of
 from accelera.engine.handles import lies_in_store, open_operand, unwrapped
-from accelera.engine.logs import logger
 from accelera.engine.progress import progress_observer
 from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError
+from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
 from accelera.plan import Plan
 from accelera.settings import current

@@ -61,10 +61,24 @@ class Product:
         self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
     ) -> Plan:
         """Return the plan for ``device``; ``limit_bytes`` lowers the room further, whatever the tiles."""
-        problem = self._problem(device)
         instead = device.host_memory and self.host_budget_bytes is not None
         budget_bytes = self.host_budget_bytes if instead else self.budget_bytes
+        problem = self.problem(device)
         room = Room.on(device, budget_bytes, problem.operands, self.readers, self.target().new_bytes)
+        tiles, spec = (self.tiles, spec) if limit_bytes is None else (None, None)
+        return self.planned(problem, device, room, budget_bytes, limit_bytes, tiles, spec)
+
+    def planned(
+        self,
+        problem: MatmulProblem,
+        device: Device,
+        room: Room,
+        budget_bytes: int | None,
+        limit_bytes: int | None = None,
+        tiles: tuple[tuple[Span, Span], ...] | None = None,
+        spec: Mapping[str, Any] | None = None,
+    ) -> Plan:
+        """Return the plan of ``problem``, the whole product or a block of it, in ``room``."""
         return self.ahead.planned(
             self.prefetch,
             lambda window: plan_matmul(
@@ -74,8 +88,8 @@ class Product:
                 budget_bytes=budget_bytes,
                 reserved=room.reserved,
                 tier=room.tier,
-                tiles=self.tiles if limit_bytes is None else None,
-                spec=spec if limit_bytes is None else None,
+                tiles=tiles,
+                spec=spec,
                 window=window,
                 objective=self.objective,
                 host_staging_bytes=room.host_bytes,
@@ -83,7 +97,8 @@ class Product:
             ),
         )
 
-    def _problem(self, device: Device) -> MatmulProblem:
+    def problem(self, device: Device) -> MatmulProblem:
+        """Return the product as the planner sees it when ``device`` computes."""
         a, b = as_matrices(self.a, self.b)
         held = held_dtype(a.dtype)
         shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, final
 
 from accelera.plan import Plan
 from accelera.units import format_bytes
+
+
+@final
+@dataclass(frozen=True)
+class DeviceRun:
+    """What one device did of a product that several made together."""
+
+    blocks: int = 0
+    """Blocks of the result that it made."""
+    failed: int = 0
+    """Attempts at a block that failed; another one, or another device, made it."""
+    busy_s: float = 0.0
+    moved_bytes: int = 0
+    """Bytes that it read and wrote."""
+    peak_pool_bytes: int = 0
+    """Most bytes that its blocks took at any time, in its own memory."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +58,8 @@ class RunReport:
     """Steps found finished in the journal."""
     fallbacks: tuple[str, ...] = field(default=())
     """What had to be done otherwise than planned, in words."""
+    per_device: Mapping[str, DeviceRun] = field(default_factory=dict)
+    """What each device did, where several worked together; peaks above are the CPU's then."""
 
     @property
     def moved_bytes(self) -> int:
@@ -60,6 +78,16 @@ class RunReport:
             ("bytes written", format_bytes(said.bytes_written), format_bytes(self.bytes_written)),
             ("stall seconds", f"{said.stall_s:.2f}", f"{self.stall_s:.2f}"),
             ("seconds", f"{said.seconds:.2f}", f"{self.seconds:.2f}"),
+            *self._blocks(),
+        ]
+
+    def _blocks(self) -> list[tuple[str, str, str]]:
+        placed = self.plan.placement
+        said = {} if placed is None else {each.device: each.blocks for each in placed.devices}
+        names = dict.fromkeys((*said, *self.per_device))
+        return [
+            (f"blocks on {name}", str(said.get(name, 0)), str(self.per_device.get(name, DeviceRun()).blocks))
+            for name in names
         ]
 
     def table(self) -> str:
@@ -87,6 +115,7 @@ class RunReport:
             "steps_run": self.steps_run,
             "steps_skipped": self.steps_skipped,
             "fallbacks": list(self.fallbacks),
+            "per_device": {name: asdict(did) for name, did in self.per_device.items()},
         }
 
 

@@ -8,17 +8,19 @@ host buffers, and the device converts on the way.
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from accelera.devices import Device
 from accelera.plan import Block, Operand
-from accelera.stores import Store
+from accelera.stores import Region, Store
 
 PIECE_BYTES = 1 << 20
 """Size of one host buffer."""
+_Move = Callable[[Region, Region, np.ndarray[Any, Any]], int]
+"""Moves the piece at a region of the store and of the block; returns its bytes in the store."""
 
 
 class Mover:
@@ -40,29 +42,33 @@ class Mover:
         target = self.view(memory, block, operand)
         if direct(self._device, operand):
             return store.read(block.region, target)
-        moved = 0
-        for part, inner in _pieces(block, operand):
-            host = self._spare.get()
-            try:
-                piece = _shaped(host, part, operand)
-                moved += store.read(part, piece)
-                self._device.upload(piece, target[inner])
-            finally:
-                self._spare.put(host)
-        return moved
+
+        def fill(part: Region, inner: Region, piece: np.ndarray[Any, Any]) -> int:
+            moved = store.read(part, piece)
+            self._device.upload(piece, target[inner])
+            return moved
+
+        return self._through_host(block, operand, fill)
 
     def write(self, store: Store, block: Block, operand: Operand, memory: Any) -> int:
         """Write ``block`` from ``memory`` to ``store``; return the bytes written."""
         source = self.view(memory, block, operand)
         if direct(self._device, operand):
             return store.write(block.region, source)
+
+        def empty(part: Region, inner: Region, piece: np.ndarray[Any, Any]) -> int:
+            self._device.download(source[inner], piece)
+            return store.write(part, piece)
+
+        return self._through_host(block, operand, empty)
+
+    def _through_host(self, block: Block, operand: Operand, move: _Move) -> int:
+        """Call ``move`` for each piece with a host buffer of its shape; return the bytes moved."""
         moved = 0
         for part, inner in _pieces(block, operand):
             host = self._spare.get()
             try:
-                piece = _shaped(host, part, operand)
-                self._device.download(source[inner], piece)
-                moved += store.write(part, piece)
+                moved += move(part, inner, _shaped(host, part, operand))
             finally:
                 self._spare.put(host)
         return moved

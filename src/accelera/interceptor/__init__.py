@@ -5,13 +5,13 @@ What loads torch is loaded when it is first named.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from accelera.capturing import capture, live_bytes, peak_live_bytes
 from accelera.interceptor.estimating import Estimate, Phase, estimate
 from accelera.interceptor.prediction import predict_compile
 from accelera.interceptor.script import CapturedScript, capture_script
+from accelera.lazily import opened
 
 if TYPE_CHECKING:
     from accelera.interceptor.enabling import disable as disable
@@ -54,14 +54,4 @@ __all__ = [
     "stats",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'accelera.interceptor' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"accelera.interceptor.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = opened("accelera.interceptor", _MODULE_OF)

@@ -44,12 +44,12 @@ def empty(
         return torch.empty(shape, dtype=dtype, device=device)
     assert limits is not None
     if limits.spill is None or device.type != "cpu":
-        limit = limits.room(device).budget_bytes()
+        budget = limits.room(device).budget()
         raise BudgetExceededError(
             f"[{op}] a result of {format_bytes(size)} on {device} and {format_bytes(kept_bytes)} to work in "
-            f"exceed the budget of {format_bytes(limit)}; raise it to at least {size + kept_bytes} bytes",
+            f"are more than the {budget.allowance}; {budget.remedy(size + kept_bytes)}",
             needed_bytes=size + kept_bytes,
-            budget_bytes=limit,
+            budget_bytes=budget.limit_bytes,
         )
     return spilled_empty(op, limits, Result(shape, contiguous_strides(shape), dtype))
 

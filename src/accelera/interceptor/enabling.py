@@ -29,7 +29,7 @@ def enable(
 ) -> None:
     """Compute large PyTorch calls within a budget from now on, in every thread, until ``disable``.
 
-    Calling it again changes the settings.
+    Calling it again changes the settings; when it raises, those before stay in force.
 
     Parameters
     ----------
@@ -50,15 +50,16 @@ def enable(
     Raises
     ------
     SettingError, ValueError
-        An amount cannot be read.
+        An amount cannot be read, or ``spill`` names no folder that can be written to.
     UnknownNameError
         There is no such device.
     """
     limits = limits_of(budget, min_size, memory_threshold, spill=spill, device=device)
     with _lock:
-        _end(*_enabled)
-        _enabled[:] = [limits]
+        former = list(_enabled)
         _begin(limits)
+        _end(*former)
+        _enabled[:] = [limits]
 
 
 def disable() -> None:

@@ -27,6 +27,10 @@ def way_found() -> tuple[str, str] | None:
 
 def shim_for(torch_version: str) -> Path:
     """Return where the shim for a version of torch must lie: beside the other compiled code."""
+    return compiled_folder() / f"{SHIM_PREFIX}{torch_version}.so"
+
+
+def compiled_folder() -> Path:
+    """Return the folder of the compiled code."""
     native = importlib.util.find_spec("accelera._native")
-    beside = native.origin if native and native.origin else accelera.__file__
-    return Path(beside).parent / f"{SHIM_PREFIX}{torch_version}.so"
+    return Path(native.origin if native and native.origin else accelera.__file__).parent

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from accelera.interceptor.attention.handling import scaled_dot_product_attention
+from accelera.interceptor.attention.multi_head import multi_head_attention
 from accelera.interceptor.broadcasting.handling import matmul
 from accelera.interceptor.calls import Call
 from accelera.interceptor.elementwise import Elementwise, kind_of
@@ -25,14 +26,15 @@ Reader = Callable[[tuple[Any, ...], dict[str, Any]], Call]
 def handlers() -> Mapping[str, Handler]:
     """Return the handler of every operator that goes in pieces."""
     below = {name: _handler(name, _reader(name, rule)) for name, rule in _BELOW.items()}
-    return {**below, **_ABOVE}
+    return {**below, **_COMPOSITE}
 
 
-_ABOVE: Mapping[str, Handler] = {
+_COMPOSITE: Mapping[str, Handler] = {
     "matmul": matmul,
     "scaled_dot_product_attention": scaled_dot_product_attention,
+    "_native_multi_head_attention": multi_head_attention,
 }
-"""Handlers of operators that torch composes of others, which run above autograd."""
+"""Handlers of operators that torch composes of others, which are looked at in turn."""
 _BELOW = {
     name: rule
     for name, rule in OPERATORS.items()

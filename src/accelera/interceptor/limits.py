@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,6 +58,10 @@ class Room:
         """Return the most that a call may add now."""
         return self._memory.get_usable_memory() if self._fixed_bytes is None else self._fixed_bytes
 
+    def budget(self) -> Budget:
+        """Return that with where it comes from, for messages."""
+        return Budget(self.budget_bytes(), self.origin)
+
 
 @dataclass(frozen=True, eq=False)
 class Limits:
@@ -96,7 +101,8 @@ def limits_of(
 ) -> Limits:
     """Return the limits that ``enable`` was asked for, with ``ACCELERA_*`` where it was not.
 
-    Raises SettingError or ValueError for amounts that cannot be read, UnknownNameError for a device.
+    Raises SettingError or ValueError for amounts that cannot be read, SettingError for a folder that
+    cannot be written to, UnknownNameError for a device.
     """
     settings = current()
     size: Any = settings.min_size if min_size is None else min_size
@@ -109,8 +115,18 @@ def limits_of(
         get_device(device)
     named = settings.spill if spill is None or spill is True else spill
     folder = None if named is False else Path(named or tempfile.gettempdir()).expanduser()
+    if named:
+        _check_folder(folder)
     wish = Limits(budget, size, 0, folder, bool(named), device, cut)
     return replace(wish, memory_threshold_bytes=_threshold(memory_threshold, wish))
+
+
+def _check_folder(folder: Path | None) -> None:
+    if folder is not None and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise SettingError(
+            f"[enable] spill={str(folder)!r}: results that do not fit go there, and it is no folder that can "
+            "be written to; make it, name another, or give False to refuse what does not fit"
+        )
 
 
 def _threshold(amount: Amount | None, wish: Limits) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from accelera.errors import DTypeError
 from accelera.interceptor.calls import broadcast, nbytes
 from accelera.interceptor.enabling import within
 from accelera.interceptor.force import in_force
@@ -28,14 +31,26 @@ def accelera_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
     Raises
     ------
+    DTypeError
+        An operand is no tensor.
     BudgetExceededError
         The product does not fit the budget by any route.
     """
+    _check(a, b)
     limits = _limits()
     if in_force() is not None or not _is_large(limits, a, b):
         return torch.matmul(a, b)
     with within(limits):
         return torch.matmul(a, b)
+
+
+def _check(*operands: Any) -> None:
+    for each in operands:
+        if not isinstance(each, torch.Tensor):
+            raise DTypeError(
+                f"[accelera_matmul] an operand is a {type(each).__name__}: products are of tensors; give "
+                "torch.as_tensor(…) of it"
+            )
 
 
 def _limits() -> Limits:

@@ -24,14 +24,12 @@ _BAND_BYTES = 1 << 18
 _thread = threading.local()
 
 
-def fill(
-    product: Factors, target: Target, limits: Limits, budget_bytes: int, *, on_cpu: bool = False
-) -> list[str]:
+def fill(product: Factors, target: Target, limits: Limits, budget_bytes: int) -> list[str]:
     """Compute ``product`` into ``target`` by a plan; return the fallbacks taken.
 
     Raises BudgetExceededError, before anything is computed, when no plan fits ``budget_bytes``.
     """
-    engine = _engine("cpu" if on_cpu else limits.device or str(product.device))
+    engine = _engine(limits.device or str(product.device))
     engine.matmul(
         _operand(product.a),
         _operand(product.b),

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, final
 
 import torch
 
 from accelera.errors import BudgetExceededError
-from accelera.interceptor.calls import Target, is_out_of_memory
+from accelera.interceptor.calls import Target
 from accelera.interceptor.factors import Factors
 from accelera.interceptor.limits import PRODUCT_TILE_BYTES, Limits
 from accelera.interceptor.mechanism import original
-from accelera.interceptor.regions import Region, halved
+from accelera.interceptor.pieces import Pieces
+from accelera.interceptor.regions import Region
 
 _PACKING_BYTES = 8 << 20
 """What torch's libraries keep for the blocks that they pack, and their threads' stacks."""
@@ -43,48 +44,54 @@ def fill(product: Factors, target: Target, limits: Limits, budget_bytes: int) ->
             needed_bytes=least,
             budget_bytes=budget_bytes,
         )
-    fallbacks: list[str] = []
-    scratch: list[torch.Tensor] = []
-    for region in _regions(product.shape, sizes):
-        _compute(product, target, region, scratch, fallbacks)
-    return fallbacks
+    return _Parts(product, target).compute(_regions(product.shape, sizes))
 
 
-def _compute(
-    product: Factors, target: Target, region: Region, scratch: list[torch.Tensor], fallbacks: list[str]
-) -> None:
-    """Compute one piece; in halves when memory runs out."""
-    try:
-        target.put(region, _piece(product, region, scratch))
-    except RuntimeError as error:
-        longest = max(range(len(region)), key=lambda axis: region[axis].stop - region[axis].start)
-        halves = halved(region, [longest])
-        if halves is None or not is_out_of_memory(error):
-            raise
-        fallbacks.append(f"in half the tile after running out of memory: {error}")
-        for half in halves:
-            _compute(product, target, half, scratch, fallbacks)
-
-
-def _piece(product: Factors, region: Region, scratch: list[torch.Tensor]) -> torch.Tensor:
-    """Return one part of the result, computed by torch's kernel into memory that all parts share.
+@final
+class _Parts(Pieces):
+    """The parts of a product, computed by torch's kernel into memory that all of them share.
 
     With memory of its own for each the heap would grow by nearly all of them.
     """
-    rows, columns = region[: product.a.dim() - 1], region[product.a.dim() - 1 :]
-    of_b: Region = (*(region[:1] if product.a.dim() == 3 else ()), slice(None), *columns)
-    arguments: list[Any] = [product.a[rows], product.b[of_b]]
-    options: dict[str, Any] = {}
-    if product.start is not None:
-        arguments.insert(0, product.start.expand(product.shape)[region])
-        options = {"beta": product.beta, "alpha": product.alpha}
-    shape = [part.stop - part.start for part in region]
-    if not scratch or scratch[0].numel() < math.prod(shape):
-        scratch.clear()
-        scratch.append(torch.empty(math.prod(shape), dtype=product.a.dtype, device=product.device))
-    piece = scratch[0][: math.prod(shape)].view(shape)
-    original(f"{product.form.family}.out")(*arguments, **options, out=piece)
-    return piece
+
+    def __init__(self, product: Factors, target: Target) -> None:
+        super().__init__(product.device)
+        self._product, self._target = product, target
+        self._scratch: torch.Tensor | None = None
+
+    def axes(self, region: Region) -> Sequence[int]:
+        return sorted(range(len(region)), key=lambda axis: region[axis].start - region[axis].stop)
+
+    def release(self) -> None:
+        self._scratch = None
+
+    def at_once(self, region: Region) -> None:
+        arguments, options = self._called_with(region)
+        piece = self._piece([part.stop - part.start for part in region])
+        original(f"{self._product.form.family}.out")(*arguments, **options, out=piece)
+        self._target.put(region, piece)
+
+    def on_cpu(self, region: Region) -> None:
+        arguments, options = self._called_with(region)
+        there = [each.cpu() for each in arguments]
+        self._target.put(region, original(self._product.form.family)(*there, **options))
+
+    def _called_with(self, region: Region) -> tuple[list[torch.Tensor], dict[str, Any]]:
+        product = self._product
+        rows, columns = region[: product.a.dim() - 1], region[product.a.dim() - 1 :]
+        of_b: Region = (*(region[:1] if product.a.dim() == 3 else ()), slice(None), *columns)
+        factors = [product.a[rows], product.b[of_b]]
+        if product.start is None:
+            return factors, {}
+        start = product.start.expand(product.shape)[region]
+        return [start, *factors], {"beta": product.beta, "alpha": product.alpha}
+
+    def _piece(self, shape: list[int]) -> torch.Tensor:
+        count = math.prod(shape)
+        if self._scratch is None or self._scratch.numel() < count:
+            self._scratch = None
+            self._scratch = torch.empty(count, dtype=self._product.a.dtype, device=self._product.device)
+        return self._scratch[:count].view(shape)
 
 
 def _sizes(product: Factors, budget_bytes: int, asked: int, side: int) -> list[int]:

@@ -9,7 +9,7 @@ import torch
 
 from accelera.errors import BudgetExceededError
 from accelera.interceptor import product_plans, product_tiles
-from accelera.interceptor.calls import Target, is_out_of_memory
+from accelera.interceptor.calls import Target
 from accelera.interceptor.factors import Factors
 from accelera.interceptor.limits import Limits
 
@@ -26,13 +26,7 @@ class Product(Factors):
         """Compute in pieces: by the engine's plan, or by torch's own kernel where that is faster."""
         by_plan = self.a.dtype not in _HALVES and self.device.type == "cpu"
         ways = (product_plans.fill, product_tiles.fill)
-        try:
-            return _first_that_fits(ways if by_plan else ways[::-1], self, target, limits, budget_bytes)
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or self.form.in_place:
-                raise
-            notes = product_plans.fill(self, target, limits, budget_bytes, on_cpu=True)
-            return [f"on the CPU after running out of memory: {error}", *notes]
+        return _first_that_fits(ways if by_plan else ways[::-1], self, target, limits, budget_bytes)
 
 
 def _first_that_fits(

@@ -11,9 +11,11 @@ import torch
 
 from accelera.errors import BudgetExceededError, DeviceMemoryError
 from accelera.interceptor.calls import Call, InMemory, is_out_of_memory
+from accelera.interceptor.falling_back import fall_back
 from accelera.interceptor.limits import Limits, Room, Route
 from accelera.interceptor.spilling import Spill, spill_folder
 from accelera.interceptor.statistics import statistics
+from accelera.memory import Budget
 from accelera.units import format_bytes
 
 logger = logging.getLogger("accelera.interceptor")
@@ -45,11 +47,9 @@ def route(call: Call, limits: Limits, kernel: Kernel, args: tuple[Any, ...], kwa
         try:
             return _direct(call, kernel, args, kwargs)
         except RuntimeError as error:
-            if not is_out_of_memory(error):
+            if not is_out_of_memory(error) or call.why_whole() is not None:
                 raise
-            _fall_back(
-                call, f"torch's kernel ran out of memory: {error}", "in pieces after running out of memory"
-            )
+            fall_back(call.op, "in pieces after running out of memory", error)
     why_whole = call.why_whole()
     if why_whole is not None:
         return _whole(call, why_whole, room, kernel, args, kwargs)
@@ -78,7 +78,8 @@ def _whole(
 def _in_pieces(call: Call, limits: Limits, room: Room) -> Any:
     budget_bytes, began = room.budget_bytes(), time.perf_counter()
     refusals: dict[Route, int] = {}
-    for way in _ways(call, limits, budget_bytes):
+    ways = _ways(call, limits, budget_bytes)
+    for way in ways:
         try:
             result = (
                 _chunked(call, limits, budget_bytes)
@@ -88,13 +89,9 @@ def _in_pieces(call: Call, limits: Limits, room: Room) -> Any:
         except BudgetExceededError as refusal:
             refusals[way] = refusal.needed_bytes + (call.result_bytes if way == "chunked" else 0)
         except (RuntimeError, MemoryError) as error:
-            if way == "spilled" or call.given is not None or not _ran_out(error):
+            if way == ways[-1] or not _ran_out(error):
                 raise
-            _fall_back(
-                call,
-                f"no memory for the result in pieces: {error}",
-                "into a file after running out of memory",
-            )
+            fall_back(call.op, "into a file after running out of memory", error)
         else:
             _note(call, way, budget_bytes, time.perf_counter() - began)
             return result
@@ -139,12 +136,8 @@ def _note(call: Call, way: Route, budget_bytes: int, seconds: float) -> None:
 
 def _tell(call: Call, fallbacks: list[str]) -> None:
     for each in fallbacks:
-        _fall_back(call, each, each.partition(":")[0])
-
-
-def _fall_back(call: Call, message: str, what: str) -> None:
-    statistics.fell_back(call.op, what)
-    logger.warning("%s goes on %s: %s", call.op, what, message)
+        what, _, why = each.partition(": ")
+        fall_back(call.op, what, why)
 
 
 def _ran_out(error: BaseException) -> bool:
@@ -157,15 +150,16 @@ def _refusal(
     """Return the error of a call for which no route fits, with the smallest budget that would do."""
     statistics.in_pieces(call.op, "refused", call.looked_bytes, call.added_bytes, 0)
     needed = min([call.added_bytes, *refusals.values()])
-    remedy = f"raise it to at least {needed} bytes"
+    budget = Budget(budget_bytes, room.origin)
+    remedy = budget.remedy(needed)
     if limits.spill is None:
         remedy += ", or let the result go to a file with spill=True or a folder"
     elif call.device.type != "cpu":
         remedy += ", or move the operands to the CPU, whose results can go to files"
     return BudgetExceededError(
         f"[{call.op}] adds {format_bytes(call.added_bytes)} (result {format_bytes(call.result_bytes)}) in "
-        f"one piece, and {needed} bytes at least; {room.origin} allows {format_bytes(budget_bytes)} "
-        f"({budget_bytes} bytes); {remedy}",
+        f"one piece, and at least {format_bytes(needed)} ({needed:,} bytes) in pieces: more than the "
+        f"{budget.allowance}; {remedy}",
         needed_bytes=needed,
         budget_bytes=budget_bytes,
     )

@@ -72,7 +72,7 @@ class Spill:
         size = max(nbytes(result.shape, result.dtype), result.dtype.itemsize)
         descriptor = _unnamed_file(op, folder, size)
         self._result = result
-        self._mapping = _Mapping(descriptor, size)
+        self._mapping = _mapping(op, descriptor, size)
         self.target = InFile(folder / op, descriptor, result)
         """Where pieces are put."""
         statistics.file_begun(op, size)
@@ -144,6 +144,18 @@ def _unnamed_file(op: str, folder: Path, nbytes: int) -> int:
             f"{error.strerror}; {_NAME_ANOTHER}"
         ) from error
     return descriptor
+
+
+def _mapping(op: str, descriptor: int, nbytes: int) -> _Mapping:
+    """Map a file; raises StoreError, and closes it, when the system maps no more."""
+    try:
+        return _Mapping(descriptor, nbytes)
+    except OSError as error:
+        os.close(descriptor)
+        raise StoreError(
+            f"[{op}] a result of {format_bytes(nbytes)} in a file cannot be mapped: {error.strerror}; let go "
+            "of earlier results, or raise the limit of address space (ulimit -v, vm.max_map_count)"
+        ) from error
 
 
 def _reserve(descriptor: int, nbytes: int) -> None:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import torch
 
-from accelera.interceptor.calls import Call, Target, is_out_of_memory
+from accelera.interceptor.calls import Call, Target
 from accelera.interceptor.mechanism import original
-from accelera.interceptor.regions import Region, halved
+from accelera.interceptor.pieces import Pieces
+from accelera.interceptor.regions import Region
 
 RESULTS = ("out", "grad_input")
 """Keywords by which a result is given."""
 
 
 @final
-class Tiles:
+class Tiles(Pieces):
     """The tiles of one call.
 
     Parameters
@@ -43,35 +44,23 @@ class Tiles:
         kwargs: Mapping[str, Any],
         cut: tuple[int, ...],
     ) -> None:
+        super().__init__(call.device)
         self._call, self._functional, self._target = call, functional, target
         self._args, self._kwargs, self._cut = args, kwargs, cut
         self._kernel = original(call.op if call.given is not None else filling(call.op))
         self._result = "grad_input" if call.op == "_softmax_backward_data" else "out"
         self._scratch: torch.Tensor | None = None
-        self._fallbacks: list[str] = []
 
-    def compute(self, regions: Iterable[Region]) -> list[str]:
-        """Compute every region; return the fallbacks taken."""
-        for region in regions:
-            self._compute(region)
-        return self._fallbacks
+    def axes(self, region: Region) -> Sequence[int]:
+        """Return the axes that may be cut, slowest first."""
+        return self._cut
 
-    def _compute(self, region: Region) -> None:
-        """Compute one tile; in halves when memory runs out, and at last on the CPU."""
-        try:
-            self._at_once(region)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            halves = halved(region, self._cut)
-            if halves is None:
-                self._on_cpu(region, error)
-            where = "on the CPU" if halves is None else "in half the tile"
-            self._fallbacks.append(f"{where} after running out of memory: {error}")
-            for half in halves or ():
-                self._compute(half)
+    def release(self) -> None:
+        """Free the memory that the tiles share."""
+        self._scratch = None
 
-    def _at_once(self, region: Region) -> None:
+    def at_once(self, region: Region) -> None:
+        """Compute one tile by torch's kernel, into the result given or into memory that all tiles share."""
         shape = self._target.shape
         args = [tile(each, shape, region) for each in self._args]
         if self._call.given is not None:
@@ -92,10 +81,10 @@ class Tiles:
             steps[axis], step = step, step * shape[axis]
         return self._scratch[:count].as_strided(shape, steps)
 
-    def _on_cpu(self, region: Region, error: RuntimeError) -> None:
-        if self._call.device.type == "cpu":
-            raise error
-        args = [_on_cpu(tile(each, self._target.shape, region)) for each in self._args]
+    def on_cpu(self, region: Region) -> None:
+        """Compute one tile on the CPU."""
+        given = [_on_cpu(tile(each, self._target.shape, region)) for each in self._args]
+        args = _of_one_type(self._functional, given)
         options = {key: each for key, each in self._kwargs.items() if key not in RESULTS}
         self._target.put(region, original(self._functional)(*args, **options))
 
@@ -124,3 +113,12 @@ def tile(value: Any, shape: Sequence[int], region: Region) -> Any:
 
 def _on_cpu(value: Any) -> Any:
     return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _of_one_type(functional: str, args: list[Any]) -> list[Any]:
+    """Return the arguments of a softmax such that it converts nothing, which it does on accelerators only."""
+    if functional in ("_softmax", "_log_softmax") and args[2]:
+        return [args[0].float(), args[1], False]
+    if functional in ("_softmax_backward_data", "_log_softmax_backward_data"):
+        return [*args[:3], args[0].dtype]
+    return args

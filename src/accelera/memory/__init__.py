@@ -1,66 +1,61 @@
-"""Memory: what there is, what may be used, and who holds it."""
+"""Memory: what there is, what may be used, and who holds it.
+
+Everything is loaded when it is first named: who asks what there is does not load NumPy.
+"""
 
 from __future__ import annotations
 
-from accelera.memory.budget import Budget, UsableMemory
-from accelera.memory.compute import Compute
-from accelera.memory.hierarchy import UNBOUNDED_BYTES, Hierarchy
-from accelera.memory.manager import ALWAYS_FITS_BYTES, MeasuredDevice, MemoryManager, itemsize_of
-from accelera.memory.pool import (
-    Allocator,
-    Block,
-    Books,
-    Buffer,
-    BufferPool,
-    Bytes,
-    Home,
-    Homes,
-    Ledger,
-    Memory,
-    Pins,
-    Place,
-    PoolStats,
-    Residence,
-    Slab,
-    Stream,
-    Use,
-    window_of,
-)
-from accelera.memory.probe import HostMemory, ProcessMemory, host_memory, process_memory, reset_peak
-from accelera.memory.tier import Tier
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ALWAYS_FITS_BYTES",
-    "UNBOUNDED_BYTES",
-    "Allocator",
-    "Block",
-    "Books",
-    "Budget",
-    "Buffer",
-    "BufferPool",
-    "Bytes",
-    "Compute",
-    "Hierarchy",
-    "Home",
-    "Homes",
-    "HostMemory",
-    "Ledger",
-    "MeasuredDevice",
-    "Memory",
-    "MemoryManager",
-    "Pins",
-    "Place",
-    "PoolStats",
-    "ProcessMemory",
-    "Residence",
-    "Slab",
-    "Stream",
-    "Tier",
-    "UsableMemory",
-    "Use",
-    "host_memory",
-    "itemsize_of",
-    "process_memory",
-    "reset_peak",
-    "window_of",
-]
+from accelera.lazily import opened
+
+if TYPE_CHECKING:
+    from accelera.memory.budget import Budget as Budget
+    from accelera.memory.budget import UsableMemory as UsableMemory
+    from accelera.memory.compute import Compute as Compute
+    from accelera.memory.hierarchy import UNBOUNDED_BYTES as UNBOUNDED_BYTES
+    from accelera.memory.hierarchy import Hierarchy as Hierarchy
+    from accelera.memory.manager import ALWAYS_FITS_BYTES as ALWAYS_FITS_BYTES
+    from accelera.memory.manager import MeasuredDevice as MeasuredDevice
+    from accelera.memory.manager import MemoryManager as MemoryManager
+    from accelera.memory.manager import itemsize_of as itemsize_of
+    from accelera.memory.pool import Allocator as Allocator
+    from accelera.memory.pool import Block as Block
+    from accelera.memory.pool import Books as Books
+    from accelera.memory.pool import Buffer as Buffer
+    from accelera.memory.pool import BufferPool as BufferPool
+    from accelera.memory.pool import Bytes as Bytes
+    from accelera.memory.pool import Home as Home
+    from accelera.memory.pool import Homes as Homes
+    from accelera.memory.pool import Ledger as Ledger
+    from accelera.memory.pool import Memory as Memory
+    from accelera.memory.pool import Pins as Pins
+    from accelera.memory.pool import Place as Place
+    from accelera.memory.pool import PoolStats as PoolStats
+    from accelera.memory.pool import Residence as Residence
+    from accelera.memory.pool import Slab as Slab
+    from accelera.memory.pool import Stream as Stream
+    from accelera.memory.pool import Use as Use
+    from accelera.memory.pool import window_of as window_of
+    from accelera.memory.probe import HostMemory as HostMemory
+    from accelera.memory.probe import ProcessMemory as ProcessMemory
+    from accelera.memory.probe import host_memory as host_memory
+    from accelera.memory.probe import process_memory as process_memory
+    from accelera.memory.probe import reset_peak as reset_peak
+    from accelera.memory.tier import Tier as Tier
+
+_NAMES_BY_FILE = {
+    "budget": "Budget UsableMemory",
+    "compute": "Compute",
+    "hierarchy": "UNBOUNDED_BYTES Hierarchy",
+    "manager": "ALWAYS_FITS_BYTES MeasuredDevice MemoryManager itemsize_of",
+    "pool": "Allocator Block Books Buffer BufferPool Bytes Home Homes Ledger Memory Pins Place PoolStats"
+    " Residence Slab Stream Use window_of",
+    "probe": "HostMemory ProcessMemory host_memory process_memory reset_peak",
+    "tier": "Tier",
+}
+_FILE_OF = {name: file for file, names in _NAMES_BY_FILE.items() for name in names.split()}
+
+__all__ = [*_FILE_OF]
+
+__getattr__, __dir__ = opened("accelera.memory", _FILE_OF)

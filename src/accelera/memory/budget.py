@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,7 +35,8 @@ class Budget:
 
         An int or ``"512MiB"`` is bytes; a float up to 1, ``"0.5"`` or ``"50%"`` is a share of the
         memory there is. None takes ``ACCELERA_BUDGET``, and without that what the threshold leaves
-        free now. Raises ValueError for anything else.
+        free now. Raises ValueError for anything else, also for a float above 1 that is no whole number of
+        bytes: 1.5 is neither a share nor a size.
         """
         if amount is not None:
             return cls(_to_bytes(amount, memory), "budget")
@@ -48,13 +50,26 @@ class Budget:
         """Whether somebody asked for it, rather than the free memory deciding."""
         return self.origin != "ACCELERA_MEMORY_THRESHOLD"
 
+    @property
+    def allowance(self) -> str:
+        """How much it allows, for messages: ``"more than the " + allowance``."""
+        size = f"{format_bytes(self.limit_bytes)} ({self.limit_bytes:,} bytes)"
+        if self.is_given:
+            return f"{size} that {self.origin} allows"
+        return f"{size} that are free now within {self.origin}, a share of the memory"
+
+    def remedy(self, needed_bytes: int) -> str:
+        """Return what to do where ``needed_bytes`` are wanted, for messages."""
+        if self.is_given:
+            return f"raise it to at least {needed_bytes:,} bytes"
+        return f"free memory, or set a budget (ACCELERA_BUDGET) of at least {needed_bytes:,} bytes"
+
     def require(self, needed_bytes: int, op: str, what: str) -> None:
         """Raise BudgetExceededError with both numbers when ``needed_bytes`` do not fit."""
         if needed_bytes > self.limit_bytes:
             raise BudgetExceededError(
-                f"[{op}] {what} needs {format_bytes(needed_bytes)} ({needed_bytes} bytes), more than the "
-                f"{format_bytes(self.limit_bytes)} ({self.limit_bytes} bytes) that {self.origin} allows; "
-                f"raise it to at least {needed_bytes} bytes, or write the result to a file with out=",
+                f"[{op}] {what} needs {format_bytes(needed_bytes)} ({needed_bytes:,} bytes), more than the "
+                f"{self.allowance}; {self.remedy(needed_bytes)}, or write the result to a file with out=",
                 needed_bytes=needed_bytes,
                 budget_bytes=self.limit_bytes,
             )
@@ -67,4 +82,9 @@ def _to_bytes(amount: int | float | str, memory: UsableMemory) -> int:
     share = parse_share(amount) if isinstance(amount, str) else amount
     if isinstance(share, float) and share <= 1:
         return int(parse_fraction(str(share)) * memory.get_total_memory())
+    if isinstance(share, float) and math.isfinite(share) and not share.is_integer():
+        raise ValueError(
+            f"[budget] {amount!r} is not a size: above 1 it would be bytes, and is no whole number of them; "
+            "write for example '1.5GiB', int(bytes), or a share such as 0.5 or '50%'"
+        )
     return parse_bytes(share)

@@ -5,30 +5,32 @@ The package can be called: ``accelera.offload(model, budget)`` is ``accelera.off
 
 from __future__ import annotations
 
-import importlib
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from accelera.lazily import opened
 
 if TYPE_CHECKING:
     from accelera.offload.checkpoint import offload_checkpoint as offload_checkpoint
     from accelera.offload.handle import Offloaded as Offloaded
-    from accelera.offload.offload_plan import OffloadPlan as OffloadPlan
+    from accelera.offload.keeping.report import OffloadReport as OffloadReport
     from accelera.offload.offloading import offload as offload
     from accelera.offload.offloading import offloaded as offloaded
-    from accelera.offload.planning import plan_offload as plan_offload
-    from accelera.offload.report import OffloadReport as OffloadReport
-    from accelera.offload.tensor import OffloadedTensor as OffloadedTensor
+    from accelera.offload.planning.offload_plan import OffloadPlan as OffloadPlan
+    from accelera.offload.planning.planning import plan_offload as plan_offload
+    from accelera.offload.tensors.tensor import OffloadedTensor as OffloadedTensor
 
 _FILES = {
     "offload": "offloading",
     "offloaded": "offloading",
     "Offloaded": "handle",
-    "OffloadPlan": "offload_plan",
-    "OffloadReport": "report",
-    "OffloadedTensor": "tensor",
+    "OffloadPlan": "planning.offload_plan",
+    "OffloadReport": "keeping.report",
+    "OffloadedTensor": "tensors.tensor",
     "offload_checkpoint": "checkpoint",
-    "plan_offload": "planning",
+    "plan_offload": "planning.planning",
 }
 """Where each name is; the file is loaded, and torch with it, when the name is first used."""
 
@@ -50,17 +52,12 @@ class _Callable(ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.offload(*args, **kwargs)
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _FILES:
-        raise AttributeError(f"module 'accelera.offload' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"accelera.offload.{_FILES[name]}"), name)
-    globals()[name] = value
-    return value
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel by name, as other modules do, with functions that call it."""
+        return import_module, (self.__name__,)
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = opened("accelera.offload", _FILES)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import warnings
 from collections.abc import Callable
@@ -12,14 +11,18 @@ from typing import Any
 
 import torch
 
-from accelera.errors import BackendMissingError, StoreFormatError, UnknownNameError
+from accelera.errors import DTypeError
 from accelera.memory import Budget, MemoryManager
-from accelera.offload.filling import fill
-from accelera.offload.naming import listed, matched
+from accelera.offload.checkpoints.configuring import architecture_of, config_of, generate_as
+from accelera.offload.checkpoints.filling import fill
+from accelera.offload.checkpoints.naming import listed, matched
+from accelera.offload.checkpoints.shards import Shards
+from accelera.offload.checkpoints.skeleton import skeleton_of
 from accelera.offload.offloading import handed_over, keeper_for
-from accelera.offload.planning import device_of, plan_offload
-from accelera.offload.shards import Shards
-from accelera.offload.skeleton import skeleton_of
+from accelera.offload.planning.fixed import require_floor
+from accelera.offload.planning.planning import device_of, plan_offload
+from accelera.offload.tensors.taking import tensors_of
+from accelera.offload.training.training import check_activations
 
 _LOG = logging.getLogger(__name__)
 
@@ -62,18 +65,22 @@ def offload_checkpoint(
         Files or tensors are missing; the message names them. Tensors that the model does not have are told
         in a warning.
     StoreFormatError
-        A damaged file, or a checkpoint of pickles.
+        A damaged file, a configuration among them, or a checkpoint of pickles.
     ShapeError
         Tensors of other shapes than the model's.
+    DTypeError
+        Tensors of another kind of number than the model's, such as integers; a ``dtype`` that PyTorch does
+        not have, or that is not a floating-point one.
     BudgetExceededError
-        The model does not run in the budget.
+        The model does not run in the budget; the message names one in which it does.
     """
     place = Path(folder)
     shards = Shards(place)
-    wanted = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    wanted = _floating(dtype)
     build, built_in = _builder(place, model_class, config, shards)
     model = skeleton_of(build, wanted or built_in).eval()
     found = matched(model, shards)
+    check_activations(model, activations)
     _warn(found.unexpected, place, model)
     computes = device_of(model, device)
     limit = Budget.parse(budget, MemoryManager(computes)).limit_bytes
@@ -82,20 +89,34 @@ def offload_checkpoint(
         plan = plan_offload(
             model, inputs, limit, store=store, device=device, policy=policy, activations=activations
         )
+    else:
+        weights = [tensor for _, tensor in tensors_of(model)]
+        require_floor("offload_checkpoint", limit, weights, computes, train=False)
     keeper = keeper_for(limit, plan, train=False, policy=policy, store=store, place=computes, record=record)
     fill(found, keeper, wanted)
-    _generation_from(place, model)
+    generate_as(place, model)
     return handed_over(model, keeper, plan, activations)
+
+
+def _floating(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """Return the element type that is asked for, by torch's name for it or by itself."""
+    named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
+    if dtype is None or (isinstance(named, torch.dtype) and named.is_floating_point):
+        return named
+    raise DTypeError(
+        f"[offload_checkpoint] dtype={dtype!r} is no floating-point type of torch; name one such as "
+        "'bfloat16', 'float16' or 'float32', or leave the weights as they are stored"
+    )
 
 
 def _builder(
     folder: Path, model_class: Any, config: Any, shards: Shards
 ) -> tuple[Callable[[], Any], torch.dtype | None]:
     """Return what builds the model, and the element type that the checkpoint asks for."""
-    if config is None and (folder / "config.json").is_file():
-        config = _transformers(folder).AutoConfig.from_pretrained(folder)
+    if config is None:
+        config = config_of(folder)
     if model_class is None:
-        model_class = _architecture(folder, config)
+        model_class = architecture_of(folder, config)
     stored = _floating_dtype(shards)
     if hasattr(model_class, "from_config"):
         return partial(model_class.from_config, config, dtype=stored), stored
@@ -112,31 +133,6 @@ def _floating_dtype(shards: Shards) -> torch.dtype | None:
     return max(sizes, key=sizes.__getitem__, default=None)
 
 
-def _architecture(folder: Path, config: Any) -> Any:
-    names = getattr(config, "architectures", None) or []
-    if not names:
-        raise StoreFormatError(
-            f"[offload_checkpoint] {folder} has no config.json that names an architecture; give model_class"
-        )
-    found = getattr(_transformers(folder), names[0], None)
-    if found is None:
-        raise UnknownNameError(
-            f"[offload_checkpoint] transformers has no {names[0]}, which {folder / 'config.json'} names; "
-            "give model_class"
-        )
-    return found
-
-
-def _transformers(folder: Path) -> Any:
-    try:
-        return importlib.import_module("transformers")
-    except ImportError as error:
-        raise BackendMissingError(
-            f"[offload_checkpoint] {folder / 'config.json'} is read by transformers, which is not installed; "
-            "install accelera[llm], or give model_class and config"
-        ) from error
-
-
 def _warn(unexpected: tuple[str, ...], folder: Path, model: torch.nn.Module) -> None:
     if unexpected:
         text = (
@@ -145,9 +141,3 @@ def _warn(unexpected: tuple[str, ...], folder: Path, model: torch.nn.Module) -> 
         )
         _LOG.warning(text)
         warnings.warn(text, stacklevel=3)
-
-
-def _generation_from(folder: Path, model: Any) -> None:
-    """Let a model that generates do so as the checkpoint says."""
-    if hasattr(model, "generation_config") and (folder / "generation_config.json").is_file():
-        model.generation_config = _transformers(folder).GenerationConfig.from_pretrained(folder)

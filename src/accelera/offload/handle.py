@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from accelera.errors import DeviceError
-from accelera.offload.copies import as_mapped
-from accelera.offload.taking import give_back, offloaded_tensors
-from accelera.offload.tensor import OffloadedTensor
-from accelera.offload.training import Training
+from accelera.offload.tensors.copies import as_mapped
+from accelera.offload.tensors.staying import may_leave
+from accelera.offload.tensors.taking import give_back, offloaded_tensors
+from accelera.offload.tensors.tensor import OffloadedTensor
+from accelera.offload.training.training import CopiedTraining, Training
 
 if TYPE_CHECKING:
-    from accelera.offload.keeper import Keeper
-    from accelera.offload.offload_plan import OffloadPlan
-    from accelera.offload.report import OffloadReport
+    from accelera.offload.keeping.keeper import Keeper
+    from accelera.offload.keeping.report import OffloadReport
+    from accelera.offload.planning.offload_plan import OffloadPlan
     from accelera.trace import Trace
 
 
@@ -30,7 +31,7 @@ class Offloaded:
         model: torch.nn.Module,
         keeper: Keeper,
         plan: OffloadPlan | None = None,
-        training: Training | None = None,
+        training: Training | CopiedTraining | None = None,
     ) -> None:
         self._model = weakref.ref(model)
         self._training = training
@@ -38,6 +39,8 @@ class Offloaded:
         """What keeps the bytes."""
         self.plan = plan
         """What was predicted, when the model was offloaded with ``inputs``; else None."""
+        self.restored = False
+        """Whether the model is an ordinary one again."""
 
     def report(self) -> OffloadReport:
         """Return what was moved, held and waited for so far."""
@@ -65,6 +68,8 @@ class Offloaded:
         if self._training is not None:
             self._training.stop()
         give_back(model, self.keeper)
+        may_leave(model)
+        self.restored = True
         return model
 
     def save(self, folder: str | Path) -> Path:
@@ -73,7 +78,7 @@ class Offloaded:
         No memory is taken for them; ``accelera.offload_checkpoint`` opens the folder again. Raises StoreError
         when it cannot be written.
         """
-        from accelera.offload.saving import save_checkpoint
+        from accelera.offload.checkpoints.saving import save_checkpoint
 
         return save_checkpoint(self._alive(), folder)
 

@@ -11,17 +11,21 @@ import torch
 from accelera.devices import Device
 from accelera.errors import DeviceError
 from accelera.memory import Budget, MemoryManager
-from accelera.offload.adopting import check_values
-from accelera.offload.allocator import trim
-from accelera.offload.cutting import block_bytes_of
 from accelera.offload.handle import Offloaded
-from accelera.offload.keeper import Keeper
-from accelera.offload.planning import device_of, plan_offload, reserved_on
-from accelera.offload.taking import offloaded_tensors, take_over, tensors_of
-from accelera.offload.training import Training
+from accelera.offload.keeping.allocator import trim
+from accelera.offload.keeping.cutting import block_bytes_of
+from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.operating.loading import load_code
+from accelera.offload.planning.fixed import SPARE_BYTES, require_floor, reserved_on
+from accelera.offload.planning.planning import device_of, plan_offload
+from accelera.offload.tensors.adopting import check_values
+from accelera.offload.tensors.staying import stay
+from accelera.offload.tensors.taking import offloaded_tensors, take_over, tensors_of
+from accelera.offload.tensors.tensor import OffloadedTensor
+from accelera.offload.training.training import CopiedTraining, Training, check_activations
 
 if TYPE_CHECKING:
-    from accelera.offload.offload_plan import OffloadPlan
+    from accelera.offload.planning.offload_plan import OffloadPlan
     from accelera.simulator import Advice
 
 _HANDLES: WeakKeyDictionary[torch.nn.Module, Offloaded] = WeakKeyDictionary()
@@ -29,7 +33,7 @@ _HANDLES: WeakKeyDictionary[torch.nn.Module, Offloaded] = WeakKeyDictionary()
 RESERVED_FRACTION = 0.25
 """Share of the budget that is left for activations and temporaries when there are no inputs to plan with.
 
-Of a small budget it is what every model takes besides blocks, and at most half.
+Of a small budget it is what every model takes besides blocks, and a little.
 """
 
 
@@ -70,11 +74,13 @@ def offload(
     record
         Whether to keep a trace, see ``Offloaded.trace``.
 
-    Raises BudgetExceededError when the largest operation does not fit, DeviceError for a model that is
-    offloaded already or has no values and for a device that is not there, TypeError for what is no module.
+    Raises BudgetExceededError, with the model as it was, for a budget in which no operation fits, DeviceError
+    for a model that is offloaded already or has no values and for a device that is not there, TypeError for
+    what is no module.
     """
     _refuse_what_is_no_module(model)
     _refuse_twice(model)
+    check_activations(model, activations)
     for name, tensor in tensors_of(model):
         check_values(tensor, name)
     place = device_of(model, device)
@@ -85,6 +91,9 @@ def offload(
         plan = plan_offload(
             model, inputs, limit, store=store, device=device, policy=named, activations=activations
         )
+    else:
+        weights = [tensor for _, tensor in tensors_of(model)]
+        require_floor("offload", limit, weights, place, train=model.training)
     keeper = keeper_for(
         limit, plan, train=model.training, policy=named, store=store, place=place, record=record
     )
@@ -106,6 +115,7 @@ def keeper_for(
 
     ``train``: blocks are small enough for an optimizer's step.
     """
+    load_code()
     capacity = _usual_capacity(limit_bytes, place) if plan is None else plan.capacity_bytes
     return Keeper(
         capacity,
@@ -120,9 +130,9 @@ def keeper_for(
 
 
 def _usual_capacity(limit_bytes: int, place: Device) -> int:
-    """Return what is left for blocks: ``RESERVED_FRACTION`` less, more of a small budget but at most half."""
-    fixed = sum(reserved_on(place).values())
-    return limit_bytes - max(int(limit_bytes * RESERVED_FRACTION), min(fixed, limit_bytes // 2))
+    """Return what is left for blocks: ``RESERVED_FRACTION`` less, more of a small budget."""
+    fixed = sum(reserved_on(place).values()) + SPARE_BYTES
+    return limit_bytes - max(int(limit_bytes * RESERVED_FRACTION), fixed)
 
 
 def handed_over(
@@ -131,6 +141,7 @@ def handed_over(
     """Return ``model``, whose tensors are with ``keeper``, with its handle and the hooks for training."""
     if keeper.device.type == "cpu":
         trim()
+    stay(model)
     _HANDLES[model] = Offloaded(model, keeper, plan, Training(model, keeper, activations))
     return model
 
@@ -140,7 +151,7 @@ def offloaded(model: torch.nn.Module) -> Offloaded:
 
     Raises DeviceError for a model that is not offloaded.
     """
-    known = _HANDLES.get(model)
+    known = _handle_of(model)
     if known is not None:
         return known
     tensors = offloaded_tensors(model)
@@ -149,7 +160,7 @@ def offloaded(model: torch.nn.Module) -> Offloaded:
             f"[offload] this {type(model).__name__} is not offloaded; call accelera.offload(model, budget) "
             "first"
         )
-    return Offloaded(model, tensors[0].keeper)
+    return Offloaded(model, tensors[0].keeper, training=CopiedTraining(model))
 
 
 def _refuse_what_is_no_module(model: Any) -> None:
@@ -158,8 +169,21 @@ def _refuse_what_is_no_module(model: Any) -> None:
 
 
 def _refuse_twice(model: torch.nn.Module) -> None:
-    if model in _HANDLES or offloaded_tensors(model):
+    if _handle_of(model) is not None:
         raise DeviceError(
             f"[offload] this {type(model).__name__} is offloaded already; call "
             "accelera.offloaded(model).restore() first to offload it with another budget"
         )
+    for name, tensor in tensors_of(model):
+        if isinstance(tensor, OffloadedTensor):
+            raise DeviceError(
+                f"[offload] {name} of this {type(model).__name__} is offloaded already with another model: a "
+                "weight has one budget; call accelera.offload(torch.nn.ModuleList([one, other]), budget) for "
+                "models that share weights, or accelera.offloaded(other).restore() first"
+            )
+
+
+def _handle_of(model: torch.nn.Module) -> Offloaded | None:
+    """Return the handle with which ``model`` was offloaded, unless it was restored since."""
+    known = _HANDLES.get(model)
+    return None if known is None or known.restored else known

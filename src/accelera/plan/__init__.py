@@ -11,6 +11,7 @@ from accelera.plan.matmul_steps import MatmulProblem
 from accelera.plan.operand import Block, BlockTable, Operand
 from accelera.plan.paper import Numbers, trace_of
 from accelera.plan.partition import Partition, split
+from accelera.plan.placement import DevicePlan, Placement
 from accelera.plan.plan import Plan
 from accelera.plan.sweep import plan_sweep
 from accelera.plan.sweep_steps import SweepProblem
@@ -22,6 +23,7 @@ __all__ = [
     "BlockTable",
     "Books",
     "CostModel",
+    "DevicePlan",
     "Eviction",
     "Forecast",
     "GramProblem",
@@ -30,6 +32,7 @@ __all__ = [
     "Objective",
     "Operand",
     "Partition",
+    "Placement",
     "Plan",
     "PolicyMaker",
     "Scorer",

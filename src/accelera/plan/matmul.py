@@ -143,8 +143,8 @@ def _choose(
 
 
 def _walk_again(problem: MatmulProblem, spec: Mapping[str, Any] | None, room: _Room) -> tuple[_Walked, ...]:
-    """Return the choice of an earlier plan, or nothing when it no longer fits."""
-    if spec is None:
+    """Return the choice of an earlier plan, or nothing when it no longer fits or is not of this kind."""
+    if spec is None or "bands" not in spec:
         return ()
     try:
         return (_walk(problem, MatmulChoice.from_spec(dict(spec)), room),)

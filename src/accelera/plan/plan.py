@@ -10,6 +10,7 @@ from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.operand import Operand
 from accelera.plan.paper import trace_of
+from accelera.plan.placement import Placement
 from accelera.trace import Trace
 from accelera.units import format_bytes
 
@@ -50,6 +51,8 @@ class Plan:
     """Bytes of host RAM needed besides, when the tier is not RAM."""
     eviction: Eviction = field(default_factory=Eviction)
     """Who leaves the pool when it is full."""
+    placement: Placement | None = None
+    """Which devices make which blocks, when several work together; each step is a block then."""
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps in order."""
@@ -76,6 +79,8 @@ class Plan:
     def peak_bytes(self) -> dict[str, int]:
         """Projected peak per tier, in bytes."""
         reserved = sum(self.reserved.values())
+        if self.placement is not None:
+            return {**self.placement.peak_bytes, "ram": self.forecast.peak_pool_bytes + reserved}
         if self.tier == "ram":
             return {"ram": self.forecast.peak_pool_bytes + reserved}
         return {self.tier: self.forecast.peak_pool_bytes, "ram": self.host_staging_bytes + reserved}
@@ -94,7 +99,7 @@ class Plan:
         """Return the plan in some fifteen lines of words and numbers, for people."""
         lines = [_title(self), f"  schedule     {self.schedule}: {self.shape_note}", _peak(self)]
         lines += [
-            _residency(self),
+            *(self.placement.lines() if self.placement is not None else [_residency(self)]),
             *_traffic(self),
             f"  time         {_time(self.forecast)}",
             *_alternatives(self),
@@ -124,6 +129,7 @@ class Plan:
             "seconds": self.forecast.seconds,
             "stall_seconds": self.forecast.stall_s,
             "alternatives": [vars(other) for other in self.alternatives],
+            "placement": None if self.placement is None else self.placement.to_dict(),
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +17,11 @@ from accelera.memory import Hierarchy
 from accelera.policy import POLICIES
 from accelera.simulator.bound_curve import bound_curve
 from accelera.simulator.capacities import capacity_of
+from accelera.simulator.cells import Cells
 from accelera.simulator.curves import Curves
 from accelera.simulator.limits import added_wait
 from accelera.simulator.moments import Moments
 from accelera.simulator.presets import hierarchy_of
-from accelera.simulator.progress import with_bar
-from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
 from accelera.simulator.sweep_plot import plot_sweep
 from accelera.simulator.sweep_text import sweep_table
@@ -192,6 +191,7 @@ def sweep(
     scores: Mapping[str, ArrayLike] | None = None,
     seed: int = 0,
     threads: int | None = None,
+    executor: Executor | None = None,
     progress: bool = True,
 ) -> Sweep:
     """Replay ``trace`` under every policy at every capacity, in parallel.
@@ -213,6 +213,9 @@ def sweep(
         Per policy that follows a score, one number per access.
     threads
         How many replays run at once; by default a few more than there are processors.
+    executor
+        Who runs the replays instead of threads of this process: processes, or the machines of a cluster.
+        It is given up to 32 pieces, each with the trace.
     progress
         Whether to show a bar, if stderr is a terminal.
 
@@ -221,29 +224,22 @@ def sweep(
     UnknownNameError
         No policy or hierarchy has this name.
     ValueError
-        An empty list of policies or capacities, or a size that cannot be read.
+        An empty list of policies or capacities, a size that cannot be read, or both ``threads`` and
+        ``executor``.
     """
+    if executor is not None and threads is not None:
+        raise ValueError(f"[sweep] threads={threads} and an executor: it has workers of its own; give one")
     scores = dict(scores or {})
     names = _names(policies, scores)
     sizes = _sizes(trace, capacities)
     machine = hierarchy_of(sizes[0] if hierarchy is None else hierarchy)
 
-    def replay(cell: tuple[str, int]) -> Report:
-        name, size = cell
-        return simulate(
-            trace,
-            machine.with_capacity(size),
-            name,
-            lookahead=lookahead,
-            recompute=recompute,
-            score=scores.get(name),
-            seed=seed,
-        )
-
+    common = Cells(trace, machine, scores, lookahead, recompute, seed)
     cells = [(name, size) for name in names for size in sizes]
-    replay(cells[0])
-    with ThreadPoolExecutor(threads) as pool:
-        found = list(with_bar(pool.map(replay, cells), len(cells), "sweep", shown=progress))
+    if executor is None:
+        found = common.on_threads(cells, threads, shown=progress)
+    else:
+        found = common.on_executor(cells, executor, shown=progress)
     per_policy = [tuple(found[begin : begin + len(sizes)]) for begin in range(0, len(found), len(sizes))]
     return Sweep(found[0].trace, names, sizes, dict(zip(names, per_policy, strict=True)))
 

@@ -15,10 +15,12 @@ from accelera.stores.formats import Source, Target, known_suffixes, register_for
 from accelera.stores.opening import create_store, open_store, output_scratch_bytes
 from accelera.stores.regions import Region, region_shape, whole
 from accelera.stores.safetensors import TensorEntry, tensor_entries
+from accelera.stores.sharing import Address, address_of, join_output
 
 __all__ = [
     "BFLOAT16",
     "STAGING_BYTES_PER_THREAD",
+    "Address",
     "ArrayOutput",
     "ArrayStore",
     "FlatFile",
@@ -32,7 +34,9 @@ __all__ = [
     "StoreView",
     "Target",
     "TensorEntry",
+    "address_of",
     "create_store",
+    "join_output",
     "known_suffixes",
     "open_store",
     "output_scratch_bytes",

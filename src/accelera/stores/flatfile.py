@@ -15,6 +15,7 @@ import numpy as np
 
 from accelera import _native
 from accelera.errors import StoreError, StoreFormatError
+from accelera.similar import files_like
 from accelera.stores.contract import Layout, Store
 from accelera.stores.dtypes import as_bytes_of
 from accelera.stores.regions import Region, axis_length, check_transfer
@@ -258,13 +259,10 @@ def _cannot_open(path: Path, error: OSError) -> StoreError:
 
 
 def _similar(path: Path) -> str:
-    import difflib
-
     try:
-        names = sorted(os.listdir(path.parent))
+        near = files_like(path)
     except OSError:
         return f": the folder {path.parent} does not exist"
-    near = difflib.get_close_matches(path.name, names, n=3)
     return f"; did you mean {' or '.join(near)}?" if near else f" in {path.parent}, nor one of a similar name"
 
 

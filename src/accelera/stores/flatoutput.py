@@ -33,6 +33,7 @@ class FlatOutput(OutputStore):
 
     def __init__(self, target: Target, header: bytes, placement: Placement) -> None:
         self.path, self._partial = target.path, target.partial
+        self._target = target
         self.name = str(target.path)
         self.shape, self.dtype = target.shape, target.dtype
         check_target(target.path)
@@ -91,6 +92,7 @@ class FlatOutput(OutputStore):
 
         Raises StoreError, and leaves the partial file, when the system refuses.
         """
+        self._target.refuse_commit()
         self._file.flush()
         try:
             os.replace(self._partial, self.path)
@@ -105,7 +107,7 @@ class FlatOutput(OutputStore):
     def abort(self, *, keep_partial: bool = False) -> None:
         """Close the partial file, and remove it unless it is to be resumed."""
         self._file.close()
-        if not keep_partial:
+        if not keep_partial and not self._target.joined:
             self._partial.unlink(missing_ok=True)
 
 
@@ -134,7 +136,8 @@ def _lock(target: Target) -> int:
         ) from error
     except OSError as error:
         raise StoreError(f"[create_store] {target.partial} cannot be written: {error.strerror}") from error
-    claim(descriptor, target.partial)
+    if not target.joined:
+        claim(descriptor, target.partial)
     return descriptor
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.errors import StoreFormatError, UnknownNameError
+from accelera.errors import StoreError, StoreFormatError, UnknownNameError
 
 _MODULES: dict[str, str] = {
     ".npy": "accelera.stores.npy",
@@ -63,10 +63,19 @@ class Target:
     """Go on with the partial file of an interrupted run."""
     direct: bool | None = None
     """Go around the page cache: always, never, or (None) for what is not in it."""
+    joined: bool = False
+    """The partial file is that of a run which is alive, holds the lock, and will publish it."""
 
     def refuse(self, *fields: str) -> None:
         """Raise StoreFormatError when one of ``fields`` was given, which this format has no use for."""
         _refuse("create_store", self.path, self, fields)
+
+    def refuse_commit(self) -> None:
+        """Raise StoreError when another process publishes the result."""
+        if self.joined:
+            raise StoreError(
+                f"[commit] {self.path} is published by the run that began it, not by who joined; close it"
+            )
 
     @property
     def partial(self) -> Path:

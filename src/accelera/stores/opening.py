@@ -44,7 +44,7 @@ def open_store(
     if isinstance(x, Store):
         store = x
     elif isinstance(x, (str, PathLike)):
-        path, key = _split(x, key)
+        path, key = split_key(x, key)
         store = format_of(path).open_path(Source(path, key, wanted_shape, wanted_dtype, offset, direct))
     else:
         if offset or key is not None:
@@ -78,7 +78,7 @@ def create_store(
     if order not in ("C", "F"):
         raise StoreFormatError(f"[create_store] order={order!r}; it is 'C' or 'F'")
     if isinstance(target, (str, PathLike)):
-        path, key = _split(target, None)
+        path, key = split_key(target, None)
         pieces = None if chunk is None else _whole(chunk)
         wish = Target(path, sizes, element, key, order, align, pieces, resume, direct)
         output: OutputStore = format_of(path).create_path(wish)
@@ -92,12 +92,13 @@ def create_store(
 
 def output_scratch_bytes(target: str | PathLike[str]) -> int:
     """Return the most host memory that one write to a new file at ``target`` takes besides its data."""
-    path, _ = _split(target, None)
+    path, _ = split_key(target, None)
     scratch: int = getattr(format_of(path), "SCRATCH_BYTES", STAGING_BYTES_PER_THREAD)
     return scratch
 
 
-def _split(x: str | PathLike[str], key: str | None) -> tuple[Path, str | None]:
+def split_key(x: str | PathLike[str], key: str | None) -> tuple[Path, str | None]:
+    """Return the path and the name in ``"path::name"``, or ``key``; they must not differ."""
     text, mark, name = str(fspath(x)).partition("::")
     if mark and key not in (None, name):
         raise StoreFormatError(

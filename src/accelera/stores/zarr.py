@@ -25,6 +25,7 @@ from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatoutput import check_folder, claim, sync_folder
 from accelera.stores.formats import Source, Target
 from accelera.stores.regions import Region, check_transfer, view_key
+from accelera.stores.sampling import sample_of_zarr
 from accelera.units import format_bytes
 
 _METADATA = ("zarr.json", ".zarray", ".zgroup")
@@ -163,8 +164,15 @@ class ZarrStore(Store):
                 status.st_ino,
             )
             digest.update(repr(entry).encode())
-        metadata = b"".join((self.path / m).read_bytes() for m in _METADATA if (self.path / m).is_file())
-        return {"kind": "zarr", "size": size, "header": zlib.crc32(metadata), "chunks": digest.hexdigest()}
+        header = zlib.crc32(self._metadata())
+        return {"kind": "zarr", "size": size, "header": header, "chunks": digest.hexdigest()}
+
+    def sample(self) -> int:
+        """Return a checksum of the metadata and of a few kilobytes of chunks: the same for equal copies."""
+        return sample_of_zarr(self.path, self._open("sample"), self._metadata())
+
+    def _metadata(self) -> bytes:
+        return b"".join((self.path / m).read_bytes() for m in _METADATA if (self.path / m).is_file())
 
     def flush(self) -> None:
         """Wait until every chunk is on the disk."""
@@ -216,6 +224,7 @@ class ZarrOutput(OutputStore):
         if target.dtype == BFLOAT16:
             raise DTypeError("[create_store] Zarr has no bfloat16; write .safetensors, or convert the result")
         self.path, self._partial = target.path, target.partial
+        self._target = target
         self.name = str(target.path)
         self.shape, self.dtype = target.shape, target.dtype
         _check_target(target)
@@ -265,6 +274,7 @@ class ZarrOutput(OutputStore):
 
         Raises StoreError, and leaves the partial array, when the system refuses.
         """
+        self._target.refuse_commit()
         self._store.flush()
         self.close()
         older = self.path.with_name(self.path.name + ".replaced")
@@ -282,7 +292,7 @@ class ZarrOutput(OutputStore):
     def abort(self, *, keep_partial: bool = False) -> None:
         """Remove the partial array unless it is to be resumed."""
         self.close()
-        if not keep_partial:
+        if not keep_partial and not self._target.joined:
             shutil.rmtree(self._partial, ignore_errors=True)
 
 
@@ -309,7 +319,8 @@ def _claim_folder(target: Target) -> int:
         )
     target.partial.mkdir(exist_ok=True)
     descriptor = os.open(target.partial, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    claim(descriptor, target.partial)
+    if not target.joined:
+        claim(descriptor, target.partial)
     return descriptor
 
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,15 +36,15 @@ _seed = st.integers(0, 2**32 - 1)
 _length = st.one_of(st.integers(1, 9), st.sampled_from([16, 33, 64, 130]))
 
 
-class DeviceContract:
+class DeviceContract(abc.ABC):
     """Tests that any device passes; ``make_device`` is all a subclass must give."""
 
     integers = True
     """Whether the device multiplies integers."""
 
+    @abc.abstractmethod
     def make_device(self) -> Device:
         """Return the device to be tested, with at least 32 MiB of memory."""
-        raise NotImplementedError
 
     def test_states_its_memory_in_bytes(self) -> None:
         """Sizes make sense together."""

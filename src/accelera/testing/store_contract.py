@@ -15,6 +15,7 @@ under a name when they are complete inherit ``PublishedContract`` and name ``reo
 # ruff: noqa: D102 - a test's name says what it asks
 from __future__ import annotations
 
+import abc
 import json
 import threading
 import time
@@ -61,7 +62,7 @@ def sample(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
     return (values + 1j * values[::-1] if element.kind == "c" else values).astype(element).reshape(shape)
 
 
-class StoreContract:
+class StoreContract(abc.ABC):
     """Reading: inherit and name ``make``."""
 
     dtypes: tuple[str, ...] = ("bool", "int16", "float16", "float32", "float64", "complex64")
@@ -73,9 +74,9 @@ class StoreContract:
     def _folder(self, tmp_path: Path) -> None:
         self.folder = tmp_path
 
+    @abc.abstractmethod
     def make(self, array: np.ndarray[Any, Any]) -> Store:
         """Return an open store that holds a copy of ``array``."""
-        raise NotImplementedError
 
     @pytest.mark.parametrize("region", _REGIONS)
     def test_regions_are_read_and_counted(self, region: tuple[slice, ...]) -> None:
@@ -220,9 +221,9 @@ class StoreContract:
 class OutputContract(StoreContract):
     """Reading and writing: name ``begin`` as well."""
 
+    @abc.abstractmethod
     def begin(self, shape: tuple[int, ...], dtype: str, *, resume: bool = False) -> OutputStore:
         """Begin a result, always under the same name where it has one."""
-        raise NotImplementedError
 
     @pytest.mark.parametrize("edge", [3, 4, 20])
     def test_what_is_written_in_tiles_is_there(self, edge: int) -> None:
@@ -294,9 +295,9 @@ class OutputContract(StoreContract):
 class PublishedContract(OutputContract):
     """Results that appear under a name on ``commit``, in ``folder``: name ``reopen`` as well."""
 
+    @abc.abstractmethod
     def reopen(self) -> Store:
         """Open what was published under that name; StoreError when nothing was."""
-        raise NotImplementedError
 
     def _published(self) -> np.ndarray[Any, Any]:
         with self.reopen() as store:

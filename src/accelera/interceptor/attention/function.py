@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from accelera.interceptor.attention import passes
+from accelera.interceptor.attention import enduring, passes
 from accelera.interceptor.attention.operands import Operands
 from accelera.interceptor.attention.options import Options, computing_dtype
 from accelera.interceptor.attention.probabilities import Workspace, dropout_factors
@@ -16,6 +16,12 @@ from accelera.interceptor.attention.tiling import part, plan_tiles
 from accelera.interceptor.mechanism import passing
 
 _Maybe = torch.Tensor | None
+
+
+def attend(operands: Operands, options: Options) -> torch.Tensor:
+    """Return attention of aligned operands, differentiable any number of times."""
+    result: torch.Tensor = Attention.apply(*operands, options)  # type: ignore[no-untyped-call]
+    return result
 
 
 class Attention(torch.autograd.Function):
@@ -26,9 +32,9 @@ class Attention(torch.autograd.Function):
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: _Maybe, options: Options
     ) -> torch.Tensor:
         ctx.save_for_backward(query, key, value, mask)
-        ctx.options = options
         with passing():
-            return passes.forward(_detached(query, key, value, mask), options)
+            out, ctx.options = enduring.forward(_detached(query, key, value, mask), options)
+        return out
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:  # noqa: D102
@@ -54,7 +60,7 @@ class AttentionGradient(torch.autograd.Function):
         ctx.save_for_backward(grad, query, key, value, mask)
         ctx.options, ctx.wanted = options, wanted
         with passing():
-            return passes.backward(_detached(query, key, value, mask), options, grad.detach(), wanted)
+            return enduring.backward(_detached(query, key, value, mask), options, grad.detach(), wanted)
 
     @staticmethod
     def backward(ctx: Any, *outer: _Maybe) -> tuple[Any, ...]:  # noqa: D102
@@ -92,6 +98,8 @@ def composed_attention(operands: Operands, options: Options) -> torch.Tensor:
 
 def _factors(operands: Operands, options: Options) -> torch.Tensor:
     """Return what dropout multiplies the probabilities by, ``(*batch, rows, keys)``."""
+    home = operands.query.device
+    operands = enduring.on_cpu(operands) if options.on_cpu else operands
     tiling = plan_tiles(operands, options)
     workspace = Workspace(operands, tiling, buffers=1)
     shape, query = (*operands.batch, operands.rows, operands.keys), operands.query
@@ -100,7 +108,7 @@ def _factors(operands: Operands, options: Options) -> torch.Tensor:
         part(factors, tile.box, tile.rows)[..., : tile.shape[-1]] = dropout_factors(
             options, tile, workspace[0].of(tile)
         )
-    return factors
+    return factors.to(home)
 
 
 def _independent(tensor: torch.Tensor, again: bool) -> torch.Tensor:

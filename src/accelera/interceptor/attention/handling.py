@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,20 +12,24 @@ from torch.autograd import forward_ad
 
 from accelera.errors import BudgetExceededError
 from accelera.interceptor.allowance import budget_left, empty, must_be_cut, stays_in_memory
-from accelera.interceptor.attention.bounded import TILE_BYTES, attend
+from accelera.interceptor.attention.enduring import OP as _OP
+from accelera.interceptor.attention.function import attend
 from accelera.interceptor.attention.operands import Operands, align, ungroup
 from accelera.interceptor.attention.options import Options, computing_dtype
 from accelera.interceptor.attention.tiling import row_bytes
 from accelera.interceptor.broadcasting.product import Empty
 from accelera.interceptor.calls import is_out_of_memory, nbytes
+from accelera.interceptor.falling_back import fall_back
 from accelera.interceptor.force import in_force
 from accelera.interceptor.mechanism import original
 from accelera.interceptor.statistics import statistics
+from accelera.memory import Budget
 from accelera.units import format_bytes
 
 logger = logging.getLogger("accelera.interceptor")
 
-_OP = "scaled_dot_product_attention"
+_TILE_BYTES = 16 << 20
+"""Intermediates of one tile when there is room for more: larger ones only leave the processor's caches."""
 _ACCELERATOR_TILE_BYTES = 256 << 20
 _MATH = 0
 """What torch answers when it would compose attention of products and a softmax."""
@@ -66,8 +69,15 @@ def scaled_dot_product_attention(
         logger.debug("%s: passed, %s", _OP, why_whole)
         return original(_OP)(*args, **how)
     if not must_be_cut(weighed.added_bytes, query.device):
-        statistics.direct(_OP, weighed.looked_bytes, weighed.added_bytes)
-        return original(_OP)(*args, **how)
+        try:
+            result = original(_OP)(*args, **how)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            fall_back(_OP, "in pieces after running out of memory", error)
+        else:
+            statistics.direct(_OP, weighed.looked_bytes, weighed.added_bytes)
+            return result
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     return ungroup(_in_tiles(weighed, dropout_p, is_causal, factor), enable_gqa)
 
@@ -127,13 +137,13 @@ def _in_tiles(weighed: _Weighed, dropout: float, is_causal: bool, scale: float) 
         scale=scale,
         dropout=dropout,
         seed=int(torch.randint(1 << 62, ())) if dropout else 0,
-        scratch_bytes=_scratch_bytes(weighed, budget_bytes),
-        results=lambda: _results(options.scratch_bytes),
+        scratch_bytes=scratch_bytes(weighed.operands.query, weighed.result_bytes, budget_bytes),
+        results=lambda: results(options.scratch_bytes),
     )
     try:
         _check_room(weighed, options, budget_bytes)
         with statistics.in_progress(weighed.added_bytes if device.type == "cpu" else 0):
-            result = _halving(weighed.operands, options)
+            result = attend(weighed.operands, options)
     except BudgetExceededError:
         statistics.in_pieces(_OP, "refused", weighed.looked_bytes, weighed.added_bytes, budget_bytes)
         raise
@@ -145,45 +155,33 @@ def _in_tiles(weighed: _Weighed, dropout: float, is_causal: bool, scale: float) 
     return result
 
 
-def _scratch_bytes(weighed: _Weighed, budget_bytes: int) -> int:
+def scratch_bytes(query: torch.Tensor, result_bytes: int, budget_bytes: int) -> int:
     """Return what the intermediates of a tile may take beside the result, or alone if that is in a file."""
     limits = in_force()
     assert limits is not None
     if limits.cut.tile_bytes is not None:
         return limits.cut.tile_bytes
-    device = weighed.operands.query.device
-    most = TILE_BYTES if device.type == "cpu" else _ACCELERATOR_TILE_BYTES
-    beside = budget_bytes - weighed.result_bytes
+    most = _TILE_BYTES if query.device.type == "cpu" else _ACCELERATOR_TILE_BYTES
+    beside = budget_bytes - result_bytes
     return min(most, beside if beside > 0 else budget_bytes)
 
 
 def _check_room(weighed: _Weighed, options: Options, budget_bytes: int) -> None:
     least = row_bytes(weighed.operands, options)
-    if least > budget_bytes:
+    limits = in_force()
+    if limits is not None and least > budget_bytes:
+        budget = Budget(budget_bytes, limits.room(weighed.operands.query.device).origin)
         raise BudgetExceededError(
             f"[{_OP}] one row of {weighed.operands.keys} scores takes {format_bytes(least)}, more than the "
-            f"budget of {format_bytes(budget_bytes)}; raise it to at least {least} bytes",
+            f"{budget.allowance}; {budget.remedy(least)}",
             needed_bytes=least,
             budget_bytes=budget_bytes,
         )
 
 
-def _halving(operands: Operands, options: Options) -> torch.Tensor:
-    """Return attention; each time memory runs out, again with tiles of half the size."""
-    while True:
-        try:
-            return attend(operands, options)
-        except RuntimeError as error:
-            if not is_out_of_memory(error) or options.scratch_bytes <= row_bytes(operands, options):
-                raise
-            statistics.fell_back(_OP, "smaller tiles after running out of memory")
-            logger.warning("%s: memory ran out with tiles of %s", _OP, format_bytes(options.scratch_bytes))
-        options = replace(options, scratch_bytes=options.scratch_bytes // 2)
-
-
-def _results(scratch_bytes: int) -> Empty:
+def results(scratch: int) -> Empty:
     """Return where the results of one pass come from: all of them together stay within the budget."""
-    taken = [scratch_bytes]
+    taken = [scratch]
 
     def result(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         size = nbytes(shape, dtype)

@@ -26,6 +26,10 @@ class Options:
     """Most bytes of one tile's intermediates."""
     results: Callable[[], Empty]
     """Returns, for one pass, where its result or its gradients come from."""
+    mask_hides: bool = False
+    """Whether the mask is not zero where a row must not see a key, as the fast path of heads has it."""
+    on_cpu: bool = False
+    """Whether operands of an accelerator, which had no memory left, are computed with on the CPU."""
 
 
 def computing_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from accelera.interceptor.attention.operands import Operands
@@ -21,8 +23,10 @@ Gradients = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None,
 """Of query, key, value and mask, where wanted."""
 
 
-def forward(operands: Operands, options: Options) -> torch.Tensor:
-    """Return attention, ``(*batch, rows, value_width)``."""
+def forward(
+    operands: Operands, options: Options, seen: Callable[[Tile, torch.Tensor], None] | None = None
+) -> torch.Tensor:
+    """Return attention, ``(*batch, rows, value_width)``; ``seen`` is shown each tile's probabilities."""
     tiling = plan_tiles(operands, options)
     workspace = Workspace(operands, tiling, buffers=2)
     query, value = operands.query, operands.value
@@ -30,6 +34,8 @@ def forward(operands: Operands, options: Options) -> torch.Tensor:
     out = options.results()(shape, query.dtype, query.device)
     for tile in tiling:
         weights = probabilities(operands, options, tiling, tile, workspace)
+        if seen is not None:
+            seen(tile, weights)
         if options.dropout:
             weights.mul_(dropout_factors(options, tile, workspace[0].of(tile)))
         _weigh(weights, part(value, tile.box), part(out, tile.box, tile.rows), tile, tiling)

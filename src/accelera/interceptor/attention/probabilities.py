@@ -62,7 +62,7 @@ def probabilities(
     for keys in key_blocks(tile, tiling):
         contract(query, ready(key[..., keys, :]).mT, scores[..., keys], alpha=options.scale)
     if operands.mask is not None:
-        _mask(scores, part(operands.mask, tile.box, tile.rows))
+        _mask(scores, part(operands.mask, tile.box, tile.rows), options.mask_hides)
     if options.is_causal:
         _hide_future(scores, tile.rows.start)
     torch.softmax(scores, -1, out=result)
@@ -77,8 +77,10 @@ def dropout_factors(options: Options, tile: Tile, out: torch.Tensor) -> torch.Te
     return out.bernoulli_(kept, generator=generator).div_(kept)
 
 
-def _mask(scores: torch.Tensor, mask: torch.Tensor) -> None:
-    if mask.dtype == torch.bool:
+def _mask(scores: torch.Tensor, mask: torch.Tensor, hides: bool) -> None:
+    if hides:
+        scores.masked_fill_(mask.to(torch.bool), -math.inf)
+    elif mask.dtype == torch.bool:
         scores.masked_fill_(mask.logical_not(), -math.inf)
     else:
         scores.add_(mask)

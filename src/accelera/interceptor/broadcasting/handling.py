@@ -14,7 +14,8 @@ import torch
 from accelera.errors import BudgetExceededError
 from accelera.interceptor.allowance import budget_left, empty, must_be_cut, stays_in_memory
 from accelera.interceptor.broadcasting.product import broadcast_matmul
-from accelera.interceptor.calls import broadcast, nbytes
+from accelera.interceptor.calls import broadcast, is_out_of_memory, nbytes
+from accelera.interceptor.falling_back import fall_back
 from accelera.interceptor.force import in_force
 from accelera.interceptor.mechanism import original
 from accelera.interceptor.statistics import statistics
@@ -28,9 +29,21 @@ _OP = "matmul"
 def matmul(x: torch.Tensor, y: torch.Tensor) -> Any:
     """Return ``torch.matmul(x, y)``, with operands in place when their copies would exceed the budget."""
     added_bytes = _added_bytes(x, y)
-    if added_bytes is None or not must_be_cut(added_bytes, x.device):
+    if added_bytes is None:
         # Torch's own composition: the products that it makes are looked at by themselves.
         return original(_OP)(x, y)
+    if not must_be_cut(added_bytes, x.device):
+        try:
+            return original(_OP)(x, y)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            fall_back(_OP, "in pieces after running out of memory", error)
+    return _in_place(x, y, added_bytes)
+
+
+def _in_place(x: torch.Tensor, y: torch.Tensor, added_bytes: int) -> torch.Tensor:
+    """Return the product with operands where they are."""
     budget_bytes, began = budget_left(x.device) or 0, time.perf_counter()
     looked_bytes = nbytes(_result_shape(x, y), x.dtype) + x.nbytes + y.nbytes
     try:

@@ -7,11 +7,14 @@ from typing import Any
 
 import torch
 
-from accelera.interceptor.broadcasting.contraction import contract
+from accelera.interceptor.broadcasting.contraction import SCRATCH_BYTES, contract
+from accelera.interceptor.falling_back import is_accelerator, with_less_room
 from accelera.interceptor.mechanism import passing
 
 Empty = Callable[[tuple[int, ...], torch.dtype, torch.device], torch.Tensor]
 """Where results come from: shape, dtype and device to a contiguous tensor of any contents."""
+
+_LEAST_SCRATCH_BYTES = 1 << 20
 
 
 def plain_empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -41,6 +44,17 @@ def _of_rank(tensor: torch.Tensor, rank: int) -> torch.Tensor:
     return tensor.reshape((1,) * (rank - tensor.dim()) + tensor.shape)
 
 
+def _contracted(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Write ``x @ y`` into ``out`` and return it, with less room or on the CPU when memory runs out."""
+    return with_less_room(
+        "matmul",
+        lambda scratch_bytes: contract(x, y, out, scratch_bytes=scratch_bytes),
+        SCRATCH_BYTES,
+        _LEAST_SCRATCH_BYTES,
+        (lambda: out.copy_(contract(x.cpu(), y.cpu(), out.cpu()))) if is_accelerator(out.device) else None,
+    )
+
+
 class _SummedProduct(torch.autograd.Function):
     """``x @ y`` summed over the batch axes that the result lacks.
 
@@ -56,7 +70,7 @@ class _SummedProduct(torch.autograd.Function):
         ctx.batch, ctx.empty = batch, empty
         with passing():
             out = empty((*batch, x.shape[-2], y.shape[-1]), x.dtype, x.device)
-            return contract(x.detach(), y.detach(), out)
+            return _contracted(x.detach(), y.detach(), out)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from accelera.errors import BackendMissingError
+from accelera.capturing import transformers_for
 
 Tensor = torch.Tensor
 
@@ -38,7 +38,9 @@ def read_config(path: Path) -> Any:
         raise FileNotFoundError(
             f"[estimate] no file {file}; name a config.json, the folder that it is in, or a model in Python"
         )
-    from_pretrained = _transformers().AutoConfig.from_pretrained
+    if file.suffix == ".py":
+        raise ValueError(f"[estimate] {file} is a program; name what in it is the model, as in {file}:build")
+    from_pretrained = transformers_for("estimate", file).AutoConfig.from_pretrained
     try:
         return from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -125,7 +127,7 @@ def _labels(module: torch.nn.Module, batch: int, context: int | None) -> Tensor:
 
 def _class_of(config: Any) -> Any:
     """Return the class that a configuration names, else that of its usual task."""
-    transformers = _transformers()
+    transformers = transformers_for("estimate", type(config).__name__)
     for name in getattr(config, "architectures", None) or ():
         if hasattr(transformers, name):
             return getattr(transformers, name)
@@ -138,13 +140,3 @@ def _class_of(config: Any) -> Any:
         if type(config) in auto._model_mapping:
             return auto._model_mapping[type(config)]
     raise ValueError(f"[estimate] transformers has no model for a {type(config).__name__}")
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise BackendMissingError(
-            "[estimate] a configuration needs transformers; install it with pip install 'accelera[llm]'"
-        ) from error
-    return transformers

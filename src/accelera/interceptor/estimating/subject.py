@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from accelera.interceptor.estimating import huggingface
 from accelera.interceptor.estimating.element_types import own_type
-from accelera.interceptor.estimating.twin import twin
+from accelera.interceptor.estimating.twin import shape_of, twin
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def subject_of(model: Any, inputs: Any, batch: int | None, context: int | None) 
         return Subject(type(module).__name__, module, None, None, lambda _train: known, False)
     if not huggingface.makes_own_inputs(module):
         raise TypeError(
-            f"[estimate] the inputs of a {type(module).__name__} do not follow from it; give inputs=, "
-            "a tensor, a tuple, a dictionary, or a function that makes them"
+            f"[estimate] the inputs of a {type(module).__name__} do not follow from it; give inputs= "
+            "(on the command line --input SHAPE), a tensor, a tuple, a dictionary, or a function making them"
         )
     return _of_transformers(module, batch or 1, context)
 
@@ -98,12 +98,9 @@ def _without_contents(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
 
 
 def _on_meta(values: Any) -> Any:
-    return pytree.tree_map_only(torch.Tensor, _shape_of, values)
-
-
-def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
-    shape = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
-    return shape.requires_grad_(tensor.requires_grad)
+    return pytree.tree_map_only(
+        torch.Tensor, lambda each: shape_of(each).requires_grad_(each.requires_grad), values
+    )
 
 
 def _in_type(values: Any, dtype: torch.dtype | None) -> Any:

@@ -16,7 +16,7 @@ def twin(module: torch.nn.Module) -> torch.nn.Module:
     """
     memo: dict[int, Any] = {}
     for tensor in _tensors(module):
-        memo.setdefault(id(tensor), _shape_of(tensor))
+        memo.setdefault(id(tensor), _like(tensor, shape_of(tensor)))
     found = copy.deepcopy(module, memo)
     for part in found.modules():
         for name, value in list(vars(part).items()):
@@ -24,6 +24,11 @@ def twin(module: torch.nn.Module) -> torch.nn.Module:
                 del part.__dict__[name]
                 part.register_buffer(name, value, persistent=False)
     return found
+
+
+def shape_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the same sizes, strides and type on ``meta``, which requires no gradient."""
+    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def convert(module: torch.nn.Module, dtype: torch.dtype) -> None:
@@ -41,11 +46,6 @@ def _tensors(module: torch.nn.Module) -> Iterator[torch.Tensor]:
     yield from module.buffers()
     for part in module.modules():
         yield from (value for value in vars(part).values() if isinstance(value, torch.Tensor))
-
-
-def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
-    shape = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
-    return _like(tensor, shape)
 
 
 def _in_type(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

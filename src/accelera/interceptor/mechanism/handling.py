@@ -39,8 +39,8 @@ def put_in_force(armed: Armed) -> None:
 def handle(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Hand one call to its handler, or to the original kernel if there is none by now.
 
-    A handler below autograd runs with interception off in its thread; one above autograd lets composite
-    operators pass only, so that the products it makes are looked at.
+    A handler runs with interception off in its thread; one of a composite operator lets composite operators
+    pass only, so that the products it makes are looked at.
     """
     handler = in_force().handlers.get(name)
     if handler is None:

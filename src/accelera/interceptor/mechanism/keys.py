@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from accelera.interceptor.mechanism.operators import is_composite
+from accelera.interceptor.mechanism.operators import is_above_autograd
 
 
 def keys_of(name: str) -> tuple[str, ...]:
     """Return the keys of an operator, for the CPU and for the accelerator that torch was built for."""
     backends = backend_keys()
-    if not is_composite(name):
+    if not is_above_autograd(name):
         return backends
     return (*backends, *(f"Autograd{backend}" for backend in backends))
 

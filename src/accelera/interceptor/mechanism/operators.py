@@ -6,7 +6,7 @@ from typing import Literal
 
 from accelera.errors import UnknownNameError
 
-Rule = Literal["product", "pointwise", "attention"]
+Rule = Literal["product", "pointwise", "attention", "heads"]
 """How the elements of a result follow from the operands' shapes."""
 
 BELOW_AUTOGRAD: dict[str, Rule] = {
@@ -116,7 +116,10 @@ ABOVE_AUTOGRAD: dict[str, Rule] = {
 }
 """Operators that torch composes of others, caught before it does; autograd records what a handler does."""
 
-OPERATORS: dict[str, Rule] = {**BELOW_AUTOGRAD, **ABOVE_AUTOGRAD}
+COMPOSED: dict[str, Rule] = {"_native_multi_head_attention": "heads"}
+"""Operators without a gradient, caught at the key of the device, that torch's kernel composes of others."""
+
+OPERATORS: dict[str, Rule] = {**BELOW_AUTOGRAD, **ABOVE_AUTOGRAD, **COMPOSED}
 """All of them, by name without ``aten::``."""
 
 
@@ -128,7 +131,12 @@ def check_name(name: str) -> str:
 
 
 def is_composite(name: str) -> bool:
-    """Whether torch composes the operator of others, so that it is caught above autograd."""
+    """Whether torch composes the operator of others, which are looked at as well."""
+    return name in ABOVE_AUTOGRAD or name in COMPOSED
+
+
+def is_above_autograd(name: str) -> bool:
+    """Whether the operator is caught before autograd, which then records what a handler does."""
     return name in ABOVE_AUTOGRAD
 
 

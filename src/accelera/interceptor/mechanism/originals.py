@@ -20,8 +20,8 @@ def original(name: str) -> Kernel:
     """Return the kernel of an operator as it was before anything was armed.
 
     It is called as the operator is, armed or not, for the device of its arguments. Operators below autograd
-    record no gradient, and nothing that they call is intercepted; those above autograd are composed of others
-    as torch does it, and those others are looked at.
+    record no gradient, and nothing that they call is intercepted; those composed of others are composed as
+    torch does it, and those others are looked at.
 
     Raises
     ------

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from accelera.interceptor.mechanism.handling import handle
-from accelera.interceptor.mechanism.operators import is_composite
+from accelera.interceptor.mechanism.operators import is_above_autograd
 from accelera.interceptor.mechanism.originals import overload
 
 NAMESPACE = "accelera_route"
@@ -36,4 +36,4 @@ def _route(name: str) -> Callable[..., Any]:
 
 
 def _key(name: str) -> str:
-    return "CompositeImplicitAutograd" if is_composite(name) else "CompositeExplicitAutograd"
+    return "CompositeImplicitAutograd" if is_above_autograd(name) else "CompositeExplicitAutograd"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 
 import torch
 
-import accelera
 from accelera.errors import DeviceError
+from accelera.interceptor.found import compiled_folder
 from accelera.interceptor.mechanism import python_tier
 from accelera.interceptor.mechanism.compiled import load
 from accelera.interceptor.mechanism.keys import backend_keys
@@ -39,9 +38,7 @@ def fault() -> str | None:
 
 def stable_path() -> Path:
     """Return where the library must lie: beside the other compiled code."""
-    found = importlib.util.find_spec("accelera._native")
-    folder = Path(found.origin if found and found.origin else accelera.__file__).parent
-    return folder / "_stable.so"
+    return compiled_folder() / "_stable.so"
 
 
 class StableTier:

@@ -89,4 +89,10 @@ def _attention(operands: Sequence[Tensor]) -> int:
     return math.prod(query[:-1]) * (key[-2] + value[-1])
 
 
-_RESULTS = {"pointwise": _broadcast, "product": _product, "attention": _attention}
+def _heads(operands: Sequence[Tensor]) -> int:
+    """Bound the scores of several heads, of which there are at most as many as columns."""
+    query = operands[0].shape
+    return _attention(operands) * query[-1] if query else 0
+
+
+_RESULTS = {"pointwise": _broadcast, "product": _product, "attention": _attention, "heads": _heads}

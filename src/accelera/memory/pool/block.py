@@ -25,6 +25,8 @@ class Block:
     """Whether it has contents: some were adopted, attached, or written by a use."""
     leaving: Move | None = None
     """The saving that was begun when it last left."""
+    saving: Move | None = None
+    """The latest saving into its home."""
 
 
 class Use(NamedTuple):

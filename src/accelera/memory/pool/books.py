@@ -176,15 +176,16 @@ class Books(Generic[E]):
         return given
 
     def save(self, entry: E, step: int) -> None:
-        """Save ``entry`` if it is here and dirty."""
+        """Save ``entry`` if it is here and dirty; one that is held stays dirty, as it may be changing now."""
         if entry.id not in self._entries or not self._ledger.must_save(entry.id):
             return
+        held = self.pinned(entry)
         self.begin_save(entry)
         saved = False
         try:
             if self.memory is not None:
                 self.memory.store(entry)
-            saved = True
+            saved = not held
         finally:
             self.end_save(entry, step, saved=saved)
 

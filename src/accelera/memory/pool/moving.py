@@ -73,6 +73,12 @@ class Move:
                 self.error = None
             self._parts = ()
 
+    def forget(self) -> None:
+        """Return when it is over; one that failed is not tried again."""
+        with self._gate:
+            self._parts = ()
+            self.error = None
+
 
 @final
 class Threads:
@@ -83,7 +89,8 @@ class Threads:
         self._count = count
         self._name = name
         self._asked: SimpleQueue[tuple[Move, Work] | None] = SimpleQueue()
-        self._lock = threading.Lock()
+        self._left = 0
+        self._done = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._abandoned = False
 
@@ -92,9 +99,22 @@ class Threads:
         if not self._threads:
             self._start()
         move = Move(parts)
+        with self._done:
+            self._left += len(parts)
         for part in parts:
             self._asked.put((move, part))
         return move
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything asked for so far is over, well or not."""
+        with self._done:
+            return not self._left
+
+    def drain(self) -> None:
+        """Return when everything asked for so far is over, well or not."""
+        with self._done:
+            self._done.wait_for(lambda: not self._left)
 
     def dismiss(self) -> None:
         """Let the threads end when everything asked for is done; do not wait."""
@@ -126,8 +146,11 @@ class Threads:
             if self._abandoned:
                 move.error = move.error or InterruptedError("[pool] the process ends")
             moved = move.run_part(work)
-            with self._lock:
+            with self._done:
                 self.bytes_moved += moved
+                self._left -= 1
+                if not self._left:
+                    self._done.notify_all()
             del asked, move, work
 
 

@@ -114,7 +114,20 @@ class Residence:
         starts = range(0, block.nbytes, PART_BYTES)
         parts = [functools.partial(save, start, min(start + PART_BYTES, block.nbytes)) for start in starts]
         with self._lock:
-            slab.saving = self._writers.ask(parts)
+            slab.saving = block.saving = self._writers.ask(parts)
+
+    def vacate(self, block: Block) -> None:
+        """Give the room of a dead block back, as soon as no saving that was begun can still write to it."""
+        leave_home = functools.partial(_leave_home, block.home, block.saving)
+        if self._writers.idle:
+            leave_home()
+        else:
+            self._writers.ask([leave_home])
+
+    def drain(self) -> None:
+        """Return when no transfer is under way."""
+        self._readers.drain()
+        self._writers.drain()
 
     def close(self) -> None:
         """Return all memory to the system; what is not saved is lost."""
@@ -212,6 +225,15 @@ class Residence:
         if loading is not None:
             loading.wait()
         return self._place.save(slab.memory, home, start, stop)
+
+
+def _leave_home(home: Home | None, saving: Move | None) -> int:
+    """Let nobody repeat the saving, and release the home; a transfer of no bytes."""
+    if saving is not None:
+        saving.forget()
+    if home is not None:
+        home.release()
+    return 0
 
 
 def _idle(slab: Slab) -> bool:

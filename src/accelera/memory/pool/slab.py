@@ -35,14 +35,15 @@ class Slab:
 
     def wait_loaded(self) -> Any:
         """Return the bytes once they are here; raise what hindered them."""
-        if self.loading is not None:
-            self.loading.wait()
+        loading = self.loading
+        if loading is not None:
+            loading.wait()
             self.loading = None
         assert self.memory is not None, "what is loaded exists"
         return self.view
 
     def wait_saved(self) -> None:
         """Return when nobody reads these bytes any more; raise what hinders their saving even now."""
-        if self.saving is not None:
-            self.saving.wait_or_repeat()
-            self.saving = None
+        saving = self.saving
+        if saving is not None:
+            saving.wait_or_repeat()

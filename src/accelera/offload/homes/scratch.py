@@ -28,7 +28,8 @@ class ScratchHomes:
         self._files: list[OpenFile] = []
         self._used_bytes = 0
         self._spare: dict[int, list[FileHome]] = defaultdict(list)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """The garbage collector may give a region back while this thread takes one."""
 
     def create(self, nbytes: int) -> FileHome:
         """Return a region of ``nbytes``; raises StoreError when the folder takes no files."""
@@ -58,8 +59,12 @@ class ScratchHomes:
 def _nameless_file(folder: Path, nbytes: int) -> OpenFile:
     try:
         descriptor, name = tempfile.mkstemp(prefix=".accelera-offload-", dir=folder)
-        os.unlink(name)
-        os.ftruncate(descriptor, nbytes)
+        try:
+            os.unlink(name)
+            os.ftruncate(descriptor, nbytes)
+        except OSError:
+            os.close(descriptor)
+            raise
     except OSError as error:
         raise StoreError(
             f"[offload] no scratch file of {format_bytes(nbytes)} in {folder}: {error.strerror}; name "

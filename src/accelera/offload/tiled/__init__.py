@@ -2,5 +2,6 @@
 
 from accelera.offload.tiled.operand import is_tiled, layout_of
 from accelera.offload.tiled.table import form, run
+from accelera.offload.tiled.whole import gathered
 
-__all__ = ["form", "is_tiled", "layout_of", "run"]
+__all__ = ["form", "gathered", "is_tiled", "layout_of", "run"]

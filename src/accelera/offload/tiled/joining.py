@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from accelera.offload.keeper import Keeper
+from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.tiled.meta import bound, foretold
 from accelera.offload.tiled.results import empty
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from accelera.offload.keeper import Keeper
-from accelera.offload.plain import has_bytes
+from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.keeping.plain import has_bytes
 from accelera.offload.tiled.held import held, held_parts
 from accelera.offload.tiled.layout import Box
 from accelera.offload.tiled.results import empty

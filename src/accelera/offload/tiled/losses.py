@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from accelera.offload.keeper import Keeper
+from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.tiled.held import held
 from accelera.offload.tiled.results import empty
 from accelera.offload.tiled.space import Axes, Operand, boxes

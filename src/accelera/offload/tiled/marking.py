@@ -7,16 +7,16 @@ marked tensor whose result is bigger than a block is carried out by the tiled fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, final
 
 import torch
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from accelera.offload.keeper import Keeper
-from accelera.offload.plain import is_plain
-from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.keeping.plain import is_plain
+from accelera.offload.tensors.tensor import OffloadedTensor
 from accelera.offload.tiled.meta import foretold
 from accelera.offload.tiled.table import form, run
 
@@ -47,13 +47,7 @@ class MarkedTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Carry out ``func``, in parts if its result is too big; a view of a marked tensor is marked."""
         keeper = next(leaf.keeper for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, MarkedTensor))
         plain_args, plain_kwargs = tree_map_only(MarkedTensor, lambda leaf: leaf.plain, (args, kwargs or {}))

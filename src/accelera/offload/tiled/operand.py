@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from typing_extensions import TypeIs
 
-from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.tensors.tensor import OffloadedTensor
 from accelera.offload.tiled.layout import Layout
 
 

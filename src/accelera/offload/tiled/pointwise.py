@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from accelera.offload.keeper import Keeper
+from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.tiled.held import held
 from accelera.offload.tiled.layout import Box, whole_box
 from accelera.offload.tiled.meta import bound, foretold

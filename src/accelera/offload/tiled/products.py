@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from accelera.offload.keeper import Keeper
+from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.tiled.held import held
 from accelera.offload.tiled.layout import Box
 from accelera.offload.tiled.pointwise import pointwise, written

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from accelera.offload.contents import Contents
-from accelera.offload.keeper import Keeper
-from accelera.offload.rows import row_parts
-from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.keeping.rows import row_parts
+from accelera.offload.tensors.contents import Contents
+from accelera.offload.tensors.tensor import OffloadedTensor
 
 
 def empty(keeper: Keeper, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

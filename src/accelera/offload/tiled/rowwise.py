@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from accelera.offload.keeper import Keeper
+from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.tiled.held import held
 from accelera.offload.tiled.meta import bound, foretold
 from accelera.offload.tiled.pointwise import subparts

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from accelera.offload.keeper import Keeper
+from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.tiled import joining, lookups, losses
 from accelera.offload.tiled.fresh import fresh
 from accelera.offload.tiled.operand import is_tiled

@@ -8,8 +8,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from accelera.errors import BudgetExceededError
-from accelera.offload.keeper import Keeper
-from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.tensors.tensor import OffloadedTensor
 from accelera.offload.tiled.operand import is_offloaded, is_tiled
 from accelera.offload.tiled.pointwise import all_written, pointwise
 from accelera.offload.tiled.results import offloaded
@@ -24,8 +24,7 @@ def whole(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
     Raises BudgetExceededError, naming the operation and the operands, when they do not fit the pool together.
     """
     leaves = [leaf for leaf in tree_leaves((args, kwargs)) if is_offloaded(leaf)]
-    _check(str(func), leaves, keeper)
-    copies = {id(leaf): _gathered(leaf, keeper) if is_tiled(leaf) else leaf for leaf in leaves}
+    copies = {**{id(leaf): leaf for leaf in leaves}, **gathered(str(func), leaves, keeper)}
     whole_args, whole_kwargs = tree_map_only(OffloadedTensor, lambda leaf: copies[id(leaf)], (args, kwargs))
     result = func(*whole_args, **whole_kwargs)
     changed = tree_leaves(all_written(func, args, kwargs))
@@ -34,6 +33,15 @@ def whole(func: Any, args: Any, kwargs: Any, keeper: Keeper) -> Any:
             pointwise(aten.copy_.default, (leaf, copies[id(leaf)]), {}, keeper)
     back = {id(copies[id(leaf)]): leaf for leaf in leaves}
     return tree_map_only(OffloadedTensor, lambda leaf: back.get(id(leaf), leaf), result)
+
+
+def gathered(op: str, leaves: list[OffloadedTensor], keeper: Keeper) -> dict[int, OffloadedTensor]:
+    """Return copies in one block, by identity, of those that are in several.
+
+    Raises BudgetExceededError, naming the operation and the operands, when all do not fit the pool together.
+    """
+    _check(op, leaves, keeper)
+    return {id(leaf): _gathered(leaf, keeper) for leaf in leaves if is_tiled(leaf)}
 
 
 def _gathered(tensor: OffloadedTensor, keeper: Keeper) -> OffloadedTensor:

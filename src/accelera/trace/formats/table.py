@@ -6,7 +6,6 @@ Adding one is that file and one line of the table.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from accelera.errors import TraceFormatError, UnknownNameError
+from accelera.similar import files_like
 from accelera.trace.atomic import published
 from accelera.trace.trace import Trace
 
@@ -112,7 +112,7 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     if not path.parent.is_dir():
         raise FileNotFoundError(f"[read_trace] no file {path}: there is no folder {path.parent}")
-    near = difflib.get_close_matches(path.name, sorted(os.listdir(path.parent)), n=3)
+    near = files_like(path)
     hint = f"; did you mean {' or '.join(near)}?" if near else f" in {path.parent.resolve()}"
     raise FileNotFoundError(f"[read_trace] no file {path}{hint}")
 

@@ -1,0 +1,1 @@
+"""Batches of work on the nodes of a cluster: leases handed out, parts brought back, lost ones done again."""

@@ -1,0 +1,156 @@
+"""What a cluster must offer: nodes that take leases, tell what they have done, and may die."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, final, runtime_checkable
+
+from accelera.errors import TransferError
+from accelera.execution.cluster.on_gpu import OnGpu
+from accelera.execution.executors.workers.raised import Raised
+from accelera.execution.retry import Retry
+
+Range = tuple[int, int]
+"""Indices from the first up to the second."""
+Outcomes = Sequence[tuple[int, int, bytes]]
+"""By first index: how many there are, and these outcomes as one pickled list."""
+Handle = Hashable
+"""Stands for a lease that a node has."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine that takes leases."""
+
+    id: str
+    name: str
+    """As results and logs call it."""
+    cpus: int
+    """Tasks that it runs at once."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Tasks that follow one another, for one node and for a while."""
+
+    id: str
+    """No two leases ever have the same."""
+    start: int
+    """Index of the first task."""
+    count: int
+    tasks: bytes
+    """The list of tasks, pickled."""
+    function: Any
+    """What ``Cluster.put`` returned for the pickled function."""
+    limit_s: float
+    """Seconds after which the node begins nothing more of it; the rest is given back."""
+    retry: Retry | None = None
+    """When a task that raised is tried again."""
+    short: bool = False
+    """Whether it is over before other threads would have begun."""
+    alone: bool = False
+    """Whether its tasks run one after the other, each noted before it begins: one of them may be poison."""
+    gpu: bool = True
+    """Whether the node's GPU may take part, if it has one."""
+    memory_per_task: int = 0
+    """Bytes that a task takes on a GPU; 0: not known."""
+    reruns: bool = True
+    """Whether a task at which a GPU failed may be begun again."""
+
+
+@final
+class UnreadableTasksError(TransferError):
+    """The tasks of a lease cannot be unpickled on its node, or one of them; none was begun."""
+
+
+@final
+class Part(NamedTuple):
+    """Some of a lease is done."""
+
+    outcomes: Outcomes
+    """Outputs, or what was raised in their place."""
+    seconds: float
+    """That it took the node's processors, all of whose threads at work count as one."""
+    retried: Sequence[tuple[int, Raised]] = ()
+    """Attempts that were followed by another: the index, and what was raised."""
+    last: bool = False
+    """Whether the lease is over with it; what no part brought was not begun."""
+    gpu: OnGpu | None = None
+    """What the node's GPU did of it; None where it has none."""
+
+
+@final
+class Ended(NamedTuple):
+    """A lease is over without a last part."""
+
+
+class Cause(enum.Enum):
+    """Why a lease was lost."""
+
+    PROCESS = "process"
+    """The process that worked on it died."""
+    MEMORY = "memory"
+    """It was killed because the node ran out of memory."""
+    NODE = "node"
+    """The node died, or cannot be reached."""
+    KILLED = "killed"
+    """It was killed by ``Cluster.cancel``, perhaps for the sake of another lease."""
+
+
+@final
+class Lost(NamedTuple):
+    """A lease ended without having been told what became of the rest."""
+
+    cause: Cause
+    reason: str
+    under_way: Sequence[Range] = ()
+    """Tasks that were being run when the process died; known only where its node is alive."""
+
+
+@final
+class Broken(NamedTuple):
+    """The agent itself failed: it cannot load the function or the tasks, for one."""
+
+    error: BaseException
+
+
+Event = Part | Ended | Lost | Broken
+
+
+@runtime_checkable
+class Cluster(Protocol):
+    """Nodes that take leases. Every method may be called from any thread."""
+
+    def nodes(self) -> Sequence[Node]:
+        """Return the nodes that take leases now; others may be on their way.
+
+        Raises
+        ------
+        ClusterError
+            When there is none, and none is on its way.
+        """
+
+    def submit(self, node: Node, lease: Lease) -> Handle:
+        """Give ``node`` a lease; it is carried out once at most."""
+
+    def wait_any(self, handles: Sequence[Handle], timeout_s: float) -> Sequence[tuple[Handle, Event]]:
+        """Return what has come of some of the leases; nothing when the time is over.
+
+        A last part, ``Ended``, ``Lost`` or ``Broken`` is the last that is heard of a lease.
+        """
+
+    def cancel(self, handle: Handle, *, force: bool = False) -> None:
+        """Begin no further task of a lease; with ``force`` kill the process that works on it."""
+
+    def put(self, value: bytes) -> Any:
+        """Keep ``value`` where every node finds it; return what stands for it."""
+
+    def get(self, reference: Any) -> bytes:
+        """Return what ``put`` kept."""
+
+    def close(self) -> None:
+        """Let go of the nodes."""

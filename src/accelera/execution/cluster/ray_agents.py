@@ -1,0 +1,249 @@
+"""The agents of a Ray cluster: one actor on every node that has what is asked for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any, Final, final
+
+from accelera.devices.names import split_name
+from accelera.errors import ClusterError
+from accelera.execution.cluster.amounts import check_amounts
+from accelera.execution.cluster.connecting import check_versions, closed_error, own_versions, plain, the_ray
+from accelera.execution.cluster.contract import Node
+from accelera.execution.cluster.node.agent import Agent
+from accelera.execution.cluster.node.gpu import node_gpu
+
+LOOK_S: Final = 0.5
+"""Seconds between two looks at which nodes there are."""
+GROUPS: Final = {"leases": 2, "control": 1}
+"""Leases that an agent has at once; what controls it is heard meanwhile."""
+
+_LOGGER = logging.getLogger("accelera.execution")
+
+
+class RayAgent(Agent):
+    """An agent that finds functions in Ray's object store.
+
+    Parameters
+    ----------
+    workers
+        Tasks at once on the processors.
+    uses_gpu
+        Whether a GPU works beside them.
+    device
+        Which; None: the first that Ray lets the agent see, if any.
+    """
+
+    def __init__(self, workers: int, uses_gpu: bool = False, device: str | None = None) -> None:
+        super().__init__(workers, node_gpu(device) if uses_gpu else None)
+
+    def hello(self) -> dict[str, str]:
+        """Return the versions that run here."""
+        return {"Ray": the_ray().__version__, **super().hello()}
+
+    def fetch(self, reference: Any) -> bytes:
+        """Return what ``RayCluster.put`` kept."""
+        found: bytes = the_ray().get(reference)
+        return found
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What every agent takes of its node."""
+
+    num_cpus: int | None = None
+    """Processors to reserve, which is also the number of tasks at once; None: all are used, none reserved."""
+    num_gpus: float = 0.0
+    """GPUs to reserve; nodes that have less take no part."""
+    resources: dict[str, float] = field(default_factory=dict)
+    """Other resources to reserve."""
+    device: str | None = None
+    """What computes beside the processors of every node; None: the first GPU that is reserved, if any."""
+
+    def __post_init__(self) -> None:
+        if self.num_cpus is not None and not isinstance(self.num_cpus, (int, Integral)):
+            raise TypeError(
+                f"[ray] num_cpus={self.num_cpus!r}: give a whole number of tasks at once, or None"
+            )
+        check_amounts("ray", self.resources, num_cpus=self.num_cpus or 0, num_gpus=self.num_gpus)
+        kind = None if self.device is None else split_name(str(self.device))[0]
+        if kind in ("cuda", "xpu") and not self.num_gpus:
+            raise ValueError(
+                f"[ray] device={self.device!r} with num_gpus=0: Ray hides GPUs that are not reserved; give"
+                f" num_gpus=1, or a part of one"
+            )
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether agents look for a GPU."""
+        return self.num_gpus > 0 or self.device is not None
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """What a node must have, as Ray names it."""
+        asked = {"CPU": self.num_cpus or 1, "GPU": self.num_gpus, **self.resources}
+        return {name: amount for name, amount in asked.items() if amount}
+
+    def fits(self, has: dict[str, float]) -> bool:
+        """Whether a node with such resources takes part."""
+        return all(has.get(name, 0.0) >= amount for name, amount in self.asked.items())
+
+
+@final
+@dataclass(eq=False, slots=True)
+class Running:
+    """An agent that was started."""
+
+    node: Node
+    actor: Any
+    workers: int
+    memory: int
+    """Bytes reserved; 0: none."""
+    hello: Any
+    """What answers when it is ready; None when it has."""
+    killed: bool = False
+    """Whether we killed it."""
+    heir: Any = None
+    """The actor in its place; None while it lives."""
+
+
+@final
+class RayAgents:
+    """Starts agents, and others in the place of dead ones. Every method may be called from any thread."""
+
+    def __init__(self, ray: Any, wanted: Wanted) -> None:
+        self._ray = ray
+        self._wanted = wanted
+        self._agents: dict[str, Running] = {}
+        self._useless: dict[str, ClusterError] = {}
+        self._looked_s = 0.0
+        self._closed = False
+        self._memory: dict[str, int] = {}
+        self._actor = ray.remote(concurrency_groups=GROUPS)(RayAgent)
+        self._lock = threading.RLock()
+
+    def ready(self) -> Sequence[Node]:
+        """Return the nodes whose agents answer; raises ClusterError after ``close``."""
+        with self._lock:
+            if self._closed:
+                raise closed_error()
+            if time.monotonic() - self._looked_s > LOOK_S:
+                self._look()
+            for agent in [each for each in self._agents.values() if each.hello is not None]:
+                self._greet(agent)
+            if not self._agents:
+                self._look()
+            if not self._agents:
+                raise self._nobody()
+            return [agent.node for agent in self._agents.values() if agent.hello is None]
+
+    def of(self, node: Node) -> Running | None:
+        """Return the agent on ``node``; None when it is gone."""
+        return self._agents.get(node.id)
+
+    def forget(self, agent: Running) -> None:
+        """Have another agent on its node, if that lives."""
+        with self._lock:
+            if self._agents.get(agent.node.id) is agent:
+                del self._agents[agent.node.id]
+                self._looked_s = 0.0
+
+    def heir(self, agent: Running, *, out_of_memory: bool = False) -> Any:
+        """Return the actor in the place of a dead agent; None after ``close``, or nobody would end that one.
+
+        After running out of memory that one has half the threads and twice the memory reserved.
+        """
+        with self._lock:
+            if agent.heir is None and not self._closed:
+                workers, memory = agent.workers, agent.memory
+                if out_of_memory:
+                    workers = max(1, workers // 2)
+                    memory = min(self._memory[agent.node.id], 2 * memory or self._memory[agent.node.id] // 4)
+                self.forget(agent)
+                if agent.node.id not in self._agents:
+                    self._agents[agent.node.id] = self._start(agent.node, workers, memory)
+                agent.heir = self._agents[agent.node.id].actor
+            return agent.heir
+
+    def close(self) -> None:
+        """End all agents."""
+        with self._lock:
+            self._closed = True
+            agents, self._agents = list(self._agents.values()), {}
+        for agent in agents:
+            agent.killed = True
+        if not self._ray.is_initialized():
+            return
+        for agent in agents:
+            self._ray.kill(agent.actor)
+
+    def _look(self) -> None:
+        alive = {each["NodeID"]: each for each in self._ray.nodes() if each["Alive"]}
+        for gone in self._agents.keys() - alive.keys():
+            del self._agents[gone]
+        for node_id in alive.keys() - self._agents.keys() - self._useless.keys():
+            found = alive[node_id]
+            if self._wanted.fits(found["Resources"]):
+                self._memory[node_id] = int(found["Resources"].get("memory", 0))
+                cpus = self._wanted.num_cpus or int(found["Resources"]["CPU"])
+                node = Node(node_id, f"ray:{found['NodeManagerAddress']}/{node_id[:6]}", cpus)
+                self._agents[node_id] = self._start(node, cpus, 0)
+        self._looked_s = time.monotonic()
+
+    def _start(self, node: Node, workers: int, memory: int) -> Running:
+        on_node = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
+        actor = self._actor.options(
+            num_cpus=self._wanted.num_cpus or 0,
+            num_gpus=self._wanted.num_gpus,
+            resources=self._wanted.resources,
+            memory=memory or None,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy=on_node,
+        ).remote(workers, self._wanted.uses_gpu, self._wanted.device)
+        hello = actor.hello.options(concurrency_group="control").remote()
+        return Running(node, actor, workers, memory, hello)
+
+    def _greet(self, agent: Running) -> None:
+        """Find out whether an agent has come up, and whether it is of use."""
+        ready, _ = plain(self._ray.wait)([agent.hello], timeout=0)
+        if not ready:
+            return
+        try:
+            check_versions(plain(self._ray.get)(agent.hello), own_versions(self._ray), agent.node.name)
+        except ClusterError as error:
+            self._drop(agent, error)
+        except self._ray.exceptions.RayError as error:
+            self.forget(agent)
+            if getattr(error, "actor_init_failed", True):
+                self._drop(agent, ClusterError(f"[ray] {agent.node.name} could not start an agent: {error}"))
+        else:
+            agent.hello = None
+
+    def _drop(self, agent: Running, error: ClusterError) -> None:
+        _LOGGER.warning("%s takes no part: %s", agent.node.name, error)
+        self._useless[agent.node.id] = error
+        self.forget(agent)
+        self._ray.kill(agent.actor)
+
+    def _nobody(self) -> ClusterError:
+        reasons = [str(error) for error in self._useless.values()]
+        has = [each["Resources"] for each in self._ray.nodes() if each["Alive"]]
+        if not reasons:
+            reasons = [_too_much(self._wanted.asked, has)]
+        return ClusterError("; ".join(reasons))
+
+
+def _too_much(asked: Mapping[str, float], has: Sequence[Mapping[str, float]]) -> str:
+    wanted = ", ".join(f"{amount:g} {name}" for name, amount in asked.items())
+    nodes = "; ".join(", ".join(f"{each.get(name, 0):g} {name}" for name in asked) for each in has)
+    return (
+        f"[ray] none of {len(has)} nodes has {wanted}; they have {nodes}: ask for less of each node by"
+        f" num_cpus=, num_gpus= or resources=, or add nodes with `ray start --address=HOST:6379`"
+    )

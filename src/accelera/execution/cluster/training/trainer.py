@@ -1,0 +1,164 @@
+"""Data-parallel training by Ray Train: ranks that start again from a checkpoint when one of them dies."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from numbers import Integral
+from pathlib import Path
+from typing import Any, final
+
+from accelera.errors import BackendMissingError, ClusterError
+from accelera.execution.cluster.amounts import check_amounts
+from accelera.execution.cluster.connecting import own_versions
+from accelera.execution.cluster.packing import pack_function
+from accelera.execution.cluster.training.checkpoint import check_ranks, last_checkpoint, position_of
+from accelera.execution.cluster.training.failing import failure_of
+from accelera.execution.cluster.training.rank import Rank
+from accelera.execution.cluster.training.running import run_rank
+from accelera.execution.cluster.training.storage import make_folder
+from accelera.execution.cluster.training.training_run import TrainingRun
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How many ranks there are, and what each of them takes of its node."""
+
+    count: int
+    num_cpus: float = 1
+    num_gpus: float = 0
+    resources: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_amounts("train", self.resources, num_cpus=self.num_cpus, num_gpus=self.num_gpus)
+        if not any(self.each.values()):
+            raise ValueError(
+                f"[train] num_cpus={self.num_cpus}, num_gpus={self.num_gpus}: a rank reserves something of"
+                f" its node, or Ray could not tell which has room; give num_cpus=1, or a part of one"
+            )
+
+    @property
+    def each(self) -> dict[str, float]:
+        """What one rank reserves, as Ray names it."""
+        return {"CPU": self.num_cpus, "GPU": self.num_gpus, **self.resources}
+
+    def check_fit(self, nodes: list[dict[str, Any]]) -> None:
+        """Raise ``ClusterError`` when the cluster could not run them even if it did nothing else."""
+        alive = [node["Resources"] for node in nodes if node["Alive"]]
+        room = sum(_times(self.each, has) for has in alive)
+        if room < self.count:
+            asked = ", ".join(f"{amount:g} {name}" for name, amount in self.each.items() if amount)
+            raise ClusterError(
+                f"[train] ranks={self.count} of {asked} each: the cluster's {len(alive)} nodes have room for"
+                f" {room}; ask for fewer ranks, or add nodes with `ray start --address=HOST:6379`"
+            )
+
+
+def the_ray_train() -> Any:
+    """Return the module ``ray.train``.
+
+    Raises
+    ------
+    BackendMissingError
+        When it, or the part of it that is needed, is not there.
+    """
+    try:
+        import ray.train
+        import ray.train.torch
+        from ray.train import CheckpointUploadMode  # noqa: F401
+    except ImportError as error:
+        raise BackendMissingError(
+            f"[train] this Ray has no Ray Train of the kind that is needed, version 2 ({error}): pip install"
+            f" 'accelera[ray]', and do not set RAY_TRAIN_V2_ENABLED=0"
+        ) from error
+    return ray.train
+
+
+def train(
+    ray: Any,
+    function: Callable[[Rank], None],
+    ranks: Ranks,
+    *,
+    storage: str | os.PathLike[str],
+    name: str | None,
+    max_failures: int,
+    keep: int,
+) -> TrainingRun:
+    """Run ``function`` in all ranks to its end; see ``RayCluster.train``."""
+    if not callable(function):
+        raise TypeError(f"[train] {function!r} is no function: give one that takes a Rank and trains")
+    for what, number in (("ranks", ranks.count), ("max_failures", max_failures), ("keep", keep)):
+        if not isinstance(number, (int, Integral)):
+            raise TypeError(f"[train] {what}={number!r}: give a whole number")
+    if ranks.count < 1 or max_failures < 0 or keep < 1:
+        raise ValueError(
+            f"[train] ranks={ranks.count}, max_failures={max_failures}, keep={keep}: at least one rank"
+            f" and one checkpoint are needed, and failures are counted from 0"
+        )
+    ray_train = the_ray_train()
+    packed = pack_function(function)
+    ranks.check_fit(ray.nodes())
+    folder, mark = make_folder(storage, _new_name() if name is None else name)
+    before = last_checkpoint(folder)
+    if before is not None:
+        check_ranks(before, ranks.count)
+    task = {"function": packed, "folder": str(folder), "mark": mark, "versions": own_versions(ray)}
+    trainer = ray_train.torch.TorchTrainer(
+        run_rank,
+        train_loop_config=task,
+        scaling_config=ray_train.ScalingConfig(
+            num_workers=ranks.count, use_gpu=ranks.num_gpus > 0, resources_per_worker=ranks.each
+        ),
+        run_config=ray_train.RunConfig(
+            name=folder.name,
+            storage_path=str(folder.parent),
+            failure_config=ray_train.FailureConfig(max_failures=max_failures),
+            checkpoint_config=ray_train.CheckpointConfig(num_to_keep=keep),
+        ),
+    )
+    try:
+        with _ctrl_c_as_it_was():
+            result = trainer.fit()
+    except ray_train.TrainingFailedError as error:
+        raise failure_of(error, folder.name, max_failures) from error
+    return _told(result.checkpoint, ranks.count)
+
+
+def _new_name() -> str:
+    return f"train-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+
+
+def _told(checkpoint: Any, ranks: int) -> TrainingRun:
+    if checkpoint is None:
+        raise ValueError(
+            "[train] the function made no steps; loop `for step in rank.steps(count, model=model)`"
+        )
+    folder = Path(checkpoint.path)
+    positions = [position_of(folder, rank) for rank in range(ranks)]
+    return TrainingRun(positions[0].step, tuple(position.notes for position in positions), folder)
+
+
+def _times(each: Mapping[str, float], has: Mapping[str, float]) -> int:
+    """How many ranks fit a node."""
+    return int(min(has.get(name, 0.0) // amount for name, amount in each.items() if amount))
+
+
+@contextmanager
+def _ctrl_c_as_it_was() -> Iterator[None]:
+    """Put back what Ctrl-C does: Ray Train leaves its own handler there."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not None:  # or it is not Python's to put back
+            signal.signal(signal.SIGINT, before)

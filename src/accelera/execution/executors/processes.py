@@ -1,0 +1,148 @@
+"""Tasks in processes of their own: for functions that hold Python's lock, and for tasks that may crash."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+from accelera.errors import TransferError
+from accelera.execution import inside
+from accelera.execution.checking import check_workers
+from accelera.execution.closing import Closing
+from accelera.execution.cores import usable_cores
+from accelera.execution.executors.whole import outputs_of
+from accelera.execution.executors.workers.crew import Crew
+from accelera.execution.executors.workers.driving import NAME, Driving
+from accelera.execution.executors.workers.jobs import Job
+from accelera.execution.learning.identity import identity_of
+from accelera.execution.work.applying import carry_out
+from accelera.execution.work.contract import Work
+from accelera.execution.work.guarding import guarded
+from accelera.execution.work.pieces import Side
+
+_REMEMBERED: Final = 256
+"""Functions whose time per task is kept."""
+
+
+@final
+class ProcessesExecutor(Closing):
+    """Runs tasks in worker processes, which start on first use and stay until ``close``.
+
+    The function is sent to each worker once, so its module's globals last from piece to piece. A worker that
+    dies costs what it was at: the task is tried once more by itself, and fails with ``PoisonTaskError`` when
+    it kills a second worker. A batch whose time is over, that is cancelled or ended by an error, and a stream
+    that is left before its end, have their late workers killed. Inside a worker the executor runs everything
+    in the calling thread.
+
+    Parameters
+    ----------
+    workers
+        Number of processes; None: the usable cores.
+
+    Raises
+    ------
+    ValueError
+        When ``workers`` is below 1.
+    """
+
+    name = NAME
+
+    def __init__(self, workers: int | None = None) -> None:
+        check_workers("ProcessesExecutor", workers)
+        self._asked_workers = workers
+        self.workers = workers or usable_cores()
+        self._task_s: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._hire()
+
+    @property
+    def started(self) -> bool:
+        """Whether there are worker processes already."""
+        return self._crew.ours and self._crew.started
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The worker processes that have been started."""
+        return self._crew.process_ids if self._crew.ours else []
+
+    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
+        """Return the outputs of all tasks, in their order; raises what the first that failed raised."""
+        return outputs_of(self, tasks, process_fn)
+
+    def work(self, work: Work, *, caller: bool) -> None:
+        """Carry out what there is for the CPU."""
+        if caller:
+            self.carry_out(work)
+            return
+        drive = guarded(work, functools.partial(self.carry_out, work))
+        thread = threading.Thread(target=drive, name="accelera-drivers", daemon=True)
+        thread.start()
+        work.wait([thread])
+
+    def carry_out(self, work: Work, *, leaves_unsendable: bool = False) -> bool:
+        """Do the same with the calling thread as a driver; return whether everything could be sent.
+
+        With ``leaves_unsendable`` tasks that cannot be sent, or whose outputs cannot, are given back and
+        nothing more is taken, instead of failing them; so is a function that would find other constants in
+        its modules there.
+        """
+        if inside.share() is not None:
+            _here(work)
+            return True
+        try:
+            job = Job(work.function, work.retry, checked=leaves_unsendable)
+        except TransferError as error:
+            if not leaves_unsendable:
+                work.break_down(error)
+            return False
+        if not self._crew.ours:
+            self._hire()
+        name = identity_of(work.function)
+        count = min(self.workers, max(work.left, 1), work.room.cpu or self.workers)
+        task_s = self._task_s.get(name)
+        driving = Driving(self._crew, work, job, count, task_s=task_s, leaves_unsendable=leaves_unsendable)
+        threads = [
+            threading.Thread(target=guarded(work, driving.pull), name="accelera-driver", daemon=True)
+            for _ in range(1, count)
+        ]
+        for thread in threads:
+            thread.start()
+        driving.pull()
+        for thread in threads:
+            thread.join()
+        self._remember(name, driving)
+        return not driving.unsendable
+
+    def task_s(self, function: Callable[..., Any]) -> float:
+        """Return the seconds that a task of ``function`` took last, handing over included; 0: not known."""
+        return self._task_s.get(identity_of(function), 0.0)
+
+    def close(self) -> None:
+        """End the workers, those at work at once; a batch that runs ends with ``DeviceError``."""
+        self._end()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as the number of workers: processes stay where they are."""
+        return ProcessesExecutor, (self._asked_workers,)
+
+    def _hire(self) -> None:
+        self._crew = Crew(self.workers)
+        self._end = weakref.finalize(self, self._crew.close)
+
+    def _remember(self, name: str, driving: Driving) -> None:
+        if not driving.ran_tasks:
+            return
+        with self._lock:
+            self._task_s.pop(name, None)
+            self._task_s[name] = driving.ran_s / driving.ran_tasks
+            if len(self._task_s) > _REMEMBERED:
+                del self._task_s[next(iter(self._task_s))]
+
+
+def _here(work: Work) -> None:
+    """Run what there is in the calling thread, as a worker does that is asked to use workers."""
+    while (piece := work.take(Side.CPU, 1)) is not None:
+        work.watch.ran(NAME, carry_out(work, piece, NAME), 0.0)

@@ -1,0 +1,193 @@
+"""Tasks on an accelerator that torch knows: many at once where the function has a form for it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args
+
+from accelera.devices import Device, get_device
+from accelera.errors import DeviceError, UnknownNameError
+from accelera.execution.executors.guarded import Guarded
+from accelera.execution.faults.memory_fit import MemoryFit
+from accelera.execution.kernel import GpuBatch, name_of
+from accelera.execution.work.weight import bytes_of
+from accelera.units import parse_bytes
+
+if TYPE_CHECKING:
+    from accelera.execution.executors.torch_here import TorchHere
+
+OutputsTo = Literal["device", "cpu"]
+
+_KINDS: Final = ("cpu", "cuda", "mps", "xpu")
+
+
+@final
+class TorchDeviceExecutor:
+    """A ``GpuExecutor`` on CUDA, ROCm, XPU or MPS through torch.
+
+    A ``Kernel`` with a batched form gets a whole micro-batch at once; other functions are called task by
+    task. Both run inside ``torch.device(device)``, so that new tensors are made there, on a stream of their
+    own, which is waited for: what fails on the device is raised here. Nothing is loaded before it is used.
+
+    Parameters
+    ----------
+    device
+        torch's name for it: ``"cuda:0"``, ``"cuda"``, ``"xpu"``, ``"mps"``; ``"cpu"`` runs the same without
+        streams and without counting memory.
+    budget
+        The most memory that tasks and the outputs that stay may take there, such as ``"2GiB"``; what lay
+        there before the first task does not count. None: what is free.
+    outputs_to
+        ``"device"`` leaves outputs where they are; ``"cpu"`` brings their tensors to the host, also those in
+        lists, tuples and dicts.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such kind of device, or no such place for outputs.
+    ValueError
+        When the budget is no size.
+    """
+
+    def __init__(
+        self,
+        device: str = "cuda:0",
+        *,
+        budget: int | str | None = None,
+        outputs_to: OutputsTo = "device",
+    ) -> None:
+        kind = device.partition(":")[0]
+        for what, word, words in (("device", kind, _KINDS), ("outputs_to", outputs_to, get_args(OutputsTo))):
+            if word not in words:
+                raise UnknownNameError.among(what, word, words)
+        self.name = "torch-cpu" if kind == "cpu" else device
+        """As results and logs call it; the host is not taken for the CPU's own side."""
+        self.outputs_to = outputs_to
+        self._device_name = device
+        self._budget_bytes = None if budget is None else parse_bytes(budget)
+        self._held_before_bytes = 0
+        self._fits: dict[tuple[str, int], MemoryFit] = {}
+        self._latest: dict[str, MemoryFit] = {}
+        self._lock = threading.Lock()
+
+    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> Sequence[Any]:
+        """Return the outputs of all tasks, in their order, when the device has computed them.
+
+        Raises what the function raises, ``ValueError`` when its batched form returns too few or too many
+        outputs, and ``DeviceError`` when there is no such device.
+        """
+        if len(tasks) == 0:
+            return []
+        here, fit = self._here, self._fit(process_fn, tasks[0])
+        if not here.counts_memory or not fit.wants(len(tasks)):
+            return self._run(here, tasks, process_fn)
+        with here.counting(lambda peak_bytes: fit.measured(len(tasks), peak_bytes)):
+            return self._run(here, tasks, process_fn)
+
+    def is_available(self) -> bool:
+        """Return whether torch has this device here."""
+        try:
+            return bool(self._device.name)
+        except DeviceError:
+            return False
+
+    def memory_available(self) -> int:
+        """Return the free bytes of device memory, with what torch keeps for reuse, within the budget."""
+        free_bytes = max(0, self._device.available_bytes())
+        if self._budget_bytes is None:
+            return free_bytes
+        taken_bytes = max(0, self._here.allocated_bytes() - self._held_before_bytes)
+        return max(0, min(free_bytes, self._budget_bytes - taken_bytes))
+
+    def memory_total(self) -> int:
+        """Return the bytes of device memory, free or not, within the budget."""
+        total_bytes = self._device.total_bytes()
+        return total_bytes if self._budget_bytes is None else min(total_bytes, self._budget_bytes)
+
+    def fitting(self, function: Callable[..., Any]) -> int | None:
+        """Return how many tasks like the latest of ``function`` should fit at once; None: not known yet."""
+        fit = self._latest.get(name_of(_inner(function)))
+        return None if fit is None else fit.fitting(self.memory_available())
+
+    def empty_cache(self) -> None:
+        """Make torch return the device memory that it keeps for reuse."""
+        self._here.empty_cache()
+
+    @functools.cached_property
+    def _device(self) -> Device:
+        return get_device(self._device_name)
+
+    @functools.cached_property
+    def _here(self) -> TorchHere:
+        from accelera.execution.executors.torch_here import TorchHere
+
+        here = TorchHere(self._device.name)
+        self._held_before_bytes = here.allocated_bytes()
+        return here
+
+    def _fit(self, function: Callable[..., Any], task: Any) -> MemoryFit:
+        """Return what is known of the function's tasks of about this size."""
+        name = name_of(_inner(function))
+        with self._lock:
+            self._latest[name] = self._fits.setdefault((name, bytes_of(task).bit_length()), MemoryFit())
+            return self._latest[name]
+
+    def _run(self, here: TorchHere, tasks: Sequence[Any], function: Callable[..., Any]) -> Sequence[Any]:
+        batch: GpuBatch | None = getattr(function, "batch", None)
+        with here.working() as hand_out:
+            if batch is None:
+                outputs: Sequence[Any] = [function(task) for task in tasks]
+            else:
+                outputs = _as_many(batch(tasks, str(here.device)), len(tasks), self.name)
+            if self.outputs_to == "cpu":
+                return [_on_host(output) for output in outputs]
+            for tensor in _tensors_in(outputs):
+                if tensor.device == here.device:
+                    hand_out(tensor)
+            return outputs
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function.function if isinstance(function, Guarded) else function
+
+
+def _as_many(outputs: Any, count: int, device: str) -> Sequence[Any]:
+    """Return the outputs of a batched form one by one; there must be as many as tasks."""
+    try:
+        found = list(outputs)
+    except TypeError:
+        raise ValueError(
+            f"[{device}] the batched form got {count} tasks and returned {type(outputs).__name__}: it must"
+            f" return one output for each, in their order, as a list or along a tensor's first axis"
+        ) from None
+    if len(found) != count:
+        raise ValueError(
+            f"[{device}] the batched form got {count} tasks and returned {len(found)} outputs: it must return"
+            f" one for each, in their order"
+        )
+    return found
+
+
+def _tensors_in(output: Any) -> Iterator[Any]:
+    if hasattr(output, "record_stream"):
+        yield output
+    elif type(output) is dict:
+        yield from _tensors_in(list(output.values()))
+    elif isinstance(output, (list, tuple)):
+        for part in output:
+            yield from _tensors_in(part)
+
+
+def _on_host(output: Any) -> Any:
+    """Return ``output`` with every tensor in it on the host."""
+    if hasattr(output, "record_stream"):
+        return output.to("cpu")
+    if type(output) is dict:
+        return {key: _on_host(value) for key, value in output.items()}
+    if type(output) in (list, tuple):
+        return type(output)(map(_on_host, output))
+    if isinstance(output, tuple) and hasattr(output, "_make"):
+        return output._make(map(_on_host, output))
+    return output

@@ -1,0 +1,534 @@
+"""``StrategyManager``: batches of work on CPU, GPU or both; the CPU does what a GPU cannot (seed 002)."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, final
+
+from accelera.errors import DeviceError
+from accelera.execution.asking import Asked
+from accelera.execution.capabilities import HardwareCapabilities
+from accelera.execution.checking import (
+    check_executors,
+    check_function,
+    check_profile,
+    check_workers,
+    checked_observers,
+    given_bytes,
+    listed,
+)
+from accelera.execution.cores import usable_cores
+from accelera.execution.coroutines import without_stop_iteration
+from accelera.execution.deciding import Decider
+from accelera.execution.decision import Decision
+from accelera.execution.defaults import default_gpu, default_strategy, named_strategy
+from accelera.execution.executors.automatic import AutoCpuExecutor, default_cpu
+from accelera.execution.executors.availability import is_available
+from accelera.execution.executors.bridge import BridgeLane
+from accelera.execution.executors.contract import CpuExecutor, GpuExecutor, Lane
+from accelera.execution.executors.device import DeviceLane
+from accelera.execution.executors.threads import ThreadsExecutor
+from accelera.execution.failures import TaskFailure
+from accelera.execution.learning.book import shared_book
+from accelera.execution.learning.learner import Learner, Sides
+from accelera.execution.load import SystemLoad
+from accelera.execution.options import Fallback, OnError, Rerun
+from accelera.execution.profile import WorkloadProfile
+from accelera.execution.rationing import Rationing
+from accelera.execution.result import ExecutionResult
+from accelera.execution.retry import Retry
+from accelera.execution.running import carry_out
+from accelera.execution.selection import select_strategy
+from accelera.execution.shares import DeviceShare
+from accelera.execution.stats import ManagerStats
+from accelera.execution.strategy import ExecutionStrategy, Kind
+from accelera.execution.streaming.account import Account
+from accelera.execution.streaming.arrivals import AsTheyCame, InOrder
+from accelera.execution.streaming.background import Background
+from accelera.execution.streaming.deciding import of_stream
+from accelera.execution.streaming.feed import Feed
+from accelera.execution.streaming.futures import StrategyExecutor
+from accelera.execution.streaming.stream import Stream
+from accelera.execution.streaming.window import Window
+from accelera.execution.telling import result_of, told
+from accelera.execution.thread_context import ThreadContext
+from accelera.execution.tokens import EitherToken
+from accelera.execution.watching.logs import is_logged, log_begin, log_end, log_failed, log_hardware
+from accelera.execution.watching.observer import Observer
+from accelera.execution.watching.totals import Totals
+from accelera.execution.watching.watch import Watch
+from accelera.execution.work.batch import Batch
+from accelera.execution.work.forgetting import parted, taken_failures
+from accelera.execution.work.room import ROOMY, Room
+from accelera.logs import configure_logging
+from accelera.settings import StrategyName, current_value
+from accelera.units import format_bytes
+
+Task = TypeVar("Task")
+Output = TypeVar("Output")
+
+Begun = tuple[list[Any], list[TaskFailure], float]
+"""Outputs of the first tasks, the failure of the next one if it failed, and the seconds they took."""
+
+
+@final
+class StrategyManager:
+    """Runs batches of independent tasks where they are done soonest.
+
+    Parameters
+    ----------
+    cpu
+        Carries tasks out on the CPU: a ``CpuExecutor`` of seed 002, or one of ours; None: an
+        ``AutoCpuExecutor`` that all such managers share.
+    gpu
+        Carries tasks out on a GPU: a ``GpuExecutor``; None: there is none.
+    strategy
+        Where work runs, or ``"auto"``, ``"cpu"``, ``"gpu"``, ``"hybrid"``; ``Auto`` decides for every batch.
+    observers
+        Hear of everything that happens.
+    learn
+        Whether the speed of both devices is measured, kept from run to run, and used; without, the same
+        batch gets the same decision for ever: that of the seed's tree.
+    budget
+        Bytes of memory, or text such as ``"8GiB"``, above 0; None: no limit. With a GPU: what a task may
+        take on the CPU which does not fit the GPU even alone; one that needs more fails with
+        ``TaskTooLargeError``, and nothing else is held to it. Without a GPU, and always with
+        ``StrategyManager.auto``: what all tasks under way may take together, where a profile says what each
+        takes.
+
+    Raises
+    ------
+    TypeError
+        When an executor is a class or lacks a method, or an observer or a strategy is none.
+    UnknownNameError
+        When no strategy has that name.
+    ValueError
+        When the budget is no size, or 0, or both executors have the same name.
+    """
+
+    def __init__(
+        self,
+        cpu: CpuExecutor | None = None,
+        gpu: GpuExecutor | None = None,
+        strategy: ExecutionStrategy | StrategyName = ExecutionStrategy.Auto,
+        *,
+        observers: Sequence[Observer] = (),
+        learn: bool = True,
+        budget: int | float | str | None = None,
+    ) -> None:
+        cpu = default_cpu() if cpu is None else cpu
+        check_executors(cpu, gpu)
+        strategy = named_strategy(strategy)
+        self._observers = checked_observers(observers)
+        self._cpu: Lane = cpu if isinstance(cpu, Lane) else BridgeLane(cpu)
+        self._inline = cpu.inline if isinstance(cpu, AutoCpuExecutor | ThreadsExecutor) else None
+        budget_bytes = None if budget is None else given_bytes(budget)
+        name = getattr(gpu, "name", "gpu")
+        if gpu is not None and name == self._cpu.name:
+            raise ValueError(
+                f"[StrategyManager] both executors are called {name!r}, and results tell them apart by their"
+                " names: give the GPU's another `name`"
+            )
+        self._gpu = None if gpu is None else DeviceLane(gpu, name, budget_bytes=budget_bytes)
+        sides = Sides.of(cpu, self._cpu.name, gpu, "" if self._gpu is None else self._gpu.name)
+        learner = Learner(shared_book, sides) if learn else None
+        self._decider = Decider(strategy, gpu, learner, self._fitting)
+        alone = gpu is None and budget_bytes is not None
+        self._rationing = Rationing(budget_bytes, _workers_of(cpu)) if alone else None
+        self._strategy = strategy
+        self._totals = Totals()
+        configure_logging()
+        log_hardware(None if gpu is None else functools.partial(is_available, gpu))
+        if self._gpu is not None and gpu is not None:
+            Watch(self._observers).uses(self._gpu.name, gpu.memory_available)
+
+    @property
+    def strategy(self) -> ExecutionStrategy:
+        """Where work runs, as it was given."""
+        return self._strategy
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """What results call those that carry tasks out: the CPU's name, then the GPU's if there is one."""
+        return (self._cpu.name,) if self._gpu is None else (self._cpu.name, self._gpu.name)
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Who hears of everything that happens."""
+        return self._observers
+
+    @classmethod
+    def auto(
+        cls,
+        budget: int | float | str | None = None,
+        *,
+        strategy: ExecutionStrategy | StrategyName | None = None,
+        workers: int | None = None,
+        device: str | None = None,
+        observers: Sequence[Observer] = (),
+        learn: bool = True,
+    ) -> StrategyManager:
+        """Return a manager with what this machine has.
+
+        Parameters
+        ----------
+        budget
+            The most memory that tasks under way may take on CPU and GPU together, such as ``"8GiB"`` or
+            ``"50%"`` of the RAM, where a profile says what each takes; a task that takes more alone is
+            refused with ``TaskTooLargeError`` before any begins. Every batch keeps to it by itself. None:
+            ``ACCELERA_BUDGET``; without that the CPU's tasks keep within what is free, the GPU's within its
+            own memory. ``StrategyManager(cpu, gpu, budget=…)`` is of single tasks instead.
+        strategy
+            Where work runs: an ``ExecutionStrategy``, or ``"auto"``, ``"cpu"``, ``"gpu"``, ``"hybrid"``;
+            None: ``ACCELERA_STRATEGY``. Where there is no GPU everything runs on the CPU.
+        workers
+            Tasks at once on the CPU; None: ``ACCELERA_WORKERS``, else the usable cores.
+        device
+            The GPU, such as ``"cuda:1"``, or ``"sim:256MiB"`` for one that is not there; None:
+            ``ACCELERA_DEVICE``, else the first accelerator, if any.
+        observers, learn
+            As for ``StrategyManager``.
+
+        Raises
+        ------
+        UnknownNameError, ValueError
+            When an option cannot be.
+        DeviceError
+            When a device is named that this machine has not.
+        """
+        check_workers("StrategyManager.auto", workers)
+        workers = current_value("workers") if workers is None else workers
+        cpu = default_cpu() if workers is None else AutoCpuExecutor(workers)
+        rationing = Rationing(budget, cpu.workers)
+        asked = rationing.budget_now()
+        limit_bytes = asked.limit_bytes if asked.is_given else None
+        chosen = default_strategy(strategy)
+        gpu = None if chosen.kind is Kind.CPU_ONLY else default_gpu(device, limit_bytes)
+        manager = cls(cpu, gpu, chosen, observers=observers, learn=learn, budget=limit_bytes)
+        manager._rationing = rationing
+        return manager
+
+    @classmethod
+    def cpu_only(cls, cpu: CpuExecutor | None = None) -> StrategyManager:
+        """Return a manager without a GPU."""
+        return cls(cpu)
+
+    @classmethod
+    def new(cls, cpu: CpuExecutor, gpu: GpuExecutor) -> StrategyManager:
+        """Return a manager with both; the same as ``StrategyManager(cpu, gpu)``."""
+        return cls(cpu, gpu)
+
+    @classmethod
+    def with_strategy(
+        cls, cpu: CpuExecutor, gpu: GpuExecutor | None, strategy: ExecutionStrategy
+    ) -> StrategyManager:
+        """Return a manager that does not decide itself."""
+        return cls(cpu, gpu, strategy)
+
+    @staticmethod
+    def select_strategy(
+        profile: WorkloadProfile, hardware: HardwareCapabilities, load: SystemLoad
+    ) -> ExecutionStrategy:
+        """Return what the decision tree of seed 002 says; a pure function of its arguments."""
+        return select_strategy(profile, hardware, load)
+
+    def explain(self, profile: WorkloadProfile, fn: Callable[..., Any] | None = None) -> Decision:
+        """Return what would be decided for such a batch now, by which rule, and why.
+
+        Predicted seconds need ``fn`` and ten samples of each device; the reasons say what is missing.
+        """
+        check_profile("explain", profile)
+        decision = self._decider.explain(profile.task_count, profile, fn)
+        size = profile.memory_per_task
+        if decision.strategy.uses_gpu and self._gpu is not None and self._gpu.fits_none(size):
+            reason = (
+                f"a task of {format_bytes(size)} is more than the GPU has free: each is tried alone there"
+            )
+            decision = replace(decision, reasons=(*decision.reasons, reason))
+        return self._rationed(decision, profile)[0]
+
+    def execute(
+        self,
+        tasks: Iterable[Task],
+        fn: Callable[[Task], Output],
+        profile: WorkloadProfile | None = None,
+        *,
+        on_error: OnError = "raise",
+        rerun: Rerun = "on_failure",
+        fallback: Fallback = "unfinished",
+        retry: Retry | None = None,
+        timeout: float | None = None,
+        cancel: threading.Event | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ExecutionResult[Output]:
+        """Run ``fn`` on every task and return the outputs in the order of the tasks.
+
+        Parameters
+        ----------
+        tasks
+            Independent tasks; an iterator is read whole.
+        fn
+            Returns the output of one task; a ``Kernel`` may have a batched form for GPUs as well.
+        profile
+            What is known of the batch; the number of tasks is always their real one.
+        on_error
+            What a task whose function raises does to the batch: ``"raise"`` ends it with the user's own
+            exception, ``"collect"`` leaves None in its place, ``"skip"`` leaves it out.
+        rerun
+            ``"freely"``: a task that is late on one side may be begun on the other as well (``fn`` is pure);
+            ``"never"``: not even after a failure.
+        fallback
+            What the CPU does when a GPU fails: what is unfinished, ``"all"`` again, or ``"never"`` anything.
+        retry
+            When a task that raised is tried again; None: never.
+        timeout
+            Seconds after which nothing more is begun or waited for.
+        cancel
+            An event that ends the batch early when it is set; what is done is returned, and a task or an
+            executor that does not end within half a second is left behind.
+        progress
+            Called with the number of tasks done and of all.
+
+        Raises
+        ------
+        Exception
+            The user's own, with a note of its task, where ``on_error`` is ``"raise"``.
+        UnfinishedError
+            When the time is over; its ``result`` has what was done. Only with ``on_error="raise"``.
+        DeviceError, DeviceMemoryError
+            When a GPU fails and nothing may fall back; also when there is none, the strategy is ``GpuOnly``
+            and ``fallback`` is ``"never"``.
+        TypeError
+            When an option, or ``fn``, is of no kind that fits.
+        """
+        check_function("execute", fn)
+        asked = Asked(profile, on_error, rerun, fallback, retry, timeout, cancel, progress)
+        return parted(self._execute(tasks if isinstance(tasks, (tuple, range)) else listed(tasks), fn, asked))
+
+    def stream(
+        self,
+        tasks: Iterable[Task],
+        fn: Callable[[Task], Output],
+        profile: WorkloadProfile | None = None,
+        *,
+        ordered: bool = True,
+        window: int | str | None = None,
+        on_error: OnError = "raise",
+        retry: Retry | None = None,
+        cancel: threading.Event | None = None,
+    ) -> Stream[Output]:
+        """Yield the index and the output of every task, however many there are, in bounded memory.
+
+        Parameters
+        ----------
+        tasks
+            Drawn as there is room for them, by a thread of the stream's own; need not end, and may block.
+        fn
+            Returns the output of one task.
+        profile
+            Its ``memory_per_task`` is what a window in bytes reckons with, else the largest task and output
+            so far.
+        ordered
+            Whether outputs come in the order of their tasks, or as soon as they are there.
+        window
+            How much may be drawn and not yet taken: tasks, or memory such as ``"256MiB"``; None: 1024 tasks.
+        on_error
+            ``"raise"`` the user's exception where its task would have come, ``"collect"`` its ``TaskFailure``
+            instead of an output, or ``"skip"`` it.
+        retry
+            When a task that raised is tried again.
+        cancel
+            An event that ends the stream early when it is set; what does not end within half a second is left
+            behind.
+
+        Raises
+        ------
+        UnknownNameError, ValueError, TypeError
+            When an option is none, or ``fn`` cannot be called.
+        """
+        check_function("stream", fn)
+        asked = Asked(profile, on_error, "on_failure", "unfinished", retry, None, cancel, None)
+        memory = 0 if profile is None else profile.memory_per_task
+        decision, room = self._rationed(of_stream(self._strategy, gpu=self._gpu is not None), profile)
+        feed = Feed(
+            iter(tasks),
+            fn,
+            Watch(self._observers),
+            Window(window, memory),
+            InOrder() if ordered else AsTheyCame(),
+            retry=retry,
+            memory_per_task=memory,
+            room=room,
+            shared=decision.strategy.kind is Kind.HYBRID,
+            gpu_first=decision.strategy.kind is Kind.GPU_ONLY,
+            cancel=asked.cancel,
+        )
+        learn = functools.partial(self._decider.learn, fn, profile)
+        account = Account(feed, decision, learn, self._totals.count)
+        return Stream(feed, self._background(feed, decision.strategy), account, asked.on_error)
+
+    def stats(self) -> ManagerStats:
+        """Return what has been done so far; may be asked at any time, by any thread."""
+        return self._totals.stats()
+
+    async def aexecute(
+        self, tasks: Iterable[Task], fn: Callable[[Task], Output], *args: Any, **options: Any
+    ) -> ExecutionResult[Output]:
+        """Do as ``execute`` does while other coroutines run; when cancelled, no further task is begun."""
+        import asyncio
+
+        cancel = options["cancel"] = EitherToken(options.get("cancel"))
+        call = functools.partial(self.execute, tasks, fn, *args, **options)
+        within = functools.partial(ThreadContext().run, functools.partial(without_stop_iteration, call))
+        try:
+            return await asyncio.to_thread(within)
+        except asyncio.CancelledError:
+            cancel.set()
+            raise
+
+    def as_executor(self, workers: int | None = None) -> StrategyExecutor:
+        """Return this manager as an ``Executor`` of ``concurrent.futures``; ``workers`` calls run at once."""
+        check_workers("as_executor", workers)
+        return StrategyExecutor(self, usable_cores() if workers is None else workers)
+
+    def _execute(
+        self, tasks: Sequence[Any], function: Callable[[Any], Any], asked: Asked
+    ) -> ExecutionResult[Any]:
+        if asked.fallback == "never":
+            self._require_gpu()
+        began_s = time.perf_counter()
+        repeats = asked.repeats(function)
+        decision = self._decider.decide(len(tasks), asked.profile, function, repeats=repeats)
+        if tasks:
+            decision, asked.room = self._rationed(decision, asked.profile)
+        begun = (
+            None if self._observers or is_logged() else self._begun_unseen(tasks, function, decision, asked)
+        )
+        if begun is not None and not begun[1] and len(begun[0]) == len(tasks):
+            return self._whole(function, asked, decision, begun, began_s)
+        watch = Watch(self._observers)
+        try:
+            watch.decided(decision, len(tasks))
+            log_begin(len(tasks), decision)
+            begun = begun or self._begun(tasks, function, decision, asked)
+            result = self._ran(tasks, function, asked, decision, watch, began_s, begun)
+        except BaseException as error:
+            log_failed(time.perf_counter() - began_s, error, watch.fallen_back > 0)
+            self._totals.count(watch, failed=True)
+            watch.failed(error)
+            raise
+        log_end(result)
+        self._totals.count(watch)
+        watch.done(result)
+        return result
+
+    def _require_gpu(self) -> None:
+        if self._gpu is None and self._strategy.kind is Kind.GPU_ONLY:
+            raise DeviceError(
+                "[execute] fallback='never' with GpuOnly, and the manager has no GPU: nothing may run on the"
+                " CPU instead; give the manager a GPU, or fallback='unfinished'"
+            )
+
+    def _rationed(self, decision: Decision, profile: WorkloadProfile | None) -> tuple[Decision, Room]:
+        if self._rationing is None or profile is None:
+            return decision, ROOMY
+        return self._rationing.rationed(decision, profile.memory_per_task)
+
+    def _background(self, feed: Feed, strategy: ExecutionStrategy) -> Background:
+        if self._gpu is None or not strategy.uses_gpu:
+            return Background(feed, [self._cpu])
+        if strategy.kind is Kind.GPU_ONLY:
+            return Background(feed, [self._gpu], then=self._cpu)
+        return Background(feed, [self._cpu, self._gpu])
+
+    def _ran(
+        self,
+        tasks: Sequence[Any],
+        function: Callable[[Any], Any],
+        asked: Asked,
+        decision: Decision,
+        watch: Watch,
+        began_s: float,
+        begun: Begun,
+    ) -> ExecutionResult[Any]:
+        outputs, failures, seconds = begun
+        if outputs:
+            watch.ran(self._cpu.name, len(outputs), seconds, whole=len(outputs) == len(tasks))
+        if not failures and len(outputs) == len(tasks):
+            result = told(outputs, (), decision, watch, began_s)
+        else:
+            batch = self._carried_out(tasks, function, asked, decision, watch, outputs, failures)
+            result = result_of(batch, decision, asked.on_error, began_s)
+        if not (result.failures or watch.retries):
+            self._decider.learn(function, asked.profile, watch.samples, result.execution_time)
+        return result
+
+    def _begun(
+        self, tasks: Sequence[Any], function: Callable[[Any], Any], decision: Decision, asked: Asked
+    ) -> Begun:
+        """Run the first tasks in the calling thread, where that is the soonest; return what came of them.
+
+        Where one raised, the list has its failure; whoever takes that out leaves no other trace of it.
+        """
+        if self._inline is None or not asked.plain or decision.strategy.kind is not Kind.CPU_ONLY:
+            return [], [], 0.0
+        outputs, error, seconds = self._inline(function, tasks)
+        return outputs, [] if error is None else [TaskFailure(len(outputs), error, self._cpu.name)], seconds
+
+    def _begun_unseen(
+        self, tasks: Sequence[Any], function: Callable[[Any], Any], decision: Decision, asked: Asked
+    ) -> Begun:
+        """Do as ``_begun``, before there is a watch: nobody would hear what it has to tell."""
+        try:
+            return self._begun(tasks, function, decision, asked)
+        except BaseException:
+            self._totals.count(Watch(), failed=True)
+            raise
+
+    def _whole(
+        self,
+        function: Callable[[Any], Any],
+        asked: Asked,
+        decision: Decision,
+        begun: Begun,
+        began_s: float,
+    ) -> ExecutionResult[Any]:
+        """Return the result of a batch that was done at once and that nobody has watched."""
+        outputs, _, seconds = begun
+        name, share = self._cpu.name, DeviceShare(len(outputs), 1, seconds)
+        per_device = {name: share} if outputs else {}
+        self._totals.count_done(per_device)
+        spent_s = time.perf_counter() - began_s
+        self._decider.learn(function, asked.profile, [(name, share.tasks, share.busy_s)], spent_s)
+        return ExecutionResult(outputs, decision.strategy, spent_s, False, (), decision, (), per_device)
+
+    def _fitting(self, function: Callable[..., Any], memory_per_task: int) -> int | None:
+        return None if self._gpu is None else self._gpu.size_of(function, memory_per_task).limit
+
+    def _carried_out(
+        self,
+        tasks: Sequence[Any],
+        function: Callable[[Any], Any],
+        asked: Asked,
+        decision: Decision,
+        watch: Watch,
+        done: list[Any],
+        failed: list[TaskFailure],
+    ) -> Batch:
+        batch = asked.batch(tasks, function, watch, decision, done, failed.pop() if failed else None)
+        carry_out(batch, self._cpu, self._gpu, decision.strategy)
+        if batch.stopped_by == "device" and asked.fallback == "all":
+            batch.close()
+            taken_failures(batch)
+            batch = asked.batch(tasks, function, watch, decision.on_cpu(), [])
+            carry_out(batch, self._cpu, None, ExecutionStrategy.CpuOnly)
+        return batch
+
+
+def _workers_of(cpu: CpuExecutor) -> int:
+    workers = getattr(cpu, "workers", None)
+    return workers if isinstance(workers, int) else usable_cores()

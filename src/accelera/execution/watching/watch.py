@@ -1,0 +1,190 @@
+"""One batch or stream of work as it is seen: counted for its result, and told to observers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, final
+
+from accelera.execution.decision import Decision
+from accelera.execution.faults.kinds import Kind as Failure
+from accelera.execution.faults.kinds import kind_of
+from accelera.execution.shares import DeviceShare
+from accelera.execution.strategy import Kind
+from accelera.execution.watching.logs import log_fallback
+from accelera.execution.watching.observer import Observer
+
+if TYPE_CHECKING:
+    from accelera.execution.report import StreamReport
+    from accelera.execution.result import ExecutionResult
+
+_LOGGER = logging.getLogger("accelera.execution")
+
+MOST_SAMPLES = 1024
+"""More pieces of one batch and device say nothing new of how fast a device is."""
+MOST_ERRORS = 64
+"""Of a stream, which may never end, no more failures of devices are kept."""
+
+
+@final
+class Watch:
+    """Hears of one batch or stream from all who work on it."""
+
+    __slots__ = (
+        "_hybrid",
+        "_lock",
+        "_observers",
+        "_queued",
+        "_told",
+        "_waiting",
+        "device_errors",
+        "fallen_back",
+        "oom_splits",
+        "per_device",
+        "retries",
+        "samples",
+    )
+
+    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+        self.per_device: dict[str, DeviceShare] = {}
+        self.retries = 0
+        self.oom_splits = 0
+        self.fallen_back = 0
+        """Tasks that were a GPU's and went to the CPU because it failed."""
+        self.device_errors: list[BaseException] = []
+        self.samples: list[tuple[str, int, float]] = []
+        """Pieces that went well as a whole: device, tasks, seconds."""
+        self._observers = observers
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._queued: int | None = None
+        self._hybrid = False
+        self._told: set[Failure] = set()
+
+    def uses(self, device: str, memory_available: Callable[[], int]) -> None:
+        """A manager was made with a GPU."""
+        self._tell("on_device", device, memory_available)
+
+    def decided(self, decision: Decision, task_count: int) -> None:
+        """A strategy was chosen."""
+        self._waiting = task_count
+        self._hybrid = decision.strategy.kind is Kind.HYBRID
+        if self._observers:
+            self._tell("on_decision", decision, task_count)
+            self._tell("on_queue", task_count)
+
+    def streams(self, number: int, decision: Decision) -> None:
+        """A stream begins."""
+        self._queued = 0
+        self._hybrid = decision.strategy.kind is Kind.HYBRID
+        self._tell("on_stream", number, decision)
+
+    def waits(self, change: int) -> None:
+        """So many tasks of a stream were drawn; below 0: are done."""
+        if not self._observers:
+            return
+        with self._lock:
+            if self._queued is None:
+                return
+            self._queued += change
+        self._tell("on_queue", change)
+
+    def streamed(self, number: int, report: StreamReport) -> None:
+        """A stream is over."""
+        with self._lock:
+            left, self._queued = self._queued, None
+        if left:
+            self._tell("on_queue", -left)
+        self._tell("on_stream_end", number, report)
+
+    def done(self, result: ExecutionResult[Any]) -> None:
+        """The batch is over."""
+        self._no_longer_waiting()
+        self._tell("on_done", result)
+
+    def failed(self, error: BaseException) -> None:
+        """The batch ended with an exception."""
+        self._no_longer_waiting()
+        self._tell("on_failed", error, self.fallen_back > 0)
+
+    def ran(self, device: str, task_count: int, seconds: float, *, whole: bool = True) -> None:
+        """``device`` finished some tasks; ``whole``: all that it took at once, so that the time is theirs."""
+        with self._lock:
+            share = self.per_device.get(device)
+            if share is None:
+                share = self.per_device[device] = DeviceShare()
+            share.tasks += task_count
+            share.batches += 1
+            share.busy_s += seconds
+            if whole and (share.batches <= MOST_SAMPLES or self._queued is not None):
+                self.samples.append((device, task_count, seconds))
+            fewer = task_count if task_count < self._waiting else self._waiting
+            self._waiting -= fewer
+        if self._observers:
+            self._tell("on_chunk", device, task_count, seconds)
+            if fewer:
+                self._tell("on_queue", -fewer)
+
+    def take_samples(self) -> list[tuple[str, int, float]]:
+        """Return the samples since this was last called; a stream learns as it goes."""
+        with self._lock:
+            taken, self.samples = self.samples, []
+        return taken
+
+    @property
+    def reasons(self) -> Collection[Failure]:
+        """The kinds of failures for which tasks fell back."""
+        return self._told if self.fallen_back else ()
+
+    def shares(self) -> dict[str, DeviceShare]:
+        """Return what each device has done so far, as it is now."""
+        with self._lock:
+            each = self.per_device.items()
+            return {name: DeviceShare(share.tasks, share.batches, share.busy_s) for name, share in each}
+
+    def retried(self, index: int, error: BaseException, device: str) -> None:
+        """A task is tried again."""
+        with self._lock:
+            self.retries += 1
+        self._tell("on_retry", index, error, device)
+
+    def split(self, device: str, task_count: int, error: BaseException) -> None:
+        """``device`` ran out of memory on so many tasks at once."""
+        with self._lock:
+            self.oom_splits += 1
+        self._tell("on_split", device, task_count, error)
+
+    def fell_back(self, device: str, task_count: int, error: BaseException) -> None:
+        """Tasks of ``device`` go to the CPU."""
+        kind = kind_of(error)
+        if kind is Failure.USER:
+            kind = Failure.UNKNOWN
+        with self._lock:
+            self.fallen_back += task_count
+            known = self.device_errors and self.device_errors[-1] is error
+            if not known and (self._queued is None or len(self.device_errors) < MOST_ERRORS):
+                self.device_errors.append(error)
+            again = kind in self._told
+            self._told.add(kind)
+        log_fallback(error, hybrid=self._hybrid, again=again)
+        self._tell("on_fallback", device, task_count, error)
+
+    def breaker(self, device: str, state: str) -> None:
+        """The breaker of ``device`` changed."""
+        self._tell("on_breaker", device, state)
+
+    def _no_longer_waiting(self) -> None:
+        if not self._waiting:
+            return
+        with self._lock:
+            left, self._waiting = self._waiting, 0
+        if left:
+            self._tell("on_queue", -left)
+
+    def _tell(self, what: str, *facts: Any) -> None:
+        for observer in self._observers:
+            try:
+                getattr(observer, what)(*facts)
+            except Exception:
+                _LOGGER.exception("%s of %r raised; the work goes on", what, observer)

@@ -1,0 +1,24 @@
+"""Front doors that load a file when a name of it is first used."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def opened(package: str, file_of: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package whose public names lie in files of its own.
+
+    ``file_of`` says which name is in which file, relative to ``package``.
+    """
+
+    def load(name: str) -> Any:
+        if name not in file_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{package}.{file_of[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load, lambda: sorted(sys.modules[package].__all__)

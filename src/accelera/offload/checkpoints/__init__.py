@@ -1,0 +1,1 @@
+"""Checkpoints read and written tensor by tensor."""

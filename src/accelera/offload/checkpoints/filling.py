@@ -1,0 +1,76 @@
+"""A skeleton filled from a checkpoint: large weights stay in the file, small ones become ordinary tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from accelera.memory import Block
+from accelera.offload.checkpoints.naming import Matched, Slot
+from accelera.offload.checkpoints.shards import Stored
+from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.keeping.rows import row_parts
+from accelera.offload.tensors.contents import Contents
+from accelera.offload.tensors.tensor import OffloadedTensor
+
+
+def fill(found: Matched, keeper: Keeper, dtype: torch.dtype | None) -> None:
+    """Give every slot its tensor.
+
+    Parameters
+    ----------
+    dtype
+        Floating-point weights of another type are converted, into scratch space of ``keeper``; None leaves
+        all as they are stored.
+    """
+    for slot, name, stored in found.pairs:
+        _place(slot, _tensor(name, stored, _dtype_for(stored, dtype), keeper, slot))
+
+
+def _dtype_for(stored: Stored, wanted: torch.dtype | None) -> torch.dtype:
+    converts = wanted is not None and stored.dtype.is_floating_point and stored.dtype.itemsize > 1
+    return wanted if converts and wanted is not None else stored.dtype
+
+
+def _tensor(name: str, stored: Stored, dtype: torch.dtype, keeper: Keeper, slot: Slot) -> torch.Tensor:
+    nbytes = torch.Size(stored.shape).numel() * dtype.itemsize
+    if not slot.is_parameter or nbytes < max(1, keeper.least_bytes):
+        return _ordinary(stored, dtype).to(keeper.device)
+    blocks = (
+        _attached(name, stored, keeper) if dtype == stored.dtype else _converted(name, stored, dtype, keeper)
+    )
+    strides = torch.empty(stored.shape, device="meta").stride()
+    return OffloadedTensor(Contents(keeper, blocks, stored.shape, dtype), stored.shape, strides)
+
+
+def _ordinary(stored: Stored, dtype: torch.dtype) -> torch.Tensor:
+    if not stored.nbytes:
+        return torch.empty(stored.shape, dtype=dtype)
+    return stored.mapped().to(dtype, copy=True)
+
+
+def _attached(name: str, stored: Stored, keeper: Keeper) -> list[Block]:
+    """Return blocks whose home is the file itself."""
+    row_bytes = stored.nbytes // stored.shape[0] if stored.shape else stored.nbytes
+    blocks = []
+    for part in row_parts(stored.shape, stored.dtype.itemsize, keeper.block_bytes):
+        start, nbytes = part.start * row_bytes, (part.stop - part.start) * row_bytes
+        blocks.append(keeper.attach(stored.home(start, nbytes), nbytes, name))
+    return blocks
+
+
+def _converted(name: str, stored: Stored, dtype: torch.dtype, keeper: Keeper) -> list[Block]:
+    """Return blocks with the elements in another type, a block converted at a time."""
+    elements = stored.mapped().reshape(stored.shape or (1,))
+    parts = row_parts(stored.shape, dtype.itemsize, keeper.block_bytes)
+    return [block for part in parts for block in keeper.adopt(elements[part].to(dtype), name)]
+
+
+def _place(slot: Slot, tensor: torch.Tensor) -> None:
+    if slot.is_parameter:
+        tensor = nn.Parameter(tensor, requires_grad=slot.tensor.requires_grad and tensor.is_floating_point())
+    for module, name in slot.places:
+        place: dict[str, Any] = module._parameters if slot.is_parameter else module._buffers
+        place[name] = tensor

@@ -1,0 +1,1 @@
+"""What an operation does with offloaded operands."""

@@ -1,0 +1,1 @@
+"""What offloading will take, found by a rehearsal on shapes."""

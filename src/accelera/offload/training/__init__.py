@@ -1,0 +1,1 @@
+"""What training needs: gradients, saved activations and optimizer states in the pool."""

@@ -1,0 +1,74 @@
+"""What several tests of executors stand on: live objects that are counted, clocks, meetings, tracers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+
+class Alive:
+    """Counts the megabytes it has made that are still alive, and remembers the most there were."""
+
+    def __init__(self) -> None:
+        self.now = self.peak = 0
+        self._lock = threading.Lock()
+
+    def made(self, by: int) -> None:
+        with self._lock:
+            self.now += by
+            self.peak = max(self.peak, self.now)
+
+
+class Megabyte:
+    """Says that it has a mebibyte."""
+
+    nbytes = 1 << 20
+
+    def __init__(self, alive: Alive) -> None:
+        self._alive = alive
+        alive.made(1)
+
+    def __del__(self) -> None:
+        self._alive.made(-1)
+
+
+class Clock:
+    """Goes on by a fixed amount whenever it is looked at, so that cool-downs end during the work."""
+
+    def __init__(self, step_s: float) -> None:
+        self._now_s, self._step_s = 0.0, step_s
+
+    def __call__(self) -> float:
+        self._now_s += self._step_s
+        return self._now_s
+
+
+class Meeting:
+    """Has the first ``count`` threads that come wait for one another; all who come later pass."""
+
+    def __init__(self, count: int) -> None:
+        self._barrier = threading.Barrier(count, timeout=60)
+        self.over = False
+
+    def __call__(self, *_: Any) -> None:
+        if not self.over:
+            self._barrier.wait()
+            self.over = True
+
+
+class Spans:
+    """A tracer, and the spans that have ended."""
+
+    def __init__(self) -> None:
+        self._kept = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self._kept))
+        self.tracer = provider.get_tracer("tests")
+
+    def __call__(self) -> Sequence[Any]:
+        return self._kept.get_finished_spans()

@@ -1,0 +1,189 @@
+"""What the machine has, as it is found: cheaply, and without loading torch to learn that there is no GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from accelera.execution import HardwareCapabilities
+from accelera.execution.probing import accelerators as probing_accelerators
+from accelera.execution.probing import nvml
+from accelera.execution.probing.accelerators import Accelerator, accelerators
+from accelera.execution.probing.processor import model_name, physical_cores, simd_support
+from accelera.memory import host_memory
+from tests.architecture.repository import run_python
+
+
+def test_what_is_found_is_real_and_found_once() -> None:
+    found = HardwareCapabilities.detect()
+    assert found is HardwareCapabilities.detect()
+    assert 1 <= found.cpu_cores <= (os.cpu_count() or 1)
+    assert 1 <= found.physical_cores <= (os.cpu_count() or 1)
+    assert found.system_memory_bytes == host_memory().total_bytes
+    assert 0 < found.memory_limit_bytes <= found.system_memory_bytes
+    assert found.gpu_available == bool(found.accelerators)
+    assert (found.gpu_memory_bytes > 0) == found.gpu_available
+
+
+def test_looking_does_not_load_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from accelera.execution.probing.accelerators import accelerators\n"
+        "from accelera.execution import HardwareCapabilities, SystemLoad\n"
+        "HardwareCapabilities.detect() if not accelerators() else None\n"
+        "print(*{'torch', 'pynvml', 'cpuinfo'} & set(sys.modules)) if not accelerators() else print()\n"
+    )
+    ran = run_python("-c", code, cwd=tmp_path)
+    assert (ran.returncode, ran.stdout.split()) == (0, []), ran.stderr
+
+
+def test_vector_instructions_are_read_from_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("sys.platform", "linux")
+    (tmp_path / "cpuinfo").write_text(
+        "processor\t: 0\nmodel name\t: Example 9000\nflags\t\t: fpu avx2 fma sse2 avx\n\nprocessor\t: 1\n"
+    )
+    assert simd_support(str(tmp_path)) == ("sse2", "avx", "fma", "avx2")
+    assert model_name(str(tmp_path)) == "Example 9000"
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    (tmp_path / "cpuinfo").write_text("Features\t: fp asimd sve\n")
+    assert simd_support(str(tmp_path)) == ("neon", "sve")
+    assert simd_support(str(tmp_path / "absent")) == ("neon",)
+
+
+def test_threads_of_a_core_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    for index, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        topology = tmp_path / f"cpu{index}" / "topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert physical_cores(str(tmp_path)) == 2
+
+
+def test_where_nothing_tells_of_cores_all_of_them_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(logical: bool = True) -> int:
+        raise FileNotFoundError("/proc/cpuinfo")
+
+    monkeypatch.setattr(psutil, "cpu_count", absent)
+    assert physical_cores(str(tmp_path)) == os.cpu_count()
+
+
+def fake_torch(devices: list[tuple[str, int]]) -> Any:
+    properties = [SimpleNamespace(name=name, total_memory=size) for name, size in devices]
+    module = SimpleNamespace(get_device_properties=lambda index: properties[index])
+    return SimpleNamespace(
+        accelerator=SimpleNamespace(
+            is_available=lambda: bool(devices),
+            current_accelerator=lambda: SimpleNamespace(type="cuda"),
+            device_count=lambda: len(devices),
+        ),
+        get_device_module=lambda kind: module,
+    )
+
+
+def test_a_torch_that_is_loaded_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", fake_torch([("Big", 80 << 30), ("Small", 8 << 30)]))
+    assert accelerators(drivers=()) == (Accelerator("Big", 80 << 30), Accelerator("Small", 8 << 30))
+    monkeypatch.setitem(sys.modules, "torch", fake_torch([]))
+    assert accelerators() == ()
+
+
+def test_a_driver_lets_nvml_be_asked_and_torch_where_it_has_no_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    driver = tmp_path / "driver"
+    driver.touch()
+    monkeypatch.setattr(probing_accelerators, "nvml_devices", lambda: (nvml.NvmlDevice("Known", 5, None),))
+    assert accelerators((str(driver),)) == (Accelerator("Known", 5),)
+    assert accelerators((str(tmp_path / "absent"),)) == ()
+    monkeypatch.setattr(probing_accelerators, "nvml_devices", lambda: ())
+    monkeypatch.setattr(probing_accelerators, "_loaded_torch", lambda: fake_torch([("Big", 7)]))
+    assert accelerators((str(driver),)) == (Accelerator("Big", 7),)
+
+
+def fake_nvml(fails: bool = False) -> Any:
+    calls: list[str] = []
+
+    def begin() -> None:
+        calls.append("init")
+        if fails:
+            raise OSError("library not found")
+
+    return SimpleNamespace(
+        calls=calls,
+        nvmlInit=begin,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}{handle}",
+        nvmlDeviceGetName=lambda handle: f"card {handle}".encode(),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=100 * (handle + 1), used=25),
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=60),
+    )
+
+
+@pytest.fixture
+def fresh_nvml() -> Any:
+    nvml.nvml_devices.cache_clear()
+    yield
+    nvml.nvml_devices.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, ["card 0", "card 1"]),
+        ("1", ["card 1"]),
+        ("1,0", ["card 1", "card 0"]),
+        ("GPU-1", ["card 1"]),
+        ("", []),
+        ("0,-1,1", ["card 0"]),
+    ],
+)
+@pytest.mark.usefixtures("fresh_nvml")
+def test_nvml_names_what_this_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, names: list[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [device.name for device in nvml.nvml_devices()] == names
+
+
+@pytest.mark.usefixtures("fresh_nvml")
+def test_nvml_tells_the_load_and_a_failure_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
+    assert nvml.nvml_load() == nvml.NvmlLoad(0.6, 0.25)
+    nvml.nvml_devices.cache_clear()
+    failing = fake_nvml(fails=True)
+    monkeypatch.setitem(sys.modules, "pynvml", failing)
+    assert (nvml.nvml_devices(), nvml.nvml_load()) == ((), None)
+    assert failing.calls == ["init"]
+
+
+@pytest.mark.usefixtures("fresh_nvml")
+def test_a_gpu_that_does_not_tell_its_utilisation_tells_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As parts of a GPU do, and some that share the RAM."""
+
+    def unsupported(handle: int) -> Any:
+        raise RuntimeError("Not Supported")
+
+    library = fake_nvml()
+    library.nvmlDeviceGetUtilizationRates = unsupported
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    assert nvml.nvml_load() == nvml.NvmlLoad(0.0, 0.25)
+    library.nvmlDeviceGetMemoryInfo = unsupported
+    assert nvml.nvml_load() is None

@@ -1,0 +1,69 @@
+"""What came of a batch, asked for as one exception."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from accelera.execution import StrategyManager
+from accelera.execution.work.contract import Work
+from accelera.execution.work.pieces import Side
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup, ExceptionGroup
+
+
+class Bridge:
+    """A CPU executor in the manner of the seed."""
+
+    def execute_batch(self, tasks: Sequence[Any], process_fn: Any) -> list[Any]:
+        return [process_fn(task) for task in tasks]
+
+
+class Leaves(Bridge):
+    """A lane whose tasks end their process's interpreter, as far as it can tell."""
+
+    name = "leaves"
+
+    def work(self, work: Work, *, caller: bool) -> None:
+        while (piece := work.take(Side.CPU, 1)) is not None:
+            work.fail(piece.start, SystemExit(piece.start), self.name)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    task: int
+
+
+@pytest.mark.parametrize("on_error", ["collect", "skip"])
+def test_all_errors_as_one(on_error: Any) -> None:
+    result = StrategyManager(Bridge()).execute([4, 0, 0, 0], lambda task: 1 / task, on_error=on_error)
+    with pytest.raises(ExceptionGroup, match="3 tasks failed") as raised:
+        result.raise_for_errors()
+    assert [type(each) for each in raised.value.exceptions] == [ZeroDivisionError] * 3
+    assert [each.__notes__ for each in raised.value.exceptions] == [
+        [f"task {index} on cpu"] for index in (1, 2, 3)
+    ]
+
+
+def test_no_errors() -> None:
+    StrategyManager(Bridge()).execute([4], abs, on_error="collect").raise_for_errors()
+
+
+def test_errors_that_are_no_exceptions_are_raised_too() -> None:
+    result = StrategyManager(Leaves()).execute(range(2), abs, on_error="collect")
+    with pytest.raises(BaseExceptionGroup, match="2 tasks failed") as raised:
+        result.raise_for_errors()
+    assert [type(each) for each in raised.value.exceptions] == [SystemExit] * 2
+
+
+def test_an_error_that_takes_no_notes_is_still_the_users() -> None:
+    def fails(task: int) -> int:
+        raise Frozen(task)
+
+    with pytest.raises(Frozen):
+        StrategyManager(Bridge()).execute([1], fails)

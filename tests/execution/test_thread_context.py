@@ -1,0 +1,121 @@
+"""What the caller's thread has set for itself holds wherever its tasks run in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import decimal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from accelera.execution import (
+    AutoCpuExecutor,
+    ExecutionStrategy,
+    SimulatedExecutor,
+    StrategyManager,
+    ThreadsExecutor,
+)
+from accelera.execution.thread_context import modes_are_set
+
+MARK: contextvars.ContextVar[str] = contextvars.ContextVar("MARK", default="none")
+
+
+class Bridge:
+    """A CPU executor in the manner of the seed."""
+
+    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
+        return [process_fn(task) for task in tasks]
+
+
+def seen(task: int) -> tuple[Any, ...]:
+    """Return what is set in this thread, after a while in which others take part."""
+    time.sleep(5e-4)
+    try:
+        divided = str(np.float64(1) / np.float64(0))
+    except FloatingPointError:
+        divided = "raised"
+    return (
+        MARK.get(),
+        decimal.getcontext().prec,
+        divided,
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+    )
+
+
+MANAGERS: dict[str, Callable[[], StrategyManager]] = {
+    "threads": lambda: StrategyManager(ThreadsExecutor(4)),
+    "auto": lambda: StrategyManager(AutoCpuExecutor(4)),
+    "bridge": lambda: StrategyManager(Bridge()),
+    "gpu": lambda: StrategyManager(None, SimulatedExecutor(), ExecutionStrategy.GpuOnly),
+    "both": lambda: StrategyManager(
+        ThreadsExecutor(4), SimulatedExecutor(), ExecutionStrategy.Hybrid(50, 50)
+    ),
+}
+
+
+def batch(manager: StrategyManager, tasks: Any) -> list[Any]:
+    return manager.execute(tasks, seen).outputs
+
+
+def hurried(manager: StrategyManager, tasks: Any) -> list[Any]:
+    return manager.execute(tasks, seen, timeout=100).outputs
+
+
+def stream(manager: StrategyManager, tasks: Any) -> list[Any]:
+    return [output for _, output in manager.stream(tasks, seen)]
+
+
+def awaited(manager: StrategyManager, tasks: Any) -> list[Any]:
+    return asyncio.run(manager.aexecute(tasks, seen)).outputs
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+@pytest.mark.parametrize("run", [batch, hurried, stream, awaited])
+def test_tasks_see_what_their_caller_has_set(manager: str, run: Callable[..., list[Any]]) -> None:
+    token = MARK.set("caller")
+    try:
+        with (
+            np.errstate(divide="raise"),
+            decimal.localcontext() as context,
+            torch.inference_mode(),
+            torch.autocast("cpu", torch.bfloat16),
+        ):
+            context.prec = 7
+            found = run(MANAGERS[manager](), range(200))
+    finally:
+        MARK.reset(token)
+    assert set(found) == {("caller", 7, "raised", False, True, torch.bfloat16)}
+
+
+def test_a_callers_gradients_are_off_for_its_tasks_only() -> None:
+    manager = StrategyManager(ThreadsExecutor(4))
+    weight = torch.ones(3, requires_grad=True)
+    with torch.no_grad():
+        off = manager.execute(range(100), lambda task: (weight * task).requires_grad).outputs
+    on = manager.execute(range(100), lambda task: (weight * task).requires_grad).outputs
+    assert (set(off), set(on)) == ({False}, {True})
+
+
+def test_modes_of_torch_keep_a_function_out_of_processes() -> None:
+    assert not modes_are_set()
+    with torch.no_grad():
+        assert modes_are_set()
+        assert not modes_are_set_elsewhere()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert modes_are_set()
+
+
+def modes_are_set_elsewhere() -> bool:
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(modes_are_set()))
+    thread.start()
+    thread.join()
+    return found[0]

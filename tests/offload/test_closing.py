@@ -1,0 +1,58 @@
+"""A model whose handle was closed: nothing of it works, and everything says why."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from accelera import offload, offloaded
+from accelera.errors import DeviceError
+
+
+def _closed() -> nn.Module:
+    model = offload(nn.Sequential(nn.LayerNorm(256), nn.Linear(256, 256), nn.Linear(256, 256)), "64MiB")
+    model(torch.ones(2, 256))
+    offloaded(model).close()
+    return model
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model: model(torch.ones(2, 256)),
+        copy.deepcopy,
+        lambda model: model.half(),
+        lambda model: offloaded(model).state_dict(),
+        lambda model: offloaded(model).restore(),
+    ],
+    ids=["forward", "copy", "half", "state_dict", "restore"],
+)
+def test_a_closed_model_says_that_it_is(use: Callable[[Any], Any]) -> None:
+    model = _closed()
+    with pytest.raises(DeviceError, match=r"close\(\) gave their memory and files back; make the model"):
+        use(model)
+    assert {each.dtype for each in model.parameters()} == {torch.float32}, "nothing was converted"
+
+
+def test_a_closed_handle_still_reports_and_closes() -> None:
+    model = _closed()
+    handle = offloaded(model)
+    assert handle.report().misses == 2
+    assert "Sequential" in repr(handle)
+    handle.close()
+
+
+def test_a_model_that_a_graph_holds_is_refused_whole() -> None:
+    model = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256))
+    result = model[1](torch.ones(2, 256, requires_grad=True)).square().sum()
+    held = model[1].weight.expand_as(model[1].weight)
+    with pytest.raises(DeviceError, match=r"1\.weight.*held by a graph"):
+        offload(model, "64MiB")
+    assert all(type(each) is nn.Parameter for each in model.parameters())
+    del held, result
+    offload(model, "64MiB")
