@@ -9,13 +9,14 @@ device takes their time. Every round begins with a device of which nothing is kn
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from accelera.errors import DeviceError
@@ -57,16 +58,27 @@ class DeadGpu:
 
 def main(arguments: list[str]) -> dict[str, Any]:
     """Print and save the seconds, their ratios, and the tries."""
-    logging.getLogger("accelera.execution").setLevel(logging.CRITICAL)
     parser = cases.parser("dead_gpu", STRATEGIES)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(arguments)
     tasks = [64] * 200 if options.small else [EDGE] * TASKS
     rounds = 1 if options.small else options.rounds
-    return cases.run(
-        options,
-        {name: functools.partial(_compared, name, each, tasks, rounds) for name, each in STRATEGIES.items()},
-    )
+    compared = {
+        name: functools.partial(_compared, name, each, tasks, rounds) for name, each in STRATEGIES.items()
+    }
+    with _no_warnings():
+        return cases.run(options, compared)
+
+
+@contextlib.contextmanager
+def _no_warnings() -> Iterator[None]:
+    logger = logging.getLogger("accelera.execution")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _compared(name: str, strategy: ExecutionStrategy, tasks: Sequence[int], rounds: int) -> dict[str, Any]:

@@ -1,15 +1,20 @@
-"""What every test shares: reproducible Hypothesis runs, Ctrl-C, a cache, and the `cuda` marker's skip."""
+"""What every test shares: reproducible Hypothesis runs, Ctrl-C, a cache, order, and the `cuda` marker's skip."""
 
 from __future__ import annotations
 
 import functools
+import logging
+import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -44,6 +49,61 @@ def nothing_measured(cache_of_tests: Path) -> Iterator[None]:
     if book is not None:
         book.shared_book.cache_clear()
     (cache_of_tests / "rates.json").unlink(missing_ok=True)
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Let no test's numbers depend on which tests ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """Fail the test that changes the process for those after it, not one of those that happens to notice."""
+    before = _state()
+    yield
+    after = _state()
+    changed = {name: (before.get(name), after.get(name)) for name in before.keys() | after.keys()}
+    changed = {name: (was, now) for name, (was, now) in changed.items() if was != now}
+    assert not changed, f"left behind (was, is): {changed}"
+
+
+def _state() -> dict[str, Any]:
+    """Return what tests share with all others of their process, and differs from the usual."""
+    state: dict[str, Any] = {f"${name}": value for name, value in os.environ.items()}
+    state.pop("$PYTEST_CURRENT_TEST", None)
+    state |= {"folder": os.getcwd(), "SIGINT": signal.getsignal(signal.SIGINT), "NumPy's errors": np.geterr()}
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "accelera" and isinstance(logger, logging.Logger):
+            told = (logger.level, logger.propagate, logger.disabled, len(logger.handlers))
+            state |= {f"logger {name}": told} if told != (logging.NOTSET, True, False, 0) else {}
+    return state | _state_of_torch()
+
+
+def _state_of_torch() -> dict[str, Any]:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    usual = {
+        "gradients": (torch.is_grad_enabled(), True),
+        "inference mode": (torch.is_inference_mode_enabled(), False),
+        "default dtype": (torch.get_default_dtype(), torch.float32),
+        "default device": (str(torch.get_default_device()), "cpu"),
+        "deterministic": (torch.are_deterministic_algorithms_enabled(), False),
+        "autocast": (torch.is_autocast_enabled("cpu"), False),
+        "threads": (torch.get_num_threads(), _threads_of_torch()),
+    }
+    return {f"torch: {name}": value for name, (value, expected) in usual.items() if value != expected}
+
+
+@functools.cache
+def _threads_of_torch() -> int:
+    """Return how many threads torch had when it was first seen."""
+    return int(sys.modules["torch"].get_num_threads())
 
 
 @functools.cache

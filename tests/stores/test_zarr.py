@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,8 @@ import pytest
 
 from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores import OutputStore, Store, create_store, open_store, whole
+from accelera.stores.flatoutput import sync
+from accelera.stores.zarr import ZarrStore
 from accelera.testing.store_contract import PublishedContract, sample
 
 zarr = pytest.importorskip("zarr", minversion="3", reason="the extra zarr is not installed")
@@ -118,6 +121,94 @@ def test_the_fingerprint_sees_chunks_change(tmp_path: Path) -> None:
     assert open_store(tmp_path / "a.zarr").fingerprint() == before
     made[4:] = 2
     assert open_store(tmp_path / "a.zarr").fingerprint() != before
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_a_flush_syncs_what_was_written_since_the_last(
+    tmp_path: Path, zarr_format: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def noted(path: Path) -> None:
+        sync(path)
+        synced.append(path.relative_to(store.path).as_posix())
+
+    made = zarr.create_array(
+        store=str(tmp_path / "a"), shape=(9, 8), dtype="f4", chunks=(3, 4), zarr_format=zarr_format
+    )
+    store = ZarrStore(tmp_path / "a", made, writable=True)
+    monkeypatch.setattr("accelera.stores.zarr.sync", noted)
+    store.flush()
+    assert set(synced) == {".", ".zarray" if zarr_format == 2 else "zarr.json"}
+    synced.clear()
+    store.write((slice(2, 4), slice(1, 3)), np.ones((2, 2), "f4"))
+    store.write((slice(2, 3), slice(1, 2)), np.ones((1, 1), "f4"))
+    store.flush()
+    third = {".", "0.0", "1.0"} if zarr_format == 2 else {".", "c", "c/0", "c/1", "c/0/0", "c/1/0"}
+    assert set(synced) == third
+    synced.clear()
+    store.flush()
+    assert synced == []
+
+
+def test_a_sharded_array_is_synced_by_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = zarr.create_array(
+        store=str(tmp_path / "a"), shape=(40, 30), dtype="f4", chunks=(5, 6), shards=(20, 12)
+    )
+    store = ZarrStore(tmp_path / "a", made, writable=True)
+    store.flush()
+    synced: list[Path] = []
+    monkeypatch.setattr("accelera.stores.zarr.sync", synced.append)
+    store.write(whole((40, 30)), np.ones((40, 30), "f4"))
+    store.flush()
+    files = {path for path in (tmp_path / "a" / "c").rglob("*") if path.is_file()}
+    assert len(files) == 6
+    assert files <= set(synced)
+
+
+def test_what_a_disk_did_not_take_is_synced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = create_store(tmp_path / "a.zarr", (4, 4), "f4", chunk=(2, 2))
+    output.write(whole((4, 4)), np.ones((4, 4), "f4"))
+    synced: set[Path] = set()
+
+    def refused(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("accelera.stores.zarr.sync", refused)
+    with pytest.raises(OSError, match="Input/output"):
+        output.flush()
+    monkeypatch.setattr("accelera.stores.zarr.sync", synced.add)
+    output.flush()
+    assert sum("c" in path.parts and path.name in "01" and path.is_file() for path in synced) == 4
+
+
+def test_threads_write_and_flush_at_once(tmp_path: Path) -> None:
+    output = create_store(tmp_path / "a.zarr", (64, 64), "f4", chunk=(4, 4))
+
+    def writes(row: int) -> None:
+        for column in range(0, 64, 4):
+            region = (slice(row, row + 2), slice(column, column + 4))
+            output.write(region, np.full((2, 4), row, "f4"))
+            output.flush()
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(writes, range(0, 64, 2)))
+    output.commit()
+    expected = np.repeat(np.arange(0, 64, 2, dtype="f4"), 2)[:, None] * np.ones(64, "f4")
+    np.testing.assert_array_equal(open_store(tmp_path / "a.zarr").to_numpy(), expected)
+
+
+def test_what_a_killed_process_had_not_finished_is_removed(tmp_path: Path) -> None:
+    output = create_store(tmp_path / "a.zarr", (4, 4), "f4", chunk=(2, 2))
+    output.write((slice(0, 2), slice(0, 4)), np.ones((2, 4), "f4"))
+    output.close()
+    unfinished = tmp_path / "a.zarr.partial" / "c" / "0" / "1.0123456789abcdef.partial"
+    unfinished.write_bytes(b"half")
+    again = create_store(tmp_path / "a.zarr", (4, 4), "f4", chunk=(2, 2), resume=True)
+    assert not unfinished.exists()
+    again.write((slice(2, 4), slice(0, 4)), np.ones((2, 4), "f4"))
+    again.commit()
+    np.testing.assert_array_equal(open_store(tmp_path / "a.zarr").to_numpy(), np.ones((4, 4), "f4"))
 
 
 def test_what_zarr_has_no_name_for_is_refused(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class FlatOutput(OutputStore):
         self._file.flush()
         try:
             os.replace(self._partial, self.path)
-            sync_folder(self.path.parent)
+            sync(self.path.parent)
         except OSError as error:
             raise StoreError(
                 f"[commit] {self._partial} cannot become {self.path}: {error.strerror}; rename it by hand"
@@ -211,9 +211,9 @@ def _check_partial(target: Target, descriptor: int, header: bytes, size: int) ->
         )
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a folder's entries durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file's content, or a folder's entries, durable."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

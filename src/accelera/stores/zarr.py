@@ -6,6 +6,7 @@ transfer takes no more than a few chunks of memory whatever its size. bfloat16 h
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -13,7 +14,7 @@ import shutil
 import threading
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -22,7 +23,7 @@ import numpy as np
 from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.dtypes import BFLOAT16, parse_dtype
-from accelera.stores.flatoutput import check_folder, claim, sync_folder
+from accelera.stores.flatoutput import check_folder, claim, sync
 from accelera.stores.formats import Source, Target
 from accelera.stores.regions import Region, check_transfer, view_key
 from accelera.stores.sampling import sample_of_zarr
@@ -98,7 +99,9 @@ class ZarrStore(Store):
         self.dtype = parse_dtype(array.dtype, op=f"open_store {path.name}")
         self._array: Any = array
         self._writable = writable
-        self._writing = threading.Lock()
+        self._writing, self._flushing = threading.Lock(), threading.Lock()
+        self._unsynced = {path / name for name in _METADATA} if writable else set()
+        """Files that may not be on the disk yet."""
 
     def _open(self, op: str) -> Any:
         if self._array is None:
@@ -129,8 +132,10 @@ class ZarrStore(Store):
         check_transfer("write", self.shape, self.dtype, region, data)
         if not self._writable:
             raise StoreError(f"[write] {self.name} is open for reading; write a new array with create_store")
+        granule = array.shards or array.chunks
         with self._writing:
-            for part, place in _parts(region, array.shards or array.chunks):
+            for part, place in _parts(region, granule):
+                self._unsynced.add(self._file_of(part, granule))
                 try:
                     array.set_basic_selection(part, data[view_key(place)])
                 except Exception as error:  # whatever a codec or the filesystem raises
@@ -175,12 +180,33 @@ class ZarrStore(Store):
         return b"".join((self.path / m).read_bytes() for m in _METADATA if (self.path / m).is_file())
 
     def flush(self) -> None:
-        """Wait until every chunk is on the disk."""
+        """Wait until every chunk that was written here is on the disk."""
         self._open("flush")
-        for file in _files(self.path):
-            sync_folder(file)
-        for folder in {file.parent for file in _files(self.path)}:
-            sync_folder(folder)
+        with self._flushing:
+            with self._writing:
+                files = set(self._unsynced)
+                self._unsynced.clear()
+            try:
+                self._sync(files)
+            except BaseException:
+                with self._writing:
+                    self._unsynced |= files
+                raise
+
+    def _sync(self, files: Collection[Path]) -> None:
+        """Make files and the folders that lead to them durable; a chunk that was removed has no file."""
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):
+                sync(file)
+        within = len(self.path.parts)
+        for folder in {each for file in files for each in file.parents if len(each.parts) >= within}:
+            with contextlib.suppress(FileNotFoundError):
+                sync(folder)
+
+    def _file_of(self, part: Region, granule: tuple[int, ...]) -> Path:
+        """Return the file of the chunk (or shard) that ``part`` lies in."""
+        place = tuple(along.start // size for along, size in zip(part, granule, strict=True))
+        return self.path / self._array.metadata.encode_chunk_key(place)
 
     def close(self) -> None:
         """Let go of the array."""
@@ -282,7 +308,7 @@ class ZarrOutput(OutputStore):
             if self.path.exists():
                 os.rename(self.path, older)
             os.rename(self._partial, self.path)
-            sync_folder(self.path.parent)
+            sync(self.path.parent)
         except OSError as error:
             raise StoreError(
                 f"[commit] {self._partial} cannot become {self.path}: {error.strerror}; rename it by hand"
@@ -350,6 +376,9 @@ def _resumed(target: Target) -> Any:
             f"[create_store] {target.partial} was begun for {array.dtype}{list(array.shape)}, not "
             f"{target.dtype}{list(target.shape)}; start without resume"
         )
+    if not target.joined:
+        for unfinished in target.partial.rglob("*.partial"):  # by a process that was killed meanwhile
+            unfinished.unlink()
     return array
 
 
