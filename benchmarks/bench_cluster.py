@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     parser.add_argument("--edge", type=int, default=EDGE, help="of the matrices that are multiplied")
     options = parser.parse_args(arguments)
     rounds, share, edge = (2, 10, 512) if options.small else (options.rounds, 1, options.edge)
-    with _cluster():
+    with mock.patch.dict(os.environ, {"RAY_AUTH_MODE": "disabled"}), _cluster():
         return cases.run(
             options,
             {
@@ -75,7 +76,6 @@ def _cluster() -> Iterator[None]:
     import ray
     from ray.cluster_utils import Cluster
 
-    os.environ["RAY_AUTH_MODE"] = "disabled"
     node = {"num_cpus": 1, "object_store_memory": 80 << 20, "resources": {TILE: 1}}
     cores = sorted(os.sched_getaffinity(0))
     cluster = Cluster()

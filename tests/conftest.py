@@ -1,4 +1,4 @@
-"""What every test shares: reproducible Hypothesis runs, Ctrl-C, a cache, order, and the `cuda` marker's skip."""
+"""What every test shares: reproducible runs in any order, Ctrl-C, a cache, and the `cuda` marker's skip."""
 
 from __future__ import annotations
 
@@ -51,6 +51,10 @@ def nothing_measured(cache_of_tests: Path) -> Iterator[None]:
     (cache_of_tests / "rates.json").unlink(missing_ok=True)
 
 
+_SET_BY_OTHERS = ("KMP_", "PYTEST_CURRENT_TEST")
+"""Variables that libraries set when they are imported, and those of pytest."""
+
+
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     """Let no test's numbers depend on which tests ran before it."""
@@ -74,8 +78,9 @@ def nothing_left_behind() -> Iterator[None]:
 
 def _state() -> dict[str, Any]:
     """Return what tests share with all others of their process, and differs from the usual."""
-    state: dict[str, Any] = {f"${name}": value for name, value in os.environ.items()}
-    state.pop("$PYTEST_CURRENT_TEST", None)
+    state: dict[str, Any] = {
+        f"${name}": value for name, value in os.environ.items() if not name.startswith(_SET_BY_OTHERS)
+    }
     state |= {"folder": os.getcwd(), "SIGINT": signal.getsignal(signal.SIGINT), "NumPy's errors": np.geterr()}
     for name, logger in logging.root.manager.loggerDict.items():
         if name.partition(".")[0] == "accelera" and isinstance(logger, logging.Logger):

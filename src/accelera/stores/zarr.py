@@ -206,7 +206,7 @@ class ZarrStore(Store):
     def _file_of(self, part: Region, granule: tuple[int, ...]) -> Path:
         """Return the file of the chunk (or shard) that ``part`` lies in."""
         place = tuple(along.start // size for along, size in zip(part, granule, strict=True))
-        return self.path / self._array.metadata.encode_chunk_key(place)
+        return self.path / str(self._array.metadata.encode_chunk_key(place))
 
     def close(self) -> None:
         """Let go of the array."""
