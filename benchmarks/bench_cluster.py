@@ -36,6 +36,10 @@ NODE_BUDGET = 128 << 20
 """What a block may take on its node; a tile by hand takes 81 to 160 MiB with the pages it has mapped."""
 PRODUCTS = 5
 """The most rounds of products."""
+TWICE = 2
+"""Runs of a product in a turn. Meanwhile Ray begins processes for who runs and ends those of who ran before,
+which takes up to 0.4 s of each node's core, about a second after they have nothing to do: more than a batch
+of tasks lasts, less than a product."""
 
 Task = Callable[[int], Any]
 Way = Callable[[], Any]
@@ -147,7 +151,7 @@ def _product(edge: int, rounds: int, parent: str) -> dict[str, Any]:
         ways |= {how: functools.partial(by_hand, tiles, how, NODES) for how in BY_HAND}
         what = f"product of {edge} squared: accelera / Ray by hand in tiles"
         return _judged_in_turn(
-            what, ways, rounds, 1.05, before=lambda: out.unlink(missing_ok=True), after=right
+            what, ways, rounds, 1.05, before=lambda: out.unlink(missing_ok=True), after=right, runs=TWICE
         )
 
 
@@ -164,23 +168,23 @@ def _judged_in_turn(
     *,
     before: Way = lambda: None,
     after: Way = lambda: None,
+    runs: int = 1,
 ) -> dict[str, Any]:
-    """Return medians of rounds in which everybody has a turn.
+    """Return medians of rounds in which everybody has a turn; the first round is for warming up.
 
-    A turn is two runs, of which the second counts: during the first, Ray starts worker processes for who runs
-    now and ends those of who ran before, which takes 0.2 to 0.4 s of each node's core.
+    Of a turn's ``runs`` the last counts.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(rounds):
+    for _ in range(rounds + 1):
         for name, way in ways.items():
-            for _ in ("first", "second"):
+            for _ in range(runs):
                 before()
                 began_s = time.perf_counter()
                 way()
                 took_s = time.perf_counter() - began_s
                 after()
             seconds[name].append(took_s)
-    medians = {name: statistics.median(each) for name, each in seconds.items()}
+    medians = {name: statistics.median(each[1:]) for name, each in seconds.items()}
     for name, each in medians.items():
         print(f"{name:44}{each:10.4f} s")
     best = min(value for name, value in medians.items() if name != "accelera")
