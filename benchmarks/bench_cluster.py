@@ -36,10 +36,9 @@ NODE_BUDGET = 128 << 20
 """What a block may take on its node; a tile by hand takes 81 to 160 MiB with the pages it has mapped."""
 PRODUCTS = 5
 """The most rounds of products."""
-TWICE = 2
-"""Runs of a product in a turn. Meanwhile Ray begins processes for who runs and ends those of who ran before,
-which takes up to 0.4 s of each node's core, about a second after they have nothing to do: more than a batch
-of tasks lasts, less than a product."""
+RUNS = 2
+"""Of each in a turn, the better of which counts: who comes first after another finds cold caches, and Ray
+begins processes for who runs and ends those of who ran before, up to 0.4 s of each node's core."""
 
 Task = Callable[[int], Any]
 Way = Callable[[], Any]
@@ -151,7 +150,7 @@ def _product(edge: int, rounds: int, parent: str) -> dict[str, Any]:
         ways |= {how: functools.partial(by_hand, tiles, how, NODES) for how in BY_HAND}
         what = f"product of {edge} squared: accelera / Ray by hand in tiles"
         return _judged_in_turn(
-            what, ways, rounds, 1.05, before=lambda: out.unlink(missing_ok=True), after=right, runs=TWICE
+            what, ways, rounds, 1.05, before=lambda: out.unlink(missing_ok=True), after=right
         )
 
 
@@ -168,22 +167,19 @@ def _judged_in_turn(
     *,
     before: Way = lambda: None,
     after: Way = lambda: None,
-    runs: int = 1,
 ) -> dict[str, Any]:
-    """Return medians of rounds in which everybody has a turn; the first round is for warming up.
-
-    Of a turn's ``runs`` the last counts.
-    """
+    """Return medians of rounds in which everybody has a turn; the first round is for warming up."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds + 1):
         for name, way in ways.items():
-            for _ in range(runs):
+            took_s = []
+            for _ in range(RUNS):
                 before()
                 began_s = time.perf_counter()
                 way()
-                took_s = time.perf_counter() - began_s
+                took_s.append(time.perf_counter() - began_s)
                 after()
-            seconds[name].append(took_s)
+            seconds[name].append(min(took_s))
     medians = {name: statistics.median(each[1:]) for name, each in seconds.items()}
     for name, each in medians.items():
         print(f"{name:44}{each:10.4f} s")
