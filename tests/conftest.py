@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,6 @@ def nothing_measured(cache_of_tests: Path) -> Iterator[None]:
     (cache_of_tests / "rates.json").unlink(missing_ok=True)
 
 
-_SET_BY_OTHERS = ("KMP_", "PYTEST_CURRENT_TEST")
-"""Variables that libraries set when they are imported, and those of pytest."""
-
-
 @pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     """Let no test's numbers depend on which tests ran before it."""
@@ -71,18 +67,22 @@ def nothing_left_behind() -> Iterator[None]:
     before = _state()
     yield
     after = _state()
-    changed = {name: (before.get(name), after.get(name)) for name in before.keys() | after.keys()}
-    changed = {name: (was, now) for name, (was, now) in changed.items() if was != now}
-    assert not changed, f"left behind (was, is): {changed}"
+    changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+    told = {name: (before.get(name), after.get(name)) for name in changed if not _is_new(name, before)}
+    assert not told, f"left behind (was, is): {told}"
+
+
+def _is_new(name: str, before: Mapping[str, Any]) -> bool:
+    """Whether it is a variable that some library has set, as many do when they are imported."""
+    return name[0] == "$" and name not in before and not name.startswith("$ACCELERA_")
 
 
 def _state() -> dict[str, Any]:
     """Return what tests share with all others of their process, and differs from the usual."""
-    state: dict[str, Any] = {
-        f"${name}": value for name, value in os.environ.items() if not name.startswith(_SET_BY_OTHERS)
-    }
+    state: dict[str, Any] = {f"${name}": value for name, value in os.environ.items()}
+    state.pop("$PYTEST_CURRENT_TEST", None)
     state |= {"folder": os.getcwd(), "SIGINT": signal.getsignal(signal.SIGINT), "NumPy's errors": np.geterr()}
-    for name, logger in logging.root.manager.loggerDict.items():
+    for name, logger in list(logging.root.manager.loggerDict.items()):
         if name.partition(".")[0] == "accelera" and isinstance(logger, logging.Logger):
             told = (logger.level, logger.propagate, logger.disabled, len(logger.handlers))
             state |= {f"logger {name}": told} if told != (logging.NOTSET, True, False, 0) else {}
