@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,39 +28,22 @@ from accelera.plan import Plan, Step
 from accelera.simulator import generate_synthetic_trace, sweep
 from accelera.stores import address_of, create_store, open_store
 from accelera.trace import write_trace
+from tests.execution.ray_nodes import SMALL, two_nodes, wait_for_nodes
 
-SMALL = {"num_cpus": 1, "object_store_memory": 80 << 20}
-QUICK = {
-    "health_check_failure_threshold": 3,
-    "health_check_period_ms": 300,
-    "memory_monitor_refresh_ms": 0,
-}
-"""A dead node is noticed within a second or two; workers live on though others fill the machine's RAM."""
-PATIENCE_S = 120
-"""How long a node may take to join on a busy machine."""
 BUDGET = "64MiB"
 
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalCluster]:
     """A head and a node, with one processor each."""
-    head = {**SMALL, "include_dashboard": False, "_system_config": QUICK}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # or it hangs on a file in the home of whoever runs this
-        cluster = LocalCluster(initialize_head=True, head_node_args=head)
-        cluster.add_node(**SMALL)
-        ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
+    with two_nodes() as cluster:
         yield cluster
-        ray.shutdown()
-        cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
 def executor(local: LocalCluster) -> Iterator[RayExecutor]:
     with RayExecutor(local.address) as executor:
-        until_s = time.monotonic() + PATIENCE_S
-        while len(executor.cluster.nodes()) < 2 and time.monotonic() < until_s:
-            time.sleep(0.05)
+        wait_for_nodes(executor, 2)
         yield executor
 
 
@@ -342,9 +324,7 @@ class TestRunning:
         np.save(tmp_path / "a.npy", a)
         np.save(tmp_path / "b.npy", b)
         node = local.add_node(**SMALL)
-        until_s = time.monotonic() + PATIENCE_S
-        while len(executor.cluster.nodes()) < 3 and time.monotonic() < until_s:
-            time.sleep(0.05)
+        wait_for_nodes(executor, 3)
         kill = At(2, lambda: local.remove_node(node, allow_graceful=False))
         how = {"cluster": executor, "node_budget": BUDGET, "observers": [kill]}
         engine.matmul(tmp_path / "a.npy", tmp_path / "b.npy", out=tmp_path / "c.npy", **how)

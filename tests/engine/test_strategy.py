@@ -408,7 +408,6 @@ class TestPlanning:
         assert rows["blocks on cpu"] == ("8", "8")
         assert report.to_dict()["per_device"]["sim"]["blocks"] == 8
 
-    @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the process's peak from /proc")
     def test_ram_stays_in_the_budget_with_both_sides_at_work(self, tmp_path: Path) -> None:
         np.save(tmp_path / "a.npy", values((2400, 2000), seed=1))
         np.save(tmp_path / "b.npy", values((2000, 2200), seed=2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from opentelemetry.sdk.trace import TracerProvider
@@ -46,6 +46,32 @@ class Clock:
     def __call__(self) -> float:
         self._now_s += self._step_s
         return self._now_s
+
+
+def run_schedules(seeds: Sequence[int], run: Callable[[int], None], longest_s: float) -> None:
+    """Call ``run`` with every seed; fail with the seed when it raises, or does not end in ``longest_s``."""
+    at: list[int] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        for seed in seeds:
+            at.append(seed)
+            try:
+                run(seed)
+            except BaseException as error:
+                errors.append(error)
+                return
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    begun = -1
+    while thread.is_alive():
+        assert len(at) > begun, f"schedule {at[-1]} does not end"
+        begun = len(at)
+        thread.join(longest_s)
+    if errors:
+        raise AssertionError(f"schedule {at[-1]}") from errors[0]
+    assert len(at) == len(seeds)
 
 
 class Meeting:

@@ -112,10 +112,8 @@ def test_workers_are_the_tasks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_device_that_is_not_there_is_told() -> None:
-    if HardwareCapabilities.detect().gpu_available:
-        pytest.skip("this machine has an accelerator")
-    with pytest.raises(DeviceError, match=r"cuda:7 was asked for"):
-        StrategyManager.auto(device="cuda:7")
+    with pytest.raises(DeviceError, match=r"cuda:63 was asked for"):
+        StrategyManager.auto(device="cuda:63")
 
 
 def test_a_simulated_device_is_one_of_ours() -> None:

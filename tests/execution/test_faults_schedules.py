@@ -23,7 +23,7 @@ from accelera.execution import (
 from accelera.execution.executors import device
 from accelera.execution.faults.breaker import Breaker
 from accelera.testing import FakeGpu, out_of_memory, sticky, transient
-from tests.execution.stand_ins import Clock
+from tests.execution.stand_ins import Clock, run_schedules
 
 GROUPS, SCHEDULES = 20, 500
 LONGEST_S = 60.0
@@ -186,25 +186,5 @@ class Schedule:
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_nothing_is_lost_doubled_or_out_of_order(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "LOOK_AGAIN_S", 1e-4)
-    at: list[int] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        for seed in range(group * SCHEDULES, (group + 1) * SCHEDULES):
-            at.append(seed)
-            try:
-                Schedule(seed).run()
-            except BaseException as error:
-                errors.append(error)
-                return
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    begun = -1
-    while thread.is_alive():
-        assert len(at) > begun, f"schedule {at[-1]} does not end"
-        begun = len(at)
-        thread.join(LONGEST_S)
-    if errors:
-        raise AssertionError(f"schedule {at[-1]}") from errors[0]
-    assert len(at) == SCHEDULES
+    seeds = range(group * SCHEDULES, (group + 1) * SCHEDULES)
+    run_schedules(seeds, lambda seed: Schedule(seed).run(), LONGEST_S)

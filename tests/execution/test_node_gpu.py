@@ -30,7 +30,7 @@ from accelera.execution.faults.breaker import Breaker, State
 from accelera.execution.pace import Pace
 from accelera.execution.shares import DeviceShare
 from accelera.testing import FakeGpu, out_of_memory, sticky, transient
-from tests.execution.stand_ins import Clock, Meeting
+from tests.execution.stand_ins import Clock, Meeting, run_schedules
 from tests.execution.test_cluster import Threads, marks_of_this_test  # noqa: F401 - a fixture
 
 KNOWN: dict[int, Any] = {}
@@ -494,22 +494,4 @@ class Schedule:
 @pytest.mark.parametrize("group", range(8))
 def test_nothing_is_lost_or_doubled_and_every_batch_ends(group: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "LOOK_AGAIN_S", 1e-4)
-    at: list[int] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        for seed in range(group * 25, group * 25 + 25):
-            at.append(seed)
-            try:
-                Schedule(seed).run()
-            except BaseException as error:
-                errors.append(error)
-                return
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(240)
-    assert not thread.is_alive(), f"schedule {at[-1]} does not end"
-    if errors:
-        raise AssertionError(f"schedule {at[-1]}") from errors[0]
-    assert len(at) == 25
+    run_schedules(range(group * 25, group * 25 + 25), lambda seed: Schedule(seed).run(), longest_s=240)

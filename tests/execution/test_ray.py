@@ -18,26 +18,14 @@ from accelera.errors import ClusterError, PoisonTaskError, UnknownOutcomeError
 from accelera.execution import Observer, RayCluster, RayExecutor, StrategyManager, kernel
 from accelera.execution.cluster.ray_agents import RayAgents, Wanted
 from tests.architecture.repository import run_python
-
-SMALL = {"num_cpus": 1, "object_store_memory": 80 << 20}
-QUICK = {"health_check_failure_threshold": 3, "health_check_period_ms": 300}
-"""A dead node is noticed within a second or two."""
-PATIENCE_S = 120
-"""How long a node may take to join on a busy machine."""
+from tests.execution.ray_nodes import PATIENCE_S, SMALL, two_nodes, wait_for_nodes
 
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[LocalCluster]:
     """A head with one processor and a node with one and a GPU that is only a number."""
-    head = {**SMALL, "include_dashboard": False, "_system_config": QUICK}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # or it hangs on a file in the home of whoever runs this
-        cluster = LocalCluster(initialize_head=True, head_node_args=head)
-        cluster.add_node(**SMALL, num_gpus=1)
-        ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
+    with two_nodes(num_gpus=1) as cluster:
         yield cluster
-        ray.shutdown()
-        cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +38,6 @@ def executor(local: LocalCluster) -> Iterator[RayExecutor]:
 def manager(executor: RayExecutor) -> StrategyManager:
     wait_for_nodes(executor, 2)
     return StrategyManager(cpu=executor)
-
-
-def wait_for_nodes(executor: RayExecutor, count: int) -> None:
-    until_s = time.monotonic() + PATIENCE_S
-    while len(executor.cluster.nodes()) < count and time.monotonic() < until_s:
-        time.sleep(0.05)
 
 
 def double(number: int) -> int:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import ray
 import torch
-from ray.cluster_utils import Cluster as LocalCluster
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -20,11 +19,10 @@ import accelera
 from accelera.errors import ClusterError, StoreError
 from accelera.execution import Rank, RayCluster, TrainingRun
 from accelera.execution.cluster.training.checkpoint import Position, folder_of, save
+from tests.execution.ray_nodes import two_nodes
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray")  # Ray warns of what Ray does
 
-SMALL = {"num_cpus": 1, "object_store_memory": 80 << 20}
-QUICK = {"health_check_failure_threshold": 3, "health_check_period_ms": 300}
 STEPS, EVERY, KILLED_AT, RAISED_AT = 12, 5, 8, 11
 WIDTH, RANKS = 160, 2
 KINDS = ("plain", "offloaded", "wrapped")
@@ -33,17 +31,10 @@ KINDS = ("plain", "offloaded", "wrapped")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     """Two nodes of one processor, so that ranks are on different ones."""
-    head = {**SMALL, "include_dashboard": False, "_system_config": QUICK}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "disabled")  # or it hangs on a file in the home of whoever runs this
         patch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.2")
-        local = LocalCluster(initialize_head=True, head_node_args=head)
-        local.add_node(**SMALL)
-        ray.init(address=local.address, logging_level="error", log_to_driver=False)
-        with RayCluster(local.address) as connected:
+        with two_nodes() as local, RayCluster(local.address) as connected:
             yield connected
-        ray.shutdown()
-        local.shutdown()
 
 
 def net() -> nn.Sequential:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file, save_model
 
 from accelera import offload, offload_checkpoint, offloaded
 from accelera.errors import DeviceError
-
-transformers = pytest.importorskip("transformers")
 
 IDS = torch.arange(8)[None]
 

@@ -14,7 +14,7 @@ import pytest
 from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores import OutputStore, Store, create_store, open_store, whole
 from accelera.stores.flatoutput import sync
-from accelera.stores.zarr import ZarrStore
+from accelera.stores.zarrstore import ZarrStore
 from accelera.testing.store_contract import PublishedContract, sample
 
 zarr = pytest.importorskip("zarr", minversion="3", reason="the extra zarr is not installed")
@@ -137,7 +137,7 @@ def test_a_flush_syncs_what_was_written_since_the_last(
         store=str(tmp_path / "a"), shape=(9, 8), dtype="f4", chunks=(3, 4), zarr_format=zarr_format
     )
     store = ZarrStore(tmp_path / "a", made, writable=True)
-    monkeypatch.setattr("accelera.stores.zarr.sync", noted)
+    monkeypatch.setattr("accelera.stores.zarrstore.sync", noted)
     store.flush()
     assert set(synced) == {".", ".zarray" if zarr_format == 2 else "zarr.json"}
     synced.clear()
@@ -158,7 +158,7 @@ def test_a_sharded_array_is_synced_by_shards(tmp_path: Path, monkeypatch: pytest
     store = ZarrStore(tmp_path / "a", made, writable=True)
     store.flush()
     synced: list[Path] = []
-    monkeypatch.setattr("accelera.stores.zarr.sync", synced.append)
+    monkeypatch.setattr("accelera.stores.zarrstore.sync", synced.append)
     store.write(whole((40, 30)), np.ones((40, 30), "f4"))
     store.flush()
     files = {path for path in (tmp_path / "a" / "c").rglob("*") if path.is_file()}
@@ -174,10 +174,10 @@ def test_what_a_disk_did_not_take_is_synced_again(tmp_path: Path, monkeypatch: p
     def refused(path: Path) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("accelera.stores.zarr.sync", refused)
+    monkeypatch.setattr("accelera.stores.zarrstore.sync", refused)
     with pytest.raises(OSError, match="Input/output"):
         output.flush()
-    monkeypatch.setattr("accelera.stores.zarr.sync", synced.add)
+    monkeypatch.setattr("accelera.stores.zarrstore.sync", synced.add)
     output.flush()
     assert sum("c" in path.parts and path.name in "01" and path.is_file() for path in synced) == 4
 

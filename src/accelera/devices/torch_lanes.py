@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from accelera.devices.torch_streams import on_stream
+
 
 @dataclass
 class _Marks:
@@ -59,7 +61,7 @@ class Lanes:
             return
         sources, targets = [self.key(each) for each in reads], [self.key(each) for each in writes]
         event = torch.Event(self._device)
-        with _current(stream, self._device):
+        with on_stream(stream, self._device):
             for earlier in self._awaited(sources, targets):
                 stream.wait_event(earlier)
             try:
@@ -126,17 +128,3 @@ def _has_streams(device: torch.device) -> bool:
     except (RuntimeError, NotImplementedError):
         return False
     return True
-
-
-@contextlib.contextmanager
-def _current(stream: Any, device: torch.device) -> Iterator[None]:
-    """Make ``stream`` this thread's current one for a while; the current device stays what it is."""
-    before = torch.accelerator.current_stream(device)
-    module = torch.get_device_module(device)
-    index = module.current_device()
-    torch.accelerator.set_stream(stream)
-    try:
-        yield
-    finally:
-        torch.accelerator.set_stream(before)
-        module.set_device(index)

@@ -63,7 +63,7 @@ class Address:
 
 def address_of(store: Store) -> Address | None:
     """Return where the bytes of ``store`` lie, for other processes; None when they lie in no file."""
-    from accelera.stores.zarr import ZarrStore
+    from accelera.stores.zarrstore import ZarrStore
 
     base, look = store.viewing()
     if isinstance(base, FlatFile) and base.path.is_file():

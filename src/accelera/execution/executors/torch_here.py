@@ -9,6 +9,8 @@ from typing import Any, final
 
 import torch
 
+from accelera.devices.torch_streams import on_stream
+
 
 @final
 class TorchHere:
@@ -54,7 +56,7 @@ class TorchHere:
         before = torch.accelerator.current_stream(self.device)
         stream = self._stream()
         stream.wait_stream(before)
-        with self.device, _current(self._module, stream, before):
+        with self.device, on_stream(stream, self.device):
             yield lambda tensor: tensor.record_stream(before)
             stream.synchronize()
 
@@ -67,15 +69,3 @@ class TorchHere:
         if not hasattr(self._own, "stream"):
             self._own.stream = torch.Stream(self.device)
         return self._own.stream
-
-
-@contextlib.contextmanager
-def _current(module: Any, stream: Any, before: Any) -> Iterator[None]:
-    """Make ``stream`` this thread's current one; afterwards all is as before, the current device too."""
-    index = module.current_device()
-    torch.accelerator.set_stream(stream)
-    try:
-        yield
-    finally:
-        torch.accelerator.set_stream(before)
-        module.set_device(index)
