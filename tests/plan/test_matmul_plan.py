@@ -130,6 +130,14 @@ def test_explain_names_every_figure() -> None:
         assert word in text
 
 
+@pytest.mark.parametrize(("m", "k", "n"), [(600, 400, 500), (4096, 4096, 4096), (100, 9000, 100)])
+@pytest.mark.parametrize("room_mib", [2, 8, 40])
+def test_what_was_not_chosen_reads_otherwise_than_what_was(m: int, k: int, n: int, room_mib: int) -> None:
+    planned = plan(product(m, k, n), room_mib * MIB)
+    grid = planned.shape_note.removeprefix("C in ").partition(", ")[0]
+    assert f"{planned.schedule} with {grid}" not in [each.schedule for each in planned.alternatives]
+
+
 @pytest.mark.parametrize(
     ("n", "over"), [(16384, 2.6), (32768, 2.3), (32768, 2.9), (32768, 5.0), (65536, 4.0)]
 )

@@ -244,12 +244,17 @@ def _grid(choice: MatmulChoice) -> str:
     return f"{bands} tiles ({'row' if choice.partition.by_rows != choice.swap else 'column'} bands x parts)"
 
 
+def _label(problem: MatmulProblem, walked: _Walked) -> str:
+    return f"{_name(problem, walked)} with {_grid(walked.choice)}"
+
+
 def _losers(problem: MatmulProblem, walked: Iterable[_Walked], best: _Walked) -> tuple[Alternative, ...]:
-    """Return the losers with the reason each lost, best first, one per partition."""
+    """Return the losers that read otherwise than ``best``, why each lost; best first, one per partition."""
     losers: dict[tuple[tuple[int, int], ...], Alternative] = {}
+    chosen = _label(problem, best)
     for each in sorted(walked, key=lambda each: each.forecast.seconds):
-        if each.choice != best.choice:
-            label = f"{_name(problem, each)} with {_grid(each.choice)}"
+        label = _label(problem, each)
+        if label != chosen:
             reason = _reason(each.forecast, best.forecast)
             other = Alternative(label, each.forecast.moved_bytes, each.forecast.seconds, reason)
             losers.setdefault(each.choice.partition.bands, other)
