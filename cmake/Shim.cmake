@@ -17,7 +17,7 @@ function(accelera_add_shim)
   add_custom_command(
     OUTPUT "${shim}"
     COMMAND "${CMAKE_COMMAND}" "-DCOMPILER=${CMAKE_CXX_COMPILER}" "-DSYSTEM=${CMAKE_SYSTEM_NAME}"
-      "-DTORCH=${folder}" "-DSOURCES=${PROJECT_SOURCE_DIR}/csrc" "-DSHIM=${shim}"
+      "-DTORCH=${folder}" "-DPYTHON=${Python_INCLUDE_DIRS}" "-DSOURCES=${PROJECT_SOURCE_DIR}/csrc" "-DSHIM=${shim}"
       -P "${PROJECT_SOURCE_DIR}/cmake/compile_shim.cmake"
     DEPENDS ${sources} "${PROJECT_SOURCE_DIR}/cmake/compile_shim.cmake" "${folder}/version.py"
     COMMENT "Shim for torch ${version}" VERBATIM)

@@ -122,6 +122,7 @@ def keeper_for(
         policy=policy,
         block_bytes=block_bytes_of(capacity, train=train) if plan is None else plan.block_bytes,
         budget_bytes=limit_bytes,
+        fixed_bytes=sum(reserved_on(place).values()),
         planned=plan is not None,
         store=store,
         device=place.name,

@@ -1,9 +1,10 @@
-"""What an operation is told when its operands do not fit."""
+"""Refusals of what does not fit the budget of an offloaded model, with a budget that would do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from accelera._native import Arena
 from accelera.errors import BudgetExceededError
 from accelera.memory import Use
 from accelera.units import format_bytes
@@ -31,4 +32,17 @@ def refusal(
         f"{format_bytes(given)} are given, and {needed} bytes ({format_bytes(needed)}) would do for it",
         needed_bytes=needed,
         budget_bytes=given,
+    )
+
+
+def tensor_refusal(arena: Arena, lacking_bytes: int, budget_bytes: int) -> BudgetExceededError:
+    """Return the refusal of a tensor for which ``lacking_bytes`` too few of blocks may leave."""
+    needed = budget_bytes + lacking_bytes
+    return BudgetExceededError(
+        f"[offload] a tensor does not fit: of the budget of {format_bytes(budget_bytes)}, tensors such as "
+        f"activations take {format_bytes(arena.ordinary_bytes)} and blocks in use "
+        f"{format_bytes(arena.committed_bytes)}; {needed} bytes ({format_bytes(needed)}) would do for it: "
+        "raise the budget, use a smaller batch, or activations='recompute'",
+        needed_bytes=needed,
+        budget_bytes=budget_bytes,
     )

@@ -34,6 +34,9 @@ class AcceleratorPlace:
         memory = self._device.allocate(nbytes)
         return memory, memory
 
+    def promise(self, nbytes: int) -> None:
+        """Torch's allocator of the device counts by itself."""
+
     def release(self, memory: torch.Tensor) -> None:
         """Wait for the work on the memory and give it back to torch."""
         self._device.release(memory)

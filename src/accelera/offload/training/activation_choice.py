@@ -1,0 +1,142 @@
+"""Choice of an activation plan: the first step of its kind is recorded, later ones follow the plan."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from accelera.offload.training.activation_plan import ActivationPlan, Prices, activation_plans
+from accelera.offload.training.saved_tensors import ForwardPass
+from accelera.offload.training.step_record import StepRecord, StepRecorder
+from accelera.offload.training.tape import Tape
+
+if TYPE_CHECKING:
+    from accelera.offload.keeping.allocation_scope import ScopeEntry
+    from accelera.offload.keeping.keeper import Keeper
+
+Signature = tuple[Any, ...]
+"""Shapes and types of a forward pass's inputs."""
+
+_MOST_PLANS = 16
+_USUAL_PRICE = 1.7e-9
+"""Seconds per byte out and back, where too little was moved to measure it: 1.2 GB/s each way."""
+_PACK_PRICE = 0.5e-9
+_MEASURED_FROM_BYTES = 64 << 20
+_SPARE_FRACTION = 0.02
+"""Share of the budget that a plan leaves, as no step is quite like another."""
+
+
+@final
+class ActivationChoice:
+    """What becomes of the saved tensors of one model.
+
+    Without ``plans`` all large ones go to the pool; so they do in a first step, and where tensors are not
+    counted one by one, so that no step can be recorded.
+    """
+
+    def __init__(self, keeper: Keeper, *, plans: bool) -> None:
+        self._keeper = keeper
+        self._arena = keeper.scope.arena if plans else None
+        self._plans: dict[Signature, Sequence[ActivationPlan]] = {}
+        self._recording: weakref.ref[ForwardPass] | None = None
+        self._latest: weakref.ref[ForwardPass] | None = None
+        self.chosen: ActivationPlan | None = None
+        """The plan of the latest forward pass that had one."""
+
+    def begin(self, entry: ScopeEntry, signature: Signature) -> ForwardPass:
+        """Return the forward pass that begins."""
+        arena, stalled = self._arena, self._keeper.stalled_s
+        if arena is None or self._is_running(self._recording):
+            return ForwardPass(self._keeper, entry)
+        plans = self._known(signature)
+        if plans is None:
+            return self._recorded(entry, signature)
+        if self._is_running(self._latest):
+            return ForwardPass(self._keeper, entry)
+        self.chosen = self._affordable(plans)
+        self._keeper.expect("training", self.chosen.peak_bytes)
+        one = ForwardPass(self._keeper, entry, self.chosen, Tape(stalled))
+        self._latest = weakref.ref(one)
+        return one
+
+    def _recorded(self, entry: ScopeEntry, signature: Signature) -> ForwardPass:
+        assert self._arena is not None
+        tape = Tape(self._keeper.stalled_s)
+        before = self._keeper.report()
+
+        def finish(record: StepRecord) -> None:
+            self._plan(signature, record, before)
+
+        one = ForwardPass(self._keeper, entry, None, tape, StepRecorder(self._arena, tape), finish)
+        self._recording = weakref.ref(one)
+        return one
+
+    def _plan(self, signature: Signature, record: StepRecord, before: Any) -> None:
+        after = self._keeper.report()
+        prices = Prices(_offload_price(before, after), _PACK_PRICE)
+        plans = activation_plans(record, prices, self._keeper.least_bytes)
+        if len(self._plans) >= _MOST_PLANS:
+            del self._plans[next(iter(self._plans))]
+        self._plans[signature] = plans
+        self._recording = None
+
+    def _known(self, signature: Signature) -> Sequence[ActivationPlan] | None:
+        """Return the plans for inputs like these, or for larger ones."""
+        exact = self._plans.get(signature)
+        if exact is not None:
+            return exact
+        return next((plans for known, plans in self._plans.items() if _covers(known, signature)), None)
+
+    def _affordable(self, plans: Sequence[ActivationPlan]) -> ActivationPlan:
+        """Return the plan with the least time, that of the blocks that its memory keeps away included."""
+        assert self._arena is not None
+        keeper = self._keeper
+        room = int(self._arena.limit_bytes * (1 - _SPARE_FRACTION))
+        fitting = [each for each in plans if each.peak_bytes + keeper.most_pinned_bytes <= room]
+        price = _offload_price(None, keeper.report())
+
+        def seconds(plan: ActivationPlan) -> float:
+            lacking = keeper.most_alive_bytes - (room - plan.peak_bytes)
+            return plan.added_s + price * max(0, lacking)
+
+        return min(fitting, key=seconds) if fitting else plans[-1]
+
+    @staticmethod
+    def _is_running(one: weakref.ref[ForwardPass] | None) -> bool:
+        """Whether the graph of an earlier pass is still there."""
+        return one is not None and one() is not None
+
+
+def signature_of_inputs(args: Any, kwargs: Any) -> Signature:
+    """Return the shapes and types of the tensors among a module's inputs."""
+    return tuple(
+        (tuple(leaf.shape), leaf.dtype)
+        for leaf in tree_leaves((args, kwargs))
+        if isinstance(leaf, torch.Tensor)
+    )
+
+
+def _covers(known: Signature, other: Signature) -> bool:
+    """Whether tensors of ``other`` are at most as large as those of ``known``, of the same types."""
+    if len(known) != len(other):
+        return False
+    for (sizes, dtype), (other_sizes, other_dtype) in zip(known, other, strict=True):
+        if dtype != other_dtype or len(sizes) != len(other_sizes):
+            return False
+        if any(size < other_size for size, other_size in zip(sizes, other_sizes, strict=True)):
+            return False
+    return True
+
+
+def _offload_price(before: Any, after: Any) -> float:
+    """Return the seconds per byte of bringing something out of memory and back, as waited for so far."""
+    moved = after.bytes_read + after.bytes_written
+    stalled_s = after.stall_s
+    if before is not None:
+        moved -= before.bytes_read + before.bytes_written
+        stalled_s -= before.stall_s
+    return 2 * stalled_s / moved if moved >= _MEASURED_FROM_BYTES else _USUAL_PRICE
