@@ -20,11 +20,17 @@ class MemoryCount(Protocol):
     exact: bool
     """Whether it counts what the model's operations allocate, and not what the process holds."""
 
-    def others_bytes(self, blocks_bytes: int) -> int:
-        """Return them, while blocks take ``blocks_bytes``."""
+    def others_bytes(self) -> int:
+        """Return them."""
 
     def restart_peak(self) -> int:
         """Return the most that there were since the last call."""
+
+    def pause(self) -> None:
+        """Take note that what is allocated from now on is not the model's."""
+
+    def resume(self) -> None:
+        """Take note that it is the model's again."""
 
 
 @final
@@ -36,7 +42,7 @@ class ArenaCount:
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
 
-    def others_bytes(self, blocks_bytes: int) -> int:
+    def others_bytes(self) -> int:
         """Return the bytes of the tensors that are alive."""
         return self.arena.ordinary_bytes
 
@@ -46,21 +52,33 @@ class ArenaCount:
         self.arena.reset_peaks()
         return peak
 
+    def pause(self) -> None:
+        """Only the model's tensors come from the arena."""
+
+    def resume(self) -> None:
+        """Only the model's tensors come from the arena."""
+
 
 @final
 class HeldCount:
-    """Everything that a process, or its accelerator, holds beyond the least that was seen so far."""
+    """Everything that a process, or its accelerator, holds beyond the least that was seen so far.
+
+    ``blocks_bytes`` of what ``held_bytes`` returns are blocks. What is added while the count is paused is
+    somebody else's.
+    """
 
     exact = False
 
-    def __init__(self, held_bytes: Callable[[], int]) -> None:
+    def __init__(self, held_bytes: Callable[[], int], blocks_bytes: Callable[[], int]) -> None:
         self._held_bytes = held_bytes
+        self._blocks_bytes = blocks_bytes
         self._least_bytes = sys.maxsize
         self._peak_bytes = 0
+        self._paused_at_bytes: int | None = None
 
-    def others_bytes(self, blocks_bytes: int) -> int:
-        """Return the growth since the least that was seen, blocks left out."""
-        others = self._held_bytes() - blocks_bytes
+    def others_bytes(self) -> int:
+        """Return the growth since the least that was seen."""
+        others = self._held_bytes() - self._blocks_bytes()
         self._least_bytes = min(self._least_bytes, others)
         self._peak_bytes = max(self._peak_bytes, others - self._least_bytes)
         return others - self._least_bytes
@@ -70,16 +88,27 @@ class HeldCount:
         peak, self._peak_bytes = self._peak_bytes, 0
         return peak
 
+    def pause(self) -> None:
+        """Remember the growth so far."""
+        self._paused_at_bytes = self.others_bytes()
+
+    def resume(self) -> None:
+        """Leave out what was added since the count was paused."""
+        if self._paused_at_bytes is not None:
+            added = self.others_bytes() - self._paused_at_bytes
+            self._least_bytes += max(0, added)
+            self._paused_at_bytes = None
+
 
 @final
 class Guard:
     """Knows how many bytes of the capacity are to stay empty because something else takes room, or will.
 
     ``reserve_bytes`` are there for everything that is counted and is no block. A *phase* is a part of a step
-    that comes again, such as the forward and backward pass of training: as much as it took the last time is
-    expected from its beginning on, so that blocks leave once and not with every tensor. ``learns``: as much
-    as the count ever grew unforeseen between two looks is expected to come again, at most half of the
-    reserve.
+    that comes again, such as the forward and backward pass of training: as much as it took the last time,
+    where that is counted exactly, is expected from its beginning on, so that blocks leave once and not with
+    every tensor. ``learns``: as much as the count ever grew unforeseen between two looks is expected to come
+    again, at most half of the reserve.
     """
 
     def __init__(self, reserve_bytes: int, count: MemoryCount, *, learns: bool = False) -> None:
@@ -97,21 +126,25 @@ class Guard:
     def enter(self, phase: str) -> None:
         """Begin a phase, which ends the one before; ``""`` is none."""
         peak = self._count.restart_peak()
-        if self._phase:
+        if self._phase and self.exact:
             self._phase_peaks[self._phase] = peak
+        if phase and not self._phase:
+            self._count.resume()
+        elif self._phase and not phase:
+            self._count.pause()
         self._phase = phase
 
     def expect(self, phase: str, nbytes: int) -> None:
         """Expect ``nbytes`` of others in a phase that was not seen yet, or that will take another course."""
         self._phase_peaks[phase] = nbytes
 
-    def withheld_bytes(self, blocks_bytes: int, coming_bytes: int = 0, *, settled: bool = True) -> int:
-        """Return how much of the capacity must stay empty while blocks take ``blocks_bytes``.
+    def withheld_bytes(self, coming_bytes: int = 0, *, settled: bool = True) -> int:
+        """Return how much of the capacity must stay empty.
 
         ``coming_bytes`` are known to be taken by what begins now. Without ``settled``, blocks are being
         allocated at this moment, and a growth tells nothing.
         """
-        others = self._count.others_bytes(blocks_bytes)
+        others = self._count.others_bytes()
         if self._learns and settled:
             growth = min(others - self._foreseen_bytes, self._reserve_bytes // 2)
             self.margin_bytes = max(self.margin_bytes, growth)

@@ -331,7 +331,9 @@ class Keeper:
                 return Guard(reserve_bytes - fixed_bytes, ArenaCount(self._arena))
             self._arena.keep_pages(False)
             give_pages_back(self)
-        return Guard(reserve_bytes, HeldCount(held_on(self.device)), learns=not planned)
+        residence = self._residence
+        count = HeldCount(held_on(self.device), lambda: residence.allocated_bytes)
+        return Guard(reserve_bytes, count, learns=not planned)
 
     def _withhold(self, guard: Guard, coming_bytes: int) -> None:
         withheld = self._withheld_by(guard, coming_bytes)
@@ -342,8 +344,7 @@ class Keeper:
             self._leave_empty(withheld)
 
     def _withheld_by(self, guard: Guard, coming_bytes: int) -> int:
-        settled, blocks_bytes = self._residence.settled, self._residence.allocated_bytes
-        return guard.withheld_bytes(blocks_bytes, coming_bytes, settled=settled)
+        return guard.withheld_bytes(coming_bytes, settled=self._residence.settled)
 
     def _leave_empty(self, withheld_bytes: int) -> None:
         """Let blocks leave until so much of the capacity is empty, and keep it so."""

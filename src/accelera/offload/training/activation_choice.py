@@ -71,7 +71,9 @@ class ActivationChoice:
         def finish(record: StepRecord) -> None:
             self._plan(signature, record, before)
 
-        one = ForwardPass(self._keeper, entry, None, tape, StepRecorder(self._arena, tape), finish)
+        recorder = StepRecorder(self._arena, tape)
+        one = ForwardPass(self._keeper, entry, None, tape, recorder, finish)
+        weakref.finalize(one, recorder.give_up).atexit = False
         self._recording = weakref.ref(one)
         return one
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -140,14 +141,14 @@ class ForwardPass:
         self._hooks = saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()  # type: ignore[no-untyped-call]
         if self._tape is not None:
-            self._tape.__enter__()
+            self._tape.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *_: object) -> None:
         """Take in no more."""
         if self._tape is not None:
-            self._tape.__exit__(None, None, None)
-        self._hooks.__exit__()  # type: ignore[no-untyped-call]
+            self._tape.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._hooks.__exit__()
         del self._hooks
 
     def storage_of(self, saved: SavedValue) -> torch.UntypedStorage:
@@ -236,9 +237,7 @@ class ForwardPass:
 
     def _recompute(self, saved: SavedValue) -> None:
         assert self._tape is not None
-        missing = {
-            number for number, each in self._values.items() if each.storage is None and each.pooled is None
-        }
+        missing = {number for number, each in self._values.items() if each.is_missing}
         for number, storage in recomputed(self._tape, saved.number, self._found, missing).items():
             alive = self._values.get(number)
             if alive is not None:
@@ -259,14 +258,20 @@ class ForwardPass:
         self._backward_id = current
         if not self._entry.is_open:
             self._entry = self._keeper.scope.open("training")
+            self._entry.linger(self)
         engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(self._end)
+        # Without this pass: when the last of its nodes has run, what follows is another model's.
+        engine.queue_callback(functools.partial(_end_backward, self._entry, self._recorder, self._finish))
+        if self._recorder is not None:
+            self._recorder.in_backward = True
 
-    def _end(self) -> None:
-        self._entry.close()
-        if self._recorder is not None and self._finish is not None:
-            self._finish(self._recorder.finish())
-        self._recorder = None
+
+def _end_backward(
+    entry: ScopeEntry, recorder: StepRecorder | None, finish: Callable[[StepRecord], None] | None
+) -> None:
+    entry.close()
+    if recorder is not None and finish is not None and recorder.active:
+        finish(recorder.finish())
 
 
 def _key(tensor: torch.Tensor) -> Key:

@@ -45,6 +45,9 @@ class StepRecorder:
         self._arena = arena
         self._tape = tape
         self._saved: list[SavedUse] = []
+        self.active = True
+        """Whether it takes notes."""
+        self.in_backward = False
         arena.start_log()
 
     def saved(self, tensor: torch.Tensor) -> int:
@@ -55,6 +58,8 @@ class StepRecorder:
 
     def needed(self, number: int, bring: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Note that what is under ``number`` is needed; return what ``bring`` returns."""
+        if not self.active:
+            return bring()
         position = self._arena.log_size
         tensor = bring()
         block = self._arena.block_at(tensor.untyped_storage().data_ptr())
@@ -63,4 +68,11 @@ class StepRecorder:
 
     def finish(self) -> StepRecord:
         """End the log and return the record."""
+        self.active = False
         return StepRecord(self._arena.take_log(), self._saved, self._tape)
+
+    def give_up(self) -> None:
+        """End the log of a pass whose graph is gone, unless its backward pass is under way."""
+        if self.active and not self.in_backward:
+            self.active = False
+            self._arena.take_log()
