@@ -42,6 +42,14 @@ class Replay {
         return seconds;
     }
 
+    std::vector<Recomputation> recomputations(const std::vector<Fate>& fates) {
+        std::vector<Recomputation> found;
+        told_ = &found;
+        run(fates, nullptr);
+        told_ = nullptr;
+        return found;
+    }
+
     const std::vector<int32_t>& saved() const { return order_; }
 
   private:
@@ -98,6 +106,7 @@ class Replay {
             left_.insert(left_.end(), step_.reads.begin(operation), step_.reads.end(operation));
         }
         std::sort(run_.begin(), run_.end());
+        if (told_) told_->push_back({value, run_});
         double seconds = 0;
         for (const int32_t operation : run_) {
             seconds += step_.seconds[at(operation)];
@@ -181,6 +190,7 @@ class Replay {
     std::vector<int32_t> last_read_;
     std::vector<int64_t> visited_;
     int64_t mark_ = 0;
+    std::vector<Recomputation>* told_ = nullptr;
 };
 
 /// Lets values leave one after the other.
@@ -280,6 +290,11 @@ class Search {
 };
 
 }  // namespace
+
+std::vector<Recomputation> recomputations(const Step& step, const Prices& prices,
+                                          const std::vector<Fate>& fates) {
+    return Replay(step, prices).recomputations(fates);
+}
 
 std::vector<ActivationPlan> plan_activations(const Step& step, const Prices& prices) {
     return Search(step, prices).plans();

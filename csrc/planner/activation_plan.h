@@ -52,6 +52,16 @@ struct ActivationPlan {
     std::vector<Fate> fates;
 };
 
+/// A time at which values are computed again: the operations, in their order.
+struct Recomputation {
+    int32_t value;  // for which it happens
+    std::vector<int32_t> operations;
+};
+
+/// What is computed again under `fates`, in the order of the backward pass.
+std::vector<Recomputation> recomputations(const Step& step, const Prices& prices,
+                                          const std::vector<Fate>& fates);
+
 /// Plans of falling peak and rising time, the first of which keeps everything.
 ///
 /// 1. Of the values that are idle at the peak, the one leaves that adds the least seconds per byte, by

@@ -80,20 +80,26 @@ class Order:
     def ahead(self, k: int) -> int: ...
 
 # planner
-def plan_activations(
-    base: _Array,
-    nbytes: _Array,
-    producer: _Array,
-    idle_from: _Array,
-    needed: _Array,
-    ends: _Array,
-    packable: _Array,
-    seconds: _Array,
-    pure: _Array,
-    reads: tuple[_Array, _Array],
-    makes: tuple[_Array, _Array],
-    prices: tuple[float, float, int, int],
-) -> list[tuple[int, float, bytes]]: ...
+_Prices = tuple[float, float, int, int]
+_Lists = tuple[_Array, _Array]
+
+class ActivationStep:
+    def __init__(
+        self,
+        base: _Array,
+        nbytes: _Array,
+        producer: _Array,
+        idle_from: _Array,
+        needed: _Array,
+        ends: _Array,
+        packable: _Array,
+        seconds: _Array,
+        pure: _Array,
+        reads: _Lists,
+        makes: _Lists,
+    ) -> None: ...
+    def plans(self, prices: _Prices) -> list[tuple[int, float, bytes]]: ...
+    def recomputations(self, prices: _Prices, fates: bytes) -> list[tuple[int, list[int]]]: ...
 
 # policy
 class PolicyKnowledge:

@@ -32,7 +32,7 @@ class SimpleKeeper:
         self.pinned = 0
         self.made: list[Block] = []
 
-    def stalled_s(self) -> float:
+    def working_s(self) -> float:
         return 0.0
 
     def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[Block, ...]:

@@ -22,6 +22,7 @@ from accelera.offload.tensors.adopting import check_values
 from accelera.offload.tensors.staying import stay
 from accelera.offload.tensors.taking import offloaded_tensors, take_over, tensors_of
 from accelera.offload.tensors.tensor import OffloadedTensor
+from accelera.offload.training.activation_choice import Planned
 from accelera.offload.training.training import CopiedTraining, Training, check_activations
 
 if TYPE_CHECKING:
@@ -143,7 +144,10 @@ def handed_over(
     if keeper.device.type == "cpu":
         trim()
     stay(model)
-    _HANDLES[model] = Offloaded(model, keeper, plan, Training(model, keeper, activations))
+    planned = None
+    if plan is not None and plan.activation_plan is not None:
+        planned = Planned(plan.signature, plan.activation_plan)
+    _HANDLES[model] = Offloaded(model, keeper, plan, Training(model, keeper, activations, planned=planned))
     return model
 
 

@@ -145,9 +145,9 @@ class Keeper:
         """Most bytes of blocks that one operation used."""
         return self._most_pinned_bytes
 
-    def stalled_s(self) -> float:
-        """Return the seconds that operations have waited for their blocks so far."""
-        return self._stall_s
+    def working_s(self) -> float:
+        """Return a time in seconds that stands still while operations wait for their blocks."""
+        return time.perf_counter() - self._stall_s
 
     def expect(self, phase: str, nbytes: int) -> None:
         """Expect that tensors take ``nbytes`` in a phase; see ``Guard``."""

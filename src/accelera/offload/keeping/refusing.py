@@ -17,7 +17,7 @@ def refusal(
 ) -> BudgetExceededError:
     """Return ``error`` of the pool in the words of the operation, with a budget that would do for it.
 
-    Without a budget, as in a rehearsal, the figures stay those of the pool.
+    Without a budget, as in a dry run, the figures stay those of the pool.
     """
     blocks = {use.block.id: use.block for use in uses}
     taken = sum(block.nbytes for block in blocks.values())

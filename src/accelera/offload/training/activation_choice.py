@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from accelera.offload.training.activation_plan import ActivationPlan, Prices, activation_plans
+from accelera.offload.training.activation_plan import ActivationPlan, ActivationPlans, Prices
 from accelera.offload.training.saved_tensors import ForwardPass
 from accelera.offload.training.step_record import StepRecord, StepRecorder
 from accelera.offload.training.tape import Tape
@@ -30,18 +29,26 @@ _SPARE_FRACTION = 0.02
 """Share of the budget that a plan leaves, as no step is quite like another."""
 
 
+class Planned(NamedTuple):
+    """A plan that was made before the first step, and the inputs for which."""
+
+    signature: Signature
+    plan: ActivationPlan
+
+
 @final
 class ActivationChoice:
     """What becomes of the saved tensors of one model.
 
-    Without ``plans`` all large ones go to the pool; so they do in a first step, and where tensors are not
-    counted one by one, so that no step can be recorded.
+    Without ``plans`` all large ones go to the pool; so they do in a first step that was not ``planned``, and
+    where tensors are not counted one by one, so that no step can be recorded.
     """
 
-    def __init__(self, keeper: Keeper, *, plans: bool) -> None:
+    def __init__(self, keeper: Keeper, *, plans: bool, planned: Planned | None = None) -> None:
         self._keeper = keeper
+        self._planned = planned
         self._arena = keeper.scope.arena if plans else None
-        self._plans: dict[Signature, Sequence[ActivationPlan]] = {}
+        self._plans: dict[Signature, ActivationPlans] = {}
         self._recording: weakref.ref[ForwardPass] | None = None
         self._latest: weakref.ref[ForwardPass] | None = None
         self.chosen: ActivationPlan | None = None
@@ -49,23 +56,28 @@ class ActivationChoice:
 
     def begin(self, entry: ScopeEntry, signature: Signature) -> ForwardPass:
         """Return the forward pass that begins."""
-        arena, stalled = self._arena, self._keeper.stalled_s
-        if arena is None or self._is_running(self._recording):
+        if self._is_running(self._recording) or self._is_running(self._latest):
+            return ForwardPass(self._keeper, entry)
+        if self._planned is not None and _covers(self._planned.signature, signature):
+            return self._following(entry, self._planned.plan)
+        if self._arena is None:
             return ForwardPass(self._keeper, entry)
         plans = self._known(signature)
         if plans is None:
             return self._recorded(entry, signature)
-        if self._is_running(self._latest):
-            return ForwardPass(self._keeper, entry)
-        self.chosen = self._affordable(plans)
-        self._keeper.expect("training", self.chosen.peak_bytes)
-        one = ForwardPass(self._keeper, entry, self.chosen, Tape(stalled))
+        plan = self._affordable(plans)
+        self._keeper.expect("training", plan.peak_bytes)
+        return self._following(entry, plan)
+
+    def _following(self, entry: ScopeEntry, plan: ActivationPlan) -> ForwardPass:
+        one = ForwardPass(self._keeper, entry, plan, Tape(self._keeper.working_s))
+        self.chosen = plan
         self._latest = weakref.ref(one)
         return one
 
     def _recorded(self, entry: ScopeEntry, signature: Signature) -> ForwardPass:
         assert self._arena is not None
-        tape = Tape(self._keeper.stalled_s)
+        tape = Tape(self._keeper.working_s)
         before = self._keeper.report()
 
         def finish(record: StepRecord) -> None:
@@ -80,32 +92,27 @@ class ActivationChoice:
     def _plan(self, signature: Signature, record: StepRecord, before: Any) -> None:
         after = self._keeper.report()
         prices = Prices(_offload_price(before, after), _PACK_PRICE)
-        plans = activation_plans(record, prices, self._keeper.least_bytes)
+        plans = ActivationPlans(record, prices, self._keeper.least_bytes)
         if len(self._plans) >= _MOST_PLANS:
             del self._plans[next(iter(self._plans))]
         self._plans[signature] = plans
         self._recording = None
 
-    def _known(self, signature: Signature) -> Sequence[ActivationPlan] | None:
+    def _known(self, signature: Signature) -> ActivationPlans | None:
         """Return the plans for inputs like these, or for larger ones."""
         exact = self._plans.get(signature)
         if exact is not None:
             return exact
         return next((plans for known, plans in self._plans.items() if _covers(known, signature)), None)
 
-    def _affordable(self, plans: Sequence[ActivationPlan]) -> ActivationPlan:
+    def _affordable(self, plans: ActivationPlans) -> ActivationPlan:
         """Return the plan with the least time, that of the blocks that its memory keeps away included."""
         assert self._arena is not None
         keeper = self._keeper
         room = int(self._arena.limit_bytes * (1 - _SPARE_FRACTION))
-        fitting = [each for each in plans if each.peak_bytes + keeper.most_pinned_bytes <= room]
         price = _offload_price(None, keeper.report())
-
-        def seconds(plan: ActivationPlan) -> float:
-            lacking = keeper.most_alive_bytes - (room - plan.peak_bytes)
-            return plan.added_s + price * max(0, lacking)
-
-        return min(fitting, key=seconds) if fitting else plans[-1]
+        found = plans.affordable(room, keeper.most_pinned_bytes, keeper.most_alive_bytes, price)
+        return found or plans.plans[-1]
 
     @staticmethod
     def _is_running(one: weakref.ref[ForwardPass] | None) -> bool:

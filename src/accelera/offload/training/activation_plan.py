@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from accelera._native import plan_activations
+from accelera._native import ActivationStep
 from accelera.offload.training.step_record import StepRecord
-from accelera.offload.training.tape import Tape, reads_unstable
+from accelera.offload.training.tape import Operation, Tape, reads_unstable
 
 PACKED_RATIO = 4
 """Bytes of a 32-bit mask by those of its packed form."""
@@ -110,35 +110,75 @@ class _TapeFacts(NamedTuple):
     saved: frozenset[int]
 
 
-def activation_plans(record: StepRecord, prices: Prices, least_bytes: int) -> list[ActivationPlan]:
-    """Return plans of falling peak and rising time for a step like the recorded one."""
-    tape = record.tape
-    operations = tape.operations
-    steps = _Timeline(record)
-    found = plan_activations(
-        base=steps.base,
-        nbytes=np.array(tape.nbytes, np.int64),
-        producer=np.array(tape.producers, np.int32),
-        idle_from=steps.idle_from,
-        needed=steps.needed,
-        ends=steps.ends,
-        packable=np.array([_is_mask(tape, value) for value in range(len(tape.nbytes))], np.uint8),
-        seconds=_seconds(tape),
-        pure=np.array(
-            [each.pure and not reads_unstable(each, tape.unstable) for each in operations], np.uint8
-        ),
-        reads=_lists(each.reads for each in operations),
-        makes=_lists(each.makes for each in operations),
-        prices=(prices.offload_s, prices.pack_s, PACKED_RATIO, least_bytes),
-    )
-    facts = _TapeFacts(
-        tuple(tape.names),
-        tuple(tape.nbytes),
-        tuple(tape.producers),
-        tuple(each.reads for each in operations),
-        frozenset(np.flatnonzero(steps.needed >= 0).tolist()),
-    )
-    return [ActivationPlan(peak, seconds, fates, facts) for peak, seconds, fates in found]
+@final
+class ActivationPlans:
+    """Plans of falling peak and rising time for steps like a recorded one."""
+
+    def __init__(self, record: StepRecord, prices: Prices, least_bytes: int) -> None:
+        tape, times = record.tape, _Timeline(record)
+        operations = tape.operations
+        self._prices = (prices.offload_s, prices.pack_s, PACKED_RATIO, least_bytes)
+        self._step = ActivationStep(
+            base=times.base,
+            nbytes=np.array(tape.nbytes, np.int64),
+            producer=np.array(tape.producers, np.int32),
+            idle_from=times.idle_from,
+            needed=times.needed,
+            ends=times.ends,
+            packable=np.array([_is_mask(tape, value) for value in range(len(tape.nbytes))], np.uint8),
+            seconds=_seconds(tape),
+            pure=np.array([_may_repeat(tape, each) for each in operations], np.uint8),
+            reads=_lists(each.reads for each in operations),
+            makes=_lists(each.makes for each in operations),
+        )
+        facts = _TapeFacts(
+            tuple(tape.names),
+            tuple(tape.nbytes),
+            tuple(tape.producers),
+            tuple(each.reads for each in operations),
+            frozenset(np.flatnonzero(times.needed >= 0).tolist()),
+        )
+        found = self._step.plans(self._prices)
+        self.plans = [ActivationPlan(peak, seconds, fates, facts) for peak, seconds, fates in found]
+        """The first keeps everything."""
+        self.ends = times.ends
+        """Position in the record's log at which each saved value is needed no more; -1 for others."""
+
+    def affordable(
+        self,
+        room_bytes: int,
+        blocks_bytes: int,
+        demand_bytes: int,
+        price_s: float,
+        *,
+        floor_bytes: int = 0,
+    ) -> ActivationPlan | None:
+        """Return the plan with the least time for ``room_bytes`` of tensors and blocks together, or None.
+
+        Parameters
+        ----------
+        blocks_bytes
+            Least bytes of blocks.
+        demand_bytes
+            Bytes of blocks with which none would ever have to be brought.
+        price_s
+            Seconds for each byte of blocks that has no place.
+        floor_bytes
+            What tensors take in any case, as in the optimizer's step.
+        """
+
+        def taken(plan: ActivationPlan) -> int:
+            return max(plan.peak_bytes, floor_bytes)
+
+        def seconds(plan: ActivationPlan) -> float:
+            return plan.added_s + price_s * max(0, demand_bytes - (room_bytes - taken(plan)))
+
+        fitting = [each for each in self.plans if taken(each) + blocks_bytes <= room_bytes]
+        return min(fitting, key=seconds, default=None)
+
+    def recomputations(self, plan: ActivationPlan) -> list[tuple[int, list[int]]]:
+        """Return what a plan computes again, in order: for which value, and operations of the tape."""
+        return self._step.recomputations(self._prices, plan.fates)
 
 
 @final
@@ -151,7 +191,7 @@ class _Timeline:
     def __init__(self, record: StepRecord) -> None:
         rows = record.allocations
         count = len(rows)
-        changes = np.concatenate([[0], rows[:, 1]])
+        changes = np.concatenate([[record.initial_bytes], rows[:, 1]])
         values = len(record.tape.nbytes)
         self.idle_from = np.full(values, -1, np.int64)
         self.needed = np.full(values, -1, np.int64)
@@ -168,12 +208,18 @@ class _Timeline:
                     changes[born[block]] -= nbytes
                     changes[min(gone.get(block, count), count)] += nbytes if block in gone else 0
         self.base = np.ascontiguousarray(np.cumsum(changes))
+        for position, nbytes in record.temporaries:
+            self.base[position] += nbytes
 
     def _note(self, value: int, idle_from: int, needed: int, ends: int) -> None:
         known = self.needed[value] >= 0
         self.idle_from[value] = idle_from
         self.needed[value] = min(self.needed[value], needed) if known else needed
         self.ends[value] = max(self.ends[value], ends)
+
+
+def _may_repeat(tape: Tape, operation: Operation) -> bool:
+    return operation.pure and not reads_unstable(operation, tape.unstable)
 
 
 def _is_mask(tape: Tape, value: int) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from accelera.offload.keeping.plain import is_plain
+from accelera.offload.keeping.plain import device_of, is_plain
 from accelera.offload.training.activation_plan import ActivationPlan, Fate
 from accelera.offload.training.recomputation import recomputed
 from accelera.offload.training.saved_values import SavedValues, distinct, save_storage, save_values
@@ -139,7 +139,7 @@ class ForwardPass:
     def __enter__(self) -> ForwardPass:
         """Take in what autograd saves from here on."""
         self._hooks = saved_tensors_hooks(self._pack, self._unpack)
-        self._hooks.__enter__()  # type: ignore[no-untyped-call]
+        self._hooks.__enter__()
         if self._tape is not None:
             self._tape.__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -168,7 +168,7 @@ class ForwardPass:
         return self._recorder.needed(pooled.number, pooled.values.tensor)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
-        if not self._is_large(tensor):
+        if not is_large(tensor, self._keeper):
             return self._kept(tensor)
         if self._tape is None:
             return self._to_pool(tensor)
@@ -188,13 +188,6 @@ class ForwardPass:
         self._note_backward()
         tensor: torch.Tensor = packed.unpacked()
         return tensor
-
-    def _is_large(self, tensor: torch.Tensor) -> bool:
-        return (
-            is_plain(tensor)
-            and tensor.device == self._keeper.device
-            and distinct(tensor).numel() * tensor.element_size() >= self._keeper.least_bytes
-        )
 
     def _kept(self, tensor: torch.Tensor, value: SavedValue | None = None) -> KeptTensor:
         alone = tensor if tensor.grad_fn is None else tensor.detach()
@@ -272,6 +265,15 @@ def _end_backward(
     entry.close()
     if recorder is not None and finish is not None and recorder.active:
         finish(recorder.finish())
+
+
+def is_large(tensor: torch.Tensor, keeper: Keeper) -> bool:
+    """Whether ``tensor`` is an ordinary one of ``keeper.least_bytes`` or more."""
+    return (
+        is_plain(tensor)
+        and device_of(tensor) == keeper.device
+        and distinct(tensor).numel() * tensor.element_size() >= keeper.least_bytes
+    )
 
 
 def _key(tensor: torch.Tensor) -> Key:

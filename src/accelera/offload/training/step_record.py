@@ -35,6 +35,10 @@ class StepRecord:
     """Rows of (allocation, bytes; negative when released), in order."""
     saved: list[SavedUse]
     tape: Tape
+    initial_bytes: int = 0
+    """What was allocated before."""
+    temporaries: list[tuple[int, int]] = field(default_factory=list)
+    """Positions in the log at which an operation takes so many bytes more for itself."""
 
 
 @final

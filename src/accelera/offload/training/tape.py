@@ -7,7 +7,6 @@ part of its value it sees.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,7 +65,9 @@ class Operation:
     """Values that it changes in place; the last of ``makes`` follow them."""
     pure: bool
     """Whether carrying it out again on the same operands gives the same and does nothing else."""
-    seconds: float
+    seconds: float = 0.0
+    span: tuple[int, int] = (0, 0)
+    """Positions before and after it, as ``mark`` of the tape gave them."""
 
 
 @dataclass(slots=True)
@@ -82,10 +83,11 @@ class _Known:
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down the operations on ordinary tensors in its context.
 
-    ``stalled_s`` returns the seconds that operations have waited for blocks so far.
+    ``clock`` returns the seconds that were spent on operations so far, ``mark`` a position in somebody else's
+    notes.
     """
 
-    def __init__(self, stalled_s: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], mark: Callable[[], int] = lambda: 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: list[Operation] = []
         self.names: list[str] = []
@@ -94,7 +96,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Bytes of each value's storage."""
         self.producers: list[int] = []
         """The operation that made each value; -1 for one that appeared."""
-        self._stalled_s = stalled_s
+        self._clock = clock
+        self._mark = mark
         self._paused = False
         self.unstable: set[int] = set()
         """Storages from outside that the pass changes, by address."""
@@ -107,12 +110,14 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         traits = _traits(func)
         if traits.is_view or self._paused:
             return func(*args, **kwargs)
-        began_s, stalled_s = time.perf_counter(), self._stalled_s()
         # Before it is carried out: in place it may give a storage its next value.
         noted = self._views(args, kwargs)
+        began_s, before = self._clock(), self._mark()
         result = func(*args, **kwargs)
-        seconds = time.perf_counter() - began_s - (self._stalled_s() - stalled_s)
-        self._write(func, traits, args, kwargs, result, noted, seconds)
+        operation = self._written(func, traits, args, kwargs, result, noted)
+        if operation is not None:
+            operation.seconds = self._clock() - began_s
+            operation.span = before, self._mark()
         return result
 
     @contextmanager
@@ -149,39 +154,25 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.view_of(value)
         return External(value, value._version)
 
-    def _write(
-        self,
-        func: Any,
-        traits: _Traits,
-        args: Any,
-        kwargs: Any,
-        result: Any,
-        noted: Any,
-        seconds: float,
-    ) -> None:
+    def _written(
+        self, func: Any, traits: _Traits, args: Any, kwargs: Any, result: Any, noted: Any
+    ) -> Operation | None:
+        """Enter an operation that makes or changes something, and return it."""
         index = len(self.names)
         if traits.name == "native_batch_norm" and args[5]:
             noted = self._without_running_statistics(args, noted)
         changes, outside = self._changes(func, traits, args, kwargs)
         new = [self._new(each, index) for each in self._new_storages(result)]
         if not new and not changes and not outside:
-            return
+            return None
         follow = [self._follow(value, index) for value in changes]
         self.names.append(traits.name)
         reads = tuple({view.value for view in views_in(noted)} | set(changes))
         plain = not any(_has_flags(each) for each in each_tensor(args, kwargs))
-        self.operations.append(
-            Operation(
-                func,
-                noted[0],
-                noted[1],
-                reads,
-                (*new, *follow),
-                tuple(changes),
-                traits.pure and not outside and plain,
-                seconds,
-            )
-        )
+        pure = traits.pure and not outside and plain
+        made = Operation(func, noted[0], noted[1], reads, (*new, *follow), tuple(changes), pure)
+        self.operations.append(made)
+        return made
 
     def _changes(self, func: Any, traits: _Traits, args: Any, kwargs: Any) -> tuple[list[int], bool]:
         """Return the values that change in place, and whether something outside of the tape does."""

@@ -11,7 +11,7 @@ import torch
 from accelera.errors import UnknownNameError
 from accelera.offload.keeping.allocation_scope import ScopeEntry
 from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.training.activation_choice import ActivationChoice, signature_of_inputs
+from accelera.offload.training.activation_choice import ActivationChoice, Planned, signature_of_inputs
 from accelera.offload.training.gradients import keep_gradients
 from accelera.offload.training.optimizer_states import OptimizerStates
 from accelera.offload.training.recomputing import Recomputed, keep_blocks, recompute_blocks, repeated_blocks
@@ -37,11 +37,20 @@ def check_activations(model: torch.nn.Module, activations: str) -> None:
 class Training:
     """Hooks on the root module, for as long as the model is offloaded."""
 
-    def __init__(self, model: torch.nn.Module, keeper: Keeper, activations: str = "auto") -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        keeper: Keeper,
+        activations: str = "auto",
+        choice: Any = None,
+        planned: Planned | None = None,
+    ) -> None:
         check_activations(model, activations)
         keep_gradients(model.parameters())
         self._blocks = recompute_blocks(model) if activations == "recompute" else []
-        self.choice = None if activations == "keep" else ActivationChoice(keeper, plans=activations == "auto")
+        if choice is None and activations != "keep":
+            choice = ActivationChoice(keeper, plans=activations == "auto", planned=planned)
+        self.choice = choice
         forward = _ForwardHooks(keeper, self.choice, OptimizerStates(keeper))
         self._handles = [
             model.register_forward_pre_hook(forward.begin, prepend=True, with_kwargs=True),
