@@ -7,28 +7,19 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from accelera import __version__
 from accelera.devices import Device, SimulatedDevice, get_device
 from accelera.execution import HardwareCapabilities, StrategyManager
+from accelera.extras import EXTRAS, is_installed, is_there
 from accelera.memory import Budget, MemoryManager, host_memory
 from accelera.plan import CostModel
 from accelera.settings import SETTINGS, current
 
-_EXTRAS = {
-    "zarr": ("zarr",),
-    "service": ("fastapi", "httpx", "uvicorn"),
-    "ui": ("httpx", "streamlit"),
-    "ray": ("ray",),
-    "metrics": ("opentelemetry", "prometheus_client", "pynvml"),
-    "learned": ("lightgbm",),
-    "llm": ("accelerate", "bitsandbytes", "transformers"),
-    "plot": ("matplotlib",),
-}
-"""The optional extras and the modules each needs."""
+_PACKAGES = ("numpy", "scipy", "torch")
 
 
 def facts() -> dict[str, Any]:
@@ -47,8 +38,8 @@ def facts() -> dict[str, Any]:
         "tiers": list(_tiers(device)),
         "compiled": _compiled(),
         "interception": _interception(),
-        "packages": {name: metadata.version(name) for name in ("numpy", "scipy", "torch")},
-        "extras": {extra: all(map(util.find_spec, modules)) for extra, modules in _EXTRAS.items()},
+        "packages": {name: metadata.version(name) for name in _PACKAGES if is_there(name)},
+        "extras": {extra: is_installed(extra) for extra in EXTRAS},
         "settings": list(_settings()),
     }
 
@@ -141,6 +132,8 @@ def _compiled() -> dict[str, bool]:
 
 
 def _interception() -> dict[str, str]:
+    if not is_there("torch"):
+        return {"tier": "none", "why": "torch is not installed; pip install 'accelera[torch]'"}
     from accelera.interceptor.found import way_found
 
     found = way_found()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from accelera.interceptor.mechanism.arming import arm, disarm
-from accelera.interceptor.mechanism.operators import OPERATORS
-from accelera.interceptor.mechanism.originals import original
-from accelera.interceptor.mechanism.passing import passing
-from accelera.interceptor.mechanism.tiers import tier, why
+from accelera.extras import needed_for
+
+with needed_for("interception"):
+    from accelera.interceptor.mechanism.arming import arm, disarm
+    from accelera.interceptor.mechanism.operators import OPERATORS
+    from accelera.interceptor.mechanism.originals import original
+    from accelera.interceptor.mechanism.passing import passing
+    from accelera.interceptor.mechanism.tiers import tier, why
 
 __all__ = ["OPERATORS", "arm", "disarm", "original", "passing", "tier", "why"]
