@@ -25,6 +25,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 """The modules that each extra of ``pyproject.toml`` brings, by the name they are imported by."""
 
 _EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in modules}
+_EXTRA_OF |= dict.fromkeys(("hypothesis", "pytest"), "dev")
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import venv
 from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -24,16 +25,20 @@ else:
 ROOT = Path(__file__).parents[2]
 
 
-def project() -> dict[str, object]:
-    """Return the table ``project`` of ``pyproject.toml``."""
+def pyproject() -> dict[str, Any]:
+    """Return ``pyproject.toml``."""
     with (ROOT / "pyproject.toml").open("rb") as file:
-        found: dict[str, object] = tomllib.load(file)["project"]
-    return found
+        return tomllib.load(file)
 
 
 def core_requirements() -> list[str]:
     """Return what ``pip install accelera`` installs besides, as it is written."""
-    return list(project()["dependencies"])  # type: ignore[call-overload]
+    return list(pyproject()["project"]["dependencies"])
+
+
+def optional_requirements() -> dict[str, list[str]]:
+    """Return what each extra installs, as it is written."""
+    return dict(pyproject()["project"]["optional-dependencies"])
 
 
 def closure(requirements: Iterable[str]) -> dict[str, metadata.Distribution]:
