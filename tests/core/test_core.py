@@ -107,6 +107,7 @@ VERBS = {
     "sweep": (["sweep", "t.json"], 2),
     "advise": (["advise", "t.json"], 2),
     "estimate": (["estimate", "config.json"], 2),
+    "build-shim": (["build-shim"], 2),
     "trace capture": (["trace", "capture", "program.py"], 2),
     "trace stats": (["trace", "stats", "t.json"], 2),
     "trace convert": (["trace", "convert", "t.json", "t.csv"], 2),

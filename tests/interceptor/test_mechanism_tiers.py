@@ -126,7 +126,7 @@ def test_a_shim_is_found_without_loading_torch(fresh: pytest.MonkeyPatch, tmp_pa
         "told = facts()['interception']\n"
         "assert 'torch' not in sys.modules\n"
         "from accelera.interceptor import mechanism\n"
-        "assert told == {'tier': mechanism.tier(), 'why': mechanism.why()}"
+        "assert told == {'tier': mechanism.tier(), 'why': mechanism.why(), 'compiled': 'all'}"
     )
     ran = run_python("-c", code, cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")

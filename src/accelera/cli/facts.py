@@ -131,17 +131,21 @@ def _compiled() -> dict[str, bool]:
     return {"extension": True, "cuda": _native.cuda_compiled()}
 
 
-def _interception() -> dict[str, str]:
+def _interception() -> dict[str, Any]:
+    """Return how calls of torch are caught, and which operators' small calls are answered in C++."""
     if not is_there("torch"):
-        return {"tier": "none", "why": "torch is not installed; pip install 'accelera[torch]'"}
+        why = "torch is not installed; pip install 'accelera[torch]'"
+        return {"tier": "none", "why": why, "compiled": []}
     from accelera.interceptor.found import way_found
 
     found = way_found()
     if found is not None:
-        return {"tier": found[0], "why": found[1]}
+        return {"tier": found[0], "why": found[1], "compiled": "all"}
     from accelera.interceptor import mechanism
 
-    return {"tier": mechanism.tier(), "why": mechanism.why()}
+    compiled = sorted(mechanism.compiled_operators())
+    in_all = len(compiled) == len(mechanism.OPERATORS)
+    return {"tier": mechanism.tier(), "why": mechanism.why(), "compiled": "all" if in_all else compiled}
 
 
 def _settings() -> Iterator[dict[str, Any]]:
