@@ -46,7 +46,8 @@ bench: $(installed) ## the benchmarks; ARGS="matmul --small" and so on
 docs: reference ## the documentation as HTML, in site/
 	$(bin)/python -m mkdocs build --strict --quiet
 
-reference: $(installed) ## docs/reference.md, rewritten from the docstrings
+reference: $(installed) ## docs/reference.md from the docstrings, and the table of operators
+	$(bin)/python tools/operator_table.py
 	$(bin)/python tools/reference.py
 
 cuda: $(built) ## compile the CUDA kernels with nvcc; needs no GPU

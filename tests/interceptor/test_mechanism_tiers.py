@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from accelera.errors import BackendMissingError, SettingError
-from accelera.interceptor import mechanism
+from accelera.interceptor import found, mechanism
 from accelera.interceptor.mechanism import OPERATORS, shim, stable, tiers
 from tests.architecture.repository import run_python
 
@@ -50,7 +51,8 @@ def test_the_fastest_that_works_is_used(fresh: pytest.MonkeyPatch) -> None:
 def test_a_shim_for_another_torch_is_refused_unopened(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "_shim-0.1.so").write_bytes(b"never opened")
     fresh.setattr(shim, "shim_path", lambda: tmp_path / f"_shim-{torch.__version__}.so")
-    assert shim.fault() == f"the shim was built for torch 0.1, this is torch {torch.__version__}"
+    told = f"the shim was built for torch 0.1, this is torch {torch.__version__}"
+    assert shim.fault() == f"{told}; `accelera build-shim` builds it"
     tiers.look_again()
     assert mechanism.tier() in ("stable", "python")
     assert "built for torch 0.1" in mechanism.why()
@@ -111,6 +113,11 @@ def test_arming_is_quiet_and_ends_with_the_process(
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
+def test_the_documentation_lists_the_operators(tmp_path: Path) -> None:
+    ran = run_python(str(SOURCES.parents[1] / "tools" / "operator_table.py"), "--check", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_info_says_how(tmp_path: Path) -> None:
     shown = run_python("-m", "accelera", "info", cwd=tmp_path).stdout
     (line,) = [line for line in shown.splitlines() if line.startswith("interception")]
@@ -138,3 +145,37 @@ def test_the_libraries_keep_no_path(fresh: pytest.MonkeyPatch) -> None:
         if path.exists():
             kept = str(Path(torch.__file__).parent).encode() in path.read_bytes()
             assert not kept, path
+
+
+def test_a_shim_that_was_built_later_is_used_unless_its_sources_changed(
+    fresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The folder of what `accelera build-shim` made goes by the contents of the sources."""
+    compiled = tmp_path / "accelera"
+    shutil.copytree(SOURCES, compiled / "csrc" / "torch")
+    fresh.setattr(found, "compiled_folder", lambda: compiled)
+    fresh.setenv("ACCELERA_CACHE", str(tmp_path / "cache"))
+    later = found.shim_for("9.9")
+    assert later.is_relative_to(tmp_path / "cache")
+    later.parent.mkdir(parents=True)
+    later.write_bytes(b"compiled")
+    assert found.shim_for("9.9").exists()
+    with (compiled / "csrc" / "torch" / "shim.cpp").open("a") as source:
+        source.write("// changed\n")
+    assert not found.shim_for("9.9").exists()
+    (compiled / "_shim-9.9.so").write_bytes(b"compiled with the package")
+    assert found.shim_for("9.9") == compiled / "_shim-9.9.so"
+
+
+def test_a_shim_that_cannot_be_built_says_why(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fresh.setenv("ACCELERA_CACHE", str(tmp_path))
+    fresh.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BackendMissingError, match=r"no C[+][+] compiler no-such-compiler"):
+        mechanism.build_shim()
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho this is no torch that I know; exit 1\n")
+    broken.chmod(0o755)
+    fresh.setenv("CXX", str(broken))
+    with pytest.raises(BackendMissingError, match="this is no torch that I know"):
+        mechanism.build_shim()
+    assert not list(tmp_path.rglob("_shim-*"))

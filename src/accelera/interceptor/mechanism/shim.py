@@ -25,7 +25,7 @@ def fault() -> str | None:
     files = [
         file for folder in {path.parent, compiled_folder()} for file in folder.glob(f"{SHIM_PREFIX}*.so")
     ]
-    found = {file.stem.removeprefix(SHIM_PREFIX) for file in files}
+    found = {file.stem.removeprefix(SHIM_PREFIX) for file in files} - {torch.__version__}
     if not found:
         return f"no shim was built for torch {torch.__version__}; {REMEDY}"
     others = " and ".join(sorted(found))
