@@ -14,7 +14,7 @@ import accelera
 from accelera import interceptor
 from accelera.errors import BackendMissingError
 from accelera.extras import EXTRAS, backend_missing, needed_for, require, stand_in
-from tests.core.environment import core_requirements, optional_requirements
+from tests.core.environment import ROOT, core_requirements, optional_requirements
 
 CORE = {
     "cloudpickle",
@@ -100,3 +100,25 @@ def test_a_name_is_looked_for_again_once_its_package_is_there(monkeypatch: pytes
         with pytest.raises(BackendMissingError, match=r"\[enable\] needs torch"):
             interceptor.enable()
     assert accelera.enable.__name__ == "enable"
+
+
+def test_the_pages_list_the_core_and_the_extras() -> None:
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    declared = optional_requirements()
+    for extra in declared.keys() - {"bench", "dev"}:
+        assert f"| `{extra}` |" in page
+    listed = page.split("The core brings ")[1].split(". ")[0]
+    assert {canonicalize_name(name) for name in re.findall(r"`(\w+)`", listed)} == CORE
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    usual = declared.keys() - {"bench", "dev", "service", "ui"}
+    assert [extra for extra in usual if f"`{extra}`" not in readme] == []
+
+
+def test_make_installs_extras_that_there_are() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    found = re.search(r"^extras := (.+)$", makefile, re.MULTILINE)
+    assert found
+    installed = set(found[1].split(","))
+    assert installed == optional_requirements().keys() - {"all", "bench", "service", "ui"}
+    told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert [extra for extra in installed if f"`{extra}`" not in told] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -42,17 +41,17 @@ def shim_path() -> Path:
     return shim_for(torch.__version__)
 
 
-def build() -> Path:
+def build(compiler: str | None = None) -> Path:
     """Compile the shim for the torch that is loaded, into the cache folder; return the library.
 
-    Takes some 20 seconds. ``CXX`` names the compiler. Raises BackendMissingError when there is no compiler,
-    or the shim does not compile against this torch.
+    Takes some 20 seconds. ``compiler``: a name or path, by default what there is of GCC and Clang. Raises
+    BackendMissingError when there is none, or the shim does not compile against this torch.
     """
-    compiler = os.environ.get("CXX") or next(filter(None, map(shutil.which, _COMPILERS)), None)
+    compiler = compiler or next(filter(shutil.which, _COMPILERS), None)
     if compiler is None or shutil.which(compiler) is None:
         raise BackendMissingError(
             f"[build-shim] there is no C++ compiler {compiler or ' or '.join(_COMPILERS)}; install g++, or"
-            " name one with CXX="
+            " name one with --compiler"
         )
     target = built_folder() / shim_path().name
     target.parent.mkdir(parents=True, exist_ok=True)

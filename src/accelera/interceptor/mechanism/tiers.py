@@ -90,9 +90,12 @@ def compiled_operators() -> frozenset[str]:
     return frozenset() if way is None else way.compiled()
 
 
-def build_shim() -> Path:
-    """Build the fastest way for the torch that is installed; see ``accelera build-shim``."""
-    built = shim.build()
+def build_shim(compiler: str | None = None) -> Path:
+    """Build the fastest way for the torch that is installed, as ``accelera build-shim`` does.
+
+    Returns the library. Raises BackendMissingError when there is no compiler, or the shim does not compile against this torch.
+    """
+    built = shim.build(compiler)
     look_again()
     return built
 
