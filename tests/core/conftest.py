@@ -25,9 +25,9 @@ def core_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run_core(core_python: Path, tmp_path: Path) -> RunCore:
-    """Return what runs ``python WORDS…`` of that environment in an empty folder."""
+    """Return what runs ``python WORDS…`` of that environment in an empty folder, with more variables."""
 
-    def run(*words: str) -> Ran:
+    def run(*words: str, **variables: str) -> Ran:
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -36,7 +36,7 @@ def run_core(core_python: Path, tmp_path: Path) -> RunCore:
         return subprocess.run(
             [str(core_python), *words],
             cwd=tmp_path,
-            env=environment,
+            env={**environment, **variables},
             capture_output=True,
             text=True,
             check=False,

@@ -14,7 +14,7 @@ import typer
 import accelera
 from accelera.cli import app
 from accelera.trace import write_trace
-from tests.architecture.repository import packages
+from tests.architecture.repository import ROOT, packages
 
 RunCore = Callable[..., Any]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -29,9 +29,18 @@ def passes(run_core: RunCore, program: str, *words: str) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("program", ["products", "operations", "matrix", "batches", "paper"])
+@pytest.mark.parametrize("program", ["products", "operations", "matrix", "batches", "paper", "hardware"])
 def test_works_with_the_core_alone(program: str, run_core: RunCore) -> None:
     passes(run_core, program)
+
+
+@pytest.mark.parametrize(
+    "example", ["demo", "expressions", "out_of_core", "quickstart", "resume", "strategy"]
+)
+def test_examples_run_with_the_core_alone(example: str, run_core: RunCore) -> None:
+    """``make demo`` installs nothing else."""
+    ran = run_core(str(ROOT / "examples" / f"{example}.py"), ACCELERA_EXAMPLE_SMALL="1")
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_every_public_name_can_be_had_and_says_what_it_needs(run_core: RunCore) -> None:

@@ -13,7 +13,7 @@ from accelera.engine.convert import to_tensor
 from accelera.engine.matrix import Matrix
 from accelera.engine.operands import matmul_shape
 from accelera.engine.shapes import broadcast_shape
-from accelera.engine.tensors import SLOW_ON_CPU, torch
+from accelera.engine.tensors import BOOL, SLOW_ON_CPU, WIDENED, torch
 from accelera.errors import BackendMissingError, DeviceMemoryError, DTypeError
 from accelera.logs import logger
 from accelera.stores import Store
@@ -100,6 +100,8 @@ class ProductPair(NamedTuple):
         that its kernels cannot read as they lie or must repeat for the batch.
         """
         bytes_added = self._result_bytes
+        if self.a.dtype in WIDENED:
+            bytes_added += 4 * (self.a.numel() + self.b.numel() + prod(self.shape))
         for each in (self.a, self.b):
             if each.device != place:
                 bytes_added += each.nbytes
@@ -128,7 +130,7 @@ def _check_types(a: torch.dtype, b: torch.dtype) -> None:
         raise DTypeError(
             f"[matmul] A is {a} and B is {b}: a product takes one element type; convert one of them first"
         )
-    if str(a).removeprefix("torch.") == "bool":
+    if a == BOOL:
         raise DTypeError(f"[matmul] {a} cannot be multiplied; use a float, complex or integer type")
 
 

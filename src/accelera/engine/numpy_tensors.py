@@ -40,8 +40,8 @@ _WIDE: Final[dict[DType, DType]] = {
     complex64: complex128,
 }
 """What sums and means are computed in, where not in their own type."""
-_HALVES: Final = frozenset({bfloat16, float16})
-SLOW_ON_CPU: Final = _RANKS[0] | _RANKS[1] | _HALVES
+HALVES: Final = frozenset({bfloat16, float16})
+SLOW_ON_CPU: Final = _RANKS[0] | _RANKS[1] | HALVES
 """Types that BLAS does not multiply."""
 
 
@@ -260,9 +260,9 @@ def promote_types(a: DType, b: DType) -> DType:
     if _rank(a) != _rank(b):
         low, high = sorted((a, b), key=_rank)
         return _raised(low, high)
-    if a == b or not {a, b} & _HALVES:
+    if a == b or not {a, b} & HALVES:
         return np.promote_types(a, b)
-    return float32 if {a, b} == _HALVES else max(a, b, key=operator.attrgetter("itemsize"))
+    return float32 if {a, b} == HALVES else max(a, b, key=operator.attrgetter("itemsize"))
 
 
 def _raised(low: DType, high: DType) -> DType:
@@ -311,7 +311,7 @@ gt, ge = _combined(np.greater), _combined(np.greater_equal)
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Return the product; that of halves is summed in float32."""
-    wide = float32 if a.dtype in _HALVES else a.dtype
+    wide = float32 if a.dtype in HALVES else a.dtype
     return Tensor(a.to(wide).array @ b.to(wide).array).to(a.dtype)
 
 

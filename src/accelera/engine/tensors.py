@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 if TYPE_CHECKING:
     import torch as torch
 else:
@@ -15,5 +17,9 @@ else:
             raise
         from accelera.engine import numpy_tensors as torch
 
+BOOL: Final[Any] = getattr(torch, "bool", np.dtype(np.bool_))
+"""The element type of truth values."""
 SLOW_ON_CPU: Final[Set[Any]] = getattr(torch, "SLOW_ON_CPU", {torch.float16})
 """Element types whose large products the planned kernels compute faster than a direct call on the CPU."""
+WIDENED: Final[Set[Any]] = getattr(torch, "HALVES", frozenset())
+"""Element types whose operands and result a direct product also holds in float32."""

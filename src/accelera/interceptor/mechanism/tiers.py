@@ -93,7 +93,8 @@ def compiled_operators() -> frozenset[str]:
 def build_shim(compiler: str | None = None) -> Path:
     """Build the fastest way for the torch that is installed, as ``accelera build-shim`` does.
 
-    Returns the library. Raises BackendMissingError when there is no compiler, or the shim does not compile against this torch.
+    Returns the library. Raises BackendMissingError when there is no compiler, or the shim does not compile
+    against this torch.
     """
     built = shim.build(compiler)
     look_again()
