@@ -88,8 +88,9 @@ $(built): $(native) pyproject.toml constraints.txt | $(tools)
 	$(pip) install -c constraints.txt --no-build-isolation -e .
 	touch $@
 
-# Everything that the tests need. With torch there, the shim for it is built as well.
+# Everything that the tests need, and then the shim for the torch that has come with it.
 $(installed): pyproject.toml constraints.txt | $(built)
 	$(pip) install -c constraints.txt --no-build-isolation -e '.[$(extras)]'
+	$(pip) install --no-build-isolation --no-deps -e .
 	-$(pip) install -c constraints.txt --only-binary :all: libcachesim  # an oracle of the tests, where there is one
 	touch $@

@@ -7,7 +7,6 @@ require follows from their own metadata.
 from __future__ import annotations
 
 import sys
-import sysconfig
 import venv
 from collections.abc import Iterable, Iterator
 from importlib import metadata
@@ -65,7 +64,7 @@ def top_entries(distribution: metadata.Distribution) -> Iterator[Path]:
 def make_environment(folder: Path, distributions: Iterable[metadata.Distribution]) -> Path:
     """Make an environment with these distributions and nothing else; return its Python."""
     venv.create(folder, with_pip=False, symlinks=True)
-    packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
+    (packages,) = folder.glob("lib/python*/site-packages")
     for distribution in distributions:
         for entry in top_entries(distribution):
             (packages / entry.name).symlink_to(entry)

@@ -48,6 +48,13 @@ def test_the_fastest_that_works_is_used(fresh: pytest.MonkeyPatch) -> None:
     assert "were not built" in mechanism.why()
 
 
+def test_make_builds_the_shim(fresh: pytest.MonkeyPatch) -> None:
+    """With the torch that `make` installs, it compiles; a test that skips without it would not notice."""
+    pinned = (SOURCES.parents[1] / "constraints.txt").read_text(encoding="utf-8")
+    if f"torch=={torch.__version__.partition('+')[0]}\n" in pinned:
+        assert shim.fault() is None
+
+
 def test_a_shim_for_another_torch_is_refused_unopened(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "_shim-0.1.so").write_bytes(b"never opened")
     fresh.setattr(shim, "shim_path", lambda: tmp_path / f"_shim-{torch.__version__}.so")
