@@ -131,6 +131,14 @@ def test_info_says_how(tmp_path: Path) -> None:
     assert line.split()[1].rstrip(":") in ("shim", "stable", "python")
 
 
+def test_info_lists_what_a_wheel_answers_in_cpp(tmp_path: Path) -> None:
+    if stable.fault() is not None:
+        pytest.skip("the kernels over torch's C functions were not built")
+    wished = {"ACCELERA_INTERCEPTION": "stable"}
+    shown = run_python("-m", "accelera", "info", cwd=tmp_path, environment=wished).stdout
+    assert f"in C++: {', '.join(sorted(stable.operators()))}; every other operator in Python" in shown
+
+
 def test_a_shim_is_found_without_loading_torch(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if not shim.shim_path().exists():
         pytest.skip("no shim was built for this torch")
