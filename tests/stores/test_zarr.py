@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -227,15 +226,7 @@ def test_what_zarr_has_no_name_for_is_refused(tmp_path: Path) -> None:
 def test_without_the_library_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.zarr").mkdir()
     (tmp_path / "a.zarr" / "zarr.json").write_text("{}")
-    monkeypatch.delitem(sys.modules, "zarr")
-    found = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "zarr":
-            raise ImportError(name)
-        return found(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(BackendMissingError, match=r"accelera\[zarr\]"):
         open_store(tmp_path / "a.zarr")
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from importlib import metadata
-from pathlib import Path
 
-import accelera
+from accelera.devices.torch_shim import shim_for
 from accelera.settings import current_value
-
-SHIM_PREFIX = "_shim-"
-
 
 def way_found() -> tuple[str, str] | None:
     """Return the way to intercept and words for it where a shim for the torch that is installed lies here.
@@ -23,14 +18,3 @@ def way_found() -> tuple[str, str] | None:
     if not shim_for(metadata.version("torch")).exists():
         return None
     return "shim", "compiled kernels, built for exactly this torch"
-
-
-def shim_for(torch_version: str) -> Path:
-    """Return where the shim for a version of torch must lie: beside the other compiled code."""
-    return compiled_folder() / f"{SHIM_PREFIX}{torch_version}.so"
-
-
-def compiled_folder() -> Path:
-    """Return the folder of the compiled code."""
-    native = importlib.util.find_spec("accelera._native")
-    return Path(native.origin if native and native.origin else accelera.__file__).parent
