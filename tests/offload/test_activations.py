@@ -11,8 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from accelera.offload.training.saved_tensors import ForwardPass
 from accelera.offload.training.recomputing import Recomputed, keep_blocks, recompute_blocks
+from accelera.offload.training.saved_tensors import ForwardPass
 from tests.offload.language_model import LanguageModel, language_model, loss_of
 from tests.offload.pools import values
 from tests.offload.simple_keeper import SimpleKeeper

@@ -8,6 +8,7 @@ from importlib import metadata
 from accelera.devices.torch_shim import shim_for
 from accelera.settings import current_value
 
+
 def way_found() -> tuple[str, str] | None:
     """Return the way to intercept and words for it where a shim for the torch that is installed lies here.
 

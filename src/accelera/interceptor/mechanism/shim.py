@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 
-from accelera.errors import BackendMissingError
 from accelera.devices.torch_shim import (
     SHIM_PREFIX,
     built_folder,
@@ -15,6 +14,7 @@ from accelera.devices.torch_shim import (
     shim_for,
     shim_sources,
 )
+from accelera.errors import BackendMissingError
 from accelera.interceptor.mechanism.compiled import CompiledTier, load
 from accelera.interceptor.mechanism.shim_build import compile_shim
 

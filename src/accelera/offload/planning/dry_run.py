@@ -82,7 +82,7 @@ class DryRun:
     """Events of giving up the gradients."""
     weights_bytes: int
     kept_bytes: int
-    """Bytes of the parameters and buffers that stay ordinary."""
+    """Bytes of the parameters, buffers and states of the optimizer that stay ordinary."""
     record: StepRecord | None
     """What plans for saved tensors are made from; None when they all go one way."""
     signature: Any
@@ -105,10 +105,8 @@ class DryRun:
 
     def _peak(self, events: range) -> tuple[int, str]:
         notes = self.notes
-        positions = [*notes.positions, len(notes.allocations)]
-        start, stop = positions[events.start], positions[events.stop]
-        sizes = np.array([nbytes for _, nbytes in notes.allocations], np.int64)
-        alive = self.kept_bytes + np.concatenate([[0], np.cumsum(sizes)])
+        start, stop = notes.position(events.start), notes.position(events.stop)
+        alive = self.kept_bytes + notes.alive_bytes()
         for position, nbytes in notes.temporaries:
             alive[position] += nbytes
         at = start + int(np.argmax(alive[start : stop + 1]))
@@ -194,7 +192,6 @@ class _Runner:
         for each in (*kept, *tree_leaves(self._inputs)):
             if isinstance(each, torch.Tensor):
                 self._ordinary.leave_out(each)
-        kept_bytes = sum(each.nbytes for each in kept)
         ends = [0, len(events)]
         planned = scene.train and scene.activations == "auto"
         training = Training(self._module, self._keeper, scene.activations, self._saved if planned else None)
@@ -205,6 +202,9 @@ class _Runner:
                 ends.append(len(events))
         finally:
             training.stop()
+        # Small states of the optimizer stay, and are there in all later steps.
+        states_bytes = self._notes.alive_at(ends[3]) - self._notes.alive_at(ends[2])
+        kept_bytes = sum(each.nbytes for each in kept) + max(0, states_bytes)
         weight_events, step, first_update, update, release = itertools.starmap(
             range, itertools.pairwise(ends)
         )
@@ -230,7 +230,7 @@ class _Runner:
         if scene.train:
             optimizer = optimizer_for(self._module, scene.optimizer)
             if optimizer is not None:
-                update = OptimizerNotes(optimizer, self._notes, self._keeper).step
+                update = OptimizerNotes(optimizer, self._notes).step
         listening = [self._listened(part) for part in (self._pass, update, update, self._release)]
         return tuple(listening)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 
-from accelera.offload.planning.recording_keeper import Begin, Create, Event, Free, Notes
+from accelera.offload.planning.recording_keeper import Begin, Create, Excerpt, Free, Notes
 from accelera.offload.tensors.tensor import OffloadedTensor
 
 _ONE_BY_ONE = (
@@ -26,63 +26,78 @@ _ONE_BY_ONE = (
 """Optimizers of PyTorch that update one parameter after the other, each without regard to the others."""
 
 
+class _Template(NamedTuple):
+    """What is done for one parameter, and for all others of its kind."""
+
+    parameter: torch.Tensor
+    make_states: Excerpt
+    first_update: Excerpt
+    update: Excerpt
+
+
 @final
 class OptimizerNotes:
     """Steps of one optimizer."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, notes: Notes, keeper: Any) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, notes: Notes) -> None:
         self._optimizer = optimizer
         self._notes = notes
-        self._keeper = keeper
+        self._templates: dict[Hashable, _Template] = {}
         self._blocks: dict[int, dict[int, int]] = {}
         """For each parameter by identity, its blocks for those of the parameter that stands for it."""
 
     def step(self) -> None:
-        """Carry out a step, for one parameter of each kind if that tells all."""
-        groups = self._optimizer.param_groups
+        """Note a step; in the first, states are made for all parameters of a group before any is updated."""
         if not _updates_one_by_one(self._optimizer):
             self._optimizer.step()
             return
-        everything = [group["params"] for group in groups]
+        first = not self._templates
+        groups = [list(group["params"]) for group in self._optimizer.param_groups]
+        if first:
+            self._learn(groups)
+        for number, parameters in enumerate(groups):
+            trained = [each for each in parameters if each.grad is not None]
+            chosen = [(each, self._templates[number, _kind(each)]) for each in trained]
+            for each, template in chosen if first else ():
+                self._repeat(each, template.parameter, template.make_states)
+            for each, template in chosen:
+                self._repeat(each, template.parameter, template.first_update if first else template.update)
+
+    def _learn(self, groups: list[list[torch.Tensor]]) -> None:
+        """Carry out two steps for one parameter of each kind."""
+        own = self._optimizer.param_groups
         try:
-            for index, parameters in enumerate(everything):
-                for group in groups:
+            for number, parameters in enumerate(groups):
+                for group in own:
                     group["params"] = []
-                self._step_group(groups[index], parameters)
+                for each in parameters:
+                    if each.grad is not None and (number, _kind(each)) not in self._templates:
+                        own[number]["params"] = [each]
+                        self._templates[number, _kind(each)] = self._template(each)
         finally:
-            for group, parameters in zip(groups, everything, strict=True):
+            for group, parameters in zip(own, groups, strict=True):
                 group["params"] = parameters
 
-    def _step_group(self, group: dict[str, Any], parameters: list[torch.Tensor]) -> None:
-        standing: dict[Hashable, tuple[torch.Tensor, list[Event], list[tuple[int, int]]]] = {}
-        for parameter in parameters:
-            if parameter.grad is None:
-                continue
-            kind = _kind(parameter)
-            known = standing.get(kind)
-            if known is None:
-                standing[kind] = (parameter, *self._noted(group, parameter))
-            else:
-                self._repeat(parameter, *known)
+    def _template(self, parameter: torch.Tensor) -> _Template:
+        with self._notes.set_aside() as first:
+            self._optimizer.step()
+        with self._notes.set_aside() as later:
+            self._optimizer.step()
+        making = len(first.events) - len(later.events)
+        allocated = len(first.allocations) - len(later.allocations)
+        return _Template(
+            parameter,
+            Excerpt(first.events[:making], first.allocations[:allocated]),
+            Excerpt(first.events[making:], first.allocations[allocated:]),
+            later,
+        )
 
-    def _noted(
-        self, group: dict[str, Any], parameter: torch.Tensor
-    ) -> tuple[list[Event], list[tuple[int, int]]]:
-        """Carry out the step for one parameter; return its events and allocations."""
-        events, allocations = len(self._notes.events), len(self._notes.allocations)
-        group["params"] = [parameter]
-        self._optimizer.step()
-        group["params"] = []
-        return self._notes.events[events:], self._notes.allocations[allocations:]
-
-    def _repeat(
-        self, parameter: torch.Tensor, standing: torch.Tensor, events: list[Event], allocations: list[Any]
-    ) -> None:
+    def _repeat(self, parameter: torch.Tensor, standing: torch.Tensor, excerpt: Excerpt) -> None:
         """Note for ``parameter`` what was noted for the one that stands for it."""
         blocks = self._blocks.setdefault(id(parameter), {})
         for mine, other in ((parameter, standing), (parameter.grad, standing.grad)):
             blocks.update(zip(_numbers(other), _numbers(mine), strict=True))
-        for event in events:
+        for event in excerpt.events:
             if isinstance(event, Create):
                 block = self._notes.create(event.nbytes, event.role, event.name, filled=event.filled)
                 blocks[event.block] = block.id
@@ -93,8 +108,8 @@ class OptimizerNotes:
                 self._notes.free(blocks.get(event.block, event.block))
             else:
                 self._notes.add(event)
-        for number, nbytes in allocations:
-            self._notes.allocate(number, nbytes, "")
+        for number, nbytes in excerpt.allocations:
+            self._notes.allocate(number, nbytes, "optimizer")
 
 
 def _updates_one_by_one(optimizer: torch.optim.Optimizer) -> bool:

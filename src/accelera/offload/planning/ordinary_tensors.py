@@ -49,11 +49,29 @@ class OrdinaryTensors:
         elements = max(each.numel() for each in tensors)
         touched = sum(each.numel() * each.element_size() for each in tensors)
         self._notes.work(flops_of(func, effect.name, args, kwargs, result, elements), touched)
-        if "convolution" in effect.name:
-            # oneDNN puts operands and results into another layout.
-            self._notes.temporaries.append((len(self._notes.allocations), touched))
+        inside = _temporary_bytes(effect.name, args, touched)
+        if inside:
+            self._notes.temporaries.append((len(self._notes.allocations), inside))
 
     def _released(self, number: int) -> None:
         if number in self._counted:
             self._counted.remove(number)
             self._notes.allocate(number, -self._storages.sizes_bytes[number], "")
+
+
+def _temporary_bytes(op: str, args: Any, touched_bytes: int) -> int:
+    """Return the bytes that an operator takes inside, where no other operator shows them.
+
+    oneDNN puts operands and results of convolutions into another layout, and weights of recurrent layers into
+    two or three; a fused layer of a transformer makes queries, scores and the like.
+    """
+    if "convolution" in op:
+        return touched_bytes
+    if "rnn_layer" in op:
+        return 3 * touched_bytes
+    if op in ("_transformer_encoder_layer_fwd", "_native_multi_head_attention"):
+        source: torch.Tensor = args[0]
+        heads = args[2] if op.startswith("_transformer") else args[4]
+        batch, length = source.shape[:2]
+        return int(touched_bytes + 2 * batch * heads * length * length * source.element_size())
+    return 0

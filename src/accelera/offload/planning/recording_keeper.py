@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
@@ -65,6 +66,13 @@ class Needed(NamedTuple):
 Event = Begin | End | Create | Free | Work | Saved | Needed
 
 
+class Excerpt(NamedTuple):
+    """A part of notes."""
+
+    events: list[Event]
+    allocations: list[tuple[int, int]]
+
+
 class Notes:
     """Everything that a dry run noted, in order."""
 
@@ -100,6 +108,32 @@ class Notes:
         self.most_block_bytes = max(self.most_block_bytes, self._alive_bytes)
         self.add(Create(block.id, nbytes, role, name, filled))
         return block
+
+    def position(self, event: int) -> int:
+        """Return the length of ``allocations`` at the time of an event."""
+        return self.positions[event] if event < len(self.positions) else len(self.allocations)
+
+    def alive_bytes(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return the bytes of ordinary tensors at each position."""
+        sizes = np.array([nbytes for _, nbytes in self.allocations], np.int64)
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+    def alive_at(self, event: int) -> int:
+        """Return the bytes of ordinary tensors at the time of an event."""
+        return int(self.alive_bytes()[self.position(event)])
+
+    @contextmanager
+    def set_aside(self) -> Iterator[Excerpt]:
+        """Give an excerpt that has, afterwards, what was noted in this context; here it is forgotten."""
+        excerpt = Excerpt([], [])
+        events, allocations, temporaries = len(self.events), len(self.allocations), len(self.temporaries)
+        alive_bytes = self._alive_bytes
+        yield excerpt
+        excerpt.events.extend(self.events[events:])
+        excerpt.allocations.extend(self.allocations[allocations:])
+        del self.events[events:], self.positions[events:], self.temporaries[temporaries:]
+        del self.allocations[allocations:], self.allocation_ops[allocations:]
+        self._alive_bytes = alive_bytes
 
     def free(self, block: int) -> None:
         """Note that nothing refers to a block any more."""

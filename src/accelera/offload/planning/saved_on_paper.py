@@ -72,7 +72,7 @@ class SavedOnPaper:
         notes = self._notes
         for operation in self._tape.operations:
             operation.seconds = _seconds(notes.events[slice(*operation.span)])
-        last = notes.positions[end] if end < len(notes.positions) else len(notes.allocations)
+        last = notes.position(end)
         allocations = np.array(notes.allocations[:last], np.int64).reshape(-1, 2)
         temporaries = [each for each in notes.temporaries if each[0] <= last]
         return StepRecord(allocations, self._uses, self._tape, kept_bytes, temporaries)

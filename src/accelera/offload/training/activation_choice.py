@@ -40,12 +40,16 @@ class Planned(NamedTuple):
 class ActivationChoice:
     """What becomes of the saved tensors of one model.
 
-    Without ``plans`` all large ones go to the pool; so they do in a first step that was not ``planned``, and
-    where tensors are not counted one by one, so that no step can be recorded.
+    With ``keeps`` they stay where they are; without ``plans`` all large ones go to the pool. So they do in a
+    first step that was not ``planned``, and where tensors are not counted one by one, so that no step can be
+    recorded.
     """
 
-    def __init__(self, keeper: Keeper, *, plans: bool, planned: Planned | None = None) -> None:
+    def __init__(
+        self, keeper: Keeper, *, plans: bool, keeps: bool = False, planned: Planned | None = None
+    ) -> None:
         self._keeper = keeper
+        self._keeps = keeps
         self._planned = planned
         self._arena = keeper.scope.arena if plans else None
         self._plans: dict[Signature, ActivationPlans] = {}
@@ -56,6 +60,8 @@ class ActivationChoice:
 
     def begin(self, entry: ScopeEntry, signature: Signature) -> ForwardPass:
         """Return the forward pass that begins."""
+        if self._keeps:
+            return ForwardPass(self._keeper, entry, keeps=True)
         if self._is_running(self._recording) or self._is_running(self._latest):
             return ForwardPass(self._keeper, entry)
         if self._planned is not None and _covers(self._planned.signature, signature):

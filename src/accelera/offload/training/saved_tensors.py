@@ -114,6 +114,8 @@ class ForwardPass:
         What notes when saved values are needed, for a plan.
     finish
         Is called with the record when the backward pass is over.
+    keeps
+        Whether saved tensors stay where they are.
     """
 
     def __init__(
@@ -124,8 +126,11 @@ class ForwardPass:
         tape: Tape | None = None,
         recorder: StepRecorder | None = None,
         finish: Callable[[StepRecord], None] | None = None,
+        *,
+        keeps: bool = False,
     ) -> None:
         self._keeper = keeper
+        self._keeps = keeps
         self._entry = entry
         self._plan = plan
         self._tape = tape
@@ -168,7 +173,7 @@ class ForwardPass:
         return self._recorder.needed(pooled.number, pooled.values.tensor)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
-        if not is_large(tensor, self._keeper):
+        if self._keeps or not is_large(tensor, self._keeper):
             return self._kept(tensor)
         if self._tape is None:
             return self._to_pool(tensor)

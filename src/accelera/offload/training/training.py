@@ -48,9 +48,9 @@ class Training:
         check_activations(model, activations)
         keep_gradients(model.parameters())
         self._blocks = recompute_blocks(model) if activations == "recompute" else []
-        if choice is None and activations != "keep":
-            choice = ActivationChoice(keeper, plans=activations == "auto", planned=planned)
-        self.choice = choice
+        self.choice = choice or ActivationChoice(
+            keeper, plans=activations == "auto", keeps=activations == "keep", planned=planned
+        )
         forward = _ForwardHooks(keeper, self.choice, OptimizerStates(keeper))
         self._handles = [
             model.register_forward_pre_hook(forward.begin, prepend=True, with_kwargs=True),
