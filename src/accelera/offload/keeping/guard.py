@@ -94,9 +94,9 @@ class HeldCount:
 
     def resume(self) -> None:
         """Leave out what was added since the count was paused."""
+        others = self.others_bytes()
         if self._paused_at_bytes is not None:
-            added = self.others_bytes() - self._paused_at_bytes
-            self._least_bytes += max(0, added)
+            self._least_bytes += max(0, others - self._paused_at_bytes)
             self._paused_at_bytes = None
 
 

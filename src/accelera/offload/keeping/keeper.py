@@ -20,7 +20,7 @@ from accelera.errors import BudgetExceededError, DeviceError
 from accelera.memory import Block, Books, Pins, Residence, Slab, Stream, Use, window_of
 from accelera.offload.homes import Home, Homes, RamHomes, ScratchHomes
 from accelera.offload.keeping.allocation_scope import AllocationScope
-from accelera.offload.keeping.allocator import arenas_in_torch, give_pages_back, trim
+from accelera.offload.keeping.allocator import arenas_in_torch, free_heap_bytes, give_pages_back, trim
 from accelera.offload.keeping.guard import ArenaCount, Guard, HeldCount, held_on
 from accelera.offload.keeping.plain import has_bytes
 from accelera.offload.keeping.refusing import refusal, tensor_refusal
@@ -292,7 +292,8 @@ class Keeper:
             try:
                 pins = self._stream.begin(uses, op)
             except BudgetExceededError as error:
-                raise refusal(op, uses, self._budget_bytes, error) from error
+                heap_bytes = free_heap_bytes() if self.watched and self._arena is not None else 0
+                raise refusal(op, uses, self._budget_bytes, error, heap_bytes) from error
         try:
             return pins, [self._ready(slab, use) for slab, use in zip(pins.given, uses, strict=True)]
         except BaseException:
