@@ -273,7 +273,7 @@ def test_a_file_of_somebody_else_is_no_torn_journal(path: Path, text: str) -> No
 
 
 def test_a_published_result_is_known_by_its_identity(path: Path, tmp_path: Path) -> None:
-    """The file that was complete, whatever its name; not another one, nor itself when it was changed since."""
+    """The file that was complete, whatever its name; not another one, nor itself once it was changed."""
     partial, result = tmp_path / "c.npy.partial", tmp_path / "c.npy"
     partial.write_bytes(b"result")
     journal = Journal.begin(path, HEADER)
