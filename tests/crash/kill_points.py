@@ -1,8 +1,8 @@
 """A process that forks runs which are killed after each of their changes of the disk, and then resumed.
 
 ``LD_PRELOAD=killer.so python -m tests.crash.kill_points NAME [POINTS]`` prints a JSON object: how many kill
-points the scenario has, which were tried, and what went wrong. POINTS is ``all`` or how many to try, spread over
-the run.
+points the scenario has, which were tried, and what went wrong. POINTS is ``all`` or how many to try, spread
+over the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run may be killed after any of its changes of the disk: the next one gives the same bits and leaves no litter.
+"""A run may be killed after any of its changes of the disk: the next one gives the same bits and no litter.
 
 Here a few kill points of each scenario are tried. All of them, in about two minutes on an idle machine:
 ``EVERY_KILL_POINT=1 pytest tests/crash``.

@@ -32,8 +32,15 @@ from accelera.engine.journal import (
 from accelera.engine.report import RunReport, nothing_run
 from accelera.engine.runner import Interrupted, Kernel, Runner, RunOptions
 from accelera.engine.target import Target, abandon, publish
-from accelera.errors import BudgetExceededError, DeviceMemoryError, StoreChangedError, StoreError
-from accelera.plan import Block, Plan, Step
+from accelera.errors import (
+    AcceleraError,
+    BudgetExceededError,
+    DeviceMemoryError,
+    StoreChangedError,
+    StoreError,
+    StoreFormatError,
+)
+from accelera.plan import Block, Plan, SavedPlan, Step
 from accelera.stores import OutputStore, Store, partial_path, remove_leftovers
 from accelera.trace import Recorder
 
@@ -96,6 +103,8 @@ class JobOptions:
     resume: bool = False
     readers: int = 2
     adaptation: Adaptation | None = None
+    pinned: SavedPlan | None = None
+    """The plan to follow, made before; None: make one."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """What else the journal's header shall say."""
 
@@ -193,7 +202,13 @@ class _Attempt:
         return bool(left.boxes) and partial.exists()
 
     def _first_plan(self, left: Record | None) -> Plan:
-        """Return the interrupted run's plan if there is one and it fits today's budget, else a new one."""
+        """Return the interrupted run's plan if there is one and it fits today's budget, else a new one.
+
+        A pinned plan is followed, or refused.
+        """
+        pinned = self.options.pinned
+        if pinned is not None:
+            return self._pinned_plan(pinned, left)
         if left is None:
             return self.job.plan(self.device, None, None)
         try:
@@ -202,6 +217,24 @@ class _Attempt:
             plan = self.job.plan(self.device, None, None)
             self._note("planned anew, as the interrupted run's plan does not fit", error)
             return plan
+
+    def _pinned_plan(self, pinned: SavedPlan, left: Record | None) -> Plan:
+        op, path = self.job.operation, self.job.target.path
+        pinned.require_same(op, {name: (each.shape, each.dtype) for name, each in self.job.named.items()})
+        if left is not None and left.header["spec"] != pinned.spec:
+            raise StoreError(
+                f"[resume] {path}: the interrupted run followed another plan than plan=; leave plan= out, or "
+                f"run without resume"
+            )
+        try:
+            plan = self.job.plan(self.device, None, pinned.spec)
+        except AcceleraError:
+            raise
+        except (LookupError, TypeError, ValueError) as error:
+            raise StoreFormatError(f"[{op}] plan= has no choices for this: {error!r}; plan again") from error
+        if plan.saved().spec != pinned.spec:
+            raise StoreFormatError(f"[{op}] plan= has choices of another kind of run; plan again")
+        return plan
 
     def _open(self, *, goes_on: bool) -> Store:
         path = self.job.target.path

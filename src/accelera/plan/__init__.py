@@ -12,7 +12,8 @@ from accelera.plan.operand import Block, BlockTable, Operand
 from accelera.plan.paper import Numbers, trace_of
 from accelera.plan.partition import Partition, split
 from accelera.plan.placement import DevicePlan, Placement
-from accelera.plan.plan import Plan
+from accelera.plan.plan import Plan, as_saved
+from accelera.plan.saved import SavedPlan
 from accelera.plan.sweep import plan_sweep
 from accelera.plan.sweep_steps import SweepProblem
 from accelera.plan.walk import Books, walk
@@ -35,9 +36,11 @@ __all__ = [
     "Placement",
     "Plan",
     "PolicyMaker",
+    "SavedPlan",
     "Scorer",
     "Step",
     "SweepProblem",
+    "as_saved",
     "forecast",
     "matmul_lower_bound_words",
     "plan_gram",

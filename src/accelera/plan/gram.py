@@ -192,7 +192,7 @@ def plan_gram(
     ``spec`` repeats the choices of an earlier plan. Raises BudgetExceededError, naming the smallest
     budget that would do, when nothing fits.
     """
-    kept = dict(reserved or {})
+    kept, measured, cost = dict(reserved or {}), cost, cost.nominal()
     choices = [GramChoice(**spec)] if spec is not None else _choices(problem, window)
     found = [_figures(problem, each, capacity_bytes, cost, eviction, tier) for each in choices]
     fitting = sorted(
@@ -202,7 +202,7 @@ def plan_gram(
         return plan_gram(
             problem,
             capacity_bytes=capacity_bytes,
-            cost=cost,
+            cost=measured,
             budget_bytes=budget_bytes,
             reserved=reserved,
             tier=tier,
@@ -212,15 +212,18 @@ def plan_gram(
         )
     if not fitting:
         _refuse(problem, min(each.need_bytes for each in found), capacity_bytes, kept, budget_bytes, tier)
-    walked = []
-    for each in fitting[:_WALKED]:
+
+    def walk(each: _Figures, cost: CostModel) -> _Walked:
         steps = GramSteps(problem, each.choice, cost)
         room = capacity_bytes - _charged(each.books_bytes, tier)
         window = each.choice.window
-        found_here = forecast(steps, problem.operands, room, window, cost, eviction, operation="gram")
-        walked.append((steps, found_here))
-    steps, best = min(walked, key=lambda pair: _score(pair[1].seconds, pair[1].moved_bytes))
-    books = _books(problem, steps.choice, eviction)
+        found = forecast(steps, problem.operands, room, window, cost, eviction, operation="gram")
+        return _Walked(each, steps, found)
+
+    walked = [walk(each, cost) for each in fitting[:_WALKED]]
+    nominal = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes))
+    best = nominal if measured == cost else walk(nominal.figures, measured)
+    steps, books = best.steps, best.figures.books_bytes
     compulsory = sum(0 if each.in_place else each.nbytes for each in problem.operands)
     return Plan(
         operation="gram",
@@ -232,15 +235,24 @@ def plan_gram(
         reserved={**kept, **({"books": books} if books else {})},
         tier=tier,
         window=steps.choice.window,
-        forecast=best,
+        forecast=best.forecast,
         lower_bound_bytes=compulsory,
         compulsory_bytes=compulsory,
         make_steps=steps,
         spec=vars(steps.choice),
-        alternatives=_losers(walked, best),
+        alternatives=_losers(walked, nominal, best.forecast.seconds),
         host_staging_bytes=host_staging_bytes,
         eviction=eviction,
     )
+
+
+@dataclass(frozen=True)
+class _Walked:
+    """A choice with its steps and what they will do."""
+
+    figures: _Figures
+    steps: GramSteps
+    forecast: Forecast
 
 
 def _choices(problem: GramProblem, window: int) -> list[GramChoice]:
@@ -314,6 +326,8 @@ def _need(problem: GramProblem, choice: GramChoice, tiles: int, edge: int, strip
     strips = math.ceil(edge / strip) if strip else 1
     rights = min(choice.window, -(-ahead // strips) + 1)
     tall = edge + (min(ahead, strips) * strip if tiles > 1 else 0)
+    if choice.slab >= problem.depth and tiles > 1:  # every step writes another block
+        tall = max(tall, choice.window * strip)
     lefts = 0 if choice.parts == 1 and choice.strips == 1 else choice.window * strip
     g = problem.g.held_bytes((*lead, tall, edge))
     return g + problem.a.held_bytes((*lead, slab, rights * edge + lefts))
@@ -336,17 +350,19 @@ def _note(steps: GramSteps) -> str:
     return f"{tiles} tiles of G, edges up to {edge}, {steps.choice.strips} strips; A {depth} deep at a time"
 
 
-def _losers(walked: list[tuple[GramSteps, Forecast]], best: Forecast) -> tuple[Alternative, ...]:
-    others = [(steps, found) for steps, found in walked if found is not best]
+def _losers(walked: list[_Walked], best: _Walked, seconds: float) -> tuple[Alternative, ...]:
+    """Return the losers; all were walked with nominal rates, on whose scale the best takes ``seconds``."""
+    found, scale = best.forecast, seconds / max(best.forecast.seconds, 1e-12)
+    others = [(each.steps, each.forecast) for each in walked if each is not best]
     return tuple(
         Alternative(
             _note(steps),
-            found.moved_bytes,
-            found.seconds,
-            f"{found.seconds / max(best.seconds, 1e-9):.2f} x the time, "
-            f"{found.moved_bytes / max(best.moved_bytes, 1):.2f} x the bytes",
+            other.moved_bytes,
+            other.seconds * scale,
+            f"{other.seconds / max(found.seconds, 1e-9):.2f} x the time, "
+            f"{other.moved_bytes / max(found.moved_bytes, 1):.2f} x the bytes",
         )
-        for steps, found in others[:3]
+        for steps, other in others[:3]
     )
 
 

@@ -177,6 +177,13 @@ def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _Tiling:
     return _Tiling(max(inners), min(inners), max(outers), many, few, count, sum_inner, sum_outer, False)
 
 
+def need_of(problem: MatmulProblem, choice: MatmulChoice, cost: CostModel, books_for: Eviction | None) -> int:
+    """Return the room that one choice needs, its books in it where ``books_for`` says by whom is evicted."""
+    numbers = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))
+    figures = _Figures(problem, choice, 0, cost, [_tiling(problem, choice)], *numbers)
+    return int((figures.need() + (0 if books_for is None else figures.books(books_for)))[0])
+
+
 def books_of(problem: MatmulProblem, choice: MatmulChoice, eviction: Eviction, cost: CostModel) -> int:
     """Return the bytes of the books of one choice, at most."""
     numbers = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +13,7 @@ from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.operand import Operand
 from accelera.plan.paper import trace_of
 from accelera.plan.placement import Placement
+from accelera.plan.saved import SavedPlan
 from accelera.trace import Trace
 from accelera.units import format_bytes
 
@@ -106,6 +109,19 @@ class Plan:
         ]
         return "\n".join(lines)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write its choices to a file, for ``plan=`` of the same operation here or elsewhere, now or later.
+
+        Raises StoreError when that cannot be.
+        """
+        self.saved().save(path)
+
+    def saved(self) -> SavedPlan:
+        """Return its choices, and for which operands they were made."""
+        operands = {each.name: [list(each.shape), str(each.dtype)] for each in self.operands}
+        spec = json.loads(json.dumps(dict(self.spec)))
+        return SavedPlan(self.operation, operands, self.budget_bytes, spec)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan's figures as JSON-able values."""
         return {
@@ -131,6 +147,20 @@ class Plan:
             "alternatives": [vars(other) for other in self.alternatives],
             "placement": None if self.placement is None else self.placement.to_dict(),
         }
+
+
+def as_saved(plan: Any) -> SavedPlan | None:
+    """Return what a caller gives as ``plan=``: a plan, a saved one, the path of a saved one, or None.
+
+    Raises TypeError for anything else.
+    """
+    if plan is None or isinstance(plan, SavedPlan):
+        return plan
+    if isinstance(plan, (str, os.PathLike)):
+        return SavedPlan.load(plan)
+    if isinstance(plan, Plan):
+        return plan.saved()
+    raise TypeError(f"[plan] plan={plan!r}: give a Plan, or the path of what Plan.save wrote")
 
 
 def _title(plan: Plan) -> str:
