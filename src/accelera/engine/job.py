@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Protocol
 
 from accelera.devices import Device, get_device
@@ -49,6 +50,8 @@ logger = logging.getLogger("accelera.engine")
 _LEAST_CAPACITY = 1 << 20
 _MOST_NOTES = 4096
 """About so many lines a journal gets, however many blocks there are."""
+_MOST_BOXES = 1024
+"""So many answers are remembered of what is stored: a tile comes up again in each of its slabs."""
 _NOTED_EVERY_S = 30.0
 """What is stored is noted at least so often."""
 
@@ -298,13 +301,11 @@ class _Attempt:
             if self.journal is not None and self.unnoted.add(box):
                 self._note_stored(result)
 
-        before, answers = Coverage(self.done), dict[int, bool]()
+        before = Coverage(self.done)
+        covered = lru_cache(_MOST_BOXES)(before.covers)
 
         def skip(step: Step) -> bool:
-            block = step.write
-            if len(before) and block.id not in answers:
-                answers[block.id] = before.covers(as_box(block.region))
-            return answers.get(block.id, False)
+            return len(before) > 0 and covered(as_box(step.write.region))
 
         run = RunOptions(
             observer=self.observer,
@@ -312,6 +313,7 @@ class _Attempt:
             readers=self.options.readers,
             on_written=written,
             skip=skip,
+            may_skip=len(before) > 0,
             keep_going=lambda: self.settled or adaptation is None or not adaptation.under_pressure(),
         )
         self.observer.on_start(plan)

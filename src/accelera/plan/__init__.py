@@ -5,12 +5,14 @@ from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction, PolicyMaker, Scorer
 from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.forecast import forecast
-from accelera.plan.gram import GramProblem, plan_gram
+from accelera.plan.gram import plan_gram
+from accelera.plan.gram_steps import GramProblem
 from accelera.plan.matmul import Objective, plan_matmul
 from accelera.plan.matmul_steps import MatmulProblem
 from accelera.plan.operand import Block, BlockTable, Operand
-from accelera.plan.paper import Numbers, trace_of
+from accelera.plan.paper import Numbers, policy_of, trace_of
 from accelera.plan.partition import Partition, split
+from accelera.plan.passes import Pass, Pattern, Repeat
 from accelera.plan.placement import DevicePlan, Placement
 from accelera.plan.plan import Plan, as_saved
 from accelera.plan.saved import SavedPlan
@@ -33,9 +35,12 @@ __all__ = [
     "Objective",
     "Operand",
     "Partition",
+    "Pass",
+    "Pattern",
     "Placement",
     "Plan",
     "PolicyMaker",
+    "Repeat",
     "SavedPlan",
     "Scorer",
     "Step",
@@ -46,6 +51,7 @@ __all__ = [
     "plan_gram",
     "plan_matmul",
     "plan_sweep",
+    "policy_of",
     "split",
     "trace_of",
     "walk",

@@ -15,19 +15,18 @@ is used again. A matrix with few columns is one tile: A is read once, in order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 from accelera.errors import BudgetExceededError
-from accelera.plan.books import books_bytes
+from accelera.plan.books import books_bytes, books_limit, pass_lengths
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Alternative, Forecast, Step
+from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
-from accelera.plan.operand import BlockTable, Operand
-from accelera.plan.partition import Span, split
+from accelera.plan.gram_steps import GramChoice, GramProblem, GramSteps
+from accelera.plan.passes import Pattern
 from accelera.plan.plan import Plan
 from accelera.units import format_bytes
 
@@ -40,120 +39,6 @@ _STRIPS = (1, 2, 4, 8)
 _WALKED = 6
 _BYTES_WEIGHT = 0.25
 _BELADY = Eviction()
-
-
-@dataclass(frozen=True)
-class GramProblem:
-    """``G = Aᴴ A`` for A of ``(…, depth, size)``."""
-
-    a: Operand
-    g: Operand
-
-    @property
-    def operands(self) -> tuple[Operand, Operand]:
-        """A and G."""
-        return self.a, self.g
-
-    @property
-    def depth(self) -> int:
-        """Rows of A."""
-        return self.a.shape[-2]
-
-    @property
-    def size(self) -> int:
-        """Columns of A, rows and columns of G."""
-        return self.a.shape[-1]
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        """Batch shape of both."""
-        return self.a.shape[:-2]
-
-    @property
-    def flops_scale(self) -> float:
-        """Cost of one multiply-add relative to f32."""
-        kind, size = self.g.held_dtype.kind, self.g.held_dtype.itemsize
-        return size / 2.0 if kind == "c" else {"f": size / 4.0}.get(kind, 8.0)
-
-    def align(self, axis: int) -> int:
-        """Return the alignment of cuts along an axis of A: its chunks on chunked stores, else 64."""
-        chunk, size = self.a.chunk, self.a.shape[axis]
-        if chunk is not None and chunk[axis] <= size // 2:
-            return chunk[axis]
-        return 64 if size >= 1024 else 1
-
-
-@dataclass(frozen=True)
-class GramChoice:
-    """The numbers of a schedule."""
-
-    parts: int
-    """Tiles along an edge of G."""
-    slab: int
-    """Depth of a block of A."""
-    strips: int
-    """Strips of a tile."""
-    window: int
-
-
-class GramSteps:
-    """Generates the steps of one Gram matrix with one choice."""
-
-    def __init__(self, problem: GramProblem, choice: GramChoice, cost: CostModel) -> None:
-        self._problem = problem
-        self.choice = choice
-        self._cost = cost
-        self._table = BlockTable(problem.operands)
-        self.edges = split(problem.size, choice.parts, problem.align(-1)) if problem.size else []
-        slabs = math.ceil(problem.depth / choice.slab) if problem.depth else 1
-        self.slabs = split(problem.depth, slabs, problem.align(-2)) if problem.depth else [(0, 0)]
-
-    def __call__(self) -> Iterator[Step]:
-        """Yield the steps, first to last."""
-        backwards = False
-        for batch in product(*[range(size) for size in self._problem.batch]):
-            for rows, cols in self._tiles():
-                yield from self._tile_steps(tuple((i, i + 1) for i in batch), rows, cols, backwards)
-                backwards = not backwards
-
-    def _tiles(self) -> Iterator[tuple[Span, Span]]:
-        for index, rows in enumerate(self.edges):
-            band = self.edges[index:]
-            yield from ((rows, cols) for cols in (band if index % 2 == 0 else reversed(band)))
-
-    def _tile_steps(self, batch: tuple[Span, ...], rows: Span, cols: Span, backwards: bool) -> Iterator[Step]:
-        pairs = list(self._pairs(rows, cols))
-        slabs = self.slabs[::-1] if backwards else self.slabs
-        for index, slab in enumerate(slabs):
-            first, last = index == 0, index == len(slabs) - 1
-            for strip, across in pairs:
-                yield self._step(batch, slab, strip, across, first, last)
-
-    def _pairs(self, rows: Span, cols: Span) -> Iterator[tuple[Span, Span]]:
-        """Yield the (rows, columns) of the blocks of one tile."""
-        size = rows[1] - rows[0]
-        strips = [
-            (rows[0] + start, rows[0] + stop)
-            for start, stop in split(size, self.choice.strips, self._problem.align(-1))
-        ]
-        for index, strip in enumerate(strips):
-            if rows == cols:
-                yield from ((strip, each) for each in strips[index:])
-            else:
-                yield strip, cols
-
-    def _step(
-        self, batch: tuple[Span, ...], slab: Span, rows: Span, cols: Span, first: bool, last: bool
-    ) -> Step:
-        """Return one product; a block beside the diagonal is written twice."""
-        reads = tuple(self._table.block(0, (*batch, slab, each)) for each in dict.fromkeys((rows, cols)))
-        write = self._table.block(1, (*batch, rows, cols))
-        if rows != cols:
-            write = replace(write, moved_bytes=2 * write.moved_bytes)
-        m, k, n = rows[1] - rows[0], slab[1] - slab[0], cols[1] - cols[0]
-        share = 0.5 if rows == cols else 1.0
-        seconds = self._cost.gemm_s(m, k, n, self._problem.flops_scale * share)
-        return Step(reads, write, first, last, rows == cols, seconds, 2.0 * share * m * k * n)
 
 
 @dataclass(frozen=True)
@@ -194,7 +79,10 @@ def plan_gram(
     """
     kept, measured, cost = dict(reserved or {}), cost, cost.nominal()
     choices = [GramChoice(**spec)] if spec is not None else _choices(problem, window)
-    found = [_figures(problem, each, capacity_bytes, cost, eviction, tier) for each in choices]
+    found = [
+        _figures(problem, each, capacity_bytes, cost, eviction, tier, again=spec is not None)
+        for each in choices
+    ]
     fitting = sorted(
         (each for each in found if each.need_bytes <= capacity_bytes), key=lambda each: each.score
     )
@@ -217,8 +105,9 @@ def plan_gram(
         steps = GramSteps(problem, each.choice, cost)
         room = capacity_bytes - _charged(each.books_bytes, tier)
         window = each.choice.window
-        found = forecast(steps, problem.operands, room, window, cost, eviction, operation="gram")
-        return _Walked(each, steps, found)
+        pattern = steps.pattern()
+        found = forecast(pattern, problem.operands, room, window, cost, eviction, operation="gram")
+        return _Walked(each, steps, pattern, found)
 
     walked = [walk(each, cost) for each in fitting[:_WALKED]]
     nominal = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes))
@@ -238,7 +127,7 @@ def plan_gram(
         forecast=best.forecast,
         lower_bound_bytes=compulsory,
         compulsory_bytes=compulsory,
-        make_steps=steps,
+        pattern=best.pattern,
         spec=vars(steps.choice),
         alternatives=_losers(walked, nominal, best.forecast.seconds),
         host_staging_bytes=host_staging_bytes,
@@ -252,6 +141,7 @@ class _Walked:
 
     figures: _Figures
     steps: GramSteps
+    pattern: Pattern
     forecast: Forecast
 
 
@@ -279,17 +169,27 @@ def _charged(books_bytes: int, tier: str) -> int:
 
 
 def _books(problem: GramProblem, choice: GramChoice, eviction: Eviction) -> int:
-    """Return the bytes of what the run remembers of its steps and blocks, of which there are so many."""
+    """Return the bytes of what the run remembers of the steps and blocks of a pass, at most."""
     parts, strips = choice.parts, choice.strips
     slabs = max(1, math.ceil(problem.depth / choice.slab))
     tiles = parts * (parts - 1) // 2 * strips + parts * strips * (strips + 1) // 2
     batches = math.prod(problem.batch)
     blocks = batches * (tiles + slabs * parts * (strips + 1))
-    return int(books_bytes(3 * batches * tiles * slabs, blocks, eviction))
+    steps, most = batches * tiles * slabs, choice.pass_steps
+    if most:
+        steps, blocks = min(steps, most), min(blocks, 3 * most)
+    return int(books_bytes(3 * steps, blocks, eviction))
 
 
 def _figures(
-    problem: GramProblem, choice: GramChoice, capacity: int, cost: CostModel, eviction: Eviction, tier: str
+    problem: GramProblem,
+    choice: GramChoice,
+    capacity: int,
+    cost: CostModel,
+    eviction: Eviction,
+    tier: str,
+    *,
+    again: bool = False,
 ) -> _Figures:
     lead = (1,) * len(problem.batch)
     edge, strip = (
@@ -316,6 +216,12 @@ def _figures(
     compute += steps * cost.step_s
     seconds = compute + reads + writes if choice.window == 1 else max(compute, reads, writes)
     books = _books(problem, choice, eviction)
+    if not again and books:
+        for length in pass_lengths(capacity, eviction):
+            fits = capacity - need if tier == "ram" else books_limit(capacity)
+            if books > min(books_limit(capacity), fits):
+                choice = replace(choice, pass_steps=length)
+                books = _books(problem, choice, eviction)
     need += _charged(books, tier)
     return _Figures(choice, need, books, seconds + 2 * reads / max(tiles * slabs, 1), read + written)
 
@@ -344,8 +250,7 @@ def _score(seconds: float, moved_bytes: float) -> float:
 
 
 def _note(steps: GramSteps) -> str:
-    edge = max((stop - start for start, stop in steps.edges), default=0)
-    depth = max(stop - start for start, stop in steps.slabs)
+    edge, depth = steps.edges.longest, steps.slabs.longest
     tiles = len(steps.edges) * (len(steps.edges) + 1) // 2
     return f"{tiles} tiles of G, edges up to {edge}, {steps.choice.strips} strips; A {depth} deep at a time"
 

@@ -17,11 +17,13 @@ from typing import Any, Literal
 import numpy as np
 
 from accelera.errors import BudgetExceededError
+from accelera.plan.books import pass_lengths
 from accelera.plan.bounds import matmul_lower_bound_words
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
+from accelera.plan.matmul_passes import matmul_pattern
 from accelera.plan.matmul_search import (
     FLOOR,
     WINDOW,
@@ -30,8 +32,9 @@ from accelera.plan.matmul_search import (
     enumerate_choices,
     need_of,
 )
-from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, StepMaker
+from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
 from accelera.plan.partition import Partition, Span
+from accelera.plan.passes import Pattern
 from accelera.plan.plan import Plan
 from accelera.units import format_bytes
 
@@ -65,7 +68,7 @@ class _Walked:
     """A choice with its steps and what they will do."""
 
     choice: MatmulChoice
-    maker: StepMaker
+    pattern: Pattern
     forecast: Forecast
     books_bytes: int
     """What the run keeps in RAM besides its blocks, because it has so many steps."""
@@ -125,7 +128,7 @@ def plan_matmul(
         forecast=best.forecast,
         lower_bound_bytes=bound,
         compulsory_bytes=compulsory,
-        make_steps=best.maker,
+        pattern=best.pattern,
         spec=best.choice.spec(),
         alternatives=_losers(problem, walked, nominal, best.forecast.seconds),
         host_staging_bytes=host_staging_bytes,
@@ -143,11 +146,14 @@ def _choose(
 ) -> tuple[tuple[_Walked, ...], int]:
     """Return the front runners walked, and the least room; none when the room is less."""
     if problem.is_empty:
-        zeros = _walk(problem, _zeros(problem, tiles, window), replace(room, capacity_bytes=sys.maxsize))
+        length = pass_lengths(room.capacity_bytes, room.eviction)[0]
+        choice = replace(_zeros(problem, tiles, window), pass_steps=length)
+        zeros = _walk(problem, choice, replace(room, capacity_bytes=sys.maxsize))
         need = zeros.forecast.peak_pool_bytes + room.charged(zeros.books_bytes)
         return ((zeros,) if need <= room.capacity_bytes else ()), need
-    books_for = room.eviction if room.holds_books else None
-    found = enumerate_choices(problem, room.capacity_bytes, room.cost, tiles, window, books_for)
+    found = enumerate_choices(
+        problem, room.capacity_bytes, room.cost, tiles, window, room.eviction, holds_books=room.holds_books
+    )
     if found.floor_bytes > room.capacity_bytes:
         return (), found.floor_bytes
     chosen = _front_runners(found, room.capacity_bytes, objective)
@@ -164,8 +170,7 @@ def _walk_again(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> tu
     try:
         return (_walk(problem, choice, room),), 0
     except BudgetExceededError:
-        books_for = room.eviction if room.holds_books else None
-        return (), need_of(problem, choice, room.cost, books_for)
+        return (), need_of(problem, choice, room.cost) + room.charged(_books(problem, choice, room))
 
 
 def least_bytes(problem: MatmulProblem, capacity_bytes: int) -> tuple[int, int]:
@@ -194,7 +199,7 @@ def _front_runners(found: Candidates, capacity_bytes: int, objective: Objective)
     chosen: list[MatmulChoice] = []
     steps = 0.0
     for row in (*list(firsts.values())[:_WALKED], *deep):
-        steps += found.steps[row]
+        steps += found.walked_steps(int(row))
         if not chosen or steps < _WALKED_STEPS:
             chosen.append(found.choice(int(row)))
     return list(dict.fromkeys(chosen))
@@ -216,11 +221,11 @@ def _score(seconds: Any, moved_bytes: Any, objective: Objective) -> Any:
 
 
 def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> _Walked:
-    maker = StepMaker(problem, choice, room.cost)
-    books = books_of(problem, choice, room.eviction, room.cost) if not problem.is_empty else 0
+    pattern = matmul_pattern(problem, choice, room.cost)
+    books = _books(problem, choice, room)
     capacity_bytes = room.capacity_bytes - room.charged(books)
     found = forecast(
-        maker,
+        pattern,
         problem.operands,
         capacity_bytes,
         choice.window,
@@ -228,7 +233,11 @@ def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> _Walked:
         room.eviction,
         operation="matmul",
     )
-    return _Walked(choice, maker, found, books)
+    return _Walked(choice, pattern, found, books)
+
+
+def _books(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> int:
+    return 0 if problem.is_empty else books_of(problem, choice, room.eviction, room.cost)
 
 
 def _name(problem: MatmulProblem, walked: _Walked) -> str:
