@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accelera.errors import BudgetExceededError
-from accelera.plan.books import books_bytes, books_limit, pass_lengths
+from accelera.plan.books import WHOLE_STEPS, books_bytes, books_limit, pass_lengths
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast
@@ -216,10 +216,10 @@ def _figures(
     compute += steps * cost.step_s
     seconds = compute + reads + writes if choice.window == 1 else max(compute, reads, writes)
     books = _books(problem, choice, eviction)
-    if not again and books:
+    if not again and (books or steps > WHOLE_STEPS):
         for length in pass_lengths(capacity, eviction):
-            fits = capacity - need if tier == "ram" else books_limit(capacity)
-            if books > min(books_limit(capacity), fits):
+            fits = min(books_limit(capacity), capacity - need if tier == "ram" else capacity)
+            if books > fits or (not choice.pass_steps and steps > WHOLE_STEPS):
                 choice = replace(choice, pass_steps=length)
                 books = _books(problem, choice, eviction)
     need += _charged(books, tier)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.plan.books import books_bytes, books_limit, pass_lengths
+from accelera.plan.books import WHOLE_STEPS, books_bytes, books_limit, pass_lengths
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
@@ -305,8 +305,10 @@ class _Figures:
         whole, some, fewest = (self.books(eviction, each) for each in (0 * longest, longest, least))
         fits = self.capacity - blocks if holds_books else np.full_like(blocks, limit)
         chosen = np.where(some <= fits, longest, least)
-        chosen = np.where(whole <= np.minimum(fits, limit), 0, chosen)
-        return np.where(whole <= fewest, 0, chosen), blocks + fewest if holds_books else blocks
+        short = (self.steps() <= WHOLE_STEPS) | (longest == 0)
+        chosen = np.where(short & (whole <= np.minimum(fits, limit)), 0, chosen)
+        chosen = np.where(short & (whole <= fewest), 0, chosen)
+        return chosen, blocks + fewest if holds_books else blocks
 
     def books(self, eviction: Eviction, pass_steps: Column) -> Column:
         """Bytes of what the run remembers of the steps and blocks of a pass, at most."""
