@@ -1,4 +1,4 @@
-"""Run as a program: an operation of very many tiny steps, on numbers nobody stores; prints what it took as JSON."""
+"""Run as a program: an operation of very many tiny steps on numbers nobody stores; prints what it took."""
 
 from __future__ import annotations
 
