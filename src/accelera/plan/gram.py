@@ -37,6 +37,8 @@ _DEPTHS = (8192, 4096, 2048, 1024, 512, 256, 128, 64)
 _SHORTEST_EDGE = 64
 _STRIPS = (1, 2, 4, 8)
 _WALKED = 6
+_PASS_STEPS = 1024
+"""Most steps of a pass: one of each kind is walked for every choice that is."""
 _BYTES_WEIGHT = 0.25
 _BELADY = Eviction()
 
@@ -217,7 +219,8 @@ def _figures(
     seconds = compute + reads + writes if choice.window == 1 else max(compute, reads, writes)
     books = _books(problem, choice, eviction)
     if not again and (books or steps > WHOLE_STEPS):
-        for length in pass_lengths(capacity, eviction):
+        for longest in pass_lengths(capacity, eviction):
+            length = min(longest, _PASS_STEPS)
             fits = min(books_limit(capacity), capacity - need if tier == "ram" else capacity)
             if books > fits or (not choice.pass_steps and steps > WHOLE_STEPS):
                 choice = replace(choice, pass_steps=length)
