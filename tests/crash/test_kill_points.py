@@ -20,7 +20,7 @@ from tests.crash.scenarios import SCENARIOS
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-SAMPLED = "5"
+SAMPLED = "4"
 
 pytestmark = pytest.mark.skipif(
     COMPILER is None or not sys.platform.startswith("linux"), reason="the killer is compiled, for Linux"
