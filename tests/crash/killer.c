@@ -1,8 +1,8 @@
 // Ends the process at the n-th system call that changes something under one folder.
 //
-// Loaded with LD_PRELOAD. `killer_arm(folder, n, torn)` begins to count; with `torn` the n-th call, if it writes,
-// writes half of its bytes. With n = 0 it only counts: `killer_count()`. The process ends with 77, or with 78 after
-// half a write. Nothing is synced: what a kill leaves does not depend on it.
+// Loaded with LD_PRELOAD. `killer_arm(folder, n, torn)` begins to count; with `torn` the n-th call, if it
+// writes, writes half of its bytes. With n = 0 it only counts: `killer_count()`. The process ends with 77, or
+// with 78 after half a write. Nothing is synced: what a kill leaves does not depend on it.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -65,29 +65,29 @@ static size_t cut(int ours, size_t size) {
 }
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
-#define COUNTED(ours, call)            \
-    const int mine = (ours);           \
-    const __auto_type found = (call);  \
+#define COUNTED(ours, call)             \
+    const int mine = (ours);            \
+    const __auto_type found = (call);   \
     if (mine && found >= 0) happened(); \
     return found;
 
-#define OPENING(name)                                                            \
-    int name(const char* path, int flags, ...) {                                 \
-        va_list more;                                                            \
-        va_start(more, flags);                                                   \
-        const mode_t mode = va_arg(more, mode_t);                                \
-        va_end(more);                                                            \
+#define OPENING(name)                                                                         \
+    int name(const char* path, int flags, ...) {                                              \
+        va_list more;                                                                         \
+        va_start(more, flags);                                                                \
+        const mode_t mode = va_arg(more, mode_t);                                             \
+        va_end(more);                                                                         \
         COUNTED((flags & (O_CREAT | O_TRUNC)) && within(path), REAL(name)(path, flags, mode)) \
     }
 OPENING(open)
 OPENING(open64)
 
-#define OPENING_AT(name)                                                         \
-    int name(int dir, const char* path, int flags, ...) {                        \
-        va_list more;                                                            \
-        va_start(more, flags);                                                   \
-        const mode_t mode = va_arg(more, mode_t);                                \
-        va_end(more);                                                            \
+#define OPENING_AT(name)                                                                                   \
+    int name(int dir, const char* path, int flags, ...) {                                                  \
+        va_list more;                                                                                      \
+        va_start(more, flags);                                                                             \
+        const mode_t mode = va_arg(more, mode_t);                                                          \
+        va_end(more);                                                                                      \
         COUNTED((flags & (O_CREAT | O_TRUNC)) && at_within(dir, path), REAL(name)(dir, path, flags, mode)) \
     }
 OPENING_AT(openat)
@@ -122,18 +122,18 @@ int fdatasync(int fd) { return fd_within(fd) ? 0 : REAL(fdatasync)(fd); }
 int ftruncate(int fd, off_t size) { COUNTED(fd_within(fd), REAL(ftruncate)(fd, size)) }
 int ftruncate64(int fd, off64_t size) { COUNTED(fd_within(fd), REAL(ftruncate64)(fd, size)) }
 int truncate(const char* path, off_t size) { COUNTED(within(path), REAL(truncate)(path, size)) }
-int fallocate(int fd, int mode, off_t at, off_t size) {
-    COUNTED(fd_within(fd), REAL(fallocate)(fd, mode, at, size))
-}
-#define ALLOCATING(name, offset)                                  \
-    int name(int fd, offset at, offset size) {                    \
-        const int code = REAL(name)(fd, at, size);                \
-        if (code == 0 && fd_within(fd)) happened();               \
-        return code;                                              \
+int fallocate(int fd, int mode, off_t at,
+              off_t size){COUNTED(fd_within(fd), REAL(fallocate)(fd, mode, at, size))}
+#define ALLOCATING(name, offset)                    \
+    int name(int fd, offset at, offset size) {      \
+        const int code = REAL(name)(fd, at, size);  \
+        if (code == 0 && fd_within(fd)) happened(); \
+        return code;                                \
     }
 ALLOCATING(posix_fallocate, off_t)
-ALLOCATING(posix_fallocate64, off64_t)
-int rename(const char* from, const char* to) { COUNTED(within(to), REAL(rename)(from, to)) }
+    ALLOCATING(posix_fallocate64, off64_t) int rename(const char* from, const char* to) {
+    COUNTED(within(to), REAL(rename)(from, to))
+}
 int renameat(int from_dir, const char* from, int to_dir, const char* to) {
     COUNTED(at_within(to_dir, to), REAL(renameat)(from_dir, from, to_dir, to))
 }
