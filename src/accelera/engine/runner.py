@@ -120,12 +120,11 @@ class Runner:
     def _passes(self) -> Iterator[Pass]:
         """Yield the passes that have something to do, without the steps that need not be run."""
         for each in self._plan.pattern.passes():
-            total = sum(1 for _ in each.steps()) if self._options.may_skip else 0
-            left = Pass(partial(self._left, each), each.kind)
-            skipped = total - sum(1 for _ in left.steps()) if total else 0
-            self._skipped += skipped
-            if not total or skipped < total:
-                yield Pass(left.steps, (*each.kind, skipped))
+            steps = each.steps() if self._options.may_skip else ()
+            there = Counter(self._options.skip(step) for step in steps)
+            self._skipped += there[True]
+            if there[False] or not there:
+                yield Pass(partial(self._left, each))
 
     def _left(self, each: Pass) -> Iterator[Step]:
         return (step for step in each.steps() if not self._options.skip(step))

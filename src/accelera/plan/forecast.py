@@ -211,4 +211,4 @@ def forecast(
 
 def _remembered(following: Pass) -> Pass:
     steps = list(islice(following.steps(), _REMEMBERED))
-    return following if len(steps) == _REMEMBERED else Pass(lambda: iter(steps), following.kind)
+    return following if len(steps) == _REMEMBERED else Pass(lambda: iter(steps))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations_with_replacement
 
 from accelera.plan.cost import CostModel
 from accelera.plan.figures import Step
@@ -128,12 +127,11 @@ class GramSteps:
         return tuple(found)
 
     def _in_order(self, size: int) -> Iterator[Pass]:
-        groups = self.edges.groups(size)
-        kind_of = [place for place, (first, stop) in enumerate(groups) for _ in range(stop - first)]
+        groups = range(math.ceil(len(self.edges) / size))
         for matrix in range(self._matrices):
-            for row, column in combinations_with_replacement(range(len(kind_of)), 2):
-                kind = (kind_of[row], kind_of[column], int(row == column))
-                yield from passes_of(self._square(matrix, row, column, size), kind)
+            for row in groups:
+                for column in groups[row:]:
+                    yield from passes_of(self._square(matrix, row, column, size))
 
     def _square(self, matrix: int, row: int, column: int, size: int) -> Part:
         """Return the pass of a square of tiles, or the passes of the only one."""

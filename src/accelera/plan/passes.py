@@ -21,8 +21,6 @@ class Pass:
 
     steps: Callable[[], Iterator[Step]]
     """Generates the steps, the same ones every time."""
-    kind: tuple[int, ...] = ()
-    """Passes of one kind look alike: the same blocks, elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +60,14 @@ class Pattern:
             yield from each.steps()
 
 
-def passes_of(parts: Part, kind: tuple[int, ...] = ()) -> Iterator[Pass]:
-    """Yield the passes of some parts in order, kinds told apart by where they stand among them."""
+def passes_of(parts: Part) -> Iterator[Pass]:
+    """Yield the passes of some parts in order."""
     if isinstance(parts, Pass):
-        yield Pass(parts.steps, kind)
+        yield parts
         return
-    for place, repeat in enumerate(parts):
+    for repeat in parts:
         for number in range(repeat.count):
-            yield from passes_of(repeat.part(number), (*kind, place))
+            yield from passes_of(repeat.part(number))
 
 
 def grouped(groups: list[tuple[int, int]], part: Callable[[int], Part]) -> tuple[Repeat, ...]:
