@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from accelera.offload.keeping.allocator import arenas_in_torch
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
+SMALL = 8 << 10
+"""Gradients too small for the pool stay in memory, and count."""
 
 pytestmark = pytest.mark.skipif(not arenas_in_torch(), reason="the library for this torch is not built")
 
@@ -159,7 +162,7 @@ def test_another_models_forward_ends_what_lingers() -> None:
     assert not is_charged(model)
     (result.square().mean() + theirs.square().mean()).backward()
     assert not is_charged(model)
-    assert charged(model) == result.nbytes
+    assert 0 <= charged(model) - result.nbytes < SMALL
 
 
 def test_other_threads_are_not_charged() -> None:
@@ -186,8 +189,8 @@ def test_two_offloaded_models_have_their_own() -> None:
     first = one(X)
     second = other(first)
     second.square().mean().backward()
-    assert charged(one) == first.nbytes
-    assert charged(other) == second.nbytes
+    assert 0 <= charged(one) - first.nbytes < SMALL
+    assert 0 <= charged(other) - second.nbytes < SMALL
     assert not is_charged(one)
     assert not is_charged(other)
 
@@ -231,22 +234,29 @@ def test_a_refused_budget_names_one_that_does() -> None:
     torch.manual_seed(0)
     rows = torch.randn(6000, 256)
 
-    def trained(budget: int) -> nn.Module:
+    def trained(budget: int) -> None:
         model = offload(net(), budget, activations="keep")
-        loss = model(rows).square().mean()
-        loss.backward()
-        return model
+        model(rows).square().mean().backward()
 
-    with pytest.raises(BudgetExceededError, match="would do for it") as refused:
-        trained(30 * MIB)
-    for _ in range(20):
-        try:
-            trained(refused.value.needed_bytes)
+    budget, refusals = 30 * MIB, 0
+    while budget < 70 * MIB:
+        named = refused_budget(trained, budget)
+        if named is None:
             break
-        except BudgetExceededError as again:
-            assert again.needed_bytes > refused.value.needed_bytes
-            refused = pytest.ExceptionInfo.from_exception(again)
-    assert refused.value.needed_bytes < 70 * MIB
+        assert named > budget, "the budget that a refusal names takes the step beyond that point"
+        budget, refusals = named, refusals + 1
+    assert 1 <= refusals <= 20
+    assert budget < 70 * MIB
+
+
+def refused_budget(trained: Callable[[int], None], budget: int) -> int | None:
+    """Return the budget that the refusal names; None when ``budget`` does."""
+    try:
+        trained(budget)
+    except BudgetExceededError as refused:
+        assert "would do for it" in str(refused)
+        return refused.needed_bytes
+    return None
 
 
 PROGRAM = """
@@ -262,9 +272,9 @@ torch.set_num_threads(2)
 tokens = torch.randint(0, WORDS, (2, 12), generator=torch.Generator().manual_seed(1))
 
 def made():
-    return language_model(width=512, blocks=3).train()
+    return language_model(width=512, blocks=2).train()
 
-def trained(model, steps=3):
+def trained(model, steps=2):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -305,7 +315,7 @@ def test_a_plain_model_that_was_or_is_there_takes_nothing_of_the_budget(situatio
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["weights"] > 30 * MIB
+    assert found["weights"] > 20 * MIB
     assert found["found"] == pytest.approx(found["expected"], rel=1e-5)
 
 

@@ -43,6 +43,10 @@ class AllocationScope:
             return None
         return self._push("")
 
+    def end_lingering(self) -> None:
+        """Close what lingers of it in this thread."""
+        _THREAD.end_lingering(self)
+
     def _push(self, phase: str) -> ScopeEntry:
         entry = ScopeEntry(self, phase)
         _THREAD.entries.append(entry)
@@ -66,11 +70,12 @@ class AllocationScope:
 class ScopeEntry:
     """One time for which a scope is open in one thread."""
 
-    __slots__ = ("__weakref__", "_over", "_owner", "_phase", "lingers", "scope")
+    __slots__ = ("__weakref__", "_graph", "_over", "_owner", "_phase", "lingers", "scope")
 
     def __init__(self, scope: AllocationScope, phase: str) -> None:
         self.scope = scope
         self.lingers = False
+        self._graph: Any = None
         self._over = False
         self._phase = phase
         self._owner = threading.get_ident()
@@ -88,7 +93,17 @@ class ScopeEntry:
         self.lingers = True
         _WATCH.change(1)
         if graph is not None:
-            weakref.finalize(graph, self.close).atexit = False
+            self._graph = weakref.finalize(graph, self.close)
+            self._graph.atexit = False
+
+    def until_end_of(self, backward: object) -> None:
+        """Stay open until ``backward`` is gone, which nothing but a running backward pass refers to.
+
+        The graph may be gone earlier: its nodes let go of what they saved one by one.
+        """
+        if self._graph is not None:
+            self._graph.detach()
+        weakref.finalize(backward, self.close).atexit = False
 
     def close(self) -> None:
         """Close it; may be called again, and from another thread, for which it takes effect later."""
@@ -119,10 +134,11 @@ class _Thread(threading.local):
         else:
             leave_arena(0)
 
-    def end_lingering(self) -> None:
-        """Close the scope that lingers, if there is one."""
+    def end_lingering(self, scope: AllocationScope | None = None) -> None:
+        """Close the entries that linger, of one scope or of all."""
         for entry in [each for each in self.entries if each.lingers or each._over]:
-            entry._end()
+            if scope in (None, entry.scope):
+                entry._end()
 
 
 _THREAD = _Thread()

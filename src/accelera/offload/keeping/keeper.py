@@ -368,7 +368,9 @@ class Keeper:
                 self._leave_empty(self.capacity_bytes - wanted)
             if arena.committed_bytes <= wanted:
                 return True
-            raise tensor_refusal(arena, arena.committed_bytes - wanted, self._budget_bytes or 0)
+            refused = tensor_refusal(arena, arena.committed_bytes - wanted, self._budget_bytes or 0)
+        self.scope.end_lingering()
+        raise refused
 
     def _save(self, block: Block) -> None:
         """Let the home of ``block`` hold its contents; a change that is only expected is yet to be made."""

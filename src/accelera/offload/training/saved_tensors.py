@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
@@ -256,20 +255,26 @@ class ForwardPass:
         self._backward_id = current
         if not self._entry.is_open:
             self._entry = self._keeper.scope.open("training")
-            self._entry.linger(self)
+            self._entry.linger()
+        backward = _BackwardPass(self._recorder, self._finish)
+        self._entry.until_end_of(backward)
         engine: Any = torch.autograd.Variable._execution_engine
-        # Without this pass: when the last of its nodes has run, what follows is another model's.
-        engine.queue_callback(functools.partial(_end_backward, self._entry, self._recorder, self._finish))
+        engine.queue_callback(backward)
         if self._recorder is not None:
             self._recorder.in_backward = True
 
 
-def _end_backward(
-    entry: ScopeEntry, recorder: StepRecorder | None, finish: Callable[[StepRecord], None] | None
-) -> None:
-    entry.close()
-    if recorder is not None and finish is not None and recorder.active:
-        finish(recorder.finish())
+@final
+class _BackwardPass:
+    """Callback of a backward pass; autograd drops it when the pass is over, also by an error."""
+
+    def __init__(self, recorder: StepRecorder | None, finish: Callable[[StepRecord], None] | None) -> None:
+        self._recorder = recorder
+        self._finish = finish
+
+    def __call__(self) -> None:
+        if self._recorder is not None and self._finish is not None and self._recorder.active:
+            self._finish(self._recorder.finish())
 
 
 def is_large(tensor: torch.Tensor, keeper: Keeper) -> bool:

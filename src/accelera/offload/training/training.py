@@ -118,7 +118,7 @@ class _ForwardHooks:
     def end(self, model: torch.nn.Module, args: Any, result: Any) -> None:
         """Take in no more."""
         if self._open():
-            self._open().pop().end()
+            self._open().pop().end(failed=result is None)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ForwardHooks:
         """Return the hooks of a copied model: its activations go to the same pool."""
@@ -145,13 +145,14 @@ class _Running:
         if one is not None:
             one.__enter__()
 
-    def end(self) -> None:
-        """Save no more; what is allocated counts until the backward pass is over."""
-        if self._pass is None:
+    def end(self, *, failed: bool) -> None:
+        """Save no more; what is allocated counts until the backward pass is over, if there can be one."""
+        if self._pass is not None:
+            self._pass.__exit__(None, None, None)
+        if self._pass is None or failed:
             self._entry.close()
-            return
-        self._pass.__exit__(None, None, None)
-        self._entry.linger(self._pass)
+        else:
+            self._entry.linger(self._pass)
         self._pass = None
 
 
