@@ -62,11 +62,11 @@ struct Recomputation {
 std::vector<Recomputation> recomputations(const Step& step, const Prices& prices,
                                           const std::vector<Fate>& fates);
 
-/// Plans of falling peak and rising time, the first of which keeps everything.
+/// Plans of falling peak and rising time; the first adds no time, so it keeps all but what costs nothing.
 ///
 /// 1. Of the values that are idle at the peak, the one leaves that adds the least seconds per byte, by
-/// packing,
-///    recomputing or offloading, whichever is cheapest; seconds and peak are those of a replay of the step.
+///    packing, recomputing or offloading, whichever is cheapest; seconds and peak are those of a replay of
+///    the step.
 /// 2. A change that raises the peak is taken back, and tried no more while nothing else changes.
 /// 3. It ends when nothing at the peak can leave.
 ///

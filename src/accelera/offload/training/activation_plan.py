@@ -140,7 +140,7 @@ class ActivationPlans:
         )
         found = self._step.plans(self._prices)
         self.plans = [ActivationPlan(peak, seconds, fates, facts) for peak, seconds, fates in found]
-        """The first keeps everything."""
+        """The first adds no time: it keeps all but what costs nothing."""
         self.ends = times.ends
         """Position in the record's log at which each saved value is needed no more; -1 for others."""
 
