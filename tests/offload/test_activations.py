@@ -126,8 +126,10 @@ def test_saved_views_have_their_strides(keeper, view):
 
 
 def _through(keeper: SimpleKeeper, tensor: torch.Tensor) -> torch.Tensor:
-    with ForwardPass(keeper, keeper.scope.open("training")):
+    entry = keeper.scope.open("training")
+    with ForwardPass(keeper, entry):
         squared = tensor.clone().requires_grad_().expand(tensor.shape) * tensor
+    entry.close()
     return squared.grad_fn._saved_other
 
 

@@ -71,7 +71,8 @@ def offload(
     advice
         What ``accelera.advise`` said of a trace of the model; its policy that knows only the past is used.
     activations
-        What becomes of what the backward pass needs: ``"offload"`` (``"auto"``), ``"recompute"``, ``"keep"``.
+        What becomes of what the backward pass needs: ``"auto"`` (each tensor by its cost), ``"offload"``,
+        ``"recompute"``, ``"keep"``.
     record
         Whether to keep a trace, see ``Offloaded.trace``.
 

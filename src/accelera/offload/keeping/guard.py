@@ -23,6 +23,10 @@ class MemoryCount(Protocol):
     def others_bytes(self) -> int:
         """Return them."""
 
+    @property
+    def peak_bytes(self) -> int:
+        """Most that there were since ``restart_peak``."""
+
     def restart_peak(self) -> int:
         """Return the most that there were since the last call."""
 
@@ -46,9 +50,14 @@ class ArenaCount:
         """Return the bytes of the tensors that are alive."""
         return self.arena.ordinary_bytes
 
+    @property
+    def peak_bytes(self) -> int:
+        """Most that were alive since ``restart_peak``."""
+        return self.arena.peak_ordinary_bytes
+
     def restart_peak(self) -> int:
         """Return the most that were alive since the last call."""
-        peak = self.arena.peak_ordinary_bytes
+        peak = self.peak_bytes
         self.arena.reset_peaks()
         return peak
 
@@ -82,6 +91,11 @@ class HeldCount:
         self._least_bytes = min(self._least_bytes, others)
         self._peak_bytes = max(self._peak_bytes, others - self._least_bytes)
         return others - self._least_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest growth that was seen since ``restart_peak``."""
+        return self._peak_bytes
 
     def restart_peak(self) -> int:
         """Return the largest growth that was seen since the last call."""
@@ -122,10 +136,17 @@ class Guard:
         self._foreseen_bytes = sys.maxsize
         self._phase = ""
         self._phase_peaks: dict[str, int] = {}
+        self._most_bytes = 0
+
+    @property
+    def most_bytes(self) -> int:
+        """Most bytes that were counted at once so far."""
+        return max(self._most_bytes, self._count.peak_bytes)
 
     def enter(self, phase: str) -> None:
         """Begin a phase, which ends the one before; ``""`` is none."""
         peak = self._count.restart_peak()
+        self._most_bytes = max(self._most_bytes, peak)
         if self._phase and self.exact:
             self._phase_peaks[self._phase] = peak
         if phase and not self._phase:

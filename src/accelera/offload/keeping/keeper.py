@@ -240,6 +240,7 @@ class Keeper:
                 capacity_bytes=self.capacity_bytes,
                 stall_s=self._stall_s,
                 compute_s=self._compute_s,
+                peak_tensor_bytes=0 if self._guard is None else self._guard.most_bytes,
             )
 
     def check_there(self, op: str) -> None:

@@ -69,9 +69,27 @@ def _temporary_bytes(op: str, args: Any, touched_bytes: int) -> int:
         return touched_bytes
     if "rnn_layer" in op:
         return 3 * touched_bytes
-    if op in ("_transformer_encoder_layer_fwd", "_native_multi_head_attention"):
+    if op == "_native_multi_head_attention":
+        return _attention_bytes(args[0], heads=args[4], masked=_argument(args, 9) is not None)
+    if op == "_transformer_encoder_layer_fwd":
         source: torch.Tensor = args[0]
-        heads = args[2] if op.startswith("_transformer") else args[4]
-        batch, length = source.shape[:2]
-        return int(touched_bytes + 2 * batch * heads * length * length * source.element_size())
+        normed = source.nbytes if args[8] else 0
+        hidden = source.nbytes // source.shape[-1] * args[14].shape[0]
+        attention = _attention_bytes(source, heads=args[2], masked=_argument(args, 18) is not None)
+        return int(max(normed + attention, source.nbytes + normed + hidden))
     return 0
+
+
+def _argument(args: Any, place: int) -> Any:
+    return args[place] if len(args) > place else None
+
+
+def _attention_bytes(source: torch.Tensor, heads: int, *, masked: bool) -> int:
+    """Return the bytes that a fused attention takes inside besides its result.
+
+    First queries, keys and values in one tensor and by heads; then those by heads and the scores, of which a
+    mask takes another copy.
+    """
+    batch, length = source.shape[:2]
+    scores = batch * heads * length * length * source.element_size()
+    return max(5 * source.nbytes, 3 * source.nbytes + (2 if masked else 1) * scores)
