@@ -63,6 +63,13 @@ class Owner {
     Arena* arena_;
 };
 
+/// Whether `memory` was an arena's, and is released now.
+bool arena_release(void* memory) {
+    Arena* arena = Arena::of(memory);
+    if (arena) arena->release(memory);
+    return arena != nullptr;
+}
+
 Bytes slab(Owner& owner, int64_t nbytes) {
     void* memory = nullptr;
     {
@@ -70,7 +77,9 @@ Bytes slab(Owner& owner, int64_t nbytes) {
         memory = (*owner).allocate_committed(nbytes);
     }
     if (!memory) throw std::bad_alloc();
-    return Bytes(static_cast<uint8_t*>(memory), {static_cast<size_t>(nbytes)}, nb::handle());
+    // The arena stays as long as something was taken from it.
+    const nb::capsule life(memory, [](void* each) noexcept { arena_release(each); });
+    return Bytes(static_cast<uint8_t*>(memory), {static_cast<size_t>(nbytes)}, life);
 }
 
 Log log_of(Owner& owner) {
@@ -91,13 +100,6 @@ void* arena_allocate(size_t nbytes, bool* refused) {
     return memory;
 }
 
-/// Whether `memory` was an arena's, and is released now.
-bool arena_release(void* memory) {
-    Arena* arena = Arena::of(memory);
-    if (arena) arena->release(memory);
-    return arena != nullptr;
-}
-
 /// The exception of Python's for which this thread's latest allocation was refused, or null; the caller owns
 /// it.
 PyObject* arena_refusal() { return std::exchange(refusal, nullptr); }
@@ -116,11 +118,8 @@ void init_arena(nb::module_& module) {
     nb::class_<Owner>(module, "Arena", "Memory of one budget; see csrc/memory/arena.h.")
         .def(nb::init<int64_t, std::optional<nb::object>>(), "limit_bytes"_a, "on_full"_a = nb::none(),
              "`on_full(missing_bytes)` is asked to make room; it returns whether it did, or raises.")
-        .def("slab", &slab, "nbytes"_a, nb::rv_policy::reference, "Page-aligned bytes that were committed.")
-        .def(
-            "release",
-            [](Self self, nb::ndarray<nb::ro> slab) { (*self).release(const_cast<void*>(slab.data())); },
-            nb::arg("slab").noconvert(), "Take the bytes of a slab back.")
+        .def("slab", &slab, "nbytes"_a, nb::rv_policy::reference,
+             "Page-aligned bytes that were committed; they go back with the last reference.")
         .def(
             "commit", [](Self self, int64_t nbytes) { (*self).commit(nbytes); }, "nbytes"_a,
             "Count so many more bytes (or fewer) as promised to slabs.")

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera._native import Arena, leave_arena
+from accelera.memory import process_memory
 from accelera.offload.keeping.allocator import arenas_in_torch
 
 ROOT = Path(__file__).parents[2]
@@ -68,8 +69,8 @@ def test_blocks_are_apart_and_pages_within_the_limit(steps: list[tuple[str, int]
             kind, memory, mark = alive.pop(value % len(alive))
             assert bool((memory == mark).all())
             if kind == "slab":
-                arena.release(memory)
-                arena.commit(-len(memory))
+                nbytes, memory = len(memory), None
+                arena.commit(-nbytes)
         elif what == "trim":
             arena.trim()
         memory = tensor = slab = None  # nothing but the list holds them
@@ -83,14 +84,36 @@ def test_blocks_are_apart_and_pages_within_the_limit(steps: list[tuple[str, int]
         assert bool((memory == mark).all()), kind
 
 
+@pytest.mark.parametrize("last", ["tensor", "slab", "arena"])
+def test_memory_goes_back_with_the_last_of_what_was_taken_from_it(last: str) -> None:
+    """An arena whose owner is gone lives on for what is left of it, and not longer."""
+    arena: Arena | None = Arena(64 << 20)
+    tensor: torch.Tensor | None = tensor_in(arena, 16 << 20).fill_(1)
+    arena.commit(32 << 20)
+    slab: np.ndarray | None = arena.slab(32 << 20)
+    slab[:] = 1
+    held = process_memory().anon_bytes
+    if last != "tensor":
+        tensor = None
+    if last != "slab":
+        slab = None
+    if last != "arena":
+        arena = None
+    assert tensor is None or bool((tensor == 1).all())
+    assert slab is None or bool((slab == 1).all())
+    tensor = slab = arena = None
+    assert held - process_memory().anon_bytes > 40 << 20
+
+
 def test_an_ordinary_tensor_asks_for_room_once() -> None:
     asked: list[int] = []
     slab = None
 
     def make_room(missing: int) -> bool:
+        nonlocal slab
         asked.append(missing)
-        arena.release(slab)
-        arena.commit(-len(slab))
+        slab = None
+        arena.commit(-(3 << 20))
         return True
 
     arena = Arena(LIMIT, make_room)
@@ -177,6 +200,7 @@ def test_peaks_are_counted_from_where_they_were_reset() -> None:
 PROGRAM = """
 import json, random, torch
 from accelera._native import Arena, leave_arena
+from accelera.memory import process_memory
 from accelera.memory import process_memory, reset_peak
 from accelera.offload.keeping.allocator import arenas_in_torch
 

@@ -1,4 +1,4 @@
-"""Plans for saved tensors: what the planner says is what a replay gives, and gradients do not depend on them."""
+"""Plans for saved tensors: a replay gives what the planner says, and gradients do not depend on them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ def chains(draw: Any, most: int = 9) -> Chain:
     def each(what: Any) -> list[Any]:
         return draw(st.lists(what, min_size=count, max_size=count))
 
-    reads = [draw(st.lists(st.integers(0, v - 1), max_size=2, unique=True)) if v else [] for v in range(count)]
+    reads = [
+        draw(st.lists(st.integers(0, v - 1), max_size=2, unique=True)) if v else [] for v in range(count)
+    ]
     return Chain(
         nbytes=each(st.integers(1, 40).map(lambda size: 4 * size)),
         seconds=each(st.sampled_from([0.0, 0.5, 4.0, 40.0, 400.0])),
@@ -127,7 +129,7 @@ def replayed(chain: Chain, fates: bytes) -> tuple[float, list[int]] | None:
 def _computed_again(
     chain: Chain, fates: bytes, brought: set[int], value: int
 ) -> tuple[set[int], set[int]] | None:
-    """Return the operations between ``value`` and what can be read, and what they read; None if impossible."""
+    """Return the operations between ``value`` and what can be read, and what they read; None for none."""
     if not chain.pure[value]:
         return None
     run, sources = {value}, set[int]()
@@ -252,7 +254,9 @@ def test_a_step_that_departs_from_the_record_is_computed_all_the_same() -> None:
     plain = Branches()
     model = offload(copy.deepcopy(plain), "30MiB")
     for step in range(5):
-        x = torch.randn(1024, 256, generator=torch.Generator().manual_seed(step)) + (0.5 if step % 2 else -0.5)
+        x = torch.randn(1024, 256, generator=torch.Generator().manual_seed(step)) + (
+            0.5 if step % 2 else -0.5
+        )
         found = [trained(each, x, steps=1) for each in (model, plain)]
         assert_same(*found)
 

@@ -173,7 +173,7 @@ def test_other_threads_are_not_charged() -> None:
     thread.start()
     thread.join()
     assert seen == [False]
-    thread = threading.Thread(target=lambda: result.sum().backward())
+    thread = threading.Thread(target=result.sum().backward)
     thread.start()
     thread.join()
     del result
@@ -254,8 +254,9 @@ def refused_budget(trained: Callable[[int], None], budget: int) -> int | None:
     try:
         trained(budget)
     except BudgetExceededError as refused:
-        assert "would do for it" in str(refused)
-        return refused.needed_bytes
+        if "would do for it" in str(refused):
+            return refused.needed_bytes
+        raise
     return None
 
 
@@ -272,7 +273,7 @@ torch.set_num_threads(2)
 tokens = torch.randint(0, WORDS, (2, 12), generator=torch.Generator().manual_seed(1))
 
 def made():
-    return language_model(width=512, blocks=2).train()
+    return language_model(width=512, blocks=3).train()
 
 def trained(model, steps=2):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -315,17 +316,18 @@ def test_a_plain_model_that_was_or_is_there_takes_nothing_of_the_budget(situatio
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["weights"] > 20 * MIB
+    assert found["weights"] > 30 * MIB
     assert found["found"] == pytest.approx(found["expected"], rel=1e-5)
 
 
 def test_a_process_that_cannot_count_says_what_is_heap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("accelera.offload.keeping.keeper.arenas_in_torch", lambda: False)
     monkeypatch.setattr("accelera.offload.keeping.keeper.free_heap_bytes", lambda: 3 * MIB)
+    held = {"bytes": 200 * MIB}
+    monkeypatch.setattr("accelera.offload.keeping.keeper.held_on", lambda _: lambda: held["bytes"])
     model = accelera.offload(net(), "26MiB", activations="keep")
     entry = offloaded(model).keeper.scope.open("training")
-    held = torch.ones(64 * MIB, dtype=torch.uint8)
+    held["bytes"] += 64 * MIB
     with pytest.raises(BudgetExceededError, match=r"of it 3.0 MiB free heap that the C library keeps"):
         model(X)
     entry.close()
-    assert held.numel()

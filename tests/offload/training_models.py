@@ -106,7 +106,9 @@ class Words(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.table = nn.Embedding(500, 128)
-        layers = [nn.TransformerEncoderLayer(128, 4, 512, batch_first=True, norm_first=True) for _ in range(2)]
+        layers = [
+            nn.TransformerEncoderLayer(128, 4, 512, batch_first=True, norm_first=True) for _ in range(2)
+        ]
         self.layers = nn.ModuleList(layers)
         self.last = nn.Linear(128, 500)
 

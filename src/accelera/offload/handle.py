@@ -49,9 +49,7 @@ class Offloaded:
         chosen = self._training.choice.chosen if isinstance(self._training, Training) else None
         if chosen is None:
             return counted
-        return replace(
-            counted, activation_bytes=chosen.bytes_by_fate(), activation_added_s=chosen.added_s
-        )
+        return replace(counted, activation_bytes=chosen.bytes_by_fate(), activation_added_s=chosen.added_s)
 
     def trace(self) -> Trace:
         """Return the accesses so far; raises ValueError unless ``offload`` was told to record."""

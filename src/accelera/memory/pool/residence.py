@@ -172,12 +172,13 @@ class Residence:
 
     def _release(self, slab: Slab) -> None:
         with self._lock:
-            if slab.memory is not None:
+            memory, slab.memory, slab.view = slab.memory, None, None
+            if memory is not None:
                 self._allocated_bytes -= slab.nbytes
-                self._place.release(slab.memory)
+                self._place.release(memory)
+                del memory
             if slab.promised:
                 self._place.promise(-slab.nbytes)
-            slab.memory = slab.view = None
             slab.promised = False
 
     def _exist(self, slab: Slab) -> None:

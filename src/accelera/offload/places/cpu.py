@@ -38,8 +38,7 @@ class CpuPlace:
         self.arena.commit(nbytes)
 
     def release(self, memory: Bytes) -> None:
-        """Give the bytes back to the arena."""
-        self.arena.release(memory)
+        """The bytes go back to the arena with the last reference to them."""
 
     def load(self, home: Home, memory: Bytes, start: int, stop: int) -> int:
         """Read a part of ``home``."""
