@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from accelera.devices.contract import DeviceArray as DeviceArray
     from accelera.devices.cpu import CpuDevice as CpuDevice
     from accelera.devices.names import get_device as get_device
+    from accelera.devices.out_of_memory import is_out_of_memory as is_out_of_memory
+    from accelera.devices.out_of_memory import says_out_of_memory as says_out_of_memory
     from accelera.devices.processors import usable_processors as usable_processors
     from accelera.devices.simulated import SimulatedDevice as SimulatedDevice
     from accelera.devices.simulated import SimulationReport as SimulationReport
@@ -25,6 +27,8 @@ _FILE_OF = {
     "SimulatedDevice": "simulated",
     "SimulationReport": "simulated",
     "get_device": "names",
+    "is_out_of_memory": "out_of_memory",
+    "says_out_of_memory": "out_of_memory",
     "usable_processors": "processors",
 }
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from accelera.devices import is_out_of_memory
 from accelera.engine.convert import to_tensor
 from accelera.engine.matrix import Matrix
 from accelera.engine.operands import matmul_shape
@@ -199,10 +200,3 @@ def _homeward(tensor: torch.Tensor, home: torch.device) -> Matrix:
             raise
         logger.warning("the result stays in RAM: %s has no room for %s", home, format_bytes(tensor.nbytes))
         return Matrix.wrap(tensor)
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether ``error`` is torch's way to say that memory ran out."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
-    return "out of memory" in str(error) or "can't allocate memory" in str(error)
