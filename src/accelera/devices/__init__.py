@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from accelera.lazily import opened
 
 if TYPE_CHECKING:
+    from accelera.devices.accelerators import present_accelerator as present_accelerator
     from accelera.devices.contract import Device as Device
     from accelera.devices.contract import DeviceArray as DeviceArray
     from accelera.devices.cpu import CpuDevice as CpuDevice
@@ -27,6 +28,7 @@ _FILE_OF = {
     "SimulatedDevice": "simulated",
     "SimulationReport": "simulated",
     "get_device": "names",
+    "present_accelerator": "accelerators",
     "is_out_of_memory": "out_of_memory",
     "says_out_of_memory": "out_of_memory",
     "usable_processors": "processors",

@@ -77,7 +77,7 @@ def _simulated(kind: str, rest: str) -> Device:
 
 def _accelerator(kind: str, rest: str) -> Device:
     """Return torch's device, one object for each index."""
-    from accelera.devices.torch_device import checked_name
+    from accelera.devices.accelerators import checked_name
 
     return _of_torch(checked_name(kind, rest))
 
@@ -101,9 +101,9 @@ _KINDS: dict[str, Callable[[str, str], Device]] = {
 def _usual() -> Device:
     if not _may_have_accelerator():
         return _the_cpu()
-    import torch
+    from accelera.devices.accelerators import present_accelerator
 
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    found = present_accelerator()
     return _the_cpu() if found is None or found.type not in _KINDS else _accelerator(found.type, "")
 
 

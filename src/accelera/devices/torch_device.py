@@ -37,22 +37,6 @@ _LIBRARY_BYTES = 64 << 20
 """What cuBLAS and its kin keep for one stream: 32 MiB each on the largest cards."""
 
 
-def checked_name(kind: str, index: str) -> str:
-    """Return the full name of an accelerator that this machine has; raises DeviceError when it has not."""
-    asked = f"{kind}:{index}" if index else kind
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if found is None or found.type != kind:
-        has = f"it finds {found.type}" if found is not None else "it finds no accelerator"
-        raise DeviceError(
-            f"[device] {asked} was asked for, and torch {torch.__version__} has none here: {has}; install a "
-            f"torch built for it with its driver, or use 'cpu'"
-        )
-    count = torch.accelerator.device_count()
-    if index and (not index.isdigit() or int(index) >= count):
-        raise DeviceError(f"[device] {asked} was asked for; {kind}:0 to {kind}:{count - 1} exist")
-    return f"{kind}:{index or _current_index(found)}"
-
-
 @final
 class TorchDevice(Device):
     """One accelerator, by torch's name for it; ``"cpu"`` runs the same code without streams.
@@ -227,11 +211,6 @@ class TorchDevice(Device):
 
     def _module(self) -> Any:
         return torch.get_device_module(self._device)
-
-
-def _current_index(device: torch.device) -> int:
-    module = torch.get_device_module(device)
-    return int(module.current_device()) if hasattr(module, "current_device") else 0
 
 
 def _multiplies_integers(kind: str) -> bool:

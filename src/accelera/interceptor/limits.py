@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from accelera.devices import get_device
+from accelera.devices import get_device, present_accelerator
 from accelera.errors import SettingError
 from accelera.memory import Budget, MemoryManager
 from accelera.settings import current
@@ -141,6 +141,6 @@ def _threshold(amount: Amount | None, wish: Limits) -> int:
 
 def _places() -> list[torch.device]:
     """Return the CPU, and the accelerator if torch has one."""
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = present_accelerator()
     here = [torch.device("cpu")]
     return here if accelerator is None else [*here, accelerator]
