@@ -81,6 +81,29 @@ def test_floats_travel_as_the_host_has_them() -> None:
     assert numpy_dtype(torch.bfloat16) == half
 
 
+def test_nothing_is_copied_behind_the_back_of_who_cannot_wait(
+    device: TorchDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MPS has no events here: a copy that goes on when the call returns could never be waited for."""
+    flags: list[bool] = []
+    copy = torch.Tensor.copy_
+
+    def spy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        flags.append(non_blocking)
+        return copy(self, source)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", spy)
+    buffer = device.allocate(400)
+    view, host = device.view(buffer, (10, 10), F32, (0, 1)), np.ones((10, 10), np.float32)
+    device.upload(host, view)
+    device.download(view, host)
+    device.transfer(torch.zeros(400, dtype=torch.uint8), buffer)
+    device.transfer(buffer, torch.zeros(400, dtype=torch.uint8))
+    device.release(buffer)
+    assert flags
+    assert not any(flags)
+
+
 class FakeStreams:
     """Writes down who waits for whom."""
 

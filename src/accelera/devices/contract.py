@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from accelera.devices.checks import FLOATING, INTEGERS
+
 DeviceArray = Any
 
 
@@ -87,6 +89,10 @@ class Device(abc.ABC):
 
         Raises ShapeError, DTypeError, DeviceMemoryError, DeviceError.
         """
+
+    def multiplies(self, dtype: np.dtype[Any]) -> bool:
+        """Return whether ``gemm`` and ``gram`` take elements of ``dtype``; asked before a plan is made."""
+        return dtype in FLOATING or dtype in INTEGERS
 
     @abc.abstractmethod
     def gram(self, a: DeviceArray, c: DeviceArray, *, accumulate: bool) -> None:

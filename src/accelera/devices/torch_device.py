@@ -28,7 +28,7 @@ from accelera.devices.contract import Device
 from accelera.devices.torch_errors import translated
 from accelera.devices.torch_lanes import Lanes
 from accelera.devices.torch_staging import Staging
-from accelera.devices.torch_types import numpy_dtype, torch_dtype
+from accelera.devices.torch_types import is_held, numpy_dtype, torch_dtype
 from accelera.errors import DeviceError, DTypeError
 from accelera.memory import host_memory
 from accelera.units import format_bytes
@@ -121,7 +121,7 @@ class TorchDevice(Device):
         reads, writes = ((), (target,)) if up else ((source,), ())
         with translated("transfer", f"{format_bytes(source.nbytes)} to or from {self.name}"):
             with self._lanes.working(lane, reads, writes) as event:
-                target.copy_(source, non_blocking=True)
+                target.copy_(source, non_blocking=self._lanes.asynchronous)
             if event is not None:
                 event.synchronize()
 
@@ -161,6 +161,12 @@ class TorchDevice(Device):
         with translated("symmetrize", f"on {self.name}"), self._lanes.computing(reads=(), writes=(c,)):
             torch_products.symmetrize(c)
 
+    def multiplies(self, dtype: np.dtype[Any]) -> bool:
+        """Return whether torch has a product of such elements there, or we have one for integers."""
+        if dtype in INTEGERS:
+            return _multiplies_integers(self._device.type)
+        return super().multiplies(dtype) and is_held(dtype, self._device)
+
     def can_take(self, array: torch.Tensor) -> bool:
         """Return whether one of the last two axes is dense and the other at least that far apart."""
         return array.ndim < 2 or torch_products.is_takeable(array)
@@ -190,7 +196,7 @@ class TorchDevice(Device):
     def _check_dtypes(self, op: str, *arrays: torch.Tensor) -> None:
         dtypes = [numpy_dtype(each.dtype) for each in arrays]
         check_dtypes(op, *dtypes)
-        if dtypes[0] in INTEGERS and not _multiplies_integers(self._device.type):
+        if not self.multiplies(dtypes[0]):
             raise DTypeError(
                 f"[{op}] {dtypes[0]} on {self.name}: torch multiplies no integers there, and accelera was "
                 f"built without its CUDA kernels; build it with ACCELERA_CUDA=ON, or use the CPU"

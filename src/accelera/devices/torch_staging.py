@@ -74,7 +74,7 @@ class Staging:
         nbytes = host.size * wire.itemsize
         _assign(_on_host(slot.host, host.shape, wire, order), host)
         with self._lanes.working(self._lanes.up, reads=(), writes=(target,)) as slot.event:
-            slot.device[:nbytes].copy_(slot.host[:nbytes], non_blocking=True)
+            slot.device[:nbytes].copy_(slot.host[:nbytes], non_blocking=self._lanes.asynchronous)
             arrived = self._on_device(slot.device, host.shape, wire, order)
             signed(target).copy_(signed(arrived))
 
@@ -90,7 +90,7 @@ class Staging:
         with self._lanes.working(self._lanes.down, reads=(source,), writes=()) as slot.event:
             leaving = self._on_device(slot.device, host.shape, wire, order)
             signed(leaving).copy_(signed(source))
-            slot.host[:nbytes].copy_(slot.device[:nbytes], non_blocking=True)
+            slot.host[:nbytes].copy_(slot.device[:nbytes], non_blocking=self._lanes.asynchronous)
         _wait(slot)
         _assign(host, _on_host(slot.host, host.shape, wire, order))
 

@@ -89,10 +89,19 @@ class ProductPair(NamedTuple):
         return torch_device(name)
 
     def suits_torch(self, place: torch.device | None) -> bool:
-        """Return whether torch knows the place and is not slow there, as with float16 on the CPU."""
-        if place is None or self.a.dtype is not torch.float16 or place.type != "cpu":
-            return place is not None
-        return prod(self.shape) * self.a.shape[-1] < FEW_MULTIPLICATIONS
+        """Return whether torch multiplies such elements at that place, and is not slow there.
+
+        It multiplies integers on the CPU alone, and not all of them; it is slow with float16 there.
+        """
+        dtype = self.a.dtype
+        if place is None:
+            return False
+        if place.type != "cpu":
+            inexact = dtype.is_floating_point or dtype.is_complex
+            return inexact and not (place.type == "mps" and dtype in (torch.float64, torch.complex128))
+        if dtype is torch.float16:
+            return prod(self.shape) * self.a.shape[-1] < FEW_MULTIPLICATIONS
+        return dtype not in (torch.uint16, torch.uint32, torch.uint64)
 
     def added_bytes(self, place: torch.device | None) -> int:
         """Return the bytes that multiplying directly adds at ``place``.
