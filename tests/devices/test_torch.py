@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from accelera.devices.torch_device import TorchDevice
-from accelera.devices.torch_lanes import Lanes
 from accelera.devices.torch_types import numpy_dtype, torch_dtype, wire_dtype
 from accelera.errors import DeviceError, DeviceMemoryError, DTypeError
 
@@ -102,92 +100,6 @@ def test_nothing_is_copied_behind_the_back_of_who_cannot_wait(
     device.release(buffer)
     assert flags
     assert not any(flags)
-
-
-class FakeStreams:
-    """Writes down who waits for whom."""
-
-    def __init__(self) -> None:
-        self.log: list[tuple[Any, ...]] = []
-        self.made = 0
-        self.compute = self.stream(CPU)
-        self.current = self.compute
-
-    def stream(self, device: Any) -> Any:
-        self.made += 1
-        name = ("compute", "probe", "up", "down")[self.made - 1]
-        return SimpleNamespace(
-            name=name,
-            stream_id=self.made,
-            wait_event=lambda event: self.log.append((name, "waits for", event.at)),
-            synchronize=lambda: self.log.append(("host", "waits for", name)),
-        )
-
-    def event(self, device: Any) -> Any:
-        event = SimpleNamespace(at=None)
-        event.record = lambda stream: setattr(event, "at", (stream.name, len(self.log)))
-        event.synchronize = lambda: self.log.append(("host", "waits for", event.at))
-        return event
-
-    def set_stream(self, stream: Any) -> None:
-        self.current = stream
-
-    def waits(self) -> list[tuple[str, str]]:
-        """Return who waited for which stream since the last call."""
-        found = [(who, what if isinstance(what, str) else what[0]) for who, _, what in self.log]
-        self.log.clear()
-        return found
-
-
-@pytest.fixture
-def streams(monkeypatch: pytest.MonkeyPatch) -> FakeStreams:
-    fake = FakeStreams()
-    module = SimpleNamespace(current_device=lambda: 0, set_device=lambda index: None)
-    monkeypatch.setattr(torch, "Stream", fake.stream)
-    monkeypatch.setattr(torch, "Event", fake.event)
-    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
-    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: fake.current)
-    monkeypatch.setattr(torch.accelerator, "set_stream", fake.set_stream)
-    return fake
-
-
-def test_work_waits_for_its_own_buffers_only(streams: FakeStreams) -> None:
-    lanes = Lanes(torch.device("xpu"))
-    a, b, c, other = (torch.empty(16) for _ in range(4))
-    lanes.born(a)
-    with lanes.working(lanes.up, reads=(), writes=(a[4:],)):
-        assert streams.current is lanes.up
-    assert streams.current is streams.compute
-    assert streams.waits() == [("up", "compute")], "the memory may have served a product before"
-    with lanes.working(lanes.up, reads=(), writes=(other,)):
-        pass
-    with lanes.computing(reads=(a, b), writes=(c,)):
-        pass
-    assert streams.waits() == [("compute", "up")], "one upload, not the other"
-    with lanes.working(lanes.up, reads=(), writes=(a,)):
-        pass
-    assert sorted(streams.waits()) == [("up", "compute"), ("up", "up")], "not before the product has read it"
-    with lanes.working(lanes.down, reads=(c,), writes=()):
-        pass
-    assert streams.waits() == [("down", "compute")]
-    with lanes.computing(reads=(b,), writes=(c,)):
-        pass
-    assert sorted(streams.waits()) == [("compute", "compute"), ("compute", "down")]
-    lanes.forget(lanes.key(c))
-    assert streams.waits() == [("host", "compute")]
-
-
-def test_failed_work_is_waited_for_too(streams: FakeStreams) -> None:
-    lanes = Lanes(torch.device("xpu"))
-    a = torch.empty(16)
-    with pytest.raises(ValueError, match="in between"), lanes.working(lanes.up, reads=(), writes=(a,)):
-        raise ValueError("in between")
-    assert streams.current is streams.compute
-    with lanes.computing(reads=(a,), writes=()):
-        pass
-    assert streams.waits() == [("compute", "up")]
-    lanes.synchronize()
-    assert streams.waits() == [("host", "up"), ("host", "down"), ("host", "compute")]
 
 
 @pytest.mark.cuda

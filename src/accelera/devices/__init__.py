@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from accelera.devices.processors import usable_processors as usable_processors
     from accelera.devices.simulated import SimulatedDevice as SimulatedDevice
     from accelera.devices.simulated import SimulationReport as SimulationReport
+    from accelera.devices.torch_streams import wait_for_current_work as wait_for_current_work
 
 _FILE_OF = {
     "CpuDevice": "cpu",
@@ -32,6 +33,7 @@ _FILE_OF = {
     "is_out_of_memory": "out_of_memory",
     "says_out_of_memory": "out_of_memory",
     "usable_processors": "processors",
+    "wait_for_current_work": "torch_streams",
 }
 
 __all__ = [*_FILE_OF]

@@ -9,6 +9,7 @@ result appears under its name only when complete.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -107,6 +108,7 @@ class _Attempt:
         plan = self._first_plan(header)
         logger.debug("%s", plan.explain())
         result = self._open()
+        _wait_for_caller([*self.job.inputs, result])
         try:
             self._open_journal({**header, "spec": plan.spec})
             report = self._run_until_done(plan, result)
@@ -237,3 +239,16 @@ class _Attempt:
         why = "memory pressure" if isinstance(error, Interrupted) else str(error)
         self.fallbacks.append(f"{what}: {why}")
         logger.warning("%s %s: %s", self.job.operation, what, why)
+
+
+def _wait_for_caller(stores: Iterable[Store]) -> None:
+    """Wait for what this thread has its accelerators do with operands and the result.
+
+    Other threads read and write them here, on streams of their own.
+    """
+    tiers = {store.tier for store in stores} - {"ram", "disk"}
+    if tiers and "torch" in sys.modules:
+        from accelera.devices import wait_for_current_work
+
+        for tier in tiers:
+            wait_for_current_work(tier)

@@ -1,0 +1,67 @@
+"""Operands and results on an accelerator while the caller's stream still works on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import accelera as acc
+from accelera.testing import FakeCuda
+
+RNG = np.random.default_rng(0)
+A = RNG.integers(-4, 5, (400, 300)).astype(np.float32)
+B = RNG.integers(-4, 5, (300, 500)).astype(np.float32)
+
+
+@pytest.fixture
+def cuda() -> Iterator[FakeCuda]:
+    with FakeCuda("64MiB") as fake:
+        yield fake
+
+
+def engine() -> acc.MatrixEngine:
+    return acc.MatrixEngine(device="cuda", enable_progress=False)
+
+
+def made(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return a tensor that the current stream has yet to compute."""
+    return torch.from_numpy(array / 2).to("cuda") * 2
+
+
+def numbers(result: Any) -> Any:
+    return result.tensor().cpu().numpy()
+
+
+@pytest.mark.parametrize("usual", [True, False], ids=["usual stream", "stream of its own"])
+def test_operands_are_read_when_they_are_computed(cuda: FakeCuda, usual: bool) -> None:
+    stream = torch.cuda.current_stream() if usual else torch.Stream("cuda")
+    with stream:
+        found = engine().matmul(made(A), made(B), budget="1MiB")
+        np.testing.assert_array_equal(numbers(found), A @ B)
+        np.testing.assert_array_equal(numbers(engine().gram(made(A), budget="1MiB")), A.T @ A)
+        np.testing.assert_array_equal(np.asarray(engine().sum(made(A), axis=0).numpy()), A.sum(0))
+
+
+def test_a_result_is_written_when_its_memory_is_free(cuda: FakeCuda) -> None:
+    """And before the caller goes on."""
+    with torch.Stream("cuda"):
+        out = torch.ones(400, 500, device="cuda")
+        kept = out.clone()
+        engine().matmul(made(A), made(B), out=out, budget="1MiB")
+        np.testing.assert_array_equal((out + kept).cpu().numpy(), A @ B + 1)
+
+
+def test_operands_in_memory_that_do_not_fit_together(cuda: FakeCuda) -> None:
+    cuda.memories[0].taken_by_others_bytes = 60 << 20
+    with torch.Stream("cuda"):
+        a, b = torch.from_numpy(A), torch.from_numpy(B)
+        np.testing.assert_array_equal(engine().matmul(a, b).numpy(), A @ B)
+
+
+def test_a_device_that_dies_ends_the_run_and_leaves_no_result() -> None:
+    with FakeCuda("1GiB", dies_at=60), pytest.raises(acc.AcceleraError, match="illegal memory access"):
+        engine().matmul(A, B, budget="1MiB")
