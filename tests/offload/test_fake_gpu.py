@@ -1,0 +1,138 @@
+"""The keeper and its places on a fake GPU: streams, and pinned homes."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from accelera.memory import Use
+from accelera.offload.homes import RamHomes, ScratchHomes
+from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.places.accelerator import AcceleratorPlace
+from accelera.testing import FakeCuda
+from tests.laws.test_offload_replay import LOOP, assert_law
+from tests.offload.streamed import BLOCK_BYTES, Run, Step
+
+GPU = torch.device("cuda:0")
+
+
+@pytest.fixture
+def cuda() -> Iterator[FakeCuda]:
+    with FakeCuda("1GiB") as fake:
+        yield fake
+
+
+@pytest.fixture(params=["ram", "disk"])
+def options(request: pytest.FixtureRequest, tmp_path: Path, cuda: FakeCuda) -> dict[str, Any]:
+    homes = RamHomes(pinned_for=GPU) if request.param == "ram" else ScratchHomes(tmp_path)
+    return {"place": AcceleratorPlace("cuda:0"), "homes": homes}
+
+
+@pytest.mark.parametrize("nbytes", [BLOCK_BYTES, 70 * BLOCK_BYTES + 5])
+def test_blocks_stream_without_a_race(options: dict[str, Any], nbytes: int) -> None:
+    run = Run([nbytes] * 25, 9 * nbytes, **options)
+    for step in LOOP * 2:
+        run.step(step)
+    assert_law(run.keeper)
+    run.check_homes()
+    run.keeper.close()
+
+
+def test_two_streams_compute_with_the_same_blocks(options: dict[str, Any]) -> None:
+    """Uses that overlap: what comes next into a slab waits for both."""
+    nbytes = 64 * BLOCK_BYTES
+    run = Run([nbytes] * 6, 3 * nbytes, **options)
+    streams = [torch.Stream("cuda") for _ in range(2)]
+    sums, expected = [], []
+    for turn in range(4):
+        for number in range(0, 6, 2):
+            uses = [Use(run.blocks[number], True, False)]
+            first, second = (run.keeper.use(uses, "read") for _ in range(2))
+            with streams[0], first as (one,), streams[1], second as (other,):
+                sums.append(other.to(torch.int64).sum())
+                with streams[0]:
+                    sums.append(one.to(torch.int64).sum())
+            expected += [nbytes * (run.values[number] % 251)] * 2
+            with streams[turn % 2]:
+                run.step(Step(reads=(number,), changes=((number + 1) % 6,)))
+    torch.accelerator.synchronize()
+    assert [int(each) for each in sums] == expected
+    run.keeper.close()
+
+
+def test_pinned_memory_is_unpinned_however_it_goes(cuda: FakeCuda) -> None:
+    homes = RamHomes(pinned_for=GPU)
+    kept = [homes.create(5000) for _ in range(6)]
+    assert [(each.nbytes, each.flags) for each in cuda.registered.values()] == [(5000, 1)] * 6
+    kept.pop().release()
+    assert len(cuda.registered) == 5
+    view = torch.from_numpy(kept[-1].resident()[100:200])
+    del kept[-2:]
+    gc.collect()
+    assert len(cuda.registered) == 4, "a view holds the memory"
+    del view
+    gc.collect()
+    assert len(cuda.registered) == 3
+    homes.close()
+    assert not cuda.registered
+    kept[0].release()
+    homes.create(5000)
+    homes.create(0)
+    gc.collect()
+    assert not cuda.registered
+
+
+def test_a_keeper_leaves_nothing_pinned(cuda: FakeCuda) -> None:
+    keeper = Keeper(1 << 20, device="cuda:0")
+    for number in range(8):
+        keeper.adopt(torch.full((4096,), number, dtype=torch.uint8))
+    assert len(cuda.registered) == 8
+    keeper.close()
+    assert not cuda.registered
+    keeper = Keeper(1 << 20, device="cuda:0")
+    blocks = [keeper.adopt(torch.ones(4096, dtype=torch.uint8))[0] for _ in range(3)]
+    for block in blocks:
+        keeper.free(block)
+    keeper.let_go()
+    assert not cuda.registered
+    keeper.close()
+
+
+def test_memory_is_pinned_by_the_device_that_uses_it() -> None:
+    with FakeCuda("1GiB", devices=2) as cuda:
+        homes = RamHomes(pinned_for=torch.device("cuda:1"))
+        home = homes.create(4096)
+        assert [each.device for each in cuda.registered.values()] == [1]
+        assert (cuda.contexts, cuda.device) == ({1}, 0)
+        home.release()
+
+
+def test_memory_that_cuda_does_not_pin_is_used_as_it_is(
+    cuda: FakeCuda, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The refusal does not come up again as the error of the next kernel, and is told once."""
+    cuda.refuses_to_pin = 712
+    with caplog.at_level(logging.WARNING, "accelera.offload"):
+        run = Run([BLOCK_BYTES] * 6, 3 * BLOCK_BYTES, device="cuda:0")
+        torch.zeros(1, device="cuda")
+        for step in LOOP[:6]:
+            run.step(Step(reads=tuple(each % 6 for each in step.reads)))
+    run.keeper.close()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert told[0].startswith("CUDA does not pin 4.0 KiB of RAM (error 712)")
+
+
+def test_a_home_is_written_where_it_is_pinned(cuda: FakeCuda) -> None:
+    homes = RamHomes(pinned_for=GPU)
+    home = homes.create(1000)
+    home.write(10, np.arange(5, dtype=np.uint8))
+    assert home.mapped()[10:15].tolist() == [0, 1, 2, 3, 4]
+    homes.close()
