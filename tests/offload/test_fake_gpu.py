@@ -12,10 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from accelera.devices import get_device
+from accelera.devices.torch_staging import PIECE_BYTES, SLOTS
+from accelera.errors import BudgetExceededError
 from accelera.memory import Use
 from accelera.offload.homes import RamHomes, ScratchHomes
+from accelera.offload.keeping.guard import held_on
 from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.offloading import handed_over
 from accelera.offload.places.accelerator import AcceleratorPlace
+from accelera.offload.planning.fixed import require_floor, reserved_on
 from accelera.testing import FakeCuda
 from tests.laws.test_offload_replay import LOOP, assert_law
 from tests.offload.streamed import BLOCK_BYTES, Run, Step
@@ -128,6 +134,33 @@ def test_memory_that_cuda_does_not_pin_is_used_as_it_is(
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1
     assert told[0].startswith("CUDA does not pin 4.0 KiB of RAM (error 712)")
+
+
+def test_what_a_device_holds_is_counted_as_it_was_asked_for(cuda: FakeCuda) -> None:
+    """A slab of 11 MiB takes a segment of 12; a budget of 11 holds it."""
+    held = held_on(GPU)
+    slab = torch.empty(11 << 20, dtype=torch.uint8, device="cuda")
+    assert (held(), torch.cuda.memory_allocated()) == (11 << 20, 12 << 20)
+    del slab
+    assert held() == 0
+
+
+def test_weights_that_were_handed_over_leave_no_memory_reserved(cuda: FakeCuda) -> None:
+    weights = torch.ones(30 << 20, dtype=torch.uint8, device="cuda")
+    keeper = Keeper(1 << 20, device="cuda:0")
+    del weights
+    assert torch.cuda.memory_reserved() == 30 << 20
+    handed_over(torch.nn.Linear(2, 2), keeper, None, "auto")
+    assert torch.cuda.memory_reserved() == 0
+    keeper.close()
+
+
+def test_the_reserve_has_what_products_and_transfers_keep(cuda: FakeCuda) -> None:
+    """cuBLAS and cuBLASLt 32 MiB each on this card, and four buffers."""
+    reserved = reserved_on(get_device("cuda"))
+    assert reserved["arithmetic"] == (64 << 20) + SLOTS * PIECE_BYTES
+    with pytest.raises(BudgetExceededError, match="raise it to at least"):
+        require_floor("offload", 64 << 20, [torch.zeros(10)], get_device("cuda"), train=False)
 
 
 def test_a_home_is_written_where_it_is_pinned(cuda: FakeCuda) -> None:

@@ -33,9 +33,6 @@ from accelera.errors import DeviceError, DTypeError
 from accelera.memory import host_memory
 from accelera.units import format_bytes
 
-_LIBRARY_BYTES = 64 << 20
-"""What cuBLAS and its kin keep for one stream: 32 MiB each on the largest cards."""
-
 
 @final
 class TorchDevice(Device):
@@ -52,6 +49,7 @@ class TorchDevice(Device):
             self._device = torch.device(name)
             self._lanes = Lanes(self._device)
             self._staging = Staging(self._device, self._lanes)
+            self._library_bytes = torch_products.library_bytes(self._device)
         self.name = "torch-cpu" if self._device.type == "cpu" else str(self._device)
         self._buffers: dict[int, int] = {}
 
@@ -173,7 +171,7 @@ class TorchDevice(Device):
 
     def workspace_bytes(self) -> int:
         """The transfers' buffers on the device, and what the product library keeps."""
-        return self._staging.device_bytes + _LIBRARY_BYTES
+        return self._staging.device_bytes + self._library_bytes
 
     def packing_bytes(self) -> int:
         """Memory for blocks of operands that are conjugated or that ``can_take`` rejects."""

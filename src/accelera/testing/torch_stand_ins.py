@@ -215,6 +215,7 @@ def _functions_of_streams(cuda: FakeCuda) -> dict[str, Any]:
         "Stream": _stream_type(cuda),
         "cudart": lambda: runtime,
         "is_current_stream_capturing": lambda: cuda.capturing,
+        "get_device_capability": lambda index=None: (9, 0),
         "get_device_properties": lambda index=None: SimpleNamespace(
             name="Fake", total_memory=cuda.memories[cuda.index_of(index)].capacity_bytes, major=9, minor=0
         ),
