@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from accelera.devices.torch_device import TorchDevice
+from accelera.devices.torch_staging import PIECE_BYTES
 from accelera.devices.torch_types import numpy_dtype, torch_dtype, wire_dtype
 from accelera.errors import DeviceError, DeviceMemoryError, DTypeError
 
@@ -100,6 +101,61 @@ def test_nothing_is_copied_behind_the_back_of_who_cannot_wait(
     device.release(buffer)
     assert flags
     assert not any(flags)
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of every copy between tensors."""
+    noted: list[int] = []
+    copy = torch.Tensor.copy_
+
+    def spy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        noted.append(self.nbytes)
+        return copy(self, source, non_blocking)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", spy)
+    return noted
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("dtype", ["f4", "c8", "i2", "u4", ml_dtypes.bfloat16], ids=str)
+def test_what_lies_alike_goes_by_one_copy(
+    device: TorchDevice, copies: list[int], order: tuple[int, int], dtype: Any
+) -> None:
+    """Straight between a pinned buffer and the tile, whole or a band of it."""
+    host = np.arange(1500 * 1500).reshape(1500, 1500).astype(dtype)
+    buffer = device.allocate(host.nbytes)
+    view, back = device.view(buffer, host.shape, host.dtype, order), np.empty_like(host)
+    pieces = -(-host.nbytes // PIECE_BYTES)
+    device.upload(host, view)
+    assert sum(copies) == host.nbytes
+    assert pieces <= len(copies) <= pieces + 1
+    copies.clear()
+    device.download(view, back)
+    assert sum(copies) == host.nbytes
+    np.testing.assert_array_equal(back, host)
+    copies.clear()
+    band = (slice(100, 200), slice(None)) if order == (0, 1) else (slice(None), slice(100, 200))
+    device.upload(host[band], view[band])
+    assert copies == [host[band].nbytes]
+    device.release(buffer)
+
+
+@pytest.mark.parametrize(
+    ("stored", "held", "part"),
+    [("f4", "f4", np.s_[:, 1:-1]), ("f4", "f4", np.s_[::2]), ("f2", "f4", np.s_[:]), ("f4", "f8", np.s_[:])],
+)
+def test_what_does_not_is_brought_into_order_on_the_device(
+    device: TorchDevice, copies: list[int], stored: str, held: str, part: Any
+) -> None:
+    host = (np.arange(300 * 300) % 1000).reshape(300, 300).astype(stored)
+    buffer = device.allocate(300 * 300 * 8)
+    view, back = device.view(buffer, host.shape, np.dtype(held), (0, 1))[part], np.empty_like(host[part])
+    device.upload(host[part], view)
+    device.download(view, back)
+    np.testing.assert_array_equal(back, host[part])
+    assert len(copies) == 4
+    device.release(buffer)
 
 
 @pytest.mark.cuda

@@ -63,5 +63,7 @@ def test_operands_in_memory_that_do_not_fit_together(cuda: FakeCuda) -> None:
 
 
 def test_a_device_that_dies_ends_the_run_and_leaves_no_result() -> None:
-    with FakeCuda("1GiB", dies_at=60), pytest.raises(acc.AcceleraError, match="illegal memory access"):
+    with FakeCuda("1GiB") as cuda, pytest.raises(acc.AcceleraError, match="illegal memory access"):
+        engine().plan(A, B, budget="1MiB")
+        cuda.dies_at = cuda.launches + 5
         engine().matmul(A, B, budget="1MiB")

@@ -1,12 +1,13 @@
 """Any accelerator that torch knows (CUDA, ROCm, XPU, MPS) as a device.
 
-Uploads and downloads go piece by piece through a few pinned host buffers and device buffers of the
-same size, on streams of their own; conversion and reordering happen on the device. Events between
-the streams make each piece of work wait for the buffers it touches, and for nothing else.
+Uploads and downloads go piece by piece through a few pinned host buffers, on urgent streams of their
+own; conversion and reordering happen on the device. Events between the streams make each piece of work
+wait for the buffers it touches, and for nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -15,11 +16,13 @@ import torch
 from accelera import _native
 from accelera.devices import torch_products
 from accelera.devices.checks import (
+    HALVES,
     INTEGERS,
     check_cast,
     check_dtypes,
     check_gemm,
     check_gram,
+    check_halves,
     check_symmetrize,
     check_upload,
     check_view,
@@ -27,8 +30,8 @@ from accelera.devices.checks import (
 from accelera.devices.contract import Device
 from accelera.devices.torch_errors import translated
 from accelera.devices.torch_lanes import Lanes
-from accelera.devices.torch_staging import Staging
-from accelera.devices.torch_types import is_held, numpy_dtype, torch_dtype
+from accelera.devices.torch_staging import PIECE_BYTES, Staging
+from accelera.devices.torch_types import is_held, numpy_dtype, torch_dtype, wire_dtype
 from accelera.errors import DeviceError, DTypeError
 from accelera.memory import host_memory
 from accelera.units import format_bytes
@@ -43,6 +46,7 @@ class TorchDevice(Device):
     """
 
     host_memory = False
+    lent_bytes = PIECE_BYTES
 
     def __init__(self, name: str) -> None:
         with translated("device"):
@@ -52,6 +56,7 @@ class TorchDevice(Device):
             self._library_bytes = torch_products.library_bytes(self._device)
         self.name = "torch-cpu" if self._device.type == "cpu" else str(self._device)
         self._buffers: dict[int, int] = {}
+        self._halves: dict[np.dtype[Any], bool] = {}
 
     def total_bytes(self) -> int:
         """The accelerator's memory, or the host's for ``"cpu"``."""
@@ -109,6 +114,32 @@ class TorchDevice(Device):
         with translated("download", f"{format_bytes(host.nbytes)} from {self.name}"):
             self._staging.download(source, host)
 
+    def lends(self, host: np.dtype[Any], held: np.dtype[Any]) -> bool:
+        """Return whether elements travel as the host has them."""
+        return wire_dtype(host, torch_dtype(held, self._device), self._device) == host
+
+    def lend_host(self, *, wait: bool = True) -> np.ndarray[Any, Any] | None:
+        """Return one of the transfers' buffers: pinned memory of 4 MiB."""
+        with translated("lend_host", f"on {self.name}"):
+            return self._staging.lend(wait=wait)
+
+    def take_back(self, memory: np.ndarray[Any, Any]) -> None:
+        """Take a buffer back; it is lent again when what was sent from it has arrived."""
+        self._staging.take_back(memory)
+
+    def begin_download(self, source: torch.Tensor, host: np.ndarray[Any, Any]) -> Callable[[], None]:
+        """Copy beside what goes on into memory that was lent; return what waits for the data."""
+        check_upload(tuple(source.shape), host.shape, "download")
+        check_cast("download", numpy_dtype(source.dtype), host.dtype)
+        with translated("download", f"{format_bytes(host.nbytes)} from {self.name}"):
+            arrived = self._staging.begin_download(source, host)
+
+        def wait() -> None:
+            with translated("download", f"{format_bytes(host.nbytes)} from {self.name}"):
+                arrived()
+
+        return wait
+
     def transfer(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy bytes between host memory and a buffer, beside the work that goes on, and wait for them.
 
@@ -160,9 +191,14 @@ class TorchDevice(Device):
             torch_products.symmetrize(c)
 
     def multiplies(self, dtype: np.dtype[Any]) -> bool:
-        """Return whether torch has a product of such elements there, or we have one for integers."""
+        """Return whether torch has a product of such elements there, or we have one for integers.
+
+        Of half types: whether torch sums them in float32, which takes CUDA and torch 2.8; it is tried once.
+        """
         if dtype in INTEGERS:
             return _multiplies_integers(self._device.type)
+        if dtype in HALVES:
+            return self._sums_halves(dtype)
         return super().multiplies(dtype) and is_held(dtype, self._device)
 
     def can_take(self, array: torch.Tensor) -> bool:
@@ -193,12 +229,20 @@ class TorchDevice(Device):
 
     def _check_dtypes(self, op: str, *arrays: torch.Tensor) -> None:
         dtypes = [numpy_dtype(each.dtype) for each in arrays]
+        if dtypes[0] in HALVES and self.multiplies(dtypes[0]):
+            check_halves(op, dtypes[0], dtypes[-2], dtypes[-1])
+            return
         check_dtypes(op, *dtypes)
         if not self.multiplies(dtypes[0]):
             raise DTypeError(
                 f"[{op}] {dtypes[0]} on {self.name}: torch multiplies no integers there, and accelera was "
                 f"built without its CUDA kernels; build it with ACCELERA_CUDA=ON, or use the CPU"
             )
+
+    def _sums_halves(self, dtype: np.dtype[Any]) -> bool:
+        if dtype not in self._halves:
+            self._halves[dtype] = torch_products.sums_halves(torch_dtype(dtype, self._device), self._device)
+        return self._halves[dtype]
 
     def _memory(self) -> tuple[int, int]:
         """Return (bytes to be had, bytes in all)."""

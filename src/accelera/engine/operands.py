@@ -22,9 +22,14 @@ def held_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype in _HALVES else dtype
 
 
+def factor_dtype(dtype: np.dtype[Any], device: Device) -> np.dtype[Any]:
+    """Return the element type in which ``device`` holds factors: a half type where it multiplies them."""
+    return dtype if dtype in _HALVES and device.multiplies(dtype) else held_dtype(dtype)
+
+
 def multiplier(device: Device, dtype: np.dtype[Any]) -> Device:
     """Return ``device`` when it multiplies blocks of elements of ``dtype``, else the CPU."""
-    return device if device.multiplies(held_dtype(dtype)) else get_device("cpu")
+    return device if device.multiplies(factor_dtype(dtype, device)) else get_device("cpu")
 
 
 def describe(name: str, store: Store, device: Device, held: np.dtype[Any]) -> Operand:

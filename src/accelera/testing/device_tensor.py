@@ -186,6 +186,30 @@ def _numpy(_cuda: FakeCuda, tensor: DeviceTensor, *_: Any, **__: Any) -> Any:
     )
 
 
+def _product_in_float32(
+    cuda: FakeCuda,
+    start: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: DeviceTensor,
+) -> torch.Tensor:
+    """Do what torch has on CUDA alone: half types multiplied with sums in float32."""
+    if (a.dtype, b.dtype, out.dtype) != (a.dtype, a.dtype, dtype) or dtype != torch.float32:
+        raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
+    first, left, right, result = map(as_plain, (start, a, b, out))
+
+    def work() -> None:
+        torch.addmm(first, left.float(), right.float(), beta=beta, alpha=alpha, out=result)
+
+    accessed = ([left, right, first] if beta else [left, right]), [result]
+    cuda.computed("addmm", work, accessed, out._place, is_product=True)
+    return out
+
+
 _SPECIAL: dict[str, Callable[..., Any]] = {
     "device?": lambda cuda, tensor: tensor._place,
     "is_cuda?": lambda cuda, tensor: tensor._place.type == "cuda",
@@ -196,6 +220,7 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "__array__": _numpy,
     "tolist": lambda cuda, tensor: moved(cuda, tensor, "cpu").tolist(),
     "__repr__": lambda cuda, tensor, **how: f"{moved(cuda, tensor, 'cpu')!r} on {tensor._place}",
+    "addmm.dtype_out": _product_in_float32,
     "is_pinned": lambda cuda, tensor: False,
 }
 """What is not done by the same function on the plain tensor; names of attributes end in a question mark."""

@@ -108,7 +108,8 @@ class FakeCuda:
         self.refuses_to_pin = 0
         """The code with which ``cudaHostRegister`` refuses, which the next launch raises; 0: it does not."""
         self.library_bytes = library_bytes
-        self._dies_at = dies_at
+        self.dies_at = dies_at
+        """The launch that kills the devices; may be changed."""
         self._dead: str | None = None
         self._held: dict[int, _Held] = {}
         self._gone: collections.deque[tuple[int, _Held]] = collections.deque()
@@ -338,7 +339,7 @@ class FakeCuda:
             raise accelerator_error(last)
         self.contexts.add(stream.device_index)
         self.launches += 1
-        if self.launches == self._dies_at:
+        if self.launches == self.dies_at:
             self.die()
 
     def _check_places(self, name: str, tensors: Iterable[torch.Tensor], place: torch.device) -> None:
