@@ -90,17 +90,16 @@ def gram(a: torch.Tensor, c: torch.Tensor, *, accumulate: bool) -> None:
 
 
 def symmetrize(c: torch.Tensor) -> None:
-    """Write the conjugate of the upper triangle into the lower, block by block."""
+    """Write the conjugate of the upper triangle into the lower, one band of columns at a time."""
     c = signed(c)
     for index in np.ndindex(c.shape[:-2]):
         square = c[index]
-        spans = list(_spans(square.shape[0], _MIRROR_EDGE))
-        for number, rows in enumerate(spans):
+        for rows in _spans(square.shape[0], _MIRROR_EDGE):
             corner = square[rows, rows]
             kept = torch.ones(corner.shape, dtype=torch.bool, device=c.device).triu()
             corner.copy_(torch.where(kept, corner, corner.mH))
-            for columns in spans[number + 1 :]:
-                square[columns, rows].copy_(square[rows, columns].mH)
+            below = slice(rows.stop, square.shape[0])
+            square[below, rows].copy_(square[rows, below].mH)
 
 
 def _is_dense(fast: int, length: int, slow: int, others: int) -> bool:

@@ -22,6 +22,8 @@ Route = Literal["direct", "chunked", "spilled"]
 
 TILE_BYTES = 4 << 20
 """Result bytes that are computed at a time element by element: enough for all threads, little for a cache."""
+ACCELERATOR_TILE_BYTES = 64 << 20
+"""The same on an accelerator, where handing a tile over takes as long as passing over some MiB."""
 PRODUCT_TILE_BYTES = 128 << 20
 """Result bytes of a product that torch's kernel computes at a time."""
 
