@@ -71,20 +71,21 @@ def test_in_memory_on_the_cpu(dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("dtype", "places"),
     [
-        (torch.int64, {"cpu"}),
-        (torch.uint8, {"cpu"}),
-        (torch.uint32, set()),
-        (torch.float32, {"cpu", "cuda", "mps", "xpu"}),
-        (torch.bfloat16, {"cpu", "cuda", "mps", "xpu"}),
-        (torch.complex64, {"cpu", "cuda", "mps", "xpu"}),
-        (torch.float64, {"cpu", "cuda", "xpu"}),
+        (torch.int64, "cpu"),
+        (torch.uint8, "cpu"),
+        (torch.uint32, ""),
+        (torch.float32, "cpu cuda mps xpu"),
+        (torch.bfloat16, "cpu cuda mps xpu"),
+        (torch.complex64, "cpu cuda mps xpu"),
+        (torch.float64, "cpu cuda xpu"),
     ],
     ids=str,
 )
-def test_where_torch_multiplies_what(dtype: torch.dtype, places: set[str]) -> None:
+def test_where_torch_multiplies_what(dtype: torch.dtype, places: str) -> None:
     a = torch.zeros(2, 2, dtype=dtype)
     pair = ProductPair(a, a, (2, 2))
-    assert {kind for kind in ("cpu", "cuda", "mps", "xpu") if pair.suits_torch(torch.device(kind))} == places
+    found = [kind for kind in ("cpu", "cuda", "mps", "xpu") if pair.suits_torch(torch.device(kind))]
+    assert " ".join(found) == places
     assert not pair.suits_torch(None)
 
 

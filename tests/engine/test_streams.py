@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,16 +12,17 @@ import torch
 
 import accelera as acc
 from accelera.testing import FakeCuda
+from tests.gpus import BOTH, gpu_of, own_stream
 
 RNG = np.random.default_rng(0)
 A = RNG.integers(-4, 5, (400, 300)).astype(np.float32)
 B = RNG.integers(-4, 5, (300, 500)).astype(np.float32)
 
 
-@pytest.fixture
-def cuda() -> Iterator[FakeCuda]:
-    with FakeCuda("64MiB") as fake:
-        yield fake
+@pytest.fixture(params=BOTH)
+def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
+    with gpu_of(request.param, memory="512MiB"):
+        yield request.param
 
 
 def engine() -> acc.MatrixEngine:
@@ -37,27 +39,26 @@ def numbers(result: Any) -> Any:
 
 
 @pytest.mark.parametrize("usual", [True, False], ids=["usual stream", "stream of its own"])
-def test_operands_are_read_when_they_are_computed(cuda: FakeCuda, usual: bool) -> None:
-    stream = torch.cuda.current_stream() if usual else torch.Stream("cuda")
-    with stream:
+def test_operands_are_read_when_they_are_computed(gpu: str, usual: bool) -> None:
+    with contextlib.nullcontext() if usual else own_stream():
         found = engine().matmul(made(A), made(B), budget="1MiB")
         np.testing.assert_array_equal(numbers(found), A @ B)
         np.testing.assert_array_equal(numbers(engine().gram(made(A), budget="1MiB")), A.T @ A)
         np.testing.assert_array_equal(np.asarray(engine().sum(made(A), axis=0).numpy()), A.sum(0))
 
 
-def test_a_result_is_written_when_its_memory_is_free(cuda: FakeCuda) -> None:
+def test_a_result_is_written_when_its_memory_is_free(gpu: str) -> None:
     """And before the caller goes on."""
-    with torch.Stream("cuda"):
+    with own_stream():
         out = torch.ones(400, 500, device="cuda")
         kept = out.clone()
         engine().matmul(made(A), made(B), out=out, budget="1MiB")
         np.testing.assert_array_equal((out + kept).cpu().numpy(), A @ B + 1)
 
 
-def test_operands_in_memory_that_do_not_fit_together(cuda: FakeCuda) -> None:
-    cuda.memories[0].taken_by_others_bytes = 60 << 20
-    with torch.Stream("cuda"):
+def test_operands_in_memory_that_do_not_fit_together() -> None:
+    with FakeCuda("64MiB") as cuda, own_stream():
+        cuda.memories[0].taken_by_others_bytes = 60 << 20
         a, b = torch.from_numpy(A), torch.from_numpy(B)
         np.testing.assert_array_equal(engine().matmul(a, b).numpy(), A @ B)
 

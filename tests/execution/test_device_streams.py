@@ -17,6 +17,7 @@ from accelera.execution import (
     kernel,
 )
 from accelera.testing import FakeCuda
+from tests.gpus import BOTH, gpu_of, own_stream
 
 MIB = 1 << 20
 HYBRID, GPU_ONLY = ExecutionStrategy.Hybrid(), ExecutionStrategy.GpuOnly
@@ -26,6 +27,12 @@ HYBRID, GPU_ONLY = ExecutionStrategy.Hybrid(), ExecutionStrategy.GpuOnly
 def cuda() -> Iterator[FakeCuda]:
     with FakeCuda("1GiB", library_bytes=32 * MIB) as fake:
         yield fake
+
+
+@pytest.fixture(params=BOTH)
+def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
+    with gpu_of(request.param, memory="1GiB"):
+        yield request.param
 
 
 def managed(strategy: Any = GPU_ONLY, **options: Any) -> StrategyManager:
@@ -41,23 +48,23 @@ def made(count: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize("how", [{}, {"timeout": 60}, {"retry": Retry(times=1)}], ids=str)
 @pytest.mark.parametrize("strategy", [GPU_ONLY, HYBRID], ids=str)
 def test_tasks_begin_when_the_callers_stream_has_made_them(
-    cuda: FakeCuda, strategy: ExecutionStrategy, how: dict[str, Any]
+    gpu: str, strategy: ExecutionStrategy, how: dict[str, Any]
 ) -> None:
-    with torch.Stream("cuda"):
+    with own_stream():
         outputs = managed(strategy).execute(made(12), lambda task: task + 1, **how).outputs
         assert [float(each.sum()) for each in outputs] == [500.0 * (number + 1) for number in range(12)]
 
 
-def test_streams_of_tasks_begin_so_too(cuda: FakeCuda) -> None:
-    with torch.Stream("cuda"):
+def test_streams_of_tasks_begin_so_too(gpu: str) -> None:
+    with own_stream():
         tasks = (torch.ones(500, device="cuda") * number for number in range(12))
         outputs = [each for _, each in managed(HYBRID).stream(tasks, lambda task: task + 1)]
         assert [float(each.sum()) for each in outputs] == [500.0 * (number + 1) for number in range(12)]
 
 
-def test_memory_of_outputs_is_not_used_again_before_the_caller_has_read_it(cuda: FakeCuda) -> None:
+def test_memory_of_outputs_is_not_used_again_before_the_caller_has_read_it(gpu: str) -> None:
     manager = managed(HYBRID)
-    with torch.Stream("cuda"):
+    with own_stream():
         sums = []
         for _ in range(3):
             outputs = manager.execute([torch.ones(500, device="cuda")] * 4, lambda task: task * 2).outputs
@@ -66,19 +73,19 @@ def test_memory_of_outputs_is_not_used_again_before_the_caller_has_read_it(cuda:
         assert [float(each) for each in sums] == [4000.0] * 3
 
 
-def test_nor_before_another_caller_has_read_it(cuda: FakeCuda) -> None:
+def test_nor_before_another_caller_has_read_it(gpu: str) -> None:
     """Each caller has a stream, and lanes use one stream for all of them."""
     manager, sums = managed(), []
     for _ in range(3):
-        with torch.Stream("cuda"):
+        with own_stream():
             outputs = manager.execute([torch.ones(500, device="cuda")] * 4, lambda task: task * 2).outputs
             sums.append(torch.stack(list(outputs)).sum())
             del outputs
-    cuda.synchronize()
+    torch.cuda.synchronize()
     assert [float(each) for each in sums] == [4000.0] * 3
 
 
-def test_memory_of_tasks_is_not_used_again_before_a_task_that_fails_has_read_it(cuda: FakeCuda) -> None:
+def test_memory_of_tasks_is_not_used_again_before_a_task_that_fails_has_read_it(gpu: str) -> None:
     kept: list[torch.Tensor] = []
 
     def fails(task: torch.Tensor) -> None:

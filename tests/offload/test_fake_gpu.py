@@ -109,6 +109,14 @@ def test_a_keeper_leaves_nothing_pinned(cuda: FakeCuda) -> None:
     keeper.let_go()
     assert not cuda.registered
     keeper.close()
+    dropped = Keeper(1 << 20, device="cuda:0")
+    (block,) = dropped.adopt(torch.ones(4096, dtype=torch.uint8))
+    with dropped.use([Use(block, True, True)]) as (memory,):
+        memory.fill_(1)
+    assert cuda.registered
+    del dropped, block, memory
+    gc.collect()
+    assert not cuda.registered
 
 
 def test_memory_is_pinned_by_the_device_that_uses_it() -> None:

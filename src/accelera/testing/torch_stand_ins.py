@@ -214,6 +214,7 @@ def _functions_of_streams(cuda: FakeCuda) -> dict[str, Any]:
         "stream": lambda stream: contextlib.nullcontext() if stream is None else stream,
         "Stream": _stream_type(cuda),
         "cudart": lambda: runtime,
+        "_sleep": lambda cycles: None,
         "is_current_stream_capturing": lambda: cuda.capturing,
         "get_device_capability": lambda index=None: (9, 0),
         "get_device_properties": lambda index=None: SimpleNamespace(
