@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-if TYPE_CHECKING:
-    from accelera.testing.fake_cuda import FakeCuda
+from accelera.testing.fake_streams import Fake
 
 _SYNCHRONOUS = frozenset(
     ("_local_scalar_dense", "equal", "nonzero", "is_nonzero", "_unique2", "masked_select")
@@ -19,7 +18,7 @@ _SYNCHRONOUS = frozenset(
 _PRODUCTS = frozenset(("mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot"))
 """Operators for which cuBLAS keeps a workspace on each stream."""
 
-active: list[FakeCuda] = []
+active: list[Fake] = []
 """The fake that is in torch's place, if one is."""
 
 
@@ -46,7 +45,7 @@ class DeviceTensor(torch.Tensor):
             return operated(cuda, func, args, kwargs or {})
 
 
-def operated(cuda: FakeCuda | None, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def operated(cuda: Fake | None, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call ``func`` on the plain tensors under device tensors; return its results as device tensors."""
     given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, DeviceTensor)]
     place = given[0]._place
@@ -88,7 +87,7 @@ def on_device(tensor: torch.Tensor, place: torch.device) -> DeviceTensor:
 class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tells the fake what each operator reads and writes, and gives results device memory."""
 
-    def __init__(self, cuda: FakeCuda, place: torch.device) -> None:
+    def __init__(self, cuda: Fake, place: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._cuda, self._place = cuda, place
 
@@ -152,7 +151,7 @@ def _is_a_question(func: Callable[..., Any]) -> bool:
     return name.endswith("?") and name not in ("real?", "imag?", "H?", "mH?")
 
 
-def moved(cuda: FakeCuda, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+def moved(cuda: Fake, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """Do what ``Tensor.to`` does, between the host and the devices too."""
     copy = kwargs.pop("copy", False)
     device, dtype, non_blocking, memory_format = wanted_of(args, kwargs)
@@ -164,7 +163,7 @@ def moved(cuda: FakeCuda, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> to
         return tensor
     how = torch.preserve_format if memory_format is None else memory_format
     like = torch.empty_like(plain, device="meta", memory_format=how)
-    target = cuda.new(like.shape, like.stride(), dtype, there)
+    target: torch.Tensor = cuda.new(like.shape, like.stride(), dtype, there)
     cuda.copied(as_plain(target), plain.detach(), non_blocking)
     return target
 
@@ -179,7 +178,7 @@ def wanted_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any,
     return found
 
 
-def _numpy(_cuda: FakeCuda, tensor: DeviceTensor, *_: Any, **__: Any) -> Any:
+def _numpy(_cuda: Fake, tensor: DeviceTensor, *_: Any, **__: Any) -> Any:
     raise TypeError(
         f"can't convert {tensor._place} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to "
         f"host memory first."
@@ -187,7 +186,7 @@ def _numpy(_cuda: FakeCuda, tensor: DeviceTensor, *_: Any, **__: Any) -> Any:
 
 
 def _product_in_float32(
-    cuda: FakeCuda,
+    cuda: Fake,
     start: torch.Tensor,
     a: torch.Tensor,
     b: torch.Tensor,

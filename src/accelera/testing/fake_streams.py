@@ -11,15 +11,14 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 import torch
 
 from accelera.testing.happens_before import HOST, Clock
 
-if TYPE_CHECKING:
-    from accelera.testing.fake_cuda import FakeCuda
-
+Fake = Any
+"""A ``FakeCuda``, which is made of what is here."""
 USUAL: Final = 0
 """Number of every device's default stream."""
 
@@ -41,7 +40,7 @@ class FakeStream:
     """
 
     def __init__(
-        self, cuda: FakeCuda, device: torch.device, priority: int = 0, number: int | None = None
+        self, cuda: Fake, device: torch.device, priority: int = 0, number: int | None = None
     ) -> None:
         self._cuda = cuda
         self.device = device
@@ -134,7 +133,7 @@ _NUMBERS = itertools.count(1)
 class FakeEvent:
     """A point in the work of a stream; stands for ``torch.Event``."""
 
-    def __init__(self, cuda: FakeCuda) -> None:
+    def __init__(self, cuda: Fake) -> None:
         self._cuda = cuda
         self._at: tuple[FakeStream, int] | None = None
         self.clock: Clock = {}
@@ -164,4 +163,4 @@ class FakeEvent:
 
     def query(self) -> bool:
         """Return whether it is known to be reached."""
-        return self._cuda.order.is_known_done(self.clock)
+        return bool(self._cuda.order.is_known_done(self.clock))

@@ -1,4 +1,4 @@
-"""What stands in the place of torch's functions while a fake device is in force."""
+"""Stand-ins for torch's functions while a fake device is in force."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 
 from accelera.testing.device_tensor import DeviceTensor, as_plain, moved, on_device, wanted_of
-from accelera.testing.fake_streams import FakeEvent
-
-if TYPE_CHECKING:
-    from accelera.testing.fake_cuda import FakeCuda
+from accelera.testing.fake_streams import Fake, FakeEvent
 
 _MAKERS = (
     "empty",
@@ -36,7 +33,7 @@ _LIKE = ("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "ran
 class StandIns:
     """Puts a fake's functions into torch, and torch's own back."""
 
-    def __init__(self, cuda: FakeCuda) -> None:
+    def __init__(self, cuda: Fake) -> None:
         self._cuda = cuda
         self._module = _device_module(cuda)
         self._originals: dict[tuple[int, str], Any] = {}
@@ -143,7 +140,7 @@ class StandIns:
         return to
 
 
-def _stream_type(cuda: FakeCuda) -> type:
+def _stream_type(cuda: Fake) -> type:
     """Return a class that makes streams; other code of torch derives classes from ``torch.Stream``."""
 
     class Stream:
@@ -153,7 +150,7 @@ def _stream_type(cuda: FakeCuda) -> type:
     return Stream
 
 
-def _event_type(cuda: FakeCuda) -> type:
+def _event_type(cuda: Fake) -> type:
     class Event:
         def __new__(cls, device: Any = None, **_: Any) -> Any:
             return FakeEvent(cuda)
@@ -161,7 +158,7 @@ def _event_type(cuda: FakeCuda) -> type:
     return Event
 
 
-def _accelerator_functions(cuda: FakeCuda) -> dict[str, Any]:
+def _accelerator_functions(cuda: Fake) -> dict[str, Any]:
     """Return the functions of ``torch.accelerator``."""
     return {
         "is_available": lambda: True,
@@ -175,7 +172,7 @@ def _accelerator_functions(cuda: FakeCuda) -> dict[str, Any]:
     }
 
 
-def _device_module(cuda: FakeCuda) -> SimpleNamespace:
+def _device_module(cuda: Fake) -> SimpleNamespace:
     """Return the module that torch has for such devices."""
     module = SimpleNamespace(
         is_available=lambda: True,
@@ -194,7 +191,7 @@ def _device_module(cuda: FakeCuda) -> SimpleNamespace:
     return module
 
 
-def _functions_of_streams(cuda: FakeCuda) -> dict[str, Any]:
+def _functions_of_streams(cuda: Fake) -> dict[str, Any]:
     @contextlib.contextmanager
     def device(wanted: Any) -> Iterator[None]:
         before = cuda.device
@@ -223,7 +220,7 @@ def _functions_of_streams(cuda: FakeCuda) -> dict[str, Any]:
     }
 
 
-def _functions_of_memory(cuda: FakeCuda) -> dict[str, Any]:
+def _functions_of_memory(cuda: Fake) -> dict[str, Any]:
     def mem_get_info(device: Any = None) -> tuple[int, int]:
         with cuda.at_work():
             cuda.contexts.add(cuda.index_of(device))
