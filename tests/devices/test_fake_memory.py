@@ -6,11 +6,13 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accelera import _native
 from accelera.devices import get_device
 from accelera.errors import DeviceError, DeviceMemoryError
 from accelera.testing import CachingAllocator, FakeCuda, FakeGpu, sticky
@@ -181,6 +183,13 @@ def test_a_refusal_to_pin_is_raised_by_the_next_launch() -> None:
         with pytest.raises(RuntimeError, match="712"):
             torch.zeros(1, device="cuda")
         torch.zeros(1, device="cuda")
+
+
+def test_no_kernel_of_ours_is_launched_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the package was built for CUDA, too."""
+    monkeypatch.setattr(_native, "cuda_compiled", lambda: True)
+    with FakeCuda():
+        assert not get_device("cuda").multiplies(np.dtype(np.int32))
 
 
 def test_torch_is_itself_again_afterwards() -> None:

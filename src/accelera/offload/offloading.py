@@ -141,8 +141,8 @@ def handed_over(
     """Return ``model``, whose tensors are with ``keeper``, with its handle and the hooks for training."""
     if keeper.device.type == "cpu":
         trim()
-    else:
-        torch.get_device_module(keeper.device).empty_cache()
+    elif hasattr(module := torch.get_device_module(keeper.device), "empty_cache"):
+        module.empty_cache()
     stay(model)
     _HANDLES[model] = Offloaded(model, keeper, plan, Training(model, keeper, activations))
     return model

@@ -10,6 +10,7 @@ from typing import Any, final
 
 import torch
 
+from accelera.devices import names, torch_device
 from accelera.testing.device_tensor import DeviceTensor, as_plain, moved, on_device, wanted_of
 from accelera.testing.fake_streams import Fake, FakeEvent
 
@@ -50,6 +51,7 @@ class StandIns:
         self._put(torch, Stream=_stream_type(self._cuda), Event=_event_type(self._cuda))
         self._put(torch, get_device_module=self._module_of)
         self._put(torch.accelerator, **_accelerator_functions(self._cuda))
+        self._put(torch_device, _multiplies_integers=lambda kind: kind == "cpu")
         if self._cuda.kind == "cuda":
             self._put(torch.cuda, **vars(self._module))
         self._put(torch, **{name: self._maker(name) for name in (*_MAKERS, *_RANDOM, *_LIKE)})
@@ -64,8 +66,6 @@ class StandIns:
         self._forget_devices()
 
     def _forget_devices(self) -> None:
-        from accelera.devices import names
-
         names._of_torch.cache_clear()
 
     def _put(self, owner: Any, **functions: Any) -> None:

@@ -62,8 +62,15 @@ def held_on(device: torch.device) -> Callable[[], int]:
     if not hasattr(module, "memory_stats_as_nested_dict"):
         return lambda: int(module.memory_allocated(device))
 
-    # As asked for: the allocator's rounding, up to 1 MiB for a slab, is no room that blocks could make.
-    return lambda: int(module.memory_stats_as_nested_dict(device)["requested_bytes"]["all"]["current"])
+    def asked_for() -> int:
+        """Return it without the allocator's rounding, up to 1 MiB a slab, where the allocator tells."""
+        stats = module.memory_stats_as_nested_dict(device)
+        requested, allocated = (
+            stats[f"{kind}_bytes"]["all"]["current"] for kind in ("requested", "allocated")
+        )
+        return int(requested or allocated)
+
+    return asked_for
 
 
 @final
