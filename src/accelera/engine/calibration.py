@@ -18,6 +18,8 @@ from accelera.errors import DeviceMemoryError, StoreError
 from accelera.plan import CostModel
 from accelera.stores import FlatFile, Placement
 
+_ACCELERATOR_FLOPS_PER_S = 1e13
+"""What plans for accelerators are chosen by, in f32 flop/s."""
 _EDGE = 1024
 _LONGEST_EDGE = 8192
 _LONG_S = 2e-3
@@ -52,14 +54,24 @@ class LinkRates(NamedTuple):
 
 
 def cost_model(device: Device) -> CostModel:
-    """Return the rates of ``device``: stated by the device itself, or measured."""
+    """Return the rates of ``device``: stated by the device itself, or measured.
+
+    Predictions go by what was measured, choices by the stated rate or by one that is the same for all
+    processors, or all accelerators.
+    """
     stated = getattr(device, "flops_per_s", None)
     link = link_rates(device)
+    if stated:
+        flops = nominal = float(stated)
+    else:
+        flops = _unless_full(_measured_flops, device, _USUAL.flops_per_s)
+        nominal = _USUAL.flops_per_s if device.host_memory else _ACCELERATOR_FLOPS_PER_S
     return CostModel(
-        flops_per_s=float(stated) if stated else _unless_full(_measured_flops, device, _USUAL.flops_per_s),
+        flops_per_s=flops,
         upload_bytes_per_s=link.upload_bytes_per_s,
         download_bytes_per_s=link.download_bytes_per_s,
         cores=usable_processors(),
+        nominal_flops_per_s=nominal,
     )
 
 

@@ -1,4 +1,4 @@
-"""Operations on tensors that are in memory, computed in one piece by torch."""
+"""Operations on tensors that are in memory, computed in one piece by torch, or by NumPy without it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from accelera.devices import is_out_of_memory
 from accelera.engine.convert import to_tensor
 from accelera.engine.matrix import Matrix
 from accelera.engine.operands import matmul_shape
 from accelera.engine.shapes import broadcast_shape
-from accelera.errors import DeviceMemoryError, DTypeError
+from accelera.engine.tensors import BOOL, NOT_ON_CPU, SLOW_ON_CPU, WIDENED, torch
+from accelera.errors import BackendMissingError, DeviceMemoryError, DTypeError
 from accelera.logs import logger
 from accelera.stores import Store
 from accelera.units import format_bytes
@@ -24,7 +24,7 @@ from accelera.units import format_bytes
 def in_memory(operand: Any) -> torch.Tensor | None:
     """Return ``operand`` as a tensor when its elements lie in memory; None for a path or a store."""
     if isinstance(operand, Matrix):
-        return operand.tensor()
+        return operand._tensor
     if isinstance(operand, torch.Tensor):
         return operand.detach() if operand.requires_grad else operand
     if isinstance(operand, list | np.ndarray) and not isinstance(operand, np.memmap):
@@ -37,7 +37,7 @@ def torch_device(name: str) -> torch.device | None:
     """Return torch's device of that name; None for one that torch does not know (a simulated one)."""
     try:
         return torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, BackendMissingError):
         return None
 
 
@@ -99,9 +99,9 @@ class ProductPair(NamedTuple):
         if place.type != "cpu":
             inexact = dtype.is_floating_point or dtype.is_complex
             return inexact and not (place.type == "mps" and dtype in (torch.float64, torch.complex128))
-        if dtype is torch.float16:
-            return prod(self.shape) * self.a.shape[-1] < FEW_MULTIPLICATIONS
-        return dtype not in (torch.uint16, torch.uint32, torch.uint64)
+        if dtype in NOT_ON_CPU:
+            return False
+        return dtype not in SLOW_ON_CPU or prod(self.shape) * self.a.shape[-1] < FEW_MULTIPLICATIONS
 
     def added_bytes(self, place: torch.device | None) -> int:
         """Return the bytes that multiplying directly adds at ``place``.
@@ -110,6 +110,8 @@ class ProductPair(NamedTuple):
         that its kernels cannot read as they lie or must repeat for the batch.
         """
         bytes_added = self._result_bytes
+        if self.a.dtype in WIDENED:
+            bytes_added += 4 * (self.a.numel() + self.b.numel() + prod(self.shape))
         for each in (self.a, self.b):
             if each.device != place:
                 bytes_added += each.nbytes
@@ -127,19 +129,19 @@ class ProductPair(NamedTuple):
             if home == place == self.b.device:
                 return Matrix.wrap(torch.matmul(self.a, self.b))
             return Matrix.wrap(torch.matmul(self.a.to(place), self.b.to(place)).to(home))
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
+        except (RuntimeError, MemoryError) as error:
+            if not _says_out_of_memory(error):
                 raise
             raise DeviceMemoryError(f"[matmul] {place} ran out of memory: {error}") from error
 
 
 def _check_types(a: torch.dtype, b: torch.dtype) -> None:
-    if a is not b:
+    if a != b:
         raise DTypeError(
             f"[matmul] A is {a} and B is {b}: a product takes one element type; convert one of them first"
         )
-    if a is torch.bool:
-        raise DTypeError("[matmul] torch.bool cannot be multiplied; use a float, complex or integer type")
+    if a == BOOL:
+        raise DTypeError(f"[matmul] {a} cannot be multiplied; use a float, complex or integer type")
 
 
 def _copied_bytes(operand: torch.Tensor, shape: tuple[int, ...]) -> int:
@@ -209,3 +211,8 @@ def _homeward(tensor: torch.Tensor, home: torch.device) -> Matrix:
             raise
         logger.warning("the result stays in RAM: %s has no room for %s", home, format_bytes(tensor.nbytes))
         return Matrix.wrap(tensor)
+
+
+def _says_out_of_memory(error: RuntimeError | MemoryError) -> bool:
+    """Return whether ``error`` is torch's or NumPy's way to say that memory ran out."""
+    return isinstance(error, MemoryError) or is_out_of_memory(error)

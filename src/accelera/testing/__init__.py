@@ -1,13 +1,16 @@
 """Contracts as tests to inherit, and fakes of devices, for the parts that others may bring.
 
-The contracts need pytest and Hypothesis; what is about torch loads it.
+They need pytest and Hypothesis; what is about torch loads it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from accelera.extras import require
 from accelera.lazily import opened
+
+require("testing", "pytest", "hypothesis")
 
 if TYPE_CHECKING:
     from accelera.testing.caching_allocator import CachingAllocator as CachingAllocator
