@@ -111,11 +111,16 @@ def _threads_of_torch() -> int:
     return int(sys.modules["torch"].get_num_threads())
 
 
+def has_driver() -> bool:
+    """Whether a driver of NVIDIA's shows itself."""
+    devices = (*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("dxg"))
+    return bool(devices) or shutil.which("nvidia-smi") is not None
+
+
 @functools.cache
 def has_cuda() -> bool:
     """Whether torch computes on an NVIDIA GPU here; it is loaded only where a driver is."""
-    drivers = (*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("dxg"))
-    if not drivers and shutil.which("nvidia-smi") is None:
+    if not has_driver():
         return False
     if importlib.util.find_spec("torch") is None:
         return False

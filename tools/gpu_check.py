@@ -38,6 +38,7 @@ NEEDED = (
         "threadpoolctl",
         "typer",
     ),
+    *(("exceptiongroup",) if sys.version_info < (3, 11) else ()),
     *("hypothesis", "pytest"),
 )
 """Modules that the build, the package and the tests take."""
@@ -81,12 +82,16 @@ def main(arguments: list[str]) -> int:
 
 def found_device() -> dict[str, Any] | str:
     """Return what torch says of the device and what is to be built for, or why there is nothing to check."""
+    if not _has_driver():
+        return "there is no NVIDIA GPU on this machine: no driver is there, and nothing to check"
     if importlib.util.find_spec("torch") is None:
         return f"{sys.executable} has no torch; name the python that has: make gpu-check PYTHON=…"
     import torch
 
     if torch.version.cuda is None or not torch.cuda.is_available():
-        return f"torch {torch.__version__} finds no NVIDIA GPU on this machine; there is nothing to check"
+        return (
+            f"torch {torch.__version__} has no use of this machine's NVIDIA GPU; install one built for CUDA"
+        )
     if shutil.which("nvcc") is None:
         return "nvcc is not on the PATH; install the CUDA toolkit of the driver's version"
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -101,6 +106,12 @@ def found_device() -> dict[str, Any] | str:
         "cuda": torch.version.cuda,
         "python": sys.version.split()[0],
     }
+
+
+def _has_driver() -> bool:
+    """Return whether a driver of NVIDIA's shows itself, also inside Windows' subsystem for Linux."""
+    devices = (*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("dxg"))
+    return bool(devices) or shutil.which("nvidia-smi") is not None
 
 
 def _has_tool(name: str) -> bool:

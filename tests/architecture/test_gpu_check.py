@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from packaging.requirements import Requirement
 
 from tests.architecture.repository import ROOT, run_python
+from tests.conftest import has_driver
+from tests.core.environment import core_requirements
 
 TOOL = ROOT / "tools" / "gpu_check.py"
 
@@ -27,14 +30,30 @@ def tool(tmp_path: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="what a machine without a GPU does")
-def test_without_a_gpu_it_says_so_in_one_line() -> None:
-    ran = run_python(str(TOOL), cwd=ROOT)
+@pytest.mark.skipif(has_driver(), reason="what a machine without a GPU does")
+@pytest.mark.parametrize("options", [[], ["-S"]], ids=["with torch", "without torch"])
+def test_without_a_gpu_it_says_so_in_one_line(options: list[str]) -> None:
+    ran = run_python(*options, str(TOOL), cwd=ROOT)
     assert ran.returncode == 1
     assert ran.stdout == ""
     assert ran.stderr.splitlines() == [
-        f"gpu-check: torch {torch.__version__} finds no NVIDIA GPU on this machine; there is nothing to check"
+        "gpu-check: there is no NVIDIA GPU on this machine: no driver is there, and nothing to check"
     ]
+
+
+def test_a_torch_that_does_not_see_the_gpu_is_told_from_none(
+    tool: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tool, "_has_driver", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert f"torch {torch.__version__} has no use of this machine's NVIDIA GPU" in tool.found_device()
+    monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None)
+    assert f"{sys.executable} has no torch" in tool.found_device()
+
+
+def test_it_asks_for_every_core_dependency(tool: ModuleType) -> None:
+    core = map(Requirement, core_requirements())
+    assert {each.name for each in core if each.marker is None or each.marker.evaluate()} < {*tool.NEEDED}
 
 
 def test_it_says_what_it_would_do() -> None:
@@ -52,6 +71,7 @@ def test_it_says_what_it_would_do() -> None:
 
 
 def test_what_a_machine_lacks_is_named(tool: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, "_has_driver", lambda: True)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(tool.shutil, "which", lambda name: None if name == "nvcc" else f"/bin/{name}")
