@@ -54,6 +54,12 @@ def test_predictions_follow_the_measured_link() -> None:
     assert slow.read_s(10**9, 4096, "disk") == fast.read_s(10**9, 4096, "disk")
 
 
+def test_choices_follow_no_measured_link() -> None:
+    """They decide in which order numbers are added up, and so the last bits of a result."""
+    slow, fast = (CostModel(upload_bytes_per_s=rate, download_bytes_per_s=rate) for rate in (1e9, 5e10))
+    assert slow.nominal() == fast.nominal() == CostModel()
+
+
 def test_what_is_stated_is_not_measured() -> None:
     simulated = SimulatedDevice("1MiB", bandwidth_gbps=7.0, flops_per_s=3e12)
     found = cost_model(simulated)

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+import accelera as acc
 from accelera.devices import get_device
 from accelera.devices.torch_staging import PIECE_BYTES, SLOTS
 from accelera.errors import BudgetExceededError
 from accelera.memory import Use
 from accelera.offload.homes import RamHomes, ScratchHomes
+from accelera.offload.keeping import keeper as keeping
 from accelera.offload.keeping.guard import held_on
 from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.offloading import handed_over
@@ -117,6 +119,16 @@ def test_a_keeper_leaves_nothing_pinned(cuda: FakeCuda) -> None:
     del dropped, block, memory
     gc.collect()
     assert not cuda.registered
+
+
+def test_a_restored_model_leaves_nothing_pinned(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one that is closed; its homes are let go of, not when something else happens to be moved."""
+    monkeypatch.setattr(keeping, "_homes_for", lambda *_: RamHomes(pinned_for=GPU))
+    for end in ("restore", "close"):
+        model = acc.offload(torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)]), device="cpu")
+        assert cuda.registered
+        getattr(acc.offloaded(model), end)()
+        assert not cuda.registered, end
 
 
 def test_memory_is_pinned_by_the_device_that_uses_it() -> None:
