@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -68,3 +69,20 @@ def test_a_device_that_dies_ends_the_run_and_leaves_no_result() -> None:
         engine().plan(A, B, budget="1MiB")
         cuda.dies_at = cuda.launches + 5
         engine().matmul(A, B, budget="1MiB")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=["float16", "bfloat16"])
+def test_half_types_are_held_as_they_are_and_summed_in_float32(dtype: Any) -> None:
+    """On tensor cores where there are any: half the bytes on the link, and 2049 ones add up to 2049."""
+    ones = np.ones((300, 2049), dtype)
+    with gpu_of("fake", memory="512MiB"):
+        there = engine()
+        out = there.matmul(ones, ones.T, budget="1MiB").numpy()
+        report = there.last_report
+        gram = there.gram(ones.T, budget="1MiB").numpy()
+    assert report is not None
+    assert (report.device, report.fallbacks) == ("cuda:0", ())
+    assert [str(each.held_dtype) for each in report.plan.operands] == [*2 * [str(np.dtype(dtype))], "float32"]
+    assert report.plan.steps
+    for found in (out, gram):
+        assert (found.astype(np.float32) == np.float32(2049).astype(dtype).astype(np.float32)).all()
