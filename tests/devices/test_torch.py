@@ -12,7 +12,7 @@ import torch
 from accelera.devices.torch_device import TorchDevice
 from accelera.devices.torch_staging import PIECE_BYTES
 from accelera.devices.torch_types import numpy_dtype, torch_dtype, wire_dtype
-from accelera.errors import DeviceError, DeviceMemoryError, DTypeError
+from accelera.errors import DeviceError, DeviceMemoryError, DTypeError, ShapeError
 
 CPU = torch.device("cpu")
 F32 = np.dtype(np.float32)
@@ -171,6 +171,27 @@ def test_what_does_not_is_brought_into_order_on_the_device(
     device.download(view, back)
     np.testing.assert_array_equal(back, host[part])
     assert len(copies) == 4
+    device.release(buffer)
+
+
+@pytest.mark.parametrize(("there", "held"), [("f4", "f4"), ("f2", "f4"), ("u4", "u4"), ("c8", "c16")])
+def test_what_is_on_the_device_is_copied_there(device: TorchDevice, there: str, held: str) -> None:
+    numbers = np.arange(600).reshape(20, 30).astype(there)
+    buffer = device.allocate(600 * 16)
+    view = device.view(buffer, (20, 30), np.dtype(held), (1, 0))
+    theirs, back = torch.from_numpy(numbers), torch.from_numpy(np.zeros_like(numbers))
+    device.copy(theirs, view)
+    device.copy(view, back)
+    assert torch.equal(back, theirs)
+    with pytest.raises(ShapeError):
+        device.copy(theirs[1:], view)
+    device.release(buffer)
+
+
+def test_a_copy_loses_no_more_than_precision(device: TorchDevice) -> None:
+    buffer = device.allocate(400)
+    with pytest.raises(DTypeError):
+        device.copy(torch.ones(10, 10), device.view(buffer, (10, 10), np.dtype(np.int32), (0, 1)))
     device.release(buffer)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import accelera as acc
+from accelera.stores import open_store
+from accelera.stores.tensor import TorchStore
 from accelera.testing import FakeCuda
 from tests.gpus import BOTH, gpu_of, own_stream
 
@@ -86,3 +88,43 @@ def test_half_types_are_held_as_they_are_and_summed_in_float32(dtype: Any) -> No
     assert report.plan.steps
     for found in (out, gram):
         assert (found.astype(np.float32) == np.float32(2049).astype(dtype).astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "complex64"])
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda x: x,
+        lambda x: x.mT.contiguous().mT,
+        lambda x: x[3:, ::2],
+        lambda x: x.expand(2, *x.shape),
+    ],
+    ids=["rows", "columns", "part", "repeated"],
+)
+def test_what_lies_on_the_device_does_not_pass_through_the_host(
+    gpu: str, look: Callable[[Any], Any], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operands and the result: blocks are copied where they are, and converted if need be."""
+
+    def refuse(self: TorchStore, *_: Any) -> int:
+        raise AssertionError("elements were copied to or from the host")
+
+    for name in ("read", "write"):
+        monkeypatch.setattr(TorchStore, name, refuse)
+    with own_stream():
+        a, b = (look(made(each.astype(dtype)).to(getattr(torch, dtype))) for each in (A.T, A))
+        b = b[..., : a.shape[-1], :]
+        out = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=a.dtype, device="cuda")
+        engine().matmul(a, b, out=out, budget="1MiB")
+        found = (out * 1).cpu().numpy()
+    left, right = (each.cpu().numpy().astype("complex128") for each in (a, b))
+    np.testing.assert_allclose(found, left @ right, rtol=2e-3)
+
+
+def test_vectors_on_the_device_are_views_of_it(gpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchStore, "read", None)
+    a, b = made(A), made(B[:, 0])
+    np.testing.assert_array_equal(numbers(engine().matmul(a, b, budget="1MiB")), A @ B[:, 0])
+    backwards = open_store(a)[::-1]
+    assert open_store(a)[5:9].held() is not None
+    assert backwards.held() is None, "torch has no such view"

@@ -97,6 +97,14 @@ class Device(abc.ABC):
         self.download(source, host)
         return lambda: None
 
+    def copy(self, source: DeviceArray, target: DeviceArray) -> None:
+        """Copy between a view of a buffer and an array of somebody else's, both in this device's memory.
+
+        Shapes are equal; elements are converted as by ``upload``. Whoever has the array has waited for work
+        on it before, and may use it on return. Only for devices whose ``name`` is the tier of stores.
+        """
+        raise NotImplementedError(f"[copy] {self.name} holds no arrays of others")
+
     @abc.abstractmethod
     def gemm(
         self,

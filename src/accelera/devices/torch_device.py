@@ -31,7 +31,7 @@ from accelera.devices.contract import Device
 from accelera.devices.torch_errors import translated
 from accelera.devices.torch_lanes import Lanes
 from accelera.devices.torch_staging import PIECE_BYTES, Staging
-from accelera.devices.torch_types import is_held, numpy_dtype, torch_dtype, wire_dtype
+from accelera.devices.torch_types import is_held, numpy_dtype, signed, torch_dtype, wire_dtype
 from accelera.errors import DeviceError, DTypeError
 from accelera.memory import host_memory
 from accelera.units import format_bytes
@@ -151,6 +151,21 @@ class TorchDevice(Device):
         with translated("transfer", f"{format_bytes(source.nbytes)} to or from {self.name}"):
             with self._lanes.working(lane, reads, writes) as event:
                 target.copy_(source, non_blocking=self._lanes.asynchronous)
+            if event is not None:
+                event.synchronize()
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy on the device, beside the work that goes on, and wait for it: the host sees no element."""
+        check_upload(tuple(source.shape), tuple(target.shape), "copy")
+        check_cast("copy", numpy_dtype(source.dtype), numpy_dtype(target.dtype))
+        up = self._lanes.key(target) in self._buffers
+        lane = self._lanes.up if up else self._lanes.down
+        reads, writes = ((), (target,)) if up else ((source,), ())
+        with translated("copy", f"{format_bytes(target.nbytes)} on {self.name}"):
+            with self._lanes.working(lane, reads, writes) as event:
+                if source.dtype == target.dtype:
+                    source, target = signed(source), signed(target)
+                target.copy_(source)
             if event is not None:
                 event.synchronize()
 

@@ -50,6 +50,11 @@ class Mover:
         target = self.view(memory, block, operand)
         if direct(self._device, operand):
             return store.read(block.region, target)
+        held = self._held(store)
+        if held is not None:
+            source = held[block.region]
+            self._device.copy(source, target)
+            return int(source.nbytes)
         lender, moved = self._lender(operand), 0
         for part, inner in _pieces(block, operand, lender.lent_bytes):
             host = lender.lend_host()
@@ -69,6 +74,11 @@ class Mover:
         source = self.view(memory, block, operand)
         if direct(self._device, operand):
             return store.write(block.region, source)
+        held = self._held(store)
+        if held is not None:
+            target = held[block.region]
+            self._device.copy(source, target)
+            return int(target.nbytes)
         lender, moved, coming = self._lender(operand), 0, deque[_Coming]()
         try:
             for part, inner in _pieces(block, operand, lender.lent_bytes):
@@ -96,6 +106,10 @@ class Mover:
         coming.popleft()
         lender.take_back(first.host)
         return moved
+
+    def _held(self, store: Store) -> Any | None:
+        """Return the store as a tensor of the device; None when its elements lie elsewhere."""
+        return store.held() if store.tier == self._device.name else None
 
     def _lender(self, operand: Operand) -> Any:
         """Return who has host buffers for pieces of ``operand``."""
