@@ -75,6 +75,7 @@ class Offloaded:
         give_back(model, self.keeper)
         may_leave(model)
         self.restored = True
+        self.keeper.let_go()
         return model
 
     def save(self, folder: str | Path) -> Path:

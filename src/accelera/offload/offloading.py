@@ -144,6 +144,8 @@ def handed_over(
     """Return ``model``, whose tensors are with ``keeper``, with its handle and the hooks for training."""
     if keeper.device.type == "cpu":
         trim()
+    elif hasattr(module := torch.get_device_module(keeper.device), "empty_cache"):
+        module.empty_cache()
     stay(model)
     planned = None
     if plan is not None and plan.activation_plan is not None:

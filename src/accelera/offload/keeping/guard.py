@@ -179,7 +179,18 @@ def held_on(device: torch.device) -> Callable[[], int]:
     if device.type == "cpu":
         return _Anonymous() if sys.platform.startswith("linux") else lambda: process_memory().anon_bytes
     module: Any = torch.get_device_module(device)
-    return lambda: int(module.memory_allocated(device))
+    if not hasattr(module, "memory_stats_as_nested_dict"):
+        return lambda: int(module.memory_allocated(device))
+
+    def asked_for() -> int:
+        """Return it without the allocator's rounding, up to 1 MiB a slab, where the allocator tells."""
+        stats = module.memory_stats_as_nested_dict(device)
+        requested, allocated = (
+            stats[f"{kind}_bytes"]["all"]["current"] for kind in ("requested", "allocated")
+        )
+        return int(requested or allocated)
+
+    return asked_for
 
 
 @final

@@ -184,6 +184,11 @@ class Keeper:
         """End a block's life; may be called from a finaliser in any thread."""
         self._dying.append(block)
 
+    def let_go(self) -> None:
+        """Give the room of blocks back whose life has ended."""
+        with self._lock:
+            self._bury()
+
     def flush(self) -> None:
         """Write every dirty block home, let all transfers end; raises StoreError when one cannot be saved."""
         with self._lock:
@@ -439,7 +444,7 @@ def _arena(limit_bytes: int, keeper: weakref.ref[Keeper]) -> Arena:
 def _homes_for(device: torch.device, store: str | Path | None) -> Homes:
     if device.type == "cpu" or store is not None:
         return ScratchHomes(store)
-    return RamHomes(pinned=device.type == "cuda")
+    return RamHomes(pinned_for=device if device.type == "cuda" else None)
 
 
 def _part_name(name: str, part: slice, parts: int) -> str:
