@@ -12,8 +12,10 @@ BUFFERS = 7
 
 @st.composite
 def traces(draw: st.DrawFn, ends: bool = True) -> Trace:
-    """Steps that read and write a few buffers of many sizes; with ``ends``, some are freed or saved, after the
-    step or in the middle of it."""
+    """Steps that read and write a few buffers of many sizes; with ``ends``, some are freed or saved.
+
+    That happens after the step or in the middle of it.
+    """
     sizes = draw(st.lists(st.integers(0, 30), min_size=BUFFERS, max_size=BUFFERS))
     buffer = st.integers(0, BUFFERS - 1)
     events: list[tuple[int, Kind, int]] = []

@@ -38,7 +38,7 @@ def lively_traces(draw: Any, *, buffers: int = 4, steps: int = 6, releases: bool
 
 @st.composite
 def wild_traces(draw: Any, *, buffers: int = 4, steps: int = 6) -> Trace:
-    """Draw a trace in which anything may happen at any time: what was freed is read, what is not there saved."""
+    """Draw a trace in which anything may happen at any time: reads of the freed, saves of the absent."""
     sizes = draw(st.lists(st.integers(0, 5), min_size=buffers, max_size=buffers))
     buffer = st.integers(0, buffers - 1)
     kind = st.sampled_from((Kind.READ, Kind.READ, Kind.WRITE, Kind.FREE, Kind.SAVE, Kind.EVICT))
@@ -50,7 +50,7 @@ def wild_traces(draw: Any, *, buffers: int = 4, steps: int = 6) -> Trace:
 
 @st.composite
 def wild_records(draw: Any, *, buffers: int = 4, steps: int = 6) -> Trace:
-    """Draw such a trace that records its releases: in its step or later, sometimes one too many or too few."""
+    """Draw such a trace that records its releases: at once or later, one too many or too few."""
     trace = draw(wild_traces(buffers=buffers, steps=steps))
     events: list[tuple[int, Kind, int]] = [(0, Kind.RELEASE, 0)]
     owed: list[tuple[int, Kind, int]] = []

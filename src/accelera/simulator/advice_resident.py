@@ -42,7 +42,7 @@ def worth_keeping(trace: Trace, capacity_bytes: int, room_bytes: int) -> tuple[l
 
 
 def moved_with_kept(trace: Trace, kept: list[int], capacity_bytes: int, policy: str) -> int:
-    """Return what ``policy`` moves when the buffers ``kept`` never leave, their own first fetches included."""
+    """Return what ``policy`` moves when the buffers ``kept`` never leave, what these move included."""
     chosen = np.zeros(trace.buffer_count, np.bool_)
     chosen[kept] = True
     room_bytes = int(trace.size_bytes[chosen].sum())
