@@ -456,7 +456,7 @@ class StrategyManager:
         begun: Begun,
     ) -> ExecutionResult[Any]:
         outputs, failures, seconds = begun
-        if outputs:
+        if outputs or failures:
             watch.ran(self._cpu.name, len(outputs), seconds, whole=len(outputs) == len(tasks))
         if not failures and len(outputs) == len(tasks):
             result = told(outputs, (), decision, watch, began_s)

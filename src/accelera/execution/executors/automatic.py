@@ -174,7 +174,6 @@ class AutoCpuExecutor(Closing):
         began, began_busy = time.perf_counter(), time.thread_time()
         done = carry_out(work, piece, self.name)
         seconds, busy_s = time.perf_counter() - began, time.thread_time() - began_busy
-        work.watch.ran(self.name, done, seconds)
         if done:
             gauge.alone(done, seconds, busy_s)
 

@@ -145,4 +145,4 @@ class ProcessesExecutor(Closing):
 def _here(work: Work) -> None:
     """Run what there is in the calling thread, as a worker does that is asked to use workers."""
     while (piece := work.take(Side.CPU, 1)) is not None:
-        work.watch.ran(NAME, carry_out(work, piece, NAME), 0.0)
+        carry_out(work, piece, NAME)

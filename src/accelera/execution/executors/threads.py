@@ -99,5 +99,4 @@ class ThreadsExecutor:
             done = carry_out(work, piece, self.name, self.caught)
             seconds = time.perf_counter() - began
             size.ran(done, seconds)
-            work.watch.ran(self.name, done, seconds)
             del piece  # its tasks may be large, and the next ones long in coming

@@ -180,9 +180,11 @@ class Feed:
             if self._closed:
                 return
             self._arrivals.put(index, failure, self._window.keep(failure))
+            self.watch.count_failed(device)
             self._suspicions.refuted(index)
             self.failed += 1
             self._settle(1)
+        self.watch.tell_failed(device)
 
     def give_back(self, piece: Piece) -> None:
         """Return tasks that were not begun."""

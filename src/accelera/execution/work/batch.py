@@ -215,12 +215,14 @@ class Batch:
             if self._closed or self._settled(index):
                 return
             self.failures[index] = TaskFailure(index, error, device)
+            self.watch.count_failed(device)
             self._left -= 1
             self._sharing.done(index, index + 1)
             self._suspicions.refuted(index)
             if self._stop_on_error:
                 self._stop("error")
             done = self._settle()
+        self.watch.tell_failed(device)
         if self._progress is not None:
             self._progress.tell(done)
 
