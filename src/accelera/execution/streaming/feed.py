@@ -16,6 +16,7 @@ from accelera.execution.streaming.arrivals import Arrivals, AsTheyCame, Failed
 from accelera.execution.streaming.window import Window
 from accelera.execution.watching.watch import Watch
 from accelera.execution.work.batch import TOKEN_S, nobody
+from accelera.execution.work.contract import Running
 from accelera.execution.work.pacing import Pacing
 from accelera.execution.work.pieces import Piece, Side
 from accelera.execution.work.room import ROOMY, Room
@@ -238,7 +239,7 @@ class Feed:
             )
         )
 
-    def wait(self, threads: Sequence[threading.Thread]) -> None:
+    def wait(self, threads: Sequence[Running]) -> None:
         """Return when ``threads`` have ended."""
         for thread in threads:
             thread.join()
