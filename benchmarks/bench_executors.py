@@ -54,7 +54,9 @@ def main(arguments: list[str]) -> dict[str, Any]:
     chosen = options.parse_args(arguments)
     found = _cases(small=chosen.small)
     runs = {name: functools.partial(_figures, case, _names(case, chosen)) for name, case in found.items()}
-    return cases.run(chosen, runs | {"resizes": functools.partial(executor_pairs.figures, small=chosen.small)})
+    return cases.run(
+        chosen, runs | {"resizes": functools.partial(executor_pairs.figures, small=chosen.small)}
+    )
 
 
 def _names(case: Case, options: argparse.Namespace) -> Sequence[str]:

@@ -58,7 +58,7 @@ def _batch(run: Callable[[], Any]) -> Batch:
 
 
 def figures(*, small: bool) -> dict[str, Any]:
-    """Return the ratios of both of our executors to ``ThreadPoolExecutor.map``, of first and later batches."""
+    """Return both our executors' ratios to ``ThreadPoolExecutor.map``, of first and later batches."""
     found: dict[str, Any] = {}
     goals: list[Goal] = []
     for ours in ("threads", "auto"):

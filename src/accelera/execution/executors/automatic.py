@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from accelera.errors import TransferError
 from accelera.execution import inside
+from accelera.execution.checking import asked_workers
 from accelera.execution.closing import Closing
 from accelera.execution.cores import cores_here
 from accelera.execution.executors.gauging import Gauge, Gauged, clocks, seconds_between
@@ -48,7 +49,7 @@ class AutoCpuExecutor(Closing):
 
     Parameters
     ----------
-    workers
+    workers, max_workers
         Number of threads, the caller's among them, or of processes; None: the usable cores.
 
     Raises
@@ -60,13 +61,17 @@ class AutoCpuExecutor(Closing):
     name = ThreadsExecutor.name
     name_of_processes = PROCESSES
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, *, max_workers: int | None = None) -> None:
+        workers = asked_workers("AutoCpuExecutor", workers, max_workers)
         self._threads = ThreadsExecutor(workers)
         self.workers = self._threads.workers
         self._asked_workers = workers
         self._processes: ProcessesExecutor | None = None
         self._gauges: dict[str, Gauge] = {}
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"AutoCpuExecutor({self.workers})"
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         """Return the outputs of all tasks, in their order; raises what the first that failed raised."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from accelera.execution.checking import check_workers
+from accelera.execution.checking import asked_workers
 from accelera.execution.cores import cores_here, heed_limits, one_blas_thread_each, usable_cores, working
 from accelera.execution.executors.sizing import TimedSize
 from accelera.execution.executors.whole import outputs_of
@@ -113,19 +113,22 @@ class ThreadsExecutor:
 
     Parameters
     ----------
-    workers
+    workers, max_workers
         Number of threads; None: the usable cores, and inside a task of another batch its share of them.
     """
 
     name = "cpu"
 
-    def __init__(self, workers: int | None = None) -> None:
-        check_workers("ThreadsExecutor", workers)
+    def __init__(self, workers: int | None = None, *, max_workers: int | None = None) -> None:
+        workers = asked_workers("ThreadsExecutor", workers, max_workers)
         self._asked_workers = workers
         self.workers = workers or usable_cores()
         self.caught: type[BaseException] = Exception
         """What a task may raise and end only itself; on a node nothing else would take it to the caller."""
         self._task_s: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"ThreadsExecutor({self.workers})"
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         """Return the outputs of all tasks, in their order; raises what the first that failed raised."""
