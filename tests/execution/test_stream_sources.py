@@ -265,10 +265,10 @@ def test_a_token_ends_a_stream_that_hangs(hangs: str) -> None:
 
 
 def test_where_a_stream_runs_is_what_the_manager_was_told() -> None:
-    both = {name: threading.Event() for name in ("cpu", "fake")}
+    both = {f"accelera-{name}": threading.Event() for name in ("cpu", "fake")}
 
     def with_the_other(number: int) -> int:
-        both[threading.current_thread().name.split("-")[1]].set()  # accelera-cpu-1, accelera-fake
+        both[threading.current_thread().name].set()
         assert all(each.wait(PATIENCE_S) for each in both.values())
         return number
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import queue
 import threading
@@ -59,7 +58,6 @@ class ThreadPool:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._idle: list[queue.SimpleQueue[_Run]] = []
-        self._numbers = itertools.count(1)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
@@ -69,8 +67,8 @@ class ThreadPool:
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:
-            inbox, name = queue.SimpleQueue(), f"accelera-cpu-{next(self._numbers)}"
-            threading.Thread(target=self._serve, args=(inbox,), name=name, daemon=True).start()
+            inbox = queue.SimpleQueue()
+            threading.Thread(target=self._serve, args=(inbox,), name="accelera-cpu", daemon=True).start()
         inbox.put(run)
         return run
 
