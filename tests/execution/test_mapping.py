@@ -23,8 +23,7 @@ from accelera.execution import (
     ThreadsExecutor,
     TorchDeviceExecutor,
 )
-from accelera.testing import FakeGpu
-from accelera.testing.fake_gpu import sticky
+from accelera.testing import FakeGpu, sticky
 
 PATIENCE_S = 30
 

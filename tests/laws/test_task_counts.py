@@ -27,8 +27,7 @@ from accelera.execution import (
     TaskFailure,
     ThreadsExecutor,
 )
-from accelera.testing import FakeGpu
-from accelera.testing.fake_gpu import out_of_memory, sticky, transient
+from accelera.testing import FakeGpu, out_of_memory, sticky, transient
 from tests.execution.stand_ins import blanked
 from tests.execution.test_cluster import Threads
 
