@@ -1,7 +1,8 @@
 """Batches of work on this machine's cores: StrategyManager beside the executors that people use.
 
 Each contender is opened once for every case and they take turns of several rounds, twice; the best round
-counts. Goals are about our time as a multiple of theirs.
+counts. Goals are about our time as a multiple of theirs. "resizes" has pairs of contenders in processes of
+their own, from the first batch on.
 
     python -m benchmarks executors
     python -m benchmarks executors --cases one ten --contenders accelera ThreadPoolExecutor
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import cases
+from benchmarks import cases, executor_pairs
 from benchmarks.executor_contenders import CONTENDERS, Map, absent
 from benchmarks.executor_tasks import counting, doubled, product, tiny
 from benchmarks.goals import Goal, judged
@@ -48,13 +49,13 @@ class Case(NamedTuple):
 
 def main(arguments: list[str]) -> dict[str, Any]:
     """Run, print and save the comparison."""
-    options = cases.parser("executors", _cases(small=True))
+    options = cases.parser("executors", [*_cases(small=True), "resizes"])
     options.add_argument("--contenders", nargs="+", choices=list(CONTENDERS))
     chosen = options.parse_args(arguments)
     found = _cases(small=chosen.small)
+    runs = {name: functools.partial(_figures, case, _names(case, chosen)) for name, case in found.items()}
     return cases.run(
-        chosen,
-        {name: functools.partial(_figures, case, _names(case, chosen)) for name, case in found.items()},
+        chosen, runs | {"resizes": functools.partial(executor_pairs.figures, small=chosen.small)}
     )
 
 

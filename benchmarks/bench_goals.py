@@ -18,7 +18,7 @@ COMMANDS = {
     "G1": "strategies --cases costs",
     "G2": "executors --cases one ten",
     "G3": "executors --cases tiny",
-    "G4": "executors --cases products",
+    "G4": "executors --cases products resizes",
     "G5": "processes --cases python",
     "G6": "processes --cases tiny",
     "G7": "strategies --cases threads",

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <limits>
 #include <vector>
 
 #include "policy/id_heap.h"
@@ -34,7 +35,7 @@ class BeladySize : public Policy {
     template <class Evictable>
     Id victim(Evictable&& evictable) {
         Id found = none;
-        double most = -1;
+        double most = -std::numeric_limits<double>::infinity();
         for (IdHeap& heap : heaps_) {
             const Id id = heap.first(evictable);
             if (id == none) continue;
@@ -48,6 +49,7 @@ class BeladySize : public Policy {
     }
 
   private:
+    /// Negative where the use has been: in a lower tier, as that was a hit above.
     double blocks(int64_t nbytes, double due) const {
         constexpr double endless = 1e30;
         const auto bytes = static_cast<double>(nbytes);

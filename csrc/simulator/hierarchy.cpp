@@ -12,8 +12,6 @@ namespace {
 struct UnderWay {
     size_t begin;
     size_t end;
-    /// The first access after those of the step.
-    Time after;
     double done_s;
 };
 
@@ -24,6 +22,7 @@ class Window {
 
     bool empty() const { return count_ == 0; }
     bool full() const { return count_ == ring_.size(); }
+    const UnderWay& oldest() const { return ring_[oldest_]; }
     void push(const UnderWay& step) {
         const size_t place = oldest_ + count_++;
         ring_[place < ring_.size() ? place : place - ring_.size()] = step;
@@ -45,6 +44,8 @@ class Window {
 ///
 /// A step's operands are pinned together, then it computes once they have arrived. Pins end where the trace
 /// records releases, else when the step is retired: the oldest one under way before a new one is admitted.
+/// What the trace frees or saves after a step is freed or saved when that step is retired; a later access
+/// that depends on it waits until then.
 template <class P>
 class Replay {
   public:
@@ -54,6 +55,7 @@ class Replay {
           machine_(machine),
           conduct_(conduct),
           stack_(policies, trace, machine, conduct),
+          pending_(trace.departures() ? static_cast<size_t>(trace.buffers()) : 0),
           under_way_(std::min(conduct.window, static_cast<size_t>(trace.steps()) + 1)) {}
 
     HierarchyFigures run() {
@@ -83,13 +85,37 @@ class Replay {
         for (; event < trace_.size(); ++event) {
             if (event + soon < trace_.size())
                 stack_.expect(trace_.buffer(event + soon), clock_ + static_cast<Time>(soon));
-            if (!trace_.is_access(event)) continue;
+            if (!trace_.is_access(event)) {
+                note_departure(event);
+                continue;
+            }
             if (step >= 0 && trace_.step(event) != step) break;
             step = trace_.step(event);
+            if (!pending_.empty() && settle(event, begin)) begin = event;
             access(trace_.buffer(event), trace_.kind(event) == Kind::write);
         }
-        under_way_.push({begin, event, clock_, compute(step)});
+        under_way_.push({begin, event, compute(step)});
         return event;
+    }
+
+    void note_departure(size_t event) {
+        Pending& pending = pending_[static_cast<size_t>(trace_.buffer(event))];
+        if (trace_.kind(event) == Kind::free) pending.freed = event + 1;
+        if (trace_.kind(event) == Kind::save) pending.saved = event + 1;
+    }
+
+    /// Before access `event`, retire the steps that still have to free its buffer, or to save what it is
+    /// about to overwrite. True where that is the present step, which began at `begin`: its part so far is
+    /// retired.
+    bool settle(size_t event, size_t begin) {
+        const Pending& pending = pending_[static_cast<size_t>(trace_.buffer(event))];
+        const bool write = trace_.kind(event) == Kind::write;
+        const size_t until = write ? std::max(pending.freed, pending.saved) : pending.freed;
+        while (!under_way_.empty() && under_way_.oldest().begin < until) retire();
+        if (until <= begin) return false;
+        under_way_.push({begin, event, finish(0.0)});
+        retire();
+        return true;
     }
 
     /// Drop the pins of the oldest step under way, and do what the trace says happens after it.
@@ -100,23 +126,10 @@ class Replay {
             const Id id = trace_.buffer(event);
             if (trace_.is_access(event)) {
                 stack_.top().unpin(id);
-            } else if (stack_.top()[id].pins == 0) {
+            } else {
                 depart(id, trace_.kind(event));
-            } else if (trace_.kind(event) == Kind::save) {
-                save_held(id, step.after);
             }
         }
-    }
-
-    /// Save what steps admitted since the one before access `after` hold; what they set anew stays to be
-    /// saved.
-    void save_held(Id id, Time after) {
-        Copy& copy = stack_.top()[id];
-        const bool set_anew = copy.here && copy.made >= after;
-        depart(id, Kind::save);
-        if (!set_anew) return;
-        stack_.outdate(id);
-        copy.dirty = true;
     }
 
     void follow_record() {
@@ -186,14 +199,19 @@ class Replay {
         figures_.recomputed_s += seconds;
     }
 
-    /// Compute the admitted step; what it streams away leaves then.
+    /// Compute the admitted step; returns when it is done.
     double compute(int32_t step) {
         const bool known = step >= 0 && static_cast<size_t>(step) < conduct_.seconds.size;
-        const double done_s = timeline_.compute(known ? conduct_.seconds[static_cast<size_t>(step)] : 0.0);
-        for (const Streamed& each : streamed_) stack_.pass_by(each.id, each.time, done_s);
-        streamed_.clear();
         figures_.oversized_steps += oversized_;
         oversized_ = false;
+        return finish(known ? conduct_.seconds[static_cast<size_t>(step)] : 0.0);
+    }
+
+    /// Wait for what was admitted and compute for `seconds`; what is streamed away leaves then.
+    double finish(double seconds) {
+        const double done_s = timeline_.compute(seconds);
+        for (const Streamed& each : streamed_) stack_.pass_by(each.id, each.time, done_s);
+        streamed_.clear();
         return done_s;
     }
 
@@ -228,10 +246,17 @@ class Replay {
         Time time;
     };
 
+    /// The last free and the last save of a buffer that was passed, as the event after it; 0: none.
+    struct Pending {
+        size_t freed = 0;
+        size_t saved = 0;
+    };
+
     const PreparedTrace& trace_;
     const Machine& machine_;
     const Conduct& conduct_;
     Stack<P> stack_;
+    std::vector<Pending> pending_;
     Timeline timeline_;
     Window under_way_;
     std::vector<Streamed> streamed_;

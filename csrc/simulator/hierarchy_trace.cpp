@@ -18,6 +18,7 @@ void PreparedTrace::survey() {
     for (size_t event = 0; event < size(); ++event) {
         recorded_ |= kind(event) == Kind::release;
         step_count_ = std::max(step_count_, step(event) + 1);
+        departures_ |= !is_access(event);
         if (!is_access(event)) continue;
         const Id id = buffer(event);
         int32_t& seen = seen_in[static_cast<size_t>(id)];

@@ -25,6 +25,8 @@ class PreparedTrace {
 
     /// Whether pins end where the trace says so, by a release, rather than with their steps.
     bool recorded() const { return recorded_; }
+    /// Whether there is anything but accesses.
+    bool departures() const { return departures_; }
     /// Whether `event` is the last access of its step.
     bool completes_step(size_t event) const { return completes_step_[event]; }
 
@@ -41,6 +43,7 @@ class PreparedTrace {
     Span<int32_t> steps_;
     int32_t step_count_ = 0;
     bool recorded_ = false;
+    bool departures_ = false;
     std::vector<bool> completes_step_;
     std::vector<bool> exists_before_;
     int64_t largest_step_bytes_ = 0;

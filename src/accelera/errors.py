@@ -99,12 +99,12 @@ class BackendMissingError(AcceleraError, ImportError):
 
 
 class UnfinishedError(AcceleraError, TimeoutError):
-    """A batch of work was not done in time."""
+    """A batch or a stream of work was not done in time."""
 
     def __init__(self, message: str, *, result: Any = None) -> None:
         super().__init__(message)
         self.result = result
-        """What was done: an ``accelera.execution.ExecutionResult``."""
+        """What was done: an ``accelera.execution.ExecutionResult``, of a stream its ``StreamReport``."""
 
 
 class TransferError(AcceleraError, TypeError):

@@ -81,10 +81,10 @@ def test_convert_as_json_and_by_name_of_format(run: Run) -> None:
         ("bad.perfetto.json", b"{}", "cannot be read: this format is only written"),
     ],
 )
-def test_a_malformed_file_is_one_line_and_exit_code_2(run: Run, name: str, content: bytes, said: str) -> None:
+def test_a_malformed_file_is_one_line_and_exit_code_4(run: Run, name: str, content: bytes, said: str) -> None:
     Path(name).write_bytes(content)
     ran = run("trace", "stats", name)
-    assert ran.exit_code == 2
+    assert ran.exit_code == 4
     assert said in ran.stderr
     assert ran.stderr.count("\n") == 1
     error = json.loads(run("trace", "convert", name, "out.csv", "--json").stdout)["error"]

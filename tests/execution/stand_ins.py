@@ -10,6 +10,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from accelera.execution import TaskFailure
+
+
+def blanked(outputs: Sequence[Any]) -> list[Any]:
+    """Return ``outputs`` with None where a task has failed."""
+    return [None if isinstance(output, TaskFailure) else output for output in outputs]
+
 
 class Alive:
     """Counts the megabytes it has made that are still alive, and remembers the most there were."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.execution import AutoCpuExecutor, Retry, StrategyManager, kernel
+from accelera.execution import AutoCpuExecutor, Retry, StrategyManager, ThreadsExecutor, kernel
 from accelera.execution.executors import automatic, gauging, threads
 from accelera.execution.executors.gauging import LEAST_S, Gauge, handing_s
 from accelera.execution.executors.visible import keeps_to_itself
@@ -28,6 +28,13 @@ TABLE = {"a": 1}
 def executor() -> Iterator[AutoCpuExecutor]:
     with AutoCpuExecutor(2) as executor:
         yield executor
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stay with threads, and let none have been ready without a core: others may be busy meanwhile."""
+    monkeypatch.setattr(automatic, "SWITCH_S", math.inf)
+    monkeypatch.setattr(gauging, "_ready_s", lambda: 0.0)
 
 
 @pytest.fixture
@@ -53,10 +60,6 @@ class Waiting:
     @classmethod
     def perf_counter(cls) -> float:
         return getattr(cls.mine, "now_s", 0.0)
-
-    @staticmethod
-    def thread_time() -> float:
-        return 0.0
 
 
 def sleeping(task: int) -> tuple[int, int]:
@@ -94,8 +97,8 @@ def test_a_batch_under_way_changes_to_processes(executor: AutoCpuExecutor) -> No
     assert set(result.per_device) == {"cpu", "processes"}
 
 
-def test_a_first_batch_is_measured(executor: AutoCpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(automatic, "SWITCH_S", math.inf)
+@pytest.mark.usefixtures("patient")
+def test_a_first_batch_is_measured(executor: AutoCpuExecutor) -> None:
     result = StrategyManager.cpu_only(executor).execute(range(100), where)
     assert set(result.per_device) == {"cpu"}
     gauge = executor.gauge_of(where)
@@ -104,11 +107,11 @@ def test_a_first_batch_is_measured(executor: AutoCpuExecutor, monkeypatch: pytes
     assert gauge.speedup is not None
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("options", [{"timeout": 60.0}, {"retry": Retry()}, {"on_error": "collect"}])
 def test_a_first_batch_with_options_is_measured_too(
-    executor: AutoCpuExecutor, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    executor: AutoCpuExecutor, options: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(automatic, "SWITCH_S", math.inf)
     StrategyManager.cpu_only(executor).execute(range(60), where, **options)
     assert executor.gauge_of(where).speedup is not None
 
@@ -116,8 +119,9 @@ def test_a_first_batch_with_options_is_measured_too(
 @pytest.mark.usefixtures("eager")
 def test_waiting_is_not_holding(executor: AutoCpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     manager, function = StrategyManager.cpu_only(executor), kernel(pure=True)(sleeping)
-    for module in (automatic, gauging, threads):
-        monkeypatch.setattr(module, "time", Waiting)
+    monkeypatch.setattr(gauging, "clocks", lambda: (Waiting.perf_counter(), 0.0, 0.0))
+    monkeypatch.setattr(automatic, "clocks", gauging.clocks)
+    monkeypatch.setattr(threads, "time", Waiting)
     for _ in range(2):
         result = manager.execute(range(80), function)
         assert processes_of(result.outputs) == {os.getpid()}
@@ -410,3 +414,35 @@ def test_managers_share_one_executor_that_loads_nothing_before_it_must() -> None
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "set()\n"
     assert automatic.default_cpu() is automatic.default_cpu()
+
+
+def test_threads_that_had_the_cores_need_no_measurement_of_one_alone() -> None:
+    gauge = Gauge()
+    gauge.together(2, 10, LEAST_S, 0.9 * LEAST_S)
+    assert gauge.speedup == pytest.approx(1.8)
+    assert not gauge.unclear
+    assert not gauge.held
+    gauge.together(2, 10, LEAST_S, 0.1 * LEAST_S)
+    assert gauge.speedup is None
+    assert gauge.unclear
+
+
+def test_one_thread_says_nothing_of_several() -> None:
+    gauge = Gauge()
+    gauge.together(1, 100, 4.0, 4.0)
+    assert not gauge.unclear
+    assert gauge.speedup is None
+
+
+@pytest.mark.parametrize("make", [AutoCpuExecutor, ThreadsExecutor])
+def test_no_task_of_a_slow_function_is_done_by_the_caller_alone(
+    make: Callable[[int], AutoCpuExecutor | ThreadsExecutor],
+) -> None:
+    @kernel(releases_gil=True)
+    def slow(task: int) -> int:
+        time.sleep(0.01)
+        return threading.get_ident()
+
+    manager = StrategyManager.cpu_only(make(2))
+    for _ in range(2):
+        assert threading.get_ident() not in manager.execute(range(8), slow).outputs

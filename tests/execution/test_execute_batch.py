@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
+import weakref
 from typing import Any
 
 import pytest
@@ -28,25 +32,62 @@ def test_outputs_are_in_order(executor: Executor) -> None:
 
 
 def test_an_interrupted_caller_begins_nothing_further(executor: Executor) -> None:
-    caller, others, go = threading.current_thread(), threading.Semaphore(0), threading.Event()
+    began, go = threading.Barrier(3), threading.Event()
     begun: list[int] = []
+    ended = threading.Semaphore(0)
 
     @kernel(releases_gil=True)
     def interrupted(task: int) -> None:
         begun.append(task)
-        if threading.current_thread() is caller:
-            assert others.acquire(timeout=PATIENCE_S)
-            raise KeyboardInterrupt
-        others.release()
-        go.wait(PATIENCE_S)
+        try:
+            if began.wait(PATIENCE_S) == 0:
+                time.sleep(0.2)  # a signal is heard late by a thread that is just about to wait
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            go.wait(PATIENCE_S)
+        finally:
+            ended.release()
 
     with pytest.raises(KeyboardInterrupt):
         executor.execute_batch(range(1000), interrupted)
     go.set()
-    for thread in threading.enumerate():
-        if thread.name == "accelera-cpu":
-            thread.join(PATIENCE_S)
-    assert len(begun) <= 3, "one task for each thread"
+    assert all(ended.acquire(timeout=PATIENCE_S) for _ in range(3))
+    assert not ended.acquire(timeout=0.1)
+    assert len(begun) == 3, "one task for each thread"
+
+
+def test_threads_stay_for_the_next_batch_and_keep_nothing_of_the_last(executor: Executor) -> None:
+    class Output:
+        pass
+
+    @kernel(releases_gil=True)
+    def slow(task: int) -> tuple[int, Output]:
+        time.sleep(0.01)
+        return threading.get_ident(), Output()
+
+    before = threading.active_count()
+    threads: set[int] = set()
+    alive: list[weakref.ref[Output]] = []
+    for _ in range(5):
+        outputs = executor.execute_batch(range(9), slow)
+        threads |= {ident for ident, _ in outputs}
+        alive += [weakref.ref(output) for _, output in outputs]
+    del outputs
+    assert threading.get_ident() not in threads
+    assert len(threads) <= threading.active_count() <= before + 3
+    assert not any(each() for each in alive)
+
+
+def test_a_forked_process_has_threads_of_its_own(executor: Executor) -> None:
+    @kernel(releases_gil=True)
+    def slow(task: int) -> int:
+        time.sleep(0.01)
+        return task
+
+    assert executor.execute_batch(range(9), slow) == list(range(9))
+    child = os.fork()
+    if not child:
+        os._exit(executor.execute_batch(range(9), slow) != list(range(9)))
+    assert os.waitpid(child, 0)[1] == 0
 
 
 class Fails:

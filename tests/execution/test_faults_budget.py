@@ -11,13 +11,14 @@ import pytest
 from accelera.errors import TaskTooLargeError
 from accelera.execution import ExecutionStrategy, StrategyManager
 from accelera.testing import FakeGpu, out_of_memory
+from tests.execution.stand_ins import blanked
 
 
 def test_a_large_task_is_refused_however_often_it_is_tried() -> None:
     for _ in range(30):
         manager = StrategyManager(None, FakeGpu(room=0), ExecutionStrategy.GpuOnly, budget="1MiB")
         result = manager.execute([np.zeros(10), np.zeros(10**6)], np.sum, on_error="collect")
-        assert result.outputs == [0.0, None]
+        assert blanked(result.outputs) == [0.0, None]
         assert type(result.failures[0].error) is TaskTooLargeError
 
 

@@ -16,6 +16,7 @@ from accelera.execution import (
     ExecutionResult,
     ExecutionStrategy,
     Kernel,
+    Observer,
     Retry,
     StrategyManager,
     ThreadsExecutor,
@@ -23,7 +24,7 @@ from accelera.execution import (
 from accelera.execution.executors import device
 from accelera.execution.faults.breaker import Breaker
 from accelera.testing import FakeGpu, out_of_memory, sticky, transient
-from tests.execution.stand_ins import Clock, run_schedules
+from tests.execution.stand_ins import Clock, blanked, run_schedules
 
 GROUPS, SCHEDULES = 20, 500
 LONGEST_S = 60.0
@@ -35,6 +36,18 @@ class Bridge:
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         return [process_fn(task) for task in tasks]
+
+
+class Counting(Observer):
+    """Sums what devices are said to have done."""
+
+    def __init__(self) -> None:
+        self.tasks: Counter[str] = Counter()
+        self.lock = threading.Lock()
+
+    def on_chunk(self, device: str, task_count: int, seconds: float) -> None:
+        with self.lock:
+            self.tasks[device] += task_count
 
 
 class Schedule:
@@ -58,6 +71,7 @@ class Schedule:
         self.timeout = dice.choice((0.0, 0.002, 30.0)) if dice.random() < 0.1 else None
         self.batched = dice.random() < 0.3
         self.gpu = self.make_gpu()
+        self.observer = Counting() if dice.random() < 0.3 else None
         share = dice.randint(0, 100)
         self.strategy = dice.choice(
             (
@@ -126,7 +140,9 @@ class Schedule:
 
     def outcome(self) -> ExecutionResult[Any] | Exception:
         cpu = self.dice.choice((ThreadsExecutor(1), ThreadsExecutor(3), Bridge()))
-        manager = StrategyManager(cpu, self.gpu, self.strategy, learn=False)
+        observers = () if self.observer is None else (self.observer,)
+        manager = StrategyManager(cpu, self.gpu, self.strategy, learn=False, observers=observers)
+        self.manager = manager
         lane = manager._gpu
         assert lane is not None
         lane.breaker = Breaker(Clock(self.dice.choice((0.0, 0.1, 10.0))), random.Random(0))
@@ -162,9 +178,24 @@ class Schedule:
         expected = [index * index if index in set(done) else None for index in range(self.count)]
         if self.on_error == "skip":
             expected = [index * index for index in done]
-        assert result.outputs == expected
+        assert blanked(result.outputs) == expected
+        self.check_counts(result, len(done) + len(failed))
         if result.stopped_by is None:
             assert self.bad <= failed
+
+    def check_counts(self, result: ExecutionResult[Any], settled: int) -> None:
+        """What was done or failed is counted for a device, once unless it was done twice."""
+        counted = {device: share.tasks for device, share in result.per_device.items() if share.tasks}
+        if self.rerun == "freely" or self.fallback == "all":
+            assert sum(counted.values()) >= settled
+        else:
+            assert sum(counted.values()) == settled
+        if self.rerun == "freely" or result.stopped_by is not None:
+            return  # somebody may still be at a task that nobody waits for
+        stats = self.manager.stats().per_device
+        assert {device: share.tasks for device, share in stats.items() if share.tasks} == counted
+        if self.observer is not None:
+            assert {device: count for device, count in self.observer.tasks.items() if count} == counted
 
     def check_attempts(self) -> None:
         """No task ran again that had not failed, or was not asked for again."""

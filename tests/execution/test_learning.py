@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from accelera.execution import WorkloadProfile, kernel
 from accelera.execution.learning.book import Book, shared_book
 from accelera.execution.learning.identity import identity_of, key_of
 from accelera.execution.learning.learner import Learner, Sides
+from accelera.execution.learning.machine import fingerprint
 from accelera.execution.learning.rates import KEPT, NEEDED, Rates
 from tests.architecture.repository import run_python
 
@@ -238,3 +240,8 @@ def test_seconds_are_kept_as_on_a_machine_of_ones_own() -> None:
     entry = learner.known(len, None)
     assert entry is not None
     assert entry.estimates["cpu model"].task_s == pytest.approx(0.1)
+
+
+def test_measurements_hold_for_the_versions_that_are_installed() -> None:
+    versions = fingerprint()["libraries"]
+    assert versions == {name: metadata.version(name) for name in ("accelera", "numpy", "scipy", "torch")}

@@ -11,6 +11,7 @@ import pytest
 
 from accelera.errors import UnfinishedError, UnknownNameError
 from accelera.execution import ExecutionStrategy, Retry, StrategyManager, ThreadsExecutor
+from tests.execution.stand_ins import blanked
 
 
 class Bridge:
@@ -89,7 +90,7 @@ def test_a_users_exception_is_the_users(cpu: Any) -> None:
 def test_errors_are_collected_or_skipped(cpu: Any) -> None:
     manager = StrategyManager.cpu_only(cpu)
     collected = manager.execute(range(5), odd_fails, on_error="collect")
-    assert collected.outputs == [0, None, 2, None, 4]
+    assert blanked(collected.outputs) == [0, None, 2, None, 4]
     assert collected.failed_indices == (1, 3)
     with pytest.raises(Exception, match="2 tasks failed") as group:
         collected.raise_for_errors()

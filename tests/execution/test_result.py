@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from accelera.execution import StrategyManager
+from accelera.execution import StrategyManager, ThreadsExecutor
 from accelera.execution.work.contract import Work
 from accelera.execution.work.pieces import Side
 
@@ -67,3 +67,19 @@ def test_an_error_that_takes_no_notes_is_still_the_users() -> None:
 
     with pytest.raises(Frozen):
         StrategyManager(Bridge()).execute([1], fails)
+
+
+@pytest.mark.parametrize("bad", [{0}, {0, 1, 2}, {3, 5, 9}, set(range(10)), {9}])
+@pytest.mark.parametrize("count", [1, 2, 10])
+@pytest.mark.parametrize("cpu", [None, ThreadsExecutor(1), ThreadsExecutor(3), Bridge()])
+def test_tasks_that_fail_are_counted_as_the_others(bad: set[int], count: int, cpu: Any) -> None:
+    def fails(task: int) -> int:
+        if task in bad:
+            raise ValueError(task)
+        return task
+
+    manager = StrategyManager.cpu_only(cpu)
+    for on_error in ("collect", "skip"):
+        result = manager.execute(range(count), fails, on_error=on_error)  # type: ignore[arg-type]
+        assert result.per_device["cpu"].tasks == count
+    assert manager.stats().per_device["cpu"].tasks == 2 * count

@@ -28,11 +28,15 @@ class Bridge:
 
 
 class Queue(Observer):
-    """Counts what waits."""
+    """Counts what waits, and what was done or failed."""
 
     def __init__(self) -> None:
-        self.waiting = self.least = 0
+        self.waiting = self.least = self.tasks = 0
         self._lock = threading.Lock()
+
+    def on_chunk(self, device: str, task_count: int, seconds: float) -> None:
+        with self._lock:
+            self.tasks += task_count
 
     def on_queue(self, change: int) -> None:
         with self._lock:
@@ -84,3 +88,8 @@ def test_streams_survive_their_devices_and_their_callers(part: int, monkeypatch:
             failed = isinstance(output, TaskFailure)
             assert output.index == index in bad if failed else output == -index, seed
         assert (queue.waiting, queue.least) == (0, 0), seed
+        report = stream.report()
+        counted = sum(share.tasks for share in report.per_device.values())
+        assert counted >= report.task_count, seed
+        if report.ended_by == "exhausted":
+            assert counted == report.task_count == queue.tasks, seed

@@ -308,6 +308,7 @@ def test_waiting_for_a_source_is_not_taken_for_threads_that_hold_each_other_up(
     clock = SimpleNamespace(now_s=0.0)
     told = SimpleNamespace(perf_counter=lambda: clock.now_s, thread_time=lambda: 0.0)
     monkeypatch.setattr(gauging, "time", told)
+    monkeypatch.setattr(gauging, "_ready_s", lambda: 0.0)
     feed = Feed(iter(range(60)), abs, Watch(), Window(64), InOrder())
     feed.draw()
     take = feed.take

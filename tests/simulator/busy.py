@@ -12,7 +12,10 @@ BUFFERS = 7
 
 @st.composite
 def traces(draw: st.DrawFn, ends: bool = True) -> Trace:
-    """Steps that read and write a few buffers of many sizes; with ``ends``, some are freed or saved."""
+    """Steps that read and write a few buffers of many sizes; with ``ends``, some are freed or saved.
+
+    That happens after the step or in the middle of it.
+    """
     sizes = draw(st.lists(st.integers(0, 30), min_size=BUFFERS, max_size=BUFFERS))
     buffer = st.integers(0, BUFFERS - 1)
     events: list[tuple[int, Kind, int]] = []
@@ -20,12 +23,13 @@ def traces(draw: st.DrawFn, ends: bool = True) -> Trace:
     for step in range(draw(st.integers(1, 14))):
         reads = draw(st.lists(buffer, max_size=3))
         writes = draw(st.lists(buffer, max_size=2))
-        events += [(b, Kind.READ, step) for b in reads] + [(b, Kind.WRITE, step) for b in writes]
+        happens = [(b, Kind.READ) for b in reads] + [(b, Kind.WRITE) for b in writes]
         seconds.append(draw(st.sampled_from([0.0, 1.0, 7.5])))
         if ends:
             kinds = st.sampled_from([Kind.FREE, Kind.FREE, Kind.SAVE, Kind.EVICT])
-            after = draw(st.lists(st.tuples(buffer, kinds), max_size=2))
-            events += [(b, kind, step) for b, kind in after]
+            happens += draw(st.lists(st.tuples(buffer, kinds), max_size=2))
+            happens = draw(st.just(happens) | st.permutations(happens))
+        events += [(b, kind, step) for b, kind in happens]
     return Trace.from_arrays(
         [b for b, _, _ in events],
         [sizes[b] for b, _, _ in events],

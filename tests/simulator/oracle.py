@@ -63,7 +63,7 @@ class Slowly:
         self.extra = 0.0
         self.streamed: list[tuple[int, int]] = []
         self.passed_by = False
-        self.under_way: list[tuple[float, int, list[tuple[int, Kind]]]] = []
+        self.under_way: list[tuple[float, list[tuple[int, Kind]]]] = []
         self.groups = self.grouped()
 
     def grouped(self) -> list[tuple[int, list[tuple[int, Kind]]]]:
@@ -90,12 +90,23 @@ class Slowly:
         for step, events in self.groups:
             if len(self.under_way) == self.window:
                 self.retire()
+            so_far: list[tuple[int, Kind]] = []
             for buffer, kind in events:
                 if kind <= Kind.WRITE:
+                    while self.under_way and any(needs(buffer, kind, each) for _, each in self.under_way):
+                        self.retire()
+                    if needs(buffer, kind, so_far):
+                        while self.under_way:
+                            self.retire()
+                        self.finish(-1, whole=False)
+                        self.under_way.append((self.done, so_far))
+                        self.retire()
+                        so_far = []
                     self.access(buffer, kind == Kind.WRITE, time)
                     time += 1
+                so_far.append((buffer, kind))
             self.finish(step)
-            self.under_way.append((self.done, time, events))
+            self.under_way.append((self.done, so_far))
         while self.under_way:
             self.retire()
 
@@ -120,19 +131,13 @@ class Slowly:
                 self.happen(buffer, kind)
 
     def retire(self) -> None:
-        done, after, events = self.under_way.pop(0)
+        done, events = self.under_way.pop(0)
         self.now = max(self.now, done)
         for buffer, kind in events:
             if kind <= Kind.WRITE:
                 self.shelves[0].pins[buffer] -= 1
-            elif self.shelves[0].pins[buffer] <= 0:
+            else:
                 self.happen(buffer, kind)
-            elif kind == Kind.SAVE:
-                here = self.shelves[0].here.get(buffer)
-                self.happen(buffer, kind)
-                if here is not None and self.made.get(buffer, -1) >= after:
-                    self.outdate(buffer)
-                    here.dirty = True
 
     def happen(self, buffer: int, kind: Kind) -> None:
         top = self.shelves[0]
@@ -149,7 +154,7 @@ class Slowly:
             dirty = top.here[buffer].dirty and not top.policy.dead(buffer)
             self.remove(0, buffer, self.save(0, buffer) if dirty else 0.0)
 
-    def finish(self, step: int) -> None:
+    def finish(self, step: int, *, whole: bool = True) -> None:
         own = self.seconds[step] if step >= 0 else 0.0
         start = max(self.done, *self.arrivals)
         self.stall += start - self.done
@@ -158,8 +163,10 @@ class Slowly:
         for buffer, time in self.streamed:
             self.shelves[0].figures["saved_bytes"] += self.size[buffer]
             self.store(1, buffer, time, self.done)
-        self.oversized += self.passed_by
-        self.arrivals, self.extra, self.streamed, self.passed_by = [0.0], 0.0, [], False
+        self.arrivals, self.extra, self.streamed = [0.0], 0.0, []
+        if whole:
+            self.oversized += self.passed_by
+            self.passed_by = False
 
     def pinned_bytes(self, level: int) -> int:
         shelf = self.shelves[level]
@@ -397,3 +404,9 @@ class Slowly:
         self.free_s[queue] = max(self.free_s[queue], ready) + tier.latency_s + self.size[buffer] * rate
         self.links[link, direction] += self.size[buffer]
         return self.free_s[queue]
+
+
+def needs(buffer: int, kind: Kind, events: list[tuple[int, Kind]]) -> bool:
+    """Return whether an access depends on a free among ``events``, or overwrites what one of them saves."""
+    matters = (Kind.FREE, Kind.SAVE) if kind == Kind.WRITE else (Kind.FREE,)
+    return any(other == buffer and each in matters for other, each in events)

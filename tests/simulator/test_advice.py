@@ -120,6 +120,31 @@ def test_a_buffer_read_between_scans_is_kept() -> None:
     assert moved_with_kept(trace, list(range(181)), 200 * MIB, "lru") == 181 * MIB
 
 
+def test_the_table_says_who_knows_the_future_and_lists_the_largest_first() -> None:
+    """Two small buffers and a large one are read between scans, the small ones more often."""
+    events = [(each, 1 << 10) for turn in range(20) for each in ("s1", "s2", *(["large"] * (turn % 2)))]
+    scans = iter(range(1000))
+    ids, sizes = [], []
+    for name, size in events:
+        for each, nbytes in (
+            (name, MIB if name == "large" else size),
+            *((next(scans), MIB) for _ in "123456"),
+        ):
+            ids.append(each)
+            sizes.append(nbytes)
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(ids))}
+    trace = Trace.from_arrays([numbers[each] for each in ids], sizes, names=list(map(str, numbers)))
+    lines = advise(trace, "4MiB").table().splitlines()
+    assert lines[0].startswith("policy (* knows the future)")
+    assert any(line.startswith("belady *") for line in lines)
+    assert any(line.startswith("lru  ") for line in lines)
+    kept = [line for line in lines if line.startswith("keep ")]
+    assert kept == [
+        "keep large: 1.0 MiB, saves 9.0 MiB",
+        "keep s1, s2 (x2): 1.0 KiB each, saves 19.0 KiB each",
+    ]
+
+
 def test_a_step_over_the_budget_is_said() -> None:
     trace = Trace.from_arrays([0, 1, 2, 0, 1, 2], 4 * MIB, steps=[0, 0, 0, 1, 1, 1])
     found = advise(trace, "8MiB")

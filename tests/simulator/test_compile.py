@@ -371,12 +371,38 @@ class TestFigures:
             "peak memory",
             "hard floor",
             "verdict",
-            "plan for",
+            "recompute",
             "largest batch",
         ):
             assert word in found.table()
         for word in ("The peak is", "Compiled,", "bound by", "Plan for", "(analytic)"):
             assert word in found.explain()
+
+    def test_each_budget_has_one_verdict_and_one_added_time(self) -> None:
+        """That of moving or that of the plan, whichever is quicker."""
+        for flops in (1.0, 1e9):
+            found = predict_trace(between(flops), hierarchy=MACHINE, budgets=["100%", "80%", "1"])
+            rows = found.table().split("\n\n")[-1].splitlines()
+            assert rows[0].split().count("added") == 1
+            assert len(rows) == 1 + 3
+            for fit, plan, row in zip(found.fits, found.plans, rows[1:], strict=True):
+                assert row.startswith(f"{fit.budget.text} ")
+                known = [each.added.value for each in (fit, plan) if each.added.value is not None]
+                assert (Figure(min(known), "s").text if known else "infeasible") in row
+                said = [
+                    line
+                    for line in found.explain().splitlines()
+                    if fit.budget.text in line and ("adds" in line or "added" in line)
+                ]
+                assert len(said) == (fit.verdict == "fits with offload")
+
+    def test_kernels_alike_are_one_row(self) -> None:
+        trace = program(*((op, [f"x{i}"], [f"{op}{i}"]) for i in range(3) for op in ("relu", "exp")))
+        found = predict_trace(trace, hierarchy=MACHINE)
+        (fusion,) = found.fusion.fusions
+        assert (fusion.ops, fusion.count.value) == (("relu", "exp"), 3)
+        assert fusion.saved_launches.value == 3
+        assert "relu + exp (x3)" in found.table()
 
 
 def leaves(value: Any, key: str = "") -> list[tuple[str, Any]]:

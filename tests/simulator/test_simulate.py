@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from accelera import simulate
 from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
-from accelera.policy import prepare
+from accelera.policy import POLICIES, prepare
 from accelera.simulator import Report
 from accelera.trace import Kind, Trace
 from tests.policy.plugins import OrderedLru
@@ -75,6 +75,15 @@ def test_laws_of_every_replay(trace: Trace, machine: Hierarchy, policy: str, loo
         end_s = (report.total_s + report.tail_s) * (1 + 1e-9)
         assert report.total_s * (1 + 1e-9) >= towards_s
         assert end_s >= away_s if tier.duplex else end_s >= towards_s + away_s
+
+
+def test_a_lower_tier_has_a_victim_although_its_next_use_was_a_hit_above() -> None:
+    """Kept in the first tier, a buffer is used again without the second hearing of it."""
+    trace = Trace.from_arrays([0, 1, 0, 1, 0, 2, 3], [2, 2, 2, 2, 2, 3, 3])
+    machine = Hierarchy((Tier("top", 5, 1.0), Tier("middle", 4, 1.0), Tier("home", 100, 1.0)))
+    for policy in sorted(set(POLICIES) - {"learned"}):
+        report = simulate(trace, machine, policy)
+        assert report.tiers[1].evictions >= 1, policy
 
 
 @given(trace=traces(ends=False), policy=st.sampled_from(NAMES), lookahead=st.integers(0, 3))

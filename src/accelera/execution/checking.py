@@ -86,16 +86,28 @@ def listed(tasks: Iterable[Task]) -> list[Task]:
         ) from None
 
 
-def check_workers(op: str, workers: Any) -> None:
+def asked_workers(op: str, workers: Any, max_workers: Any) -> Any:
+    """Return the number of workers, which has two names; raise TypeError where both are given."""
+    if workers is not None and max_workers is not None:
+        raise TypeError(
+            f"[{op}] workers={described(workers)} and max_workers={described(max_workers)}: two names of one"
+            " number; give one of them"
+        )
+    check_workers(op, workers)
+    check_workers(op, max_workers, "max_workers")
+    return workers if max_workers is None else max_workers
+
+
+def check_workers(op: str, workers: Any, name: str = "workers") -> None:
     """Raise TypeError where a number of workers is none, ValueError where it is below 1."""
     if workers is None:
         return
     if not hasattr(workers, "__index__") or isinstance(workers, bool):
         raise TypeError(
-            f"[{op}] workers={described(workers)}: give a whole number from 1, or None for all cores"
+            f"[{op}] {name}={described(workers)}: give a whole number from 1, or None for all cores"
         )
     if workers < 1:
-        raise ValueError(f"[{op}] workers={workers}: give at least 1, or None for all cores")
+        raise ValueError(f"[{op}] {name}={workers}: give at least 1, or None for all cores")
 
 
 def given_bytes(budget: int | float | str) -> int:

@@ -69,6 +69,11 @@ def working(workers: int) -> Iterator[None]:
         yield
 
 
+def heed_limits() -> None:
+    """Give this thread, which may have served other batches, the counts of threads that hold now."""
+    _POOLS.heed_limits()
+
+
 @contextlib.contextmanager
 def having(share: int | None) -> Iterator[None]:
     """Let this thread have the share of the cores that another one has, as ``share_here`` told it there."""
@@ -111,6 +116,9 @@ class _Pools:
                 with self._lock:
                     self._limits.remove(count)
                     self._apply()
+
+    def heed_limits(self) -> None:
+        self._torch.heed_limits()
 
     def _apply(self) -> None:
         self._let_anybody()
@@ -165,6 +173,14 @@ class _TorchThreads:
             yield
         finally:
             self._leave(torch, count, own)
+
+    def heed_limits(self) -> None:
+        """Let this thread have what a new one would: others set only their own, and that of new ones."""
+        torch: Any = sys.modules.get("torch")
+        with self._lock:
+            count = min(self._limits, default=self._usual)
+            if count and hasattr(torch, "set_num_threads") and torch.get_num_threads() != count:
+                torch.set_num_threads(count)
 
     def _enter(self, torch: Any, count: int) -> int:
         """Return what this thread is to have afterwards."""

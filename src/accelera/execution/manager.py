@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, final
 
@@ -13,10 +13,10 @@ from accelera.errors import DeviceError
 from accelera.execution.asking import Asked
 from accelera.execution.capabilities import HardwareCapabilities
 from accelera.execution.checking import (
+    asked_workers,
     check_executors,
     check_function,
     check_profile,
-    check_workers,
     checked_observers,
     given_bytes,
     listed,
@@ -52,6 +52,7 @@ from accelera.execution.streaming.background import Background
 from accelera.execution.streaming.deciding import of_stream
 from accelera.execution.streaming.feed import Feed
 from accelera.execution.streaming.futures import StrategyExecutor
+from accelera.execution.streaming.mapping import mapped, starmapped
 from accelera.execution.streaming.stream import Stream
 from accelera.execution.streaming.window import Window
 from accelera.execution.telling import result_of, told
@@ -146,6 +147,10 @@ class StrategyManager:
         if self._gpu is not None and gpu is not None:
             Watch(self._observers).uses(self._gpu.name, gpu.memory_available)
 
+    def __repr__(self) -> str:
+        gpu = "" if self._gpu is None else f", gpu={self._gpu.name!r}"
+        return f"StrategyManager(cpu={self._cpu.name!r}{gpu}, strategy={self._strategy})"
+
     @property
     def strategy(self) -> ExecutionStrategy:
         """Where work runs, as it was given."""
@@ -168,6 +173,7 @@ class StrategyManager:
         *,
         strategy: ExecutionStrategy | StrategyName | None = None,
         workers: int | None = None,
+        max_workers: int | None = None,
         device: str | None = None,
         observers: Sequence[Observer] = (),
         learn: bool = True,
@@ -185,7 +191,7 @@ class StrategyManager:
         strategy
             Where work runs: an ``ExecutionStrategy``, or ``"auto"``, ``"cpu"``, ``"gpu"``, ``"hybrid"``;
             None: ``ACCELERA_STRATEGY``. Where there is no GPU everything runs on the CPU.
-        workers
+        workers, max_workers
             Tasks at once on the CPU; None: ``ACCELERA_WORKERS``, else the usable cores.
         device
             The GPU, such as ``"cuda:1"``, or ``"sim:256MiB"`` for one that is not there; None:
@@ -200,7 +206,7 @@ class StrategyManager:
         DeviceError
             When a device is named that this machine has not.
         """
-        check_workers("StrategyManager.auto", workers)
+        workers = asked_workers("StrategyManager.auto", workers, max_workers)
         workers = current_value("workers") if workers is None else workers
         cpu = default_cpu() if workers is None else AutoCpuExecutor(workers)
         rationing = Rationing(budget, cpu.workers)
@@ -277,7 +283,7 @@ class StrategyManager:
             What is known of the batch; the number of tasks is always their real one.
         on_error
             What a task whose function raises does to the batch: ``"raise"`` ends it with the user's own
-            exception, ``"collect"`` leaves None in its place, ``"skip"`` leaves it out.
+            exception, ``"collect"`` leaves its ``TaskFailure`` in its place, ``"skip"`` leaves it out.
         rerun
             ``"freely"``: a task that is late on one side may be begun on the other as well (``fn`` is pure);
             ``"never"``: not even after a failure.
@@ -318,7 +324,9 @@ class StrategyManager:
         ordered: bool = True,
         window: int | str | None = None,
         on_error: OnError = "raise",
+        rerun: Rerun = "on_failure",
         retry: Retry | None = None,
+        timeout: float | None = None,
         cancel: threading.Event | None = None,
     ) -> Stream[Output]:
         """Yield the index and the output of every task, however many there are, in bounded memory.
@@ -337,10 +345,16 @@ class StrategyManager:
         window
             How much may be drawn and not yet taken: tasks, or memory such as ``"256MiB"``; None: 1024 tasks.
         on_error
-            ``"raise"`` the user's exception where its task would have come, ``"collect"`` its ``TaskFailure``
-            instead of an output, or ``"skip"`` it.
+            What a task whose function raises does to the stream: ``"raise"`` ends it with the user's own
+            exception where the output would have come, ``"collect"`` yields its ``TaskFailure`` there,
+            ``"skip"`` leaves it out.
+        rerun
+            ``"never"``: no task is begun twice, not even after a failure of its device. ``"freely"`` is as
+            ``"on_failure"``: only a batch has tasks that are late taken over.
         retry
-            When a task that raised is tried again.
+            When a task that raised is tried again; None: never.
+        timeout
+            Seconds from now after which no output is waited for, and what is under way is left behind.
         cancel
             An event that ends the stream early when it is set; what does not end within half a second is left
             behind.
@@ -349,9 +363,11 @@ class StrategyManager:
         ------
         UnknownNameError, ValueError, TypeError
             When an option is none, or ``fn`` cannot be called.
+        UnfinishedError
+            From the stream, when the time is over; its ``result`` is the stream's report.
         """
         check_function("stream", fn)
-        asked = Asked(profile, on_error, "on_failure", "unfinished", retry, None, cancel, None)
+        asked = Asked(profile, on_error, rerun, "unfinished", retry, timeout, cancel, None, op="stream")
         memory = 0 if profile is None else profile.memory_per_task
         decision, room = self._rationed(of_stream(self._strategy, gpu=self._gpu is not None), profile)
         feed = Feed(
@@ -361,6 +377,8 @@ class StrategyManager:
             Window(window, memory),
             InOrder() if ordered else AsTheyCame(),
             retry=retry,
+            reruns=asked.reruns,
+            deadline_s=asked.deadline_s,
             memory_per_task=memory,
             room=room,
             shared=decision.strategy.kind is Kind.HYBRID,
@@ -370,6 +388,58 @@ class StrategyManager:
         learn = functools.partial(self._decider.learn, fn, profile)
         account = Account(feed, decision, learn, self._totals.count)
         return Stream(feed, self._background(feed, decision.strategy), account, asked.on_error)
+
+    def map(
+        self,
+        fn: Callable[..., Output],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        **options: Any,
+    ) -> Iterator[Output]:
+        """Return the outputs of ``fn`` in the order of its arguments, made as they are read.
+
+        As with the built-in ``map`` nothing is begun before the first output is asked for, and the iterables
+        need not end. ``as_executor().map`` does everything at once, whether or not it is read.
+
+        Parameters
+        ----------
+        fn
+            Called with one argument of each iterable, until the shortest ends.
+        iterables
+            Drawn as there is room for them: ``window`` tasks are under way or wait to be read.
+        timeout
+            Seconds from now in which an output must be there; None: waits for ever.
+        chunksize
+            Has no effect, as in ``ThreadPoolExecutor.map``: pieces are sized by the time their tasks take.
+        options
+            Those of ``stream``: ``profile``, ``ordered``, ``window``, ``on_error``, ``rerun``, ``retry``,
+            ``cancel``.
+
+        Raises
+        ------
+        Exception
+            From the iterator, the user's own, where ``on_error`` is ``"raise"``.
+        UnfinishedError
+            From the iterator, a ``TimeoutError``: when the time is over.
+        TypeError, ValueError
+            When ``fn`` cannot be called, there is no iterable, or an option is none.
+        """
+        stream = functools.partial(self.stream, timeout=timeout, **options)
+        return mapped(stream, fn, iterables, chunksize)
+
+    def starmap(
+        self,
+        fn: Callable[..., Output],
+        tasks: Iterable[Iterable[Any]],
+        *,
+        timeout: float | None = None,
+        chunksize: int = 1,
+        **options: Any,
+    ) -> Iterator[Output]:
+        """Return the outputs of ``fn(*task)`` for every task, as ``map`` does with one argument of each."""
+        stream = functools.partial(self.stream, timeout=timeout, **options)
+        return starmapped(stream, fn, tasks, chunksize)
 
     def stats(self) -> ManagerStats:
         """Return what has been done so far; may be asked at any time, by any thread."""
@@ -390,9 +460,9 @@ class StrategyManager:
             cancel.set()
             raise
 
-    def as_executor(self, workers: int | None = None) -> StrategyExecutor:
-        """Return this manager as an ``Executor`` of ``concurrent.futures``; ``workers`` calls run at once."""
-        check_workers("as_executor", workers)
+    def as_executor(self, workers: int | None = None, *, max_workers: int | None = None) -> StrategyExecutor:
+        """Return this manager as an ``Executor`` of ``concurrent.futures``; so many calls run at once."""
+        workers = asked_workers("as_executor", workers, max_workers)
         return StrategyExecutor(self, usable_cores() if workers is None else workers)
 
     def _execute(
@@ -456,7 +526,7 @@ class StrategyManager:
         begun: Begun,
     ) -> ExecutionResult[Any]:
         outputs, failures, seconds = begun
-        if outputs:
+        if outputs or failures:
             watch.ran(self._cpu.name, len(outputs), seconds, whole=len(outputs) == len(tasks))
         if not failures and len(outputs) == len(tasks):
             result = told(outputs, (), decision, watch, began_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 OnError = Literal["raise", "collect", "skip"]
-"""A task that fails ends the batch; leaves None in its place; or is left out of the outputs."""
+"""A task that fails ends the work; leaves its ``TaskFailure`` in its place; or is left out of the outputs."""
 Fallback = Literal["unfinished", "all", "never"]
 """What the CPU does when a GPU fails: what is left, everything again (seed 002), or nothing."""
 Rerun = Literal["on_failure", "freely", "never"]

@@ -20,12 +20,12 @@ Output = TypeVar("Output")
 
 
 @final
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class ExecutionResult(Generic[Output]):
     """The outputs of a batch, and how they came about."""
 
     outputs: list[Output]
-    """In the order of the tasks; where one failed there is None (``"collect"``) or nothing (``"skip"``)."""
+    """In the order of the tasks; one that failed: ``TaskFailure`` (``"collect"``) or nothing (``"skip"``)."""
     strategy_used: ExecutionStrategy
     """Where it ran; never ``Auto``."""
     execution_time: float
@@ -48,6 +48,18 @@ class ExecutionResult(Generic[Output]):
     """``"cancelled"`` or ``"timeout"`` when not everything was done; else None."""
     unfinished_indices: tuple[int, ...] = ()
     """Tasks that were not done because the batch was stopped."""
+
+    def __repr__(self) -> str:
+        """Say what came of the batch in one line, however many outputs there are."""
+        more = [f"{len(self.failures)} failed"] if self.failures else []
+        more += [f"{self.stopped_by}, {len(self.unfinished_indices)} not done"] if self.stopped_by else []
+        more += ["fell back to the CPU"] if self.fallback_occurred else []
+        more += [f"{name}: {share.tasks} tasks" for name, share in self.per_device.items()]
+        told = "".join(f", {each}" for each in more)
+        return (
+            f"<ExecutionResult: {len(self.outputs)} outputs, {self.strategy_used},"
+            f" {self.execution_time:.3g} s{told}>"
+        )
 
     @property
     def failed_indices(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ class DeviceShare:
     """What one device did of a batch."""
 
     tasks: int = 0
-    """Tasks it finished; one that two devices finished counts for both."""
+    """Tasks that came to an end there, done or failed; one that two devices finished counts for both."""
     batches: int = 0
     """Pieces in which it did so."""
     busy_s: float = 0.0

@@ -60,15 +60,16 @@ def told(
 
 
 def _leave_blanks(result: ExecutionResult[Any], batch: Batch, on_error: OnError) -> None:
-    """Put None where an output is missing, or nothing; tell which tasks were not done."""
-    pairs, failed = enumerate(batch.outputs), set(result.failed_indices)
+    """Put the failure where an output is missing, or None, or nothing; tell which tasks were not done."""
+    pairs, failed = enumerate(batch.outputs), {failure.index: failure for failure in result.failures}
     result.unfinished_indices = tuple(
         index for index, output in pairs if output is MISSING and index not in failed
     )
     if on_error == "skip":
         result.outputs = [output for output in batch.outputs if output is not MISSING]
     else:
-        result.outputs = [None if output is MISSING else output for output in batch.outputs]
+        pairs = enumerate(batch.outputs)
+        result.outputs = [failed.get(index) if output is MISSING else output for index, output in pairs]
     result.stopped_by = batch.stopped_by
 
 

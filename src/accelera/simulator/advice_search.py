@@ -22,7 +22,6 @@ from accelera.simulator.advice_text import (
     sentences,
 )
 from accelera.simulator.advice_window import with_lookahead
-from accelera.simulator.bounds import lower_bound
 from accelera.simulator.moments import Moments
 from accelera.simulator.presets import hierarchy_of
 from accelera.simulator.replay import simulate
@@ -93,7 +92,7 @@ def advise(
     depths = [search.report(best, each) for each in ahead]
     deep = _deep_enough(depths)
     reports = _by_merit([search.report(name, deep.lookahead) for name in names])
-    least = lower_bound(trace, capacity) if _wanted(bound, trace) else None
+    least = reports[0].lower_bound_bytes if _wanted(bound, trace) else None
     return _advice(search, capacity, reports, depths, deep.lookahead, least)
 
 
@@ -135,9 +134,10 @@ def _advice(
     plain = _ranked(search.report(PLAIN, lookahead), least)
     causal = next((each for each in ranking if not each.needs_future), plain)
     offload = _offload(reports[0], search.report(best.policy, lookahead, recompute=True))
-    trace, floor = search.trace, Moments.of(search.trace).floor_bytes
+    trace, moments = search.trace, Moments.of(search.trace)
+    floor = moments.floor_bytes
     curve = sweep(trace, [best.policy], _CAPACITIES, search.machine, scores=search.scores, progress=False)
-    kept, resident = worth_keeping(trace, capacity, max(capacity - floor, 0))
+    kept, resident = worth_keeping(trace, capacity, max(capacity - moments.resident_bytes, 0))
     kept_bytes = moved_with_kept(trace, kept, capacity, PLAIN) if kept else plain.moved_bytes
     if kept_bytes >= plain.moved_bytes:
         resident, kept_bytes = [], plain.moved_bytes

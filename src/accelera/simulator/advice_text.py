@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from accelera.simulator.advice_parts import Depth, Offload, Ranked, Resident
@@ -12,22 +13,34 @@ WORTHWHILE = 0.05
 PLAIN = "lru"
 """What most systems do."""
 _SHOWN = 8
+_NAMED = 3
 
 
 def advice_table(ranking: Sequence[Ranked], resident: Sequence[Resident], words: Sequence[str]) -> str:
     """Return the ranking, what to keep, and the findings."""
-    head = f"{'policy':18}{'moved':>12}{'waits':>12}{'x bound':>10}"
+    head = f"{'policy (* knows the future)':28}{'moved':>12}{'waits':>12}{'x bound':>10}"
     rows = [
-        f"{each.policy:18}{format_bytes(each.moved_bytes):>12}{each.stall_s:>10.4g} s{_regret(each):>10}"
+        f"{each.policy + ' *' * each.needs_future:28}{format_bytes(each.moved_bytes):>12}"
+        f"{each.stall_s:>10.4g} s{_regret(each):>10}"
         for each in ranking
     ]
-    kept = [
-        f"keep {each.name}: {format_bytes(each.size_bytes)}, saves {format_bytes(each.saved_bytes)}"
-        for each in resident[:_SHOWN]
-    ]
-    if len(resident) > _SHOWN:
-        kept.append(f"and {len(resident) - _SHOWN} more buffers")
+    kept = list(_kept_rows(resident))
     return "\n".join([head, *rows, *([""] if kept else []), *kept, "", *words])
+
+
+def _kept_rows(resident: Sequence[Resident]) -> Iterator[str]:
+    """Yield what to keep, the largest first, those alike together."""
+    alike: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for each in resident:
+        alike[each.size_bytes, each.saved_bytes].append(each.name)
+    groups = sorted(alike.items(), key=lambda item: item[0], reverse=True)
+    for (size_bytes, saved_bytes), names in groups[:_SHOWN]:
+        named = ", ".join(names[:_NAMED]) + (" …" if len(names) > _NAMED else "")
+        count, of = (f" (x{len(names)})", " each") if len(names) > 1 else ("", "")
+        yield f"keep {named}{count}: {format_bytes(size_bytes)}{of}, saves {format_bytes(saved_bytes)}{of}"
+    left = sum(len(names) for _, names in groups[_SHOWN:])
+    if left:
+        yield f"and {left} more buffers"
 
 
 def _regret(each: Ranked) -> str:

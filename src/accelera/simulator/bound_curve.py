@@ -29,7 +29,7 @@ def bound_curve(
     most_solved
         Capacities above the floor that are solved at most, whatever the tolerance.
     """
-    floor = Moments.of(trace).floor_bytes
+    floor = Moments.of(trace).resident_bytes
     solved = {each: plan_residency(trace, each) for each in capacities if each < floor}
     above = np.array(sorted({each for each in capacities if each >= floor}), dtype=np.int64)
     bounds = {each: plan.lower_bound_bytes for each, plan in solved.items()}

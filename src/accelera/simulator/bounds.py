@@ -50,7 +50,8 @@ def lower_bound(trace: Trace, capacity_bytes: int) -> int:
     Parameters
     ----------
     capacity_bytes
-        Bytes of the first tier. Where a step alone exceeds it, that step bounds nothing.
+        Bytes of the first tier. Where a step alone exceeds it, or what a record has pinned together, that
+        step bounds nothing.
 
     Raises ValueError for a negative capacity.
     """
@@ -63,7 +64,8 @@ def plan_residency(trace: Trace, capacity_bytes: int) -> ResidencyPlan:
         raise ValueError(f"[lower_bound] capacity_bytes={capacity_bytes} must not be negative")
     moments = Moments.of(trace)
     stays = stays_of(trace, moments)
-    room = np.where(moments.held_bytes > capacity_bytes, capacity_bytes, capacity_bytes - moments.held_bytes)
+    streams = np.maximum(moments.held_bytes, moments.pinned_bytes) > capacity_bytes
+    room = np.where(streams, capacity_bytes, capacity_bytes - moments.held_bytes)
     dropped = np.zeros(trace.access_count)
     moved = slope = 0.0
     for begin, end, part in _windows(stays, room):

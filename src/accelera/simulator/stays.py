@@ -50,7 +50,7 @@ def stays_of(trace: Trace, moments: Moments) -> Stays:
     """Return the stays of ``trace``."""
     rows = np.flatnonzero(np.isin(trace.kind, (Kind.READ, Kind.WRITE, Kind.FREE, Kind.SAVE)))
     rows = rows[np.argsort(trace.buffer[rows], kind="stable")]
-    version, changed, saved = _versions(trace, rows)
+    version, changed, saved, saved_bytes = _versions(trace, rows)
     lives = trace.kind[rows] != Kind.SAVE
     rows, version = rows[lives], version[lives]
     buffer, kind = trace.buffer[rows], trace.kind[rows]
@@ -58,7 +58,7 @@ def stays_of(trace: Trace, moments: Moments) -> Stays:
     last = np.append(buffer[1:] != buffer[:-1], True)[: len(rows)]
     read_next = np.append(kind[1:] == Kind.READ, False)[: len(rows)] & ~last
     access = np.cumsum(trace.is_access)[rows] - 1
-    moment = moments.of_access[access] if len(rows) else access
+    moment = moments.of_access[access] if len(moments) else access
     until = np.where(last, len(moments), np.append(moment[1:], 0)[: len(rows)])
     written = changed & ~saved
     keep = (kind != Kind.FREE) & (read_next | (last & written[version])) & (until - moment > 1)
@@ -70,39 +70,44 @@ def stays_of(trace: Trace, moments: Moments) -> Stays:
         fetch=read_next[keep].astype(np.float64),
         version=version[keep],
         write=written[version[keep]].astype(np.float64),
-        fixed_bytes=int(size[_compulsory(buffer, kind)].sum() + _saved_bytes(trace, rows, version, saved)),
+        fixed_bytes=int(size[_compulsory(buffer, kind)].sum()) + saved_bytes,
     )
+
+
+def compulsory_reads(trace: Trace) -> NDArray[np.bool_]:
+    """Return per access whether it reads what cannot be here yet, shape (accesses,)."""
+    rows = np.flatnonzero(trace.is_access | (trace.kind == Kind.FREE))
+    rows = rows[np.argsort(trace.buffer[rows], kind="stable")]
+    found = np.zeros(len(trace), dtype=np.bool_)
+    found[rows] = _compulsory(trace.buffer[rows], trace.kind[rows])
+    return found[trace.is_access]
 
 
 def _versions(
     trace: Trace, rows: NDArray[np.intp]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return the version per row, and per version whether it was made here and whether it is saved."""
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_], int]:
+    """Return the version per row; per version whether it was made here and is saved; the bytes saved.
+
+    A free ends a version: what follows it is of another, a save that finds nothing included.
+    """
     buffer, kind = trace.buffer[rows], trace.kind[rows]
-    starts = (kind == Kind.WRITE) | _compulsory(buffer, kind) | _first(buffer)
+    starts = (kind == Kind.WRITE) | _fresh(buffer, kind)
     version = np.cumsum(starts) - 1
     changed = kind[starts] == Kind.WRITE
     saved = np.zeros(len(changed), dtype=np.bool_)
     saved[version[kind == Kind.SAVE]] = True
-    return version, changed, saved & changed
+    saved &= changed
+    return version, changed, saved, int(trace.size_bytes[buffer[starts]][saved].sum())
 
 
 def _compulsory(buffer: NDArray[np.int32], kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return per row whether it reads what cannot be here yet."""
-    fresh = _first(buffer)
-    fresh[1:] |= kind[:-1] == Kind.FREE
-    compulsory: NDArray[np.bool_] = fresh & (kind == Kind.READ)
+    compulsory: NDArray[np.bool_] = _fresh(buffer, kind) & (kind == Kind.READ)
     return compulsory
 
 
-def _first(buffer: NDArray[np.int32]) -> NDArray[np.bool_]:
-    comes = np.ones(len(buffer), dtype=np.bool_)
-    comes[1:] = buffer[1:] != buffer[:-1]
-    return comes
-
-
-def _saved_bytes(
-    trace: Trace, rows: NDArray[np.intp], version: NDArray[np.int64], saved: NDArray[np.bool_]
-) -> int:
-    _, first_row = np.unique(version, return_index=True)
-    return int(trace.size_bytes[trace.buffer[rows[first_row]]][saved].sum())
+def _fresh(buffer: NDArray[np.int32], kind: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return per row whether a life begins with it: it is the buffer's first, or comes after a free."""
+    fresh = np.ones(len(buffer), dtype=np.bool_)
+    fresh[1:] = (buffer[1:] != buffer[:-1]) | (kind[:-1] == Kind.FREE)
+    return fresh

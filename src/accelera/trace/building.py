@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,18 @@ from accelera.trace.access import ROLES, Access, Kind
 Columns = Mapping[str, Any]
 
 MOST_STEPS = 1 << 27
-"""Every step up to the last one takes room, so an index that is a slip of the pen is refused."""
+"""Every step up to the last one takes room, those without events too."""
+
+IDLE_STEPS = 1 << 20
+STEPS_PER_EVENT = 64
+"""What a trace may have of steps of which nothing tells: more is a slip of the pen, and is refused."""
+
+
+MOST_BYTES = 1 << 62
+"""What all events of a trace may come to: whatever moves then fits in 64 bits, there and back."""
+
+MOST_SHOWN = 60
+"""Characters of a bad value that a message shows."""
 
 
 class BadCell(ValueError):
@@ -37,8 +48,12 @@ def checked_columns(
     event: Columns,
     buffer: Columns,
     step: Columns,
+    idle_steps: int = 0,
 ) -> dict[str, Any]:
-    """Return a trace's columns from raw ones, checked; see ``Trace.from_arrays``."""
+    """Return a trace's columns from raw ones, checked; see ``Trace.from_arrays``.
+
+    ``idle_steps`` are known besides those that have events.
+    """
     given = _integers("buffer_ids", buffer_ids)
     count = len(given)
     ids, originals, first = _densely(given)
@@ -46,8 +61,8 @@ def checked_columns(
     kinds = _per_event("kinds", event["kind"], count, np.zeros(count, np.uint8))
     _require((kinds >= 0) & (kinds <= max(Kind)), "kinds", kinds, f"a kind from 0 to {max(Kind):d}")
     steps = _per_event("steps", event["step"], count, np.arange(count, dtype=np.int32))
-    rule = f"an index from 0 to {MOST_STEPS - 1}"
-    _require((steps >= 0) & (steps < MOST_STEPS), "steps", steps, rule)
+    most = most_steps(count, max(idle_steps, 0 if step["ops"] is None else len(step["ops"])))
+    _require((steps >= 0) & (steps < most), "steps", steps, f"an index from 0 to {most - 1}")
     _require_order(steps, kinds)
     buffers = len(originals)
     step_count = int(steps.max()) + 1 if count else 0
@@ -68,19 +83,24 @@ def checked_columns(
     }
 
 
+def most_steps(events: int, told: int = 0) -> int:
+    """Return how many steps a trace of so many events may have, where others are told of one by one."""
+    return min(MOST_STEPS, IDLE_STEPS + STEPS_PER_EVENT * events + told)
+
+
 def arguments_of(accesses: Iterable[Access]) -> dict[str, Any]:
     """Return the arguments of ``Trace.from_arrays`` that stand for recorded events."""
     events = list(accesses)
-    ids = np.array([each.buffer for each in events], dtype=np.int64)
+    ids = _integers("buffer_ids", [each.buffer for each in events])
     _, _originals, first = _densely(ids)
-    steps = np.array([each.step for each in events], dtype=np.int64)
+    steps = _integers("steps", [each.step for each in events])
     ops = [""] * (int(steps.max()) + 1 if events else 0)
     for each in events:
         ops[each.step] = each.op or ops[each.step]
     described = [events[int(index)] for index in first]
     return {
         "buffer_ids": ids,
-        "sizes_bytes": np.array([each.nbytes for each in events], dtype=np.int64),
+        "sizes_bytes": [each.nbytes for each in events],
         "kinds": [each.kind for each in events],
         "steps": steps,
         "names": [each.name or str(each.buffer) for each in described],
@@ -94,18 +114,24 @@ def _integers(what: str, values: ArrayLike) -> NDArray[np.int64]:
     array = np.asarray(values)
     if array.ndim != 1:
         raise ShapeError(f"[trace] {what} has shape {array.shape}; one dimension is needed")
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise TypeError(f"[trace] {what} holds {array.dtype}; integers are needed")
+    if array.dtype.kind not in "iu":
+        given = np.asarray(values, dtype=object)
+        if not all(isinstance(each, int) and not isinstance(each, bool) for each in given):
+            raise TypeError(f"[trace] {what} holds {array.dtype}; integers are needed")
+        array = given
+    if array.dtype.kind in "uO":
+        lowest, highest = -(2**63), 2**63 - 1
+        _require((array >= lowest) & (array <= highest), what, array, "a whole number of 64 bits, with sign")
     return array.astype(np.int64)
 
 
 def _densely(ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
     """Return ids numbered by first use, the original id and the first event per number."""
-    highest = np.maximum.accumulate(ids)
-    new = np.diff(highest, prepend=-1)
-    if len(ids) and ids.min() >= 0 and new.max() <= 1:
-        first = np.flatnonzero(new)
-        return ids.astype(np.int32), ids[first], first
+    if len(ids) and ids.min() >= 0 and ids.max() < len(ids):
+        new = np.diff(np.maximum.accumulate(ids), prepend=-1)
+        if new.max() <= 1:
+            first = np.flatnonzero(new)
+            return ids.astype(np.int32), ids[first], first
     values, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
     rank = np.empty(len(values), dtype=np.int32)
@@ -129,7 +155,24 @@ def _sizes(values: ArrayLike, ids: NDArray[np.int32], first: NDArray[np.int64]) 
             f"the buffer had {sizes[ids[event]]} bytes before and has {given[event]} now; a buffer keeps "
             "one size, so give the larger one another id",
         )
+    _require_countable(given)
     return sizes
+
+
+def _require_countable(sizes: NDArray[np.int64]) -> None:
+    """Refuse sizes whose sum over all events says nothing but that they are wrong."""
+    if len(sizes) * int(sizes.max(initial=0)) <= MOST_BYTES:
+        return
+    # Up to the first sum that is too large, none has passed 2**64.
+    over = np.flatnonzero(np.cumsum(sizes, dtype=np.uint64) > MOST_BYTES)
+    if len(over):
+        event = int(over[0])
+        raise BadCell(
+            event,
+            "sizes_bytes",
+            f"with {sizes[event]} bytes the events up to here come to more than 2**62 bytes, 4096 PiB, which "
+            "cannot be counted; give sizes in bytes",
+        )
 
 
 def _per_event(what: str, values: ArrayLike | None, count: int, default: NDArray[Any]) -> NDArray[Any]:
@@ -144,7 +187,16 @@ def _per_event(what: str, values: ArrayLike | None, count: int, default: NDArray
 def _require(good: NDArray[np.bool_], what: str, values: NDArray[Any], rule: str) -> None:
     bad = np.flatnonzero(~good)
     if len(bad):
-        raise BadCell(int(bad[0]), what, f"{values[bad[0]]} is not {rule}")
+        raise BadCell(int(bad[0]), what, f"{shown(values[bad[0]])} is not {rule}")
+
+
+def shown(value: Any, write: Callable[[Any], str] = str) -> str:
+    """Return a bad value as a message shows it, cut where it is long; ``write=repr`` puts texts in quotes."""
+    try:
+        text = write(value)
+    except ValueError:  # Python writes out no number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}… ({len(text)} characters)"
 
 
 def _require_order(steps: NDArray[Any], kinds: NDArray[Any]) -> None:

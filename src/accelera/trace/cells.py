@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from accelera.errors import TraceFormatError
 from accelera.trace.access import ROLES
-from accelera.trace.building import AN_AMOUNT, BadCell, checked_columns, is_amount
+from accelera.trace.building import AN_AMOUNT, BadCell, checked_columns, is_amount, shown
 from accelera.trace.flat import KINDS, MIB
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ _COLUMN_OF = {"sizes_bytes": "size_bytes", "buffer_ids": "buffer", "steps": "ste
 def columns_of_frame(
     frame: pd.DataFrame,
     *,
+    source: str = "the table",
     label: Label = "row {}".format,
     called: Mapping[str, str] | None = None,
     idle: Mapping[str, Any] | None = None,
@@ -33,6 +34,8 @@ def columns_of_frame(
 
     Parameters
     ----------
+    source
+        How the table is called in messages.
     label
         How a row is called in messages, from its index.
     called
@@ -42,7 +45,7 @@ def columns_of_frame(
 
     Raises TraceFormatError naming row and column.
     """
-    cells = _Cells(frame, label, called or {})
+    cells = _Cells(frame, source, label, called or {})
     numbers, steps = cells.buffers(), cells.integers("step")
     buffers = _Owners(numbers, "tensor")
     owners = _Owners(np.arange(len(frame)) if steps is None else steps, "step")
@@ -57,11 +60,14 @@ def columns_of_frame(
                 "dtypes": cells.texts("dtype", buffers),
             },
             step={"ops": None, "flops": None, "seconds": None},
+            idle_steps=0 if idle is None else len(idle["step"]),
         )
     except BadCell as bad:
         raise cells.bad(bad.event, _COLUMN_OF.get(bad.column, bad.column), bad.problem) from None
+    except TraceFormatError:
+        raise
     except ValueError as error:
-        raise TraceFormatError(str(error)) from None
+        raise TraceFormatError(f"[trace] {source}: {error}") from None
     return {**columns, **_step_columns(cells, owners, len(columns["ops"]), idle), "scores": cells.scores()}
 
 
@@ -105,8 +111,12 @@ class _Owners:
 class _Cells:
     """Takes columns out of a table, and blames the cell that cannot be taken."""
 
-    def __init__(self, frame: pd.DataFrame, label: Label, called: Mapping[str, str]) -> None:
+    def __init__(self, frame: pd.DataFrame, source: str, label: Label, called: Mapping[str, str]) -> None:
+        twice = frame.columns[frame.columns.duplicated()]
+        if len(twice):
+            raise TraceFormatError(f"[trace] {source} has two columns {shown(twice[0])}; leave one out")
         self._frame = frame
+        self._source = source
         self._label = label
         self._called = called
 
@@ -153,7 +163,8 @@ class _Cells:
         found = self._floats("eviction_score", np.nan)
         if np.isnan(found[access]).all():
             return None
-        self._refuse("eviction_score", access & np.isnan(found), "a score, which every access has or none")
+        bad = access & ~np.isfinite(found)
+        self._refuse("eviction_score", bad, "a finite score, which every access has or none")
         return found[access]
 
     def roles(self, owners: _Owners) -> list[str] | None:
@@ -168,10 +179,13 @@ class _Cells:
         """Return a column of whole numbers, or None where it is absent."""
         if column not in self._frame:
             return None
-        if self._frame[column].dtype.kind in "iu":
-            return self._frame[column].to_numpy().astype(np.int64)
+        if self._frame[column].dtype.kind in "iu" and not self._frame[column].isna().any():
+            given = self._frame[column].to_numpy()
+            self._refuse(column, given > np.iinfo(np.int64).max, "a whole number below 2**63")
+            return given.astype(np.int64)
         found = self._floats(column, np.nan)
-        self._refuse(column, ~((np.abs(found) < 2.0**53) & (found == np.rint(found))), "a whole number")
+        self._refuse(column, ~(found == np.rint(found)), "a whole number")
+        self._refuse(column, ~(np.abs(found) < 2.0**53), "a whole number that is certain, below 2**53")
         return found.astype(np.int64)
 
     def texts(self, column: str, owners: _Owners) -> list[str] | None:
@@ -206,11 +220,9 @@ class _Cells:
 
     def _floats(self, column: str, missing: float) -> NDArray[np.float64]:
         """Return a column of numbers; empty cells are ``missing``."""
-        import pandas as pd
-
         given = self._frame[column]
         empty = given.isna().to_numpy()
-        found = pd.to_numeric(given, errors="coerce").to_numpy(np.float64, na_value=np.nan)
+        found = as_numbers(given).to_numpy(np.float64, na_value=np.nan)
         self._refuse(column, np.isnan(found) & ~empty, "a number")
         return np.where(empty, missing, found)
 
@@ -222,16 +234,16 @@ class _Cells:
         try:
             codes, values = pd.factorize(given)
         except TypeError:
-            nested = np.array([isinstance(value, (list, dict)) for value in given])
+            nested = np.array([isinstance(value, (list, dict, np.ndarray)) for value in given])
             self._refuse(column, nested, "a text or a number")
             raise
         return codes.astype(np.int64), values
 
     def _require(self, column: str, what: str) -> None:
         if column not in self._frame:
-            there = ", ".join(map(str, self._frame.columns)) or "none"
+            there = shown(", ".join(map(str, self._frame.columns)) or "none")
             raise TraceFormatError(
-                f"[trace] there is no column {column}, which says {what}; columns: {there}"
+                f"[trace] {self._source} has no column {column}, which says {what}; columns: {there}"
             )
 
     def _refuse(self, column: str, bad: NDArray[np.bool_], rule: str) -> None:
@@ -245,5 +257,24 @@ class _Cells:
         return (
             "an empty cell"
             if value is None or value != value
-            else repr(getattr(value, "item", lambda: value)())
+            else shown(getattr(value, "item", lambda: value)(), repr)
         )
+
+
+def as_numbers(cells: pd.Series[Any]) -> pd.Series[Any]:
+    """Return cells as numbers: infinite where one is too large, NaN where it is none."""
+    import pandas as pd
+
+    try:
+        return pd.to_numeric(cells, errors="coerce")
+    except (OverflowError, TypeError):  # thousands of digits, or what is no single value
+        return cells.map(_as_float).astype(np.float64)
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf")
+    except (TypeError, ValueError):
+        return float("nan")

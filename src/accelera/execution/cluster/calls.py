@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, final
 
 from accelera.execution.retry import Retry
 from accelera.execution.watching.watch import Watch
+from accelera.execution.work.contract import Running
 from accelera.execution.work.cpu_only import CpuOnlyWork
 from accelera.execution.work.pieces import Piece, Side
 from accelera.execution.work.room import ROOMY
@@ -149,7 +150,7 @@ class Calls(CpuOnlyWork):
         with self._turn:
             return self._turn.wait_for(lambda: self.stopped, seconds)
 
-    def wait(self, threads: Sequence[threading.Thread]) -> None:
+    def wait(self, threads: Sequence[Running]) -> None:
         """Return when ``threads`` have ended."""
         for thread in threads:
             thread.join()

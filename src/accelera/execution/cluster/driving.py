@@ -191,20 +191,28 @@ class Drive:
                 self._end(self._flights.pop(handle), event)
 
     def _bring(self, flight: _Flight, part: Part) -> None:
-        count = 0
+        brought: list[tuple[int, Sequence[Any]]] = []
         for start, outcomes in self._unpacked(flight, part):
             for low, high in flight.left.remove(start, start + len(outcomes)):
-                self._finish(low, outcomes[low - start : high - start], flight.node)
-                count += high - low
+                brought.append((low, outcomes[low - start : high - start]))
+        self._tell(flight, part, brought)
+        for low, each in brought:
+            self._finish(low, each, flight.node)
+
+    def _tell(self, flight: _Flight, part: Part, brought: Sequence[tuple[int, Sequence[Any]]]) -> None:
+        """Let whoever watches know what is brought next; what failed counts for the node by itself."""
+        count = sum(len(outcomes) for _, outcomes in brought)
+        done = sum(not isinstance(each, Raised) for _, outcomes in brought for each in outcomes)
         for index, raised in part.retried:
             self._work.watch.retried(index, unpack_error(raised, index, "ray"), flight.node.name)
         on_cpu = count if part.gpu is None else max(0, count - part.gpu.tasks)
         if count and not flight.alone:
             self._size.ran(flight.node, count, together_s(on_cpu, part.seconds, part.gpu))
+        on_gpu = 0 if part.gpu is None else min(part.gpu.tasks, done)
         if on_cpu:
-            self._work.watch.ran(flight.node.name, on_cpu, part.seconds)
+            self._work.watch.ran(flight.node.name, done - on_gpu, part.seconds, whole=done == count)
         if part.gpu is not None:
-            part.gpu.tell(self._work.watch, flight.node.name, flight.piece.start)
+            part.gpu.tell(self._work.watch, flight.node.name, flight.piece.start, on_gpu)
 
     def _unpacked(self, flight: _Flight, part: Part) -> Iterator[tuple[int, list[Any]]]:
         """Yield what can be unpickled here; have the tasks of the rest done again one by one, if they may."""

@@ -27,11 +27,14 @@ class OnGpu(NamedTuple):
     fallbacks: Sequence[Happened] = ()
     """Tasks that the node's processors took over."""
 
-    def tell(self, watch: Watch, node: str, index: int) -> None:
-        """Let ``watch`` know, by the name of ``node`` and the device; ``index``: a task of the lease."""
+    def tell(self, watch: Watch, node: str, index: int, done: int) -> None:
+        """Let ``watch`` know, by the name of ``node`` and the device.
+
+        ``index`` is a task of the lease; ``done``: how many of the GPU's tasks did not fail.
+        """
         name = f"{node} {self.device}"
         if self.tasks:
-            watch.ran(name, self.tasks, self.seconds)
+            watch.ran(name, done, self.seconds, whole=done == self.tasks)
         for count, raised in self.splits:
             watch.split(name, count, unpack_error(raised, index, "ray"))
         for count, raised in self.fallbacks:

@@ -98,6 +98,9 @@ class RayExecutor(Closing):
         device: str | None = getattr(self.cluster, "node_device", "cpu")
         return device
 
+    def __repr__(self) -> str:
+        return f"RayExecutor({type(self.cluster).__name__}{', closed' if self._closed else ''})"
+
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         """Return the outputs of all tasks, in their order; raises what the first that failed raised."""
         return outputs_of(self, tasks, process_fn)

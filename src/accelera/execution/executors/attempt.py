@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Protocol, final
 
@@ -95,17 +94,13 @@ class Attempt:
 
     def _run(self, piece: Piece) -> list[Failed]:
         """Run ``piece`` at once; return what failed and must be seen to."""
-        began = time.perf_counter()
         name, count = self._device.name, len(piece.tasks)
         failed = hand_over(self._device.executor.execute_batch, self._work, piece, name, _is_the_devices)
-        seconds = time.perf_counter() - began
         if not failed:
             self._riddles = 0
             self.tell(self._breaker.succeeded())
             self.size.succeeded(count)
             self._overflow = None if self._overflow is None else self._overflow.fitted(count)
-        done = count - sum(len(each.tasks) for each, _ in failed)
-        self._work.watch.ran(name, done, seconds, whole=not failed)
         return failed
 
     def _after(self, failed: Failed, at_once: int, *, first: bool) -> Waiting:

@@ -6,17 +6,17 @@ import functools
 import math
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from accelera.errors import TransferError
 from accelera.execution import inside
+from accelera.execution.checking import asked_workers
 from accelera.execution.closing import Closing
 from accelera.execution.cores import cores_here
-from accelera.execution.executors.gauging import Gauge, Gauged
+from accelera.execution.executors.gauging import Gauge, Gauged, clocks, seconds_between
 from accelera.execution.executors.names import PROCESSES
-from accelera.execution.executors.threads import INLINE_S, ThreadsExecutor
+from accelera.execution.executors.threads import ThreadsExecutor
 from accelera.execution.executors.whole import outputs_of
 from accelera.execution.kernel import Kernel
 from accelera.execution.learning.identity import identity_of
@@ -49,7 +49,7 @@ class AutoCpuExecutor(Closing):
 
     Parameters
     ----------
-    workers
+    workers, max_workers
         Number of threads, the caller's among them, or of processes; None: the usable cores.
 
     Raises
@@ -61,13 +61,17 @@ class AutoCpuExecutor(Closing):
     name = ThreadsExecutor.name
     name_of_processes = PROCESSES
 
-    def __init__(self, workers: int | None = None) -> None:
+    def __init__(self, workers: int | None = None, *, max_workers: int | None = None) -> None:
+        workers = asked_workers("AutoCpuExecutor", workers, max_workers)
         self._threads = ThreadsExecutor(workers)
         self.workers = self._threads.workers
         self._asked_workers = workers
         self._processes: ProcessesExecutor | None = None
         self._gauges: dict[str, Gauge] = {}
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"AutoCpuExecutor({self.workers})"
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         """Return the outputs of all tasks, in their order; raises what the first that failed raised."""
@@ -76,16 +80,10 @@ class AutoCpuExecutor(Closing):
     def inline(
         self, function: Callable[[Any], Any], tasks: Sequence[Any]
     ) -> tuple[list[Any], Exception | None, float]:
-        """Run the first tasks in the calling thread, as ``ThreadsExecutor.inline``; none if they are long."""
-        if len(tasks) == 1:
-            return self._threads.inline(function, tasks)
-        if _is_declared(function) or self._is_slow(function):
+        """Run the first tasks in the calling thread, as ``ThreadsExecutor.inline`` does."""
+        if len(tasks) > 1 and _is_declared(function):
             return [], None, 0.0
-        began_s = time.thread_time()
-        outputs, error, seconds = self._threads.inline(function, tasks)
-        if outputs and error is None and seconds > INLINE_S:
-            self.gauge_of(function).alone(len(outputs), seconds, time.thread_time() - began_s)
-        return outputs, error, seconds
+        return self._threads.inline(function, tasks)
 
     def work(self, work: Work, *, caller: bool) -> None:
         """Carry out what there is for the CPU."""
@@ -118,10 +116,6 @@ class AutoCpuExecutor(Closing):
         """Travel as the number of workers."""
         return AutoCpuExecutor, (self._asked_workers,)
 
-    def _is_slow(self, function: Callable[..., Any]) -> bool:
-        gauge = self._gauges.get(identity_of(function)) if self._gauges else None
-        return gauge is not None and INLINE_S < gauge.quickest_s < math.inf
-
     def _may_change(self, function: Callable[..., Any]) -> bool:
         """Return whether processes come into question for ``function`` at all."""
         if min(self.workers, cores_here()) < 2 or inside.share() is not None or not _has_lock():
@@ -150,19 +144,26 @@ class AutoCpuExecutor(Closing):
 
     def _threads_left(self, work: Work, gauge: Gauge) -> bool:
         """Let threads work; return whether they left something, because processes will do it sooner."""
-        if gauge.alone_s is None and work.remaining >= 8 * self.workers:
-            self._one_alone(work, gauge)
         answers: list[bool] = []
+        paused = threading.Event()
 
         def leaves(gauged: Gauged) -> bool:
+            if gauge.unclear and not resumed:
+                paused.set()
+                return True
             if not answers and gauge.held and (gauge.alone_s or 0) * work.remaining > SWITCH_S:
                 gauged.tell_handing_s()
                 if gauge.handing_s is not None:
                     answers.append(_may_go(work, gauge))
             return answers[:1] == [True]
 
+        resumed = False
         gauged = Gauged(work, gauge, min(self.workers, max(work.left, 1)), leaves)
         self._threads.work(cast(Work, gauged), caller=True)
+        if paused.is_set():
+            resumed = True
+            self._one_alone(work, gauge)
+            self._threads.work(cast(Work, gauged), caller=True)
         if gauge.held:
             gauged.tell_handing_s()
         return answers[:1] == [True] and not work.stopped
@@ -171,12 +172,10 @@ class AutoCpuExecutor(Closing):
         piece = work.take(Side.CPU, 1, wait=False)
         if piece is None:
             return
-        began, began_busy = time.perf_counter(), time.thread_time()
+        began = clocks()
         done = carry_out(work, piece, self.name)
-        seconds, busy_s = time.perf_counter() - began, time.thread_time() - began_busy
-        work.watch.ran(self.name, done, seconds)
         if done:
-            gauge.alone(done, seconds, busy_s)
+            gauge.alone(done, *seconds_between(began, clocks()))
 
     def _workers(self) -> ProcessesExecutor:
         from accelera.execution.executors.processes import ProcessesExecutor

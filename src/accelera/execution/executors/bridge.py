@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import time
 from typing import final
 
 from accelera.execution.executors.contract import CpuExecutor
@@ -37,12 +36,10 @@ class BridgeLane:
 
     def _pull(self, work: Work) -> None:
         while (piece := work.take(Side.CPU, self._size(work))) is not None:
-            began = time.perf_counter()
             failed = hand_over(self._executor.execute_batch, work, piece, self.name)
             if failed:
                 work.break_down(failed[0][1])
                 return
-            work.watch.ran(self.name, len(piece.tasks), time.perf_counter() - began)
             del piece  # its tasks may be large, and the next ones long in coming
 
     @staticmethod

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 from accelera.execution.work.batch import Batch
-from accelera.execution.work.contract import Work
+from accelera.execution.work.contract import Running, Work
 from accelera.execution.work.pieces import Piece, Side
 
 LEAST_S: Final = 0.1
@@ -40,6 +40,34 @@ def handing_s(task: Any, output: Any) -> float:
     return TASK_S + BYTE_S * sum(len(part) for part in parts)
 
 
+Clocks = tuple[float, float, float]
+"""Seconds of a thread: passed, in which it had a core, and in which it was ready and had none."""
+
+
+def clocks() -> Clocks:
+    """Return what the calling thread's clocks show."""
+    return time.perf_counter(), time.thread_time(), _ready_s()
+
+
+def seconds_between(since: Clocks, now: Clocks) -> tuple[float, float]:
+    """Return the seconds that passed, without those in which others had the core, and those with a core."""
+    busy_s = now[1] - since[1]
+    return max(now[0] - since[0] - (now[2] - since[2]), busy_s), busy_s
+
+
+def _ready_s() -> float:
+    """Return how long the calling thread was ready to run and had no core; 0 where nobody tells.
+
+    Linux does, in nanoseconds. A thread that waits for Python's lock is not ready, so the two are told apart
+    however busy the machine is.
+    """
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return int(file.read(64).split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 @final
 class Gauge:
     """What has been seen of one function. Thread-safe."""
@@ -52,8 +80,6 @@ class Gauge:
         """Begin anew."""
         self.alone_s: float | None = None
         """Seconds that a task took while one thread worked; None: not known."""
-        self.quickest_s = math.inf
-        """Seconds of a task in the quickest piece: one that was interrupted says little."""
         self._alone_busy_s = 0.0
         self.handing_s: float | None = None
         """Seconds that handing a task to another process takes; infinite if it cannot be; None: not known."""
@@ -62,15 +88,18 @@ class Gauge:
     def alone(self, task_count: int, wall_s: float, busy_s: float) -> None:
         """Learn from tasks that one thread ran alone, and the seconds it had a core for them."""
         self.alone_s, self._alone_busy_s = wall_s / task_count, busy_s / task_count
-        self.quickest_s = min(self.quickest_s, self.alone_s)
 
     def together(self, threads: int, task_count: int, wall_s: float, busy_s: float) -> None:
-        """Learn from a piece that one of several threads ran, and the seconds it had a core for it."""
+        """Learn from a piece that one of several threads ran, and the seconds it had a core for it.
+
+        What it waited for a core, which other programs had, is in neither.
+        """
+        if threads < 2:
+            return
         with self._lock:
             if self._wall_s > KEPT_S:
                 self._tasks, self._wall_s = self._tasks / 2, self._wall_s / 2
                 self._busy_s, self._threads = self._busy_s / 2, self._threads / 2
-            self.quickest_s = min(self.quickest_s, wall_s / task_count)
             self._tasks += task_count
             self._wall_s += wall_s
             self._busy_s += busy_s
@@ -84,12 +113,24 @@ class Gauge:
         cannot make more; for one that waits, by how much a task alone was quicker.
         """
         with self._lock:
-            if self.alone_s is None or self._wall_s < LEAST_S:
+            if self._wall_s < LEAST_S:
                 return None
-            threads = self._threads / self._wall_s
+            if self.alone_s is None:
+                return self._cores if self._cores >= HELD_SPEEDUP else None
             if self._alone_busy_s < COMPUTES * self.alone_s:
-                return threads * self.alone_s * self._tasks / self._wall_s
-            return threads * self._busy_s / self._wall_s
+                return self._threads / self._wall_s * self.alone_s * self._tasks / self._wall_s
+            return self._cores
+
+    @property
+    def unclear(self) -> bool:
+        """Whether threads had so few cores that how long a task takes alone must tell why."""
+        with self._lock:
+            return self.alone_s is None and self._wall_s >= LEAST_S and self._cores < HELD_SPEEDUP
+
+    @property
+    def _cores(self) -> float:
+        """How many cores the threads had together."""
+        return self._threads / self._wall_s * self._busy_s / self._wall_s
 
     @property
     def held(self) -> bool:
@@ -131,15 +172,15 @@ class Gauged:
         The time between two pieces counts for the second: that is where threads wait for the lock as well.
         Not so where they wait for a source, or for a caller that takes no outputs: only a batch has neither.
         """
-        now = time.perf_counter(), time.thread_time()
+        now = clocks()
         piece = getattr(self._mine, "piece", None)
         if piece is not None:
-            since = self._mine.since
-            self._gauge.together(self._threads, len(piece.tasks), now[0] - since[0], now[1] - since[1])
+            wall_s, busy_s = seconds_between(self._mine.since, now)
+            self._gauge.together(self._threads, len(piece.tasks), wall_s, busy_s)
         self._mine.piece = None
         taken = None if self._leaves(self) else self._work.take(side, count, wait=wait)
         self._mine.piece = taken
-        self._mine.since = now if isinstance(self._work, Batch) else (time.perf_counter(), time.thread_time())
+        self._mine.since = now if isinstance(self._work, Batch) else clocks()
         return taken
 
     def finish(self, start: int, outputs: Sequence[Any]) -> None:
@@ -154,7 +195,7 @@ class Gauged:
         if self._gauge.handing_s is None and self._sample is not None:
             self._gauge.handing_s = handing_s(*self._sample)
 
-    def wait(self, threads: Sequence[threading.Thread]) -> None:
+    def wait(self, threads: Sequence[Running]) -> None:
         """Return when ``threads`` have ended: the batch may go on elsewhere."""
         for thread in threads:
             thread.join()

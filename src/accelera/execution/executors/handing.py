@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
@@ -23,20 +24,22 @@ def hand_over(
 ) -> list[Failed]:
     """Run ``piece`` through ``execute_batch`` and bring its outcomes; tasks are retried as ``work`` allows.
 
-    Returns the parts that are neither finished nor failed: what ``execute_batch`` itself raised on, and where
-    the user's function met an error of the device.
+    Whoever watches ``work`` is told of what ran. Returns the parts that are neither finished nor failed: what
+    ``execute_batch`` itself raised on, and where the user's function met an error of the device.
     """
     failed: list[Failed] = []
     waiting, attempts = [piece], 1
     while waiting:
         raised: list[Failed] = []
         for part in waiting:
+            began = time.perf_counter()
             try:
                 outcomes = _listed(execute_batch(part.tasks, Guarded(work.function)), part, device)
             except Exception as error:
+                work.watch.ran(device, 0, time.perf_counter() - began, whole=False)
                 failed.append((part, error))
             else:
-                raised += _bring(work, part, outcomes)
+                raised += _bring(work, part, outcomes, device, time.perf_counter() - began)
         failed += [each for each in raised if is_device_error(each[1])]
         waiting = _to_retry(work, [each for each in raised if not is_device_error(each[1])], device, attempts)
         attempts += 1
@@ -76,8 +79,10 @@ def _listed(outcomes: Any, piece: Piece, device: str) -> Sequence[Any]:
     )
 
 
-def _bring(work: Work, piece: Piece, outcomes: Sequence[Any]) -> list[Failed]:
+def _bring(work: Work, piece: Piece, outcomes: Sequence[Any], device: str, seconds: float) -> list[Failed]:
     """Finish the tasks that have an output; return each of the others with what was raised on it."""
+    count = sum(not isinstance(each, Raised) for each in outcomes)
+    work.watch.ran(device, count, seconds, whole=count == len(outcomes))
     raised: list[Failed] = []
     begin = 0
     for position, outcome in enumerate(outcomes):

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 
 from accelera.errors import TransferError
 from accelera.execution import inside
-from accelera.execution.checking import check_workers
+from accelera.execution.checking import asked_workers
 from accelera.execution.closing import Closing
 from accelera.execution.cores import usable_cores
 from accelera.execution.executors.whole import outputs_of
@@ -39,7 +39,7 @@ class ProcessesExecutor(Closing):
 
     Parameters
     ----------
-    workers
+    workers, max_workers
         Number of processes; None: the usable cores.
 
     Raises
@@ -50,8 +50,8 @@ class ProcessesExecutor(Closing):
 
     name = NAME
 
-    def __init__(self, workers: int | None = None) -> None:
-        check_workers("ProcessesExecutor", workers)
+    def __init__(self, workers: int | None = None, *, max_workers: int | None = None) -> None:
+        workers = asked_workers("ProcessesExecutor", workers, max_workers)
         self._asked_workers = workers
         self.workers = workers or usable_cores()
         self._task_s: dict[str, float] = {}
@@ -67,6 +67,9 @@ class ProcessesExecutor(Closing):
     def process_ids(self) -> list[int]:
         """The worker processes that have been started."""
         return self._crew.process_ids if self._crew.ours else []
+
+    def __repr__(self) -> str:
+        return f"ProcessesExecutor({self.workers})"
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         """Return the outputs of all tasks, in their order; raises what the first that failed raised."""
@@ -145,4 +148,4 @@ class ProcessesExecutor(Closing):
 def _here(work: Work) -> None:
     """Run what there is in the calling thread, as a worker does that is asked to use workers."""
     while (piece := work.take(Side.CPU, 1)) is not None:
-        work.watch.ran(NAME, carry_out(work, piece, NAME), 0.0)
+        carry_out(work, piece, NAME)

@@ -106,6 +106,9 @@ class SimulatedExecutor:
         self._held_bytes = self._peak_bytes = self._tasks = self._failures = 0
         self._busy_s = 0.0
 
+    def __repr__(self) -> str:
+        return f"SimulatedExecutor({format_bytes(self.capacity_bytes)!r}, name={self.name!r})"
+
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> Sequence[Any]:
         """Return the outputs of all tasks, in their order.
 

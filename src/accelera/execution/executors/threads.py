@@ -1,19 +1,22 @@
-"""Tasks on threads of this process: pieces of about two milliseconds, pulled by all and by the caller."""
+"""Tasks on threads of this process, in pieces of about two milliseconds; threads stay for later batches."""
 
 from __future__ import annotations
 
 import functools
+import os
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from accelera.execution.checking import check_workers
-from accelera.execution.cores import cores_here, one_blas_thread_each, usable_cores, working
+from accelera.execution.checking import asked_workers
+from accelera.execution.cores import cores_here, heed_limits, one_blas_thread_each, usable_cores, working
 from accelera.execution.executors.sizing import TimedSize
 from accelera.execution.executors.whole import outputs_of
+from accelera.execution.learning.identity import identity_of
 from accelera.execution.work.applying import apply, carry_out
-from accelera.execution.work.contract import Work
+from accelera.execution.work.contract import Running, Work
 from accelera.execution.work.guarding import guarded
 from accelera.execution.work.pieces import Side
 
@@ -21,27 +24,109 @@ PIECE_S = 2e-3
 """What a piece should take; handing one out costs about two microseconds."""
 INLINE_S = 2e-4
 """The caller works alone for so long before others are woken, and on if they would save no more than that."""
+IDLE_S = 30.0
+"""Threads wait so long for another batch before they end."""
+_KNOWN = 1024
+"""Of so many functions it is remembered how long a task takes."""
+
+
+@final
+class _Run:
+    """What one thread of ``ThreadPool`` does once."""
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        self.do: Callable[[], None] | None = do
+        self.over = threading.Event()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it is over, or for so many seconds."""
+        self.over.wait(timeout)
+
+    def is_alive(self) -> bool:
+        """Whether it is not over."""
+        return not self.over.is_set()
+
+
+@final
+class ThreadPool:
+    """Daemon threads that wait for the next batch when one is over; as many as are needed at once.
+
+    What a thread's tasks have allocated, the C library keeps for its next tasks: in a new thread, and in the
+    main one, large blocks come from the system each time, page by page.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[queue.SimpleQueue[_Run]] = []
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def run(self, do: Callable[[], None]) -> Running:
+        """Begin ``do``, which raises nothing, in a thread that is idle or new."""
+        run = _Run(do)
+        with self._lock:
+            inbox = self._idle.pop() if self._idle else None
+        if inbox is None:
+            inbox = queue.SimpleQueue()
+            threading.Thread(target=self._serve, args=(inbox,), name="accelera-cpu", daemon=True).start()
+        inbox.put(run)
+        return run
+
+    def _serve(self, inbox: queue.SimpleQueue[_Run]) -> None:
+        while True:
+            try:
+                run = inbox.get(timeout=IDLE_S)
+            except queue.Empty:
+                with self._lock:
+                    if inbox not in self._idle:
+                        continue
+                    self._idle.remove(inbox)
+                return
+            do, run.do = run.do, None
+            assert do is not None, "each is begun once"
+            try:
+                do()
+                with self._lock:
+                    self._idle.append(inbox)
+            finally:
+                run.over.set()
+            del do, run  # nothing of a batch is kept while the next is waited for
+
+    def _forget(self) -> None:
+        """Begin anew in a forked process, which has none of the threads."""
+        self._lock = threading.Lock()
+        self._idle = []
+
+
+_POOL = ThreadPool()
+"""Of all executors of this process."""
 
 
 @final
 class ThreadsExecutor:
     """Runs tasks on threads; best for functions that let other threads run, as NumPy's and PyTorch's do.
 
+    A batch of quick tasks begins in the calling thread, and ends there if that is soonest; others run beside
+    it. Tasks of a function that is not known to be quick go to the threads at once.
+
     Parameters
     ----------
-    workers
-        Number of threads, the caller's among them; None: the usable cores, and inside a task of another
-        batch its share of them.
+    workers, max_workers
+        Number of threads; None: the usable cores, and inside a task of another batch its share of them.
     """
 
     name = "cpu"
 
-    def __init__(self, workers: int | None = None) -> None:
-        check_workers("ThreadsExecutor", workers)
+    def __init__(self, workers: int | None = None, *, max_workers: int | None = None) -> None:
+        workers = asked_workers("ThreadsExecutor", workers, max_workers)
         self._asked_workers = workers
         self.workers = workers or usable_cores()
         self.caught: type[BaseException] = Exception
         """What a task may raise and end only itself; on a node nothing else would take it to the caller."""
+        self._task_s: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"ThreadsExecutor({self.workers})"
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         """Return the outputs of all tasks, in their order; raises what the first that failed raised."""
@@ -52,9 +137,12 @@ class ThreadsExecutor:
     ) -> tuple[list[Any], Exception | None, float]:
         """Run the first tasks in the calling thread; return their outputs, what one raised, and the seconds.
 
-        Goes on to the end when others would save less of what is left than waking them takes.
+        Goes on to the end when others would save less of what is left than waking them takes. Runs none of
+        several tasks where they are not known to be quick: nobody else would be at work meanwhile.
         """
         outputs: list[Any] = []
+        if len(tasks) > 1 and self._task_s.get(identity_of(function), 1.0) > INLINE_S:
+            return outputs, None, 0.0
         count, total = 1, len(tasks)
         gained = 1 - 1 / self.workers
         began = time.perf_counter()
@@ -70,6 +158,8 @@ class ThreadsExecutor:
                 count = total
             else:
                 break
+        if outputs:
+            self._note(function, spent_s / len(outputs))
         return outputs, error, spent_s
 
     def work(self, work: Work, *, caller: bool) -> None:
@@ -77,16 +167,18 @@ class ThreadsExecutor:
         workers = self._asked_workers or cores_here()
         count = min(workers, max(work.left, 1), work.room.cpu or workers)
         with one_blas_thread_each(count):
-            threads = [self._start(work, count) for _ in range(count - 1 if caller else count)]
-            if caller:
+            if caller and count == 1:
                 self._pull(work, count)
-            work.wait(threads)
+                work.wait([])
+            else:
+                work.wait([self._start(work, count) for _ in range(count)])
 
-    def _start(self, work: Work, count: int) -> threading.Thread:
-        pull = guarded(work, functools.partial(self._pull, work, count))
-        thread = threading.Thread(target=pull, name="accelera-cpu", daemon=True)
-        thread.start()
-        return thread
+    def _start(self, work: Work, count: int) -> Running:
+        return _POOL.run(guarded(work, functools.partial(self._pull_in_pool, work, count)))
+
+    def _pull_in_pool(self, work: Work, count: int) -> None:
+        heed_limits()
+        self._pull(work, count)
 
     def _pull(self, work: Work, count: int) -> None:
         with working(count):
@@ -99,5 +191,13 @@ class ThreadsExecutor:
             done = carry_out(work, piece, self.name, self.caught)
             seconds = time.perf_counter() - began
             size.ran(done, seconds)
-            work.watch.ran(self.name, done, seconds)
+            if done:
+                self._note(work.function, seconds / done)
             del piece  # its tasks may be large, and the next ones long in coming
+
+    def _note(self, function: Callable[[Any], Any], task_s: float) -> None:
+        """Remember how long a task took last."""
+        name = identity_of(function)
+        if name not in self._task_s and len(self._task_s) >= _KNOWN:
+            self._task_s.clear()
+        self._task_s[name] = task_s

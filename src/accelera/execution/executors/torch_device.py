@@ -74,6 +74,9 @@ class TorchDeviceExecutor:
         self._latest: dict[str, MemoryFit] = {}
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"TorchDeviceExecutor({self._device_name!r})"
+
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> Sequence[Any]:
         """Return the outputs of all tasks, in their order, when the device has computed them.
 

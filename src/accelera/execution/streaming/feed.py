@@ -16,6 +16,7 @@ from accelera.execution.streaming.arrivals import Arrivals, AsTheyCame, Failed
 from accelera.execution.streaming.window import Window
 from accelera.execution.watching.watch import Watch
 from accelera.execution.work.batch import TOKEN_S, nobody
+from accelera.execution.work.contract import Running
 from accelera.execution.work.pacing import Pacing
 from accelera.execution.work.pieces import Piece, Side
 from accelera.execution.work.room import ROOMY, Room
@@ -41,6 +42,10 @@ class Feed:
         How much may be in memory.
     arrivals
         Where outputs wait.
+    reruns
+        Whether a task whose attempt was lost may be begun again.
+    deadline_s
+        Until when outputs are waited for, as ``time.monotonic`` tells it; None: for ever.
     room
         How many tasks each side may be at, at once.
     shared
@@ -52,7 +57,6 @@ class Feed:
     """
 
     repairs = True
-    reruns = True
 
     def __init__(
         self,
@@ -63,6 +67,8 @@ class Feed:
         arrivals: Arrivals,
         *,
         retry: Retry | None = None,
+        reruns: bool = True,
+        deadline_s: float | None = None,
         memory_per_task: int = 0,
         room: Room = ROOMY,
         shared: bool = False,
@@ -71,6 +77,7 @@ class Feed:
     ) -> None:
         self.function = function
         self.retry = retry
+        self.reruns = reruns
         self.memory_per_task = memory_per_task
         self.room = room
         self.watch = watch
@@ -88,6 +95,9 @@ class Feed:
         self._arrivals = arrivals
         self._gpu_first = self._gpu_alone = gpu_first
         self._cancel = cancel
+        self._deadline_s = deadline_s
+        self.late = False
+        """Whether an output was not there in time."""
         self._pacing = Pacing(None, time.monotonic()) if shared else None
         self._ahead: deque[Any] = deque()
         self._taken = self._came_back = self._drawn = self._promised = self._told = 0
@@ -112,8 +122,8 @@ class Feed:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the token was set."""
-        return self._cancel is not None and self._cancel.is_set()
+        """Whether the token was set, or the time is over."""
+        return self.late or (self._cancel is not None and self._cancel.is_set())
 
     @property
     def remaining(self) -> int:
@@ -180,9 +190,11 @@ class Feed:
             if self._closed:
                 return
             self._arrivals.put(index, failure, self._window.keep(failure))
+            self.watch.count_failed(device)
             self._suspicions.refuted(index)
             self.failed += 1
             self._settle(1)
+        self.watch.tell_failed(device)
 
     def give_back(self, piece: Piece) -> None:
         """Return tasks that were not begun."""
@@ -236,7 +248,7 @@ class Feed:
             )
         )
 
-    def wait(self, threads: Sequence[threading.Thread]) -> None:
+    def wait(self, threads: Sequence[Running]) -> None:
         """Return when ``threads`` have ended."""
         for thread in threads:
             thread.join()
@@ -260,7 +272,8 @@ class Feed:
     def next_output(self) -> tuple[int, Any] | None:
         """Return the next index and its output, waiting for it; None at the end.
 
-        Raises what broke the stream, after every output that was there before.
+        Raises what broke the stream, after every output that was there before, and TimeoutError when one is
+        not there in time.
         """
         with self._asked:
             while not self.cancelled:
@@ -275,8 +288,19 @@ class Feed:
                     if self._error is not None:
                         raise self._error
                     return None
-                self._asked.wait(None if self._cancel is None else TOKEN_S)
+                self._asked.wait(self._patience_s())
             return None
+
+    def _patience_s(self) -> float | None:
+        """Return after how long to look again whether there is an output; raises when the time is over."""
+        looks_s = None if self._cancel is None else TOKEN_S
+        if self._deadline_s is None:
+            return looks_s
+        left_s = min(self._deadline_s - time.monotonic(), threading.TIMEOUT_MAX)
+        if left_s <= 0:
+            self.late = True
+            raise TimeoutError
+        return left_s if looks_s is None else min(left_s, looks_s)
 
     @property
     def _over(self) -> bool:

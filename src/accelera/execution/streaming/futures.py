@@ -17,7 +17,9 @@ class Manager(Protocol):
     def execute(self, tasks: Any, fn: Any) -> Any:
         """Run ``fn`` on every task."""
 
-    def stream(self, tasks: Any, fn: Any, *, ordered: bool, window: int | str | None) -> Any:
+    def stream(
+        self, tasks: Any, fn: Any, *, ordered: bool, window: int | str | None, timeout: float | None
+    ) -> Any:
         """Yield index and output of every task."""
 
 
@@ -89,9 +91,9 @@ class StrategyExecutor(Executor):
         RuntimeError
             After the shutdown.
         ValueError
-            When ``chunksize`` or ``buffersize`` is below 1, or both ``timeout`` and ``buffersize`` are given.
+            When ``chunksize`` or ``buffersize`` is below 1.
         """
-        function, tasks = _one_task_each(fn, iterables)
+        function, tasks = one_task_each(fn, iterables)
         if buffersize is not None:
             return self._streamed(function, tasks, timeout, buffersize)
         if chunksize < 1:
@@ -107,13 +109,9 @@ class StrategyExecutor(Executor):
         self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
     def _streamed(self, function: Any, tasks: Any, timeout: float | None, window: int) -> Iterator[Any]:
-        if timeout is not None:
-            raise ValueError(
-                "[map] timeout and buffersize: a stream goes on while it is read; give one of them"
-            )
         if self._closed:
             raise RuntimeError("[map] cannot schedule new futures after shutdown")
-        stream = self._manager.stream(tasks, function, ordered=True, window=window)
+        stream = self._manager.stream(tasks, function, ordered=True, window=window, timeout=timeout)
         return (output for _, output in stream)
 
     def _output(self, function: Any, task: Any) -> Any:
@@ -123,7 +121,7 @@ class StrategyExecutor(Executor):
         return self._manager.execute(tasks, function).outputs
 
 
-def _one_task_each(fn: Any, iterables: tuple[Iterable[Any], ...]) -> tuple[Any, Iterator[Any]]:
+def one_task_each(fn: Any, iterables: tuple[Iterable[Any], ...]) -> tuple[Any, Iterator[Any]]:
     """Return a function of one task, and the tasks: the user's own where it takes one argument."""
     if len(iterables) == 1:
         return fn, iter(iterables[0])

@@ -6,6 +6,7 @@ import sys
 import threading
 from typing import Any, Generic, TypeVar, final
 
+from accelera.errors import UnfinishedError
 from accelera.execution.closing import Closing
 from accelera.execution.failures import TaskFailure
 from accelera.execution.options import OnError
@@ -48,6 +49,11 @@ class Stream(Closing, Generic[Output]):
         self._asker: int | None = None
         self._begun = self._over = False
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        report = self.report()
+        state = report.ended_by or ("under way" if self._begun else "not begun")
+        return f"<Stream: {report.task_count} tasks done, {report.failed_count} of them failed, {state}>"
 
     def __iter__(self) -> Stream[Output]:
         """Return itself."""
@@ -94,7 +100,7 @@ class Stream(Closing, Generic[Output]):
             self._background.start()
 
     def _next(self) -> tuple[int, Any] | None:
-        while (arrived := self._feed.next_output()) is not None:
+        while (arrived := self._arrived()) is not None:
             self._account.look()
             if not isinstance(arrived[1], Failed):
                 return arrived
@@ -103,6 +109,19 @@ class Stream(Closing, Generic[Output]):
             if self._on_error == "raise":
                 raise _raisable(arrived[1].failure)
         return None
+
+    def _arrived(self) -> tuple[int, Any] | None:
+        try:
+            return self._feed.next_output()
+        except TimeoutError as late:
+            if not self._feed.late:
+                raise
+            report = self.report()
+            raise UnfinishedError(
+                f"[stream] the next output was not there after {report.execution_time:.3g} s, when the time"
+                f" was over; {report.task_count} tasks were done; give a longer timeout",
+                result=report,
+            ) from late
 
     def _end(self, ended_by: Ending, error: BaseException | None = None) -> None:
         with self._lock:

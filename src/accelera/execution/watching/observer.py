@@ -31,7 +31,7 @@ class Observer:
         """So many tasks have begun to wait; below 0: wait no longer, done or not."""
 
     def on_chunk(self, device: str, task_count: int, seconds: float) -> None:
-        """``device`` finished some tasks at once."""
+        """``device`` finished some tasks at once; one that failed for good is told by itself, in no time."""
 
     def on_retry(self, index: int, error: BaseException, device: str) -> None:
         """A task that raised ``error`` is about to be tried again."""

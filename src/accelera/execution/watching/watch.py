@@ -109,22 +109,27 @@ class Watch:
         self._tell("on_failed", error, self.fallen_back > 0)
 
     def ran(self, device: str, task_count: int, seconds: float, *, whole: bool = True) -> None:
-        """``device`` finished some tasks; ``whole``: all that it took at once, so that the time is theirs."""
+        """``device`` has outputs of some tasks, which are brought next; what failed counts by itself.
+
+        ``whole``: they are all that it took at once, so that the time is theirs.
+        """
         with self._lock:
-            share = self.per_device.get(device)
-            if share is None:
-                share = self.per_device[device] = DeviceShare()
+            share = self._share(device)
             share.tasks += task_count
             share.batches += 1
             share.busy_s += seconds
             if whole and (share.batches <= MOST_SAMPLES or self._queued is not None):
                 self.samples.append((device, task_count, seconds))
-            fewer = task_count if task_count < self._waiting else self._waiting
-            self._waiting -= fewer
-        if self._observers:
-            self._tell("on_chunk", device, task_count, seconds)
-            if fewer:
-                self._tell("on_queue", -fewer)
+        self._tell_chunk(device, task_count, seconds)
+
+    def count_failed(self, device: str) -> None:
+        """Count a task that failed for good; nobody is told before ``tell_failed``."""
+        with self._lock:
+            self._share(device).tasks += 1
+
+    def tell_failed(self, device: str) -> None:
+        """Tell of a task that was counted as failed."""
+        self._tell_chunk(device, 1, 0.0)
 
     def take_samples(self) -> list[tuple[str, int, float]]:
         """Return the samples since this was last called; a stream learns as it goes."""
@@ -173,6 +178,21 @@ class Watch:
     def breaker(self, device: str, state: str) -> None:
         """The breaker of ``device`` changed."""
         self._tell("on_breaker", device, state)
+
+    def _share(self, device: str) -> DeviceShare:
+        share = self.per_device.get(device)
+        if share is None:
+            share = self.per_device[device] = DeviceShare()
+        return share
+
+    def _tell_chunk(self, device: str, task_count: int, seconds: float) -> None:
+        with self._lock:
+            fewer = min(task_count, self._waiting)
+            self._waiting -= fewer
+        if self._observers:
+            self._tell("on_chunk", device, task_count, seconds)
+            if fewer:
+                self._tell("on_queue", -fewer)
 
     def _no_longer_waiting(self) -> None:
         if not self._waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -31,8 +32,12 @@ def carry_out(work: Work, piece: Piece, device: str, caught: type[BaseException]
     What raises what is ``caught`` is retried or told, and the others go on; what was not begun is given back.
     """
     done, attempts = 0, 1
+    began = time.perf_counter()
     while done < len(piece.tasks) and not work.stopped:
         outputs, error = apply(work.function, piece.tasks[done:] if done else piece.tasks, caught)
+        if outputs or error is not None:
+            seconds, began = time.perf_counter() - began, time.perf_counter()
+            work.watch.ran(device, len(outputs), seconds, whole=len(outputs) == len(piece.tasks))
         if outputs:
             work.finish(piece.start + done, outputs)
             done, attempts = done + len(outputs), 1

@@ -12,6 +12,7 @@ from accelera.execution.options import Fallback
 from accelera.execution.pace import Pace
 from accelera.execution.retry import Retry
 from accelera.execution.watching.watch import Watch
+from accelera.execution.work.contract import Running
 from accelera.execution.work.late import Late
 from accelera.execution.work.pacing import Pacing
 from accelera.execution.work.pending import Pending
@@ -215,12 +216,14 @@ class Batch:
             if self._closed or self._settled(index):
                 return
             self.failures[index] = TaskFailure(index, error, device)
+            self.watch.count_failed(device)
             self._left -= 1
             self._sharing.done(index, index + 1)
             self._suspicions.refuted(index)
             if self._stop_on_error:
                 self._stop("error")
             done = self._settle()
+        self.watch.tell_failed(device)
         if self._progress is not None:
             self._progress.tell(done)
 
@@ -280,7 +283,7 @@ class Batch:
         with self._turn:
             self._give_in(error, "broken")
 
-    def wait(self, threads: Sequence[threading.Thread]) -> None:
+    def wait(self, threads: Sequence[Running]) -> None:
         """Return when the batch is over and ``threads`` have ended, or may be left behind."""
         if not self.leaves_behind:
             for thread in threads:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -10,6 +9,16 @@ from accelera.execution.retry import Retry
 from accelera.execution.watching.watch import Watch
 from accelera.execution.work.pieces import Piece, Side
 from accelera.execution.work.room import Room
+
+
+class Running(Protocol):
+    """Somebody at work: a thread, or what one does once."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it is over, or for so many seconds."""
+
+    def is_alive(self) -> bool:
+        """Whether it is not over."""
 
 
 class Work(Protocol):
@@ -94,5 +103,5 @@ class Work(Protocol):
     def break_down(self, error: BaseException) -> None:
         """Tell that an executor itself failed, and nobody can take its place."""
 
-    def wait(self, threads: Sequence[threading.Thread]) -> None:
+    def wait(self, threads: Sequence[Running]) -> None:
         """Return when the batch is over and ``threads`` have ended, or may be left behind."""

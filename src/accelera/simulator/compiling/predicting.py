@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -125,17 +126,28 @@ def _limits(
 
 
 def _fusion(flow: Dataflow, held: Residency, kernels: Sequence[Kernel]) -> FusionPrediction:
-    merged = sorted((each for each in kernels if len(each.steps) > 1), key=lambda each: -each.saved_bytes)
+    alike: dict[tuple[tuple[str, ...], str], list[Kernel]] = defaultdict(list)
+    for each in kernels:
+        if len(each.steps) > 1:
+            alike[each.ops, each.phase].append(each)
+    merged = sorted(alike.values(), key=lambda group: -sum(each.saved_bytes for each in group))
     return FusionPrediction(
         eager_launches=Figure(sum(each.runs for each in flow.operations), ""),
         launches=Figure(sum(each.launches for each in kernels), ""),
         eager_traffic=Figure(sum(each.nbytes for each in flow.operations), "B"),
         traffic=Figure(sum(each.nbytes for each in kernels), "B"),
         peak=Figure(_compiled_peak(flow, held, kernels), "B"),
-        fusions=tuple(
-            Fusion(each.ops, each.phase, Figure(each.saved_bytes, "B"), Figure(each.saved_launches, ""))
-            for each in merged[:MOST_LISTED]
-        ),
+        fusions=tuple(map(_grouped, merged[:MOST_LISTED])),
+    )
+
+
+def _grouped(kernels: Sequence[Kernel]) -> Fusion:
+    return Fusion(
+        kernels[0].ops,
+        kernels[0].phase,
+        count=Figure(len(kernels), ""),
+        saved_bytes=Figure(sum(each.saved_bytes for each in kernels), "B"),
+        saved_launches=Figure(sum(each.saved_launches for each in kernels), ""),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,15 @@ _LISTED = 8
 
 @dataclass(frozen=True)
 class Fusion:
-    """Operations that become one kernel."""
+    """Operations that become one kernel, wherever the program has them."""
 
     ops: tuple[str, ...]
     phase: str
     """``forward``, ``backward`` or ``optimizer``."""
+    count: Figure
+    """How many such kernels there are."""
     saved_bytes: Figure
+    """Of all of them together."""
     saved_launches: Figure
 
 
@@ -74,13 +77,13 @@ class CompilePrediction:
 
 def _tabulated(found: CompilePrediction) -> str:
     """Return the figures of a prediction as text tables."""
-    parts = [_facts(found), _memory(found), _fusions(found), _verdicts(found), _limits(found), _plans(found)]
+    parts = [_facts(found), _memory(found), _fusions(found), _budgets(found), _limits(found)]
     return "\n\n".join(part for part in parts if part)
 
 
 def _explained(found: CompilePrediction) -> str:
     """Return a prediction in sentences."""
-    return "\n".join([*_memory_sentences(found), *_time_sentences(found), *_plan_sentences(found)])
+    return "\n".join([*_memory_sentences(found), *_budget_sentences(found), *_time_sentences(found)])
 
 
 def _facts(found: CompilePrediction) -> str:
@@ -112,53 +115,91 @@ def _memory(found: CompilePrediction) -> str:
 
 def _fusions(found: CompilePrediction) -> str:
     rows = [
-        (_shortened(each.ops), each.phase, each.saved_bytes.text, each.saved_launches.text)
+        (_shortened(each), each.phase, each.saved_bytes.text, each.saved_launches.text)
         for each in found.fusion.fusions[:_LISTED]
     ]
     return aligned([("merged", "phase", "bytes saved", "launches saved"), *rows]) if rows else ""
 
 
-def _shortened(ops: Sequence[str]) -> str:
+def _shortened(fusion: Fusion) -> str:
+    ops, count = fusion.ops, fusion.count.value or 1
     names = list(ops[:6]) + ([f"… {len(ops) - 6} more"] if len(ops) > 6 else [])
-    return " + ".join(names)
+    return " + ".join(names) + (f" (x{count})" if count > 1 else "")
 
 
-def _verdicts(found: CompilePrediction) -> str:
-    rows = [
-        (
-            each.budget.text,
-            each.verdict,
-            each.traffic.text,
-            each.added.text,
-            _percent(each.overlapped.value),
-            each.bound,
-        )
-        for each in found.fits
-    ]
-    return aligned([("budget", "verdict", "extra moved", "added", "overlapped", "bound by"), *rows])
+@dataclass(frozen=True)
+class _Way:
+    """The quickest way to stay within one budget: moving what is not needed just now, or a plan."""
+
+    budget: Figure
+    fit: Fit | None
+    plan: BudgetPlan | None
+
+    @property
+    def planned(self) -> bool:
+        """Whether the plan is the way, and not moving alone."""
+        if self.plan is None or self.plan.added.value is None or not self.plan.feasible:
+            return False
+        moving_s = None if self.fit is None else self.fit.added.value
+        return moving_s is None or self.plan.added.value <= moving_s
+
+    @property
+    def verdict(self) -> str:
+        if self.fit is not None and (self.fit.verdict != INFEASIBLE or not self.planned):
+            return self.fit.verdict
+        if not self.planned or self.plan is None:
+            return "no plan found"
+        done = self.plan.offloaded, self.plan.recomputed, self.plan.dropped
+        return "fits with a plan" if any(each.value for each in done) else FITS
+
+    def row(self) -> tuple[str, ...]:
+        bound = self.fit.bound if self.fit is not None else "–"
+        if self.planned and self.plan is not None:
+            plan = self.plan
+            done = plan.peak.text, plan.offloaded.text, plan.recomputed.text, plan.dropped.text
+            times = plan.added.text, _percent(plan.overlapped.value)
+        elif self.fit is not None:
+            done = "–", self.fit.traffic.text, "–", "–"
+            times = self.fit.added.text, _percent(self.fit.overlapped.value)
+        else:
+            done, times = ("–",) * 4, ("–", "–")
+        return (self.budget.text, self.verdict, *done, *times, bound)
+
+    def sentence(self) -> str:
+        if self.planned and self.plan is not None and self.verdict != FITS:
+            return _plan_sentence(self.plan)
+        if self.verdict == FITS:
+            return f"It fits {self.budget.text}."
+        if self.verdict == INFEASIBLE:
+            return f"{self.budget.text} is less than one step needs: infeasible, however data is moved."
+        if self.fit is not None:
+            return (
+                f"In {self.budget.text} it runs by moving {self.fit.traffic}, which adds {self.fit.added} to "
+                f"a step; {_percent(self.fit.overlapped.value)} of the transfers are hidden behind computing."
+            )
+        lowest = "" if self.plan is None else f"; the lowest peak reached is {self.plan.peak.text}"
+        return f"No plan was found for {self.budget.text}{lowest}."
+
+
+def _ways(found: CompilePrediction) -> list[_Way]:
+    """Return one way per budget, in the order in which the budgets were given."""
+    fits = {each.budget.value: each for each in found.fits}
+    plans = {each.budget.value: each for each in found.plans}
+    budgets = {
+        **{size: each.budget for size, each in fits.items()},
+        **{size: each.budget for size, each in plans.items()},
+    }
+    return [_Way(budget, fits.get(size), plans.get(size)) for size, budget in budgets.items()]
+
+
+def _budgets(found: CompilePrediction) -> str:
+    does = "peak", "offload", "recompute", "drop early", "added", "overlapped", "bound by"
+    return aligned([("budget", "verdict", *does), *(way.row() for way in _ways(found))])
 
 
 def _limits(found: CompilePrediction) -> str:
     rows = [(each.budget.text, each.batch.text, each.context.text, each.how) for each in found.limits]
     return aligned([("budget", "largest batch", "largest context", "found by"), *rows]) if rows else ""
-
-
-def _plans(found: CompilePrediction) -> str:
-    head = ("plan for", "peak", "offload", "recompute", "drop early", "time", "added", "feasible")
-    rows = [
-        (
-            each.budget.text,
-            each.peak.text,
-            each.offloaded.text,
-            each.recomputed.text,
-            each.dropped.text,
-            each.total.text,
-            each.added.text,
-            "yes" if each.feasible else "no",
-        )
-        for each in found.plans
-    ]
-    return aligned([head, *rows]) if rows else ""
 
 
 def _percent(share: float | None) -> str:
@@ -170,16 +211,11 @@ def _memory_sentences(found: CompilePrediction) -> Iterator[str]:
     roles = ", ".join(f"{size.text} {role.replace('_', ' ')}" for role, size in memory.by_role.items())
     yield f"The peak is {memory.peak} in {memory.peak_op} (step {memory.peak_step}): {roles}."
     yield (f"No schedule needs less than {memory.hard_floor}, what {memory.hard_floor_op} touches at once.")
-    for each in found.fits:
-        if each.verdict == FITS:
-            yield f"It fits {each.budget.text}."
-        elif each.verdict == INFEASIBLE:
-            yield f"{each.budget.text} is less than one step needs: infeasible, however data is moved."
-        else:
-            yield (
-                f"In {each.budget.text} it runs by moving {each.traffic}, which adds {each.added} to a step; "
-                f"{_percent(each.overlapped.value)} of the transfers are hidden behind computing."
-            )
+
+
+def _budget_sentences(found: CompilePrediction) -> Iterator[str]:
+    for way in _ways(found):
+        yield way.sentence()
     for limit in found.limits:
         yield (
             f"Within {limit.budget.text} the largest batch is {limit.batch.text} and the largest context "
@@ -199,16 +235,12 @@ def _time_sentences(found: CompilePrediction) -> Iterator[str]:
     )
 
 
-def _plan_sentences(found: CompilePrediction) -> Iterator[str]:
-    for each in found.plans:
-        if not each.feasible:
-            yield f"No plan was found for {each.budget.text}; the lowest peak reached is {each.peak.text}."
-            continue
-        parts = (
-            (each.offloaded, "offloaded"),
-            (each.recomputed, "computed again"),
-            (each.dropped, "dropped"),
-        )
-        done = [f"{size.text} {what}" for size, what in parts if size.value]
-        what = ", ".join(done) or "nothing to do"
-        yield f"Plan for {each.budget.text}: {what}; peak {each.peak}, {each.added} added."
+def _plan_sentence(plan: BudgetPlan) -> str:
+    parts = (
+        (plan.offloaded, "offloaded"),
+        (plan.recomputed, "computed again"),
+        (plan.dropped, "dropped"),
+    )
+    done = [f"{size.text} {what}" for size, what in parts if size.value]
+    what = ", ".join(done) or "nothing to do"
+    return f"Plan for {plan.budget.text}: {what}; peak {plan.peak}, {plan.added} added."

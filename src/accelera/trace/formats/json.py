@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = "accelera.trace"
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Half of a character; without its other half it is text that can be neither written nor shown."""
 
 
 def write(trace: Trace, path: Path) -> None:
@@ -41,13 +44,23 @@ def read(path: Path) -> Trace:
 def document_of(path: Path) -> Any:
     """Return a JSON file's contents; raises TraceFormatError naming the line and the column in it."""
     try:
-        return json.loads(path.read_bytes())
+        content = path.read_bytes()
+        found = json.loads(content)
+        if _SURROGATE.search(content):
+            json.dumps(found, ensure_ascii=False).encode("utf-8")
+        return found
+    except UnicodeEncodeError as error:
+        raise TraceFormatError(
+            f"[read_trace] {path} is not sound JSON: {error.object[error.start]!r} is half a character"
+        ) from error
     except UnicodeDecodeError as error:
         raise TraceFormatError(f"[read_trace] {path}: byte {error.start} is not UTF-8 text") from error
     except json.JSONDecodeError as error:
         raise TraceFormatError(
             f"[read_trace] {path} is not sound JSON: line {error.lineno}, column {error.colno}: {error.msg}"
         ) from error
+    except ValueError as error:
+        raise TraceFormatError(f"[read_trace] {path} is not sound JSON: {error}") from error
     except RecursionError as error:
         raise TraceFormatError(f"[read_trace] {path} is not sound JSON: it is nested too deep") from error
 

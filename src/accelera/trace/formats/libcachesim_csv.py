@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from accelera.errors import TraceFormatError
+from accelera.trace.cells import as_numbers
 from accelera.trace.formats.csv import cells_of
 from accelera.trace.formats.tables import trace_of_table
 from accelera.trace.next_use import NEVER
@@ -71,9 +72,7 @@ def _among(path: Path, by_name: dict[str, Any], known: tuple[str, ...]) -> Any:
 
 def _with_one_size_each(table: pd.DataFrame) -> pd.DataFrame:
     """Give every object its largest size; sizes that are no numbers stay, to be refused."""
-    import pandas as pd
-
-    sizes = pd.to_numeric(table["size_bytes"], errors="coerce")
+    sizes = as_numbers(table["size_bytes"])
     if sizes.isna().any():
         return table
     largest: pd.DataFrame = table.assign(

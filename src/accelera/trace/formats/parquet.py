@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from accelera.errors import TraceFormatError
 from accelera.trace.flat import STORED, codes_and_values, numbers
 from accelera.trace.formats.tables import facts_of, trace_of, trace_of_table
 from accelera.trace.trace import Trace
-
-if TYPE_CHECKING:
-    import pyarrow
 
 _KEY = b"accelera.trace"
 
@@ -40,9 +37,7 @@ def write(trace: Trace, path: Path) -> None:
 
 def read(path: Path) -> Trace:
     """Read a trace; raises TraceFormatError when the file is damaged or not what it says."""
-    table = _table(path)
-    stored = (table.schema.metadata or {}).get(_KEY)
-    frame = _frame(table)
+    stored, frame = _contents(path)
     label = f"{path}: row {{}}".format
     if stored is None:
         return trace_of_table(frame, path, label)
@@ -56,17 +51,15 @@ def _facts(stored: bytes) -> Any:
         return None
 
 
-def _frame(table: pyarrow.Table) -> Any:
-    """Return the table in pandas, dictionaries as categories."""
-    return table.replace_schema_metadata(None).to_pandas()
-
-
-def _table(path: Path) -> pyarrow.Table:
+def _contents(path: Path) -> tuple[bytes | None, Any]:
+    """Return what is stored beside the table, and the table in pandas, dictionaries as categories."""
     import pyarrow
     from pyarrow import parquet
 
     path.open("rb").close()
     try:
-        return parquet.read_table(path, partitioning=None)
-    except (pyarrow.ArrowException, OSError) as error:
+        table = parquet.read_table(path, partitioning=None)
+        stored = (table.schema.metadata or {}).get(_KEY)
+        return stored, table.replace_schema_metadata(None).to_pandas()
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise TraceFormatError(f"[read_trace] {path} is not a sound Parquet file: {error}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import TraceFormatError
-from accelera.trace.building import MOST_STEPS
+from accelera.trace.building import MOST_STEPS, most_steps, shown
 from accelera.trace.cells import Label, columns_of_frame, model_type_of
 from accelera.trace.content_hash import content_hash
 from accelera.trace.flat import idle_steps
@@ -38,8 +40,8 @@ def facts_of(trace: Trace) -> dict[str, Any]:
 
 def trace_of(table: pd.DataFrame, facts: Any, path: Path, label: Label) -> Trace:
     """Return the trace of rows and facts that were written together; checks version and hash."""
-    _check_facts(path, facts)
-    columns = columns_of_frame(table, label=label, idle=facts["idle_steps"])
+    _check_facts(path, facts, len(table))
+    columns = columns_of_frame(table, source=str(path), label=label, idle=facts["idle_steps"])
     trace = Trace(**columns, model_type=facts["model_type"], meta=facts["meta"])
     if content_hash(trace) != facts["content_hash"]:
         raise TraceFormatError(
@@ -49,35 +51,72 @@ def trace_of(table: pd.DataFrame, facts: Any, path: Path, label: Label) -> Trace
     return trace
 
 
-def _check_facts(path: Path, facts: Any) -> None:
+def _check_facts(path: Path, facts: Any, events: int) -> None:
     version = facts.get("version") if isinstance(facts, dict) else None
     if version != VERSION:
         raise TraceFormatError(
-            f"[read_trace] {path} has version {version!r} of the format; {VERSION} is known here"
+            f"[read_trace] {path} has version {shown(version, repr)} of the format; {VERSION} is known here"
         )
     for name, kind in _KINDS_OF_FACTS.items():
         if not isinstance(facts.get(name), kind):
             raise TraceFormatError(
-                f"[read_trace] {path}: {name} is {facts.get(name)!r}, not a {kind.__name__}; write it again"
+                f"[read_trace] {path}: {name} is {shown(facts.get(name), repr)}, not a {kind.__name__}; "
+                "write it again"
             )
-    if not _is_sound(facts["idle_steps"]):
+    if not _is_sound(facts["idle_steps"], events):
         raise TraceFormatError(
-            f"[read_trace] {path}: idle_steps is {facts['idle_steps']!r:.80}, and must hold lists of one "
-            "length: step, op, flops, seconds; write it again"
+            f"[read_trace] {path}: idle_steps is {shown(facts['idle_steps'], repr)}, and must hold lists of "
+            "one length: step, op, flops, seconds; write it again"
         )
+    _check_meta(path, facts["meta"])
 
 
-def _is_sound(idle: dict[str, Any]) -> bool:
+def _check_meta(path: Path, meta: dict[str, Any]) -> None:
+    """Refuse facts about the recording that cannot be, as far as they are written or looked at again."""
+    try:
+        json.dumps(meta, allow_nan=False)
+    except ValueError as error:
+        raise TraceFormatError(f"[read_trace] {path}: meta: {error}; write it again") from error
+    for name, is_sound, rule in (
+        ("capacity_bytes", _is_size, "a number of bytes"),
+        ("iterations", _are_steps, "a list of steps"),
+    ):
+        if name in meta and not is_sound(meta[name]):
+            raise TraceFormatError(
+                f"[read_trace] {path}: meta.{name} is {shown(meta[name], repr)}, not {rule}; write it again"
+            )
+
+
+def _is_size(found: Any) -> bool:
+    return _is_index(found, 2**63)
+
+
+def _are_steps(found: Any) -> bool:
+    return isinstance(found, list) and all(_is_index(each, MOST_STEPS) for each in found)
+
+
+def _is_sound(idle: dict[str, Any], events: int) -> bool:
     """Whether these are steps without events as ``idle_steps`` gives them."""
     columns: list[Any] = [idle.get(name) for name in ("step", "op", "flops", "seconds")]
     if not all(isinstance(column, list) for column in columns):
         return False
-    return len({len(column) for column in columns}) == 1 and all(map(_is_sound_step, *columns))
+    steps, ops, flops, seconds = columns
+    most = most_steps(events, len(steps))
+    return (
+        len({len(column) for column in columns}) == 1
+        and all(_is_index(step, most) for step in steps)
+        and all(isinstance(op, str) for op in ops)
+        and all(map(_is_amount, flops))
+        and all(each is None or _is_amount(each) for each in seconds)
+    )
 
 
-def _is_sound_step(step: Any, op: Any, flops: Any, seconds: Any) -> bool:
-    numbers = isinstance(flops, (int, float)) and isinstance(seconds, (int, float, type(None)))
-    return isinstance(step, int) and 0 <= step < MOST_STEPS and isinstance(op, str) and numbers
+def _is_index(found: Any, end: int) -> bool:
+    return type(found) is int and 0 <= found < end
+
+
+def _is_amount(found: Any) -> bool:
+    return type(found) in (int, float) and 0 <= found <= sys.float_info.max
 
 
 def trace_of_table(
@@ -92,7 +131,7 @@ def trace_of_table(
     called
         What the file calls columns that have been renamed.
     """
-    columns = columns_of_frame(table, label=label, called=called)
+    columns = columns_of_frame(table, source=str(path), label=label, called=called)
     return Trace(**columns, model_type=model_type_of(table), meta={"source": path.name})
 
 

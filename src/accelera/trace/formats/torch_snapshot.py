@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from accelera.errors import TraceFormatError
 from accelera.trace.access import Kind
+from accelera.trace.building import BadCell, shown
 from accelera.trace.formats.json import document_of
 from accelera.trace.trace import Trace
 
@@ -57,7 +58,12 @@ def read(path: Path) -> Trace:
     active = list(_active_blocks(path, snapshot, device))
     before = [_Move(True, *block, "existing") for block in _existing(moves, active)]
     meta = {"source": path.name, "device": device, "existing": len(before)}
-    return _trace([*before, *moves], len(before), meta)
+    try:
+        return _trace([*before, *moves], len(before), meta)
+    except BadCell as bad:
+        raise TraceFormatError(
+            f"[read_trace] {path}: allocation {bad.event} of device {device}: {bad.problem}"
+        ) from None
 
 
 def _contents(path: Path) -> dict[str, Any]:
@@ -109,7 +115,8 @@ def _op(entry: dict[str, Any]) -> str:
     """Return the function that allocated, as far as stacks were recorded."""
     frames = entry.get("frames")
     first = frames[0] if isinstance(frames, list) and frames else None
-    return str(first.get("name", "")) if isinstance(first, dict) else ""
+    name = str(first.get("name", "")) if isinstance(first, dict) else ""
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 def _active_blocks(path: Path, snapshot: dict[str, Any], device: int) -> Iterator[tuple[int, int]]:
@@ -181,4 +188,4 @@ def _number(path: Path, place: str, entry: Any, name: str) -> int:
 
 
 def _bad(path: Path, place: str, found: Any, rule: str) -> TraceFormatError:
-    return TraceFormatError(f"[read_trace] {path}: {place} is {found!r:.80}, not {rule}")
+    return TraceFormatError(f"[read_trace] {path}: {place} is {shown(found, repr)}, not {rule}")

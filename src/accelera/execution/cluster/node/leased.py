@@ -14,6 +14,7 @@ from accelera.execution.cluster.packing import unpack_tasks
 from accelera.execution.executors.workers.raised import pack_error
 from accelera.execution.pace import Pace
 from accelera.execution.watching.watch import Watch
+from accelera.execution.work.contract import Running
 from accelera.execution.work.pacing import Pacing
 from accelera.execution.work.pending import Pending
 from accelera.execution.work.pieces import Piece, Side
@@ -183,7 +184,7 @@ class Leased:
             self._error = error
         self.stop()
 
-    def wait(self, threads: Sequence[threading.Thread]) -> None:
+    def wait(self, threads: Sequence[Running]) -> None:
         """Return when ``threads`` have ended."""
         for thread in threads:
             thread.join()

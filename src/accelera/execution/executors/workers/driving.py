@@ -96,8 +96,6 @@ class Driving:
             with self._lock:
                 self.ran_tasks += done
                 self.ran_s += seconds
-            if done:
-                self._work.watch.ran(NAME, done, seconds)
 
     def _carry_out(self, piece: Piece) -> int:
         """See to it that every task of ``piece`` is finished, failed or given back; return how many ended."""
@@ -114,6 +112,7 @@ class Driving:
 
     def _run(self, piece: Piece) -> tuple[list[Piece], int]:
         """Run ``piece`` at once; return what is to be tried again here, and how many tasks ended."""
+        began = time.perf_counter()
         try:
             packed = pack(piece.tasks)
         except Exception as error:
@@ -132,7 +131,8 @@ class Driving:
             slot.failed_starts = 0
         if reply is None:
             return self._put_back(piece)
-        return self._settle(piece, *reply)
+        answer, outputs = reply
+        return self._settle(piece, answer, outputs, time.perf_counter() - began)
 
     def _stopped(self) -> bool:
         return self._work.rest(0.0)
@@ -146,7 +146,9 @@ class Driving:
         self._work.give_back(piece)
         return [], 0
 
-    def _settle(self, piece: Piece, answer: Answer, outputs: Sequence[Any]) -> tuple[list[Piece], int]:
+    def _settle(
+        self, piece: Piece, answer: Answer, outputs: Sequence[Any], seconds: float
+    ) -> tuple[list[Piece], int]:
         if answer.unreadable == "tasks":
             return self._unsendable_tasks(piece, answer.why)
         if answer.unreadable == "outputs":
@@ -161,6 +163,9 @@ class Driving:
         for position, raised in answer.retried:
             index = piece.start + position
             self._work.watch.retried(index, unpack_error(raised, index), NAME)
+        apart = len({position for position, _ in (*answer.failed, *answer.unsendable)})
+        whole = not apart and answer.done == len(piece.tasks)
+        self._work.watch.ran(NAME, answer.done - apart, seconds, whole=whole)
         ended = self._bring(piece, answer, outputs)
         if answer.done < len(piece.tasks):
             self._work.give_back(piece.part(answer.done, len(piece.tasks)))

@@ -1,0 +1,33 @@
+"""A law that every batch of these tests is held to, whatever carries it out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from accelera.execution import ExecutionResult, manager
+from accelera.execution.telling import result_of
+from accelera.execution.work.batch import Batch
+
+
+@pytest.fixture(autouse=True)
+def every_task_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold results to this: each task that was done or failed counts for one device.
+
+    For more than one where it was done twice; and a batch that was stopped may leave somebody at a task.
+    """
+
+    def counted(batch: Batch, *more: Any) -> ExecutionResult[Any]:
+        try:
+            result = result_of(batch, *more)
+        except BaseException:
+            del batch  # the traceback must not keep it
+            raise
+        settled = len(batch.outputs) - batch.left
+        tasks = sum(share.tasks for share in result.per_device.values())
+        assert tasks >= settled
+        assert tasks == settled or batch.leaves_behind or batch._fallback == "all"
+        return result
+
+    monkeypatch.setattr(manager, "result_of", counted)
