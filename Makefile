@@ -78,7 +78,7 @@ $(created):
 # The build tools live in .venv, not in a throw-away environment, so that rebuilding is incremental.
 $(installed): $(created) pyproject.toml constraints.txt
 	$(pip) install -c constraints.txt cmake nanobind ninja scikit-build-core
-	$(pip) install -c constraints.txt --no-build-isolation -e '.[dev,zarr,learned,llm,plot,ray,metrics]'
+	$(pip) install -c constraints.txt --no-build-isolation -e '.[dev,zarr,hdf5,learned,llm,plot,ray,metrics]'
 	-$(pip) install -c constraints.txt --only-binary :all: libcachesim  # an oracle of the tests, where there is one
 	touch $@
 

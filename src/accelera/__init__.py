@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from accelera.engine import MemoryEfficientEngine as MemoryEfficientEngine
     from accelera.engine import lazy as lazy
     from accelera.errors import AcceleraError as AcceleraError
+    from accelera.errors import ArgumentError as ArgumentError
     from accelera.errors import BackendMissingError as BackendMissingError
     from accelera.errors import BudgetExceededError as BudgetExceededError
     from accelera.errors import ClusterError as ClusterError
@@ -134,6 +135,7 @@ _NAMES_BY_PACKAGE = {
         "UnknownOutcomeError",
         "TaskTooLargeError",
         "ClusterError",
+        "ArgumentError",
         "SettingError",
     ),
 }

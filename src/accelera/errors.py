@@ -19,6 +19,7 @@
     ├── UnknownOutcomeError   (RuntimeError)  a task was lost on its way and must not be begun again
     ├── TaskTooLargeError     (MemoryError)   a task fits neither the device nor what the CPU may take
     ├── ClusterError          (ConnectionError)  no cluster answers, or it is not one that fits
+    ├── ArgumentError         (ValueError)    an argument has a value that means nothing, such as a bad size
     └── SettingError          (ValueError)    an ACCELERA_* variable cannot be read
 
 Every message reads: ``[op]`` · what was asked, with numbers · the rule it met · what to do.
@@ -134,6 +135,10 @@ class TaskTooLargeError(AcceleraError, MemoryError):
 
 class ClusterError(AcceleraError, ConnectionError):
     """No cluster answers, or its versions or resources do not fit."""
+
+
+class ArgumentError(AcceleraError, ValueError):
+    """An argument has a value that means nothing: a budget that is no size, one option without another."""
 
 
 class SettingError(AcceleraError, ValueError):

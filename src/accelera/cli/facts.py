@@ -20,6 +20,7 @@ from accelera.settings import SETTINGS, current
 
 _EXTRAS = {
     "zarr": ("zarr",),
+    "hdf5": ("h5py",),
     "service": ("fastapi", "httpx", "uvicorn"),
     "ui": ("httpx", "streamlit"),
     "ray": ("ray",),

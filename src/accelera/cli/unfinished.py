@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import typer
@@ -34,8 +33,9 @@ class Unfinished(NamedTuple):
 def unfinished(out: str) -> Unfinished | None:
     """Return the interrupted run that was writing ``out``, None when there is none."""
     from accelera.engine import journal_path, read_journal
+    from accelera.stores import result_path
 
-    journal = journal_path(Path(out).expanduser())
+    journal = journal_path(result_path(out))
     if not journal.exists():
         return None
     try:

@@ -14,7 +14,7 @@ from accelera.engine.ahead import Ahead
 from accelera.engine.counsel import advice_on, eviction_of
 from accelera.engine.decision import LEAST_DEVICE_BYTES, Route, Situation
 from accelera.engine.events import Observer
-from accelera.engine.handles import lies_in_store, open_operand, unwrapped
+from accelera.engine.handles import file_result, lies_in_store, open_operand, unwrapped
 from accelera.engine.job import Job, JobOptions, carry_out
 from accelera.engine.methods import Amount, Operations
 from accelera.engine.network import TEN_GIGABIT_BYTES_PER_S
@@ -177,6 +177,8 @@ class BaseEngine(Operations):
         recorder: Recorder | None = None,
         cluster: Any = None,
         node_budget: Amount | None = None,
+        chunks: Sequence[int] | None = None,
+        codec: str | None = None,
     ) -> Matrix | Store:
         """Return ``A @ B``, for shapes by the rules of ``torch.matmul``.
 
@@ -205,6 +207,10 @@ class BaseEngine(Operations):
         node_budget
             With ``cluster``: most memory a block may add on its node. By default ``budget``, which says
             nothing beside it, or this machine's.
+        chunks, codec
+            Chunk shape and compression of a new Zarr array that the result goes to: ``(512, 512)`` and
+            ``"zstd"``, ``"gzip"``, ``"blosc-lz4"``, with a level ``"zstd:9"``. By default chunks of at most
+            4 MiB, not compressed.
 
         Returns
         -------
@@ -227,6 +233,7 @@ class BaseEngine(Operations):
             No cluster answers.
         """
         strategy, fixed = self._strategy_for(chunk_strategy)
+        out = file_result(out, chunks, codec)
         if cluster is not None:
             order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder)
             return self._on_cluster(order, cluster, node_budget)
@@ -255,13 +262,14 @@ class BaseEngine(Operations):
         out: Any = None,
         budget: Amount | None = None,
         objective: Objective = "time",
+        chunks: Sequence[int] | None = None,
     ) -> Plan:
         """Return how ``matmul`` with the same arguments would run in chunks; nothing is read or allocated.
 
         ``Plan.explain()`` says it in words. Raises what ``matmul`` raises before it begins.
         """
         strategy, fixed = self._strategy_for(chunk_strategy)
-        order = Order(A, B, strategy, out, budget, objective=objective)
+        order = Order(A, B, strategy, file_result(out, chunks, None), budget, objective=objective)
         route = self._route(None)
         product = self._product(order, route, fixed, self.device)
         if self.places is None or product.problem(self.device).is_empty:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from accelera.errors import DTypeError
+from accelera.stores import plain_array
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -50,7 +51,10 @@ def to_torch_dtype(dtype: Any) -> torch.dtype | None:
     return _from_array(np.empty(0, np.dtype(dtype))).dtype
 
 
-def _from_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
+def _from_array(given: np.ndarray[Any, Any]) -> torch.Tensor:
+    array = plain_array("Matrix", given)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "V" and array.dtype == BFLOAT16:
         return _from_array(array.view(np.int16)).view(torch.bfloat16)
     try:

@@ -26,7 +26,9 @@ def in_memory(operand: Any) -> torch.Tensor | None:
         return operand.tensor()
     if isinstance(operand, torch.Tensor):
         return operand.detach() if operand.requires_grad else operand
-    if isinstance(operand, list | np.ndarray) and not isinstance(operand, np.memmap):
+    if isinstance(operand, list) or (
+        isinstance(operand, np.ndarray) and not isinstance(operand, np.memmap) and operand.dtype.isnative
+    ):
         return to_tensor(operand)
     return None
 

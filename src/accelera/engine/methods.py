@@ -15,7 +15,7 @@ from accelera.engine.evaluate import evaluate, in_ram, plan_evaluate
 from accelera.engine.events import Observer
 from accelera.engine.expression import Axis, Expr, Leaf, Reduction, apply, as_expr, lazy
 from accelera.engine.gram import Side, gram, plan_gram_of
-from accelera.engine.handles import lies_in_store, open_operand, unwrapped
+from accelera.engine.handles import file_result, lies_in_store, open_operand, unwrapped
 from accelera.engine.progress import progress_observer
 from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError
@@ -23,7 +23,7 @@ from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
 from accelera.plan import Plan
 from accelera.settings import current
-from accelera.stores import Store
+from accelera.stores import Store, is_tensor
 from accelera.trace import Recorder
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ class How(TypedDict, total=False):
     """Told of the progress."""
     recorder: Recorder | None
     """Told of every access."""
+    chunks: Sequence[int] | None
+    """Chunk shape of a new Zarr array that the result goes to; by default at most 4 MiB."""
+    codec: str | None
+    """How its chunks are compressed: ``"zstd"``, ``"gzip"``, ``"blosc-lz4"``, with a level ``"zstd:9"``."""
 
 
 class Operations(abc.ABC):
@@ -80,12 +84,19 @@ class Operations(abc.ABC):
         found: Matrix | Store | Number = self._evaluated("evaluate", expr, out, how)
         return found
 
-    def plan_evaluate(self, expr: Expr | Reduction, out: Any = None, *, budget: Amount | None = None) -> Plan:
+    def plan_evaluate(
+        self,
+        expr: Expr | Reduction,
+        out: Any = None,
+        *,
+        budget: Amount | None = None,
+        chunks: Sequence[int] | None = None,
+    ) -> Plan:
         """Return how ``evaluate`` with the same arguments would run; nothing is read or allocated."""
         settings, place = current(), in_ram(self.device)
         return plan_evaluate(
             expr,
-            unwrapped(out),
+            file_result(unwrapped(out), chunks, None),
             device=place,
             budget_bytes=self._limit(budget, place).limit_bytes,
             prefetch=settings.enable_prefetch,
@@ -162,36 +173,42 @@ class Operations(abc.ABC):
         self, A: Any, axes: Sequence[int] | None = None, *, out: Any = None, **how: Unpack[How]
     ) -> Matrix | Store:
         """Return ``A`` with permuted axes (reversed by default), written in the new order."""
-        found = copying.transpose(
-            unwrapped(A), axes, unwrapped(out), **self._options(in_ram(self.device), how)
-        )
+        place, options = _place(out, how), self._options(in_ram(self.device), how)
+        found = copying.transpose(unwrapped(A), axes, place, **options)
         return self._kept(found, out, A)
 
     def copy(self, src: Any, out: Any = None, dtype: Any = None, **how: Unpack[How]) -> Matrix | Store:
         """Copy ``src`` into ``out``, whose name decides the format; see ``copying.copy`` for ``dtype``."""
-        found = copying.copy(unwrapped(src), unwrapped(out), dtype, **self._options(in_ram(self.device), how))
+        place, options = _place(out, how), self._options(in_ram(self.device), how)
+        found = copying.copy(unwrapped(src), place, dtype, **options)
         return self._kept(found, out, src)
 
     def gram(self, A: Any, *, side: Side = "left", out: Any = None, **how: Unpack[How]) -> Matrix | Store:
         """Return ``AᴴA`` (``side="right"``: ``AAᴴ``) at half the products, on the engine's device."""
-        store = open_operand(A)
+        store, place = open_operand(A), _place(out, how)
         try:
-            found = gram(store, unwrapped(out), side=side, **self._options(self.device, how))
+            found = gram(store, place, side=side, **self._options(self.device, how))
         except BudgetExceededError as error:
             if self.device.host_memory or self._limit(how.get("budget"), self.device).is_given:
                 raise
             logger.warning("gram is planned on the CPU: %s", error)
-            found = gram(store, unwrapped(out), side=side, **self._options(get_device("cpu"), how))
+            found = gram(store, place, side=side, **self._options(get_device("cpu"), how))
         return self._kept(found, out, A)
 
     def plan_gram(
-        self, A: Any, *, side: Side = "left", out: Any = None, budget: Amount | None = None
+        self,
+        A: Any,
+        *,
+        side: Side = "left",
+        out: Any = None,
+        budget: Amount | None = None,
+        chunks: Sequence[int] | None = None,
     ) -> Plan:
         """Return how ``gram`` with the same arguments would run; nothing is read or allocated."""
         settings = current()
         return plan_gram_of(
             open_operand(A),
-            unwrapped(out),
+            file_result(unwrapped(out), chunks, None),
             side=side,
             device=self.device,
             budget_bytes=self._limit(budget, self.device).limit_bytes,
@@ -232,7 +249,7 @@ class Operations(abc.ABC):
 
     def _evaluated(self, op: str, expr: Expr | Reduction, out: Any, how: How, beside: Any = None) -> Any:
         options = self._options(in_ram(self.device), how)
-        found = evaluate(expr, unwrapped(out), operation=op, **options)
+        found = evaluate(expr, _place(out, how), operation=op, **options)
         if out is None and not expr.shape:
             self.last_report = found[1]
             return found[0].to_numpy().item()
@@ -247,11 +264,16 @@ class Operations(abc.ABC):
         return incore.result(store, out, beside)
 
 
+def _place(out: Any, how: How) -> Any:
+    """Return where a result goes, with the layout that was asked for."""
+    return file_result(unwrapped(out), how.get("chunks"), how.get("codec"))
+
+
 _TORCH_NAMES = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "true_divide"}
 
 
 def _in_memory(operand: Any) -> bool:
     """Return whether torch can take ``operand`` as it is."""
-    if isinstance(operand, (Expr, np.memmap, np.generic)) or lies_in_store(operand):
-        return False
-    return isinstance(operand, list) or hasattr(operand, "__array__")
+    if isinstance(operand, np.ndarray):
+        return not isinstance(operand, np.memmap) and not lies_in_store(operand)
+    return isinstance(operand, list) or is_tensor(unwrapped(operand))

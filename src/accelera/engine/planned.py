@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
 from accelera.engine.target import Target
 from accelera.plan import MatmulProblem, Objective, Operand, Plan, Step, plan_matmul
-from accelera.stores import Store, open_store, output_scratch_bytes
+from accelera.stores import Store
 from accelera.trace import Recorder
 
 Tile = tuple[slice, slice]
@@ -123,30 +123,29 @@ class Product:
 
 
 def _result(target: Target, shape: tuple[int, ...], device: Device, held: np.dtype[Any]) -> Operand:
-    """Describe a result that does not exist yet."""
-    if target.out is not None and target.path is None:
-        given = open_store(target.out)
-        order = tuple(given.layout.order) if given.ndim == len(shape) else ()
-        resident = given.resident()
-        in_place = (
-            device.host_memory and given.dtype == held and resident is not None and device.can_take(resident)
-        )
-        return Operand(
-            "C",
-            shape,
-            target.dtype,
-            held,
-            given.tier,
-            order,
-            scratch_bytes=given.scratch_bytes,
-            in_place=in_place,
-        )
+    """Describe a result that does not exist yet, or the store that takes it."""
+    plain = Operand("C", shape, target.dtype, held, "ram")
     if target.path is not None:
-        scratch = output_scratch_bytes(target.path)
-        return Operand("C", shape, target.dtype, held, "disk", scratch_bytes=scratch)
-    return Operand(
-        "C", shape, target.dtype, held, "ram", in_place=device.host_memory and target.dtype == held
+        return replace(
+            plain, tier="disk", scratch_bytes=target.scratch_bytes, chunk=_chunk(target.chunk, shape)
+        )
+    if target.out is None:
+        return replace(plain, in_place=device.host_memory and target.dtype == held)
+    given = target.given()
+    resident = given.resident() if device.host_memory and given.dtype == held else None
+    return replace(
+        plain,
+        tier=given.tier,
+        order=tuple(given.layout.order) if given.ndim == len(shape) else (),
+        chunk=_chunk(given.layout.chunk, shape),
+        scratch_bytes=given.scratch_bytes,
+        in_place=resident is not None and device.can_take(resident),
     )
+
+
+def _chunk(chunk: tuple[int, ...] | None, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return a result's chunk where the plan works with the same axes."""
+    return chunk if chunk is not None and len(chunk) == len(shape) else None
 
 
 def matmul(

@@ -6,13 +6,21 @@
 from __future__ import annotations
 
 from accelera._native import STAGING_BYTES_PER_THREAD
-from accelera.stores.array import ArrayOutput, ArrayStore
+from accelera.stores.array import ArrayOutput, ArrayStore, plain_array
 from accelera.stores.contract import Layout, OutputStore, Store, StoreView
 from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement
 from accelera.stores.flatoutput import FlatOutput
+from accelera.stores.foreign import is_foreign, is_sparse
 from accelera.stores.formats import Source, Target, known_suffixes, register_format
-from accelera.stores.opening import create_store, open_store, output_scratch_bytes
+from accelera.stores.opening import (
+    create_store,
+    is_tensor,
+    open_result,
+    open_store,
+    output_scratch_bytes,
+    result_path,
+)
 from accelera.stores.regions import Region, region_shape, whole
 from accelera.stores.safetensors import TensorEntry, tensor_entries
 from accelera.stores.sharing import Address, address_of, join_output
@@ -36,13 +44,19 @@ __all__ = [
     "TensorEntry",
     "address_of",
     "create_store",
+    "is_foreign",
+    "is_sparse",
+    "is_tensor",
     "join_output",
     "known_suffixes",
+    "open_result",
     "open_store",
     "output_scratch_bytes",
     "parse_dtype",
+    "plain_array",
     "region_shape",
     "register_format",
+    "result_path",
     "tensor_entries",
     "whole",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,21 @@ import numpy as np
 from accelera.errors import DTypeError, ShapeError
 
 Region = tuple[slice, ...]
+
+MOST_AXES = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+"""NumPy's limit, and so that of every array here."""
+_MOST_BYTES = 2**63 - 1
+
+
+def check_shape(op: str, shape: tuple[int, ...], itemsize: int = 1) -> tuple[int, ...]:
+    """Return ``shape``; raises ShapeError for more axes or bytes than an array can have."""
+    if len(shape) > MOST_AXES:
+        raise ShapeError(f"[{op}] {len(shape)} axes: an array has at most {MOST_AXES}; join some of them")
+    if any(size < 0 for size in shape):
+        raise ShapeError(f"[{op}] shape {shape}: no axis can be negative")
+    if math.prod(max(size, 1) for size in shape) * itemsize > _MOST_BYTES:
+        raise ShapeError(f"[{op}] shape {shape}: over 2**63 bytes, more than any array has")
+    return shape
 
 
 def whole(shape: tuple[int, ...]) -> Region:
@@ -33,6 +49,20 @@ def region_shape(region: Region) -> tuple[int, ...]:
 def view_key(region: Region) -> Any:
     """Return the index that makes NumPy give a view of a region, even of an array without axes."""
     return (*region, ...)
+
+
+def inner_region(region: Region, part: Region) -> Region:
+    """Return the region that ``part`` of the array selected by ``region`` comes from.
+
+    >>> inner_region((slice(10, 30, 2),), (slice(1, 3),))
+    (slice(12, 15, 2),)
+    """
+    return tuple(slice(*_inner(axis, inner)) for axis, inner in zip(region, part, strict=True))
+
+
+def _inner(axis: slice, inner: slice) -> tuple[int, int, int]:
+    indices = range(axis.start, axis.stop, axis.step or 1)[inner]
+    return (indices[0], indices[-1] + 1, indices.step) if indices else (axis.start, axis.start, 1)
 
 
 def check_transfer(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from accelera.errors import ShapeError
-from accelera.stores.regions import Region, region_shape
+from accelera.stores.regions import Region, check_shape, region_shape
 
 Key = int | slice | EllipsisType | None
 
@@ -82,10 +82,10 @@ class Viewing:
             if isinstance(item, slice):
                 shape.append(count)
                 axes.append(axis)
-        return Viewing(tuple(shape), tuple(axes), tuple(starts), tuple(steps))
+        return Viewing(check_shape("view", tuple(shape)), tuple(axes), tuple(starts), tuple(steps))
 
     def _with(self, shape: Sequence[int], axes: Sequence[int | None]) -> Viewing:
-        return Viewing(tuple(shape), tuple(axes), self.starts, self.steps)
+        return Viewing(check_shape("view", tuple(shape)), tuple(axes), self.starts, self.steps)
 
     @property
     def repeats(self) -> bool:
