@@ -30,6 +30,8 @@ class ChunkedStore(Store):
     tier = "disk"
     fault = "the array is damaged"
     """Why a read fails, for messages."""
+    copies = COPIES
+    """Most chunks that one transfer has in memory."""
     transfer_chunk: tuple[int, ...]
     """Extent of the largest part that is moved at once when reading."""
 
@@ -104,7 +106,7 @@ class ChunkedStore(Store):
     @property
     def scratch_bytes(self) -> int:
         """The encoded and decoded copies of one chunk."""
-        return COPIES * math.prod(self.transfer_chunk) * self.dtype.itemsize
+        return self.copies * math.prod(self.transfer_chunk) * self.dtype.itemsize
 
     @property
     def read_only(self) -> str | None:

@@ -122,9 +122,13 @@ def _is_a(x: Any, module: str, name: str) -> bool:
 
 @final
 class DaskStore(ChunkedStore):
-    """A dask array, whose chunks are computed, one at a time, when they are read."""
+    """A dask array, whose chunks are computed, one at a time by each reader, when they are read.
+
+    A few chunks are counted for that. What else a graph holds while it computes one, only dask knows.
+    """
 
     fault = "dask could not compute it"
+    copies = 4
 
     def __init__(self, array: Any) -> None:
         if any(math.isnan(size) for size in array.shape):
@@ -154,6 +158,7 @@ class XarrayStore(ChunkedStore):
     """A variable of xarray that is not loaded yet: regions are loaded, the rest is left alone."""
 
     fault = "xarray could not load it"
+    copies = 6  # the file library's and those in which values are decoded
 
     def __init__(self, variable: Any, name: str) -> None:
         super().__init__(variable, name, _encoded_chunk(variable))

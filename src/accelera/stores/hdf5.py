@@ -34,6 +34,8 @@ from accelera.stores.regions import Region
 _DEFAULT_KEY = "data"
 _LONGEST_HEADER = 1 << 20
 """Bytes before a dataset that its fingerprint looks at."""
+_CACHE_BYTES = 1 << 20
+"""What the library keeps of the chunks of an open dataset."""
 _SMALL_BYTES = 1 << 15
 """Smaller datasets need no alignment."""
 
@@ -107,6 +109,11 @@ class H5Store(ChunkedStore):
 
     def _put(self, array: Any, part: Region, data: np.ndarray[Any, Any]) -> None:
         array[part] = data
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The encoded and decoded copies of one chunk, and the library's cache of chunks."""
+        return super().scratch_bytes + _CACHE_BYTES
 
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return size, modification time and inode of the file, and which dataset it is."""
