@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from accelera.errors import DeviceError as DeviceError
     from accelera.errors import DeviceMemoryError as DeviceMemoryError
     from accelera.errors import DTypeError as DTypeError
+    from accelera.errors import IndexingError as IndexingError
     from accelera.errors import PoisonTaskError as PoisonTaskError
     from accelera.errors import ScorerError as ScorerError
     from accelera.errors import SettingError as SettingError
@@ -118,6 +119,7 @@ _NAMES_BY_PACKAGE = {
     "errors": (
         "AcceleraError",
         "ShapeError",
+        "IndexingError",
         "DTypeError",
         "BudgetExceededError",
         "DeviceMemoryError",

@@ -12,7 +12,7 @@ from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, c
 from accelera.devices import Device, get_device
 from accelera.engine.ahead import Ahead
 from accelera.engine.counsel import advice_on, eviction_of
-from accelera.engine.decision import LEAST_DEVICE_BYTES, Route, Situation
+from accelera.engine.decision import GIB, LEAST_DEVICE_BYTES, Route, Situation
 from accelera.engine.events import Observer
 from accelera.engine.handles import file_result, lies_in_store, open_operand, unwrapped
 from accelera.engine.job import Job, JobOptions, carry_out
@@ -27,7 +27,7 @@ from accelera.engine.progress import progress_observer
 from accelera.engine.report import RunReport
 from accelera.engine.spread import SpreadProduct, executor_on
 from accelera.engine.tiles import result_tiles
-from accelera.errors import BudgetExceededError, DeviceMemoryError, ShapeError
+from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError
 from accelera.logs import configure_logging, logger
 from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
 from accelera.plan import Objective, Plan, PolicyMaker
@@ -131,7 +131,7 @@ class BaseEngine(Operations):
         from accelera.simulator import Advice as Kind
 
         if not isinstance(advice, Kind):
-            raise TypeError(f"[engine] {advice!r} is no advice; give what accelera.advise returned")
+            raise ArgumentError(f"[engine] {advice!r} is no advice; give what accelera.advise returned")
         self.ahead = Ahead(eviction_of(advice.policy), advice.lookahead + 1)
 
     def advise(self, plan: Plan, **options: Any) -> Advice:
@@ -238,7 +238,7 @@ class BaseEngine(Operations):
             order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder)
             return self._on_cluster(order, cluster, node_budget)
         if node_budget is not None:
-            raise ValueError(
+            raise ArgumentError(
                 f"[matmul] node_budget={node_budget!r} without cluster=: it is for the nodes of one; give"
                 f" cluster='ray' too, or budget= for this machine"
             )
@@ -350,7 +350,7 @@ class BaseEngine(Operations):
         device = cpu if route.on_cpu else self.device
         shared = None if route.on_cpu else placed_job(self._product(order, route, fixed, cpu), self.places)
         if shared is not None and order.recorder is not None:
-            raise ValueError(
+            raise ArgumentError(
                 "[matmul] recorder=: a recorder follows one pool, and a strategy has one on each device;"
                 " record an engine without strategy"
             )
@@ -374,7 +374,7 @@ class BaseEngine(Operations):
 
     def _on_cluster(self, order: Order, cluster: Any, node_budget: Amount | None) -> Store:
         if order.recorder is not None:
-            raise ValueError(
+            raise ArgumentError(
                 "[matmul] recorder=: a recorder follows one pool, and every node has one; leave it out"
             )
         cpu = get_device("cpu")
@@ -457,6 +457,19 @@ class BaseEngine(Operations):
         if isinstance(strategy, AdaptiveChunking) and strategy.memory_manager is None:
             strategy.memory_manager = self.memory_manager
         return strategy
+
+
+def gibibytes(threshold_gb: float) -> int:
+    """Return a threshold in GiB as bytes; raises ArgumentError for what is no such number."""
+    try:
+        count = threshold_gb * GIB
+        if isinstance(threshold_gb, bool) or not 0 <= count < 2**62:
+            raise ValueError("it must be finite and not negative")
+        return int(count)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(
+            f"[engine] memory_threshold_gb={threshold_gb!r}: {error}; give a number of GiB, such as 0.5"
+        ) from error
 
 
 def _free_ram_bytes() -> int:

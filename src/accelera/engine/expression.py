@@ -29,7 +29,7 @@ from accelera.engine.promotion import (
 )
 from accelera.engine.reducers import Rule, rule
 from accelera.engine.shapes import broadcast_shape
-from accelera.errors import DTypeError, ShapeError, UnknownNameError
+from accelera.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
 from accelera.stores import Store, parse_dtype
 
 Axis = int | Sequence[int] | None
@@ -158,10 +158,10 @@ class Expr(abc.ABC):
         return self.abs()
 
     def __bool__(self) -> bool:
-        raise TypeError("[Expr] an expression has no truth value yet; evaluate it first")
+        raise ArgumentError("[Expr] an expression has no truth value yet; evaluate it first")
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray[Any, Any]:
-        raise TypeError("[Expr] an expression is no array yet; evaluate it first")
+        raise ArgumentError("[Expr] an expression is no array yet; evaluate it first")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:
@@ -385,7 +385,7 @@ class Leaf(Expr):
         return Leaf(self.store[key])
 
     def __iter__(self) -> Any:
-        raise TypeError("[Expr] an operand is not read element by element; evaluate it first")
+        raise ArgumentError("[Expr] an operand is not read element by element; evaluate it first")
 
 
 @final
@@ -499,7 +499,7 @@ def lazy(x: Any) -> Leaf:
     No elements are read. Raises TypeError for an expression, which lies in no store yet.
     """
     if isinstance(x, Expr | Reduction):
-        raise TypeError("[lazy] an expression lies in no store yet; evaluate it first")
+        raise ArgumentError("[lazy] an expression lies in no store yet; evaluate it first")
     return Leaf(open_operand(x))
 
 
@@ -560,8 +560,11 @@ def reduce(
 
 def _axes(op: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     rank = len(shape)
-    given = range(rank) if axis is None else [axis] if hasattr(axis, "__index__") else axis
-    axes = [operator.index(each) for each in given]
+    try:
+        given = range(rank) if axis is None else [axis] if hasattr(axis, "__index__") else axis
+        axes = [operator.index(each) for each in given]
+    except TypeError as error:
+        raise ShapeError(f"[{op}] axis={axis!r}: {error}; give whole numbers, or None for all") from error
     if any(not -rank <= each < rank for each in axes) or len({each % rank for each in axes}) < len(axes):
         raise ShapeError(
             f"[{op}] axis={axis!r} of shape {shape}: axes run from {-rank} to {rank - 1}, each once"
@@ -620,7 +623,7 @@ def _method(name: str) -> Callable[..., Any]:
 
     def call(x: Any, *args: Any, out: None = None, **options: Any) -> Any:
         if out is not None:
-            raise TypeError(f"[{name}] give out to engine.evaluate")
+            raise ArgumentError(f"[{name}] give out to engine.evaluate")
         found = getattr(as_expr(x), name)
         return found(*args, **options) if callable(found) else found
 

@@ -11,8 +11,8 @@ from accelera.errors import DTypeError, ShapeError
 
 Region = tuple[slice, ...]
 
-MOST_AXES = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
-"""NumPy's limit, and so that of every array here."""
+MOST_AXES = 32
+"""As many as NumPy's functions that broadcast take, in every version."""
 _MOST_BYTES = 2**63 - 1
 
 
