@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from accelera.engine import Matrix as Matrix
     from accelera.engine import MatrixEngine as MatrixEngine
     from accelera.engine import MemoryEfficientEngine as MemoryEfficientEngine
+    from accelera.engine import concatenate as concatenate
     from accelera.engine import lazy as lazy
     from accelera.errors import AcceleraError as AcceleraError
     from accelera.errors import ArgumentError as ArgumentError
@@ -80,7 +81,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES_BY_PACKAGE = {
-    "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine", "lazy"),
+    "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine", "concatenate", "lazy"),
     "plan": ("Plan",),
     "interceptor": ("capture", "disable", "enable", "estimate", "intercepted", "predict_compile", "stats"),
     "offload": (

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any
 from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
 from accelera.devices import Device, get_device
 from accelera.engine.ahead import Ahead
+from accelera.engine.computed import of_one_type
 from accelera.engine.counsel import advice_on, eviction_of
 from accelera.engine.decision import GIB, LEAST_DEVICE_BYTES, Route, Situation
 from accelera.engine.events import Observer
+from accelera.engine.expression import Expr
+from accelera.engine.expression import matmul as lazy_matmul
 from accelera.engine.handles import file_result, lies_in_store, open_operand, unwrapped
 from accelera.engine.job import Job, JobOptions, carry_out
-from accelera.engine.methods import Amount, Operations
+from accelera.engine.methods import Amount, How, Operations
 from accelera.engine.network import TEN_GIGABIT_BYTES_PER_S
 from accelera.engine.operands import matmul_shape
 from accelera.engine.placed import PlacedProduct, placed_job
@@ -185,7 +188,8 @@ class BaseEngine(Operations):
         Parameters
         ----------
         A, B
-            (…, m, k) and (…, k, n) of one element type: in memory, on disk (a path), or stores.
+            (…, m, k) and (…, k, n): in memory, on disk (a path), stores, or expressions. Different element
+            types are promoted as in NumPy. One may be a sparse matrix of SciPy, CSR or CSC.
         chunk_strategy
             A name or a strategy, for this call only.
         out
@@ -234,6 +238,10 @@ class BaseEngine(Operations):
         """
         strategy, fixed = self._strategy_for(chunk_strategy)
         out = file_result(out, chunks, codec)
+        if isinstance(A, Expr) or isinstance(B, Expr):
+            how: How = {"budget": budget, "resume": resume, "observers": observers, "recorder": recorder}
+            found: Matrix | Store = self._evaluated("matmul", lazy_matmul(A, B), out, how, A)
+            return found
         if cluster is not None:
             order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder)
             return self._on_cluster(order, cluster, node_budget)
@@ -410,7 +418,7 @@ class BaseEngine(Operations):
         return store
 
     def _product(self, order: Order, route: Route, fixed: bool, device: Device) -> Product:
-        a, b = open_operand(order.a), open_operand(order.b)
+        a, b = of_one_type(open_operand(order.a), open_operand(order.b))
         budget, settings = self._limit(order.budget, device), current()
         budget_bytes = budget.limit_bytes
         return Product(

@@ -42,7 +42,7 @@ class Evaluation:
     It is computed on the CPU, and its budget governs RAM, whatever device the caller has.
     """
 
-    expr: Expr | Reduction
+    expr: Expr
     out: Any = None
     operation: str = "evaluate"
     budget_bytes: int | None = None
@@ -183,7 +183,7 @@ class Evaluation:
 
 
 def evaluate(
-    expr: Expr | Reduction,
+    expr: Expr,
     out: Any = None,
     *,
     device: Device,
@@ -211,7 +211,7 @@ def evaluate(
 
 
 def plan_evaluate(
-    expr: Expr | Reduction,
+    expr: Expr,
     out: Any = None,
     *,
     device: Device,

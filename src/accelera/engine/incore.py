@@ -56,12 +56,12 @@ class ProductPair(NamedTuple):
 
     @classmethod
     def of(cls, A: Any, B: Any) -> ProductPair | None:
-        """Check two operands; None when one is not in memory.
+        """Check two operands; None when one is not in memory, or they differ in type.
 
         Raises ShapeError and DTypeError when they cannot be multiplied.
         """
         a, b = in_memory(A), in_memory(B)
-        if a is None or b is None:
+        if a is None or b is None or a.dtype != b.dtype:
             return None
         _check_types(a.dtype, b.dtype)
         left, right = a.shape, b.shape

@@ -11,11 +11,12 @@ import numpy as np
 from accelera.devices import Device, get_device
 from accelera.engine import copying
 from accelera.engine.ahead import Ahead
-from accelera.engine.evaluate import evaluate, in_ram, plan_evaluate
+from accelera.engine.evaluate import in_ram
 from accelera.engine.events import Observer
-from accelera.engine.expression import Axis, Expr, Leaf, Reduction, apply, as_expr, lazy
+from accelera.engine.expression import Axis, Expr, Leaf, apply, as_expr, lazy
 from accelera.engine.gram import Side, gram, plan_gram_of
 from accelera.engine.handles import file_result, lies_in_store, open_operand, unwrapped
+from accelera.engine.pipeline import evaluate_all, plan_all
 from accelera.engine.progress import progress_observer
 from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError
@@ -73,20 +74,19 @@ class Operations(abc.ABC):
         """Return ``x`` as an operand of expressions, which ``evaluate`` computes; nothing is read."""
         return lazy(x)
 
-    def evaluate(
-        self, expr: Expr | Reduction, out: Any = None, **how: Unpack[How]
-    ) -> Matrix | Store | Number:
-        """Compute an expression in one pass over its operands.
+    def evaluate(self, expr: Expr, out: Any = None, **how: Unpack[How]) -> Matrix | Store | Number:
+        """Compute an expression; what is element-wise takes one pass over its operands.
 
-        Returns the store when ``out`` is a path or a store, else a Matrix, or a Python number for a result
-        without axes. Raises BudgetExceededError when no plan fits; nothing was allocated then.
+        Products and reductions inside it are stages of one plan, all within the budget. Returns the store
+        when ``out`` is a path or a store, else a Matrix, or a Python number for a result without axes.
+        Raises BudgetExceededError when no plan fits; nothing was allocated then.
         """
         found: Matrix | Store | Number = self._evaluated("evaluate", expr, out, how)
         return found
 
     def plan_evaluate(
         self,
-        expr: Expr | Reduction,
+        expr: Expr,
         out: Any = None,
         *,
         budget: Amount | None = None,
@@ -94,7 +94,7 @@ class Operations(abc.ABC):
     ) -> Plan:
         """Return how ``evaluate`` with the same arguments would run; nothing is read or allocated."""
         settings, place = current(), in_ram(self.device)
-        return plan_evaluate(
+        return plan_all(
             expr,
             file_result(unwrapped(out), chunks, None),
             device=place,
@@ -247,9 +247,9 @@ class Operations(abc.ABC):
             return self._elementwise(_TORCH_NAMES[op], A, B)
         return self._evaluated(op, apply(getattr(np, op), A, B), out, how, A)
 
-    def _evaluated(self, op: str, expr: Expr | Reduction, out: Any, how: How, beside: Any = None) -> Any:
+    def _evaluated(self, op: str, expr: Expr, out: Any, how: How, beside: Any = None) -> Any:
         options = self._options(in_ram(self.device), how)
-        found = evaluate(expr, _place(out, how), operation=op, **options)
+        found = evaluate_all(expr, _place(out, how), operation=op, **options)
         if out is None and not expr.shape:
             self.last_report = found[1]
             return found[0].to_numpy().item()

@@ -53,6 +53,8 @@ class Plan:
     """Who leaves the pool when it is full."""
     placement: Placement | None = None
     """Which devices make which blocks, when several work together; each step is a block then."""
+    stages: tuple[Plan, ...] = ()
+    """The plans that this one is made of, when it is several operations one after the other."""
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps in order."""
@@ -97,6 +99,8 @@ class Plan:
 
     def explain(self) -> str:
         """Return the plan in some fifteen lines of words and numbers, for people."""
+        if self.stages:
+            return "\n".join(_staged(self))
         lines = [_title(self), f"  schedule     {self.schedule}: {self.shape_note}", _peak(self)]
         lines += [
             *(self.placement.lines() if self.placement is not None else [_residency(self)]),
@@ -130,7 +134,18 @@ class Plan:
             "stall_seconds": self.forecast.stall_s,
             "alternatives": [vars(other) for other in self.alternatives],
             "placement": None if self.placement is None else self.placement.to_dict(),
+            "stages": [each.to_dict() for each in self.stages],
         }
+
+
+def _staged(plan: Plan) -> Iterator[str]:
+    """Yield the whole's figures, then each stage as a plan of its own."""
+    yield f"{plan.operation}: {plan.schedule}: {plan.shape_note}"
+    yield _peak(plan)
+    yield f"  bytes moved  {format_bytes(plan.moved_bytes)}"
+    yield f"  time         {_time(plan.forecast)}"
+    for number, stage in enumerate(plan.stages, 1):
+        yield f"stage {number}: {stage.explain()}"
 
 
 def _title(plan: Plan) -> str:

@@ -13,6 +13,7 @@ from accelera.stores.flatfile import FlatFile, Placement
 from accelera.stores.flatoutput import FlatOutput
 from accelera.stores.foreign import is_foreign, is_sparse
 from accelera.stores.formats import Source, Target, known_suffixes, register_format
+from accelera.stores.joined import JoinedStore, joined_shape
 from accelera.stores.opening import (
     create_store,
     is_tensor,
@@ -21,9 +22,10 @@ from accelera.stores.opening import (
     output_scratch_bytes,
     result_path,
 )
-from accelera.stores.regions import Region, region_shape, whole
+from accelera.stores.regions import Region, check_shape, inner_region, region_shape, whole
 from accelera.stores.safetensors import TensorEntry, tensor_entries
 from accelera.stores.sharing import Address, address_of, join_output
+from accelera.stores.viewing import Viewing
 
 __all__ = [
     "BFLOAT16",
@@ -33,6 +35,7 @@ __all__ = [
     "ArrayStore",
     "FlatFile",
     "FlatOutput",
+    "JoinedStore",
     "Layout",
     "OutputStore",
     "Placement",
@@ -42,12 +45,16 @@ __all__ = [
     "StoreView",
     "Target",
     "TensorEntry",
+    "Viewing",
     "address_of",
+    "check_shape",
     "create_store",
+    "inner_region",
     "is_foreign",
     "is_sparse",
     "is_tensor",
     "join_output",
+    "joined_shape",
     "known_suffixes",
     "open_result",
     "open_store",
