@@ -17,6 +17,7 @@ from accelera.engine.copying import copy, transpose
 from accelera.engine.evaluate import evaluate
 from accelera.engine.expression import lazy
 from accelera.engine.gram import gram
+from accelera.engine.pipeline import evaluate_all
 from accelera.engine.planned import matmul
 from accelera.engine.report import RunReport
 from accelera.memory import process_memory, reset_peak
@@ -25,6 +26,7 @@ from accelera.stores import open_store
 CALLED = {
     "matmul": matmul,
     "evaluate": evaluate,
+    "evaluate_all": evaluate_all,
     "copy": copy,
     "transpose": transpose,
     "gram": gram,

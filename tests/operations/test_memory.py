@@ -45,6 +45,11 @@ OPERATIONS = {
     "xarray operand": "copy(operand, 'out.npy', **options) # xarray.open_zarr('x.zarr', chunks=None, "
     "consolidated=False)['x']",
     "big-endian operand": "copy(operand, 'out.npy', **options) # np.load('a.npy').astype('>f4')",
+    "centred": "evaluate_all((x - x.mean(axis=0)) / y.std(axis=0), 'out.npy', **options)",
+    "product within": "evaluate_all((x.T @ y).T + 1, 'out.npy', **options)",
+    "product of expressions": "evaluate_all((x - 1).T @ (y * 2), 'out.npy', **options)",
+    "joined": "evaluate_all(np.concatenate([x, y * 2, x]), 'out.npy', **options)",
+    "product of two types": "evaluate_all(x[:2000, :1000].T @ lazy('d.npy'), 'out.npy', **options)",
     "gram of complex": "gram(open_store('c.npy'), 'out.npy', **options)",
 }
 
