@@ -9,6 +9,21 @@ from accelera.policy import EvictionPolicy
 
 _Array = np.ndarray[Any, np.dtype[Any]]
 
+# spmm
+def spmm(
+    pointers: _Array,
+    indices: _Array,
+    values: _Array,
+    by_rows: bool,
+    in_order: bool,
+    rows: tuple[int, int],
+    cols: tuple[int, int],
+    b: _Array,
+    c: _Array,
+    accumulate: bool = False,
+    threads: int = 0,
+) -> None: ...
+
 # igemm
 def igemm(a: _Array, b: _Array, c: _Array, accumulate: bool = False, threads: int = 0) -> None: ...
 def igemm_workspace_bytes(itemsize: int, threads: int = 0) -> int: ...

@@ -17,9 +17,11 @@ from accelera.engine.copying import copy, transpose
 from accelera.engine.evaluate import evaluate
 from accelera.engine.expression import lazy
 from accelera.engine.gram import gram
+from accelera.engine.job import JobOptions, carry_out
 from accelera.engine.pipeline import evaluate_all
 from accelera.engine.planned import matmul
 from accelera.engine.report import RunReport
+from accelera.engine.sparse import sparse_product
 from accelera.memory import process_memory, reset_peak
 from accelera.stores import open_store
 
@@ -39,7 +41,15 @@ def main(call: str, budget_bytes: int) -> dict[str, Any]:
     warm_up(call)
     x, y = lazy("a.npy"), lazy("b.npy")
     options = {"device": get_device("cpu"), "budget_bytes": budget_bytes}
-    names = {**CALLED, **libraries(call), "open_store": open_store, "x": x, "y": y, "options": options}
+    names: dict[str, Any] = {
+        **CALLED,
+        "sparse_matmul": sparse_matmul,
+        **libraries(call),
+        "open_store": open_store,
+        "x": x,
+        "y": y,
+        "options": options,
+    }
     names["operand"], names["out"] = (
         eval(each, names) if each else None for each in (*call.split(" # ")[1:], "", "")[:2]
     )
@@ -56,9 +66,14 @@ def main(call: str, budget_bytes: int) -> dict[str, Any]:
     }
 
 
+def sparse_matmul(a: Any, b: Any, out: Any, *, device: Any, budget_bytes: int) -> Any:
+    job = sparse_product(a, b, out=out, budget_bytes=budget_bytes).job()
+    return carry_out(job, device, JobOptions())
+
+
 def libraries(call: str) -> dict[str, Any]:
     """Return the libraries that a call names, loaded."""
-    named = {"zarr": "zarr", "h5py": "h5py", "da": "dask.array", "xarray": "xarray"}
+    named = {"sparse": "scipy.sparse", "zarr": "zarr", "h5py": "h5py", "da": "dask.array", "xarray": "xarray"}
     return {name: importlib.import_module(path) for name, path in named.items() if f"{name}." in call}
 
 

@@ -50,6 +50,8 @@ OPERATIONS = {
     "product of expressions": "evaluate_all((x - 1).T @ (y * 2), 'out.npy', **options)",
     "joined": "evaluate_all(np.concatenate([x, y * 2, x]), 'out.npy', **options)",
     "product of two types": "evaluate_all(x[:2000, :1000].T @ lazy('d.npy'), 'out.npy', **options)",
+    "sparse product": "sparse_matmul(operand, 'a.npy', 'out.npy', **options) # "
+    "sparse.random_array((4000, 5000), density=0.002, format='csr', dtype='f4')",
     "gram of complex": "gram(open_store('c.npy'), 'out.npy', **options)",
 }
 

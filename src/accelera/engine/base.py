@@ -28,6 +28,7 @@ from accelera.engine.planned import Product, spans_of
 from accelera.engine.pressure import PressureWatch
 from accelera.engine.progress import progress_observer
 from accelera.engine.report import RunReport
+from accelera.engine.sparse import SparseProduct, sparse_product
 from accelera.engine.spread import SpreadProduct, executor_on
 from accelera.engine.tiles import result_tiles
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError
@@ -35,7 +36,7 @@ from accelera.logs import configure_logging, logger
 from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
 from accelera.plan import Objective, Plan, PolicyMaker
 from accelera.settings import current, current_value
-from accelera.stores import Store
+from accelera.stores import Store, is_sparse
 from accelera.trace import Recorder
 from accelera.units import format_bytes
 
@@ -242,6 +243,9 @@ class BaseEngine(Operations):
             how: How = {"budget": budget, "resume": resume, "observers": observers, "recorder": recorder}
             found: Matrix | Store = self._evaluated("matmul", lazy_matmul(A, B), out, how, A)
             return found
+        if is_sparse(A) or is_sparse(B):
+            order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder)
+            return self._returned(self._by_sparse(order), order)
         if cluster is not None:
             order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder)
             return self._on_cluster(order, cluster, node_budget)
@@ -278,6 +282,8 @@ class BaseEngine(Operations):
         """
         strategy, fixed = self._strategy_for(chunk_strategy)
         order = Order(A, B, strategy, file_result(out, chunks, None), budget, objective=objective)
+        if is_sparse(A) or is_sparse(B):
+            return self._sparse(order).plan(get_device("cpu"))
         route = self._route(None)
         product = self._product(order, route, fixed, self.device)
         if self.places is None or product.problem(self.device).is_empty:
@@ -374,11 +380,31 @@ class BaseEngine(Operations):
             logger.warning("matmul is planned on the CPU: %s", error)
             job = self._product(order, route, fixed, cpu).job()
             store = self._carried_out(job, order, cpu, f"planned on the CPU: {error}")
+        return self._returned(store, order)
+
+    def _returned(self, store: Store, order: Order) -> Matrix | Store:
         if lies_in_store(order.out):
             return store
         from accelera.engine import incore
 
         return incore.result(store, order.out, order.a)
+
+    def _by_sparse(self, order: Order) -> Store:
+        return self._carried_out(self._sparse(order).job(), order, get_device("cpu"))
+
+    def _sparse(self, order: Order) -> SparseProduct:
+        """Return the product of a sparse matrix and another operand, which the CPU makes."""
+        cpu, settings = get_device("cpu"), current()
+        return sparse_product(
+            unwrapped(order.a),
+            unwrapped(order.b),
+            out=unwrapped(order.out),
+            budget_bytes=self._limit(order.budget, cpu).limit_bytes,
+            prefetch=settings.enable_prefetch,
+            readers=settings.io_threads,
+            objective=order.objective,
+            ahead=self.ahead,
+        )
 
     def _on_cluster(self, order: Order, cluster: Any, node_budget: Amount | None) -> Store:
         if order.recorder is not None:

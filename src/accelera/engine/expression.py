@@ -34,7 +34,7 @@ from accelera.engine.promotion import (
 from accelera.engine.reducers import Reducer, rule
 from accelera.engine.shapes import broadcast_shape
 from accelera.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
-from accelera.stores import Store, Viewing, check_shape, joined_shape, parse_dtype
+from accelera.stores import Store, Viewing, check_shape, is_sparse, joined_shape, parse_dtype
 
 Axis = int | Sequence[int] | None
 Key = int | slice | EllipsisType | None
@@ -695,7 +695,9 @@ def _binary(ufunc: np.ufunc, x: Any, y: Any) -> Expr:
 
 
 def _is_operand(x: object) -> bool:
-    return isinstance(x, (Expr, *_NUMBERS, Store, list, tuple, str, PathLike)) or hasattr(x, "__array__")
+    return isinstance(x, (Expr, *_NUMBERS, Store, list, tuple, str, PathLike)) or (
+        hasattr(x, "__array__") or is_sparse(x)
+    )
 
 
 def _fitting(ufunc: np.ufunc, arguments: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -24,7 +24,7 @@ from accelera.engine.operands import (
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
 from accelera.engine.target import Target
-from accelera.plan import MatmulProblem, Objective, Operand, Plan, Step, plan_matmul
+from accelera.plan import CostModel, MatmulProblem, Objective, Operand, Plan, Step, plan_matmul
 from accelera.stores import Store
 from accelera.trace import Recorder
 
@@ -65,6 +65,7 @@ class Product:
         budget_bytes = self.host_budget_bytes if instead else self.budget_bytes
         problem = self.problem(device)
         room = Room.on(device, budget_bytes, problem.operands, self.readers, self.target().new_bytes)
+        room = replace(room, reserved={**room.reserved, **self.beside()})
         tiles, spec = (self.tiles, spec) if limit_bytes is None else (None, None)
         return self.planned(problem, device, room, budget_bytes, limit_bytes, tiles, spec)
 
@@ -84,7 +85,7 @@ class Product:
             lambda window: plan_matmul(
                 problem,
                 capacity_bytes=room.capacity(limit_bytes),
-                cost=cost_model(device),
+                cost=self.rates(device),
                 budget_bytes=budget_bytes,
                 reserved=room.reserved,
                 tier=room.tier,
@@ -104,8 +105,8 @@ class Product:
         shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
         target = self.target()
         return MatmulProblem(
-            describe("A", a, device, held),
-            describe("B", b, device, held),
+            self.describe_factor("A", a, device, held),
+            self.describe_factor("B", b, device, held),
             _result(target, shape, device, held),
         )
 
@@ -118,8 +119,24 @@ class Product:
             target=self.target(),
             result_view=lambda store: result_view(store, self.a.ndim, self.b.ndim),
             plan=self.plan,
-            kernel=multiply,
+            kernel=self.kernel,
         )
+
+    def rates(self, device: Device) -> CostModel:
+        """Return how long moves and arithmetic take."""
+        return cost_model(device)
+
+    def describe_factor(self, name: str, store: Store, device: Device, held: np.dtype[Any]) -> Operand:
+        """Return how the planner sees a factor."""
+        return describe(name, store, device, held)
+
+    def beside(self) -> Mapping[str, int]:
+        """Return what the factors take besides blocks, in bytes."""
+        return {}
+
+    def kernel(self, device: Device, step: Step, arrays: Sequence[Any], out: Any) -> None:
+        """Compute one step."""
+        multiply(device, step, arrays, out)
 
 
 def _result(target: Target, shape: tuple[int, ...], device: Device, held: np.dtype[Any]) -> Operand:
