@@ -24,6 +24,8 @@ def matmul(
     restart: options.Restart = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    chunks: options.Chunks = None,
+    codec: options.Codec = None,
     a_shape: options.AShape = None,
     a_dtype: options.ADtype = None,
     a_offset: options.AOffset = 0,
@@ -41,4 +43,5 @@ def matmul(
     def compute(engine: MatrixEngine, **how: Any) -> Any:
         return engine.matmul(left.open(), right.open(), objective=objective, **how)
 
-    carry_out(Wish(out, budget, device, resume, restart, as_json, quiet, policy), compute)
+    wish = Wish(out, budget, device, resume, restart, as_json, quiet, policy, chunks=chunks, codec=codec)
+    carry_out(wish, compute)

@@ -20,6 +20,7 @@ def plan(
     objective: options.Objective = "time",
     policy: options.Policy = None,
     as_json: options.Json = False,
+    chunks: options.Chunks = None,
     a_shape: options.AShape = None,
     a_dtype: options.ADtype = None,
     a_offset: options.AOffset = 0,
@@ -33,5 +34,6 @@ def plan(
     """
     left, right = Source(a, a_shape, a_dtype, a_offset), Source(b, b_shape, b_dtype, b_offset)
     engine = engine_on(device, policy=policy)
-    found = engine.plan(left.open(), right.open(), out=out, budget=budget, objective=objective)
+    how = {"out": out, "budget": budget, "objective": objective, "chunks": chunks}
+    found = engine.plan(left.open(), right.open(), **how)
     typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.explain())

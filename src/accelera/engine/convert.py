@@ -48,7 +48,10 @@ def to_torch_dtype(dtype: Any) -> torch.dtype | None:
     """Return torch's name for a dtype of torch or NumPy; None stays None."""
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
-    return _from_array(np.empty(0, np.dtype(dtype))).dtype
+    try:
+        return _from_array(np.empty(0, np.dtype(dtype))).dtype
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise DTypeError(f"[Matrix] element type {dtype!r}: {error}; give torch's or NumPy's name") from error
 
 
 def _from_array(given: np.ndarray[Any, Any]) -> torch.Tensor:
