@@ -12,7 +12,7 @@ import scipy.sparse
 import torch
 
 from accelera.engine import MatrixEngine
-from accelera.errors import AcceleraError, DTypeError, StoreError
+from accelera.errors import AcceleraError, BudgetExceededError, DTypeError, StoreError
 from accelera.stores import Store
 from tests.matmul.products import values
 
@@ -162,6 +162,17 @@ def test_what_cannot_be_written_is_refused_before_anything_is_read(
             operation(engine, Unread(), out=UNWRITABLE[kind](tmp_path))
         assert name
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_chunks_too_large_for_the_budget_are_refused(engine: MatrixEngine) -> None:
+    large = np.zeros((4_000, 2_000), "f4")
+    for operand in (
+        zarr.create_array(store=zarr.storage.MemoryStore(), data=large, chunks=large.shape),
+        da.from_array(large, chunks=large.shape),
+    ):
+        for operation in ("copy", "transpose", "sum", "gram"):
+            with pytest.raises(BudgetExceededError, match="budget"):
+                OPERATIONS[operation][0](engine, operand)
 
 
 @pytest.mark.parametrize("kind", ["array", "map", "zarr"])

@@ -5,15 +5,16 @@ from __future__ import annotations
 import abc
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from accelera.errors import StoreError
 from accelera.stores.contract import Layout, Store
-from accelera.stores.dtypes import parse_dtype
-from accelera.stores.regions import Region, check_transfer, view_key
+from accelera.stores.dtypes import as_bytes_of, parse_dtype
+from accelera.stores.regions import Region, check_transfer, region_shape, view_key, whole
 
 COPIES = 3
 """Of a chunk, in memory: encoded bytes, decoded chunk, and the chunk being assembled for a write."""
@@ -96,6 +97,15 @@ class ChunkedStore(Store):
     def _write_borders(self) -> Borders:
         """Return the same for what is written at once."""
         return self._borders()
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Return a checksum of all elements, each chunk read once; subclasses that can say it sooner do."""
+        checksum = 0
+        for part, _ in parts(whole(self.shape), self._borders()):
+            piece = np.empty(region_shape(part), self.dtype)
+            self.read(part, piece)
+            checksum = zlib.crc32(as_bytes_of(piece).data, checksum)
+        return {"kind": "chunks", "dtype": str(self.dtype), "shape": list(self.shape), "crc32": checksum}
 
     @property
     def layout(self) -> Layout:

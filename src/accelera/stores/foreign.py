@@ -166,13 +166,13 @@ class XarrayStore(ChunkedStore):
     def _fetch(self, array: Any, part: Region, out: np.ndarray[Any, Any]) -> None:
         np.copyto(out, np.asarray(array[part].values))
 
-    def fingerprint(self) -> Mapping[str, Any] | None:
-        """Return size, time and inode of the file that the variable comes from; None when it names none."""
+    def fingerprint(self) -> Mapping[str, Any]:
+        """Return size, time and inode of the file that the variable comes from, where it names one."""
         variable = self._open("fingerprint")
         try:
             status = os.stat(variable.encoding.get("source", ""))
         except (OSError, ValueError, TypeError):
-            return None
+            return super().fingerprint()
         return {
             "kind": "xarray",
             "variable": self.name,

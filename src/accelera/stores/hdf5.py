@@ -115,7 +115,7 @@ class H5Store(ChunkedStore):
         """The encoded and decoded copies of one chunk, and the library's cache of chunks."""
         return super().scratch_bytes + _CACHE_BYTES
 
-    def fingerprint(self) -> Mapping[str, Any] | None:
+    def fingerprint(self) -> Mapping[str, Any]:
         """Return size, modification time and inode of the file, and which dataset it is."""
         dataset = self._open("fingerprint")
         if self._writable:
@@ -123,7 +123,7 @@ class H5Store(ChunkedStore):
         try:
             status = os.stat(dataset.file.filename)
         except OSError:
-            return None
+            return super().fingerprint()
         return {
             "kind": "hdf5",
             "size": status.st_size,

@@ -122,7 +122,7 @@ class ZarrOutput(OutputStore):
         """What one write takes beyond its buffer."""
         return self._store.scratch_bytes
 
-    def fingerprint(self) -> Mapping[str, Any] | None:
+    def fingerprint(self) -> Mapping[str, Any]:
         """Return the identity of the partial array."""
         return self._store.fingerprint()
 
