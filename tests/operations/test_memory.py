@@ -34,6 +34,7 @@ OPERATIONS = {
     "bfloat16": "copy('d.npy', 'out.safetensors', 'bfloat16', **options)",
     "gram": "gram(open_store('a.npy'), 'out.npy', **options)",
     "zarr operand": "copy(operand, 'out.npy', **options) # zarr.open_array('a.zarr', mode='r')",
+    "zarr of large chunks": "copy(operand, 'out.npy', **options) # zarr.open_array('l.zarr', mode='r')",
     "zarr product": "matmul(*[open_store(operand)] * 2, 'out.npy', **options) # zarr.open_array('s.zarr')",
     "into zarr": "evaluate(x + y, out, **options) # '' # zarr.create_array('o.zarr', shape=(5000, 3000), "
     "chunks=(400, 512), dtype='f4', overwrite=True)",
@@ -71,6 +72,7 @@ def keep_elsewhere(path: Path) -> None:
     """Store A once more as other libraries do."""
     a = np.load(path / "a.npy")
     zarr.create_array(str(path / "a.zarr"), data=a, chunks=(500, 600))
+    zarr.create_array(str(path / "l.zarr"), data=a, chunks=(800, 1_000))
     zarr.create_array(str(path / "s.zarr"), data=a[:3_000], chunks=(500, 600))
     with h5py.File(path / "a.h5", "w") as file:
         file.create_dataset("x", data=a, chunks=(500, 600), compression="lzf")

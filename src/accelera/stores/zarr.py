@@ -43,13 +43,13 @@ _CODECS: dict[str, tuple[str, dict[str, str], str]] = {
 """By name: the library's class, what it is always given, and what it calls its level."""
 _USUAL_LEVEL = 5
 """Level of a compressor where none is said."""
-SCRATCH_BYTES = COPIES * _CHUNK_BYTES
+SCRATCH_BYTES = (COPIES + 1) * _CHUNK_BYTES
 """What one write to a new array takes besides its data."""
 
 
 def chunk_scratch_bytes(chunk: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Return what one write to a new array of that chunk shape takes besides its data."""
-    return COPIES * math.prod(chunk) * dtype.itemsize
+    """Return what one write to a new array of that chunk shape takes besides its data, compressed or not."""
+    return (COPIES + 1) * math.prod(chunk) * dtype.itemsize
 
 
 def open_path(source: Source) -> ZarrStore:

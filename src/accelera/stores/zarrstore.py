@@ -59,6 +59,9 @@ class ZarrStore(ChunkedStore):
         super().__init__(array, name if path is None else str(path), array.chunks, writable=writable)
         self.path = path
         self.tier = "ram" if type(array.store).__name__ == "MemoryStore" else "disk"
+        self.copies = COPIES + bool(
+            array.compressors
+        )  # a compressed chunk is read, and read again as a buffer
         self._granule = tuple(array.shards or array.chunks)
         """Extent of what is written at once."""
         self._writing, self._flushing = threading.Lock(), threading.Lock()
@@ -90,7 +93,7 @@ class ZarrStore(ChunkedStore):
         """The encoded and decoded copies of one chunk (or shard, when writing)."""
         self._open("scratch_bytes")
         granule = self._granule if self._writable else self.transfer_chunk
-        return COPIES * math.prod(granule) * self.dtype.itemsize
+        return self.copies * math.prod(granule) * self.dtype.itemsize
 
     def fingerprint(self) -> Mapping[str, Any]:
         """Return a checksum of the metadata and a digest of every chunk file's name, size and times."""
