@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from accelera.engine.fingerprints import fingerprint
 from accelera.errors import StoreError
 from accelera.stores import STAGING_BYTES_PER_THREAD, ArrayStore, FlatFile, Layout, Placement, Region, Store
 from accelera.units import format_bytes
@@ -30,8 +28,6 @@ class Intermediate(Store):
         self.name = name
         self.shape, self.dtype = shape, dtype
         self.tier = "ram"
-        self._text = name
-        self._origins: tuple[Store, ...] = ()
         self._folder: Path | None = None
         self._file: FlatFile | None = None
         self._array: Array | None = None
@@ -40,10 +36,6 @@ class Intermediate(Store):
         """Say where it will be: in a file in ``folder``, or (None) in RAM."""
         self._folder = folder
         self.tier = "ram" if folder is None else "disk"
-
-    def come_from(self, text: str, origins: tuple[Store, ...]) -> None:
-        """Say what it is a part of, in words, and the operands of that: they are its identity."""
-        self._text, self._origins = f"{self.name} of {text}", origins
 
     @property
     def ram_bytes(self) -> int:
@@ -107,11 +99,3 @@ class Intermediate(Store):
     def scratch_bytes(self) -> int:
         """The staging buffer of the calling thread, for a file."""
         return 0 if self._folder is None else STAGING_BYTES_PER_THREAD
-
-    def fingerprint(self) -> Mapping[str, Any]:
-        """Return what it is computed from, and how; equal for equal contents, before it is computed too."""
-        return {
-            "kind": "intermediate",
-            "of": self._text,
-            "from": [dict(fingerprint(each)) for each in self._origins],
-        }

@@ -1,5 +1,7 @@
 """The matrix a user holds: a torch tensor with a storage device and arithmetic.
 
+Without torch it holds a NumPy array in RAM, by the same rules; only ``tensor`` and other devices need torch.
+
 A Matrix wraps, it does not copy: arrays and tensors in RAM share their memory with it, and so do its
 slices, its transpose, ``tensor()`` and ``numpy()``. Copies happen only where they must (another
 dtype or device, a list, an array that torch cannot address) or are asked for (``clone``).
@@ -16,11 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast, final
 
 import numpy as np
-import torch
 
 from accelera.engine.convert import to_numpy, to_tensor, to_torch_dtype
 from accelera.engine.shapes import broadcast_shape
+from accelera.engine.tensors import torch
 from accelera.errors import DeviceError, ShapeError
+from accelera.extras import require
 
 Number = int | float | complex | bool
 
@@ -77,12 +80,18 @@ class Matrix:
 
     @staticmethod
     def random(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
-        """Return numbers spread evenly over [0, 1); ``torch.manual_seed`` repeats them."""
+        """Return numbers spread evenly over [0, 1).
+
+        ``torch.manual_seed`` repeats them, without torch ``numpy.random.seed``.
+        """
         return _made(torch.rand, tuple(shape), dtype, device)
 
     @staticmethod
     def randn(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
-        """Return normally distributed numbers (mean 0, deviation 1); ``torch.manual_seed`` repeats them."""
+        """Return normally distributed numbers of mean 0 and deviation 1.
+
+        ``torch.manual_seed`` repeats them, without torch ``numpy.random.seed``.
+        """
         return _made(torch.randn, tuple(shape), dtype, device)
 
     @staticmethod
@@ -145,7 +154,8 @@ class Matrix:
         return self
 
     def tensor(self) -> torch.Tensor:
-        """Return the tensor itself, sharing memory."""
+        """Return the tensor itself, sharing memory; raises BackendMissingError without torch."""
+        require("Matrix.tensor", "torch", otherwise="or call numpy()")
         return self._tensor
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -196,7 +206,7 @@ class Matrix:
         sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
         try:
             return self._like(self._tensor.reshape(tuple(sizes)))  # type: ignore[arg-type]
-        except (RuntimeError, TypeError) as error:
+        except (RuntimeError, TypeError, ValueError) as error:
             raise ShapeError(
                 f"[reshape] shape {self.shape}, {self.size} elements, to {tuple(sizes)!r}: {error}"
             ) from error
@@ -220,7 +230,7 @@ class Matrix:
 
     def mean(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
         """Return the mean along ``dim``, of integers in float64; without ``dim`` as a Python number."""
-        exact = self._tensor.dtype.is_floating_point or self._tensor.dtype.is_complex
+        exact = torch.is_floating_point(self._tensor) or torch.is_complex(self._tensor)
         return self._reduced(torch.mean, self._tensor if exact else self._tensor.double(), dim, keepdim)
 
     def max(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
@@ -396,6 +406,11 @@ def _as_array(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(map(_as_array, value))
     return value
+
+
+def held(matrix: Matrix) -> Any:
+    """Return what a matrix wraps: the tensor, or without torch the NumPy array."""
+    return getattr(matrix._tensor, "array", matrix._tensor)  # numpy_tensors.Tensor has it, torch's has not
 
 
 def _made(function: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: Any, device: str) -> Matrix:

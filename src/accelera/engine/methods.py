@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -22,7 +23,7 @@ from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError
 from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
-from accelera.plan import Plan
+from accelera.plan import Plan, SavedPlan, as_saved
 from accelera.settings import current
 from accelera.stores import Store, is_tensor
 from accelera.trace import Recorder
@@ -43,7 +44,9 @@ class How(TypedDict, total=False):
     budget: Amount | None
     """Most memory it may add, such as ``"512MiB"`` or ``0.5``; by default the engine's."""
     resume: bool
-    """Finish an interrupted run that wrote to the same file."""
+    """Finish an interrupted run that wrote to the same file, if there is one."""
+    plan: Plan | SavedPlan | str | PathLike[str] | None
+    """The plan to follow: one made before, or the path of a saved one."""
     observers: Sequence[Observer]
     """Told of the progress."""
     recorder: Recorder | None
@@ -93,10 +96,14 @@ class Operations(abc.ABC):
         chunks: Sequence[int] | None = None,
     ) -> Plan:
         """Return how ``evaluate`` with the same arguments would run; nothing is read or allocated."""
+        return self._plan_of("evaluate", expr, file_result(unwrapped(out), chunks, None), budget)
+
+    def _plan_of(self, op: str, expr: Expr, out: Any, budget: Amount | None) -> Plan:
         settings, place = current(), in_ram(self.device)
         return plan_all(
             expr,
-            file_result(unwrapped(out), chunks, None),
+            out,
+            operation=op,
             device=place,
             budget_bytes=self._limit(budget, place).limit_bytes,
             prefetch=settings.enable_prefetch,
@@ -231,12 +238,14 @@ class Operations(abc.ABC):
     def _options(self, device: Device, how: How) -> Options:
         bar, settings = progress_observer(self.enable_progress), current()
         observers = how.get("observers", ())
+        pinned = as_saved(how.get("plan"))
         return {
             "device": device,
-            "budget_bytes": self._limit(how.get("budget"), device).limit_bytes,
+            "budget_bytes": self._limit(budget_for(how.get("budget"), pinned), device).limit_bytes,
             "observers": observers if bar is None else (*observers, bar),
             "recorder": how.get("recorder"),
             "resume": how.get("resume", False),
+            "pinned": pinned,
             "prefetch": settings.enable_prefetch,
             "readers": settings.io_threads,
             "ahead": self.ahead,
@@ -269,11 +278,17 @@ def _place(out: Any, how: How) -> Any:
     return file_result(unwrapped(out), how.get("chunks"), how.get("codec"))
 
 
+def budget_for(budget: Amount | None, pinned: SavedPlan | None) -> Amount | None:
+    """Return the budget that was given, or the one that a pinned plan was made for."""
+    return pinned.budget_bytes if budget is None and pinned is not None else budget
+
+
 _TORCH_NAMES = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "true_divide"}
 
 
 def _in_memory(operand: Any) -> bool:
     """Return whether torch can take ``operand`` as it is."""
-    if isinstance(operand, np.ndarray):
-        return not isinstance(operand, np.memmap) and not lies_in_store(operand)
-    return isinstance(operand, list) or is_tensor(unwrapped(operand))
+    held = unwrapped(operand)
+    if isinstance(held, np.ndarray):
+        return not isinstance(held, np.memmap) and not lies_in_store(held)
+    return isinstance(held, list) or is_tensor(held)

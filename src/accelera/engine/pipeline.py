@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +13,24 @@ from accelera.devices import Device
 from accelera.engine.ahead import USUAL
 from accelera.engine.evaluate import Evaluation, evaluate, in_ram, plan_evaluate, workers
 from accelera.engine.expression import Expr, Leaf, MatrixProduct
-from accelera.engine.job import Job, JobOptions, carry_out
-from accelera.engine.journal import journal_path, read_journal
+from accelera.engine.fingerprints import Watch
+from accelera.engine.job import (
+    Job,
+    JobOptions,
+    carry_out,
+    follow,
+    left_behind,
+    open_anew,
+    other_plan,
+)
+from accelera.engine.journal import Record
 from accelera.engine.pieces import Team
 from accelera.engine.planned import Product
 from accelera.engine.report import RunReport
 from accelera.engine.stages import Stage, is_staged, stages_of, stores_in, text_of
 from accelera.engine.target import Target, abandon
-from accelera.errors import ArgumentError, BudgetExceededError, StoreError
-from accelera.plan import Plan, combine_plans
+from accelera.errors import ArgumentError, BudgetExceededError
+from accelera.plan import Plan, SavedPlan, combine_plans
 from accelera.settings import current_value
 from accelera.stores import Store
 from accelera.units import format_bytes
@@ -30,6 +39,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from accelera.engine.options import Options
+
+logger = logging.getLogger("accelera.engine")
 
 _ALWAYS_IN_RAM_BYTES = 64 << 10
 """Results between stages up to this size never go to a file."""
@@ -51,7 +62,7 @@ def evaluate_all(
         return _Pipeline(expr, out, operation, team, options).run()
 
 
-def plan_all(expr: Expr, out: Any = None, **options: Unpack[Options]) -> Plan:
+def plan_all(expr: Expr, out: Any = None, *, operation: str = "evaluate", **options: Unpack[Options]) -> Plan:
     """Return the plan by which ``evaluate_all`` would compute ``expr``; nothing is read or allocated."""
     if not _has_stages(expr):
         return plan_evaluate(
@@ -61,10 +72,11 @@ def plan_all(expr: Expr, out: Any = None, **options: Unpack[Options]) -> Plan:
             budget_bytes=options.get("budget_bytes"),
             prefetch=options.get("prefetch", True),
             readers=options.get("readers", 2),
+            operation=operation,
             ahead=options.get("ahead", USUAL),
         )
     with Team(workers()) as team:
-        return _Pipeline(expr, out, "evaluate", team, options).plan()
+        return _Pipeline(expr, out, operation, team, options).plan()
 
 
 def _has_stages(expr: Expr) -> bool:
@@ -91,32 +103,80 @@ class _Pipeline:
         self._target = Target(out, expr.shape, expr.dtype)
         limit = options.get("budget_bytes")
         self._budget = self._device.available_bytes() if limit is None else limit
-        self._specs: Sequence[Mapping[str, Any] | None] = [None] * len(self._stages)
+        self._pins = self._pinned_stages(options.get("pinned"))
+        self._former: Sequence[Mapping[str, Any] | None] = [None] * len(self._stages)
+        """How an interrupted run had planned the stages, so that their results come out again."""
+        self._fallbacks: list[str] = []
+
+    def _pinned_stages(self, pinned: SavedPlan | None) -> Sequence[SavedPlan | None]:
+        count = len(self._stages)
+        if pinned is None or count == 1:
+            return [pinned] * count
+        pinned.require_stages(self._operation, count)
+        return [pinned.stage(number, self._operation_of(number)) for number in range(count)]
+
+    def _operation_of(self, number: int) -> str:
+        stage = self._stages[number]
+        if isinstance(stage.expr, MatrixProduct):
+            return "matmul"
+        return self._operation if stage.result is None else "evaluate"
 
     def run(self) -> tuple[Store, RunReport]:
         """Carry all stages out; return the result's store and the report."""
-        if self._options.get("recorder") is not None and len(self._stages) > 1:
+        count, path = len(self._stages), self._target.path
+        if self._options.get("recorder") is not None and count > 1:
             raise ArgumentError(
                 f"[{self._operation}] recorder=: a recorder follows one pool, and every stage of this "
                 "expression has one; record its parts one by one"
             )
-        resume = self._options.get("resume", False)
-        self._target.check(self._operation, stores_in(self._stages), resume=resume)
-        if resume:
-            self._specs = self._former_specs()
-        layout = self._layout()
-        if not resume and self._target.path is not None:
-            abandon(self._target.open(resume=False), keep_partial=False)  # it can be written
+        watch = self._watch()
+        left = left_behind(self._job(count - 1, 0), watch, self._job_options(count - 1, watch))
+        layout = self._layout() if left is None else self._layout_again(left)
+        published = left is not None and path is not None and left.is_published(path)
+        if path is not None and left is None:
+            abandon(open_anew(self._target), keep_partial=False)  # it can be written
         try:
-            reports = [self._carried_out(number, layout) for number in range(len(self._stages))]
+            found = [
+                self._carried_out(number, layout, watch)
+                for number in range(count - 1 if published else 0, count)
+            ]
         finally:
             for stage in self._stages:
                 if stage.result is not None:
                     stage.result.release()
-        store, report = reports[-1]
-        if len(reports) == 1:
+        store, report = found[-1]
+        if count == 1:
             return store, report
-        return store, _joined([report for _, report in reports], self._joined_plan(layout))
+        return store, _joined([each for _, each in found], self._joined_plan(layout), self._fallbacks)
+
+    def _watch(self) -> Watch:
+        """Return the watch over the operands of all stages, until the result is published."""
+        operands = stores_in(self._stages)
+        self._target.check(self._operation, operands, resume=self._options.get("resume", False))
+        named = {str(number): store for number, store in enumerate(operands, 1)}
+        return self._target.watch(named)
+
+    def _layout_again(self, left: Record) -> _Layout:
+        """Return the plans of the interrupted run if they fit today's budget, else new ones.
+
+        Pinned plans are followed, or refused.
+        """
+        former = left.header.get("stages")
+        if self._pins[0] is not None:
+            if former != [None if pin is None else pin.spec for pin in self._pins]:
+                raise other_plan(self._target)
+            return self._layout()
+        if not isinstance(former, list) or len(former) != len(self._stages):
+            return self._layout()
+        self._former = former
+        try:
+            return self._layout()
+        except BudgetExceededError as error:
+            self._former = [None] * len(self._stages)
+            layout = self._layout()
+            self._fallbacks.append(f"planned anew, as the interrupted run's plans do not fit: {error}")
+            logger.warning("%s %s", self._operation, self._fallbacks[-1])
+            return layout
 
     def plan(self) -> Plan:
         """Return the plan of all stages."""
@@ -128,21 +188,26 @@ class _Pipeline:
         names = ["out" if stage.result is None else stage.result.name for stage in self._stages]
         return combine_plans(self._operation, layout.plans, names, layout.held_bytes, self._budget)
 
-    def _carried_out(self, number: int, layout: _Layout) -> tuple[Store, RunReport]:
-        stage, options = self._stages[number], self._options
-        last = stage.result is None
+    def _carried_out(self, number: int, layout: _Layout, watch: Watch) -> tuple[Store, RunReport]:
         job = self._job(number, layout.held_bytes[number])
-        wanted = JobOptions(
+        options = self._job_options(number, watch)
+        stages = [plan.saved().spec for plan in layout.plans]
+        found = carry_out(job, self._device, replace(options, extra={**options.extra, "stages": stages}))
+        for each in self._stages[number].last_of:
+            each.release()
+        return found
+
+    def _job_options(self, number: int, watch: Watch) -> JobOptions:
+        options, last = self._options, self._stages[number].result is None
+        return JobOptions(
             options.get("observers", ()),
             options.get("recorder"),
             options.get("resume", False) and last,
             options.get("readers", 2),
-            extra={"task": text_of(self._expr), "stages": [dict(plan.spec) for plan in layout.plans]},
+            pinned=self._pins[number],
+            watch=watch,
+            extra={"task": text_of(self._expr)},
         )
-        found = carry_out(job, self._device, wanted)
-        for each in stage.last_of:
-            each.release()
-        return found
 
     def _job(self, number: int, held_bytes: int) -> Job:
         """Return what ``carry_out`` runs for a stage, in what the others leave of the budget."""
@@ -154,10 +219,10 @@ class _Pipeline:
             a, b = (each.store for each in stage.expr.arguments if isinstance(each, Leaf))
             job = Product(a, b, out, room, prefetch=prefetch, readers=readers, ahead=ahead).job()
         else:
-            name = self._operation if stage.result is None else "evaluate"
+            name = self._operation_of(number)
             task = Evaluation(stage.expr, out, name, room, prefetch, readers, team=self._team, ahead=ahead)
             job = task.job()
-        return replace(job, plan=_pinned(job.plan, self._specs[number]))
+        return replace(job, plan=_as_before(job.plan, self._former[number]))
 
     def _layout(self) -> _Layout:
         """Return the plans of all stages, with as much in RAM between them as is sensible.
@@ -176,8 +241,11 @@ class _Pipeline:
         plans: list[Plan] = []
         needed: dict[int, int] = {}
         for number, beside in enumerate(held):
+            job, pin = self._job(number, beside), self._pins[number]
             try:
-                plans.append(self._job(number, beside).plan(self._device, None, None))
+                plans.append(
+                    job.plan(self._device, None, None) if pin is None else follow(job, self._device, pin)
+                )
             except BudgetExceededError as error:
                 needed[number] = error.needed_bytes + beside
         if needed:
@@ -227,20 +295,8 @@ class _Pipeline:
             return Path(str(spill)).expanduser()
         return path.parent if path is not None else Path(tempfile.gettempdir())
 
-    def _former_specs(self) -> Sequence[Mapping[str, Any] | None]:
-        """Return how the interrupted run had planned its stages, so that its results come out again."""
-        path = self._target.path
-        assert path is not None
-        if not os.path.exists(journal_path(path)):
-            return self._specs
-        try:
-            specs = read_journal(journal_path(path))[0].get("stages")
-        except StoreError:
-            return self._specs
-        return specs if isinstance(specs, list) and len(specs) == len(self._stages) else self._specs
 
-
-def _pinned(
+def _as_before(
     plan: Callable[[Device, int | None, Mapping[str, Any] | None], Plan], former: Mapping[str, Any] | None
 ) -> Callable[[Device, int | None, Mapping[str, Any] | None], Plan]:
     """Return ``plan`` with a former spec where none is given and there is no further limit."""
@@ -251,11 +307,13 @@ def _pinned(
     return planned
 
 
-def _joined(reports: Sequence[RunReport], plan: Plan) -> RunReport:
-    """Return the report of all stages: sums, and the largest peak."""
-    last = reports[-1]
+def _joined(reports: Sequence[RunReport], plan: Plan, fallbacks: Sequence[str]) -> RunReport:
+    """Return the report of the last stages, or of all: sums, and the largest peak."""
+    first = len(plan.stages) - len(reports) + 1
     read = {
-        f"{k}.{name}": size for k, each in enumerate(reports, 1) for name, size in each.bytes_read.items()
+        f"{number}.{name}": size
+        for number, each in enumerate(reports, first)
+        for name, size in each.bytes_read.items()
     }
     sums = (
         "seconds",
@@ -271,10 +329,10 @@ def _joined(reports: Sequence[RunReport], plan: Plan) -> RunReport:
         "steps_skipped",
     )
     return replace(
-        last,
+        reports[-1],
         plan=plan,
         bytes_read=read,
         peak_pool_bytes=max(each.peak_pool_bytes for each in reports),
-        fallbacks=tuple(note for each in reports for note in each.fallbacks),
+        fallbacks=(*fallbacks, *(note for each in reports for note in each.fallbacks)),
         **{name: sum(getattr(each, name) for each in reports) for name in sums},
     )

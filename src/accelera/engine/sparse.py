@@ -127,12 +127,12 @@ class SparseStore(Store):
         """Row by row, or column by column."""
         return Layout((0, 1) if self.by_rows else (1, 0), self.dtype.itemsize)
 
-    def fingerprint(self) -> Mapping[str, Any]:
+    def checksum(self) -> int:
         """Return a checksum of everything stored."""
-        checksum = 0
+        checksum = int(self.by_rows)
         for each in (self.pointers, self.indices[: self.count], self._values[: self.count]):
             checksum = zlib.crc32(np.ascontiguousarray(each).view(np.uint8).data, checksum)
-        return {"kind": "sparse", "shape": list(self.shape), "by_rows": self.by_rows, "crc32": checksum}
+        return checksum
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,8 @@ class SparseProduct(Product):
     def rates(self, device: Device) -> CostModel:
         """Return the cost model with the rate of dense arithmetic that takes as long as the sparse one."""
         density = max(self.sparse.count, 1) / max(math.prod(self.sparse.shape), 1)
-        return replace(super().rates(device), flops_per_s=_FLOPS_PER_S / density)
+        rate = _FLOPS_PER_S / density
+        return replace(super().rates(device), flops_per_s=rate, nominal_flops_per_s=rate)
 
     def beside(self) -> Mapping[str, int]:
         """Return what is taken besides blocks: values in another element type."""

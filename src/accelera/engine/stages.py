@@ -54,13 +54,10 @@ def is_staged(expr: Expr) -> bool:
 
 def stages_of(expr: Expr) -> list[Stage]:
     """Cut ``expr`` into stages, in the order in which they are carried out."""
-    found, text = _Cutting(expr).stages, text_of(expr)
-    origins = tuple(stores_in(found))
+    found = _Cutting(expr).stages
     for number, stage in enumerate(found):
         later = [each for other in found[number + 1 :] for each in other.reads]
         stage.last_of = [each for each in stage.reads if all(each is not other for other in later)]
-        if stage.result is not None:
-            stage.result.come_from(text, origins)
     return found
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from accelera.engine.fingerprints import Watch
 from accelera.engine.handles import FileResult, direct_io
 from accelera.errors import DTypeError, ShapeError, StoreError
 from accelera.stores import (
@@ -87,6 +89,11 @@ class Target:
         elif self.out is not None:
             self._check_given(op, inputs)
 
+    def watch(self, operands: Mapping[str, Store]) -> Watch:
+        """Return the watch over the operands until the result is published."""
+        written = self.given() if self.path is None and self.out is not None else None
+        return Watch.over(operands, arrays=self.path is not None, written=written)
+
     def given(self) -> Store:
         """Return the store of what exists already and takes the result.
 
@@ -124,6 +131,11 @@ class Target:
         if self.out is None:
             return open_store(np.empty(self.shape, self.dtype))
         return self.given()
+
+    def opened(self) -> Store:
+        """Open the result that lies there, in its file."""
+        assert self._named is not None, "asked for results in files alone"
+        return open_store(self._named, shape=self.shape, dtype=self.dtype, direct=direct_io())
 
 
 def publish(store: Store) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from accelera.plan.figures import Forecast, Step
 from accelera.plan.operand import Block
+from accelera.plan.passes import Part, Pass, Pattern, Repeat
 from accelera.plan.plan import Plan
 
 
@@ -36,7 +38,7 @@ def combine_plans(
         forecast=_forecast([plan.forecast for plan in plans], plans[top].forecast.peak_pool_bytes),
         lower_bound_bytes=sum(plan.lower_bound_bytes for plan in plans),
         compulsory_bytes=sum(plan.compulsory_bytes for plan in plans),
-        make_steps=lambda: _steps(plans),
+        pattern=_pattern(plans),
         spec={"stages": [dict(plan.spec) for plan in plans]},
         alternatives=(),
         stages=tuple(plans),
@@ -53,17 +55,36 @@ def _forecast(found: Sequence[Forecast], peak_pool_bytes: int) -> Forecast:
     return Forecast(peak_pool_bytes=peak_pool_bytes, bytes_read=read, **summed)
 
 
-def _steps(plans: Sequence[Plan]) -> Iterator[Step]:
-    """Yield the steps of all plans, blocks and operands numbered on from one to the next."""
-    first_operand = first_block = 0
-    for plan in plans:
-        most = first_block
+def _pattern(plans: Sequence[Plan]) -> Pattern:
+    """Return the passes of all plans, operands numbered on from one to the next."""
+    firsts = [0, *accumulate(len(plan.operands) for plan in plans)]
+    numbered = list(zip(plans, firsts, strict=False))
+    return Pattern(
+        tuple(_shifted(kind, first) for plan, first in numbered for kind in plan.pattern.kinds),
+        lambda: (_shifted_pass(each, first) for plan, first in numbered for each in plan.pattern.passes()),
+    )
 
-        def numbered(block: Block, operand: int = first_operand, number: int = first_block) -> Block:
-            return replace(block, id=block.id + number, operand=block.operand + operand)
 
-        for step in plan.steps():
-            moved = replace(step, reads=tuple(map(numbered, step.reads)), write=numbered(step.write))
-            most = max(most, moved.write.id, *(block.id for block in moved.reads))
-            yield moved
-        first_operand, first_block = first_operand + len(plan.operands), most + 1
+def _shifted(kind: Repeat, first: int) -> Repeat:
+    """Return a part whose operands are numbered from ``first``."""
+
+    def part(number: int) -> Part:
+        found = kind.part(number)
+        if isinstance(found, Pass):
+            return _shifted_pass(found, first)
+        return tuple(_shifted(each, first) for each in found)
+
+    return Repeat(kind.count, part)
+
+
+def _shifted_pass(found: Pass, first: int) -> Pass:
+    def moved(block: Block) -> Block:
+        return replace(block, operand=block.operand + first)
+
+    def steps() -> Iterator[Step]:
+        return (
+            replace(step, reads=tuple(map(moved, step.reads)), write=moved(step.write))
+            for step in found.steps()
+        )
+
+    return Pass(steps)

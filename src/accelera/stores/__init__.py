@@ -12,7 +12,7 @@ from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement
 from accelera.stores.flatoutput import FlatOutput
 from accelera.stores.foreign import is_foreign, is_sparse
-from accelera.stores.formats import Source, Target, known_suffixes, register_format
+from accelera.stores.formats import Source, Target, known_suffixes, partial_path, register_format
 from accelera.stores.joined import JoinedStore, joined_shape
 from accelera.stores.opening import (
     create_store,
@@ -20,6 +20,7 @@ from accelera.stores.opening import (
     open_result,
     open_store,
     output_scratch_bytes,
+    remove_leftovers,
     result_path,
 )
 from accelera.stores.regions import Region, check_shape, inner_region, region_shape, whole
@@ -60,9 +61,11 @@ __all__ = [
     "open_store",
     "output_scratch_bytes",
     "parse_dtype",
+    "partial_path",
     "plain_array",
     "region_shape",
     "register_format",
+    "remove_leftovers",
     "result_path",
     "tensor_entries",
     "whole",

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import abc
 import ctypes
-import itertools
 import math
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from accelera.errors import StoreError
 from accelera.stores.contract import Layout, Store
-from accelera.stores.dtypes import as_bytes_of, parse_dtype
-from accelera.stores.regions import Region, check_transfer, region_shape, view_key, whole
+from accelera.stores.dtypes import parse_dtype
+from accelera.stores.regions import Borders, Region, check_transfer, parts, piece_shape, view_key, whole
 
 COPIES = 3
 """Of a chunk, in memory: encoded bytes, decoded chunk, and the chunk being assembled for a write."""
 PIECE_BYTES = 4 << 20
 """Size of the pieces in which an array without chunks is moved."""
-
-
 _LARGE_BYTES = 1 << 20
 """Chunks from this size on are worth giving back: it takes a tenth of the time of decoding them."""
 _malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -47,7 +43,7 @@ class ChunkedStore(Store):
         self.shape = tuple(int(size) for size in array.shape)
         self.dtype = parse_dtype(array.dtype, op=f"open_store {name}")
         self.transfer_chunk = (
-            tuple(map(int, chunk)) if chunk else piece_shape(self.shape, self.dtype.itemsize)
+            tuple(map(int, chunk)) if chunk else piece_shape(self.shape, self.dtype.itemsize, PIECE_BYTES)
         )
         self._chunk = None if chunk is None else self.transfer_chunk
         self._array: Any = array
@@ -111,14 +107,9 @@ class ChunkedStore(Store):
         """Return the same for what is written at once."""
         return self._borders()
 
-    def fingerprint(self) -> Mapping[str, Any]:
-        """Return a checksum of all elements, each chunk read once; subclasses that can say it sooner do."""
-        checksum = 0
-        for part, _ in parts(whole(self.shape), self._borders()):
-            piece = np.empty(region_shape(part), self.dtype)
-            self.read(part, piece)
-            checksum = zlib.crc32(as_bytes_of(piece).data, checksum)
-        return {"kind": "chunks", "dtype": str(self.dtype), "shape": list(self.shape), "crc32": checksum}
+    def _pieces(self) -> Iterator[Region]:
+        """Yield the chunks: each is read once."""
+        return (part for part, _ in parts(whole(self.shape), self._borders()))
 
     @property
     def layout(self) -> Layout:
@@ -139,43 +130,3 @@ class ChunkedStore(Store):
     def close(self) -> None:
         """Let go of the array."""
         self._array = None
-
-
-Borders = Sequence[int | Sequence[int]]
-"""For each axis the length of all chunks, or the lengths of all of them in order."""
-
-
-def parts(region: Region, borders: Borders) -> Iterator[tuple[Region, Region]]:
-    """Cut a region along chunk borders: pairs of the part, and its place in the region's buffer."""
-    axes = [list(_cuts(part, sizes)) for part, sizes in zip(region, borders, strict=True)]
-    for cuts in itertools.product(*axes):
-        yield tuple(cut[0] for cut in cuts), tuple(cut[1] for cut in cuts)
-
-
-def _cuts(part: slice, sizes: int | Sequence[int]) -> Iterator[tuple[slice, slice]]:
-    indices = range(part.start, part.stop, part.step or 1)
-    ends = None if isinstance(sizes, int) else iter(itertools.accumulate(sizes))
-    done = border = 0
-    while done < len(indices):
-        if isinstance(sizes, int):
-            border = (indices[done] // sizes + 1) * sizes
-        while ends is not None and border <= indices[done]:
-            border = next(ends)
-        here = indices[done:][: -(-(border - indices[done]) // indices.step)]
-        yield slice(here[0], here[-1] + 1, indices.step), slice(done, done + len(here))
-        done += len(here)
-
-
-def piece_shape(shape: tuple[int, ...], itemsize: int, most_bytes: int = PIECE_BYTES) -> tuple[int, ...]:
-    """Return the shape of pieces of at most ``most_bytes``: whole rows, or parts of one.
-
-    >>> piece_shape((100, 1000, 10), 8, 160_000)
-    (2, 1000, 10)
-    """
-    piece = [max(1, size) for size in shape]
-    for axis in range(len(piece)):
-        rest = math.prod(piece[axis + 1 :]) * itemsize
-        piece[axis] = min(piece[axis], max(1, most_bytes // rest))
-        if rest <= most_bytes:
-            break
-    return tuple(piece)

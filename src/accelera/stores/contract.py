@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -18,7 +20,8 @@ import numpy as np
 
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StoreFormatError
 from accelera.memory import host_memory
-from accelera.stores.regions import Region, check_transfer, whole
+from accelera.stores.dtypes import as_bytes_of
+from accelera.stores.regions import Region, check_transfer, parts, piece_shape, region_shape, whole
 from accelera.stores.viewing import Key, Viewing
 from accelera.units import format_bytes
 
@@ -26,6 +29,8 @@ AnyStore = TypeVar("AnyStore", bound="Store")
 
 _ALWAYS_TRIED_BYTES = 1 << 20
 """Arrays up to this size are made without asking how much memory is free."""
+_PIECE_BYTES = 1 << 20
+"""Size of the buffer through which everything is read for a checksum."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,25 @@ class Store(abc.ABC):
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return a JSON-able identity that changes when the contents may have (None: cannot say)."""
         return None
+
+    def sample(self) -> int | None:
+        """Return a checksum of a few kilobytes spread over the contents (None: cannot say)."""
+        found = [each.sample() for each in self.sources if each is not self]
+        return None if all(each is None for each in found) else zlib.crc32(repr(found).encode())
+
+    def checksum(self) -> int:
+        """Return a checksum of all elements, read through one small buffer or chunk by chunk."""
+        checksum = 0
+        for region in self._pieces():
+            piece = np.empty(region_shape(region), self.dtype)
+            self.read(region, piece)
+            checksum = zlib.crc32(as_bytes_of(piece).data, checksum)
+        return checksum
+
+    def _pieces(self) -> Iterator[Region]:
+        """Yield the parts that a checksum reads: chunks, else in C order whatever the layout."""
+        piece = self.layout.chunk or piece_shape(self.shape, self.dtype.itemsize, _PIECE_BYTES)
+        return (part for part, _ in parts(whole(self.shape), piece))
 
     def flush(self) -> None:
         """Make everything written so far durable."""
@@ -278,6 +302,10 @@ class StoreView(Store):
         shown = [list(look.shape), list(look.axes), list(look.starts), list(look.steps)]
         return {**identity, "view": shown}
 
+    def sample(self) -> int | None:
+        """Return the base's sample."""
+        return self._base.sample()
+
     def flush(self) -> None:
         """Make everything written so far durable."""
         self._base.flush()
@@ -311,6 +339,11 @@ class StoreView(Store):
 
 class OutputStore(Store):
     """A store being written; its contents appear under their name only on ``commit``."""
+
+    @property
+    def partial(self) -> Path | None:
+        """Where the bytes are until ``commit`` moves them; None where they do not move."""
+        return None
 
     @abc.abstractmethod
     def commit(self) -> None:

@@ -16,10 +16,19 @@ import numpy as np
 from accelera import _native
 from accelera.errors import StoreError, StoreFormatError
 from accelera.similar import files_like
-from accelera.stores.chunked import parts, piece_shape
 from accelera.stores.contract import Layout, Store
 from accelera.stores.dtypes import as_bytes_of
-from accelera.stores.regions import Region, axis_length, check_transfer, inner_region, view_key, whole
+from accelera.stores.regions import (
+    Region,
+    axis_length,
+    check_transfer,
+    inner_region,
+    parts,
+    piece_shape,
+    view_key,
+    whole,
+)
+from accelera.stores.sampling import sample_of_descriptor
 from accelera.units import format_bytes
 
 _SWAPPED_BYTES = 256 << 10
@@ -219,6 +228,22 @@ class FlatFile(Store):
             "strides": list(self.placement.strides),
             "offset": self.placement.offset,
         }
+
+    def sample(self) -> int:
+        """Return a checksum of bytes spread evenly over the array, both ends included.
+
+        Raises StoreError when they cannot be read.
+        """
+        descriptor, start = self._open("sample"), self.placement.offset
+        first = start + sum(
+            min(0, stride) * (size - 1)
+            for stride, size in zip(self.placement.strides, self.shape, strict=True)
+            if size
+        )
+        try:
+            return sample_of_descriptor(descriptor, first, self.placement.end)
+        except OSError as error:
+            raise _explain("sample", self.name, error.errno or errno.EIO, start, self.nbytes, 0) from error
 
     def flush(self) -> None:
         """Wait until everything written is on the disk."""

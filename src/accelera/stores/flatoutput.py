@@ -56,6 +56,11 @@ class FlatOutput(OutputStore):
             direct=target.direct,
         )
 
+    @property
+    def partial(self) -> Path:
+        """The partial file."""
+        return self._partial
+
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
         """Read what was written."""
         return self._file.read(region, out)
@@ -75,8 +80,12 @@ class FlatOutput(OutputStore):
         return self._file.scratch_bytes
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """Return the identity of the partial file."""
+        """Return the identity of the partial file, or of the published one."""
         return self._file.fingerprint()
+
+    def sample(self) -> int | None:
+        """Return a checksum of a few kilobytes of it."""
+        return self._file.sample()
 
     def flush(self) -> None:
         """Wait until everything written is on the disk."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from accelera.errors import DTypeError, StoreError, StoreFormatError
 from accelera.memory import ALWAYS_FITS_BYTES
-from accelera.stores.chunked import Borders, ChunkedStore
-from accelera.stores.regions import Region
+from accelera.stores.chunked import ChunkedStore
+from accelera.stores.regions import Borders, Region
 from accelera.units import format_bytes
 
 _ARRAYS = (
@@ -166,13 +166,13 @@ class XarrayStore(ChunkedStore):
     def _fetch(self, array: Any, part: Region, out: np.ndarray[Any, Any]) -> None:
         np.copyto(out, np.asarray(array[part].values))
 
-    def fingerprint(self) -> Mapping[str, Any]:
-        """Return size, time and inode of the file that the variable comes from, where it names one."""
+    def fingerprint(self) -> Mapping[str, Any] | None:
+        """Return size, time and inode of the file that the variable comes from; None where it names none."""
         variable = self._open("fingerprint")
         try:
             status = os.stat(variable.encoding.get("source", ""))
         except (OSError, ValueError, TypeError):
-            return super().fingerprint()
+            return None
         return {
             "kind": "xarray",
             "variable": self.name,

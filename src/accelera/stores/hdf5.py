@@ -16,13 +16,8 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.errors import (
-    BackendMissingError,
-    DTypeError,
-    StoreError,
-    StoreFormatError,
-    UnknownNameError,
-)
+from accelera.errors import DTypeError, StoreError, StoreFormatError, UnknownNameError
+from accelera.extras import needed_for
 from accelera.stores.chunked import ChunkedStore
 from accelera.stores.contract import Store
 from accelera.stores.dtypes import BFLOAT16, parse_dtype
@@ -30,6 +25,7 @@ from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_
 from accelera.stores.flatoutput import FlatOutput, sync
 from accelera.stores.formats import Source, Target
 from accelera.stores.regions import Region
+from accelera.stores.sampling import sample_of_file
 
 _DEFAULT_KEY = "data"
 _LONGEST_HEADER = 1 << 20
@@ -115,15 +111,18 @@ class H5Store(ChunkedStore):
         """The encoded and decoded copies of one chunk, and the library's cache of chunks."""
         return super().scratch_bytes + _CACHE_BYTES
 
-    def fingerprint(self) -> Mapping[str, Any]:
-        """Return size, modification time and inode of the file, and which dataset it is."""
+    def fingerprint(self) -> Mapping[str, Any] | None:
+        """Return size, modification time and inode of the file, and which dataset it is.
+
+        None for a file that lies in memory.
+        """
         dataset = self._open("fingerprint")
         if self._writable:
             dataset.file.flush()
         try:
             status = os.stat(dataset.file.filename)
         except OSError:
-            return super().fingerprint()
+            return None
         return {
             "kind": "hdf5",
             "size": status.st_size,
@@ -133,6 +132,11 @@ class H5Store(ChunkedStore):
             "dtype": str(self.dtype),
             "shape": list(self.shape),
         }
+
+    def sample(self) -> int | None:
+        """Return a checksum of some kilobytes spread over the file; None for one that lies in memory."""
+        path = Path(os.fsdecode(self._open("sample").file.filename))
+        return sample_of_file(path) if path.is_file() else None
 
     def flush(self) -> None:
         """Wait until everything written is on the disk."""
@@ -242,12 +246,8 @@ class _Image(io.RawIOBase):
 
 def h5py_library() -> Any:
     """Return the ``h5py`` package; raise BackendMissingError without it."""
-    try:
+    with needed_for("hdf5"):
         import h5py
-    except ImportError as error:
-        raise BackendMissingError(
-            "[hdf5] HDF5 files need the h5py package; install it: pip install 'accelera[hdf5]'"
-        ) from error
     return h5py
 
 

@@ -1,8 +1,10 @@
-"""Regions: one slice per axis with ``0 <= start <= stop <= size`` and a positive step."""
+"""Regions: one slice per axis with ``0 <= start <= stop <= size`` and a positive step; cut and checked."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import numpy as np
 from accelera.errors import DTypeError, ShapeError
 
 Region = tuple[slice, ...]
+Borders = Sequence[int | Sequence[int]]
+"""For each axis the length of all chunks, or the lengths of all of them in order."""
 
 MOST_AXES = 32
 """As many as NumPy's functions that broadcast take, in every version."""
@@ -93,3 +97,39 @@ def _inside(axis: slice, size: int) -> bool:
         return False
     step = 1 if axis.step is None else axis.step
     return 0 <= axis.start <= axis.stop <= size and step > 0
+
+
+def parts(region: Region, borders: Borders) -> Iterator[tuple[Region, Region]]:
+    """Cut a region along chunk borders: pairs of the part, and its place in the region's buffer."""
+    axes = [list(_cuts(part, sizes)) for part, sizes in zip(region, borders, strict=True)]
+    for cuts in itertools.product(*axes):
+        yield tuple(cut[0] for cut in cuts), tuple(cut[1] for cut in cuts)
+
+
+def _cuts(part: slice, sizes: int | Sequence[int]) -> Iterator[tuple[slice, slice]]:
+    indices = range(part.start, part.stop, part.step or 1)
+    ends = None if isinstance(sizes, int) else iter(itertools.accumulate(sizes))
+    done = border = 0
+    while done < len(indices):
+        if isinstance(sizes, int):
+            border = (indices[done] // sizes + 1) * sizes
+        while ends is not None and border <= indices[done]:
+            border = next(ends)
+        here = indices[done:][: -(-(border - indices[done]) // indices.step)]
+        yield slice(here[0], here[-1] + 1, indices.step), slice(done, done + len(here))
+        done += len(here)
+
+
+def piece_shape(shape: tuple[int, ...], itemsize: int, most_bytes: int) -> tuple[int, ...]:
+    """Return the shape of pieces of at most ``most_bytes``: whole rows, or parts of one.
+
+    >>> piece_shape((100, 1000, 10), 8, 160_000)
+    (2, 1000, 10)
+    """
+    piece = [max(1, size) for size in shape]
+    for axis in range(len(piece)):
+        rest = math.prod(piece[axis + 1 :]) * itemsize
+        piece[axis] = min(piece[axis], max(1, most_bytes // rest))
+        if rest <= most_bytes:
+            break
+    return tuple(piece)

@@ -16,10 +16,11 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.errors import BackendMissingError, StoreError, StoreFormatError
-from accelera.stores.chunked import COPIES, Borders, ChunkedStore
+from accelera.errors import BackendMissingError, StoreFormatError
+from accelera.extras import needed_for
+from accelera.stores.chunked import COPIES, ChunkedStore
 from accelera.stores.flatoutput import sync
-from accelera.stores.regions import Region
+from accelera.stores.regions import Borders, Region
 from accelera.stores.sampling import sample_of_zarr
 
 METADATA = ("zarr.json", ".zarray", ".zgroup")
@@ -28,12 +29,8 @@ METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 def zarr_library() -> Any:
     """Return the ``zarr`` package; raise BackendMissingError without version 3 of it."""
-    try:
+    with needed_for("zarr"):
         import zarr
-    except ImportError as error:
-        raise BackendMissingError(
-            "[zarr] Zarr arrays need the zarr package; install it: pip install 'accelera[zarr]'"
-        ) from error
     if int(zarr.__version__.split(".")[0]) < 3:
         raise BackendMissingError(
             f"[zarr] zarr {zarr.__version__} is installed, version 3 is needed (Python >= 3.11): "
@@ -95,11 +92,14 @@ class ZarrStore(ChunkedStore):
         granule = self._granule if self._writable else self.transfer_chunk
         return self.copies * math.prod(granule) * self.dtype.itemsize
 
-    def fingerprint(self) -> Mapping[str, Any]:
-        """Return a checksum of the metadata and a digest of every chunk file's name, size and times."""
+    def fingerprint(self) -> Mapping[str, Any] | None:
+        """Return a checksum of the metadata and a digest of every chunk file's name, size and times.
+
+        None for an array that lies in no folder.
+        """
         self._open("fingerprint")
         if self.path is None:
-            return super().fingerprint()
+            return None
         digest, size = hashlib.sha256(), 0
         for file in _files(self.path):
             status = file.stat()
@@ -114,14 +114,14 @@ class ZarrStore(ChunkedStore):
         header = zlib.crc32(_metadata(self.path))
         return {"kind": "zarr", "size": size, "header": header, "chunks": digest.hexdigest()}
 
-    def sample(self) -> int:
+    def sample(self) -> int | None:
         """Return a checksum of the metadata and of a few kilobytes of chunks: the same for equal copies.
 
-        Raises StoreError for an array that lies in no folder.
+        None for an array that lies in no folder.
         """
         array = self._open("sample")
         if self.path is None:
-            raise StoreError(f"[sample] {self.name} lies in no folder; copy it to one")
+            return None
         return sample_of_zarr(self.path, array, _metadata(self.path))
 
     def flush(self) -> None:
