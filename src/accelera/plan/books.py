@@ -12,9 +12,9 @@ FREE_BYTES = 2 << 20
 """So much is part of what every run reserves for its threads and lists."""
 SHARE = 16
 """The books may take this part of the room for blocks besides; a plan that needs more runs in passes."""
-WHOLE_STEPS = 6000
+WHOLE_STEPS = 12_000
 """A plan of more steps than that runs in passes, for every step of a kind of pass is walked on paper."""
-_LONGEST = 2048
+_LONGEST = 6144
 _ACCESSES = 3
 """Accesses of a step, each to a block of its own at worst."""
 
