@@ -1,7 +1,7 @@
 """Training of a GPT-2 (29 M parameters) in memory, with checkpointing, and offloaded in several budgets.
 
-Each contender trains in a process of its own, in turn, several rounds; a step of AdamW on 4 x 256 tokens, dropout
-on. The losses of all are the same. Then: how long plans take, of this model, of 24 small layers, and of a
+Each contender trains in a process of its own, in turn, several rounds; a step of AdamW on 4 x 256 tokens,
+dropout on. The losses of all are the same. Then: how long plans take, of this model, of 24 small layers, and of a
 model of 7 G parameters.
 
     python -m benchmarks training
@@ -53,10 +53,8 @@ def _steps(options: Any) -> dict[str, Any]:
     base_s = figures["in memory"]["step_s"]
     for name, found in figures.items():
         found["of_in_memory"] = found["step_s"] / base_s
-        held = format_bytes(found["growth_bytes"])
-        print(
-            f"{name:14} {found['step_s']:.2f} s, {found['of_in_memory']:.2f} of in memory, memory grew by {held}"
-        )
+        grown, ratio = format_bytes(found["growth_bytes"]), found["of_in_memory"]
+        print(f"{name:14} {found['step_s']:.2f} s, {ratio:.2f} of in memory, memory grew by {grown}")
         assert found["losses"] == figures["in memory"]["losses"], f"{name} computes something else"
     return figures
 

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from accelera.engine import Matrix as Matrix
     from accelera.engine import MatrixEngine as MatrixEngine
     from accelera.engine import MemoryEfficientEngine as MemoryEfficientEngine
+    from accelera.engine import concatenate as concatenate
     from accelera.engine import lazy as lazy
     from accelera.errors import AcceleraError as AcceleraError
+    from accelera.errors import ArgumentError as ArgumentError
     from accelera.errors import BackendMissingError as BackendMissingError
     from accelera.errors import BudgetExceededError as BudgetExceededError
     from accelera.errors import ClusterError as ClusterError
     from accelera.errors import DeviceError as DeviceError
     from accelera.errors import DeviceMemoryError as DeviceMemoryError
     from accelera.errors import DTypeError as DTypeError
+    from accelera.errors import IndexingError as IndexingError
     from accelera.errors import PoisonTaskError as PoisonTaskError
     from accelera.errors import ScorerError as ScorerError
     from accelera.errors import SettingError as SettingError
@@ -78,7 +81,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _NAMES_BY_PACKAGE = {
-    "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine", "lazy"),
+    "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine", "concatenate", "lazy"),
     "plan": ("Plan",),
     "interceptor": ("capture", "disable", "enable", "estimate", "intercepted", "predict_compile", "stats"),
     "offload": (
@@ -117,6 +120,7 @@ _NAMES_BY_PACKAGE = {
     "errors": (
         "AcceleraError",
         "ShapeError",
+        "IndexingError",
         "DTypeError",
         "BudgetExceededError",
         "DeviceMemoryError",
@@ -134,6 +138,7 @@ _NAMES_BY_PACKAGE = {
         "UnknownOutcomeError",
         "TaskTooLargeError",
         "ClusterError",
+        "ArgumentError",
         "SettingError",
     ),
 }

@@ -33,6 +33,21 @@ class Arena:
 def leave_arena(token: int) -> None: ...
 def arena_functions() -> tuple[int, int, int]: ...
 
+# spmm
+def spmm(
+    pointers: _Array,
+    indices: _Array,
+    values: _Array,
+    by_rows: bool,
+    in_order: bool,
+    rows: tuple[int, int],
+    cols: tuple[int, int],
+    b: _Array,
+    c: _Array,
+    accumulate: bool = False,
+    threads: int = 0,
+) -> None: ...
+
 # igemm
 def igemm(a: _Array, b: _Array, c: _Array, accumulate: bool = False, threads: int = 0) -> None: ...
 def igemm_workspace_bytes(itemsize: int, threads: int = 0) -> int: ...

@@ -2,6 +2,7 @@
 
     AcceleraError
     ├── ShapeError            (ValueError)    operands do not fit together
+    │   └── IndexingError     (IndexError, TypeError)  an index is out of range, or of a kind not taken
     ├── DTypeError            (TypeError)     an element type is unknown, mixed or not supported
     ├── BudgetExceededError   (MemoryError)   refused before anything was allocated
     ├── DeviceMemoryError     (MemoryError)   a device ran out while working
@@ -19,6 +20,7 @@
     ├── UnknownOutcomeError   (RuntimeError)  a task was lost on its way and must not be begun again
     ├── TaskTooLargeError     (MemoryError)   a task fits neither the device nor what the CPU may take
     ├── ClusterError          (ConnectionError)  no cluster answers, or it is not one that fits
+    ├── ArgumentError         (ValueError, TypeError)  an argument means nothing here, such as a bad size
     └── SettingError          (ValueError)    an ACCELERA_* variable cannot be read
 
 Every message reads: ``[op]`` · what was asked, with numbers · the rule it met · what to do.
@@ -37,6 +39,10 @@ class AcceleraError(Exception):
 
 class ShapeError(AcceleraError, ValueError):
     """Shapes that do not fit the operation."""
+
+
+class IndexingError(ShapeError, IndexError, TypeError):
+    """An index that is out of range, or of a kind that is not taken."""
 
 
 class DTypeError(AcceleraError, TypeError):
@@ -134,6 +140,10 @@ class TaskTooLargeError(AcceleraError, MemoryError):
 
 class ClusterError(AcceleraError, ConnectionError):
     """No cluster answers, or its versions or resources do not fit."""
+
+
+class ArgumentError(AcceleraError, ValueError, TypeError):
+    """An argument means nothing: a budget that is no size, one option without another, no value yet."""
 
 
 class SettingError(AcceleraError, ValueError):

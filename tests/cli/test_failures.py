@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import typer
 
@@ -35,7 +34,7 @@ BAD = {
     "no shape": (["plan", "A.npy", "B.npy", "--a-shape", "wide"], ExitCode.USAGE, "4096x1024"),
     "another shape": (["plan", "A.npy", "B.npy", "--a-shape", "3x3"], ExitCode.USAGE, "(512, 384)"),
     "shapes": (["plan", "B.npy", "A.npy"], ExitCode.USAGE, "448"),
-    "element types": (["plan", "A.npy", "double.npy"], ExitCode.USAGE, "float64"),
+    "element types": (["copy", "A.npy", "C.npy", "--dtype", "int8"], ExitCode.USAGE, "int8"),
     "no such device": (["plan", "A.npy", "B.npy", "--device", "cpuu"], ExitCode.USAGE, "'cpu'"),
     "no such format": (["matmul", "A.npy", "B.npy", "-o", "C.xls"], ExitCode.USAGE, ".npy"),
     "budget": (["matmul", "A.npy", "B.npy", "-o", "C.npy", "--budget", "1MiB"], ExitCode.BUDGET, "at least"),
@@ -54,7 +53,6 @@ BAD = {
 
 @pytest.fixture
 def files(case: Case) -> Case:
-    np.save("double.npy", case.b.astype(np.float64))
     Path("text.npy").write_text("not an array")
     Path("raw.bin").write_bytes(bytes(64))
     return case

@@ -64,3 +64,31 @@ def test_a_file_is_not_written_over_itself(verb: str, case: Case, run: Run) -> N
     assert ran.exit_code == 4
     assert "operand" in ran.stderr
     assert np.array_equal(np.load("A.npy"), case.a)
+
+
+@pytest.mark.parametrize("verb", ["copy", "transpose", "matmul", "gram"])
+def test_zarr_results_with_chunks_and_codec(verb: str, case: Case, run: Run) -> None:
+    zarr = pytest.importorskip("zarr", minversion="3", reason="the extra zarr is not installed")
+    inputs = {"matmul": ["A.npy", "B.npy", "-o"], "gram": ["A.npy", "-o"]}.get(verb, ["A.npy"])
+    ran = run(verb, *inputs, "C.zarr", "--chunks", "100x64", "--codec", "zstd:3", "-q")
+    assert ran.exit_code == 0, ran.output
+    made = zarr.open_array(store="C.zarr", mode="r")
+    assert made.chunks == (100, 64)
+    assert "zstd" in str(made.compressors).lower()
+    wrong = (["--codec", "zip"], ["--chunks", "3"], ["--chunks", "many"], ["--codec", "zstd:x"])
+    for options in wrong:
+        assert run(verb, *inputs, "D.zarr", *options).exit_code == 2
+    assert run(verb, *inputs, "D.npy", "--codec", "zstd").exit_code == 2
+    assert not list(Path().glob("D.*"))
+
+
+def test_hdf5_files_in_and_out(case: Case, run: Run) -> None:
+    h5py = pytest.importorskip("h5py", reason="the extra hdf5 is not installed")
+    assert run("copy", "A.npy", "all.h5::group/A", "-q").exit_code == 0
+    ran = run("matmul", "all.h5::group/A", "B.npy", "-o", "C.h5", "--budget", "40MiB")
+    assert ran.exit_code == 0, ran.output
+    with h5py.File("C.h5") as file:
+        assert np.allclose(file["data"][...], case.a @ case.b, rtol=1e-4, atol=1e-3)
+    refused = run("copy", "A.npy", "all.h5::other", "-q")
+    assert refused.exit_code == 4
+    assert "group/A" in refused.output

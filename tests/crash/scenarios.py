@@ -75,6 +75,15 @@ def _reduction(engine: MatrixEngine, folder: Path, options: Any) -> Any:
     return engine.sum(folder / "w.npy", axis=1, **options)
 
 
+def _stages(engine: MatrixEngine, folder: Path, options: Any) -> Any:
+    product = engine.array(folder / "a.npy") @ engine.array(folder / "b.npy")
+    return engine.evaluate(product - product.mean(axis=0), **options)
+
+
+def _compressed(engine: MatrixEngine, folder: Path, options: Any) -> Any:
+    return _stages(engine, folder, {**options, "chunks": (100, 70), "codec": "zstd"})
+
+
 def _transpose(engine: MatrixEngine, folder: Path, options: Any) -> Any:
     return engine.transpose(folder / "w.npy", **options)
 
@@ -95,6 +104,9 @@ SCENARIOS = {
     "gram": Scenario("c.npy", _gram, ("gram", "g.npy")),
     "expression": Scenario("c.npy", _expression),
     "expression in zarr": Scenario("c.zarr", _expression, replaces=True),
+    "hdf5 replaced": Scenario("c.h5", _product, PRODUCT, replaces=True),
+    "stages": Scenario("c.npy", _stages, replaces=True),
+    "stages in compressed zarr": Scenario("c.zarr", _compressed, replaces=True),
     "reduction": Scenario("c.npy", _reduction),
     "transpose": Scenario("c.npy", _transpose, ("transpose", "w.npy"), positional_out=True),
     "copy to zarr": Scenario("c.zarr", _copy, ("copy", "w.npy"), positional_out=True, replaces=True),

@@ -39,8 +39,9 @@ def killer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_run_killed_anywhere_is_done_again(name: str, killer: Path) -> None:
-    if SCENARIOS[name].out.endswith(".zarr"):
-        pytest.importorskip("zarr")
+    for suffix, library in ((".zarr", "zarr"), (".h5", "h5py")):
+        if SCENARIOS[name].out.endswith(suffix):
+            pytest.importorskip(library)
     points = "all" if os.environ.get("EVERY_KILL_POINT") else SAMPLED
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.kill_points", name, points],

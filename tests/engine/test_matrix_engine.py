@@ -211,10 +211,16 @@ def test_chunk_sizes(engine):
 def test_misfits_are_refused_before_any_work(make):
     with pytest.raises(ShapeError, match=r"\(50, 30\) and \(29, 40\)"):
         make().matmul(A, B[:-1])
-    with pytest.raises(DTypeError, match=r"float32 and B is .*float64"):
-        make().matmul(A, B.astype(np.float64))
     with pytest.raises(DTypeError, match="bool cannot be multiplied"):
         make().matmul(A > 0, B > 0)
+
+
+@pytest.mark.parametrize("make", [lambda: acc.MatrixEngine(), by_plan], ids=["direct", "by plan"])
+def test_types_are_promoted_as_in_numpy(make):
+    for a, b in ((A, B.astype("f8")), (A.astype("i4"), B), (A.astype("c8"), B.astype("f8"))):
+        found = make().matmul(a, b).numpy()
+        assert found.dtype == (a @ b).dtype
+        np.testing.assert_allclose(found, a.astype("c16") @ b.astype("c16"), rtol=1e-5, atol=1e-5)
 
 
 def test_a_result_over_the_budget_is_refused_with_both_numbers(engine):

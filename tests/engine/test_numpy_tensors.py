@@ -14,7 +14,7 @@ NAMES = (
     *("bool", "uint8", "int8", "int16", "int32", "int64"),
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
 )
-BINARY = ("add", "sub", "mul", "true_divide", "eq", "ne", "lt", "le", "gt", "ge")
+BINARY = ("add", "sub", "mul", "true_divide", "pow", "eq", "ne", "lt", "le", "gt", "ge")
 KINDS = st.sampled_from(NAMES)
 SHAPES = st.sampled_from([(), (1,), (3,), (2, 1), (2, 3)])
 numbers = st.one_of(
@@ -89,6 +89,15 @@ def test_reductions_as_in_torch(name, array, keepdim, whole):
 def test_products_as_in_torch(data, name, shapes):
     a, b = (data.draw(arrays(st.just(shape), st.just(name))) for shape in shapes)
     same(numpy_tensors.matmul(both(a)[1], both(b)[1]), torch.matmul(both(a)[0], both(b)[0]))
+
+
+@given(arrays(st.just((2, 3))))
+def test_methods_as_in_torch(array):
+    theirs, ours = both(array)
+    same(ours.reshape((3, -1)), theirs.reshape((3, -1)))
+    same(ours.conj(), theirs.conj())
+    if array.dtype != ml_dtypes.bfloat16:
+        np.testing.assert_array_equal(np.from_dlpack(ours), array)
 
 
 @pytest.mark.parametrize("data", [[1.5], [1, 2], [True], [1j], [[1], [2]], 3, 2.5])

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from accelera import BudgetExceededError, DTypeError, MatrixEngine, ShapeError
 from accelera.engine import Observer, Progress, calibration
@@ -92,6 +93,12 @@ OPERATIONS: dict[str, Callable[[MatrixEngine, Path, dict[str, Any]], Any]] = {
     "expression": lambda engine, at, how: engine.evaluate(engine.array(at / "a.npy") * 3 + 1, **how),
     "sum": lambda engine, at, how: engine.sum(at / "a.npy", axis=0, **how),
     "std": lambda engine, at, how: engine.evaluate(engine.array(at / "a.npy").std(), **how),
+    "stages": lambda engine, at, how: engine.evaluate(
+        engine.array(at / "a.npy") @ (engine.array(at / "b.npy") - engine.array(at / "b.npy").mean()), **how
+    ),
+    "sparse": lambda engine, at, how: engine.matmul(
+        scipy.sparse.random(600, 700, 0.05, "csr", "f4", rng=1), at / "a.npy", **how
+    ),
     "transpose": lambda engine, at, how: engine.transpose(at / "a.npy", **how),
 }
 

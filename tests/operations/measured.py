@@ -1,7 +1,11 @@
-"""Run as a program: one operation, written as Python, in a budget; prints what it took as JSON."""
+"""Run as a program: one operation, written as Python, in a budget; prints what it took as JSON.
+
+After ``#`` come what ``operand`` and ``out`` stand for, made before the memory is measured.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from typing import Any
@@ -13,21 +17,46 @@ from accelera.engine.copying import copy, transpose
 from accelera.engine.evaluate import evaluate
 from accelera.engine.expression import lazy
 from accelera.engine.gram import gram
+from accelera.engine.job import JobOptions, carry_out
+from accelera.engine.pipeline import evaluate_all
+from accelera.engine.planned import matmul
 from accelera.engine.report import RunReport
+from accelera.engine.sparse import sparse_product
 from accelera.memory import process_memory, reset_peak
 from accelera.stores import open_store
 
-CALLED = {"evaluate": evaluate, "copy": copy, "transpose": transpose, "gram": gram, "lazy": lazy, "np": np}
+CALLED = {
+    "matmul": matmul,
+    "evaluate": evaluate,
+    "evaluate_all": evaluate_all,
+    "copy": copy,
+    "transpose": transpose,
+    "gram": gram,
+    "lazy": lazy,
+    "np": np,
+}
 
 
 def main(call: str, budget_bytes: int) -> dict[str, Any]:
     warm_up(call)
     x, y = lazy("a.npy"), lazy("b.npy")
     options = {"device": get_device("cpu"), "budget_bytes": budget_bytes}
-    names = {**CALLED, "open_store": open_store, "x": x, "y": y, "options": options}
+    names: dict[str, Any] = {
+        **CALLED,
+        "sparse_matmul": sparse_matmul,
+        **libraries(call),
+        "open_store": open_store,
+        "x": x,
+        "y": y,
+        "options": options,
+    }
+    names["operand"], names["out"] = (
+        eval(each, names) if each else None for each in (*call.split(" # ")[1:], "", "")[:2]
+    )
     before = process_memory().rss_bytes
     reset_peak()
     report: RunReport = eval(call, names)[1]
+    assert_kept(names["out"])
     return {
         "peak": process_memory().peak_bytes - before,
         "projected": report.plan.peak_bytes["ram"],
@@ -35,6 +64,22 @@ def main(call: str, budget_bytes: int) -> dict[str, Any]:
         "moved": report.moved_bytes,
         "planned": report.plan.moved_bytes,
     }
+
+
+def sparse_matmul(a: Any, b: Any, out: Any, *, device: Any, budget_bytes: int) -> Any:
+    job = sparse_product(a, b, out=out, budget_bytes=budget_bytes).job()
+    return carry_out(job, device, JobOptions())
+
+
+def libraries(call: str) -> dict[str, Any]:
+    """Return the libraries that a call names, loaded."""
+    named = {"sparse": "scipy.sparse", "zarr": "zarr", "h5py": "h5py", "da": "dask.array", "xarray": "xarray"}
+    return {name: importlib.import_module(path) for name, path in named.items() if f"{name}." in call}
+
+
+def assert_kept(out: Any) -> None:
+    """Raise unless a result was written: nothing here has only zeros."""
+    assert out is None or np.any(out[:8] != 0)
 
 
 def warm_up(call: str) -> None:
@@ -45,6 +90,13 @@ def warm_up(call: str) -> None:
     gram(open_store(small), device=device)
     if "zarr" in call:
         copy(small, "warm.zarr", device=device)
+        copy("warm.zarr", device=device)
+    if "h5" in call:
+        copy(small, "warm.h5", device=device)
+    if "da." in call:
+        copy(libraries("da.")["da"].ones((8, 8)), device=device)
+    gemm = matmul(open_store(small), open_store(small), device=device)
+    del gemm
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.errors import DTypeError, StoreError, StoreFormatError
+from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores import OutputStore, Store, create_store, open_store
 from accelera.testing.store_contract import PublishedContract, sample
 
@@ -50,9 +50,11 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     for known in ({}, {"shape": (3, 4)}, {"dtype": "float32"}):
         with pytest.raises(StoreFormatError, match="no header"):
             open_store(path, **known)
-    for shape, offset in (((3, 5), 0), ((3, 3), 0), ((3, 4), 4), ((1 << 40, 1 << 40), 0)):
+    for shape, offset in (((3, 5), 0), ((3, 3), 0), ((3, 4), 4), ((1 << 30, 1 << 30), 0)):
         with pytest.raises(StoreFormatError, match="48 bytes"):
             open_store(path, shape=shape, dtype="float32", offset=offset)
+    with pytest.raises(ShapeError, match=r"2\*\*63"):
+        open_store(path, shape=(1 << 40, 1 << 40), dtype="float32")
     with pytest.raises(StoreFormatError, match="negative"):
         open_store(path, shape=(3, 4), dtype="float32", offset=-4)
     with pytest.raises(DTypeError, match="int4"):

@@ -25,6 +25,8 @@ def copy(
     restart: options.Restart = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    chunks: options.Chunks = None,
+    codec: options.Codec = None,
     source_shape: options.SourceShape = None,
     source_dtype: options.SourceDtype = None,
     source_offset: options.SourceOffset = 0,
@@ -39,4 +41,5 @@ def copy(
     def compute(engine: MatrixEngine, **how: Any) -> Any:
         return engine.copy(array.open(), dtype=dtype, **how)
 
-    carry_out(Wish(target, budget, "cpu", resume, restart, as_json, quiet), compute)
+    wish = Wish(target, budget, "cpu", resume, restart, as_json, quiet, chunks=chunks, codec=codec)
+    carry_out(wish, compute)

@@ -27,6 +27,8 @@ def gram(
     restart: options.Restart = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    chunks: options.Chunks = None,
+    codec: options.Codec = None,
     a_shape: options.AShape = None,
     a_dtype: options.ADtype = None,
     a_offset: options.AOffset = 0,
@@ -37,4 +39,5 @@ def gram(
     def compute(engine: MatrixEngine, **how: Any) -> Any:
         return engine.gram(array.open(), side=side, **how)
 
-    carry_out(Wish(out, budget, device, resume, restart, as_json, quiet, policy), compute)
+    wish = Wish(out, budget, device, resume, restart, as_json, quiet, policy, chunks=chunks, codec=codec)
+    carry_out(wish, compute)

@@ -25,6 +25,8 @@ def matmul(
     restart: options.Restart = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
+    chunks: options.Chunks = None,
+    codec: options.Codec = None,
     a_shape: options.AShape = None,
     a_dtype: options.ADtype = None,
     a_offset: options.AOffset = 0,
@@ -42,4 +44,5 @@ def matmul(
     def compute(engine: MatrixEngine, **how: Any) -> Any:
         return engine.matmul(left.open(), right.open(), objective=objective, plan=plan, **how)
 
-    carry_out(Wish(out, budget, device, resume, restart, as_json, quiet, policy), compute)
+    wish = Wish(out, budget, device, resume, restart, as_json, quiet, policy, chunks=chunks, codec=codec)
+    carry_out(wish, compute)

@@ -45,7 +45,12 @@ def parsed_axes(text: str) -> tuple[int, ...]:
     return _numbers(text, "an order of axes", "1,0")
 
 
+def _parsed_chunks(text: str) -> tuple[int, ...]:
+    return _numbers(text, "a chunk shape", "512x512")
+
+
 _RAW = "Files without a header"
+_ZARR = "Zarr results"
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Budget = Annotated[
@@ -67,7 +72,9 @@ Device = Annotated[
         "Without it ACCELERA_DEVICE, else an accelerator, else the CPU.",
     ),
 ]
-A = Annotated[str, typer.Argument(metavar="A", help="A file: .npy, .zarr, .bin, file.safetensors::key.")]
+A = Annotated[
+    str, typer.Argument(metavar="A", help="A file: .npy, .zarr, .bin, file.h5::name, file.safetensors::key.")
+]
 B = Annotated[str, typer.Argument(metavar="B", help="Another file.")]
 
 Out = Annotated[
@@ -77,7 +84,28 @@ Out = Annotated[
         "-o",
         metavar="FILE",
         callback=_checked_out,
-        help="Where the result goes: .npy, .zarr, .bin, x.safetensors::key.",
+        help="Where the result goes: .npy, .zarr, .bin, x.h5::name, x.safetensors::key.",
+    ),
+]
+
+Chunks = Annotated[
+    Any,
+    typer.Option(
+        "--chunks",
+        metavar="MxN",
+        parser=_parsed_chunks,
+        help="Shape of a chunk; without it at most 4 MiB.",
+        rich_help_panel=_ZARR,
+    ),
+]
+Codec = Annotated[
+    str | None,
+    typer.Option(
+        "--codec",
+        metavar="NAME",
+        help="How chunks are compressed: zstd, gzip, blosc-lz4, blosc-zstd, with a level zstd:9. "
+        "Without it they are not.",
+        rich_help_panel=_ZARR,
     ),
 ]
 
@@ -127,7 +155,9 @@ BOffset = Annotated[int, _offset("B")]
 From = Annotated[str, typer.Argument(metavar="SOURCE", help="The file to read.")]
 To = Annotated[
     str,
-    typer.Argument(metavar="TARGET", callback=_checked_out, help="The file to write: .npy, .zarr, .bin …"),
+    typer.Argument(
+        metavar="TARGET", callback=_checked_out, help="The file to write: .npy, .zarr, .h5, .bin …"
+    ),
 ]
 SourceShape = Annotated[Any, _shape("the source")]
 SourceDtype = Annotated[str | None, _dtype("the source")]

@@ -21,6 +21,7 @@ def plan(
     policy: options.Policy = None,
     save: options.Save = None,
     as_json: options.Json = False,
+    chunks: options.Chunks = None,
     a_shape: options.AShape = None,
     a_dtype: options.ADtype = None,
     a_offset: options.AOffset = 0,
@@ -34,7 +35,8 @@ def plan(
     """
     left, right = Source(a, a_shape, a_dtype, a_offset), Source(b, b_shape, b_dtype, b_offset)
     engine = engine_on(device, policy=policy)
-    found = engine.plan(left.open(), right.open(), out=out, budget=budget, objective=objective)
+    how = {"out": out, "budget": budget, "objective": objective, "chunks": chunks}
+    found = engine.plan(left.open(), right.open(), **how)
     if save is not None:
         found.save(save)
     typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.explain())

@@ -30,6 +30,8 @@ class Wish(NamedTuple):
     as_json: bool
     quiet: bool
     policy: str | None = None
+    chunks: tuple[int, ...] | None = None
+    codec: str | None = None
 
 
 def carry_out(wish: Wish, compute: Compute) -> None:
@@ -54,7 +56,9 @@ def _computed(wish: Wish, compute: Compute, resume: bool) -> Done:
 
     engine, watermark = engine_on(wish.device, bar=not wish.quiet, policy=wish.policy), Watermark()
     try:
-        store = compute(engine, out=wish.out, budget=wish.budget, resume=resume, observers=[watermark])
+        layout = {"chunks": wish.chunks, "codec": wish.codec}
+        how = {"out": wish.out, "budget": wish.budget, "resume": resume, "observers": [watermark]}
+        store = compute(engine, **how, **layout)
     except BaseException as error:
         _advise(wish.out, error, watermark.started)
         raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import typer
@@ -37,12 +36,12 @@ def unfinished(out: str) -> Unfinished | None:
     One that was killed after it had published its result is finished.
     """
     from accelera.engine import find_journal, journal_path
-    from accelera.stores import split_key
+    from accelera.stores import result_path
 
-    path = Path(out).expanduser()
+    path = result_path(out)
     try:
         left = find_journal(journal_path(path))
-        if left is None or not left.boxes or left.is_published(split_key(path, None)[0]):
+        if left is None or not left.boxes or left.is_published(path):
             return None
         total = math.prod(left.header["result"][0])
     except (StoreError, KeyError, IndexError, TypeError):
@@ -71,8 +70,9 @@ def decide(out: str, *, resume: bool, restart: bool) -> bool:
 
 def _is_left(out: str) -> bool:
     from accelera.engine import journal_path
+    from accelera.stores import result_path
 
-    return journal_path(Path(out).expanduser()).exists()
+    return journal_path(result_path(out)).exists()
 
 
 def someone_is_there() -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from accelera.engine.events import Progress as Progress
     from accelera.engine.expression import Expr as Expr
     from accelera.engine.expression import Reduction as Reduction
+    from accelera.engine.expression import concatenate as concatenate
     from accelera.engine.expression import lazy as lazy
     from accelera.engine.expression import where as where
     from accelera.engine.journal import find_journal as find_journal
@@ -36,7 +37,7 @@ _NAMES_BY_MODULE = {
     "calibration": ("DiskRates", "LinkRates", "cost_model", "disk_rates", "link_rates", "memory_bytes_per_s"),
     "default": ("default_engine", "set_default_engine"),
     "events": ("Observer", "Progress"),
-    "expression": ("Expr", "Reduction", "lazy", "where"),
+    "expression": ("Expr", "Reduction", "concatenate", "lazy", "where"),
     "journal": ("find_journal", "journal_path", "read_journal"),
     "matrix": ("Matrix",),
     "matrix_engine": ("MatrixEngine",),

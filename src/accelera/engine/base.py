@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
 from accelera.devices import Device, get_device
 from accelera.engine.ahead import Ahead
+from accelera.engine.computed import of_one_type
 from accelera.engine.counsel import advice_on, eviction_of
-from accelera.engine.decision import LEAST_DEVICE_BYTES, Route, Situation
+from accelera.engine.decision import GIB, LEAST_DEVICE_BYTES, Route, Situation
 from accelera.engine.events import Observer
-from accelera.engine.handles import lies_in_store, open_operand, unwrapped
+from accelera.engine.expression import Expr
+from accelera.engine.expression import matmul as lazy_matmul
+from accelera.engine.handles import file_result, lies_in_store, open_operand, unwrapped
 from accelera.engine.job import Job, JobOptions, carry_out
-from accelera.engine.methods import Amount, Operations, budget_for
+from accelera.engine.methods import Amount, How, Operations, budget_for
 from accelera.engine.network import TEN_GIGABIT_BYTES_PER_S
 from accelera.engine.operands import matmul_shape, multiplier
 from accelera.engine.placed import PlacedProduct, placed_job
@@ -26,14 +29,15 @@ from accelera.engine.planned import Product, spans_of
 from accelera.engine.pressure import PressureWatch
 from accelera.engine.progress import progress_observer
 from accelera.engine.report import RunReport
+from accelera.engine.sparse import SparseProduct, sparse_product
 from accelera.engine.spread import SpreadProduct, executor_on
 from accelera.engine.tiles import result_tiles
-from accelera.errors import BudgetExceededError, DeviceMemoryError, ShapeError
+from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError
 from accelera.logs import configure_logging, logger
 from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
 from accelera.plan import Objective, Plan, PolicyMaker, SavedPlan, as_saved
 from accelera.settings import current, current_value
-from accelera.stores import Store
+from accelera.stores import Store, is_sparse
 from accelera.trace import Recorder
 from accelera.units import format_bytes
 
@@ -133,7 +137,7 @@ class BaseEngine(Operations):
         from accelera.simulator import Advice as Kind
 
         if not isinstance(advice, Kind):
-            raise TypeError(f"[engine] {advice!r} is no advice; give what accelera.advise returned")
+            raise ArgumentError(f"[engine] {advice!r} is no advice; give what accelera.advise returned")
         self.ahead = Ahead(eviction_of(advice.policy), advice.lookahead + 1)
 
     def advise(self, plan: Plan, **options: Any) -> Advice:
@@ -180,13 +184,16 @@ class BaseEngine(Operations):
         cluster: Any = None,
         node_budget: Amount | None = None,
         plan: Plan | str | PathLike[str] | None = None,
+        chunks: Sequence[int] | None = None,
+        codec: str | None = None,
     ) -> Matrix | Store:
         """Return ``A @ B``, for shapes by the rules of ``torch.matmul``.
 
         Parameters
         ----------
         A, B
-            (…, m, k) and (…, k, n) of one element type: in memory, on disk (a path), or stores.
+            (…, m, k) and (…, k, n): in memory, on disk (a path), stores, or expressions. Different element
+            types are promoted as in NumPy. One may be a sparse matrix of SciPy, CSR or CSC.
         chunk_strategy
             A name or a strategy, for this call only.
         out
@@ -211,6 +218,10 @@ class BaseEngine(Operations):
         plan
             The plan to follow, made by ``plan`` for operands like these, or the path of one that
             ``Plan.save`` wrote. Its budget is the ``budget`` where none is given.
+        chunks, codec
+            Chunk shape and compression of a new Zarr array that the result goes to: ``(512, 512)`` and
+            ``"zstd"``, ``"gzip"``, ``"blosc-lz4"``, with a level ``"zstd:9"``. By default chunks of at most
+            4 MiB, not compressed.
 
         Returns
         -------
@@ -233,13 +244,25 @@ class BaseEngine(Operations):
             No cluster answers.
         """
         strategy, fixed = self._strategy_for(chunk_strategy)
-        pinned = as_saved(plan)
+        out, pinned = file_result(out, chunks, codec), as_saved(plan)
         budget = budget_for(budget, pinned)
+        if isinstance(A, Expr) or isinstance(B, Expr):
+            how: How = {
+                "budget": budget,
+                "resume": resume,
+                "observers": observers,
+                "recorder": recorder,
+                "plan": pinned,
+            }
+            found: Matrix | Store = self._evaluated("matmul", lazy_matmul(A, B), out, how, A)
+            return found
         order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder, pinned)
+        if is_sparse(A) or is_sparse(B):
+            return self._returned(self._by_sparse(order), order)
         if cluster is not None:
             return self._on_cluster(order, cluster, node_budget)
         if node_budget is not None:
-            raise ValueError(
+            raise ArgumentError(
                 f"[matmul] node_budget={node_budget!r} without cluster=: it is for the nodes of one; give"
                 f" cluster='ray' too, or budget= for this machine"
             )
@@ -263,13 +286,19 @@ class BaseEngine(Operations):
         out: Any = None,
         budget: Amount | None = None,
         objective: Objective = "time",
+        chunks: Sequence[int] | None = None,
     ) -> Plan:
         """Return how ``matmul`` with the same arguments would run in chunks; nothing is read or allocated.
 
         ``Plan.explain()`` says it in words. Raises what ``matmul`` raises before it begins.
         """
         strategy, fixed = self._strategy_for(chunk_strategy)
+        out = file_result(out, chunks, None)
+        if isinstance(A, Expr) or isinstance(B, Expr):
+            return self._plan_of("matmul", lazy_matmul(A, B), unwrapped(out), budget)
         order = Order(A, B, strategy, out, budget, objective=objective)
+        if is_sparse(A) or is_sparse(B):
+            return self._sparse(order).plan(get_device("cpu"))
         route = self._route(None)
         product, device, _ = self._placed_product(order, route, fixed)
         if self.places is None or device is not self.device or product.problem(device).is_empty:
@@ -355,7 +384,7 @@ class BaseEngine(Operations):
         if device is self.device:
             shared = placed_job(self._product(order, route, fixed, cpu), self.places)
         if shared is not None and order.recorder is not None:
-            raise ValueError(
+            raise ArgumentError(
                 "[matmul] recorder=: a recorder follows one pool, and a strategy has one on each device;"
                 " record an engine without strategy"
             )
@@ -371,6 +400,9 @@ class BaseEngine(Operations):
             logger.warning("matmul is planned on the CPU: %s", error)
             job = self._product(order, route, fixed, cpu).job()
             store = self._carried_out(job, order, cpu, f"planned on the CPU: {error}")
+        return self._returned(store, order)
+
+    def _returned(self, store: Store, order: Order) -> Matrix | Store:
         if lies_in_store(order.out):
             return store
         from accelera.engine import incore
@@ -391,9 +423,26 @@ class BaseEngine(Operations):
         logger.debug("matmul is %s", note)
         return self._product(order, route, fixed, cpu), cpu, (note,)
 
+    def _by_sparse(self, order: Order) -> Store:
+        return self._carried_out(self._sparse(order).job(), order, get_device("cpu"))
+
+    def _sparse(self, order: Order) -> SparseProduct:
+        """Return the product of a sparse matrix and another operand, which the CPU makes."""
+        cpu, settings = get_device("cpu"), current()
+        return sparse_product(
+            unwrapped(order.a),
+            unwrapped(order.b),
+            out=unwrapped(order.out),
+            budget_bytes=self._limit(order.budget, cpu).limit_bytes,
+            prefetch=settings.enable_prefetch,
+            readers=settings.io_threads,
+            objective=order.objective,
+            ahead=self.ahead,
+        )
+
     def _on_cluster(self, order: Order, cluster: Any, node_budget: Amount | None) -> Store:
         if order.recorder is not None:
-            raise ValueError(
+            raise ArgumentError(
                 "[matmul] recorder=: a recorder follows one pool, and every node has one; leave it out"
             )
         cpu = get_device("cpu")
@@ -430,7 +479,7 @@ class BaseEngine(Operations):
         return store
 
     def _product(self, order: Order, route: Route, fixed: bool, device: Device) -> Product:
-        a, b = open_operand(order.a), open_operand(order.b)
+        a, b = of_one_type(open_operand(order.a), open_operand(order.b))
         budget, settings = self._limit(order.budget, device), current()
         budget_bytes = budget.limit_bytes
         return Product(
@@ -477,6 +526,19 @@ class BaseEngine(Operations):
         if isinstance(strategy, AdaptiveChunking) and strategy.memory_manager is None:
             strategy.memory_manager = self.memory_manager
         return strategy
+
+
+def gibibytes(threshold_gb: float) -> int:
+    """Return a threshold in GiB as bytes; raises ArgumentError for what is no such number."""
+    try:
+        count = threshold_gb * GIB
+        if isinstance(threshold_gb, bool) or not 0 <= count < 2**62:
+            raise ValueError("it must be finite and not negative")
+        return int(count)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(
+            f"[engine] memory_threshold_gb={threshold_gb!r}: {error}; give a number of GiB, such as 0.5"
+        ) from error
 
 
 def _free_ram_bytes() -> int:

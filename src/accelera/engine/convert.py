@@ -10,6 +10,7 @@ import numpy as np
 
 from accelera.engine.tensors import torch
 from accelera.errors import DTypeError
+from accelera.stores import plain_array
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -47,10 +48,16 @@ def to_torch_dtype(dtype: Any) -> torch.dtype | None:
     """Return torch's name for a dtype of torch or NumPy, without torch NumPy's; None stays None."""
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
-    return _from_array(np.empty(0, np.dtype(dtype))).dtype
+    try:
+        return _from_array(np.empty(0, np.dtype(dtype))).dtype
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise DTypeError(f"[Matrix] element type {dtype!r}: {error}; give torch's or NumPy's name") from error
 
 
-def _from_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
+def _from_array(given: np.ndarray[Any, Any]) -> torch.Tensor:
+    array = plain_array("Matrix", given)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "V" and array.dtype == BFLOAT16:
         return _from_array(array.view(np.int16)).view(torch.bfloat16)
     try:

@@ -23,7 +23,7 @@ from accelera.engine.reserve import RUNTIME_BYTES
 from accelera.engine.sweeping import ReduceKernel, StoreKernel, SweepKernel
 from accelera.engine.target import Target
 from accelera.plan import CostModel, Operand, Plan, SavedPlan, SweepProblem, plan_sweep
-from accelera.stores import Store, open_store, output_scratch_bytes
+from accelera.stores import Store
 from accelera.trace import Recorder
 
 Check = Callable[[np.ndarray[Any, Any]], None]
@@ -42,7 +42,7 @@ class Evaluation:
     It is computed on the CPU, and its budget governs RAM, whatever device the caller has.
     """
 
-    expr: Expr | Reduction
+    expr: Expr
     out: Any = None
     operation: str = "evaluate"
     budget_bytes: int | None = None
@@ -123,14 +123,12 @@ class Evaluation:
         shape = tuple(1 if axis in reduced else n for axis, n in enumerate(self.program.shape))
         plain = Operand("out", shape, target.dtype, target.dtype, "ram", in_place=True)
         if target.path is not None:
-            scratch = output_scratch_bytes(target.path)
-            return replace(
-                plain, tier="disk", in_place=False, scratch_bytes=scratch, chunk=self._chunk(target)
-            )
+            chunk, scratch = self._chunk(target), target.scratch_bytes
+            return replace(plain, tier="disk", in_place=False, scratch_bytes=scratch, chunk=chunk)
         if target.out is None:
             return plain
         target.check(self.operation, list(self.inputs))
-        return describe_whole("out", self._with_all_axes(open_store(target.out)))
+        return describe_whole("out", self._with_all_axes(target.given()))
 
     def _chunk(self, target: Target) -> tuple[int, ...] | None:
         """Return the chunk of a Zarr result with the axes of the space."""
@@ -185,7 +183,7 @@ class Evaluation:
 
 
 def evaluate(
-    expr: Expr | Reduction,
+    expr: Expr,
     out: Any = None,
     *,
     device: Device,
@@ -214,7 +212,7 @@ def evaluate(
 
 
 def plan_evaluate(
-    expr: Expr | Reduction,
+    expr: Expr,
     out: Any = None,
     *,
     device: Device,

@@ -2,12 +2,14 @@
 
 ``lazy("A.npy")`` is an operand; operators, NumPy's functions and the methods below combine operands
 into larger expressions, checked at once for shapes and types. Nothing is read before
-``engine.evaluate``. A reduction such as ``(x * y).sum(axis=0)`` ends an expression.
+``engine.evaluate``. Element-wise operations cost one pass over their operands; a reduction, a product of
+matrices (``x @ y``) and what they are part of are computed in stages, as one plan.
 """
 
 from __future__ import annotations
 
 import abc
+import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +20,21 @@ from typing import Any, cast, final
 import numpy as np
 
 from accelera.engine.handles import open_operand
+from accelera.engine.operands import matmul_shape
 from accelera.engine.promotion import (
     Signature,
     Type,
     check_conversion,
     common_type,
     held_type,
+    product_type,
     real_type,
     resolve,
 )
-from accelera.engine.reducers import Rule, rule
+from accelera.engine.reducers import Reducer, rule
 from accelera.engine.shapes import broadcast_shape
-from accelera.errors import DTypeError, ShapeError, UnknownNameError
-from accelera.stores import Store, parse_dtype
+from accelera.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
+from accelera.stores import Store, Viewing, check_shape, is_sparse, joined_shape, parse_dtype
 
 Axis = int | Sequence[int] | None
 Key = int | slice | EllipsisType | None
@@ -145,6 +149,12 @@ class Expr(abc.ABC):
     def __ne__(self, other: object) -> Expr:  # type: ignore[override]
         return _binary(np.not_equal, self, other)
 
+    def __matmul__(self, other: Any) -> Expr:
+        return matmul(self, other) if _is_operand(other) else cast(Expr, NotImplemented)
+
+    def __rmatmul__(self, other: Any) -> Expr:
+        return matmul(other, self) if _is_operand(other) else cast(Expr, NotImplemented)
+
     def __neg__(self) -> Expr:
         return apply(np.negative, self)
 
@@ -158,15 +168,15 @@ class Expr(abc.ABC):
         return self.abs()
 
     def __bool__(self) -> bool:
-        raise TypeError("[Expr] an expression has no truth value yet; evaluate it first")
+        raise ArgumentError("[Expr] an expression has no truth value yet; evaluate it first")
 
     def __array__(self, *_: Any, **__: Any) -> np.ndarray[Any, Any]:
-        raise TypeError("[Expr] an expression is no array yet; evaluate it first")
+        raise ArgumentError("[Expr] an expression is no array yet; evaluate it first")
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:
             return NotImplemented
-        return apply(ufunc, *inputs)
+        return matmul(*inputs) if ufunc is np.matmul else apply(ufunc, *inputs)
 
     def __array_function__(
         self, function: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -253,7 +263,26 @@ class Expr(abc.ABC):
         wanted = parse_dtype(dtype, op="astype")
         return self if wanted == self.dtype else Convert(self, wanted)
 
-    # Ends of an expression
+    # Other looks
+
+    @property
+    def T(self) -> Expr:  # noqa: N802
+        """The view with all axes reversed."""
+        return self.transpose()
+
+    def transpose(self, axes: Sequence[int] | None = None) -> Expr:
+        """Return a view with permuted axes, reversed by default."""
+        shape = Viewing.of(self.shape).transpose(axes).shape
+        return Viewed(self, shape, lambda store: store.transpose(axes), f"transpose {axes}")
+
+    def __getitem__(self, key: Key | tuple[Key, ...]) -> Expr:
+        shape = Viewing.of(self.shape).index(key).shape
+        return Viewed(self, shape, lambda store: store[key], f"index {key}")
+
+    def __iter__(self) -> Any:
+        raise ArgumentError("[Expr] an expression is not read element by element; evaluate it first")
+
+    # Reductions
 
     def sum(self, axis: Axis = None, *, keepdims: bool = False) -> Reduction:
         """Return the sum along ``axis``: integers in int64 or uint64, others without growing error."""
@@ -319,11 +348,13 @@ class Expr(abc.ABC):
 
 
 @final
-class Reduction:
+class Reduction(Expr):
     """An expression whose elements become fewer: what ``sum``, ``max`` and the like return.
 
-    It ends the expression: evaluate it, and go on with what comes back.
+    Inside a larger expression it is a pass of its own over its operands, made before.
     """
+
+    __slots__ = ("axes", "keepdims", "name", "reducer", "source")
 
     def __init__(
         self,
@@ -331,7 +362,7 @@ class Reduction:
         source: Expr,
         axes: tuple[int, ...],
         keepdims: bool,
-        found: Rule,
+        reducer: Reducer,
         dtype: np.dtype[Any],
     ) -> None:
         self.name = name
@@ -339,22 +370,82 @@ class Reduction:
         self.axes = axes
         """Axes of ``source`` that are reduced."""
         self.keepdims = keepdims
-        self.reducer = found.reducer
+        self.reducer = reducer
         self.dtype = dtype
+        sizes = self.kept_shape
+        self.shape = sizes if keepdims else tuple(n for axis, n in enumerate(sizes) if axis not in axes)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the result."""
-        sizes = self.kept_shape
-        return sizes if self.keepdims else tuple(n for axis, n in enumerate(sizes) if axis not in self.axes)
+    def arguments(self) -> tuple[Expr, ...]:
+        """What is reduced."""
+        return (self.source,)
 
     @property
     def kept_shape(self) -> tuple[int, ...]:
         """Shape of the result with reduced axes of length 1."""
         return tuple(1 if axis in self.axes else n for axis, n in enumerate(self.source.shape))
 
+    def of(self, source: Expr) -> Reduction:
+        """Return the same reduction of another expression of that shape and type."""
+        return Reduction(self.name, source, self.axes, self.keepdims, self.reducer, self.dtype)
+
     def __repr__(self) -> str:
         return f"<{self.name} {self.dtype}{list(self.shape)} of {self.source!r}>"
+
+
+@final
+class MatrixProduct(Expr):
+    """A product of matrices, for shapes by the rules of ``torch.matmul``, types promoted as in NumPy."""
+
+    __slots__ = ("_arguments",)
+
+    def __init__(self, a: Expr, b: Expr) -> None:
+        self.dtype = product_type(a.dtype, b.dtype)
+        self.shape = matmul_shape(a.shape, b.shape)
+        self._arguments = (a, b)
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """Both factors."""
+        return self._arguments
+
+
+@final
+class Concatenated(Expr):
+    """Expressions one after the other along an axis."""
+
+    __slots__ = ("_arguments", "axis")
+
+    def __init__(self, parts: Sequence[Expr], axis: int) -> None:
+        self.dtype = common_type("concatenate", [each.joins_as for each in parts]).dtype
+        self.axis = axis
+        self.shape = check_shape("concatenate", joined_shape([each.shape for each in parts], axis))
+        self._arguments = tuple(each.astype(self.dtype) for each in parts)
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """The parts, in the type of the whole."""
+        return self._arguments
+
+
+@final
+class Viewed(Expr):
+    """A transposed or sliced look at an expression."""
+
+    __slots__ = ("look", "source", "text")
+
+    def __init__(
+        self, source: Expr, shape: tuple[int, ...], look: Callable[[Store], Store], text: str
+    ) -> None:
+        self.source, self.shape, self.dtype = source, shape, source.dtype
+        self.look = look
+        """Returns the same view of a store."""
+        self.text = text
+
+    @property
+    def arguments(self) -> tuple[Expr, ...]:
+        """What is looked at."""
+        return (self.source,)
 
 
 @final
@@ -372,20 +463,12 @@ class Leaf(Expr):
         """None: it is read."""
         return ()
 
-    @property
-    def T(self) -> Leaf:  # noqa: N802
-        """The view with all axes reversed."""
-        return self.transpose()
-
     def transpose(self, axes: Sequence[int] | None = None) -> Leaf:
         """Return a view with permuted axes, reversed by default."""
         return Leaf(self.store.transpose(axes))
 
     def __getitem__(self, key: Key | tuple[Key, ...]) -> Leaf:
         return Leaf(self.store[key])
-
-    def __iter__(self) -> Any:
-        raise TypeError("[Expr] an operand is not read element by element; evaluate it first")
 
 
 @final
@@ -498,8 +581,8 @@ def lazy(x: Any) -> Leaf:
 
     No elements are read. Raises TypeError for an expression, which lies in no store yet.
     """
-    if isinstance(x, Expr | Reduction):
-        raise TypeError("[lazy] an expression lies in no store yet; evaluate it first")
+    if isinstance(x, Expr):
+        raise ArgumentError("[lazy] an expression lies in no store yet; evaluate it first")
     return Leaf(open_operand(x))
 
 
@@ -513,6 +596,26 @@ def as_expr(x: Any) -> Expr:
 def where(condition: Any, x: Any, y: Any) -> Expr:
     """Return ``x`` where ``condition`` is true and ``y`` elsewhere, all three broadcast."""
     return Choose(as_expr(condition), as_expr(x), as_expr(y))
+
+
+def matmul(a: Any, b: Any) -> Expr:
+    """Return ``a @ b``, types promoted as in NumPy; a chain of products is multiplied in the best order.
+
+    Raises ShapeError for shapes that do not fit, DTypeError for truth values.
+    """
+    return MatrixProduct(as_expr(a), as_expr(b))
+
+
+def concatenate(parts: Sequence[Any], axis: int = 0) -> Expr:
+    """Return ``parts`` one after the other along ``axis``, types promoted as in NumPy; nothing is copied.
+
+    Raises ShapeError when they differ in another axis.
+    """
+    found = [as_expr(each) for each in parts]
+    if not found or any(each.ndim == 0 for each in found):
+        raise ShapeError("[concatenate] give at least one array, and none without axes")
+    (place,) = _axes("concatenate", found[0].shape, [axis])
+    return Concatenated(found, place) if len(found) > 1 else found[0]
 
 
 def apply(ufunc: np.ufunc, *inputs: Any) -> Expr:
@@ -552,7 +655,7 @@ def reduce(
         raise ShapeError(f"[{op}] axis={axis!r}: one axis, or None for the flattened array")
     count = math.prod(source.shape[each] for each in axes)
     found = rule(op, source.dtype, held_type(source.dtype), count, ddof)
-    reduction = Reduction(op, source, axes, keepdims, found, dtype or found.dtype)
+    reduction = Reduction(op, source, axes, keepdims, found.reducer, dtype or found.dtype)
     if found.needs_elements and count == 0 and 0 not in reduction.shape:
         raise ShapeError(f"[{op}] shape {source.shape} along axes {axes} has no elements, so no {op}")
     return reduction
@@ -560,8 +663,11 @@ def reduce(
 
 def _axes(op: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     rank = len(shape)
-    given = range(rank) if axis is None else [axis] if hasattr(axis, "__index__") else axis
-    axes = [operator.index(each) for each in given]
+    try:
+        given = range(rank) if axis is None else [axis] if hasattr(axis, "__index__") else axis
+        axes = [operator.index(each) for each in given]
+    except TypeError as error:
+        raise ShapeError(f"[{op}] axis={axis!r}: {error}; give whole numbers, or None for all") from error
     if any(not -rank <= each < rank for each in axes) or len({each % rank for each in axes}) < len(axes):
         raise ShapeError(
             f"[{op}] axis={axis!r} of shape {shape}: axes run from {-rank} to {rank - 1}, each once"
@@ -589,7 +695,9 @@ def _binary(ufunc: np.ufunc, x: Any, y: Any) -> Expr:
 
 
 def _is_operand(x: object) -> bool:
-    return isinstance(x, (Expr, *_NUMBERS, Store, list, tuple, str, PathLike)) or hasattr(x, "__array__")
+    return isinstance(x, (Expr, *_NUMBERS, Store, list, tuple, str, PathLike)) or (
+        hasattr(x, "__array__") or is_sparse(x)
+    )
 
 
 def _fitting(ufunc: np.ufunc, arguments: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -620,11 +728,32 @@ def _method(name: str) -> Callable[..., Any]:
 
     def call(x: Any, *args: Any, out: None = None, **options: Any) -> Any:
         if out is not None:
-            raise TypeError(f"[{name}] give out to engine.evaluate")
+            raise ArgumentError(f"[{name}] give out to engine.evaluate")
         found = getattr(as_expr(x), name)
         return found(*args, **options) if callable(found) else found
 
     return call
+
+
+def _concatenate(arrays: Sequence[Any], axis: int = 0) -> Expr:
+    return concatenate(arrays, axis)
+
+
+def _multi_dot(arrays: Sequence[Any]) -> Expr:
+    return functools.reduce(matmul, arrays[1:], as_expr(arrays[0]))
+
+
+def _dot(a: Any, b: Any) -> Expr:
+    left, right = as_expr(a), as_expr(b)
+    if left.ndim == 0 or right.ndim == 0:
+        return left * right
+    if right.ndim > 2:
+        raise ShapeError(f"[dot] shapes {left.shape} and {right.shape}: write a product of stacks with @")
+    return matmul(left, right)
+
+
+def _transpose(x: Any, axes: Sequence[int] | None = None) -> Expr:
+    return as_expr(x).transpose(axes)
 
 
 def _norm(x: Any, ord: float | None = None, axis: Axis = None, keepdims: bool = False) -> Reduction:  # noqa: A002
@@ -643,5 +772,9 @@ _REDUCTIONS = ("sum", "mean", "var", "std", "min", "max", "argmin", "argmax", "p
 _FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.where: where,
     np.linalg.norm: _norm,
+    np.concatenate: _concatenate,
+    np.transpose: _transpose,
+    np.dot: _dot,
+    np.linalg.multi_dot: _multi_dot,
     **{getattr(np, name): _method(name) for name in (*_REDUCTIONS, "clip", "real", "imag")},
 }

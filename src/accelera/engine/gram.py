@@ -20,7 +20,7 @@ from accelera.engine.staging import PIECE_BYTES
 from accelera.engine.target import Target
 from accelera.errors import DTypeError, ShapeError
 from accelera.plan import GramProblem, Operand, Plan, SavedPlan, Step, plan_gram
-from accelera.stores import Layout, Region, Store, open_store, output_scratch_bytes
+from accelera.stores import Layout, Region, Store
 from accelera.trace import Recorder
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -98,12 +98,11 @@ class Gram:
             axes[-2:] = axes[-1], axes[-2]
         plain = Operand("G", target.shape, target.dtype, held, "ram", tuple(axes))
         if target.path is not None:
-            scratch = output_scratch_bytes(target.path)
-            return replace(plain, tier="disk", chunk=target.chunk, scratch_bytes=scratch)
+            return replace(plain, tier="disk", chunk=target.chunk, scratch_bytes=target.scratch_bytes)
         if target.out is None:
             return replace(plain, in_place=device.host_memory and target.dtype == held)
         target.check("gram", [self.a])
-        return describe("G", self._result_view(open_store(target.out)), device, held)
+        return describe("G", self._result_view(target.given()), device, held)
 
     def _result_view(self, store: Store) -> Mirrored:
         return Mirrored(_turned(store) if self.turned else store)

@@ -27,7 +27,9 @@ def in_memory(operand: Any) -> torch.Tensor | None:
         return operand._tensor
     if isinstance(operand, torch.Tensor):
         return operand.detach() if operand.requires_grad else operand
-    if isinstance(operand, list | np.ndarray) and not isinstance(operand, np.memmap):
+    if isinstance(operand, list) or (
+        isinstance(operand, np.ndarray) and not isinstance(operand, np.memmap) and operand.dtype.isnative
+    ):
         return to_tensor(operand)
     return None
 
@@ -55,12 +57,12 @@ class ProductPair(NamedTuple):
 
     @classmethod
     def of(cls, A: Any, B: Any) -> ProductPair | None:
-        """Check two operands; None when one is not in memory.
+        """Check two operands; None when one is not in memory, or they differ in type.
 
         Raises ShapeError and DTypeError when they cannot be multiplied.
         """
         a, b = in_memory(A), in_memory(B)
-        if a is None or b is None:
+        if a is None or b is None or a.dtype != b.dtype:
             return None
         _check_types(a.dtype, b.dtype)
         left, right = a.shape, b.shape

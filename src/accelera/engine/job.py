@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from accelera.devices import Device, get_device
 from accelera.engine.coverage import Box, Coverage, as_box
 from accelera.engine.events import Observer, Observers
-from accelera.engine.fingerprints import fingerprints, require_unchanged
+from accelera.engine.fingerprints import Watch
 from accelera.engine.journal import (
     Journal,
     Record,
@@ -109,6 +109,8 @@ class JobOptions:
     adaptation: Adaptation | None = None
     pinned: SavedPlan | None = None
     """The plan to follow, made before; None: make one."""
+    watch: Watch | None = None
+    """What must stay as it is until the result is published; None: the operands, from now on."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """What else the journal's header shall say."""
 
@@ -116,6 +118,63 @@ class JobOptions:
 def carry_out(job: Job, device: Device, options: JobOptions) -> tuple[Store, RunReport]:
     """Run ``job`` on ``device``; return the result's store and what happened."""
     return _Attempt(job, device, options).run()
+
+
+def left_behind(job: Job, watch: Watch, options: JobOptions) -> Record | None:
+    """Return what the run to resume has left; None when there was none, or it had only just begun.
+
+    Raises StoreError when it was another run, StoreChangedError when an operand changed since.
+    """
+    path = job.target.path
+    if not options.resume or path is None or find_journal(journal_path(path)) is None:
+        return None
+    return check_journal(journal_path(path), _header(job, watch, options.extra))
+
+
+def open_anew(target: Target) -> Store:
+    """Begin the result, after forgetting for good what an earlier run has noted of it."""
+    if target.path is not None:
+        forget_journal(journal_path(target.path))
+    return target.open(resume=False)
+
+
+def follow(job: Job, device: Device, pinned: SavedPlan) -> Plan:
+    """Return the plan that was made before.
+
+    Raises ShapeError, DTypeError or ArgumentError when it was made for something else, StoreFormatError when
+    its choices are none, BudgetExceededError when it does not fit.
+    """
+    pinned.require_same(job.operation, {name: (each.shape, each.dtype) for name, each in job.named.items()})
+    try:
+        plan = job.plan(device, None, pinned.spec)
+    except AcceleraError:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
+        raise StoreFormatError(
+            f"[{job.operation}] plan= has no choices for this: {error!r}; plan again"
+        ) from error
+    if plan.saved().spec != pinned.spec:
+        raise StoreFormatError(f"[{job.operation}] plan= has choices of another kind of run; plan again")
+    return plan
+
+
+def other_plan(target: Target) -> StoreError:
+    """Return the error for a pinned plan that is not the one of the run to resume."""
+    return StoreError(
+        f"[resume] {target.path}: the interrupted run followed another plan than plan=; leave plan= out, or "
+        f"run without resume"
+    )
+
+
+def _header(job: Job, watch: Watch, extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes a job and its operands the same as those of an earlier run."""
+    return {
+        "operation": job.operation,
+        "operands": {name: [list(store.shape), str(store.dtype)] for name, store in job.named.items()},
+        "result": [list(job.target.shape), str(job.target.dtype)],
+        "fingerprints": watch.prints,
+        **extra,
+    }
 
 
 class _Attempt:
@@ -130,8 +189,6 @@ class _Attempt:
         self.done = Coverage()
         self.journal: Journal | None = None
         self.unnoted = _Unnoted(math.prod(job.target.shape))
-        self.prints: Mapping[str, Any] = {}
-        """What the operands were like when the run began."""
         self.spoiled = False
         """True once an operand was found overwritten, so that nothing stored is of use."""
         self.settled = False
@@ -139,29 +196,30 @@ class _Attempt:
 
     def run(self) -> tuple[Store, RunReport]:
         began = time.perf_counter()
-        self.job.target.check(self.job.operation, list(self.job.inputs), resume=self.options.resume)
-        header = self._header()
-        left = self._left_behind(header)
+        target = self.job.target
+        target.check(self.job.operation, list(self.job.inputs), resume=self.options.resume)
+        watch = self.options.watch or target.watch(self.job.named)
+        left = left_behind(self.job, watch, self.options)
         plan = self._first_plan(left)
         logger.debug("%s", plan.explain())
-        if left is not None and left.is_published(self.job.target.file):
+        if left is not None and target.path is not None and left.is_published(target.path):
             result, report = self._finished(plan)
         else:
-            result, report = self._computed(plan, header, goes_on=left is not None and self._can_go_on(left))
+            result, report = self._computed(plan, watch, goes_on=left is not None and self._can_go_on(left))
         report = replace(
             report, seconds=time.perf_counter() - began, fallbacks=(*self.fallbacks, *report.fallbacks)
         )
         self.observer.on_finish(report)
         return result, report
 
-    def _computed(self, plan: Plan, header: Mapping[str, Any], *, goes_on: bool) -> tuple[Store, RunReport]:
+    def _computed(self, plan: Plan, watch: Watch, *, goes_on: bool) -> tuple[Store, RunReport]:
         """Run the plan, as far as it is not done, into a result that is published when it is complete."""
-        result = self._open(goes_on=goes_on)
+        result = self.job.target.open(resume=True) if goes_on else open_anew(self.job.target)
         try:
             _wait_for_caller([*self.job.inputs, result])
-            self._open_journal({**header, "spec": plan.spec}, goes_on=goes_on)
+            self._open_journal(plan, watch, goes_on=goes_on)
             report = self._run_until_done(plan, result)
-            self._check_operands()
+            self._check_operands(watch)
             self._note_all(result)
             publish(result)
         except BaseException as error:
@@ -178,30 +236,11 @@ class _Attempt:
         finish_journal(journal_path(path), lambda: remove_leftovers(path))
         return self.job.target.opened(), nothing_run(plan, self.device.name)
 
-    def _header(self) -> dict[str, Any]:
-        """Return what makes this job and its operands the same as those of an earlier run."""
-        named, resumable = self.job.named, self.job.target.path is not None
-        self.prints = fingerprints(named, arrays=resumable)
-        if not resumable:
-            return {}
-        return {
-            "operation": self.job.operation,
-            "operands": {name: [list(store.shape), str(store.dtype)] for name, store in named.items()},
-            "result": [list(self.job.target.shape), str(self.job.target.dtype)],
-            "fingerprints": self.prints,
-            **self.options.extra,
-        }
-
-    def _left_behind(self, header: Mapping[str, Any]) -> Record | None:
-        """Return what the run to resume has left; None when there was none, or it had only just begun."""
-        path = self.job.target.path
-        if not self.options.resume or path is None or find_journal(journal_path(path)) is None:
-            return None
-        return check_journal(journal_path(path), header)
-
     def _can_go_on(self, left: Record) -> bool:
         """Return whether something is stored, and where it should be."""
-        partial = partial_path(self.job.target.file)
+        path = self.job.target.path
+        assert path is not None, "only results in files have journals"
+        partial = partial_path(path)
         if left.boxes and not partial.exists():
             logger.warning("%s: %s is gone, so all is computed again", self.job.operation, partial)
         return bool(left.boxes) and partial.exists()
@@ -224,40 +263,23 @@ class _Attempt:
             return plan
 
     def _pinned_plan(self, pinned: SavedPlan, left: Record | None) -> Plan:
-        op, path = self.job.operation, self.job.target.path
-        pinned.require_same(op, {name: (each.shape, each.dtype) for name, each in self.job.named.items()})
+        plan = follow(self.job, self.device, pinned)
         if left is not None and left.header["spec"] != pinned.spec:
-            raise StoreError(
-                f"[resume] {path}: the interrupted run followed another plan than plan=; leave plan= out, or "
-                f"run without resume"
-            )
-        try:
-            plan = self.job.plan(self.device, None, pinned.spec)
-        except AcceleraError:
-            raise
-        except (LookupError, TypeError, ValueError) as error:
-            raise StoreFormatError(f"[{op}] plan= has no choices for this: {error!r}; plan again") from error
-        if plan.saved().spec != pinned.spec:
-            raise StoreFormatError(f"[{op}] plan= has choices of another kind of run; plan again")
+            raise other_plan(self.job.target)
         return plan
 
-    def _open(self, *, goes_on: bool) -> Store:
-        path = self.job.target.path
-        if path is not None and not goes_on:
-            forget_journal(journal_path(path))
-        return self.job.target.open(resume=goes_on)
-
-    def _open_journal(self, header: Mapping[str, Any], *, goes_on: bool) -> None:
+    def _open_journal(self, plan: Plan, watch: Watch, *, goes_on: bool) -> None:
         path = self.job.target.path
         if path is not None:
             begin = Journal.resume if goes_on else Journal.begin
-            self.journal = begin(journal_path(path), header)
+            header = _header(self.job, watch, self.options.extra)
+            self.journal = begin(journal_path(path), {**header, "spec": plan.spec})
             self.done = Coverage(self.journal.done)
 
-    def _check_operands(self) -> None:
+    def _check_operands(self, watch: Watch) -> None:
         """Raise StoreChangedError, and keep nothing, when an operand was overwritten meanwhile."""
         try:
-            require_unchanged(self.job.operation, self.job.named, self.prints)
+            watch.require_unchanged(self.job.operation)
         except StoreChangedError:
             self.spoiled = True
             raise

@@ -5,12 +5,16 @@ Without torch it holds a NumPy array in RAM, by the same rules; only ``tensor`` 
 A Matrix wraps, it does not copy: arrays and tensors in RAM share their memory with it, and so do its
 slices, its transpose, ``tensor()`` and ``numpy()``. Copies happen only where they must (another
 dtype or device, a list, an array that torch cannot address) or are asked for (``clone``).
+
+NumPy's functions take matrices: where an operator does the same they give what it gives, so that
+``np.matmul(A, M)`` is ``A @ M``; others compute on the array that shares the memory, and an array that
+comes back is a Matrix again. ``np.asarray`` and ``np.from_dlpack`` give arrays, ``torch.as_tensor`` a tensor.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast, final
 
 import numpy as np
@@ -19,7 +23,7 @@ from accelera.devices import present_accelerator
 from accelera.engine.convert import to_numpy, to_tensor, to_torch_dtype
 from accelera.engine.shapes import broadcast_shape
 from accelera.engine.tensors import torch
-from accelera.errors import DeviceError
+from accelera.errors import DeviceError, ShapeError
 from accelera.extras import require
 
 Number = int | float | complex | bool
@@ -41,7 +45,6 @@ class Matrix:
     """
 
     __slots__ = ("_storage_device", "_tensor")
-    __array_priority__ = 1000
     __hash__ = None  # type: ignore[assignment]
 
     _tensor: torch.Tensor
@@ -113,6 +116,11 @@ class Matrix:
         return self._tensor.ndim
 
     @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._tensor.numel()
+
+    @property
     def dtype(self) -> torch.dtype:
         """Element type."""
         return self._tensor.dtype
@@ -158,6 +166,31 @@ class Matrix:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        outs = options.get("out", ())
+        if not all(map(_is_known, (*inputs, *outs))):
+            return NotImplemented
+        if method == "__call__" and not options and ufunc in _OPERATORS:
+            found = _operated(ufunc, *inputs)
+            if found is not NotImplemented:
+                return found
+        if outs:
+            options["out"] = tuple(map(_as_array, outs))
+        found = getattr(ufunc, method)(*map(_as_array, inputs), **options)
+        return (outs[0] if len(outs) == 1 else outs) if outs else self._wrapped(found)
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        found = function(*_as_array(list(args)), **_as_array(dict(kwargs)))
+        return kwargs["out"] if kwargs.get("out") is not None else self._wrapped(found)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._tensor.resolve_conj().resolve_neg().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self._tensor.__dlpack_device__()
+
     def clone(self) -> Matrix:
         """Return a copy with memory of its own, on the same device."""
         return self._like(self._tensor.clone())
@@ -165,6 +198,27 @@ class Matrix:
     def transpose(self, dim0: int = -2, dim1: int = -1) -> Matrix:
         """Return a view with two axes exchanged."""
         return self._like(self._tensor.transpose(dim0, dim1))
+
+    def reshape(self, *shape: int | Sequence[int]) -> Matrix:
+        """Return it in another shape, a view where it can be; one length may be -1.
+
+        Raises ShapeError when the number of elements differs.
+        """
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        try:
+            return self._like(self._tensor.reshape(tuple(sizes)))  # type: ignore[arg-type]
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ShapeError(
+                f"[reshape] shape {self.shape}, {self.size} elements, to {tuple(sizes)!r}: {error}"
+            ) from error
+
+    def astype(self, dtype: Any) -> Matrix:
+        """Return it in another element type, torch's or NumPy's; itself when it has that type."""
+        return self._like(self._tensor.to(to_torch_dtype(dtype)))
+
+    def conj(self) -> Matrix:
+        """Return the complex conjugate."""
+        return self._like(self._tensor.conj().resolve_conj())
 
     @property
     def T(self) -> Matrix:  # noqa: N802
@@ -187,6 +241,14 @@ class Matrix:
     def min(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
         """Return the smallest along ``dim``; without ``dim`` of all elements, as a Python number."""
         return self._reduced(torch.amin, self._tensor, dim, keepdim)
+
+    def argmax(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """Return where the first largest lies along ``dim``; without ``dim`` in the flattened matrix."""
+        return self._located(np.argmax, dim, keepdim)
+
+    def argmin(self, dim: int | None = None, keepdim: bool = False) -> Any:
+        """Return where the first smallest lies along ``dim``; without ``dim`` in the flattened matrix."""
+        return self._located(np.argmin, dim, keepdim)
 
     def __matmul__(self, other: Any) -> Matrix:
         return _product(self, other) if _is_array(other) else NotImplemented
@@ -217,6 +279,12 @@ class Matrix:
 
     def __rtruediv__(self, other: Any) -> Matrix:
         return self._combined(torch.true_divide, other, swapped=True)
+
+    def __pow__(self, other: Any) -> Matrix:
+        return self._combined(torch.pow, other)
+
+    def __rpow__(self, other: Any) -> Matrix:
+        return self._combined(torch.pow, other, swapped=True)
 
     def __neg__(self) -> Matrix:
         return self._like(-self._tensor)
@@ -266,6 +334,7 @@ class Matrix:
         self, function: Callable[..., torch.Tensor], other: object, swapped: bool = False
     ) -> Matrix:
         """Apply a function of two operands that broadcast; scalars keep the matrix's dtype as in torch."""
+        other = other.item() if isinstance(other, np.generic) else other
         if isinstance(other, Number):
             operand = torch.as_tensor(other) if swapped else other
         elif _is_array(other):
@@ -275,11 +344,69 @@ class Matrix:
             return cast(Matrix, NotImplemented)
         return self._like(function(operand, self._tensor) if swapped else function(self._tensor, operand))
 
+    def _wrapped(self, found: Any) -> Any:
+        """Return arrays among what NumPy gave as matrices beside this one; numbers as they are."""
+        if isinstance(found, np.ndarray):
+            return self._like(to_tensor(found).to(self.device))
+        if isinstance(found, (tuple, list)):
+            parts = [self._wrapped(each) for each in found]
+            return type(found)(*parts) if hasattr(found, "_fields") else type(found)(parts)
+        return found
+
+    def _located(self, function: Callable[..., Any], dim: int | None, keepdim: bool) -> Any:
+        # NumPy promises the first of equal ones, torch any of them.
+        found = function(self.numpy(), axis=dim, keepdims=keepdim)
+        return int(found) if dim is None and not keepdim else self._wrapped(np.asarray(found))
+
     def _reduced(self, function: Any, tensor: torch.Tensor, dim: Any, keepdim: bool) -> Any:
         if dim is None and not keepdim:
             return function(tensor).item()
         axes = tuple(range(tensor.ndim)) if dim is None else dim
         return self._like(function(tensor, dim=axes, keepdim=keepdim))
+
+
+_OPERATORS: dict[Any, tuple[str, ...]] = {
+    np.add: ("__add__", "__radd__"),
+    np.subtract: ("__sub__", "__rsub__"),
+    np.multiply: ("__mul__", "__rmul__"),
+    np.true_divide: ("__truediv__", "__rtruediv__"),
+    np.power: ("__pow__", "__rpow__"),
+    np.matmul: ("__matmul__", "__rmatmul__"),
+    np.equal: ("__eq__", "__eq__"),
+    np.not_equal: ("__ne__", "__ne__"),
+    np.less: ("__lt__", "__gt__"),
+    np.less_equal: ("__le__", "__ge__"),
+    np.greater: ("__gt__", "__lt__"),
+    np.greater_equal: ("__ge__", "__le__"),
+    np.negative: ("__neg__",),
+    np.absolute: ("__abs__",),
+    np.conjugate: ("conj",),
+}
+"""What does the same as a function of NumPy: on the first operand, and on the second."""
+
+
+def _operated(ufunc: np.ufunc, *inputs: Any) -> Any:
+    """Return what the operator gives that is a function of NumPy; NotImplemented where there is none."""
+    names = _OPERATORS[ufunc]
+    side = next(index for index, each in enumerate(inputs) if isinstance(each, Matrix))
+    others = [each for index, each in enumerate(inputs) if index != side]
+    return getattr(inputs[side], names[side])(*others)
+
+
+def _is_known(value: object) -> bool:
+    """Return whether a function of NumPy may be computed here: no operand has ways of its own."""
+    return isinstance(value, (Matrix, np.ndarray, np.generic)) or not hasattr(value, "__array_ufunc__")
+
+
+def _as_array(value: Any) -> Any:
+    """Return matrices, also inside lists, tuples and keywords, as arrays."""
+    if isinstance(value, Matrix):
+        return value.numpy()
+    if isinstance(value, dict):
+        return {name: _as_array(each) for name, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_as_array, value))
+    return value
 
 
 def held(matrix: Matrix) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from accelera.devices import Device
-from accelera.engine.base import BaseEngine, Policy, Strategy
-from accelera.engine.decision import GIB, Route, Situation, route_by_memory
+from accelera.engine.base import BaseEngine, Policy, Strategy, gibibytes
+from accelera.engine.decision import Route, Situation, route_by_memory
 from accelera.engine.methods import Amount
 from accelera.engine.places import Placing, places_on, strategy_of
 from accelera.execution import ExecutionStrategy
@@ -65,7 +65,7 @@ class MatrixEngine(BaseEngine):
         if strategy is not None and strategy_of(strategy) == ExecutionStrategy.CpuOnly:
             device = "cpu"
         if budget is None and memory_threshold_gb is not None:
-            budget = int(memory_threshold_gb * GIB)
+            budget = gibibytes(memory_threshold_gb)
         super().__init__(
             device, auto_detect_memory, chunking_strategy, chunk_size, enable_progress, budget, policy, advice
         )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from accelera.chunking import RowChunking
 from accelera.devices import Device
-from accelera.engine.base import BaseEngine, Operand, Order, Policy, Strategy
+from accelera.engine.base import BaseEngine, Operand, Order, Policy, Strategy, gibibytes
 from accelera.engine.decision import (
     GIB,
     TINY_THRESHOLD_GB,
@@ -65,7 +65,8 @@ class MemoryEfficientEngine(BaseEngine):
     ) -> None:
         if fallback_strategy not in FALLBACKS:
             raise UnknownNameError.among("fallback strategy", fallback_strategy, FALLBACKS)
-        budget = None if memory_threshold_gb < TINY_THRESHOLD_GB else int(memory_threshold_gb * GIB)
+        threshold = gibibytes(memory_threshold_gb)
+        budget = None if memory_threshold_gb < TINY_THRESHOLD_GB else threshold
         super().__init__(
             device,
             chunk_size is None,

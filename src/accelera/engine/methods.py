@@ -12,12 +12,13 @@ import numpy as np
 from accelera.devices import Device, get_device
 from accelera.engine import copying
 from accelera.engine.ahead import Ahead
-from accelera.engine.evaluate import evaluate, in_ram, plan_evaluate
+from accelera.engine.evaluate import in_ram
 from accelera.engine.events import Observer
-from accelera.engine.expression import Axis, Expr, Leaf, Reduction, apply, as_expr, lazy
+from accelera.engine.expression import Axis, Expr, Leaf, apply, as_expr, lazy
 from accelera.engine.gram import Side, gram, plan_gram_of
-from accelera.engine.handles import lies_in_store, open_operand, unwrapped
+from accelera.engine.handles import file_result, lies_in_store, open_operand, unwrapped
 from accelera.engine.operands import multiplier
+from accelera.engine.pipeline import evaluate_all, plan_all
 from accelera.engine.progress import progress_observer
 from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError
@@ -25,7 +26,7 @@ from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
 from accelera.plan import Plan, SavedPlan, as_saved
 from accelera.settings import current
-from accelera.stores import Store
+from accelera.stores import Store, is_tensor
 from accelera.trace import Recorder
 
 if TYPE_CHECKING:
@@ -45,12 +46,16 @@ class How(TypedDict, total=False):
     """Most memory it may add, such as ``"512MiB"`` or ``0.5``; by default the engine's."""
     resume: bool
     """Finish an interrupted run that wrote to the same file, if there is one."""
-    plan: Plan | str | PathLike[str] | None
+    plan: Plan | SavedPlan | str | PathLike[str] | None
     """The plan to follow: one made before, or the path of a saved one."""
     observers: Sequence[Observer]
     """Told of the progress."""
     recorder: Recorder | None
     """Told of every access."""
+    chunks: Sequence[int] | None
+    """Chunk shape of a new Zarr array that the result goes to; by default at most 4 MiB."""
+    codec: str | None
+    """How its chunks are compressed: ``"zstd"``, ``"gzip"``, ``"blosc-lz4"``, with a level ``"zstd:9"``."""
 
 
 class Operations(abc.ABC):
@@ -73,23 +78,33 @@ class Operations(abc.ABC):
         """Return ``x`` as an operand of expressions, which ``evaluate`` computes; nothing is read."""
         return lazy(x)
 
-    def evaluate(
-        self, expr: Expr | Reduction, out: Any = None, **how: Unpack[How]
-    ) -> Matrix | Store | Number:
-        """Compute an expression in one pass over its operands.
+    def evaluate(self, expr: Expr, out: Any = None, **how: Unpack[How]) -> Matrix | Store | Number:
+        """Compute an expression; what is element-wise takes one pass over its operands.
 
-        Returns the store when ``out`` is a path or a store, else a Matrix, or a Python number for a result
-        without axes. Raises BudgetExceededError when no plan fits; nothing was allocated then.
+        Products and reductions inside it are stages of one plan, all within the budget. Returns the store
+        when ``out`` is a path or a store, else a Matrix, or a Python number for a result without axes.
+        Raises BudgetExceededError when no plan fits; nothing was allocated then.
         """
         found: Matrix | Store | Number = self._evaluated("evaluate", expr, out, how)
         return found
 
-    def plan_evaluate(self, expr: Expr | Reduction, out: Any = None, *, budget: Amount | None = None) -> Plan:
+    def plan_evaluate(
+        self,
+        expr: Expr,
+        out: Any = None,
+        *,
+        budget: Amount | None = None,
+        chunks: Sequence[int] | None = None,
+    ) -> Plan:
         """Return how ``evaluate`` with the same arguments would run; nothing is read or allocated."""
+        return self._plan_of("evaluate", expr, file_result(unwrapped(out), chunks, None), budget)
+
+    def _plan_of(self, op: str, expr: Expr, out: Any, budget: Amount | None) -> Plan:
         settings, place = current(), in_ram(self.device)
-        return plan_evaluate(
+        return plan_all(
             expr,
-            unwrapped(out),
+            out,
+            operation=op,
             device=place,
             budget_bytes=self._limit(budget, place).limit_bytes,
             prefetch=settings.enable_prefetch,
@@ -166,38 +181,44 @@ class Operations(abc.ABC):
         self, A: Any, axes: Sequence[int] | None = None, *, out: Any = None, **how: Unpack[How]
     ) -> Matrix | Store:
         """Return ``A`` with permuted axes (reversed by default), written in the new order."""
-        found = copying.transpose(
-            unwrapped(A), axes, unwrapped(out), **self._options(in_ram(self.device), how)
-        )
+        place, options = _place(out, how), self._options(in_ram(self.device), how)
+        found = copying.transpose(unwrapped(A), axes, place, **options)
         return self._kept(found, out, A)
 
     def copy(self, src: Any, out: Any = None, dtype: Any = None, **how: Unpack[How]) -> Matrix | Store:
         """Copy ``src`` into ``out``, whose name decides the format; see ``copying.copy`` for ``dtype``."""
-        found = copying.copy(unwrapped(src), unwrapped(out), dtype, **self._options(in_ram(self.device), how))
+        place, options = _place(out, how), self._options(in_ram(self.device), how)
+        found = copying.copy(unwrapped(src), place, dtype, **options)
         return self._kept(found, out, src)
 
     def gram(self, A: Any, *, side: Side = "left", out: Any = None, **how: Unpack[How]) -> Matrix | Store:
         """Return ``AᴴA`` (``side="right"``: ``AAᴴ``) at half the products, on the engine's device."""
-        store = open_operand(A)
+        store, target = open_operand(A), _place(out, how)
         place = multiplier(self.device, store.dtype)
         try:
-            found = gram(store, unwrapped(out), side=side, **self._options(place, how))
+            found = gram(store, target, side=side, **self._options(place, how))
         except BudgetExceededError as error:
             if place.host_memory or self._limit(how.get("budget"), place).is_given:
                 raise
             logger.warning("gram is planned on the CPU: %s", error)
-            found = gram(store, unwrapped(out), side=side, **self._options(get_device("cpu"), how))
+            found = gram(store, target, side=side, **self._options(get_device("cpu"), how))
         return self._kept(found, out, A)
 
     def plan_gram(
-        self, A: Any, *, side: Side = "left", out: Any = None, budget: Amount | None = None
+        self,
+        A: Any,
+        *,
+        side: Side = "left",
+        out: Any = None,
+        budget: Amount | None = None,
+        chunks: Sequence[int] | None = None,
     ) -> Plan:
         """Return how ``gram`` with the same arguments would run; nothing is read or allocated."""
         settings, store = current(), open_operand(A)
         place = multiplier(self.device, store.dtype)
         return plan_gram_of(
             store,
-            unwrapped(out),
+            file_result(unwrapped(out), chunks, None),
             side=side,
             device=place,
             budget_bytes=self._limit(budget, place).limit_bytes,
@@ -238,9 +259,9 @@ class Operations(abc.ABC):
             return self._elementwise(_TORCH_NAMES[op], A, B)
         return self._evaluated(op, apply(getattr(np, op), A, B), out, how, A)
 
-    def _evaluated(self, op: str, expr: Expr | Reduction, out: Any, how: How, beside: Any = None) -> Any:
+    def _evaluated(self, op: str, expr: Expr, out: Any, how: How, beside: Any = None) -> Any:
         options = self._options(in_ram(self.device), how)
-        found = evaluate(expr, unwrapped(out), operation=op, **options)
+        found = evaluate_all(expr, _place(out, how), operation=op, **options)
         if out is None and not expr.shape:
             self.last_report = found[1]
             return found[0].to_numpy().item()
@@ -255,6 +276,11 @@ class Operations(abc.ABC):
         return incore.result(store, out, beside)
 
 
+def _place(out: Any, how: How) -> Any:
+    """Return where a result goes, with the layout that was asked for."""
+    return file_result(unwrapped(out), how.get("chunks"), how.get("codec"))
+
+
 def budget_for(budget: Amount | None, pinned: SavedPlan | None) -> Amount | None:
     """Return the budget that was given, or the one that a pinned plan was made for."""
     return pinned.budget_bytes if budget is None and pinned is not None else budget
@@ -265,6 +291,7 @@ _TORCH_NAMES = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "t
 
 def _in_memory(operand: Any) -> bool:
     """Return whether torch can take ``operand`` as it is."""
-    if isinstance(operand, (Expr, np.memmap, np.generic)) or lies_in_store(operand):
-        return False
-    return isinstance(operand, list) or hasattr(operand, "__array__")
+    held = unwrapped(operand)
+    if isinstance(held, np.ndarray):
+        return not isinstance(held, np.memmap) and not lies_in_store(held)
+    return isinstance(held, list) or is_tensor(held)

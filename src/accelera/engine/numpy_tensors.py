@@ -136,6 +136,14 @@ class Tensor:
         """Return a view with two axes exchanged."""
         return Tensor(self.array.swapaxes(dim0, dim1))
 
+    def reshape(self, shape: tuple[int, ...]) -> Tensor:
+        """Return it in another shape; raises ValueError when the number of elements differs."""
+        return Tensor(self.array.reshape(shape))
+
+    def conj(self) -> Tensor:
+        """Return the complex conjugate; itself when its elements are real."""
+        return Tensor(self.array.conj()) if is_complex(self) else self
+
     def abs(self) -> Tensor:
         """Return the magnitudes."""
         return Tensor(np.abs(self.array))
@@ -143,6 +151,12 @@ class Tensor:
     def item(self) -> Any:
         """Return the only element as a Python number."""
         return self.array.item()
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
 
     def __neg__(self) -> Tensor:
         return Tensor(-self.array)
@@ -272,7 +286,7 @@ def _rank(dtype: DType) -> int:
     return next(rank for rank, types in enumerate(_RANKS) if dtype in types)
 
 
-def _combined(function: Any, least_rank: int = 0) -> Callable[[Any, Any], Tensor]:
+def _combined(name: str, function: Any, least_rank: int = 0) -> Callable[[Any, Any], Tensor]:
     """Return a function of two operands, of which one may be a Python number."""
 
     def combine(a: Tensor | complex, b: Tensor | complex) -> Tensor:
@@ -282,16 +296,24 @@ def _combined(function: Any, least_rank: int = 0) -> Callable[[Any, Any], Tensor
         with np.errstate(all="ignore"):
             return Tensor(function(left, right))
 
+    combine.__name__ = name
     return combine
 
 
-add = _combined(np.add)
-sub = _combined(np.subtract)
-mul = _combined(np.multiply)
-true_divide = _combined(np.true_divide, _FLOAT)
-eq, ne = _combined(np.equal), _combined(np.not_equal)
-lt, le = _combined(np.less), _combined(np.less_equal)
-gt, ge = _combined(np.greater), _combined(np.greater_equal)
+def _power(a: Array, b: Array) -> Array:
+    return np.asarray(np.power(a, b)).astype(
+        a.dtype, copy=False
+    )  # NumPy's powers of truth values are integers
+
+
+add = _combined("add", np.add)
+sub = _combined("sub", np.subtract)
+mul = _combined("mul", np.multiply)
+true_divide = _combined("true_divide", np.true_divide, _FLOAT)
+pow = _combined("pow", _power)  # noqa: A001 - torch's name
+eq, ne = _combined("eq", np.equal), _combined("ne", np.not_equal)
+lt, le = _combined("lt", np.less), _combined("le", np.less_equal)
+gt, ge = _combined("gt", np.greater), _combined("ge", np.greater_equal)
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:

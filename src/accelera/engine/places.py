@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, final
 
 from accelera.devices import Device
-from accelera.errors import DeviceError, UnknownNameError
+from accelera.errors import ArgumentError, DeviceError, UnknownNameError
 from accelera.execution import ExecutionStrategy, StrategyManager, ThreadsExecutor, WorkloadProfile
 from accelera.logs import logger
 
@@ -102,7 +102,7 @@ def strategy_of(placing: Placing) -> ExecutionStrategy:
     if isinstance(placing, ExecutionStrategy):
         return placing
     if not isinstance(placing, str):
-        raise TypeError(
+        raise ArgumentError(
             f"[engine] strategy={placing!r}: give {', '.join(map(repr, WORDS))}, an ExecutionStrategy or a"
             f" StrategyManager"
         )

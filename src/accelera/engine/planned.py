@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,8 @@ from accelera.engine.operands import (
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
 from accelera.engine.target import Target
-from accelera.plan import MatmulProblem, Objective, Operand, Plan, SavedPlan, Step, plan_matmul
-from accelera.stores import Store, open_store, output_scratch_bytes
+from accelera.plan import CostModel, MatmulProblem, Objective, Operand, Plan, SavedPlan, Step, plan_matmul
+from accelera.stores import Store
 from accelera.trace import Recorder
 
 Tile = tuple[slice, slice]
@@ -66,6 +66,7 @@ class Product:
         budget_bytes = self.host_budget_bytes if instead else self.budget_bytes
         problem = self.problem(device)
         room = Room.on(device, budget_bytes, problem.operands, self.readers, self.target().new_bytes)
+        room = replace(room, reserved={**room.reserved, **self.beside()})
         tiles, spec = (self.tiles, spec) if limit_bytes is None else (None, None)
         return self.planned(problem, device, room, budget_bytes, limit_bytes, tiles, spec)
 
@@ -85,7 +86,7 @@ class Product:
             lambda window: plan_matmul(
                 problem,
                 capacity_bytes=room.capacity(limit_bytes),
-                cost=cost_model(device),
+                cost=self.rates(device),
                 budget_bytes=budget_bytes,
                 reserved=room.reserved,
                 tier=room.tier,
@@ -105,8 +106,8 @@ class Product:
         shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
         target = self.target()
         return MatmulProblem(
-            describe("A", a, device, factors),
-            describe("B", b, device, factors),
+            self.describe_factor("A", a, device, factors),
+            self.describe_factor("B", b, device, factors),
             _result(target, shape, device, held),
         )
 
@@ -119,35 +120,50 @@ class Product:
             target=self.target(),
             result_view=lambda store: result_view(store, self.a.ndim, self.b.ndim),
             plan=self.plan,
-            kernel=multiply,
+            kernel=self.kernel,
         )
+
+    def rates(self, device: Device) -> CostModel:
+        """Return how long moves and arithmetic take."""
+        return cost_model(device)
+
+    def describe_factor(self, name: str, store: Store, device: Device, held: np.dtype[Any]) -> Operand:
+        """Return how the planner sees a factor."""
+        return describe(name, store, device, held)
+
+    def beside(self) -> Mapping[str, int]:
+        """Return what the factors take besides blocks, in bytes."""
+        return {}
+
+    def kernel(self, device: Device, step: Step, arrays: Sequence[Any], out: Any) -> None:
+        """Compute one step."""
+        multiply(device, step, arrays, out)
 
 
 def _result(target: Target, shape: tuple[int, ...], device: Device, held: np.dtype[Any]) -> Operand:
-    """Describe a result that does not exist yet."""
-    if target.out is not None and target.path is None:
-        given = open_store(target.out)
-        order = tuple(given.layout.order) if given.ndim == len(shape) else ()
-        resident = given.resident()
-        in_place = (
-            device.host_memory and given.dtype == held and resident is not None and device.can_take(resident)
-        )
-        return Operand(
-            "C",
-            shape,
-            target.dtype,
-            held,
-            given.tier,
-            order,
-            scratch_bytes=given.scratch_bytes,
-            in_place=in_place,
-        )
+    """Describe a result that does not exist yet, or the store that takes it."""
+    plain = Operand("C", shape, target.dtype, held, "ram")
     if target.path is not None:
-        scratch = output_scratch_bytes(target.path)
-        return Operand("C", shape, target.dtype, held, "disk", scratch_bytes=scratch)
-    return Operand(
-        "C", shape, target.dtype, held, "ram", in_place=device.host_memory and target.dtype == held
+        return replace(
+            plain, tier="disk", scratch_bytes=target.scratch_bytes, chunk=_chunk(target.chunk, shape)
+        )
+    if target.out is None:
+        return replace(plain, in_place=device.host_memory and target.dtype == held)
+    given = target.given()
+    resident = given.resident() if device.host_memory and given.dtype == held else None
+    return replace(
+        plain,
+        tier=given.tier,
+        order=tuple(given.layout.order) if given.ndim == len(shape) else (),
+        chunk=_chunk(given.layout.chunk, shape),
+        scratch_bytes=given.scratch_bytes,
+        in_place=resident is not None and device.can_take(resident),
     )
+
+
+def _chunk(chunk: tuple[int, ...] | None, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return a result's chunk where the plan works with the same axes."""
+    return chunk if chunk is not None and len(chunk) == len(shape) else None
 
 
 def matmul(

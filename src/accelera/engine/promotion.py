@@ -74,6 +74,17 @@ def common_type(op: str, types: Sequence[Type]) -> Signature:
     return Signature((held,) * len(types), held, dtype)
 
 
+def product_type(a: DType, b: DType) -> DType:
+    """Return the type of a product of matrices of types ``a`` and ``b``.
+
+    Raises DTypeError for truth values, and where there is no common type.
+    """
+    found = common_type("matmul", [a, b]).dtype
+    if found.kind == "b":
+        raise DTypeError(f"[matmul] {a} cannot be multiplied; use a float, complex or integer type")
+    return found
+
+
 def check_conversion(op: str, source: DType, target: DType) -> None:
     """Raise DTypeError when converting would drop an imaginary part."""
     if source.kind == "c" and target.kind not in "cb":

@@ -24,7 +24,7 @@ from accelera.engine.planned import Product
 from accelera.engine.report import DeviceRun, RunReport
 from accelera.engine.reserve import RUNTIME_BYTES, Room
 from accelera.engine.runner import Kernel, RunOptions
-from accelera.errors import StoreError, UnknownNameError
+from accelera.errors import ArgumentError, StoreError, UnknownNameError
 from accelera.plan import DevicePlan, Pattern, Placement, Plan, Step
 from accelera.stores import Address, Store, address_of
 
@@ -50,7 +50,7 @@ class SpreadProduct:
     def __post_init__(self) -> None:
         rate = self.network_bytes_per_s
         if self.nodes < 1 or not rate > 0:
-            raise ValueError(
+            raise ArgumentError(
                 f"[matmul] nodes={self.nodes}, network_bytes_per_s={rate}: give at least one node, and a rate"
                 f" above 0"
             )
@@ -257,7 +257,7 @@ def executor_on(cluster: Any) -> Iterator[RayExecutor]:
         yield cluster
     elif not isinstance(cluster, str):
         if not callable(getattr(cluster, "nodes", None)):
-            raise TypeError(f"[matmul] cluster={cluster!r}: give 'ray', a RayCluster or a RayExecutor")
+            raise ArgumentError(f"[matmul] cluster={cluster!r}: give 'ray', a RayCluster or a RayExecutor")
         yield RayExecutor(cluster)
     elif cluster.lower() != "ray":
         raise UnknownNameError.among("cluster", cluster, ("ray",))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Protocol
 
-from accelera.errors import BudgetExceededError
+from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.settings import current, parse_fraction, parse_share
 from accelera.units import format_bytes, parse_bytes
 
@@ -35,8 +36,8 @@ class Budget:
 
         An int or ``"512MiB"`` is bytes; a float up to 1, ``"0.5"`` or ``"50%"`` is a share of the
         memory there is. None takes ``ACCELERA_BUDGET``, and without that what the threshold leaves
-        free now. Raises ValueError for anything else, also for a float above 1 that is no whole number of
-        bytes: 1.5 is neither a share nor a size.
+        free now. Raises ArgumentError for anything else, also for a float above 1 that is no whole number
+        of bytes: 1.5 is neither a share nor a size.
         """
         if amount is not None:
             return cls(_to_bytes(amount, memory), "budget")
@@ -78,7 +79,24 @@ class Budget:
         return f"{format_bytes(self.limit_bytes)} ({self.origin})"
 
 
-def _to_bytes(amount: int | float | str, memory: UsableMemory) -> int:
+def _to_bytes(amount: object, memory: UsableMemory) -> int:
+    if isinstance(amount, bool) or not isinstance(amount, (numbers.Real, str)):
+        raise ArgumentError(
+            f"[budget] {amount!r} is a {type(amount).__name__}, and no size; write for example '512MiB', "
+            "bytes, or a share such as 0.5 or '50%'"
+        )
+    try:
+        plain = amount if isinstance(amount, str) else _plain(amount)
+        return _bytes_of(plain, memory)
+    except (ValueError, OverflowError) as error:
+        raise ArgumentError(str(error) if str(error).startswith("[") else f"[budget] {error}") from error
+
+
+def _plain(amount: numbers.Real) -> int | float:
+    return int(amount) if isinstance(amount, numbers.Integral) else float(amount)
+
+
+def _bytes_of(amount: int | float | str, memory: UsableMemory) -> int:
     share = parse_share(amount) if isinstance(amount, str) else amount
     if isinstance(share, float) and share <= 1:
         return int(parse_fraction(str(share)) * memory.get_total_memory())

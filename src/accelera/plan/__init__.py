@@ -1,6 +1,7 @@
 """What will be done, on paper: operands, schedules, forecasts and the least bytes possible."""
 
 from accelera.plan.bounds import matmul_lower_bound_words
+from accelera.plan.combined import combine_plans
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction, PolicyMaker, Scorer
 from accelera.plan.figures import Alternative, Forecast, Step
@@ -46,6 +47,7 @@ __all__ = [
     "Step",
     "SweepProblem",
     "as_saved",
+    "combine_plans",
     "forecast",
     "matmul_lower_bound_words",
     "plan_gram",

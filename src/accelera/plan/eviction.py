@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.errors import UnknownNameError
+from accelera.errors import ArgumentError, UnknownNameError
 from accelera.policy import POLICIES, EvictionPolicy, Knowledge, needs, prepare
 from accelera.trace import Trace
 
@@ -39,7 +39,7 @@ class Eviction:
             if self.policy not in POLICIES:
                 raise UnknownNameError.among("policy", self.policy, POLICIES)
         elif not callable(self.policy):
-            raise TypeError(
+            raise ArgumentError(
                 f"[policy] {self.policy!r} can serve only once, and a plan tries several policies before its "
                 f"run uses another: give a name, or what makes one from its Knowledge, such as a class"
             )

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from accelera.errors import ArgumentError
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.operand import Operand
@@ -57,6 +58,8 @@ class Plan:
     """Who leaves the pool when it is full."""
     placement: Placement | None = None
     """Which devices make which blocks, when several work together; each step is a block then."""
+    stages: tuple[Plan, ...] = ()
+    """The plans that this one is made of, when it is several operations one after the other."""
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps in order; the ids of blocks are those of their pass."""
@@ -102,6 +105,8 @@ class Plan:
 
     def explain(self) -> str:
         """Return the plan in some fifteen lines of words and numbers, for people."""
+        if self.stages:
+            return "\n".join(_staged(self))
         lines = [_title(self), f"  schedule     {self.schedule}: {self.shape_note}", _peak(self)]
         lines += [
             *(self.placement.lines() if self.placement is not None else [_residency(self)]),
@@ -149,13 +154,24 @@ class Plan:
             "stall_seconds": self.forecast.stall_s,
             "alternatives": [vars(other) for other in self.alternatives],
             "placement": None if self.placement is None else self.placement.to_dict(),
+            "stages": [each.to_dict() for each in self.stages],
         }
+
+
+def _staged(plan: Plan) -> Iterator[str]:
+    """Yield the whole's figures, then each stage as a plan of its own."""
+    yield f"{plan.operation}: {plan.schedule}: {plan.shape_note}"
+    yield _peak(plan)
+    yield f"  bytes moved  {format_bytes(plan.moved_bytes)}"
+    yield f"  time         {_time(plan.forecast)}"
+    for number, stage in enumerate(plan.stages, 1):
+        yield f"stage {number}: {stage.explain()}"
 
 
 def as_saved(plan: Any) -> SavedPlan | None:
     """Return what a caller gives as ``plan=``: a plan, a saved one, the path of a saved one, or None.
 
-    Raises TypeError for anything else.
+    Raises ArgumentError for anything else.
     """
     if plan is None or isinstance(plan, SavedPlan):
         return plan
@@ -163,7 +179,7 @@ def as_saved(plan: Any) -> SavedPlan | None:
         return SavedPlan.load(plan)
     if isinstance(plan, Plan):
         return plan.saved()
-    raise TypeError(f"[plan] plan={plan!r}: give a Plan, or the path of what Plan.save wrote")
+    raise ArgumentError(f"[plan] plan={plan!r}: give a Plan, or the path of what Plan.save wrote")
 
 
 def _title(plan: Plan) -> str:

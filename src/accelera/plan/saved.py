@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, final
 
-from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
+from accelera.errors import ArgumentError, DTypeError, ShapeError, StoreError, StoreFormatError
 
 FORMAT = 1
 _FIELDS: dict[str, tuple[type, ...]] = {
@@ -66,13 +66,34 @@ class SavedPlan:
         except OSError as error:
             raise StoreError(f"[plan] {path} cannot be written: {error}; choose another place") from error
 
+    def stage(self, number: int, operation: str) -> SavedPlan:
+        """Return the plan of one of its stages, counted from 0, which is that ``operation``."""
+        begin = f"{number + 1}."
+        operands = {
+            name.removeprefix(begin): each for name, each in self.operands.items() if name.startswith(begin)
+        }
+        return SavedPlan(operation, operands, self.budget_bytes, self.spec["stages"][number])
+
+    def require_stages(self, operation: str, count: int) -> None:
+        """Raise unless it is a plan of ``operation`` in so many stages, ArgumentError or StoreFormatError."""
+        self.require_same(operation, {})
+        specs = self.spec.get("stages")
+        if (
+            not isinstance(specs, list)
+            or len(specs) != count
+            or not all(isinstance(each, dict) for each in specs)
+        ):
+            raise StoreFormatError(
+                f"[{operation}] plan= is not one of {count} stages, as this expression needs; plan again"
+            )
+
     def require_same(self, operation: str, inputs: Mapping[str, tuple[Sequence[int], Any]]) -> None:
         """Raise unless it was made for ``operation`` on operands of these shapes and element types.
 
-        Raises ValueError for another operation, ShapeError or DTypeError for other operands.
+        Raises ArgumentError for another operation, ShapeError or DTypeError for other operands.
         """
         if operation != self.operation:
-            raise ValueError(f"[{operation}] plan= was made for {self.operation}; plan this operation")
+            raise ArgumentError(f"[{operation}] plan= was made for {self.operation}; plan this operation")
         for name, (shape, dtype) in inputs.items():
             planned_shape, planned_dtype = self.operands.get(name, [None, None])
             if planned_shape != list(shape):

@@ -6,22 +6,27 @@
 from __future__ import annotations
 
 from accelera._native import STAGING_BYTES_PER_THREAD
-from accelera.stores.array import ArrayOutput, ArrayStore
+from accelera.stores.array import ArrayOutput, ArrayStore, plain_array
 from accelera.stores.contract import Layout, OutputStore, Store, StoreView
 from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement
 from accelera.stores.flatoutput import FlatOutput
+from accelera.stores.foreign import is_foreign, is_sparse
 from accelera.stores.formats import Source, Target, known_suffixes, partial_path, register_format
+from accelera.stores.joined import JoinedStore, joined_shape
 from accelera.stores.opening import (
     create_store,
+    is_tensor,
+    open_result,
     open_store,
     output_scratch_bytes,
     remove_leftovers,
-    split_key,
+    result_path,
 )
-from accelera.stores.regions import Region, region_shape, whole
+from accelera.stores.regions import Region, check_shape, inner_region, region_shape, whole
 from accelera.stores.safetensors import TensorEntry, tensor_entries
 from accelera.stores.sharing import Address, address_of, join_output
+from accelera.stores.viewing import Viewing
 
 __all__ = [
     "BFLOAT16",
@@ -31,6 +36,7 @@ __all__ = [
     "ArrayStore",
     "FlatFile",
     "FlatOutput",
+    "JoinedStore",
     "Layout",
     "OutputStore",
     "Placement",
@@ -40,18 +46,27 @@ __all__ = [
     "StoreView",
     "Target",
     "TensorEntry",
+    "Viewing",
     "address_of",
+    "check_shape",
     "create_store",
+    "inner_region",
+    "is_foreign",
+    "is_sparse",
+    "is_tensor",
     "join_output",
+    "joined_shape",
     "known_suffixes",
+    "open_result",
     "open_store",
     "output_scratch_bytes",
     "parse_dtype",
     "partial_path",
+    "plain_array",
     "region_shape",
     "register_format",
     "remove_leftovers",
-    "split_key",
+    "result_path",
     "tensor_entries",
     "whole",
 ]

@@ -16,21 +16,18 @@ from accelera.stores.regions import Region, check_transfer, view_key
 class ArrayStore(Store):
     """A NumPy array of any strides, seen as a store.
 
-    Raises DTypeError for elements a store cannot hold; a foreign byte order is refused as well.
+    The other byte order is swapped as elements are read and written. Raises DTypeError for elements a
+    store cannot hold, and for masked ones.
     """
 
     tier = "ram"
 
     def __init__(self, array: np.ndarray[Any, Any], *, name: str = "array") -> None:
         self.dtype = parse_dtype(array.dtype, op="open_store")
-        if array.dtype != self.dtype:
-            raise DTypeError(
-                f"[open_store] {name} has the foreign byte order {array.dtype.str}; "
-                "convert it with array.astype(array.dtype.newbyteorder('='))"
-            )
+        self._swapped = array.dtype != self.dtype
         self.shape = array.shape
         self.name = name
-        self._array: np.ndarray[Any, Any] | None = array
+        self._array: np.ndarray[Any, Any] | None = plain_array("open_store", array)
 
     def _open(self, op: str) -> np.ndarray[Any, Any]:
         if self._array is None:
@@ -41,7 +38,7 @@ class ArrayStore(Store):
         """Copy ``region`` into ``out``; return its bytes."""
         array = self._open("read")
         check_transfer("read", self.shape, self.dtype, region, out)
-        np.copyto(as_bytes_of(out), as_bytes_of(array[view_key(region)]))
+        _move(array[view_key(region)], out, self._swapped)
         return out.nbytes
 
     def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
@@ -49,22 +46,69 @@ class ArrayStore(Store):
         array = self._open("write")
         check_transfer("write", self.shape, self.dtype, region, data)
         if not array.flags.writeable:
-            raise StoreError(f"[write] {self.name} is a read-only array; give a writeable one")
-        np.copyto(as_bytes_of(array[view_key(region)]), as_bytes_of(data))
+            raise StoreError(f"[write] {self.name} {_FROZEN}")
+        _move(data, array[view_key(region)], self._swapped)
         return data.nbytes
+
+    @property
+    def read_only(self) -> str | None:
+        """Why nothing can be written into the array: its flag, or elements that share memory."""
+        array = self._open("read_only")
+        if not array.flags.writeable:
+            return _FROZEN
+        return "has elements that share memory; give an array of its own" if _overlaps_itself(array) else None
 
     @property
     def layout(self) -> Layout:
         """The array's strides."""
         return Layout.of_strides(self.shape, self._open("layout").strides, self.dtype.itemsize)
 
-    def resident(self) -> np.ndarray[Any, Any]:
-        """Return the array itself."""
-        return self._open("resident")
+    def resident(self) -> np.ndarray[Any, Any] | None:
+        """Return the array itself; None in the other byte order."""
+        array = self._open("resident")
+        return None if self._swapped else array
 
     def close(self) -> None:
         """Let go of the array."""
         self._array = None
+
+
+_FROZEN = "is a read-only array; give a writeable one"
+
+
+def plain_array(op: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return ``array`` without its subclass, sharing memory.
+
+    Raises DTypeError when it has masked elements: no operation here leaves elements out.
+    """
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        count = int(np.ma.getmaskarray(array).sum())
+        raise DTypeError(
+            f"[{op}] a masked array with {count} masked elements, and no operation leaves elements out; give "
+            "array.filled(value), or array.data to use what is under the mask"
+        )
+    plain: np.ndarray[Any, Any] = array.view(np.ndarray) if type(array) is not np.ndarray else array
+    return plain
+
+
+def _move(source: np.ndarray[Any, Any], target: np.ndarray[Any, Any], swap: bool) -> None:
+    """Copy elements of the same type, one side in the other byte order where ``swap`` says so."""
+    np.copyto(as_bytes_of(target), as_bytes_of(source))
+    if swap:
+        target.byteswap(inplace=True)
+
+
+def _overlaps_itself(array: np.ndarray[Any, Any]) -> bool:
+    """Return whether two elements share memory, or may: axes that reach into one another."""
+    reach = array.itemsize
+    steps = sorted(
+        (abs(step), size) for step, size in zip(array.strides, array.shape, strict=True) if size > 1
+    )
+    for step, size in steps:
+        if step < reach:
+            return array.size > 0
+        reach += step * (size - 1)
+    return False
 
 
 @final
@@ -79,11 +123,11 @@ class ArrayOutput(OutputStore):
     def __init__(self, array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         if array.shape != shape:
             raise ShapeError(f"[create_store] an array of shape {array.shape} for a result of shape {shape}")
-        if array.dtype != dtype:
+        if array.dtype.newbyteorder("=") != dtype:
             raise DTypeError(f"[create_store] an array of {array.dtype} for a result of {dtype}")
-        if not array.flags.writeable:
-            raise StoreError("[create_store] the result's array is read-only; give a writeable one")
         self._store = ArrayStore(array)
+        if self._store.read_only is not None:
+            raise StoreError(f"[create_store] the result's array {self._store.read_only}")
         self.shape, self.dtype, self.name = shape, dtype, self._store.name
 
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
@@ -99,7 +143,7 @@ class ArrayOutput(OutputStore):
         """The array's strides."""
         return self._store.layout
 
-    def resident(self) -> np.ndarray[Any, Any]:
+    def resident(self) -> np.ndarray[Any, Any] | None:
         """Return the array itself."""
         return self._store.resident()
 

@@ -8,8 +8,10 @@ plan predicts and what a report adds up.
 from __future__ import annotations
 
 import abc
+import math
 import operator
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +19,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from accelera.errors import ShapeError
-from accelera.stores.regions import Region, check_transfer, whole
+from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StoreFormatError
+from accelera.memory import host_memory
+from accelera.stores.dtypes import as_bytes_of
+from accelera.stores.regions import Region, check_transfer, parts, piece_shape, region_shape, whole
 from accelera.stores.viewing import Key, Viewing
+from accelera.units import format_bytes
 
 AnyStore = TypeVar("AnyStore", bound="Store")
+
+_ALWAYS_TRIED_BYTES = 1 << 20
+"""Arrays up to this size are made without asking how much memory is free."""
+_PIECE_BYTES = 1 << 20
+"""Size of the buffer through which everything is read for a checksum."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,22 @@ class Store(abc.ABC):
 
     def sample(self) -> int | None:
         """Return a checksum of a few kilobytes spread over the contents (None: cannot say)."""
-        return None
+        found = [each.sample() for each in self.sources if each is not self]
+        return None if all(each is None for each in found) else zlib.crc32(repr(found).encode())
+
+    def checksum(self) -> int:
+        """Return a checksum of all elements, read through one small buffer or chunk by chunk."""
+        checksum = 0
+        for region in self._pieces():
+            piece = np.empty(region_shape(region), self.dtype)
+            self.read(region, piece)
+            checksum = zlib.crc32(as_bytes_of(piece).data, checksum)
+        return checksum
+
+    def _pieces(self) -> Iterator[Region]:
+        """Yield the parts that a checksum reads: chunks, else in C order whatever the layout."""
+        piece = self.layout.chunk or piece_shape(self.shape, self.dtype.itemsize, _PIECE_BYTES)
+        return (part for part, _ in parts(whole(self.shape), piece))
 
     def flush(self) -> None:
         """Make everything written so far durable."""
@@ -100,6 +125,11 @@ class Store(abc.ABC):
         """
 
     @property
+    def read_only(self) -> str | None:
+        """Why nothing can be written here, after the store's name in messages; None where ``write`` works."""
+        return None
+
+    @property
     def scratch_bytes(self) -> int:
         """The most host memory one read or write takes beyond the buffer it is given."""
         return 0
@@ -112,7 +142,12 @@ class Store(abc.ABC):
     @property
     def nbytes(self) -> int:
         """Logical size in bytes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def sources(self) -> tuple[Store, ...]:
+        """The stores that the elements come from: this one, unless it is made of others."""
+        return (self,)
 
     def viewing(self) -> tuple[Store, Viewing]:
         """Return the store that holds the bytes, and which of its elements this one shows."""
@@ -139,10 +174,43 @@ class Store(abc.ABC):
         return StoreView(base, viewing.broadcast_to(shape))
 
     def to_numpy(self) -> np.ndarray[Any, Any]:
-        """Return a new array with everything in it."""
+        """Return a new array with everything in it.
+
+        Raises BudgetExceededError when the machine has not that much memory free.
+        """
+        free = host_memory().available_bytes
+        if self.nbytes > max(free, _ALWAYS_TRIED_BYTES):
+            raise BudgetExceededError(
+                f"[to_numpy] {self.name} has {format_bytes(self.nbytes)}, and {format_bytes(free)} of memory "
+                "are free: give it to the engine as it is, or read a part of it, such as store[:1000]",
+                needed_bytes=self.nbytes,
+                budget_bytes=free,
+            )
         out = np.empty(self.shape, self.dtype)
         self.read(whole(self.shape), out)
         return out
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        array = self.resident()
+        if array is None and copy is False:
+            raise StoreFormatError(
+                f"[asarray] {self.name} lies in no memory that an array could share; leave copy=False out"
+            )
+        if array is None:
+            array, copy = self.to_numpy(), None
+        if copy:
+            return np.array(array, dtype, copy=True)
+        if copy is False and dtype is not None and array.dtype != dtype:
+            raise StoreFormatError(
+                f"[asarray] {self.name} holds {array.dtype}, not {dtype}; leave copy=False out"
+            )
+        return np.asarray(array, dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, *_: Any, **__: Any) -> Any:
+        raise DTypeError(
+            f"[{ufunc.__name__}] {self.name} is a store, which NumPy would load whole: write the expression "
+            "with accelera.lazy(store), or load it with np.asarray(store)"
+        )
 
     def __enter__(self: AnyStore) -> AnyStore:
         return self
@@ -260,6 +328,19 @@ class StoreView(Store):
     def use_direct(self, direct: bool | None) -> None:
         """Pass the wish on to the base."""
         self._base.use_direct(direct)
+
+    @property
+    def sources(self) -> tuple[Store, ...]:
+        """The view itself, or what the base is made of."""
+        found = self._base.sources
+        return (self,) if found == (self._base,) else found
+
+    @property
+    def read_only(self) -> str | None:
+        """Why the base cannot be written, or this view of it."""
+        if self._viewing.repeats:
+            return "is a broadcast view, which would write elements more than once; give the unrepeated one"
+        return self._base.read_only
 
     @property
     def scratch_bytes(self) -> int:

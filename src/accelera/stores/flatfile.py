@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -18,9 +18,21 @@ from accelera.errors import StoreError, StoreFormatError
 from accelera.similar import files_like
 from accelera.stores.contract import Layout, Store
 from accelera.stores.dtypes import as_bytes_of
-from accelera.stores.regions import Region, axis_length, check_transfer
+from accelera.stores.regions import (
+    Region,
+    axis_length,
+    check_transfer,
+    inner_region,
+    parts,
+    piece_shape,
+    view_key,
+    whole,
+)
 from accelera.stores.sampling import sample_of_descriptor
 from accelera.units import format_bytes
+
+_SWAPPED_BYTES = 256 << 10
+"""Size of the copies in which data is turned into the other byte order for a file that has it."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,15 @@ class Placement:
             strides[axis] = distance
             distance *= shape[axis]
         return cls(shape, dtype, offset, tuple(strides), swapped)
+
+    @property
+    def begin(self) -> int:
+        """File position of the first byte used, which a backwards axis puts before ``offset``."""
+        if 0 in self.shape:
+            return self.offset
+        return self.offset + sum(
+            min(0, stride) * (size - 1) for stride, size in zip(self.strides, self.shape, strict=True)
+        )
 
     @property
     def end(self) -> int:
@@ -138,14 +159,30 @@ class FlatFile(Store):
         descriptor = self._open("write")
         check_transfer("write", self.shape, self.dtype, region, data)
         if not self._writable:
-            raise StoreError(f"[write] {self.name} is open for reading; write a new file with create_store")
-        offset, strides = self._locate(region)
-        failure = _native.write_region(
-            descriptor, offset, strides, as_bytes_of(data), self._direct_descriptor
-        )
-        if failure is not None:
-            raise _explain("write", self.name, *failure)
+            raise StoreError(f"[write] {self.name} {self.read_only}")
+        for part, piece in self._in_file_order(region, data):
+            offset, strides = self._locate(part)
+            failure = _native.write_region(
+                descriptor, offset, strides, as_bytes_of(piece), self._direct_descriptor
+            )
+            if failure is not None:
+                raise _explain("write", self.name, *failure)
         return data.nbytes
+
+    def _in_file_order(
+        self, region: Region, data: np.ndarray[Any, Any]
+    ) -> Iterator[tuple[Region, np.ndarray[Any, Any]]]:
+        """Yield ``data`` as the file's byte order has it, in small swapped copies where that differs."""
+        if not self.placement.swapped:
+            yield region, data
+            return
+        for place, _ in parts(whole(data.shape), piece_shape(data.shape, data.itemsize, _SWAPPED_BYTES)):
+            yield inner_region(region, place), data[view_key(place)].byteswap()
+
+    @property
+    def read_only(self) -> str | None:
+        """Why nothing can be written here; None where ``write`` works."""
+        return None if self._writable else "is open for reading; write to a new name, or into an array"
 
     def use_direct(self, direct: bool | None) -> None:
         """Go around the page cache from now on: always, never, or (None) for what is not in it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -13,10 +14,11 @@ from typing import Any, final
 import numpy as np
 
 from accelera.errors import StoreError
-from accelera.stores.contract import Layout, OutputStore
+from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.flatfile import FlatFile, Placement, read_at
 from accelera.stores.formats import Target
 from accelera.stores.regions import Region
+from accelera.stores.viewing import Viewing
 from accelera.units import format_bytes
 
 
@@ -36,6 +38,7 @@ class FlatOutput(OutputStore):
         self._target = target
         self.name = str(target.path)
         self.shape, self.dtype = target.shape, target.dtype
+        self._is_published = False
         check_target(target.path)
         size = max(placement.end, len(header))
         descriptor = _lock(target)
@@ -59,7 +62,7 @@ class FlatOutput(OutputStore):
         return self._partial
 
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
-        """Read back what was written."""
+        """Read what was written."""
         return self._file.read(region, out)
 
     def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
@@ -77,8 +80,12 @@ class FlatOutput(OutputStore):
         return self._file.scratch_bytes
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """Return the identity of the partial file."""
+        """Return the identity of the partial file, or of the published one."""
         return self._file.fingerprint()
+
+    def sample(self) -> int | None:
+        """Return a checksum of a few kilobytes of it."""
+        return self._file.sample()
 
     def flush(self) -> None:
         """Wait until everything written is on the disk."""
@@ -92,10 +99,20 @@ class FlatOutput(OutputStore):
         """Close the partial file and leave it for a later ``resume``."""
         self._file.close()
 
+    def viewing(self) -> tuple[Store, Viewing]:
+        """Return the published file once there is one, else this output."""
+        return self._file.viewing() if self._is_published else super().viewing()
+
+    @property
+    def read_only(self) -> str | None:
+        """Why nothing more can be written: it is complete."""
+        return "is complete; write to a new name" if self._is_published else None
+
     def commit(self) -> None:
         """Put the finished file in place of any older one, at once, and make that durable.
 
-        Raises StoreError, and leaves the partial file, when the system refuses.
+        From then on this store reads the published file. Raises StoreError, and leaves the partial
+        file, when the system refuses.
         """
         self._target.refuse_commit()
         self._file.flush()
@@ -108,11 +125,14 @@ class FlatOutput(OutputStore):
             ) from error
         finally:
             self._file.close()
+        self._is_published = True
+        with contextlib.suppress(StoreError):  # another run may already have replaced it
+            self._file = self._target.reopened()
 
     def abort(self, *, keep_partial: bool = False) -> None:
         """Close the partial file, and remove it unless it is to be resumed."""
         self._file.close()
-        if not keep_partial and not self._target.joined:
+        if not keep_partial and not self._target.joined and not self._is_published:
             self._partial.unlink(missing_ok=True)
 
 

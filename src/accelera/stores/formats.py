@@ -22,6 +22,8 @@ _MODULES: dict[str, str] = {
     ".raw": "accelera.stores.raw",
     ".dat": "accelera.stores.raw",
     ".zarr": "accelera.stores.zarr",
+    ".h5": "accelera.stores.hdf5",
+    ".hdf5": "accelera.stores.hdf5",
 }
 
 
@@ -38,6 +40,8 @@ class Source:
     """File position of the first element, for files without a header."""
     direct: bool | None = None
     """Go around the page cache: always, never, or (None) for what is not in it."""
+    max_header_size: int | None = None
+    """Longest header, in bytes, that is read of a ``.npy`` file; None for the usual limit."""
 
     def refuse(self, *fields: str) -> None:
         """Raise StoreFormatError when one of ``fields`` was given, which this format has no use for."""
@@ -65,6 +69,8 @@ class Target:
     """Go around the page cache: always, never, or (None) for what is not in it."""
     joined: bool = False
     """The partial file is that of a run which is alive, holds the lock, and will publish it."""
+    codec: str | None = None
+    """How chunks are compressed, such as ``"zstd"`` or ``"gzip:6"``; None stores them as they are."""
 
     def refuse(self, *fields: str) -> None:
         """Raise StoreFormatError when one of ``fields`` was given, which this format has no use for."""
@@ -76,6 +82,11 @@ class Target:
             raise StoreError(
                 f"[commit] {self.path} is published by the run that began it, not by who joined; close it"
             )
+
+    def reopened(self) -> Any:
+        """Return the store of the published result; raises StoreError when it is not there any more."""
+        source = Source(self.path, self.key, self.shape, self.dtype, direct=self.direct)
+        return format_of(self.path).open_path(source)
 
     @property
     def partial(self) -> Path:

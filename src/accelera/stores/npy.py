@@ -24,6 +24,7 @@ from accelera.stores.formats import Source, Target
 _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 _LONGEST_HEADER = 64 << 10
+"""Bytes of a header that are read without being told to: parsing a long one takes much memory."""
 _LARGEST_ALIGN = 8192
 _FOREIGN = ">" if sys.byteorder == "little" else "<"
 
@@ -38,14 +39,16 @@ def open_path(source: Source) -> FlatFile:
     path = source.path
     descriptor = open_descriptor(path)
     try:
-        placement, header = _parse(path, descriptor, source.dtype)
+        placement, header = _parse(path, descriptor, source.dtype, source.max_header_size)
     except BaseException:
         os.close(descriptor)
         raise
     return FlatFile(path, descriptor, placement, header=zlib.crc32(header), direct=source.direct)
 
 
-def _parse(path: Path, descriptor: int, dtype: np.dtype[Any] | None) -> tuple[Placement, bytes]:
+def _parse(
+    path: Path, descriptor: int, dtype: np.dtype[Any] | None, max_header_size: int | None
+) -> tuple[Placement, bytes]:
     start = read_at(descriptor, 12)
     if start[:6] != _MAGIC:
         raise _damaged(path, f"it begins with {start[:6]!r}, a .npy file with {_MAGIC!r}")
@@ -53,8 +56,12 @@ def _parse(path: Path, descriptor: int, dtype: np.dtype[Any] | None) -> tuple[Pl
         raise _damaged(path, f"its version is {tuple(start[6:8])}; 1.0, 2.0 and 3.0 are known")
     width = _LENGTH_BYTES[start[6]]
     length = int.from_bytes(start[8 : 8 + width], "little")
-    if length > _LONGEST_HEADER:
-        raise _damaged(path, f"its header claims {length} bytes; at most {_LONGEST_HEADER} are believed")
+    longest = _LONGEST_HEADER if max_header_size is None else max_header_size
+    if length > longest:
+        raise StoreFormatError(
+            f"[open_store] {path}: its header claims {length} bytes, and at most {longest} are read without "
+            f"being told to; if you trust the file, give open_store max_header_size={length}"
+        )
     header = read_at(descriptor, length, 8 + width)
     if len(header) < length:
         raise _damaged(path, f"its header claims {length} bytes, the file ends after {len(header)} of them")

@@ -1,8 +1,9 @@
-"""``open_store`` and ``create_store``: from what a user holds to a store."""
+"""``open_store``, ``open_result`` and ``create_store``: from what a user holds to a store."""
 
 from __future__ import annotations
 
 import operator
+import os
 import sys
 from collections.abc import Sequence
 from os import PathLike, fspath
@@ -16,7 +17,13 @@ from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores.array import ArrayOutput, ArrayStore
 from accelera.stores.contract import OutputStore, Store
 from accelera.stores.dtypes import parse_dtype
+from accelera.stores.foreign import open_foreign, refuse_foreign_result, within_small
 from accelera.stores.formats import Source, Target, format_of
+from accelera.stores.regions import check_shape
+
+_LONGEST_SUFFIX = ".replaced"
+"""What a name gets while its result is not complete; the longest of such."""
+_SEQUENCES = (list, tuple, int, float, complex, np.generic)
 
 
 def open_store(
@@ -27,17 +34,21 @@ def open_store(
     offset: int = 0,
     key: str | None = None,
     direct: bool | None = None,
+    max_header_size: int | None = None,
 ) -> Store:
     """Return a store over ``x`` without copying it.
 
-    ``x`` is a path (``.npy``, ``.safetensors``, ``.bin`` ``.raw`` ``.dat``, ``.zarr`` or a folder that
-    holds a Zarr array), a NumPy array or memmap, a torch tensor, nested lists of numbers, or a store,
-    which is returned as it is. ``"file.safetensors::name"`` and ``key`` name one of several arrays.
-    ``shape``, ``dtype`` and ``offset`` describe a raw file; elsewhere ``shape`` and ``dtype`` are checked.
+    ``x`` is a path (``.npy``, ``.safetensors``, ``.h5``, ``.bin`` ``.raw`` ``.dat``, ``.zarr`` or a folder
+    that holds a Zarr array), a NumPy array or memmap, a torch tensor, a ``zarr.Array``, an
+    ``h5py.Dataset``, a dask array, an ``xarray.DataArray``, nested lists of numbers, or a store, which is
+    returned as it is. ``"file.safetensors::name"`` and ``key`` name one of several arrays. ``shape``,
+    ``dtype`` and ``offset`` describe a raw file; elsewhere ``shape`` and ``dtype`` are checked.
     ``direct`` reads files around the page cache: always, never, or (None) for what is not in it.
+    ``max_header_size`` admits ``.npy`` headers of more bytes than the usual 64 KiB.
 
-    Raises StoreError for files that cannot be read, StoreFormatError for damaged ones, DTypeError for
-    elements that no store holds, ShapeError when the shape is not the one asked for.
+    Raises StoreError for files that cannot be read and for objects that could only be loaded whole,
+    StoreFormatError for damaged files, DTypeError for elements that no store holds (masked ones and
+    sparse matrices among them), ShapeError when the shape is not the one asked for.
     """
     wanted_dtype = None if dtype is None else parse_dtype(dtype, op="open_store")
     wanted_shape = None if shape is None else _whole(shape)
@@ -45,12 +56,28 @@ def open_store(
         store = x
     elif isinstance(x, (str, PathLike)):
         path, key = split_key(x, key)
-        store = format_of(path).open_path(Source(path, key, wanted_shape, wanted_dtype, offset, direct))
+        check_name("open_store", path)
+        source = Source(path, key, wanted_shape, wanted_dtype, offset, direct, max_header_size)
+        store = format_of(path).open_path(source)
     else:
         if offset or key is not None:
             raise StoreFormatError("[open_store] offset and key describe files; leave them out for arrays")
         store = _open_object(x, direct)
     return _checked(store, wanted_shape, wanted_dtype)
+
+
+def open_result(out: Any) -> Store:
+    """Return the store of something that exists and that a result can be written into.
+
+    That is a writeable NumPy array or memmap, a tensor, a ``zarr.Array``, an ``h5py.Dataset`` or a store.
+    The one place where it is decided what can be: raises StoreError for what cannot be written (read-only
+    arrays, maps and datasets, tensors that require a gradient, dask and xarray), DTypeError for what is
+    no array (lists, objects with nothing but ``__array__``), each with what to give instead.
+    """
+    store = _opened_result(out)
+    if store.read_only is not None:
+        raise StoreError(f"[out] {store.name} {store.read_only}")
+    return store
 
 
 def create_store(
@@ -62,25 +89,28 @@ def create_store(
     order: str = "C",
     align: int = 4096,
     chunk: Sequence[int] | None = None,
+    codec: str | None = None,
     direct: bool | None = None,
 ) -> OutputStore:
     """Begin a result of ``shape`` and ``dtype``.
 
     ``target`` is a path (the format follows from its suffix), a NumPy array or torch tensor to fill,
     or None for a new array in RAM. A file is written as ``<name>.partial`` beside its target, its space
-    is reserved at once, and ``commit`` puts it in place. ``resume`` goes on with the partial file of an
-    interrupted run. ``order="F"`` makes the first axis the fastest. The data begins at a multiple of
-    ``align`` bytes. ``chunk`` is the chunk shape of a Zarr result.
+    is reserved at once, and ``commit`` puts it in place; a symbolic link is followed. ``resume`` goes on
+    with the partial file of an interrupted run. ``order="F"`` makes the first axis the fastest. The data
+    begins at a multiple of ``align`` bytes. ``chunk`` and ``codec`` are the chunk shape and the
+    compression of a Zarr result: ``"zstd"``, ``"gzip"``, ``"blosc-lz4"``, with a level ``"zstd:9"``.
 
     Raises StoreError, before anything is computed, when the target cannot be written.
     """
     sizes, element = _whole(shape), parse_dtype(dtype, op="create_store")
+    check_shape("create_store", sizes, element.itemsize)
     if order not in ("C", "F"):
         raise StoreFormatError(f"[create_store] order={order!r}; it is 'C' or 'F'")
     if isinstance(target, (str, PathLike)):
-        path, key = split_key(target, None)
+        path, (_, key) = result_path(target), split_key(target, None)
         pieces = None if chunk is None else _whole(chunk)
-        wish = Target(path, sizes, element, key, order, align, pieces, resume, direct)
+        wish = Target(path, sizes, element, key, order, align, pieces, resume, direct, codec=codec)
         output: OutputStore = format_of(path).create_path(wish)
         return output
     if resume:
@@ -90,10 +120,18 @@ def create_store(
     return _fill_object(target, sizes, element)
 
 
-def output_scratch_bytes(target: str | PathLike[str]) -> int:
-    """Return the most host memory that one write to a new file at ``target`` takes besides its data."""
+def output_scratch_bytes(
+    target: str | PathLike[str], chunk: Sequence[int] | None = None, dtype: Any = None
+) -> int:
+    """Return the most host memory that one write to a new file at ``target`` takes besides its data.
+
+    ``chunk`` and ``dtype`` describe the pieces of a chunked file where they are not its own choice.
+    """
     path, _ = split_key(target, None)
-    scratch: int = getattr(format_of(path), "SCRATCH_BYTES", STAGING_BYTES_PER_THREAD)
+    module = format_of(path)
+    if chunk is not None and dtype is not None and hasattr(module, "chunk_scratch_bytes"):
+        return int(module.chunk_scratch_bytes(tuple(chunk), parse_dtype(dtype)))
+    scratch: int = getattr(module, "SCRATCH_BYTES", STAGING_BYTES_PER_THREAD)
     return scratch
 
 
@@ -107,16 +145,58 @@ def remove_leftovers(target: str | PathLike[str]) -> None:
 
 def split_key(x: str | PathLike[str], key: str | None) -> tuple[Path, str | None]:
     """Return the path and the name in ``"path::name"``, or ``key``; they must not differ."""
-    text, mark, name = str(fspath(x)).partition("::")
+    text, mark, name = os.fsdecode(fspath(x)).partition("::")
     if mark and key not in (None, name):
         raise StoreFormatError(
             f"[open_store] {x} names {name!r}, key={key!r} another array; give one of them"
         )
-    return Path(text).expanduser(), name if mark else key
+    if "\0" in name:
+        raise StoreFormatError(f"[open_store] {x!r} names an array with a NUL byte; choose another name")
+    return _expanded(text), name if mark else key
+
+
+def result_path(out: str | PathLike[str]) -> Path:
+    """Return the file that a result called ``out`` goes to: without ``::key``, links followed.
+
+    Raises StoreError for names that no file can have.
+    """
+    path, _ = split_key(out, None)
+    check_name("out", path)
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
+        check_name("out", path)
+    return path
+
+
+def check_name(op: str, path: Path) -> None:
+    """Raise StoreError for a path that no file can have: empty, too long, in a loop of links."""
+    if not path.name or path == Path():
+        raise StoreError(f"[{op}] {str(path)!r} names no file; give one, such as 'C.npy'")
+    try:
+        os.lstat(path.with_name(path.name + _LONGEST_SUFFIX))
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    except OSError as error:
+        raise StoreError(f"[{op}] {_shortened(path)}: {error.strerror}; choose another name") from error
+    except ValueError as error:  # a NUL byte, or letters that the file system's encoding lacks
+        raise StoreError(f"[{op}] {_shortened(path)!r}: {error}; choose another name") from error
+
+
+def _shortened(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= 120 else f"{text[:80]}… ({len(text)} characters)"
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise StoreError(f"[store] {text}: {error}; write the whole path") from error
 
 
 def _open_object(x: Any, direct: bool | None) -> Store:
-    if _is_tensor(x):
+    if is_tensor(x):
         from accelera.stores.tensor import open_tensor
 
         return open_tensor(x)
@@ -124,15 +204,51 @@ def _open_object(x: Any, direct: bool | None) -> Store:
         from accelera.stores.memmap import open_mapped
 
         return open_mapped(x, direct) or ArrayStore(x)
-    if isinstance(x, (list, tuple, int, float, complex, np.generic)) or hasattr(x, "__array__"):
-        return ArrayStore(np.asarray(x))
+    found = open_foreign(x)
+    if found is not None:
+        return found if isinstance(found, Store) else _open_object(found, direct)
+    if isinstance(x, _SEQUENCES):
+        return ArrayStore(_from_sequence(x))
+    if hasattr(x, "__array__"):
+        return ArrayStore(np.asarray(within_small(x)))
     raise DTypeError(
         f"[open_store] a {type(x).__name__}: give a path, a NumPy array, a torch tensor or nested lists"
     )
 
 
+def _from_sequence(x: Any) -> np.ndarray[Any, Any]:
+    """Return nested lists of numbers as an array."""
+    if isinstance(x, (list, tuple)) and any(np.ma.is_masked(each) for each in x):
+        raise DTypeError("[open_store] a list with masked elements; fill them: np.ma.filled(x, value)")
+    try:
+        return np.asarray(x)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise DTypeError(f"[open_store] a list must hold numbers in rows of equal length: {error}") from error
+
+
+def _opened_result(out: Any) -> Store:
+    if isinstance(out, Store):
+        return out
+    if is_tensor(out):
+        from accelera.stores.tensor import open_tensor_result
+
+        return open_tensor_result(out)
+    if isinstance(out, np.ndarray):
+        from accelera.stores.memmap import open_mapped
+
+        return open_mapped(out, False, writable=True) or ArrayStore(out, name="out")
+    refuse_foreign_result(out)
+    found = open_foreign(out)
+    if isinstance(found, Store):
+        return found
+    raise DTypeError(
+        f"[out] a {type(out).__name__}, into which nothing can be written; give a path, a NumPy array, a "
+        "tensor, a zarr.Array or an h5py.Dataset, or leave out= away for a new array"
+    )
+
+
 def _fill_object(target: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> OutputStore:
-    if _is_tensor(target):
+    if is_tensor(target):
         from accelera.stores.tensor import fill_tensor
 
         return fill_tensor(target, shape, dtype)
@@ -143,20 +259,24 @@ def _fill_object(target: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> O
     )
 
 
-def _is_tensor(x: Any) -> bool:
+def is_tensor(x: Any) -> bool:
     """Whether ``x`` is a torch tensor; torch is not imported to find out."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def _whole(shape: Sequence[int]) -> tuple[int, ...]:
-    sizes = tuple(operator.index(size) for size in shape)
-    if any(size < 0 for size in sizes):
-        raise ShapeError(f"[store] shape {sizes}: no axis can be negative")
-    return sizes
+    try:
+        sizes = tuple(operator.index(size) for size in shape)
+    except TypeError as error:
+        raise ShapeError(
+            f"[store] shape {shape!r}: {error}; give whole numbers, one for each axis"
+        ) from error
+    return check_shape("store", sizes)
 
 
 def _checked(store: Store, shape: tuple[int, ...] | None, dtype: np.dtype[Any] | None) -> Store:
+    check_shape(f"open_store {store.name}", store.shape, store.dtype.itemsize)
     if shape is not None and store.shape != shape:
         raise ShapeError(f"[open_store] {store.name} has shape {store.shape}, not {shape}; leave shape out")
     if dtype is not None and store.dtype != dtype:

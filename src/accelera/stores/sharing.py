@@ -68,7 +68,7 @@ def address_of(store: Store) -> Address | None:
     base, look = store.viewing()
     if isinstance(base, FlatFile) and base.path.is_file():
         return Address(base.path.resolve(), base.placement, _sampled(base), look)
-    if isinstance(base, ZarrStore):
+    if isinstance(base, ZarrStore) and base.path is not None:
         return Address(base.path.resolve(), None, _sampled(base), look)
     return None
 

@@ -23,12 +23,28 @@ def open_tensor(tensor: torch.Tensor) -> Store:
     return ArrayStore(share(plain), name="tensor") if plain.device.type == "cpu" else TorchStore(plain)
 
 
+def open_tensor_result(tensor: torch.Tensor) -> Store:
+    """Return a store that writes into ``tensor`` itself.
+
+    Raises StoreError for tensors that require a gradient, which no result flows through, and for those
+    whose memory does not hold their values as they read.
+    """
+    if tensor.requires_grad:
+        raise StoreError(
+            "[out] a tensor that requires a gradient, which would not be followed; give .detach()"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise StoreError("[out] a tensor that is conjugated or negated as it is read; give .clone()")
+    return open_tensor(tensor)
+
+
 def fill_tensor(tensor: torch.Tensor, shape: tuple[int, ...], dtype: np.dtype[Any]) -> OutputStore:
     """Return an output that writes into ``tensor``.
 
     Raises ShapeError or DTypeError when it is not of ``shape`` and ``dtype``.
     """
     plain = _plain(tensor)
+    open_tensor_result(tensor)
     return (
         ArrayOutput(share(plain), shape, dtype)
         if plain.device.type == "cpu"
@@ -48,6 +64,10 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout != torch.strided or tensor.device.type == "meta":
         raise StoreError(
             f"[open_store] a {tensor.layout} tensor on {tensor.device}: no plain memory; give a dense one"
+        )
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and hasattr(tensor, "__tensor_flatten__"):
+        raise StoreError(
+            f"[open_store] a {type(tensor).__name__} is a tensor without memory of its own; give a plain one"
         )
     return tensor.detach().resolve_conj().resolve_neg()
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from accelera.errors import ShapeError
-from accelera.stores.regions import Region, region_shape
+from accelera.errors import IndexingError, ShapeError
+from accelera.stores.regions import Region, check_shape, region_shape
 
 Key = int | slice | EllipsisType | None
 
@@ -42,14 +42,14 @@ class Viewing:
     def transpose(self, axes: Sequence[int] | None) -> Viewing:
         """Permute the axes; None reverses them."""
         n = len(self.shape)
-        order = range(n - 1, -1, -1) if axes is None else [operator.index(axis) for axis in axes]
+        order = range(n - 1, -1, -1) if axes is None else _whole_numbers("transpose", axes)
         if sorted(axis + n if axis < 0 else axis for axis in order) != list(range(n)):
             raise ShapeError(f"[transpose] axes {tuple(order)} of shape {self.shape}: name each axis once")
         return self._with([self.shape[a] for a in order], [self.axes[a] for a in order])
 
     def broadcast_to(self, shape: Sequence[int]) -> Viewing:
         """Repeat axes of length one, and add leading ones, as NumPy does."""
-        target = tuple(operator.index(size) for size in shape)
+        target = _whole_numbers("broadcast_to", shape)
         added = len(target) - len(self.shape)
         pairs = list(zip(self.shape, target[max(added, 0) :], strict=added >= 0))
         if added < 0 or any(have not in (1, want) for have, want in pairs):
@@ -82,10 +82,10 @@ class Viewing:
             if isinstance(item, slice):
                 shape.append(count)
                 axes.append(axis)
-        return Viewing(tuple(shape), tuple(axes), tuple(starts), tuple(steps))
+        return Viewing(check_shape("view", tuple(shape)), tuple(axes), tuple(starts), tuple(steps))
 
     def _with(self, shape: Sequence[int], axes: Sequence[int | None]) -> Viewing:
-        return Viewing(tuple(shape), tuple(axes), self.starts, self.steps)
+        return Viewing(check_shape("view", tuple(shape)), tuple(axes), self.starts, self.steps)
 
     @property
     def repeats(self) -> bool:
@@ -143,7 +143,7 @@ def _progression(item: int | slice, size: int) -> tuple[int, int, int]:
         indices = range(*item.indices(size))
         return (indices.start if indices else 0), indices.step, len(indices)
     if not -size <= item < size:
-        raise IndexError(
+        raise IndexingError(
             f"[view] index {item} of an axis of length {size}: it runs from {-size} to {size - 1}"
         )
     return item % size, 1, 1
@@ -154,7 +154,7 @@ def _spelled_out(key: tuple[Any, ...], shape: tuple[int, ...]) -> list[int | sli
     used = sum(item is not None and item is not Ellipsis for item in key)
     gaps = sum(item is Ellipsis for item in key)
     if gaps > 1 or used > len(shape):
-        raise IndexError(f"[view] key {key} for shape {shape}: too many indices, or more than one '...'")
+        raise IndexingError(f"[view] key {key} for shape {shape}: too many indices, or more than one '...'")
     fill = [slice(None)] * (len(shape) - used)
     spelled: list[int | slice | None] = []
     for item in key if gaps else (*key, Ellipsis):
@@ -167,7 +167,14 @@ def _spelled_out(key: tuple[Any, ...], shape: tuple[int, ...]) -> list[int | sli
     return spelled
 
 
+def _whole_numbers(op: str, given: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(each) for each in given)
+    except TypeError as error:
+        raise ShapeError(f"[{op}] {given!r}: {error}; give whole numbers, one per axis") from error
+
+
 def _whole_number(item: Any) -> int:
     if isinstance(item, (bool, np.bool_)) or not hasattr(item, "__index__"):
-        raise TypeError(f"[view] key {item!r}: a store takes integers, slices, '...' and None")
+        raise IndexingError(f"[view] key {item!r}: a store takes integers, slices, '...' and None")
     return operator.index(item)

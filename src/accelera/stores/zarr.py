@@ -5,6 +5,8 @@ bfloat16 has no name in Zarr.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import shutil
 import weakref
@@ -14,19 +16,42 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.stores.contract import Layout, OutputStore
+from accelera.errors import (
+    ArgumentError,
+    DTypeError,
+    ShapeError,
+    StoreError,
+    StoreFormatError,
+    UnknownNameError,
+)
+from accelera.stores.chunked import COPIES
+from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.dtypes import BFLOAT16
 from accelera.stores.exchange import exchange
 from accelera.stores.flatoutput import check_folder, claim, sync
 from accelera.stores.formats import Source, Target, partial_path
 from accelera.stores.regions import Region
-from accelera.stores.zarrstore import COPIES, METADATA, ZarrStore, open_array, zarr_library
+from accelera.stores.viewing import Viewing
+from accelera.stores.zarrstore import METADATA, ZarrStore, open_array, zarr_library
 from accelera.units import format_bytes
 
 _CHUNK_BYTES = 4 << 20
-SCRATCH_BYTES = COPIES * _CHUNK_BYTES
+_CODECS: dict[str, tuple[str, dict[str, str], str]] = {
+    "zstd": ("ZstdCodec", {}, "level"),
+    "gzip": ("GzipCodec", {}, "level"),
+    "blosc-lz4": ("BloscCodec", {"cname": "lz4"}, "clevel"),
+    "blosc-zstd": ("BloscCodec", {"cname": "zstd"}, "clevel"),
+}
+"""By name: the library's class, what it is always given, and what it calls its level."""
+_USUAL_LEVEL = 5
+"""Level of a compressor where none is said."""
+SCRATCH_BYTES = (COPIES + 1) * _CHUNK_BYTES
 """What one write to a new array takes besides its data."""
+
+
+def chunk_scratch_bytes(chunk: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Return what one write to a new array of that chunk shape takes besides its data, compressed or not."""
+    return (COPIES + 1) * math.prod(chunk) * dtype.itemsize
 
 
 def open_path(source: Source) -> ZarrStore:
@@ -52,6 +77,7 @@ def create_path(target: Target) -> ZarrOutput:
     """
     target.refuse("key", "order", "align")
     zarr_library()
+    compressors_of(target.codec)
     return ZarrOutput(target)
 
 
@@ -68,6 +94,7 @@ class ZarrOutput(OutputStore):
         self._target = target
         self.name = str(target.path)
         self.shape, self.dtype = target.shape, target.dtype
+        self._is_published = False
         _check_target(target)
         self._release = weakref.finalize(self, os.close, _claim_folder(target))
         try:
@@ -87,7 +114,7 @@ class ZarrOutput(OutputStore):
         return self._partial
 
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
-        """Read back what was written."""
+        """Read what was written."""
         return self._store.read(region, out)
 
     def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
@@ -104,9 +131,13 @@ class ZarrOutput(OutputStore):
         """What one write takes beyond its buffer."""
         return self._store.scratch_bytes
 
-    def fingerprint(self) -> Mapping[str, Any]:
-        """Return the identity of the partial array."""
+    def fingerprint(self) -> Mapping[str, Any] | None:
+        """Return the identity of the partial array, or of the published one."""
         return self._store.fingerprint()
+
+    def sample(self) -> int | None:
+        """Return a checksum of a few kilobytes of it."""
+        return self._store.sample()
 
     def flush(self) -> None:
         """Wait until every chunk is on the disk."""
@@ -120,7 +151,8 @@ class ZarrOutput(OutputStore):
     def commit(self) -> None:
         """Put the finished array in place, at once; an older array that was there is removed then.
 
-        Raises StoreError, and leaves the partial array, when the system refuses.
+        From then on this store reads the published array. Raises StoreError, and leaves the partial
+        array, when the system refuses.
         """
         self._target.refuse_commit()
         self._store.flush()
@@ -135,11 +167,23 @@ class ZarrOutput(OutputStore):
         finally:
             self._release()
         remove_leftovers(self.path)
+        self._is_published = True
+        with contextlib.suppress(StoreError):  # another run may already have replaced it
+            self._store = self._target.reopened()
+
+    def viewing(self) -> tuple[Store, Viewing]:
+        """Return the published array once there is one, else this output."""
+        return self._store.viewing() if self._is_published else super().viewing()
+
+    @property
+    def read_only(self) -> str | None:
+        """Why nothing more can be written: it is complete."""
+        return "is complete; write to a new name" if self._is_published else None
 
     def abort(self, *, keep_partial: bool = False) -> None:
         """Remove the partial array unless it is to be resumed."""
         self.close()
-        if not keep_partial and not self._target.joined:
+        if not keep_partial and not self._target.joined and not self._is_published:
             shutil.rmtree(self._partial, ignore_errors=True)
 
 
@@ -183,10 +227,10 @@ def _check_target(target: Target) -> None:
     check_folder(path)
     if path.exists() and not any((path / name).is_file() for name in METADATA):
         raise StoreError(f"[create_store] {path} exists and is not a Zarr array; choose another name")
-    needed = int(np.prod(target.shape, dtype=np.int64)) * target.dtype.itemsize
+    needed = math.prod(target.shape) * target.dtype.itemsize
     status = os.statvfs(path.parent)
     free = status.f_bavail * status.f_frsize
-    if needed > free and not target.resume:
+    if needed > free and not target.resume and target.codec is None:
         raise StoreError(
             f"[create_store] {path} needs {needed} bytes ({format_bytes(needed)}), and {free} "
             f"({format_bytes(free)}) are free; free some space or choose another disk"
@@ -219,7 +263,7 @@ def _begun(target: Target) -> Any:
         shape=target.shape,
         dtype=target.dtype.name,
         chunks=chunk,
-        compressors=None,
+        compressors=compressors_of(target.codec),
         fill_value=0,
         config={"write_empty_chunks": True},
     )
@@ -232,10 +276,34 @@ def _resumed(target: Target) -> Any:
             f"[create_store] {target.partial} was begun for {array.dtype}{list(array.shape)}, not "
             f"{target.dtype}{list(target.shape)}; start without resume"
         )
+    if target.chunk is not None and tuple(array.chunks) != target.chunk:
+        raise StoreError(
+            f"[create_store] {target.partial} was begun for chunks of {tuple(array.chunks)}, not "
+            f"{target.chunk}; start without resume"
+        )
     if not target.joined:
         for unfinished in target.partial.rglob("*.partial"):  # by a process that was killed meanwhile
             unfinished.unlink()
     return array
+
+
+def compressors_of(codec: str | None) -> Any:
+    """Return the library's compressor for a name such as ``"zstd"`` or ``"gzip:6"``; None for none.
+
+    Raises UnknownNameError for another name, ArgumentError for a level that it does not have.
+    """
+    if codec in (None, "none"):
+        return None
+    from zarr import codecs
+
+    name, mark, level = str(codec).partition(":")
+    if name not in _CODECS:
+        raise UnknownNameError.among("codec", name, ["none", *_CODECS])
+    kind, fixed, amount = _CODECS[name]
+    try:
+        return getattr(codecs, kind)(**fixed, **{amount: int(level) if mark else _USUAL_LEVEL})
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"[create_store] codec={codec!r}: {error}; write for example {name}:5") from error
 
 
 def default_chunk(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -245,7 +313,7 @@ def default_chunk(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     (1024, 1024)
     """
     chunk = [max(1, size) for size in shape]
-    while int(np.prod(chunk, dtype=np.int64)) * itemsize > _CHUNK_BYTES:
+    while math.prod(chunk) * itemsize > _CHUNK_BYTES:
         longest = chunk.index(max(chunk))
         chunk[longest] = -(-chunk[longest] // 2)
     return tuple(chunk)

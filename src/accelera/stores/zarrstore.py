@@ -7,27 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
+import math
 import threading
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 
-from accelera.errors import BackendMissingError, StoreError, StoreFormatError
+from accelera.errors import BackendMissingError, StoreFormatError
 from accelera.extras import needed_for
-from accelera.stores.contract import Layout, Store
-from accelera.stores.dtypes import parse_dtype
+from accelera.stores.chunked import COPIES, ChunkedStore
 from accelera.stores.flatoutput import sync
-from accelera.stores.regions import Region, check_transfer, view_key
+from accelera.stores.regions import Borders, Region
 from accelera.stores.sampling import sample_of_zarr
 
 METADATA = ("zarr.json", ".zarray", ".zgroup")
 """Files one of which makes a folder an array or a group."""
-COPIES = 3
-"""Of a chunk, in memory: encoded bytes, decoded chunk, and the chunk being assembled for a write."""
 
 
 def zarr_library() -> Any:
@@ -52,77 +49,57 @@ def open_array(path: Path, mode: str) -> Any:
 
 
 @final
-class ZarrStore(Store):
-    """A Zarr array in a folder."""
+class ZarrStore(ChunkedStore):
+    """A Zarr array in a folder, or, where ``path`` is None, wherever the library keeps it."""
 
-    tier = "disk"
-
-    def __init__(self, path: Path, array: Any, *, writable: bool = False) -> None:
+    def __init__(self, path: Path | None, array: Any, *, writable: bool = False, name: str = "zarr") -> None:
+        super().__init__(array, name if path is None else str(path), array.chunks, writable=writable)
         self.path = path
-        self.name = str(path)
-        self.shape = tuple(array.shape)
-        self.dtype = parse_dtype(array.dtype, op=f"open_store {path.name}")
-        self._array: Any = array
-        self._writable = writable
+        self.tier = "ram" if type(array.store).__name__ == "MemoryStore" else "disk"
+        self.copies = COPIES + bool(
+            array.compressors
+        )  # a compressed chunk is read, and read again as a buffer
+        self._granule = tuple(array.shards or array.chunks)
+        """Extent of what is written at once."""
         self._writing, self._flushing = threading.Lock(), threading.Lock()
-        self._unsynced = {path / name for name in METADATA} if writable else set()
+        self._unsynced = {path / name for name in METADATA} if writable and path is not None else set()
         """Files that may not be on the disk yet."""
 
-    def _open(self, op: str) -> Any:
-        if self._array is None:
-            raise StoreError(f"[{op}] {self.name} is closed; open it again")
-        return self._array
-
-    def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
-        """Decode the chunks under ``region`` into ``out``; return its bytes.
-
-        Raises StoreError when a chunk cannot be read or decoded.
-        """
-        array = self._open("read")
-        check_transfer("read", self.shape, self.dtype, region, out)
-        for part, place in _parts(region, array.chunks):
-            target = out[view_key(place)]
-            try:
-                array.get_basic_selection(part, out=_buffer(target))
-            except Exception as error:  # whatever a codec or the filesystem raises
-                raise StoreError(f"[read] {self.name} at {part}: {error}; the array is damaged") from error
-        return out.nbytes
+    def _fetch(self, array: Any, part: Region, out: np.ndarray[Any, Any]) -> None:
+        array.get_basic_selection(part, out=_buffer(out))
 
     def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
         """Encode ``data`` into the chunks under ``region``; return its bytes.
 
         Chunks that are covered in part are read, changed and written again, one writer at a time.
         """
-        array = self._open("write")
-        check_transfer("write", self.shape, self.dtype, region, data)
-        if not self._writable:
-            raise StoreError(f"[write] {self.name} is open for reading; write a new array with create_store")
-        granule = array.shards or array.chunks
         with self._writing:
-            for part, place in _parts(region, granule):
-                self._unsynced.add(self._file_of(part, granule))
-                try:
-                    array.set_basic_selection(part, data[view_key(place)])
-                except Exception as error:  # whatever a codec or the filesystem raises
-                    raise StoreError(f"[write] {self.name} at {part}: {error}; check the disk") from error
-        return data.nbytes
+            return super().write(region, data)
 
-    @property
-    def layout(self) -> Layout:
-        """Chunks; inside a chunk the last axis is the fastest."""
-        order = tuple(range(len(self.shape)))
-        return Layout(order, self.dtype.itemsize, tuple(self._open("layout").chunks))
+    def _put(self, array: Any, part: Region, data: np.ndarray[Any, Any]) -> None:
+        if self.path is not None:
+            place = tuple(along.start // size for along, size in zip(part, self._granule, strict=True))
+            self._unsynced.add(self.path / str(array.metadata.encode_chunk_key(place)))
+        array.set_basic_selection(part, data)
+
+    def _write_borders(self) -> Borders:
+        return self._granule
 
     @property
     def scratch_bytes(self) -> int:
         """The encoded and decoded copies of one chunk (or shard, when writing)."""
-        array = self._open("scratch_bytes")
-        granule = array.shards if self._writable and array.shards else array.chunks
-        return COPIES * int(np.prod(granule, dtype=np.int64)) * self.dtype.itemsize
+        self._open("scratch_bytes")
+        granule = self._granule if self._writable else self.transfer_chunk
+        return self.copies * math.prod(granule) * self.dtype.itemsize
 
-    def fingerprint(self) -> Mapping[str, Any]:
-        """Return a checksum of the metadata and a digest of every chunk file's name, size and times."""
+    def fingerprint(self) -> Mapping[str, Any] | None:
+        """Return a checksum of the metadata and a digest of every chunk file's name, size and times.
+
+        None for an array that lies in no folder.
+        """
         self._open("fingerprint")
+        if self.path is None:
+            return None
         digest, size = hashlib.sha256(), 0
         for file in _files(self.path):
             status = file.stat()
@@ -134,15 +111,18 @@ class ZarrStore(Store):
                 status.st_ino,
             )
             digest.update(repr(entry).encode())
-        header = zlib.crc32(self._metadata())
+        header = zlib.crc32(_metadata(self.path))
         return {"kind": "zarr", "size": size, "header": header, "chunks": digest.hexdigest()}
 
-    def sample(self) -> int:
-        """Return a checksum of the metadata and of a few kilobytes of chunks: the same for equal copies."""
-        return sample_of_zarr(self.path, self._open("sample"), self._metadata())
+    def sample(self) -> int | None:
+        """Return a checksum of the metadata and of a few kilobytes of chunks: the same for equal copies.
 
-    def _metadata(self) -> bytes:
-        return b"".join((self.path / m).read_bytes() for m in METADATA if (self.path / m).is_file())
+        None for an array that lies in no folder.
+        """
+        array = self._open("sample")
+        if self.path is None:
+            return None
+        return sample_of_zarr(self.path, array, _metadata(self.path))
 
     def flush(self) -> None:
         """Wait until every chunk that was written here is on the disk."""
@@ -163,36 +143,25 @@ class ZarrStore(Store):
         for file in files:
             with contextlib.suppress(FileNotFoundError):
                 sync(file)
-        within = len(self.path.parts)
+        within = 0 if self.path is None else len(self.path.parts)
         for folder in {each for file in files for each in file.parents if len(each.parts) >= within}:
             with contextlib.suppress(FileNotFoundError):
                 sync(folder)
 
-    def _file_of(self, part: Region, granule: tuple[int, ...]) -> Path:
-        """Return the file of the chunk (or shard) that ``part`` lies in."""
-        place = tuple(along.start // size for along, size in zip(part, granule, strict=True))
-        return self.path / str(self._array.metadata.encode_chunk_key(place))
 
-    def close(self) -> None:
-        """Let go of the array."""
-        self._array = None
+def open_zarr_object(array: Any) -> ZarrStore:
+    """Return the store of an array of the ``zarr`` package, writable where the array is.
 
-
-def _parts(region: Region, granule: tuple[int, ...]) -> Iterator[tuple[Region, Region]]:
-    """Cut a region along chunk borders: pairs of the part, and its place in the region's buffer."""
-    axes = [list(_cuts(part, size)) for part, size in zip(region, granule, strict=True)]
-    for cuts in itertools.product(*axes):
-        yield tuple(cut[0] for cut in cuts), tuple(cut[1] for cut in cuts)
+    Raises BackendMissingError for arrays of version 2 of the package.
+    """
+    zarr_library()
+    root = getattr(array.store, "root", None) if type(array.store).__name__ == "LocalStore" else None
+    path = None if root is None else Path(root) / array.path
+    return ZarrStore(path, array, writable=not array.read_only, name=str(array.store_path))
 
 
-def _cuts(part: slice, size: int) -> Iterator[tuple[slice, slice]]:
-    indices = range(part.start, part.stop, part.step or 1)
-    done = 0
-    while done < len(indices):
-        border = (indices[done] // size + 1) * size
-        here = indices[done:][: -(-(border - indices[done]) // indices.step)]
-        yield slice(here[0], here[-1] + 1, indices.step), slice(done, done + len(here))
-        done += len(here)
+def _metadata(path: Path) -> bytes:
+    return b"".join((path / m).read_bytes() for m in METADATA if (path / m).is_file())
 
 
 def _buffer(array: np.ndarray[Any, Any]) -> Any:

@@ -24,6 +24,15 @@ assert (1 / m).dtype == np.float32
 assert (Matrix([1, 2]) + Matrix([0.5, 1])).dtype == np.float32
 assert (Matrix([3]) / 2).numpy() == 1.5
 
+assert (m.size, m.reshape(4).shape, m.reshape((1, -1)).shape) == (4, (4,), (1, 4))
+assert (m.argmax(), m.argmin(), m.astype("float64").dtype) == (0, 2, np.float64)
+assert (m**2).numpy().tolist() == [[81, 81], [9, 16]]
+assert (2 ** Matrix([1.0, 3.0])).numpy().tolist() == [2, 8]
+assert Matrix([1j]).conj().numpy().tolist() == [-1j]
+assert np.shares_memory(np.from_dlpack(m), m.numpy())
+assert isinstance(np.matmul(m.numpy(), m), Matrix)
+assert np.mean(m) == m.mean()
+
 array = np.zeros(3, np.float32)
 assert np.shares_memory(Matrix(array).numpy(), array)
 assert not np.shares_memory(Matrix(array).clone().numpy(), array)
@@ -42,6 +51,7 @@ for refused, expected in (
     (lambda: m.to_gpu("cuda"), BackendMissingError),
     (lambda: Matrix([1], device="cuda:0"), BackendMissingError),
     (lambda: m + Matrix([1, 2, 3]), ShapeError),
+    (lambda: m.reshape(3), ShapeError),
     (lambda: Matrix(["a"]), DTypeError),
     (lambda: Matrix([[1], [2, 3]]), DTypeError),
 ):

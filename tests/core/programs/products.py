@@ -42,9 +42,12 @@ for dtype in (np.float16, ml_dtypes.bfloat16, np.int16, np.int64, np.float64, np
         wide = np.result_type(dtype, np.float64) if np.dtype(dtype).kind == "c" else np.float64
         check(made, left.astype(wide) @ right.astype(wide), tolerance=5e-3)
 
+mixed = engine.matmul(a, b.astype(np.float64))
+assert mixed.dtype == np.float64
+check(mixed)
+
 for wrong, error in (
     (lambda: engine.matmul(a, a), ShapeError),
-    (lambda: engine.matmul(a, b.astype(np.float64)), DTypeError),
     (lambda: engine.matmul(a > 0, b > 0), DTypeError),
     (lambda: engine.matmul("A.npy", "B.npy", out="D.npy", budget=1000), BudgetExceededError),
 ):

@@ -1,0 +1,338 @@
+"""Carrying out the stages of an expression one after the other, within one budget."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from accelera.devices import Device
+from accelera.engine.ahead import USUAL
+from accelera.engine.evaluate import Evaluation, evaluate, in_ram, plan_evaluate, workers
+from accelera.engine.expression import Expr, Leaf, MatrixProduct
+from accelera.engine.fingerprints import Watch
+from accelera.engine.job import (
+    Job,
+    JobOptions,
+    carry_out,
+    follow,
+    left_behind,
+    open_anew,
+    other_plan,
+)
+from accelera.engine.journal import Record
+from accelera.engine.pieces import Team
+from accelera.engine.planned import Product
+from accelera.engine.report import RunReport
+from accelera.engine.stages import Stage, is_staged, stages_of, stores_in, text_of
+from accelera.engine.target import Target, abandon
+from accelera.errors import ArgumentError, BudgetExceededError
+from accelera.plan import Plan, SavedPlan, combine_plans
+from accelera.settings import current_value
+from accelera.stores import Store
+from accelera.units import format_bytes
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from accelera.engine.options import Options
+
+logger = logging.getLogger("accelera.engine")
+
+_ALWAYS_IN_RAM_BYTES = 64 << 10
+"""Results between stages up to this size never go to a file."""
+_RAM_SHARE = 3
+"""Such results take a third of the budget at most; larger ones go to files."""
+
+
+def evaluate_all(
+    expr: Expr, out: Any = None, *, operation: str = "evaluate", **options: Unpack[Options]
+) -> tuple[Store, RunReport]:
+    """Compute any expression by one plan; return the result's store and the report.
+
+    Products and reductions inside it are stages. Raises BudgetExceededError (before anything is
+    allocated), ShapeError, DTypeError, StoreError.
+    """
+    if not _has_stages(expr):
+        return evaluate(expr, out, operation=operation, **options)
+    with Team(workers()) as team:
+        return _Pipeline(expr, out, operation, team, options).run()
+
+
+def plan_all(expr: Expr, out: Any = None, *, operation: str = "evaluate", **options: Unpack[Options]) -> Plan:
+    """Return the plan by which ``evaluate_all`` would compute ``expr``; nothing is read or allocated."""
+    if not _has_stages(expr):
+        return plan_evaluate(
+            expr,
+            out,
+            device=options["device"],
+            budget_bytes=options.get("budget_bytes"),
+            prefetch=options.get("prefetch", True),
+            readers=options.get("readers", 2),
+            operation=operation,
+            ahead=options.get("ahead", USUAL),
+        )
+    with Team(workers()) as team:
+        return _Pipeline(expr, out, operation, team, options).plan()
+
+
+def _has_stages(expr: Expr) -> bool:
+    return isinstance(expr, MatrixProduct) or is_staged(expr)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where the results between stages are, and the plans that follow from it."""
+
+    plans: tuple[Plan, ...]
+    held_bytes: tuple[int, ...]
+    """Of the budget, for each stage: what results between stages take while it runs."""
+
+
+class _Pipeline:
+    """The stages of one expression, planned and run."""
+
+    def __init__(self, expr: Expr, out: Any, operation: str, team: Team, options: Options) -> None:
+        self._expr, self._operation, self._team = expr, operation, team
+        self._device = in_ram(options["device"])
+        self._options = options
+        self._stages = stages_of(expr)
+        self._target = Target(out, expr.shape, expr.dtype)
+        limit = options.get("budget_bytes")
+        self._budget = self._device.available_bytes() if limit is None else limit
+        self._pins = self._pinned_stages(options.get("pinned"))
+        self._former: Sequence[Mapping[str, Any] | None] = [None] * len(self._stages)
+        """How an interrupted run had planned the stages, so that their results come out again."""
+        self._fallbacks: list[str] = []
+
+    def _pinned_stages(self, pinned: SavedPlan | None) -> Sequence[SavedPlan | None]:
+        count = len(self._stages)
+        if pinned is None or count == 1:
+            return [pinned] * count
+        pinned.require_stages(self._operation, count)
+        return [pinned.stage(number, self._operation_of(number)) for number in range(count)]
+
+    def _operation_of(self, number: int) -> str:
+        stage = self._stages[number]
+        if isinstance(stage.expr, MatrixProduct):
+            return "matmul"
+        return self._operation if stage.result is None else "evaluate"
+
+    def run(self) -> tuple[Store, RunReport]:
+        """Carry all stages out; return the result's store and the report."""
+        count, path = len(self._stages), self._target.path
+        if self._options.get("recorder") is not None and count > 1:
+            raise ArgumentError(
+                f"[{self._operation}] recorder=: a recorder follows one pool, and every stage of this "
+                "expression has one; record its parts one by one"
+            )
+        watch = self._watch()
+        left = left_behind(self._job(count - 1, 0), watch, self._job_options(count - 1, watch))
+        layout = self._layout() if left is None else self._layout_again(left)
+        published = left is not None and path is not None and left.is_published(path)
+        if path is not None and left is None:
+            abandon(open_anew(self._target), keep_partial=False)  # it can be written
+        try:
+            found = [
+                self._carried_out(number, layout, watch)
+                for number in range(count - 1 if published else 0, count)
+            ]
+        finally:
+            for stage in self._stages:
+                if stage.result is not None:
+                    stage.result.release()
+        store, report = found[-1]
+        if count == 1:
+            return store, report
+        return store, _joined([each for _, each in found], self._joined_plan(layout), self._fallbacks)
+
+    def _watch(self) -> Watch:
+        """Return the watch over the operands of all stages, until the result is published."""
+        operands = stores_in(self._stages)
+        self._target.check(self._operation, operands, resume=self._options.get("resume", False))
+        named = {str(number): store for number, store in enumerate(operands, 1)}
+        return self._target.watch(named)
+
+    def _layout_again(self, left: Record) -> _Layout:
+        """Return the plans of the interrupted run if they fit today's budget, else new ones.
+
+        Pinned plans are followed, or refused.
+        """
+        former = left.header.get("stages")
+        if self._pins[0] is not None:
+            if former != [None if pin is None else pin.spec for pin in self._pins]:
+                raise other_plan(self._target)
+            return self._layout()
+        if not isinstance(former, list) or len(former) != len(self._stages):
+            return self._layout()
+        self._former = former
+        try:
+            return self._layout()
+        except BudgetExceededError as error:
+            self._former = [None] * len(self._stages)
+            layout = self._layout()
+            self._fallbacks.append(f"planned anew, as the interrupted run's plans do not fit: {error}")
+            logger.warning("%s %s", self._operation, self._fallbacks[-1])
+            return layout
+
+    def plan(self) -> Plan:
+        """Return the plan of all stages."""
+        return self._joined_plan(self._layout())
+
+    def _joined_plan(self, layout: _Layout) -> Plan:
+        if len(layout.plans) == 1:
+            return layout.plans[0]
+        names = ["out" if stage.result is None else stage.result.name for stage in self._stages]
+        return combine_plans(self._operation, layout.plans, names, layout.held_bytes, self._budget)
+
+    def _carried_out(self, number: int, layout: _Layout, watch: Watch) -> tuple[Store, RunReport]:
+        job = self._job(number, layout.held_bytes[number])
+        options = self._job_options(number, watch)
+        stages = [plan.saved().spec for plan in layout.plans]
+        found = carry_out(job, self._device, replace(options, extra={**options.extra, "stages": stages}))
+        for each in self._stages[number].last_of:
+            each.release()
+        return found
+
+    def _job_options(self, number: int, watch: Watch) -> JobOptions:
+        options, last = self._options, self._stages[number].result is None
+        return JobOptions(
+            options.get("observers", ()),
+            options.get("recorder"),
+            options.get("resume", False) and last,
+            options.get("readers", 2),
+            pinned=self._pins[number],
+            watch=watch,
+            extra={"task": text_of(self._expr)},
+        )
+
+    def _job(self, number: int, held_bytes: int) -> Job:
+        """Return what ``carry_out`` runs for a stage, in what the others leave of the budget."""
+        stage, options = self._stages[number], self._options
+        out = self._target.out if stage.result is None else stage.result
+        room, ahead = self._budget - held_bytes, options.get("ahead", USUAL)
+        prefetch, readers = options.get("prefetch", True), options.get("readers", 2)
+        if isinstance(stage.expr, MatrixProduct):
+            a, b = (each.store for each in stage.expr.arguments if isinstance(each, Leaf))
+            job = Product(a, b, out, room, prefetch=prefetch, readers=readers, ahead=ahead).job()
+        else:
+            name = self._operation_of(number)
+            task = Evaluation(stage.expr, out, name, room, prefetch, readers, team=self._team, ahead=ahead)
+            job = task.job()
+        return replace(job, plan=_as_before(job.plan, self._former[number]))
+
+    def _layout(self) -> _Layout:
+        """Return the plans of all stages, with as much in RAM between them as is sensible.
+
+        Raises BudgetExceededError naming the smallest budget for the whole.
+        """
+        self._place(self._budget // _RAM_SHARE)
+        try:
+            return self._planned()
+        except BudgetExceededError:
+            self._place(0)
+            return self._planned()
+
+    def _planned(self) -> _Layout:
+        held = tuple(self._held_bytes(number) for number in range(len(self._stages)))
+        plans: list[Plan] = []
+        needed: dict[int, int] = {}
+        for number, beside in enumerate(held):
+            job, pin = self._job(number, beside), self._pins[number]
+            try:
+                plans.append(
+                    job.plan(self._device, None, None) if pin is None else follow(job, self._device, pin)
+                )
+            except BudgetExceededError as error:
+                needed[number] = error.needed_bytes + beside
+        if needed:
+            self._refuse(needed)
+        return _Layout(tuple(plans), held)
+
+    def _refuse(self, needed: Mapping[int, int]) -> None:
+        number = max(needed, key=needed.__getitem__)
+        most = needed[number]
+        raise BudgetExceededError(
+            f"[{self._operation}] stage {number + 1} of {len(self._stages)} does not fit a budget of "
+            f"{format_bytes(self._budget)} ({self._budget} bytes): with what the stages keep between them "
+            f"{format_bytes(most)} ({most} bytes) are needed; give a budget of at least {most} bytes",
+            needed_bytes=most,
+            budget_bytes=self._budget,
+        )
+
+    def _place(self, limit_bytes: int) -> None:
+        """Keep results between stages in RAM as long as they take no more than ``limit_bytes`` at a time."""
+        folder = self._folder()
+        for stage in self._stages:
+            if stage.result is not None:
+                stage.result.put_in(folder if stage.result.nbytes > _ALWAYS_IN_RAM_BYTES else None)
+        for stage in sorted(self._stages, key=lambda each: 0 if each.result is None else each.result.nbytes):
+            if stage.result is not None and stage.result.ram_bytes == 0:
+                stage.result.put_in(None)
+                if max(self._held_bytes(number) for number in range(len(self._stages))) > limit_bytes:
+                    stage.result.put_in(folder)
+
+    def _held_bytes(self, number: int) -> int:
+        """Return the bytes of RAM that results between stages take while a stage runs."""
+        held = 0
+        for begin, stage in enumerate(self._stages[: number + 1]):
+            users = [each for each in range(number, len(self._stages)) if self._reads(each, stage)]
+            if stage.result is not None and (begin == number or users):
+                held += stage.result.ram_bytes
+        return held
+
+    def _reads(self, number: int, stage: Stage) -> bool:
+        return any(each is stage.result for each in self._stages[number].reads)
+
+    def _folder(self) -> Path:
+        """Return where results between stages go: beside the result's file, else where spilling goes."""
+        path = self._target.path
+        spill = current_value("spill")
+        if spill is not None:
+            return Path(str(spill)).expanduser()
+        return path.parent if path is not None else Path(tempfile.gettempdir())
+
+
+def _as_before(
+    plan: Callable[[Device, int | None, Mapping[str, Any] | None], Plan], former: Mapping[str, Any] | None
+) -> Callable[[Device, int | None, Mapping[str, Any] | None], Plan]:
+    """Return ``plan`` with a former spec where none is given and there is no further limit."""
+
+    def planned(device: Device, limit_bytes: int | None, spec: Mapping[str, Any] | None) -> Plan:
+        return plan(device, limit_bytes, (spec or former) if limit_bytes is None else spec)
+
+    return planned
+
+
+def _joined(reports: Sequence[RunReport], plan: Plan, fallbacks: Sequence[str]) -> RunReport:
+    """Return the report of the last stages, or of all: sums, and the largest peak."""
+    first = len(plan.stages) - len(reports) + 1
+    read = {
+        f"{number}.{name}": size
+        for number, each in enumerate(reports, first)
+        for name, size in each.bytes_read.items()
+    }
+    sums = (
+        "seconds",
+        "bytes_written",
+        "hits",
+        "misses",
+        "evictions",
+        "fetched_bytes",
+        "saved_bytes",
+        "stall_s",
+        "compute_s",
+        "steps_run",
+        "steps_skipped",
+    )
+    return replace(
+        reports[-1],
+        plan=plan,
+        bytes_read=read,
+        peak_pool_bytes=max(each.peak_pool_bytes for each in reports),
+        fallbacks=(*fallbacks, *(note for each in reports for note in each.fallbacks)),
+        **{name: sum(getattr(each, name) for each in reports) for name in sums},
+    )

@@ -1,0 +1,212 @@
+"""Expressions with products of matrices and reductions inside: several operations, carried out as one plan.
+
+A tree is cut where element-wise work ends: each product and each reduction inside it is a *stage*, whose
+result the next ones read as an operand. Element-wise parts of a factor are no stages, they are computed
+as the product reads them. Chains of products are multiplied in the order that costs least. Results
+between stages stay in RAM where the budget has room for them, else they go to files without a name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from accelera.engine.chains import best_product, factors_of
+from accelera.engine.computed import store_of
+from accelera.engine.expression import (
+    Apply,
+    Choose,
+    Concatenated,
+    Constant,
+    Convert,
+    Expr,
+    Leaf,
+    MatrixProduct,
+    Part,
+    Reduction,
+    Viewed,
+)
+from accelera.engine.intermediate import Intermediate
+from accelera.stores import JoinedStore, Store
+
+
+@dataclass
+class Stage:
+    """One operation of an expression: element-wise, a reduction, or a product of matrices."""
+
+    expr: Expr
+    """What it computes, over stores; a product's factors are operands."""
+    result: Intermediate | None
+    """What the next stages read; None for the last one."""
+    reads: tuple[Intermediate, ...] = ()
+    """Results of earlier stages that it reads."""
+    last_of: list[Intermediate] = field(default_factory=list)
+    """Those that no later stage reads."""
+
+
+def is_staged(expr: Expr) -> bool:
+    """Return whether ``expr`` is more than one pass over its operands."""
+    inner = expr.source if isinstance(expr, Reduction) else expr
+    return any(isinstance(each, (MatrixProduct, Reduction, Concatenated, Viewed)) for each in _nodes(inner))
+
+
+def stages_of(expr: Expr) -> list[Stage]:
+    """Cut ``expr`` into stages, in the order in which they are carried out."""
+    found = _Cutting(expr).stages
+    for number, stage in enumerate(found):
+        later = [each for other in found[number + 1 :] for each in other.reads]
+        stage.last_of = [each for each in stage.reads if all(each is not other for other in later)]
+    return found
+
+
+def text_of(root: Expr) -> str:
+    """Return a whole tree in words: equal trees over equal operands have equal values."""
+    numbers: dict[int, int] = {}
+    words = []
+    for node in _from_below(root):
+        numbers[id(node)] = len(numbers)
+        children = " ".join(str(numbers[id(each)]) for each in node.arguments)
+        words.append(f"{_wording(node)} {children} {node.dtype}{list(node.shape)}")
+    return "; ".join(words)
+
+
+def _wording(node: Expr) -> str:
+    named: dict[type[Expr], Callable[[Any], str]] = {
+        Apply: lambda each: each.ufunc.__name__,
+        Constant: lambda each: repr(each.value),
+        Part: lambda each: each.name,
+        Reduction: lambda each: f"{each.name} {each.axes} {each.keepdims} {_numbers_of(each.reducer)}",
+        Concatenated: lambda each: str(each.axis),
+        Viewed: lambda each: each.text,
+    }
+    detail = named.get(type(node), lambda each: "")
+    return f"{type(node).__name__} {detail(node)}"
+
+
+def _numbers_of(reducer: object) -> list[str]:
+    """Return what a reducer was told, such as the degrees of freedom."""
+    return [f"{name} {value}" for name, value in vars(reducer).items() if isinstance(value, (int, float))]
+
+
+def intermediates_in(expr: Expr) -> tuple[Intermediate, ...]:
+    """Return the results of earlier stages that ``expr`` reads, each once."""
+    stores = [source for each in _nodes(expr) if isinstance(each, Leaf) for source in each.store.sources]
+    bases = [store.viewing()[0] for store in stores]
+    return tuple({id(each): each for each in bases if isinstance(each, Intermediate)}.values())
+
+
+class _Cutting:
+    """Turns a tree into stages, the deepest first; equal parts that are one object are computed once."""
+
+    def __init__(self, root: Expr) -> None:
+        self.stages: list[Stage] = []
+        self._root = _in_best_order(root)
+        self._made: dict[int, Expr] = {}
+        for node in _from_below(self._root):
+            self._made[id(node)] = self._cut(node)
+        last = self._made[id(self._root)]
+        self.stages.append(Stage(last, None, intermediates_in(last)))
+
+    def _cut(self, node: Expr) -> Expr:
+        """Return ``node`` over stores only; what must be computed before becomes a stage."""
+        parts = [self._made[id(each)] for each in node.arguments]
+        if isinstance(node, (MatrixProduct, Reduction)):
+            plain = _product(*parts) if isinstance(node, MatrixProduct) else node.of(parts[0])
+            return plain if node is self._root else self._stage(plain)
+        if isinstance(node, Concatenated):
+            return Leaf(JoinedStore([store_of(each) for each in parts], node.axis))
+        if isinstance(node, Viewed):
+            return Leaf(node.look(store_of(parts[0])))
+        return _rebuilt(node, parts)
+
+    def _stage(self, expr: Expr) -> Leaf:
+        name = f"#{len(self.stages) + 1}"
+        result = Intermediate(name, expr.shape, expr.dtype)
+        self.stages.append(Stage(expr, result, intermediates_in(expr)))
+        return Leaf(result)
+
+
+def _in_best_order(root: Expr) -> Expr:
+    """Return ``root`` with the factors of every chain of products in the order that costs least."""
+    uses = Counter(id(child) for node in _nodes(root) for child in node.arguments)
+    shared: set[int] = set()
+    made: dict[int, Expr] = {}
+    for node in _from_below(root):
+        parts = [made[id(each)] for each in node.arguments]
+        found = _rebuilt(node, parts)
+        if isinstance(found, MatrixProduct):
+            found = _reordered(found, shared)
+        if uses[id(node)] > 1:
+            shared.add(id(found))
+        made[id(node)] = found
+    return made[id(root)]
+
+
+def _reordered(node: MatrixProduct, shared: set[int]) -> Expr:
+    if any(each.ndim > 2 or each.dtype != node.dtype for each in node.arguments):
+        return node
+    factors = factors_of(node, lambda each: id(each) in shared)
+    return best_product(factors) if len(factors) > 2 else node
+
+
+def _product(a: Expr, b: Expr) -> MatrixProduct:
+    """Return a product whose factors are operands of one type."""
+    dtype = MatrixProduct(a, b).dtype
+    return MatrixProduct(Leaf(store_of(a.astype(dtype))), Leaf(store_of(b.astype(dtype))))
+
+
+def _rebuilt(node: Expr, parts: Sequence[Expr]) -> Expr:
+    """Return a node over other arguments; the same node when they are the same."""
+    if all(new is old for new, old in zip(parts, node.arguments, strict=True)):
+        return node
+    if isinstance(node, MatrixProduct):
+        return MatrixProduct(*parts)
+    if isinstance(node, Reduction):
+        return node.of(parts[0])
+    if isinstance(node, Concatenated):
+        return Concatenated(parts, node.axis)
+    if isinstance(node, Viewed):
+        return Viewed(parts[0], node.shape, node.look, node.text)
+    if isinstance(node, Apply):
+        return Apply(node.ufunc, tuple(parts))
+    if isinstance(node, Choose):
+        return Choose(*parts)
+    if isinstance(node, Part):
+        return Part(parts[0], node.name)
+    assert isinstance(node, Convert)
+    return Convert(parts[0], node.dtype)
+
+
+def _nodes(root: Expr) -> Iterator[Expr]:
+    """Yield every node of a tree once."""
+    seen, waiting = set[int](), [root]
+    while waiting:
+        node = waiting.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting.extend(node.arguments)
+
+
+def _from_below(root: Expr) -> Iterator[Expr]:
+    """Yield every node of a tree once, after its arguments."""
+    done, waiting = set[int](), [(root, False)]
+    while waiting:
+        node, ready = waiting.pop()
+        if id(node) in done:
+            continue
+        if ready:
+            done.add(id(node))
+            yield node
+        else:
+            waiting.append((node, True))
+            waiting.extend((each, False) for each in reversed(node.arguments))
+
+
+def stores_in(stages: Sequence[Stage]) -> list[Store]:
+    """Return the operands of all stages that are no results of stages, each once."""
+    leaves = [each.store for stage in stages for each in _nodes(stage.expr) if isinstance(each, Leaf)]
+    found = {id(source): source for store in leaves for source in store.sources}
+    return [each for each in found.values() if not isinstance(each.viewing()[0], Intermediate)]

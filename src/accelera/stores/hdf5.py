@@ -1,0 +1,322 @@
+"""HDF5 files (``file.h5::group/dataset``), through the optional ``h5py`` package.
+
+A dataset without chunks is read from its place in the file as any flat array is; others go through the
+library, chunk by chunk. A result is a new file with one dataset without chunks.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from accelera.errors import DTypeError, StoreError, StoreFormatError, UnknownNameError
+from accelera.extras import needed_for
+from accelera.stores.chunked import ChunkedStore
+from accelera.stores.contract import Store
+from accelera.stores.dtypes import BFLOAT16, parse_dtype
+from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
+from accelera.stores.flatoutput import FlatOutput, sync
+from accelera.stores.formats import Source, Target
+from accelera.stores.regions import Region
+from accelera.stores.sampling import sample_of_file
+
+_DEFAULT_KEY = "data"
+_LONGEST_HEADER = 1 << 20
+"""Bytes before a dataset that its fingerprint looks at."""
+_CACHE_BYTES = 1 << 20
+"""What the library keeps of the chunks of an open dataset."""
+_SMALL_BYTES = 1 << 15
+"""Smaller datasets need no alignment."""
+
+
+def open_path(source: Source) -> Store:
+    """Open one dataset of a file: the one called ``key``, or the only one there is.
+
+    Raises BackendMissingError without h5py, StoreFormatError for a damaged file and when several datasets
+    are there and none is named, UnknownNameError for a name that is not, DTypeError for elements that no
+    store holds.
+    """
+    source.refuse("offset")
+    path = source.path
+    os.close(open_descriptor(path))
+    file = _opened(path)
+    try:
+        dataset = _selected(path, file, source.key)
+        placement = _placement(path, dataset)
+        if placement is None:
+            return H5Store(dataset, file)
+        file.close()
+    except BaseException:
+        file.close()
+        raise
+    descriptor = open_descriptor(path)
+    header = zlib.crc32(read_at(descriptor, min(placement.offset, _LONGEST_HEADER)))
+    return FlatFile(path, descriptor, placement, header=header, direct=source.direct)
+
+
+def create_path(target: Target) -> FlatOutput:
+    """Begin a file with one dataset, called ``"data"`` unless ``"file.h5::name"`` says else.
+
+    Raises BackendMissingError without h5py, StoreFormatError for ``order="F"``, DTypeError for bfloat16,
+    and StoreError when the file is there and holds other datasets, which would be lost.
+    """
+    target.refuse("chunk", "codec")
+    if target.order != "C":
+        raise StoreFormatError(f"[create_store] {target.path}: HDF5 has C order only; leave order out")
+    if target.dtype == BFLOAT16:
+        raise DTypeError("[create_store] HDF5 has no bfloat16; write .safetensors, or convert the result")
+    key = _DEFAULT_KEY if target.key is None else target.key.strip("/")
+    _spare_others(target, key)
+    header = h5_header(key, target.shape, target.dtype, align=target.align)
+    return FlatOutput(target, header, Placement.dense(target.shape, target.dtype, offset=len(header)))
+
+
+@final
+class H5Store(ChunkedStore):
+    """A dataset read and written through the library, chunk by chunk."""
+
+    def __init__(self, dataset: Any, file: Any = None) -> None:
+        if not dataset:
+            raise StoreError("[open_store] an HDF5 dataset whose file is closed; open the file again")
+        check_dataset(dataset)
+        name = f"{dataset.file.filename}::{dataset.name}"
+        super().__init__(dataset, name, dataset.chunks or None, writable=dataset.file.mode == "r+")
+        self._file = file
+        """The file, where it was opened here and is to be closed here."""
+
+    def _open(self, op: str) -> Any:
+        dataset = super()._open(op)
+        if not dataset:
+            raise StoreError(f"[{op}] {self.name} is closed; open the file again")
+        return dataset
+
+    def _fetch(self, array: Any, part: Region, out: np.ndarray[Any, Any]) -> None:
+        if part and out.flags.c_contiguous:
+            array.read_direct(out, source_sel=part)
+        else:
+            np.copyto(out, array[part])
+
+    def _put(self, array: Any, part: Region, data: np.ndarray[Any, Any]) -> None:
+        array[part] = data
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The encoded and decoded copies of one chunk, and the library's cache of chunks."""
+        return super().scratch_bytes + _CACHE_BYTES
+
+    def fingerprint(self) -> Mapping[str, Any] | None:
+        """Return size, modification time and inode of the file, and which dataset it is.
+
+        None for a file that lies in memory.
+        """
+        dataset = self._open("fingerprint")
+        if self._writable:
+            dataset.file.flush()
+        try:
+            status = os.stat(dataset.file.filename)
+        except OSError:
+            return None
+        return {
+            "kind": "hdf5",
+            "size": status.st_size,
+            "mtime_ns": status.st_mtime_ns,
+            "inode": status.st_ino,
+            "dataset": dataset.name,
+            "dtype": str(self.dtype),
+            "shape": list(self.shape),
+        }
+
+    def sample(self) -> int | None:
+        """Return a checksum of some kilobytes spread over the file; None for one that lies in memory."""
+        path = Path(os.fsdecode(self._open("sample").file.filename))
+        return sample_of_file(path) if path.is_file() else None
+
+    def flush(self) -> None:
+        """Wait until everything written is on the disk."""
+        dataset = self._open("flush")
+        dataset.file.flush()
+        path = Path(os.fsdecode(dataset.file.filename))
+        if path.is_file():
+            sync(path)
+
+    def close(self) -> None:
+        """Let go of the dataset, and close the file where it was opened here."""
+        super().close()
+        if self._file is not None:
+            self._file.close()
+
+
+def check_dataset(dataset: Any) -> None:
+    """Raise DTypeError or StoreFormatError for a dataset that is no array of numbers."""
+    if dataset.shape is None:
+        raise StoreFormatError(f"[open_store] {dataset.name} is an empty HDF5 dataset without a shape")
+    parse_dtype(dataset.dtype, op=f"open_store {dataset.name}")
+
+
+def h5_header(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], *, align: int = 4096) -> bytes:
+    """Return the bytes of a file before the elements of its only dataset, as the library writes them."""
+    library, image = h5py_library(), _Image()
+    with _library_errors(f"[create_store] an HDF5 dataset {name!r} of {dtype}{list(shape)}"):
+        offset = _written(library, image, name, shape, dtype, align)
+    return image.start(offset)
+
+
+def _written(
+    library: Any, image: _Image, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], align: int
+) -> int | None:
+    """Let the library lay out a file without its elements; return where those begin (None: nowhere)."""
+    many = 0 not in shape
+    with library.File(
+        image, "w", libver="earliest", alignment_threshold=_SMALL_BYTES, alignment_interval=align
+    ) as file:
+        create = library.h5p.create(library.h5p.DATASET_CREATE)
+        create.set_layout(library.h5d.CONTIGUOUS)
+        create.set_alloc_time(library.h5d.ALLOC_TIME_LATE)
+        create.set_fill_time(library.h5d.FILL_TIME_NEVER)
+        create.set_obj_track_times(False)
+        link = library.h5p.create(library.h5p.LINK_CREATE)
+        link.set_create_intermediate_group(True)
+        spaces = library.h5s
+        space = spaces.create_simple(shape) if shape else spaces.create(spaces.SCALAR)
+        kind = library.h5t.py_create(dtype, logical=True)
+        made = library.h5d.create(file.id, name.encode(), kind, space, create, link)
+        if many:  # the first element makes the library give the dataset its place, after all else
+            corner = (1,) * len(shape)
+            chosen = space.copy()
+            if shape:
+                chosen.select_hyperslab((0,) * len(shape), corner)
+            one = spaces.create_simple(corner) if shape else space
+            made.write(one, chosen, np.zeros(corner, dtype))
+        offset: int | None = made.get_offset() if many else None
+        return offset
+
+
+class _Image(io.RawIOBase):
+    """The start of a file that the library writes; its end is only counted."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._size = self._place = 0
+
+    def start(self, count: int | None) -> bytes:
+        """Return the first ``count`` bytes, or (None) all."""
+        found = bytes(self._bytes[:count])
+        return found if count is None else found.ljust(count, b"\0")
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._place = offset + (0, self._place, self._size)[whence]
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        found = bytes(self._bytes[self._place : self._place + len(buffer)])
+        buffer[:] = found.ljust(len(buffer), b"\0")
+        self._place += len(buffer)
+        return len(buffer)
+
+    def write(self, data: Any) -> int:
+        end = self._place + len(data)
+        self._bytes.extend(bytes(max(0, end - len(self._bytes))))
+        self._bytes[self._place : end] = bytes(data)
+        self._place, self._size = end, max(self._size, end)
+        return len(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        self._size = self._place if size is None else size
+        return self._size
+
+
+def h5py_library() -> Any:
+    """Return the ``h5py`` package; raise BackendMissingError without it."""
+    with needed_for("hdf5"):
+        import h5py
+    return h5py
+
+
+def _opened(path: Path) -> Any:
+    library = h5py_library()
+    with _library_errors(f"[open_store] {path} is not a sound HDF5 file"):
+        return library.File(path, "r")
+
+
+@contextmanager
+def _library_errors(what: str) -> Iterator[None]:
+    """Turn what the library raises for names and files that it cannot take into StoreFormatError."""
+    try:
+        yield
+    except (OSError, RuntimeError, ValueError, TypeError, KeyError, UnicodeError) as error:
+        raise StoreFormatError(f"{what}: {error}") from error
+
+
+def _selected(path: Path, file: Any, key: str | None) -> Any:
+    if key is None:
+        names = _dataset_names(file)
+        if len(names) != 1:
+            raise StoreFormatError(
+                f"[open_store] {path} holds {len(names)} datasets ({', '.join(names[:20]) or 'none'}); "
+                f"name one with key= or '{path.name}::name'"
+            )
+        key = names[0]
+    with _library_errors(f"[open_store] {path}::{key}"):
+        found = file.get(key) if key.strip("/") else None
+    if not isinstance(found, h5py_library().Dataset):
+        raise UnknownNameError.among("dataset", key, _dataset_names(file))
+    check_dataset(found)
+    return found
+
+
+def _dataset_names(file: Any) -> list[str]:
+    kind, names = h5py_library().Dataset, list[str]()
+    file.visititems(lambda name, each: names.append(name) if isinstance(each, kind) else None)
+    return sorted(names)
+
+
+def _placement(path: Path, dataset: Any) -> Placement | None:
+    """Return where a dataset lies that is one run of plain elements in this file; None for any other."""
+    library = h5py_library()
+    created = dataset.id.get_create_plist()
+    plain = created.get_layout() == library.h5d.CONTIGUOUS and created.get_external_count() == 0
+    kind = dataset.id.get_type()
+    if not plain or not kind.equal(library.h5t.py_create(dataset.dtype, logical=True)):
+        return None
+    dtype = parse_dtype(dataset.dtype, op=f"open_store {path.name}")
+    offset = dataset.id.get_offset()
+    elsewhere = os.path.realpath(os.fsdecode(dataset.file.filename)) != os.path.realpath(path)
+    if offset is None or elsewhere or 0 in dataset.shape:
+        return None
+    return Placement.dense(dataset.shape, dtype, offset=offset, swapped=dataset.dtype != dtype)
+
+
+def _spare_others(target: Target, key: str) -> None:
+    if not key:
+        raise StoreFormatError(f"[create_store] {target.path}::{target.key}: name a dataset")
+    if not target.path.is_file():
+        return
+    try:
+        with _opened(target.path) as file:
+            others = [name for name in _dataset_names(file) if name != key]
+    except StoreError:
+        return  # nothing that could be read
+    if others:
+        raise StoreError(
+            f"[create_store] {target.path} holds other datasets ({', '.join(others[:20])}), and a result "
+            "replaces the whole file; write to another one, or give the open h5py dataset as out"
+        )
