@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from accelera.capturing.operands import Effect as Effect
     from accelera.capturing.operands import tensors_in as tensors_in
     from accelera.capturing.recording import Recording as Recording
+    from accelera.capturing.shape_rules import ShapeMode as ShapeMode
+    from accelera.capturing.shape_rules import shape_rule as shape_rule
     from accelera.capturing.storages import Storages as Storages
     from accelera.capturing.transformers_package import transformers_for as transformers_for
 
@@ -39,6 +41,7 @@ _NAMES_BY_FILE = {
     "misfits": ("misfits_explained",),
     "operands": ("Effect", "tensors_in"),
     "recording": ("Recording",),
+    "shape_rules": ("ShapeMode", "shape_rule"),
     "storages": ("Storages",),
     "transformers_package": ("transformers_for",),
 }
@@ -51,6 +54,7 @@ __all__ = [
     "Effect",
     "Listener",
     "Recording",
+    "ShapeMode",
     "Storages",
     "as_fake",
     "call",
@@ -67,6 +71,7 @@ __all__ = [
     "optimizer_for",
     "peak_live_bytes",
     "random_kept",
+    "shape_rule",
     "tensors_in",
     "transformers_for",
     "values_explained",

@@ -61,10 +61,13 @@ def as_fake(value: Any, mode: FakeTensorMode) -> Any:
 
 
 @contextmanager
-def values_explained() -> Iterator[None]:
+def values_explained(
+    op: str = "capture", remedy: str = "capture a real model with fake=False, which follows values"
+) -> Iterator[None]:
     """Say in an error's words that what ran needs values, where torch names only the operator.
 
-    What torch would log of an error besides raising it is left out.
+    ``op`` is who says it, ``remedy`` what helps besides a model whose shapes do not depend on its data. What
+    torch would log of an error besides raising it is left out.
     """
     logger = logging.getLogger(torch._subclasses.fake_tensor.__name__)
     logger.addFilter(_nothing)
@@ -72,8 +75,9 @@ def values_explained() -> Iterator[None]:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ValueError(
-            f"[capture] the model asks for values at {error.func}, and with fake=True there are only shapes; "
-            f"capture a real model with fake=False, or a model whose shapes do not depend on its data"
+            f"[{op}] the model asks for values at {error.func}, and only its shapes are followed; {remedy}, "
+            "or give a model whose shapes do not depend on its data (experts of transformers: "
+            'experts_implementation="grouped_mm")'
         ) from error
     finally:
         logger.removeFilter(_nothing)

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from accelera.capturing import iterations
 from accelera.capturing.fake import (
@@ -24,6 +23,7 @@ from accelera.capturing.keeping import collection_by_hand, everything_kept, mode
 from accelera.capturing.live import peak_live_bytes
 from accelera.capturing.operands import tensors_in
 from accelera.capturing.recording import Recording
+from accelera.capturing.shape_rules import ShapeMode
 from accelera.trace import Trace
 
 
@@ -72,7 +72,7 @@ class Request:
         with ExitStack() as stack:
             stack.enter_context(values_explained())
             stack.enter_context(random_kept())
-            mode = stack.enter_context(FakeTensorMode()) if self.follows_shapes else None
+            mode = stack.enter_context(ShapeMode()) if self.follows_shapes else None
             module, inputs = self._built()
             if mode is not None:
                 stack.enter_context(faked(module, mode))

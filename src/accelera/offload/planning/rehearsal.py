@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from accelera.capturing import (
     CopiesOfFakes,
     Listener,
+    ShapeMode,
     as_fake,
     call,
     collection_by_hand,
@@ -100,7 +101,7 @@ def rehearse(scene: Scene, capacity_bytes: int, block_bytes: int | None, passes:
 
     Raises BudgetExceededError when an operation's blocks do not fit into ``capacity_bytes``.
     """
-    mode = FakeTensorMode()
+    mode = ShapeMode()
     with _stage(), mode:
         module, inputs = _built(scene)
         with faked(module, mode), mode_kept(module, train=scene.train):
@@ -110,7 +111,7 @@ def rehearse(scene: Scene, capacity_bytes: int, block_bytes: int | None, passes:
 
 def largest_weight_bytes(scene: Scene) -> int:
     """Return the bytes of the largest parameter or buffer."""
-    with _stage(), FakeTensorMode():
+    with _stage(), ShapeMode():
         module, _ = _built(scene)
         return max((each.nbytes for _, each in tensors_of(module)), default=0)
 
@@ -118,7 +119,8 @@ def largest_weight_bytes(scene: Scene) -> int:
 @contextmanager
 def _stage() -> Iterator[None]:
     with ExitStack() as stack:
-        for each in (values_explained(), random_kept(), collection_by_hand()):
+        explained = values_explained("plan_offload", "offload it without inputs=, which plans nothing")
+        for each in (explained, random_kept(), collection_by_hand()):
             stack.enter_context(each)
         yield
 
