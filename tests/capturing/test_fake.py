@@ -67,7 +67,7 @@ def test_grouped_products_have_the_shapes_of_their_kernel(
 
 
 def grouped(kind: str, dtype: torch.dtype, rows: int, columns: int) -> tuple[Any, Any, Any]:
-    """Return operands of a product in three groups, their inner axis of 8 elements or as many as there are."""
+    """Return operands of a product in three groups, and where the groups end."""
     ends = torch.tensor([1, 1, 8], dtype=torch.int32)
     shapes = {
         "rows of matrices": ((8, 16), (3, columns, 16)),

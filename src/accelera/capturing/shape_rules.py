@@ -20,7 +20,7 @@ def shape_rule(func: Any) -> ShapeRule | None:
     return _RULES.get(func)
 
 
-class ShapeMode(FakeTensorMode):
+class ShapeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """torch's mode of tensors without contents, for all that torch's CPU kernels take."""
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -36,10 +36,10 @@ def _grouped_product(
     a: torch.Tensor,
     b: torch.Tensor,
     offs: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,  # noqa: ARG001 - no kernel takes one yet
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """``torch._grouped_mm``: torch's rule takes bfloat16 only, its kernel for the CPU all floats of 16 or 32 bits.
+    """Return what ``torch._grouped_mm`` does: torch's rule takes bfloat16 only, its CPU kernel wider floats too.
 
     Raises RuntimeError for operands that are no such product, as the kernel does.
     """
