@@ -39,7 +39,7 @@ def _grouped_product(
     bias: torch.Tensor | None = None,  # noqa: ARG001 - no kernel takes one yet
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Return what ``torch._grouped_mm`` does: torch's rule takes bfloat16 only, its CPU kernel wider floats too.
+    """Return what ``torch._grouped_mm`` does: torch's rule takes bfloat16 only, its CPU kernel more.
 
     Raises RuntimeError for operands that are no such product, as the kernel does.
     """
