@@ -21,6 +21,7 @@ from accelera.capturing.fake import (
 )
 from accelera.capturing.keeping import collection_by_hand, everything_kept, mode_kept, random_kept
 from accelera.capturing.live import peak_live_bytes
+from accelera.capturing.lstm import cpu_lstm
 from accelera.capturing.operands import tensors_in
 from accelera.capturing.recording import Recording
 from accelera.capturing.shape_rules import ShapeMode
@@ -41,6 +42,8 @@ class Request:
     dtype: torch.dtype | str | None
     names: bool
     generate_tokens: int
+    keep_outputs: bool | None = None
+    workspaces: bool = False
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -76,6 +79,7 @@ class Request:
             module, inputs = self._built()
             if mode is not None:
                 stack.enter_context(faked(module, mode))
+                stack.enter_context(cpu_lstm())
                 inputs = as_fake(inputs, mode)
             optimizer = iterations.optimizer_for(module, self.optimizer) if self.train else None
             if mode is None:
@@ -96,19 +100,26 @@ class Request:
             return module, dict(inputs) if isinstance(inputs, Mapping) else inputs
 
     def _recorded(self, module: torch.nn.Module, inputs: Any, optimizer: Any) -> Trace:
-        recording = Recording(names=self.names)
+        recording = Recording(names=self.names, workspaces=self.workspaces)
         recording.scope.add_module(module)
         for index, tensor in enumerate(tensors_in(inputs)):
             recording.storages.describe(tensor, f"input.{index}", "input")
         with recording:
             if self.train:
                 iterations.train(
-                    recording, module, inputs, steps=self.steps, loss=self.loss, optimizer=optimizer
+                    recording,
+                    module,
+                    inputs,
+                    steps=self.steps,
+                    loss=self.loss,
+                    optimizer=optimizer,
+                    keep_outputs=self.keep_outputs is not False,
                 )
             elif self.generate_tokens:
                 iterations.decode(recording, module, inputs, tokens=self.generate_tokens)
             else:
-                iterations.infer(recording, module, inputs, steps=self.steps)
+                keeps = self.keep_outputs is True
+                iterations.infer(recording, module, inputs, steps=self.steps, keep_outputs=keeps)
         return self._told(recording, module, optimizer)
 
     def _told(self, recording: Recording, module: torch.nn.Module, optimizer: Any) -> Trace:
@@ -120,4 +131,8 @@ class Request:
             optimizer=type(optimizer).__name__ if optimizer is not None else "",
             fake=self.follows_shapes,
         )
-        return trace.with_meta(peak_live_bytes=peak_live_bytes(trace), idle_bytes=recording.idle_bytes())
+        return trace.with_meta(
+            peak_live_bytes=peak_live_bytes(trace),
+            idle_bytes=recording.idle_bytes(),
+            outputs_bytes=recording.outputs_bytes,
+        )

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from accelera.capturing.workspaces import rnn_workspace_bytes
+
 ShapeRule = Callable[..., Any]
 """Takes an operator's arguments and returns its results as new tensors on the first argument's device."""
 
@@ -77,6 +79,20 @@ def _grouped_shape(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) 
     return (a.shape[-2], b.shape[-1])
 
 
-_RULES: dict[Any, ShapeRule] = (
-    {torch.ops.aten._grouped_mm.default: _grouped_product} if hasattr(torch.ops.aten, "_grouped_mm") else {}
-)
+def _lstm_layer(rows: torch.Tensor, weight: torch.Tensor, *more: Any) -> tuple[torch.Tensor, ...]:
+    """Return what ``torch.mkldnn_rnn_layer`` does: torch's rule leaves out what is kept for the backward pass."""
+    hidden, cell, size = more[3], more[4], more[8]
+    steps, count, width = rows.shape
+    differentiable = torch.is_grad_enabled()
+    kept = rnn_workspace_bytes(count, steps, width, size, rows.itemsize) if differentiable else 0
+    return (
+        rows.new_empty(steps, count, size),
+        hidden.new_empty(hidden.shape),
+        cell.new_empty(cell.shape),
+        rows.new_empty(kept, dtype=torch.uint8),
+    )
+
+
+_RULES: dict[Any, ShapeRule] = {torch.ops.aten.mkldnn_rnn_layer.default: _lstm_layer}
+if hasattr(torch.ops.aten, "_grouped_mm"):
+    _RULES[torch.ops.aten._grouped_mm.default] = _grouped_product
