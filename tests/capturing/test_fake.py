@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from accelera import capture
+from accelera import capture, estimate
 from accelera.capturing import ShapeMode, as_fake
 from benchmarks.models import small_references
 from tests.architecture.repository import ROOT, run_python
@@ -96,6 +96,21 @@ def test_layers_that_are_copied_while_building_are_followed() -> None:
     faked, real = capture(build, rows), capture(build(), rows, fake=False)
     assert events(faked) == events(real)
     assert faked.meta["parameters"] == real.meta["parameters"]
+
+
+def test_weights_that_are_drawn_until_they_are_in_bounds_are_followed() -> None:
+    class Drawn(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.init.trunc_normal_(nn.Parameter(torch.empty(4, 3)), std=0.02)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.table
+
+    assert capture(Drawn, torch.ones(2, 4)).meta["fake"]
+    assert estimate(Drawn, torch.ones(2, 4), train=False).parameters == 12
+    # Outside of them values are drawn as ever.
+    assert nn.init.trunc_normal_(torch.zeros(4)).abs().max() > 0
 
 
 def test_shared_weights_stay_shared() -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from accelera.capturing.fake import as_fake as as_fake
     from accelera.capturing.fake import default_dtype as default_dtype
     from accelera.capturing.fake import faked as faked
+    from accelera.capturing.fake import initializers_of_shapes as initializers_of_shapes
     from accelera.capturing.fake import is_on_meta as is_on_meta
     from accelera.capturing.fake import values_explained as values_explained
     from accelera.capturing.flops import flops_of as flops_of
@@ -33,7 +34,15 @@ if TYPE_CHECKING:
     from accelera.capturing.transformers_package import transformers_for as transformers_for
 
 _NAMES_BY_FILE = {
-    "fake": ("CopiesOfFakes", "as_fake", "default_dtype", "faked", "is_on_meta", "values_explained"),
+    "fake": (
+        "CopiesOfFakes",
+        "as_fake",
+        "default_dtype",
+        "faked",
+        "initializers_of_shapes",
+        "is_on_meta",
+        "values_explained",
+    ),
     "flops": ("flops_of",),
     "iterations": ("call", "default_loss", "optimizer_for"),
     "keeping": ("collection_by_hand", "mode_kept", "random_kept"),
@@ -64,6 +73,7 @@ __all__ = [
     "default_loss",
     "faked",
     "flops_of",
+    "initializers_of_shapes",
     "is_on_meta",
     "live_bytes",
     "misfits_explained",

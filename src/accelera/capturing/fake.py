@@ -34,6 +34,26 @@ def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+@contextmanager
+def initializers_of_shapes() -> Iterator[None]:
+    """Let initializers that draw again and again skip tensors without contents."""
+    names, name = vars(torch.nn.init), "_no_grad_trunc_normal_"
+    before = names.get(name)
+    if before is None:
+        yield
+        return
+
+    def drawn(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        without_contents = tensor.is_meta or isinstance(tensor, FakeTensor)
+        return tensor if without_contents else before(tensor, *args, **kwargs)
+
+    names[name] = drawn
+    try:
+        yield
+    finally:
+        names[name] = before
+
+
 class CopiesOfFakes(TorchFunctionMode):
     """Let ``copy.deepcopy`` make fakes of the same mode, as modules that clone their layers need.
 

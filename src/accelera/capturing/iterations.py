@@ -67,7 +67,6 @@ def train(
         del value
         with recording.outputs_given_back():
             outputs = None
-        gc.collect()
 
 
 def infer(
@@ -85,7 +84,6 @@ def infer(
             with recording.outputs_given_back():
                 before = outputs if keep_outputs else None
                 del outputs
-            gc.collect()
     with recording.outputs_given_back():
         del before
 

@@ -1,4 +1,4 @@
-"""LSTMs by their shapes: the layers that torch's CPU takes, which it would not take for tensors without contents."""
+"""LSTMs by their shapes, in the layers that torch takes on the CPU where tensors have contents."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ def _is_for_onednn(rows: Any, state: Any, weights: Any = (), has_biases: Any = F
     if not isinstance(has_biases, bool) or not isinstance(state, (tuple, list)) or not more:
         return False
     tensors = [rows, *state, *weights]
-    return (
+    onednn: Any = torch.backends.mkldnn
+    return bool(
         isinstance(rows, FakeTensor)
-        and torch.backends.mkldnn.is_available()
-        and torch.backends.mkldnn.enabled
+        and onednn.is_available()
+        and onednn.enabled
         and state[0].shape[-1] == state[1].shape[-1]
         and rows.numel() > 0
         and all(each.device.type == "cpu" and each.dtype in _TYPES for each in tensors)
@@ -59,31 +60,25 @@ def _lstm(
     batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     ways, each = 2 if bidirectional else 1, 4 if has_biases else 2
-    rows = (rows.transpose(0, 1) if batch_first else rows).contiguous()
+    # torch holds the copy until the last layer is done, too.
+    rows = first = (rows.transpose(0, 1) if batch_first else rows).contiguous()
     hidden, cell = (tensor.contiguous() for tensor in state)
+    layer_of: Any = torch.mkldnn_rnn_layer
     ends: list[tuple[torch.Tensor, torch.Tensor]] = []
     for layer in range(layers):
         outputs = []
         for way in range(ways):
             at = layer * ways + way
             own = _weights(weights[at * each : (at + 1) * each])
-            options = (
-                bool(way),
-                [],
-                _LSTM,
-                hidden.shape[-1],
-                layers,
-                has_biases,
-                bidirectional,
-                False,
-                train,
-            )
-            output, *end = torch.mkldnn_rnn_layer(rows, *own, hidden[at], cell[at], *options)[:3]
+            options: Any = (bool(way), [], _LSTM, hidden.shape[-1], layers)
+            flags = (has_biases, bidirectional, False, train)
+            output, *end = layer_of(rows, *own, hidden[at], cell[at], *options, *flags)[:3]
             outputs.append(output)
             ends.append((end[0], end[1]))
         rows = outputs[0] if ways == 1 else torch.cat(outputs, -1)
         if dropout and train and layer < layers - 1:
             rows = torch.dropout(rows, dropout, True)
+    del first
     last_hidden, last_cell = (torch.stack(parts) for parts in zip(*ends, strict=True))
     return rows.transpose(0, 1) if batch_first else rows, last_hidden, last_cell
 

@@ -16,6 +16,7 @@ from accelera.capturing.fake import (
     as_fake,
     default_dtype,
     faked,
+    initializers_of_shapes,
     is_on_meta,
     values_explained,
 )
@@ -90,7 +91,7 @@ class Request:
 
     def _built(self) -> tuple[torch.nn.Module, Any]:
         dtype = getattr(torch, self.dtype) if isinstance(self.dtype, str) else self.dtype
-        with default_dtype(dtype), CopiesOfFakes():
+        with default_dtype(dtype), CopiesOfFakes(), initializers_of_shapes():
             module = self.model() if self._builds and callable(self.model) else self.model
             if not isinstance(module, torch.nn.Module):
                 raise TypeError(

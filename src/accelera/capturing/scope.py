@@ -14,7 +14,6 @@ from torch.optim import optimizer as optimizers
 from accelera.capturing.operands import tensors_in
 from accelera.capturing.storages import Storages
 
-
 _PUTTING = ("add", "index_put", "scatter", "scatter_add", "index_add", "masked_scatter", "select_scatter")
 """Operators by which gradients that meet are added, and put where they belong among zeros."""
 
@@ -82,7 +81,9 @@ class Scope:
         into zeros, and in the bias of a linear layer whose rows do not follow one another.
         """
         if torch._C._current_graph_task_id() != -1:
-            is_python = isinstance(torch._C._current_autograd_node(), torch.autograd.function.BackwardCFunction)
+            is_python = isinstance(
+                torch._C._current_autograd_node(), torch.autograd.function.BackwardCFunction
+            )
             return op in _PUTTING and not is_python
         return op == "add" and bool(self._kinds) and issubclass(self._kinds[-1], _LINEAR)
 

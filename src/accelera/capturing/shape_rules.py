@@ -79,9 +79,9 @@ def _grouped_shape(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None) 
     return (a.shape[-2], b.shape[-1])
 
 
-def _lstm_layer(rows: torch.Tensor, weight: torch.Tensor, *more: Any) -> tuple[torch.Tensor, ...]:
-    """Return what ``torch.mkldnn_rnn_layer`` does: torch's rule leaves out what is kept for the backward pass."""
-    hidden, cell, size = more[3], more[4], more[8]
+def _lstm_layer(rows: torch.Tensor, *more: Any) -> tuple[torch.Tensor, ...]:
+    """Return what ``torch.mkldnn_rnn_layer`` does; torch's rule leaves out what its backward pass needs."""
+    hidden, cell, size = more[4], more[5], more[9]
     steps, count, width = rows.shape
     differentiable = torch.is_grad_enabled()
     kept = rnn_workspace_bytes(count, steps, width, size, rows.itemsize) if differentiable else 0

@@ -1,7 +1,8 @@
 """Memory that torch's kernels for the CPU allocate while they compute, beside operands and results.
 
-The figures are those of torch's allocator while oneDNN's and torch's own kernels ran in single precision, by the
-shapes of operands: copies in the layout that a kernel computes in, unfolded images, gates of an LSTM.
+The figures are those of torch's allocator while oneDNN's and torch's own kernels ran, by the shapes of
+operands: copies in the layout that a kernel computes in, unfolded images, gates of an LSTM, sums in single
+precision. Tables that a kernel keeps per thread, some 100 KiB, are left out.
 """
 
 from __future__ import annotations
@@ -23,19 +24,26 @@ _WIDEST_KERNEL = 14
 """The widest filter that oneDNN's own kernels take; wider ones are unfolded by every thread."""
 _DEEP_KERNEL = 3
 """The widest filter of a single channel for whose gradient oneDNN copies images."""
-_BLOCK = 16
-"""Channels that oneDNN's kernels compute at a time."""
+_BLOCK = 16 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 8
+"""Channels that oneDNN's kernels compute at a time, in single precision: as many as a register holds."""
+_BLOCK_BYTES = 900_000
+"""What a thread keeps of a factor in half precision."""
+_HALF = (torch.bfloat16, torch.float16)
+_KEPT_ROWS = {4: (6.0, 4.75), 2: (11.5, 5.85)}
+"""Rows that an LSTM's layer keeps per step: as wide as its input and as its state; by an element's bytes."""
 
 
 def workspace_bytes(func: Any, args: Any, kwargs: Any) -> int:
-    """Return what the kernel of ``func`` allocates for the time of one call on the CPU; 0 where none is known."""
+    """Return what the kernel of ``func`` allocates for one call on the CPU; 0 where nothing is known."""
     schema = getattr(func, "_schema", None)
-    rule = None if schema is None else _RULES.get(schema.name)
-    if rule is None or not isinstance(args[0], torch.Tensor) or args[0].device.type != "cpu":
+    first = args[0] if args else None
+    if schema is None or schema.name not in _RULES or not isinstance(first, torch.Tensor):
+        return 0
+    if first.device.type != "cpu":
         return 0
     named = {argument.name: argument.default_value for argument in schema.arguments}
     named.update(zip(named, args, strict=False))
-    return max(0, rule({**named, **kwargs}))
+    return max(0, _RULES[schema.name]({**named, **kwargs}))
 
 
 def rnn_workspace_bytes(rows: int, steps: int, width: int, hidden: int, itemsize: int) -> int:
@@ -50,15 +58,19 @@ def rnn_workspace_bytes(rows: int, steps: int, width: int, hidden: int, itemsize
     itemsize
         Bytes of an element.
     """
-    gates = steps * rows * _padded(4 * hidden, itemsize) * itemsize
-    per_element = [(size, (steps + 1) * rows * size) for size in (itemsize, 4)]
-    layers = sum(count * _padded(max(width, hidden), size) for size, count in per_element)
-    states = sum(count * _padded(hidden, size) for size, count in per_element)
-    return int(gates + 3 * layers + 2.375 * states)
+    gates = steps * rows * _line(4 * hidden, itemsize) * itemsize
+    of_width, of_state = _KEPT_ROWS[itemsize]
+    wide, narrow = _line(max(width, hidden), itemsize), _line(hidden, itemsize)
+    return int(gates + (steps + 1) * rows * itemsize * (of_width * wide + of_state * narrow))
+
+
+def _line(size: int, itemsize: int) -> int:
+    """Return the row length that oneDNN gives to what an LSTM keeps; rows of two bytes stay as they are."""
+    return _padded(size, itemsize) if itemsize == 4 else size
 
 
 def _padded(size: int, itemsize: int) -> int:
-    """Return the row length that oneDNN gives to rows of ``size`` elements: whole cache lines, no power of two."""
+    """Return oneDNN's length of rows of ``size`` elements: whole cache lines, no power of two."""
     line = 64 // itemsize
     length = -(-size // line) * line
     return length + line if length * itemsize % 256 == 0 else length
@@ -72,9 +84,12 @@ def _convolution(call: Arguments) -> int:
         return _unfolded_bytes(call)
     if kind != "onednn":
         return 0
-    read = _copied(image, call) + weight.nbytes
-    written = 2 * result if call["transposed"] and _is_strided(call) else result
-    return max(read, written)
+    if image.dtype in _HALF:
+        copies = image.nbytes + weight.nbytes
+        return int(copies if _is_depthwise(call) else max(copies, 2 * result))
+    in_blocks = result if call["transposed"] else _in_blocks(result, weight.shape[0])
+    read = _copied(image, call) + weight.nbytes + in_blocks - result
+    return int(max(read, 2 * result if call["transposed"] and _is_strided(call) else in_blocks))
 
 
 def _convolution_backward(call: Arguments) -> int:
@@ -87,9 +102,13 @@ def _convolution_backward(call: Arguments) -> int:
     if kind != "onednn":
         return 0
     phases = [0]
+    gradient_bytes = gradient.nbytes
+    if gradient.dtype not in _HALF and not call["transposed"]:
+        gradient_bytes = _in_blocks(gradient.nbytes, gradient.shape[1])
     if of_image:
         padded = weight.nbytes * max(1, -(-image.shape[1] // _BLOCK) * _BLOCK // image.shape[1])
-        phases += [gradient.nbytes + padded + of_image, (3 if _is_strided(call) else 2) * of_image]
+        copies = 3 if _is_strided(call) or (image.dtype in _HALF and not _is_depthwise(call)) else 2
+        phases += [gradient_bytes + padded + of_image, copies * of_image]
     if of_weight:
         filters = math.prod(weight.shape[2:])
         if max(weight.shape[2:]) > _WIDEST_KERNEL:
@@ -97,9 +116,18 @@ def _convolution_backward(call: Arguments) -> int:
             threads = min(torch.get_num_threads(), image.shape[0])
             phases.append(of_image + of_weight + threads * (4 * of_weight + min(unfolded, 3 * of_weight)))
         elif call["groups"] < image.shape[1] or max(weight.shape[2:]) <= _DEEP_KERNEL or call["groups"] == 1:
-            phases.append(of_image + gradient.nbytes + _copied(image, call) + of_weight)
+            phases.append(of_image + gradient_bytes + _copied(image, call) + _summed_bytes(weight))
         phases.append(of_image + 2 * of_weight)
     return max(phases) - of_image - of_weight
+
+
+def _summed_bytes(weight: torch.Tensor) -> int:
+    """Return the bytes of the weights' gradient in the kernel's layout, and of its sums."""
+    if weight.dtype not in _HALF:
+        return weight.nbytes
+    channels = weight.shape[1]
+    elements = weight.numel() // channels * (-(-channels // _BLOCK) * _BLOCK)
+    return elements * (2 * weight.itemsize + 4)
 
 
 def _is_strided(call: Arguments) -> bool:
@@ -107,12 +135,25 @@ def _is_strided(call: Arguments) -> bool:
 
 
 def _copied(image: torch.Tensor, call: Arguments) -> int:
-    """Return the bytes of a copy of ``image`` in blocks of channels."""
-    return 0 if image.shape[1] <= _PLAIN_CHANNELS and call["groups"] == 1 else image.nbytes
+    """Return the bytes of a copy of ``image`` as the kernel reads it."""
+    if image.dtype in _HALF:
+        return image.nbytes
+    if image.shape[1] <= _PLAIN_CHANNELS and call["groups"] == 1:
+        return 0
+    return _in_blocks(image.nbytes, image.shape[1])
+
+
+def _in_blocks(nbytes: int, channels: int) -> int:
+    """Return the bytes of an image of so many channels in whole blocks of them."""
+    return nbytes // channels * (-(-channels // _BLOCK) * _BLOCK)
+
+
+def _is_depthwise(call: Arguments) -> bool:
+    return bool(call["groups"] == call["input"].shape[1] > 1)
 
 
 def _kernel(call: Arguments, bias_sizes: Any) -> str:
-    """Return whose kernel torch takes for a convolution on the CPU: ``"onednn"``, ``"slow"`` or ``"other"``."""
+    """Return whose kernel convolves on the CPU: ``"onednn"``, ``"slow"`` or ``"other"``."""
     names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
     image, weight = (
         torch.zeros(1, dtype=call[each].dtype, device="cpu").expand(call[each].shape)
@@ -191,7 +232,7 @@ def _attention_layer(call: Arguments) -> int:
 
 
 def _transformer_layer(call: Arguments) -> int:
-    """Return what the fast path of ``nn.TransformerEncoderLayer`` takes: its attention, or its hidden layer."""
+    """Return what the fast path of ``nn.TransformerEncoderLayer`` takes."""
     rows = call["src"]
     hidden = rows.nbytes // rows.shape[-1] * call["ffn_weight_1"].shape[0]
     scores = _scores_bytes(rows, call["num_heads"])
@@ -204,14 +245,35 @@ def _scores_bytes(rows: torch.Tensor, heads: int) -> int:
     return rows.nbytes // rows.shape[-1] * heads * length
 
 
+def _in_single(call: Arguments) -> int:
+    """Return the bytes of a half-precision operand in single precision, in which its mean is taken."""
+    operand = call["self"]
+    return int(4 * operand.numel()) if operand.dtype in _HALF else 0
+
+
+def _turned(call: Arguments) -> int:
+    """Return the bytes of the first factor as its rows lie, block by block, where it is given by columns."""
+    factor = call["self"]
+    by_columns = factor.dtype in _HALF and factor.stride(0) == 1 < factor.shape[0]
+    return min(int(factor.nbytes), torch.get_num_threads() * _BLOCK_BYTES) if by_columns else 0
+
+
 def _lstm_layer(call: Arguments) -> int:
-    weights = call["weight0"].nbytes + call["weight1"].nbytes
-    return int(weights + (_gates_bytes(call) if call["input"].dtype == torch.float32 else 0))
+    rows, weights = call["input"], call["weight0"].nbytes + call["weight1"].nbytes
+    scratch = _gates_bytes(call)
+    if rows.itemsize == 2:
+        scratch = 0 if call["train"] else scratch // 2
+    if not call["train"] and rows.shape[-1] > call["hidden_size"]:
+        scratch += rows.nbytes
+    return int(weights + scratch)
 
 
 def _lstm_layer_backward(call: Arguments) -> int:
+    weights = (call["weight1"], call["weight2"])
+    if call["input"].itemsize == 2:
+        return int(call["input"].nbytes + 4 * sum(each.nbytes for each in weights))
     copies = 0
-    for weight in (call["weight1"], call["weight2"]):
+    for weight in weights:
         rows, width = weight.shape
         aligned = width % 16 == 0 and width * 4 % 1024
         copies += 4 * rows * (width if aligned else width + _padded(width, 4))
@@ -227,6 +289,8 @@ _RULES: dict[str, Callable[[Arguments], int]] = {
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
     "aten::_safe_softmax": _safe_softmax,
+    "aten::mean": _in_single,
+    "aten::mm": _turned,
     "aten::mse_loss": _size_of_result,
     "aten::logsumexp": _size_of_result,
     "aten::upsample_bilinear2d": _upsampling,

@@ -57,7 +57,7 @@ def estimate(
         Whether the loop keeps what the model returns: in training through the backward pass and the step
         (``outputs = model(...)``, and not ``loss = model(...).loss``), in inference until the next pass has
         returned (``for batch in batches: outputs = model(batch)``). By default in training only;
-        ``Phase.outputs_bytes`` says how much it is.
+        ``Phase.outputs_bytes`` says how much that holds.
     budget
         Memory to compare with, such as ``"16GB"``.
 

@@ -28,7 +28,7 @@ class Phase:
     largest: tuple[tuple[str, int], ...]
     """The largest tensors alive then, by name."""
     outputs_bytes: int
-    """What the model returned."""
+    """What nothing but the kept outputs of the model held: 0 where they are not kept past the loss."""
     trace: Trace = field(repr=False, compare=False)
     """Every access of it, for ``accelera.simulate`` and ``accelera.advise``."""
     subject: tuple[Any, Any] = field(repr=False, compare=False)

@@ -114,7 +114,7 @@ def _runs(subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: 
     if wanted.train is not True:
         inputs = subject.inputs(train=False, dtype=given)
         how = {"steps": _ITERATIONS if wanted.keep_outputs else 1, "keep_outputs": wanted.keep_outputs}
-        options = {"train": False, "fake": True, "workspaces": True, **how}
+        options: dict[str, Any] = {"train": False, "fake": True, "workspaces": True, **how}
         yield _Run("inference", inputs, partial(capture, module, inputs, **options))
         if subject.generates:
             yield _Run("generation", subject.prompt(), partial(_generation, subject, module))
