@@ -8,8 +8,10 @@ venv := .venv
 bin := $(venv)/bin
 pip := $(bin)/python -m pip --disable-pip-version-check -q
 created := $(venv)/.created
-installed := $(venv)/.installed
+tools := $(venv)/.tools
 built := $(venv)/.built
+installed := $(venv)/.installed
+extras := dev,torch,trace,zarr,hdf5,ray,learned,llm,plot,metrics
 native := CMakeLists.txt $(wildcard cmake/*) $(shell find csrc -type f)
 formatted := $(filter %.h %.cpp %.cu,$(native))
 
@@ -23,28 +25,29 @@ help: ## list the targets
 demo: $(built) ## two matrix files multiplied inside a budget a fraction of their size
 	$(bin)/python examples/demo.py $(ARGS)
 
-test: $(built) ## every test; ARGS goes to pytest
+test: $(installed) ## every test; ARGS goes to pytest
 	$(bin)/python -m pytest $(ARGS)
 
-lint: $(built) ## style, types, layers
+lint: $(installed) ## style, types, layers
 	$(bin)/ruff check
 	$(bin)/ruff format --check
 	$(bin)/mypy
 	$(bin)/lint-imports
 	$(bin)/clang-format --dry-run -Werror $(formatted)
 
-format: $(built) ## rewrite the sources as lint wants them
+format: $(installed) ## rewrite the sources as lint wants them
 	$(bin)/ruff check --fix
 	$(bin)/ruff format
 	$(bin)/clang-format -i $(formatted)
 
-bench: $(built) ## the benchmarks; ARGS="matmul --small" and so on
+bench: $(installed) ## the benchmarks; ARGS="matmul --small" and so on
 	$(bin)/python -m benchmarks $(ARGS)
 
 docs: reference ## the documentation as HTML, in site/
 	$(bin)/python -m mkdocs build --strict --quiet
 
-reference: $(built) ## docs/reference.md, rewritten from the docstrings
+reference: $(installed) ## docs/reference.md from the docstrings, and the table of operators
+	$(bin)/python tools/operator_table.py
 	$(bin)/python tools/reference.py
 
 cuda: $(built) ## compile the CUDA kernels with nvcc; needs no GPU
@@ -53,10 +56,10 @@ cuda: $(built) ## compile the CUDA kernels with nvcc; needs no GPU
 	    -DCMAKE_MAKE_PROGRAM=$(abspath $(bin)/ninja) -DPython_EXECUTABLE=$(abspath $(bin)/python)
 	$(bin)/cmake --build build/cuda
 
-install: ## the library, into the environment of PYTHON
-	$(PYTHON) -m pip install -c constraints.txt .
+install: ## the library, into the environment of PYTHON; EXTRAS="torch,trace" and so on
+	$(PYTHON) -m pip install -c constraints.txt '.$(if $(EXTRAS),[$(EXTRAS)])'
 
-install-bin: $(built) ## `accelera` and `accelera-python`, linked from PREFIX/bin to this checkout
+install-bin: $(installed) ## `accelera` and `accelera-python`, linked from PREFIX/bin to this checkout
 	mkdir -p $(PREFIX)/bin
 	ln -sf $(abspath $(bin)/accelera) $(abspath $(bin)/accelera-python) $(PREFIX)/bin/
 	@case ":$$PATH:" in *":$(PREFIX)/bin:"*) ;; *) echo "add $(PREFIX)/bin to your PATH" ;; esac
@@ -76,12 +79,18 @@ $(created):
 	touch $@
 
 # The build tools live in .venv, not in a throw-away environment, so that rebuilding is incremental.
-$(installed): $(created) pyproject.toml constraints.txt
+$(tools): $(created) constraints.txt
 	$(pip) install -c constraints.txt cmake nanobind ninja scikit-build-core
-	$(pip) install -c constraints.txt --no-build-isolation -e '.[dev,zarr,learned,llm,plot,ray,metrics]'
-	-$(pip) install -c constraints.txt --only-binary :all: libcachesim  # an oracle of the tests, where there is one
 	touch $@
 
-$(built): $(native) | $(installed)
+# The core: what `make demo` needs.
+$(built): $(native) pyproject.toml constraints.txt | $(tools)
+	$(pip) install -c constraints.txt --no-build-isolation -e .
+	touch $@
+
+# Everything that the tests need, and then the shim for the torch that has come with it.
+$(installed): pyproject.toml constraints.txt | $(built)
+	$(pip) install -c constraints.txt --no-build-isolation -e '.[$(extras)]'
 	$(pip) install --no-build-isolation --no-deps -e .
+	-$(pip) install -c constraints.txt --only-binary :all: libcachesim  # an oracle of the tests, where there is one
 	touch $@

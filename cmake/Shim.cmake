@@ -1,8 +1,10 @@
-# accelera_add_shim(): the library that catches calls of torch, for the one torch that Python sees.
+# accelera_add_shim(): the library that catches calls of torch, for the one torch that Python sees. Its sources
+# are installed as well: `accelera build-shim` compiles them for a torch that came later.
 # Without torch it is left out; when it does not compile against this torch it is left out with a warning.
 set(ACCELERA_SHIM ON CACHE BOOL "Build the shim for the installed torch, if there is one")
 
 function(accelera_add_shim)
+  install(DIRECTORY csrc/torch DESTINATION accelera/csrc)
   execute_process(
     COMMAND "${Python_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/cmake/find_torch.py"
     OUTPUT_VARIABLE torch ERROR_VARIABLE reason OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed)
@@ -12,14 +14,14 @@ function(accelera_add_shim)
   endif()
   list(GET torch 0 folder)
   list(GET torch 1 version)
+  set(recipe "${PROJECT_SOURCE_DIR}/src/accelera/interceptor/mechanism/shim_build.py")
   set(shim "${CMAKE_CURRENT_BINARY_DIR}/_shim-${version}.so")
   file(GLOB sources CONFIGURE_DEPENDS csrc/torch/*)
   add_custom_command(
     OUTPUT "${shim}"
-    COMMAND "${CMAKE_COMMAND}" "-DCOMPILER=${CMAKE_CXX_COMPILER}" "-DSYSTEM=${CMAKE_SYSTEM_NAME}"
-      "-DTORCH=${folder}" "-DSOURCES=${PROJECT_SOURCE_DIR}/csrc" "-DSHIM=${shim}"
-      -P "${PROJECT_SOURCE_DIR}/cmake/compile_shim.cmake"
-    DEPENDS ${sources} "${PROJECT_SOURCE_DIR}/cmake/compile_shim.cmake" "${folder}/version.py"
+    COMMAND "${Python_EXECUTABLE}" "${recipe}" --compiler "${CMAKE_CXX_COMPILER}"
+      --torch "${folder}" --sources "${PROJECT_SOURCE_DIR}/csrc" --out "${shim}"
+    DEPENDS ${sources} "${recipe}" "${folder}/version.py"
     COMMENT "Shim for torch ${version}" VERBATIM)
   add_custom_target(_shim ALL DEPENDS "${shim}")
   install(FILES "${shim}" DESTINATION accelera OPTIONAL)

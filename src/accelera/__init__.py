@@ -148,7 +148,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'accelera' has no attribute {name!r}")
     package = importlib.import_module(f"accelera.{home}")
     value = package if name == home else getattr(package, name)
-    globals()[name] = value
+    if name == home or name in vars(package):  # what lacks its optional package may be there next time
+        globals()[name] = value
     return value
 
 

@@ -7,17 +7,23 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from accelera.extras import stand_in
+
 
 def opened(package: str, file_of: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package whose public names lie in files of its own.
 
-    ``file_of`` says which name is in which file, relative to ``package``.
+    ``file_of`` says which name is in which file, relative to ``package``. A name whose file needs a package
+    that is not installed is a stand-in, which says so when it is used, and is looked for again each time.
     """
 
     def load(name: str) -> Any:
         if name not in file_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"{package}.{file_of[name]}"), name)
+        try:
+            value = getattr(importlib.import_module(f"{package}.{file_of[name]}"), name)
+        except ModuleNotFoundError as error:
+            return stand_in(name, error)
         setattr(sys.modules[package], name, value)
         return value
 

@@ -1,7 +1,8 @@
 """Run the code blocks of one Markdown file, in order, in the current directory.
 
-    python markdown.py FILE
+    python markdown.py FILE [NUMBER]
 
+With a number only the runnable block of that number runs, from 0, as if it had been pasted alone.
 Blocks marked ```python share one namespace; a one-line HTML comment ``not run: reason`` directly above a
 block leaves it out. A shell block runs when the comment above it says ``run``.
 """
@@ -49,10 +50,10 @@ def runnable(text: str) -> list[Block]:
     ]
 
 
-def run(path: Path) -> None:
+def run(path: Path, only: slice = slice(None)) -> None:
     """Run the blocks of ``path``; raises what the first failing block raises."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    for block in runnable(path.read_text(encoding="utf-8")):
+    for block in runnable(path.read_text(encoding="utf-8"))[only]:
         if block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.code, str(path), "exec"), namespace)
         else:
@@ -60,4 +61,5 @@ def run(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]))
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else None
+    run(Path(sys.argv[1]), slice(None) if first is None else slice(first, first + 1))

@@ -8,10 +8,11 @@ import pytest
 
 from tests.architecture.markdown import blocks, runnable
 from tests.architecture.programs import run_program
-from tests.architecture.repository import DOCS, ROOT
+from tests.architecture.repository import DOCS, ROOT, run_python
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted(DOCS.rglob("*.md"))]
-WITH_CODE = [page for page in PAGES if page.exists() and runnable(page.read_text(encoding="utf-8"))]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted(DOCS.rglob("*.md"))]
+WITH_CODE = [page for page in PAGES[1:] if page.exists() and runnable(page.read_text(encoding="utf-8"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 RUNNER = ROOT / "tests" / "architecture" / "markdown.py"
 SMALL = {"ACCELERA_EXAMPLE_SMALL": "1"}
@@ -24,6 +25,12 @@ def name(path: Path) -> str:
 @pytest.mark.parametrize("page", WITH_CODE, ids=name)
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
     ran = run_program(RUNNER, str(page), cwd=tmp_path, environment=SMALL)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("number", range(len(runnable(README.read_text(encoding="utf-8")))))
+def test_each_block_of_the_readme_runs_when_pasted_alone(number: int, tmp_path: Path) -> None:
+    ran = run_program(RUNNER, str(README), str(number), cwd=tmp_path, environment=SMALL)
     assert ran.returncode == 0, ran.stderr
 
 
@@ -42,9 +49,16 @@ def test_a_block_left_out_says_why() -> None:
 
 
 def test_the_readme_opens_with_the_two_commands() -> None:
-    first = next(blocks((ROOT / "README.md").read_text(encoding="utf-8")))
-    assert "make demo" in first.code
-    assert "make test" in first.code
+    text = README.read_text(encoding="utf-8")
+    first = next(blocks(text))
+    assert all(words in first.code for words in ("make demo", "make test", "pip install"))
+    assert text.index("](docs/speed_and_memory.svg)") < 1500
+    assert text.count("\n") < 120
+
+
+def test_the_chart_shows_the_saved_results() -> None:
+    ran = run_python("-m", "benchmarks.chart", "--check", cwd=ROOT)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_runner_keeps_one_namespace_and_the_line_numbers(tmp_path: Path) -> None:

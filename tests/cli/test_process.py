@@ -179,3 +179,47 @@ def test_a_damaged_journal_is_not_overwritten_unasked(case: Case, run: Run) -> N
     assert run(*words, "--resume").exit_code == 4
     assert run(*words, "--restart").exit_code == 0
     assert case.is_product()
+
+
+@pytest.mark.parametrize("words", [(), ("--resume",)])
+def test_a_published_result_is_no_unfinished_run(words: tuple[str, ...], case: Case, run: Run) -> None:
+    """Killed between the rename and the end of the journal: the run is done."""
+    command = ["matmul", "A.npy", "B.npy", "-o", "C.npy", "--budget", case.tight_budget(), "--json"]
+    patch = (
+        "import os, signal, sys\nfrom accelera.engine.journal import Journal\n"
+        "Journal.remove = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.argv = sys.argv[1:]\nfrom accelera.cli import main\nmain()"
+    )
+    killed = subprocess.run([sys.executable, "-c", patch, "accelera", *command], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert Path("C.npy.journal").exists()
+    ran = run(*command, *words)
+    assert ran.exit_code == 0, ran.stderr
+    assert (json.loads(ran.stdout)["steps_run"] == 0) == ("--resume" in words)
+    assert case.is_product()
+    assert not list(case.folder.glob("C.npy.*"))
+
+
+def test_a_journal_whose_header_was_being_written_is_no_hindrance(case: Case, run: Run) -> None:
+    for words in ((), ("--resume",)):
+        Path("C.npy.journal").write_text('{"journal": 2, "run": "6f')
+        assert run("matmul", "A.npy", "B.npy", "-o", "C.npy", *words).exit_code == 0
+        assert case.is_product()
+        assert not list(case.folder.glob("C.npy.*"))
+
+
+def test_a_saved_plan_is_followed(case: Case, run: Run) -> None:
+    said = run(
+        "plan", "A.npy", "B.npy", "-o", "C.npy", "--budget", case.tight_budget(), "--save", "plan.json"
+    )
+    assert said.exit_code == 0
+    words = ["matmul", "A.npy", "B.npy", "-o", "C.npy", "--plan", "plan.json", "--json"]
+    found = json.loads(run(*words).stdout)
+    assert found["plan"]["tile"] in said.stdout
+    first = Path("C.npy").read_bytes()
+    assert run(*words, "--budget", "256MiB").exit_code == 0
+    assert Path("C.npy").read_bytes() == first
+    refused = run(*words, "--budget", "1MiB")
+    assert refused.exit_code == 3
+    assert run("matmul", "B.npy", "A.npy", "-o", "D.npy", "--plan", "plan.json").exit_code == 2
+    assert run(*words[:-2], "missing.json").exit_code == 4

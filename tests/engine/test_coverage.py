@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,9 +55,24 @@ def test_the_only_element_of_a_scalar_result() -> None:
 
 
 def test_boxes_come_back_in_order_and_once() -> None:
-    coverage = Coverage([((0, 1),), ((1, 2),), ((0, 1),)])
-    assert list(coverage) == [((0, 1),), ((1, 2),)]
+    coverage = Coverage([((0, 1),), ((2, 3),), ((0, 1),)])
+    assert list(coverage) == [((0, 1),), ((2, 3),)]
     assert len(coverage) == 2
+
+
+@given(rows=st.integers(1, 6), columns=st.integers(1, 6), order=st.randoms())
+def test_a_grid_of_boxes_becomes_few(rows: int, columns: int, order: Random) -> None:
+    """In the order of a plan, or its reverse, there are never more than three; at the end there is one."""
+    grid = [((r, r + 1), (c, c + 1)) for r in range(rows) for c in range(columns)]
+    if order.random() < 0.5:
+        grid.reverse()
+    coverage, most = Coverage(), 0
+    for box in grid:
+        coverage.add(box)
+        most = max(most, len(coverage))
+    assert list(coverage) == [((0, rows), (0, columns))]
+    assert coverage.elements == rows * columns
+    assert most <= 3
 
 
 def test_a_region_of_slices_is_a_box() -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from accelera.engine.journal import Journal, check_journal, forget_journal, journal_path, read_journal
+from accelera.engine.journal import (
+    Journal,
+    check_journal,
+    find_journal,
+    forget_journal,
+    journal_path,
+    read_journal,
+)
 from accelera.errors import StoreChangedError, StoreError
 
 HEADER: dict[str, Any] = {
@@ -46,7 +53,7 @@ def test_what_was_noted_is_known_after_resuming(path: Path) -> None:
     assert header == HEADER
     assert boxes == BOXES
     journal = Journal.resume(path, HEADER)
-    assert list(journal.done) == BOXES
+    assert journal.done.covers(((0, 4), (0, 5)))
     assert journal.header["spec"] == HEADER["spec"]
     journal.close()
 
@@ -118,7 +125,7 @@ def test_a_changed_operand_is_named(path: Path) -> None:
 
 def test_another_plan_of_the_same_run_may_resume(path: Path) -> None:
     interrupted(path)
-    assert check_journal(path, {**HEADER, "spec": {"strip": 7}})["spec"] == {"strip": 2}
+    assert check_journal(path, {**HEADER, "spec": {"strip": 7}}).header["spec"] == {"strip": 2}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +188,8 @@ def test_notes_after_a_torn_line_are_not_lost(path: Path) -> None:
     interrupted(path)
     os.truncate(path, path.stat().st_size - 7)
     journal = Journal.resume(path, HEADER)
-    assert list(journal.done) == BOXES[:2]
+    assert not journal.done.covers(BOXES[2])
+    assert all(map(journal.done.covers, BOXES[:2]))
     journal.note(BOXES[2])
     journal.close()
     assert read_journal(path)[1] == BOXES
@@ -243,3 +251,55 @@ def test_where_no_journal_can_be_written_the_error_says_so(tmp_path: Path) -> No
         Journal.begin(tmp_path / "c.npy.journal", HEADER)
     with pytest.raises(StoreError):
         read_journal(tmp_path / "c.npy.journal")
+
+
+def test_a_torn_header_is_as_good_as_no_journal(path: Path) -> None:
+    """Killed while it was written: nothing is stored yet, so the run begins anew."""
+    assert find_journal(path) is None
+    interrupted(path, 0)
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        assert find_journal(path) is None
+    path.write_bytes(bytes(64))
+    assert find_journal(path) is None
+
+
+@pytest.mark.parametrize("text", ["not json", "not json\n", "{}\n", "[1]", '{"journal": 1}\n', "\n"])
+def test_a_file_of_somebody_else_is_no_torn_journal(path: Path, text: str) -> None:
+    path.write_text(text)
+    with pytest.raises(StoreError, match="run without resume"):
+        find_journal(path)
+
+
+def test_a_published_result_is_known_by_its_identity(path: Path, tmp_path: Path) -> None:
+    """The file that was complete, whatever its name; not another one, nor itself once it was changed."""
+    partial, result = tmp_path / "c.npy.partial", tmp_path / "c.npy"
+    partial.write_bytes(b"result")
+    journal = Journal.begin(path, HEADER)
+    journal.note(BOXES[0])
+    journal.note_complete(partial)
+    journal.close()
+    found = find_journal(path)
+    assert found is not None
+    assert not found.is_published(result)
+    partial.rename(result)
+    assert found.is_published(result)
+    assert found.boxes == BOXES[:1]
+    result.write_bytes(b"another")
+    assert not found.is_published(result)
+
+
+def test_a_torn_last_note_says_nothing_of_completeness(path: Path, tmp_path: Path) -> None:
+    partial = tmp_path / "c.npy.partial"
+    partial.write_bytes(b"result")
+    journal = Journal.begin(path, HEADER)
+    journal.note_complete(partial)
+    journal.close()
+    whole = path.read_bytes()
+    head = whole.index(b"\n") + 1
+    for length in range(head, len(whole)):
+        path.write_bytes(whole[:length])
+        found = find_journal(path)
+        assert found is not None
+        assert found.complete is None

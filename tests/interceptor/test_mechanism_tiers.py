@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from accelera.errors import BackendMissingError, SettingError
-from accelera.interceptor import mechanism
+from accelera.interceptor import found, mechanism
 from accelera.interceptor.mechanism import OPERATORS, shim, stable, tiers
 from tests.architecture.repository import run_python
 
@@ -47,10 +48,18 @@ def test_the_fastest_that_works_is_used(fresh: pytest.MonkeyPatch) -> None:
     assert "were not built" in mechanism.why()
 
 
+def test_make_builds_the_shim(fresh: pytest.MonkeyPatch) -> None:
+    """With the torch that `make` installs, it compiles; a test that skips without it would not notice."""
+    pinned = (SOURCES.parents[1] / "constraints.txt").read_text(encoding="utf-8")
+    if f"torch=={torch.__version__.partition('+')[0]}\n" in pinned:
+        assert shim.fault() is None
+
+
 def test_a_shim_for_another_torch_is_refused_unopened(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "_shim-0.1.so").write_bytes(b"never opened")
     fresh.setattr(shim, "shim_path", lambda: tmp_path / f"_shim-{torch.__version__}.so")
-    assert shim.fault() == f"the shim was built for torch 0.1, this is torch {torch.__version__}"
+    told = f"the shim was built for torch 0.1, this is torch {torch.__version__}"
+    assert shim.fault() == f"{told}; `accelera build-shim` builds it"
     tiers.look_again()
     assert mechanism.tier() in ("stable", "python")
     assert "built for torch 0.1" in mechanism.why()
@@ -111,10 +120,23 @@ def test_arming_is_quiet_and_ends_with_the_process(
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
+def test_the_documentation_lists_the_operators(tmp_path: Path) -> None:
+    ran = run_python(str(SOURCES.parents[1] / "tools" / "operator_table.py"), "--check", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_info_says_how(tmp_path: Path) -> None:
     shown = run_python("-m", "accelera", "info", cwd=tmp_path).stdout
     (line,) = [line for line in shown.splitlines() if line.startswith("interception")]
     assert line.split()[1].rstrip(":") in ("shim", "stable", "python")
+
+
+def test_info_lists_what_a_wheel_answers_in_cpp(tmp_path: Path) -> None:
+    if stable.fault() is not None:
+        pytest.skip("the kernels over torch's C functions were not built")
+    wished = {"ACCELERA_INTERCEPTION": "stable"}
+    shown = run_python("-m", "accelera", "info", cwd=tmp_path, environment=wished).stdout
+    assert f"in C++: {', '.join(sorted(stable.operators()))}; every other operator in Python" in shown
 
 
 def test_a_shim_is_found_without_loading_torch(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -126,7 +148,7 @@ def test_a_shim_is_found_without_loading_torch(fresh: pytest.MonkeyPatch, tmp_pa
         "told = facts()['interception']\n"
         "assert 'torch' not in sys.modules\n"
         "from accelera.interceptor import mechanism\n"
-        "assert told == {'tier': mechanism.tier(), 'why': mechanism.why()}"
+        "assert told == {'tier': mechanism.tier(), 'why': mechanism.why(), 'compiled': 'all'}"
     )
     ran = run_python("-c", code, cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -138,3 +160,35 @@ def test_the_libraries_keep_no_path(fresh: pytest.MonkeyPatch) -> None:
         if path.exists():
             kept = str(Path(torch.__file__).parent).encode() in path.read_bytes()
             assert not kept, path
+
+
+def test_a_shim_that_was_built_later_is_used_unless_its_sources_changed(
+    fresh: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The folder of what `accelera build-shim` made goes by the contents of the sources."""
+    compiled = tmp_path / "accelera"
+    shutil.copytree(SOURCES, compiled / "csrc" / "torch")
+    fresh.setattr(found, "compiled_folder", lambda: compiled)
+    fresh.setenv("ACCELERA_CACHE", str(tmp_path / "cache"))
+    later = found.shim_for("9.9")
+    assert later.is_relative_to(tmp_path / "cache")
+    later.parent.mkdir(parents=True)
+    later.write_bytes(b"compiled")
+    assert found.shim_for("9.9").exists()
+    with (compiled / "csrc" / "torch" / "shim.cpp").open("a") as source:
+        source.write("// changed\n")
+    assert not found.shim_for("9.9").exists()
+    (compiled / "_shim-9.9.so").write_bytes(b"compiled with the package")
+    assert found.shim_for("9.9") == compiled / "_shim-9.9.so"
+
+
+def test_a_shim_that_cannot_be_built_says_why(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fresh.setenv("ACCELERA_CACHE", str(tmp_path))
+    with pytest.raises(BackendMissingError, match=r"no C[+][+] compiler no-such-compiler"):
+        mechanism.build_shim("no-such-compiler")
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho this is no torch that I know; exit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(BackendMissingError, match="this is no torch that I know"):
+        mechanism.build_shim(str(broken))
+    assert not list(tmp_path.rglob("_shim-*"))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -295,3 +296,60 @@ def test_a_log_keeps_the_latest_run(tmp_path: Path) -> None:
     again = log.trace()
     np.testing.assert_array_equal(once.buffer, again.buffer)
     assert set(again.kind.tolist()) <= {Kind.READ, Kind.WRITE, Kind.RELEASE, Kind.SAVE, Kind.FREE}
+
+
+PINNED = {
+    "product": lambda at: (matmul, (open_store(at / "a.npy"), open_store(at / "b.npy"), at / "out.npy")),
+    "thin product": lambda at: (
+        matmul,
+        (open_store(at / "a.npy")[:3], open_store(at / "b.npy"), at / "out.npy"),
+    ),
+    "batch": lambda at: (matmul, (open_store(at / "d.npy"), open_store(at / "b.npy")[:40], at / "out.npy")),
+    "gram": lambda at: (gram, (open_store(at / "a.npy"), at / "out.npy")),
+    "expression": lambda at: (evaluate, (lazy(at / "a.npy") * lazy(at / "row.npy"), at / "out.npy")),
+    "sum": lambda at: (evaluate, (lazy(at / "a.npy").sum(axis=0), at / "out.npy")),
+    "whole sum": lambda at: (evaluate, (lazy(at / "a.npy").sum(), at / "out.npy")),
+    "transpose": lambda at: (transpose, (at / "a.npy", None, at / "out.npy")),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        *((name, "belady") for name in PINNED),
+        *(("product", policy) for policy in ("belady_size", "fifo", "largest", "lru", "mru", "planner")),
+    ],
+)
+def test_of_a_run_in_passes(name: str, policy: str, tmp_path: Path) -> None:
+    """Very long runs clear the pool now and then; the law holds there, too, and a kill costs no more."""
+    for seed, (file, shape) in enumerate(
+        {"a": (500, 430), "b": (430, 470), "d": (5, 3, 60, 40), "row": (1, 430)}.items()
+    ):
+        in_npy(tmp_path / file, values(shape, "f4", seed))
+    operation, arguments = PINNED[name](tmp_path)
+    out, ahead = tmp_path / "out.npy", Ahead(Eviction(policy))
+    budget = smallest_budget(operation, *arguments) + 40_000
+    options: dict[str, Any] = {"device": cpu(), "budget_bytes": budget, "ahead": ahead}
+    _, whole = operation(*arguments, **options)
+    assert whole.plan.forecast.passes == 1
+    wanted = np.load(out)
+    saved = whole.plan.saved()
+    for pass_steps in (1, 4) if policy == "belady" else (4,):
+        log = TraceLog()
+        pinned = replace(saved, spec={**saved.spec, "pass_steps": pass_steps})
+        _, report = operation(*arguments, recorder=log, pinned=pinned, **options)
+        assert report.plan.forecast.passes > 1
+        assert_as_planned(report)
+        assert_foreseen(log, report)
+        assert_reproduced(log, report)
+        np.testing.assert_allclose(np.load(out), wanted, rtol=1e-4, atol=1e-4)
+        undisturbed = out.read_bytes()
+        if report.plan.forecast.steps > 4 and "sum" not in name and name != "thin product":
+            stop = StopAfter(1, KeyboardInterrupt())
+            with pytest.raises(KeyboardInterrupt):
+                operation(*arguments, pinned=pinned, observers=[stop], **options)
+            log = TraceLog()
+            _, report = operation(*arguments, pinned=pinned, resume=True, recorder=log, **options)
+            assert report.steps_skipped + report.steps_run == report.plan.forecast.steps
+            assert_reproduced(log, report)
+            assert out.read_bytes() == undisturbed

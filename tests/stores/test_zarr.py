@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores import OutputStore, Store, create_store, open_store, whole
+from accelera.stores.exchange import exchange
 from accelera.stores.flatoutput import sync
 from accelera.stores.zarrstore import ZarrStore
 from accelera.testing.store_contract import PublishedContract, sample
@@ -227,15 +227,7 @@ def test_what_zarr_has_no_name_for_is_refused(tmp_path: Path) -> None:
 def test_without_the_library_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.zarr").mkdir()
     (tmp_path / "a.zarr" / "zarr.json").write_text("{}")
-    monkeypatch.delitem(sys.modules, "zarr")
-    found = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "zarr":
-            raise ImportError(name)
-        return found(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "zarr", None)
     with pytest.raises(BackendMissingError, match=r"accelera\[zarr\]"):
         open_store(tmp_path / "a.zarr")
 
@@ -245,3 +237,49 @@ def test_an_older_library_is_told_apart(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(BackendMissingError, match=r"2\.18\.3"):
         create_store(tmp_path / "a.zarr", (3,), "float32")
     assert not list(tmp_path.iterdir())
+
+
+def published(folder: Path, fill: float) -> np.ndarray[Any, Any]:
+    """Publish an array of 4 x 5 as ``c.zarr``."""
+    array = np.full((4, 5), fill, np.float32)
+    output = create_store(folder / "c.zarr", array.shape, array.dtype)
+    output.write(whole(array.shape), array)
+    output.commit()
+    return array
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_an_older_array_is_replaced_whatever_a_kill_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """Also where names cannot be exchanged, and where an earlier replacement was killed while it removed."""
+    if not at_once:
+        monkeypatch.setattr("accelera.stores.zarr.exchange", lambda one, other: False)
+    published(tmp_path, 1)
+    half_removed = tmp_path / "c.zarr.replaced" / "c" / "0"
+    half_removed.mkdir(parents=True)
+    (half_removed / "0").write_bytes(b"rest")
+    wanted = published(tmp_path, 2)
+    np.testing.assert_array_equal(open_store(tmp_path / "c.zarr").to_numpy(), wanted)
+    assert [each.name for each in tmp_path.iterdir()] == ["c.zarr"]
+
+
+def test_an_older_array_that_was_set_aside_comes_back(tmp_path: Path) -> None:
+    """Killed between two renames, where names cannot be exchanged: the next run undoes the first."""
+    older = published(tmp_path, 1)
+    (tmp_path / "c.zarr").rename(tmp_path / "c.zarr.replaced")
+    output = create_store(tmp_path / "c.zarr", (4, 5), "float32")
+    np.testing.assert_array_equal(open_store(tmp_path / "c.zarr").to_numpy(), older)
+    output.abort()
+    assert [each.name for each in tmp_path.iterdir()] == ["c.zarr"]
+
+
+def test_two_folders_are_exchanged(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    if exchange(tmp_path / "a", tmp_path / "b"):
+        assert (tmp_path / "a" / "b").exists()
+        assert (tmp_path / "b" / "a").exists()
+    with pytest.raises(OSError, match="No such file"):
+        exchange(tmp_path / "a", tmp_path / "missing")

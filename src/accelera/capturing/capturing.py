@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from accelera.extras import require
+
 if TYPE_CHECKING:
     import torch
 
@@ -76,7 +78,10 @@ def capture(
         An optimizer's name that is not known.
     ValueError
         ``steps`` below 1, or arguments that contradict each other.
+    BackendMissingError
+        torch is not installed.
     """
+    require("capture", "torch")
     from accelera.capturing.request import Request
 
     request = Request(

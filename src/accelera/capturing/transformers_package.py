@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-from accelera.errors import BackendMissingError
+from accelera.extras import needed_for
 
 
 def transformers_for(op: str, what: object) -> Any:
     """Return the package, with which ``op`` reads ``what``; raises BackendMissingError without it."""
-    try:
-        return importlib.import_module("transformers")
-    except ImportError as error:
-        raise BackendMissingError(
-            f"[{op}] {what} is read by transformers, which is not installed; install it: "
-            "pip install 'accelera[llm]'"
-        ) from error
+    with needed_for(op, f"which reads {what}"):
+        import transformers
+    return transformers

@@ -12,6 +12,7 @@ import numpy as np
 from accelera.chunking.contract import Chunk, ChunkingStrategy
 from accelera.chunking.cover import Box, as_box
 from accelera.chunking.gauge import MemoryMover, available_fraction
+from accelera.errors import BackendMissingError
 from accelera.settings import current
 
 PREFETCH_FRACTION = 0.3
@@ -48,7 +49,7 @@ class ChunkIterator:
         memory_manager: MemoryMover | None = None,
         prefetch: bool = True,
     ) -> None:
-        self.tensor = tensor.tensor() if callable(getattr(tensor, "tensor", None)) else tensor
+        self.tensor = _unwrapped(tensor)
         self.strategy = strategy
         self.chunk_size = chunk_size
         self.memory_manager = memory_manager
@@ -89,6 +90,16 @@ class ChunkIterator:
     def _load(self, chunk: Chunk) -> Any:
         piece = _piece(self.tensor, as_box(chunk, tuple(self.tensor.shape)))
         return piece if self.memory_manager is None else self.memory_manager.move_to_gpu(piece)
+
+
+def _unwrapped(tensor: Any) -> Any:
+    """Return what a Matrix holds: a tensor, or without torch an array; anything else as it is."""
+    if not callable(getattr(tensor, "tensor", None)):
+        return tensor
+    try:
+        return tensor.tensor()
+    except BackendMissingError:
+        return tensor.numpy()
 
 
 def _piece(tensor: Any, box: Box) -> Any:

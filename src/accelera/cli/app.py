@@ -8,6 +8,7 @@ import typer
 
 from accelera import __version__
 from accelera.cli.advise import advise
+from accelera.cli.build_shim import build_shim
 from accelera.cli.copy import copy
 from accelera.cli.estimate import estimate
 from accelera.cli.failures import CarefulGroup
@@ -35,6 +36,7 @@ app = typer.Typer(
 for _verb in (info, plan, matmul, gram, copy, transpose, simulate, sweep, advise, estimate, strategy):
     app.command()(_verb)
 app.command(name="predict-compile")(predict_compile)
+app.command(name="build-shim")(build_shim)
 app.command(cls=ProgramCommand, context_settings={"help_option_names": ["--help"]})(run)
 app.add_typer(trace, name="trace")
 

@@ -11,6 +11,7 @@ from accelera.cli.factories import is_python_name, python_object
 from accelera.cli.offloads import offloads
 from accelera.cli.options import Json, checked_budget
 from accelera.errors import AcceleraError
+from accelera.extras import is_there, require
 
 if TYPE_CHECKING:
     from accelera.interceptor import Estimate
@@ -86,6 +87,8 @@ def _estimated(model: str, inputs: list[str] | None, **options: Any) -> Estimate
     """Return the estimate; what the model's own code raises is told as wrong usage."""
     from accelera.interceptor import estimate as ask
 
+    require("estimate", "torch")
+
     try:
         named = python_object(model) if is_python_name(model) else _quietly(model)
         return ask(named, _inputs(inputs), **options)
@@ -99,9 +102,7 @@ def _estimated(model: str, inputs: list[str] | None, **options: Any) -> Estimate
 
 def _quietly(path: str) -> str:
     """Return the path of a configuration, and let ``transformers`` say no more than errors."""
-    from importlib.util import find_spec
-
-    if find_spec("transformers") is not None:
+    if is_there("transformers"):
         from transformers.utils import logging
 
         quiet: Any = logging.set_verbosity_error

@@ -7,28 +7,19 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from accelera import __version__
 from accelera.devices import Device, SimulatedDevice, get_device
 from accelera.execution import HardwareCapabilities, StrategyManager
+from accelera.extras import EXTRAS, is_installed, is_there
 from accelera.memory import Budget, MemoryManager, host_memory
 from accelera.plan import CostModel
 from accelera.settings import SETTINGS, current
 
-_EXTRAS = {
-    "zarr": ("zarr",),
-    "service": ("fastapi", "httpx", "uvicorn"),
-    "ui": ("httpx", "streamlit"),
-    "ray": ("ray",),
-    "metrics": ("opentelemetry", "prometheus_client", "pynvml"),
-    "learned": ("lightgbm",),
-    "llm": ("accelerate", "bitsandbytes", "transformers"),
-    "plot": ("matplotlib",),
-}
-"""The optional extras and the modules each needs."""
+_PACKAGES = ("numpy", "scipy", "torch")
 
 
 def facts() -> dict[str, Any]:
@@ -47,8 +38,8 @@ def facts() -> dict[str, Any]:
         "tiers": list(_tiers(device)),
         "compiled": _compiled(),
         "interception": _interception(),
-        "packages": {name: metadata.version(name) for name in ("numpy", "scipy", "torch")},
-        "extras": {extra: all(map(util.find_spec, modules)) for extra, modules in _EXTRAS.items()},
+        "packages": {name: metadata.version(name) for name in _PACKAGES if is_there(name)},
+        "extras": {extra: is_installed(extra) for extra in EXTRAS},
         "settings": list(_settings()),
     }
 
@@ -140,15 +131,21 @@ def _compiled() -> dict[str, bool]:
     return {"extension": True, "cuda": _native.cuda_compiled()}
 
 
-def _interception() -> dict[str, str]:
+def _interception() -> dict[str, Any]:
+    """Return how calls of torch are caught, and which operators' small calls are answered in C++."""
+    if not is_there("torch"):
+        why = "torch is not installed; pip install 'accelera[torch]'"
+        return {"tier": "none", "why": why, "compiled": []}
     from accelera.interceptor.found import way_found
 
     found = way_found()
     if found is not None:
-        return {"tier": found[0], "why": found[1]}
+        return {"tier": found[0], "why": found[1], "compiled": "all"}
     from accelera.interceptor import mechanism
 
-    return {"tier": mechanism.tier(), "why": mechanism.why()}
+    compiled = sorted(mechanism.compiled_operators())
+    in_all = len(compiled) == len(mechanism.OPERATORS)
+    return {"tier": mechanism.tier(), "why": mechanism.why(), "compiled": "all" if in_all else compiled}
 
 
 def _settings() -> Iterator[dict[str, Any]]:

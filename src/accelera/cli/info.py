@@ -40,6 +40,8 @@ def _lines(found: Facts) -> Iterator[str]:
     yield _row("compiled", "CPU and CUDA kernels" if found["compiled"]["cuda"] else "CPU kernels, no CUDA")
     caught = found["interception"]
     yield _row("interception", f"{caught['tier']}: {caught['why']}")
+    if caught["tier"] == "stable":
+        yield _row("", f"in C++: {', '.join(caught['compiled'])}; every other operator in Python")
     yield _row("packages", ", ".join(f"{name} {version}" for name, version in found["packages"].items()))
     extras = found["extras"]
     yield _row("extras", ", ".join(name if there else f"{name} (absent)" for name, there in extras.items()))

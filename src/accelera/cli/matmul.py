@@ -20,6 +20,7 @@ def matmul(
     device: options.Device = None,
     objective: options.Objective = "time",
     policy: options.Policy = None,
+    plan: options.PlanFile = None,
     resume: options.Resume = False,
     restart: options.Restart = False,
     as_json: options.Json = False,
@@ -39,6 +40,6 @@ def matmul(
     left, right = Source(a, a_shape, a_dtype, a_offset), Source(b, b_shape, b_dtype, b_offset)
 
     def compute(engine: MatrixEngine, **how: Any) -> Any:
-        return engine.matmul(left.open(), right.open(), objective=objective, **how)
+        return engine.matmul(left.open(), right.open(), objective=objective, plan=plan, **how)
 
     carry_out(Wish(out, budget, device, resume, restart, as_json, quiet, policy), compute)

@@ -92,6 +92,13 @@ Policy = Annotated[
         help="Who leaves memory when it is full: belady, lru, planner … belady, the default, knows the plan.",
     ),
 ]
+PlanFile = Annotated[
+    str | None,
+    typer.Option("--plan", metavar="FILE", help="Follow a plan that `accelera plan --save` wrote."),
+]
+Save = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write the plan to a file, for `accelera matmul --plan`.")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run, if there is one.")]
 Restart = Annotated[bool, typer.Option("--restart", help="Throw away what an interrupted run has stored.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table; errors only.")]

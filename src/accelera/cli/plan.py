@@ -19,6 +19,7 @@ def plan(
     device: options.Device = None,
     objective: options.Objective = "time",
     policy: options.Policy = None,
+    save: options.Save = None,
     as_json: options.Json = False,
     a_shape: options.AShape = None,
     a_dtype: options.ADtype = None,
@@ -29,9 +30,11 @@ def plan(
 ) -> None:
     """Show how A @ B would run within a budget: schedule, peak memory, bytes moved, time.
 
-    Only the headers of the files are read, and nothing is written. Exits with 3 when no plan fits.
+    Only the headers of the files are read, and nothing is written but the plan. Exits with 3 when none fits.
     """
     left, right = Source(a, a_shape, a_dtype, a_offset), Source(b, b_shape, b_dtype, b_offset)
     engine = engine_on(device, policy=policy)
     found = engine.plan(left.open(), right.open(), out=out, budget=budget, objective=objective)
+    if save is not None:
+        found.save(save)
     typer.echo(json.dumps(found.to_dict(), indent=2) if as_json else found.explain())

@@ -32,18 +32,22 @@ class Unfinished(NamedTuple):
 
 
 def unfinished(out: str) -> Unfinished | None:
-    """Return the interrupted run that was writing ``out``, None when there is none."""
-    from accelera.engine import journal_path, read_journal
+    """Return the interrupted run that was writing ``out`` and has stored something, None when there is none.
 
-    journal = journal_path(Path(out).expanduser())
-    if not journal.exists():
-        return None
+    One that was killed after it had published its result is finished.
+    """
+    from accelera.engine import find_journal, journal_path
+    from accelera.stores import split_key
+
+    path = Path(out).expanduser()
     try:
-        header, boxes = read_journal(journal)
-        total = math.prod(header["result"][0])
+        left = find_journal(journal_path(path))
+        if left is None or not left.boxes or left.is_published(split_key(path, None)[0]):
+            return None
+        total = math.prod(left.header["result"][0])
     except (StoreError, KeyError, IndexError, TypeError):
         return Unfinished(out, None)
-    stored = sum(math.prod(stop - start for start, stop in box) for box in boxes)
+    stored = sum(math.prod(stop - start for start, stop in box) for box in left.boxes)
     return Unfinished(out, stored / max(1, total))
 
 
@@ -56,15 +60,19 @@ def decide(out: str, *, resume: bool, restart: bool) -> bool:
     if resume and restart:
         raise typer.BadParameter("--resume and --restart exclude each other; give one of them")
     left = unfinished(out)
-    if left is None:
-        if resume:
-            typer.echo(f"nothing to resume at {out}; starting", err=True)
-        return False
-    if resume or restart:
+    if resume and left is None and not _is_left(out):
+        typer.echo(f"nothing to resume at {out}; starting", err=True)
+    if resume or restart or left is None:
         return resume
     if someone_is_there():
         return _ask(left)
     raise UnfinishedRunError(f"[resume] {left}; give --resume to go on with it, or --restart to begin again")
+
+
+def _is_left(out: str) -> bool:
+    from accelera.engine import journal_path
+
+    return journal_path(Path(out).expanduser()).exists()
 
 
 def someone_is_there() -> bool:

@@ -12,6 +12,7 @@ from accelera.devices.contract import Device
 from accelera.devices.cpu import CpuDevice
 from accelera.devices.simulated import SimulatedDevice
 from accelera.errors import DeviceError, UnknownNameError
+from accelera.extras import is_there, needed_for
 from accelera.settings import current
 
 _DEVICE_FILES = (
@@ -36,7 +37,8 @@ def get_device(spec: Device | str | Any = None) -> Device:
         ``ACCELERA_DEVICE`` setting, else the accelerator if torch has one, else the CPU; torch is
         not loaded where there can be none.
 
-    Raises UnknownNameError for other names, DeviceError when the machine has no such accelerator.
+    Raises UnknownNameError for other names, DeviceError when the machine has no such accelerator,
+    BackendMissingError for an accelerator where torch is not installed.
     """
     if isinstance(spec, Device):
         return spec
@@ -77,7 +79,8 @@ def _simulated(kind: str, rest: str) -> Device:
 
 def _accelerator(kind: str, rest: str) -> Device:
     """Return torch's device, one object for each index."""
-    from accelera.devices.torch_device import checked_name
+    with needed_for("device"):
+        from accelera.devices.torch_device import checked_name
 
     return _of_torch(checked_name(kind, rest))
 
@@ -108,7 +111,9 @@ def _usual() -> Device:
 
 
 def _may_have_accelerator() -> bool:
-    """Return whether loading torch could find an accelerator: it is loaded, or a driver is."""
-    if "torch" in sys.modules or not sys.platform.startswith("linux"):
+    """Return whether loading torch could find an accelerator: it is loaded, or it and a driver are there."""
+    if "torch" in sys.modules:
         return True
-    return any(map(glob.glob, _DEVICE_FILES))
+    if sys.platform.startswith("linux") and not any(map(glob.glob, _DEVICE_FILES)):
+        return False
+    return is_there("torch")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from accelera.engine.expression import Reduction as Reduction
     from accelera.engine.expression import lazy as lazy
     from accelera.engine.expression import where as where
+    from accelera.engine.journal import find_journal as find_journal
     from accelera.engine.journal import journal_path as journal_path
     from accelera.engine.journal import read_journal as read_journal
     from accelera.engine.matrix import Matrix as Matrix
@@ -34,7 +35,7 @@ _NAMES_BY_MODULE = {
     "default": ("default_engine", "set_default_engine"),
     "events": ("Observer", "Progress"),
     "expression": ("Expr", "Reduction", "lazy", "where"),
-    "journal": ("journal_path", "read_journal"),
+    "journal": ("find_journal", "journal_path", "read_journal"),
     "matrix": ("Matrix",),
     "matrix_engine": ("MatrixEngine",),
     "memory_efficient": ("MemoryEfficientEngine",),

@@ -6,6 +6,7 @@ import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
@@ -16,7 +17,7 @@ from accelera.engine.decision import LEAST_DEVICE_BYTES, Route, Situation
 from accelera.engine.events import Observer
 from accelera.engine.handles import lies_in_store, open_operand, unwrapped
 from accelera.engine.job import Job, JobOptions, carry_out
-from accelera.engine.methods import Amount, Operations
+from accelera.engine.methods import Amount, Operations, budget_for
 from accelera.engine.network import TEN_GIGABIT_BYTES_PER_S
 from accelera.engine.operands import matmul_shape
 from accelera.engine.placed import PlacedProduct, placed_job
@@ -30,7 +31,7 @@ from accelera.engine.tiles import result_tiles
 from accelera.errors import BudgetExceededError, DeviceMemoryError, ShapeError
 from accelera.logs import configure_logging, logger
 from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
-from accelera.plan import Objective, Plan, PolicyMaker
+from accelera.plan import Objective, Plan, PolicyMaker, SavedPlan, as_saved
 from accelera.settings import current, current_value
 from accelera.stores import Store
 from accelera.trace import Recorder
@@ -65,6 +66,7 @@ class Order:
     objective: Objective = "time"
     observers: Sequence[Observer] = ()
     recorder: Recorder | None = None
+    pinned: SavedPlan | None = None
 
 
 class BaseEngine(Operations):
@@ -177,6 +179,7 @@ class BaseEngine(Operations):
         recorder: Recorder | None = None,
         cluster: Any = None,
         node_budget: Amount | None = None,
+        plan: Plan | str | PathLike[str] | None = None,
     ) -> Matrix | Store:
         """Return ``A @ B``, for shapes by the rules of ``torch.matmul``.
 
@@ -191,7 +194,7 @@ class BaseEngine(Operations):
         budget
             Most memory the operation may add, such as ``"512MiB"`` or ``0.5``.
         resume
-            Finish an interrupted run that wrote to the same ``out``.
+            Finish an interrupted run that wrote to the same ``out``, if there is one.
         objective
             ``"time"``, or ``"bytes"`` to move as few as possible even if that takes longer.
         observers
@@ -205,6 +208,9 @@ class BaseEngine(Operations):
         node_budget
             With ``cluster``: most memory a block may add on its node. By default ``budget``, which says
             nothing beside it, or this machine's.
+        plan
+            The plan to follow, made by ``plan`` for operands like these, or the path of one that
+            ``Plan.save`` wrote. Its budget is the ``budget`` where none is given.
 
         Returns
         -------
@@ -216,7 +222,7 @@ class BaseEngine(Operations):
         ShapeError, DTypeError
             The operands do not fit together.
         BudgetExceededError
-            No plan fits; nothing was allocated.
+            No plan fits, or not the one that was given; nothing was allocated.
         ValueError
             ``node_budget`` without ``cluster``, or a ``recorder`` with one.
         TypeError
@@ -227,15 +233,17 @@ class BaseEngine(Operations):
             No cluster answers.
         """
         strategy, fixed = self._strategy_for(chunk_strategy)
+        pinned = as_saved(plan)
+        budget = budget_for(budget, pinned)
+        order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder, pinned)
         if cluster is not None:
-            order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder)
             return self._on_cluster(order, cluster, node_budget)
         if node_budget is not None:
             raise ValueError(
                 f"[matmul] node_budget={node_budget!r} without cluster=: it is for the nodes of one; give"
                 f" cluster='ray' too, or budget= for this machine"
             )
-        pair = None if out is not None else self._pair(A, B)
+        pair = None if out is not None or pinned is not None else self._pair(A, B)
         route = self._route(None if pair is None else self._situation(pair, fixed, budget))
         logger.debug("matmul: %s", route)
         if pair is not None and route.direct and not (self.places is not None and self.places.always):
@@ -243,7 +251,6 @@ class BaseEngine(Operations):
                 return pair.product("cpu" if route.on_cpu else self.device.name)
             except DeviceMemoryError as error:
                 logger.warning("matmul goes on in chunks: %s", error)
-        order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder)
         return self._by_plan(order, route, fixed)
 
     def plan(
@@ -395,7 +402,8 @@ class BaseEngine(Operations):
             recorder=order.recorder,
             resume=order.resume,
             readers=settings.io_threads,
-            adaptation=_watch(order.strategy, self._memory_of(device)),
+            adaptation=_watch(order.strategy, self._memory_of(device)) if order.pinned is None else None,
+            pinned=order.pinned,
         )
         store, report = carry_out(job, device, options)
         self.last_report = replace(report, fallbacks=(*notes, *report.fallbacks))

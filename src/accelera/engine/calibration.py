@@ -17,6 +17,8 @@ from accelera.errors import StoreError
 from accelera.plan import CostModel
 from accelera.stores import FlatFile, Placement
 
+_ACCELERATOR_FLOPS_PER_S = 1e13
+"""What plans for accelerators are chosen by, in f32 flop/s."""
 _EDGE = 1024
 _TRIES = 12
 """Products timed; the best counts, since others may be using the machine."""
@@ -35,10 +37,18 @@ class DiskRates(NamedTuple):
 
 
 def cost_model(device: Device) -> CostModel:
-    """Return the rates of ``device``: stated by the device itself, or measured."""
+    """Return the rates of ``device``: stated by the device itself, or measured.
+
+    Predictions go by what was measured, choices by the stated rate or by one that is the same for all
+    processors, or all accelerators.
+    """
     stated = getattr(device, "flops_per_s", None)
-    flops = float(stated) if stated else _measured_flops(device)
-    return CostModel(flops_per_s=flops, cores=usable_processors())
+    if stated:
+        flops = nominal = float(stated)
+    else:
+        flops = _measured_flops(device)
+        nominal = CostModel().flops_per_s if device.host_memory else _ACCELERATOR_FLOPS_PER_S
+    return CostModel(flops_per_s=flops, cores=usable_processors(), nominal_flops_per_s=nominal)
 
 
 @lru_cache(maxsize=8)

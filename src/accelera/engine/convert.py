@@ -7,8 +7,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import torch
 
+from accelera.engine.tensors import torch
 from accelera.errors import DTypeError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -44,7 +44,7 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def to_torch_dtype(dtype: Any) -> torch.dtype | None:
-    """Return torch's name for a dtype of torch or NumPy; None stays None."""
+    """Return torch's name for a dtype of torch or NumPy, without torch NumPy's; None stays None."""
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
     return _from_array(np.empty(0, np.dtype(dtype))).dtype
@@ -59,7 +59,7 @@ def _from_array(array: np.ndarray[Any, Any]) -> torch.Tensor:
         if min(array.strides, default=0) < 0:
             return _from_array(array.copy())
         raise DTypeError(
-            f"[Matrix] torch has no element type for NumPy's {array.dtype}; convert it with astype"
+            f"[Matrix] no Matrix holds elements of NumPy's {array.dtype}; convert it with astype"
         ) from error
 
 

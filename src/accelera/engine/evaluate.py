@@ -22,7 +22,7 @@ from accelera.engine.report import RunReport
 from accelera.engine.reserve import RUNTIME_BYTES
 from accelera.engine.sweeping import ReduceKernel, StoreKernel, SweepKernel
 from accelera.engine.target import Target
-from accelera.plan import CostModel, Operand, Plan, SweepProblem, plan_sweep
+from accelera.plan import CostModel, Operand, Plan, SavedPlan, SweepProblem, plan_sweep
 from accelera.stores import Store, open_store, output_scratch_bytes
 from accelera.trace import Recorder
 
@@ -198,6 +198,7 @@ def evaluate(
     operation: str = "evaluate",
     dtype: np.dtype[Any] | None = None,
     check: Check | None = None,
+    pinned: SavedPlan | None = None,
     ahead: Ahead = USUAL,
 ) -> tuple[Store, RunReport]:
     """Compute ``expr`` by a plan; return the result's store and the report.
@@ -208,7 +209,7 @@ def evaluate(
     """
     with Team(workers()) as team:
         task = Evaluation(expr, out, operation, budget_bytes, prefetch, readers, dtype, check, team, ahead)
-        options = JobOptions(observers, recorder, resume, readers, extra={"task": task.text()})
+        options = JobOptions(observers, recorder, resume, readers, pinned=pinned, extra={"task": task.text()})
         return carry_out(task.job(), in_ram(device), options)
 
 

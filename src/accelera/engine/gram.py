@@ -19,7 +19,7 @@ from accelera.engine.reserve import Room
 from accelera.engine.staging import PIECE_BYTES
 from accelera.engine.target import Target
 from accelera.errors import DTypeError, ShapeError
-from accelera.plan import GramProblem, Operand, Plan, Step, plan_gram
+from accelera.plan import GramProblem, Operand, Plan, SavedPlan, Step, plan_gram
 from accelera.stores import Layout, Region, Store, open_store, output_scratch_bytes
 from accelera.trace import Recorder
 
@@ -130,6 +130,7 @@ def gram(
     resume: bool = False,
     prefetch: bool = True,
     readers: int = 2,
+    pinned: SavedPlan | None = None,
     ahead: Ahead = USUAL,
 ) -> tuple[Store, RunReport]:
     """Compute ``AᴴA`` (``side="right"``: ``AAᴴ``) by a plan; return the result's store and the report.
@@ -139,7 +140,7 @@ def gram(
     allocated), StoreError.
     """
     task = Gram.of(a, out, side, budget_bytes=budget_bytes, prefetch=prefetch, readers=readers, ahead=ahead)
-    options = JobOptions(observers, recorder, resume, readers, extra={"task": side})
+    options = JobOptions(observers, recorder, resume, readers, pinned=pinned, extra={"task": side})
     return carry_out(task.job(), device, options)
 
 

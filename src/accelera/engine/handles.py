@@ -28,6 +28,6 @@ def lies_in_store(operand: Any) -> bool:
 
 
 def unwrapped(operand: Any) -> Any:
-    """Return the tensor of a Matrix, anything else as it is."""
+    """Return the tensor or array of a Matrix, anything else as it is."""
     matrix = sys.modules.get("accelera.engine.matrix")
-    return operand.tensor() if matrix is not None and isinstance(operand, matrix.Matrix) else operand
+    return matrix.held(operand) if matrix is not None and isinstance(operand, matrix.Matrix) else operand

@@ -1,4 +1,4 @@
-"""Operations on tensors that are in memory, computed in one piece by torch."""
+"""Operations on tensors that are in memory, computed in one piece by torch, or by NumPy without it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from accelera.engine.convert import to_tensor
 from accelera.engine.matrix import Matrix
 from accelera.engine.operands import matmul_shape
 from accelera.engine.shapes import broadcast_shape
-from accelera.errors import DeviceMemoryError, DTypeError
+from accelera.engine.tensors import BOOL, SLOW_ON_CPU, WIDENED, torch
+from accelera.errors import BackendMissingError, DeviceMemoryError, DTypeError
 from accelera.logs import logger
 from accelera.stores import Store
 from accelera.units import format_bytes
@@ -23,7 +23,7 @@ from accelera.units import format_bytes
 def in_memory(operand: Any) -> torch.Tensor | None:
     """Return ``operand`` as a tensor when its elements lie in memory; None for a path or a store."""
     if isinstance(operand, Matrix):
-        return operand.tensor()
+        return operand._tensor
     if isinstance(operand, torch.Tensor):
         return operand.detach() if operand.requires_grad else operand
     if isinstance(operand, list | np.ndarray) and not isinstance(operand, np.memmap):
@@ -36,7 +36,7 @@ def torch_device(name: str) -> torch.device | None:
     """Return torch's device of that name; None for one that torch does not know (a simulated one)."""
     try:
         return torch.device(name)
-    except RuntimeError:
+    except (RuntimeError, BackendMissingError):
         return None
 
 
@@ -89,7 +89,7 @@ class ProductPair(NamedTuple):
 
     def suits_torch(self, place: torch.device | None) -> bool:
         """Return whether torch knows the place and is not slow there, as with float16 on the CPU."""
-        if place is None or self.a.dtype is not torch.float16 or place.type != "cpu":
+        if place is None or self.a.dtype not in SLOW_ON_CPU or place.type != "cpu":
             return place is not None
         return prod(self.shape) * self.a.shape[-1] < FEW_MULTIPLICATIONS
 
@@ -100,6 +100,8 @@ class ProductPair(NamedTuple):
         that its kernels cannot read as they lie or must repeat for the batch.
         """
         bytes_added = self._result_bytes
+        if self.a.dtype in WIDENED:
+            bytes_added += 4 * (self.a.numel() + self.b.numel() + prod(self.shape))
         for each in (self.a, self.b):
             if each.device != place:
                 bytes_added += each.nbytes
@@ -117,19 +119,19 @@ class ProductPair(NamedTuple):
             if home == place == self.b.device:
                 return Matrix.wrap(torch.matmul(self.a, self.b))
             return Matrix.wrap(torch.matmul(self.a.to(place), self.b.to(place)).to(home))
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             raise DeviceMemoryError(f"[matmul] {place} ran out of memory: {error}") from error
 
 
 def _check_types(a: torch.dtype, b: torch.dtype) -> None:
-    if a is not b:
+    if a != b:
         raise DTypeError(
             f"[matmul] A is {a} and B is {b}: a product takes one element type; convert one of them first"
         )
-    if a is torch.bool:
-        raise DTypeError("[matmul] torch.bool cannot be multiplied; use a float, complex or integer type")
+    if a == BOOL:
+        raise DTypeError(f"[matmul] {a} cannot be multiplied; use a float, complex or integer type")
 
 
 def _copied_bytes(operand: torch.Tensor, shape: tuple[int, ...]) -> int:
@@ -201,8 +203,8 @@ def _homeward(tensor: torch.Tensor, home: torch.device) -> Matrix:
         return Matrix.wrap(tensor)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether ``error`` is torch's way to say that memory ran out."""
-    if isinstance(error, torch.OutOfMemoryError):
+def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
+    """Return whether ``error`` is torch's or NumPy's way to say that memory ran out."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return "out of memory" in str(error) or "can't allocate memory" in str(error)

@@ -9,27 +9,51 @@ result appears under its name only when complete.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Protocol
 
 from accelera.devices import Device, get_device
-from accelera.engine.coverage import Coverage, as_box
+from accelera.engine.coverage import Box, Coverage, as_box
 from accelera.engine.events import Observer, Observers
-from accelera.engine.fingerprints import fingerprint
-from accelera.engine.journal import Journal, check_journal, forget_journal, journal_path
-from accelera.engine.report import RunReport
+from accelera.engine.fingerprints import fingerprints, require_unchanged
+from accelera.engine.journal import (
+    Journal,
+    Record,
+    check_journal,
+    find_journal,
+    finish_journal,
+    forget_journal,
+    journal_path,
+)
+from accelera.engine.report import RunReport, nothing_run
 from accelera.engine.runner import Interrupted, Kernel, Runner, RunOptions
 from accelera.engine.target import Target, abandon, publish
-from accelera.errors import BudgetExceededError, DeviceMemoryError
-from accelera.plan import Block, Plan, Step
-from accelera.stores import Store
+from accelera.errors import (
+    AcceleraError,
+    BudgetExceededError,
+    DeviceMemoryError,
+    StoreChangedError,
+    StoreError,
+    StoreFormatError,
+)
+from accelera.plan import Block, Plan, SavedPlan, Step
+from accelera.stores import OutputStore, Store, partial_path, remove_leftovers
 from accelera.trace import Recorder
 
 logger = logging.getLogger("accelera.engine")
 
 _LEAST_CAPACITY = 1 << 20
+_MOST_NOTES = 4096
+"""About so many lines a journal gets, however many blocks there are."""
+_MOST_BOXES = 1024
+"""So many answers are remembered of what is stored: a tile comes up again in each of its slabs."""
+_NOTED_EVERY_S = 30.0
+"""What is stored is noted at least so often."""
 
 
 class Adaptation(Protocol):
@@ -67,6 +91,11 @@ class Job:
     runner: Callable[[Plan, Sequence[Store], Device, Kernel, RunOptions], Run] = Runner
     """Makes the run of a plan: on the device at hand, unless the plan says other places."""
 
+    @property
+    def named(self) -> dict[str, Store]:
+        """The operands by their names in the plan."""
+        return dict(zip(self.names, self.inputs, strict=True))
+
 
 @dataclass(frozen=True)
 class JobOptions:
@@ -77,6 +106,8 @@ class JobOptions:
     resume: bool = False
     readers: int = 2
     adaptation: Adaptation | None = None
+    pinned: SavedPlan | None = None
+    """The plan to follow, made before; None: make one."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """What else the journal's header shall say."""
 
@@ -97,6 +128,11 @@ class _Attempt:
         self.fallbacks: list[str] = []
         self.done = Coverage()
         self.journal: Journal | None = None
+        self.unnoted = _Unnoted(math.prod(job.target.shape))
+        self.prints: Mapping[str, Any] = {}
+        """What the operands were like when the run began."""
+        self.spoiled = False
+        """True once an operand was found overwritten, so that nothing stored is of use."""
         self.settled = False
         """True once the plan cannot shrink, so that pressure is asked about no more."""
 
@@ -104,65 +140,148 @@ class _Attempt:
         began = time.perf_counter()
         self.job.target.check(self.job.operation, list(self.job.inputs), resume=self.options.resume)
         header = self._header()
-        plan = self._first_plan(header)
+        left = self._left_behind(header)
+        plan = self._first_plan(left)
         logger.debug("%s", plan.explain())
-        result = self._open()
-        try:
-            self._open_journal({**header, "spec": plan.spec})
-            report = self._run_until_done(plan, result)
-            publish(result)
-        except BaseException as error:
-            self._give_up(result, error)
-            raise
-        if self.journal is not None:
-            self.journal.remove()
+        if left is not None and left.is_published(self.job.target.file):
+            result, report = self._finished(plan)
+        else:
+            result, report = self._computed(plan, header, goes_on=left is not None and self._can_go_on(left))
         report = replace(
             report, seconds=time.perf_counter() - began, fallbacks=(*self.fallbacks, *report.fallbacks)
         )
         self.observer.on_finish(report)
         return result, report
 
+    def _computed(self, plan: Plan, header: Mapping[str, Any], *, goes_on: bool) -> tuple[Store, RunReport]:
+        """Run the plan, as far as it is not done, into a result that is published when it is complete."""
+        result = self._open(goes_on=goes_on)
+        try:
+            self._open_journal({**header, "spec": plan.spec}, goes_on=goes_on)
+            report = self._run_until_done(plan, result)
+            self._check_operands()
+            self._note_all(result)
+            publish(result)
+        except BaseException as error:
+            self._give_up(result, error, goes_on=goes_on)
+            raise
+        if self.journal is not None:
+            self.journal.remove()
+        return result, report
+
+    def _finished(self, plan: Plan) -> tuple[Store, RunReport]:
+        """Return the result of a run that was killed after it had published it."""
+        path = self.job.target.path
+        assert path is not None, "only results in files have journals"
+        finish_journal(journal_path(path), lambda: remove_leftovers(path))
+        return self.job.target.opened(), nothing_run(plan, self.device.name)
+
     def _header(self) -> dict[str, Any]:
         """Return what makes this job and its operands the same as those of an earlier run."""
-        if self.job.target.path is None:
+        named, resumable = self.job.named, self.job.target.path is not None
+        self.prints = fingerprints(named, arrays=resumable)
+        if not resumable:
             return {}
-        named = list(zip(self.job.names, self.job.inputs, strict=True))
         return {
             "operation": self.job.operation,
-            "operands": {name: [list(store.shape), str(store.dtype)] for name, store in named},
+            "operands": {name: [list(store.shape), str(store.dtype)] for name, store in named.items()},
             "result": [list(self.job.target.shape), str(self.job.target.dtype)],
-            "fingerprints": {name: fingerprint(store) for name, store in named},
+            "fingerprints": self.prints,
             **self.options.extra,
         }
 
-    def _first_plan(self, header: Mapping[str, Any]) -> Plan:
-        """Return the interrupted run's plan if there is one and it fits today's budget, else a new one."""
-        if self.options.resume and self.job.target.path is not None:
-            old = check_journal(journal_path(self.job.target.path), header)
-            try:
-                return self.job.plan(self.device, None, old["spec"])
-            except BudgetExceededError:
-                logger.debug("the interrupted run's plan needs more than this budget: planning again")
-        return self.job.plan(self.device, None, None)
-
-    def _open(self) -> Store:
+    def _left_behind(self, header: Mapping[str, Any]) -> Record | None:
+        """Return what the run to resume has left; None when there was none, or it had only just begun."""
         path = self.job.target.path
-        if path is not None and not self.options.resume:
-            forget_journal(journal_path(path))
-        return self.job.target.open(resume=self.options.resume)
+        if not self.options.resume or path is None or find_journal(journal_path(path)) is None:
+            return None
+        return check_journal(journal_path(path), header)
 
-    def _open_journal(self, header: Mapping[str, Any]) -> None:
+    def _can_go_on(self, left: Record) -> bool:
+        """Return whether something is stored, and where it should be."""
+        partial = partial_path(self.job.target.file)
+        if left.boxes and not partial.exists():
+            logger.warning("%s: %s is gone, so all is computed again", self.job.operation, partial)
+        return bool(left.boxes) and partial.exists()
+
+    def _first_plan(self, left: Record | None) -> Plan:
+        """Return the interrupted run's plan if there is one and it fits today's budget, else a new one.
+
+        A pinned plan is followed, or refused.
+        """
+        pinned = self.options.pinned
+        if pinned is not None:
+            return self._pinned_plan(pinned, left)
+        if left is None:
+            return self.job.plan(self.device, None, None)
+        try:
+            return self.job.plan(self.device, None, left.header["spec"])
+        except BudgetExceededError as error:
+            plan = self.job.plan(self.device, None, None)
+            self._note("planned anew, as the interrupted run's plan does not fit", error)
+            return plan
+
+    def _pinned_plan(self, pinned: SavedPlan, left: Record | None) -> Plan:
+        op, path = self.job.operation, self.job.target.path
+        pinned.require_same(op, {name: (each.shape, each.dtype) for name, each in self.job.named.items()})
+        if left is not None and left.header["spec"] != pinned.spec:
+            raise StoreError(
+                f"[resume] {path}: the interrupted run followed another plan than plan=; leave plan= out, or "
+                f"run without resume"
+            )
+        try:
+            plan = self.job.plan(self.device, None, pinned.spec)
+        except AcceleraError:
+            raise
+        except (LookupError, TypeError, ValueError) as error:
+            raise StoreFormatError(f"[{op}] plan= has no choices for this: {error!r}; plan again") from error
+        if plan.saved().spec != pinned.spec:
+            raise StoreFormatError(f"[{op}] plan= has choices of another kind of run; plan again")
+        return plan
+
+    def _open(self, *, goes_on: bool) -> Store:
+        path = self.job.target.path
+        if path is not None and not goes_on:
+            forget_journal(journal_path(path))
+        return self.job.target.open(resume=goes_on)
+
+    def _open_journal(self, header: Mapping[str, Any], *, goes_on: bool) -> None:
         path = self.job.target.path
         if path is not None:
-            begin = Journal.resume if self.options.resume else Journal.begin
+            begin = Journal.resume if goes_on else Journal.begin
             self.journal = begin(journal_path(path), header)
-            self.done = self.journal.done
+            self.done = Coverage(self.journal.done)
 
-    def _give_up(self, result: Store, error: BaseException) -> None:
-        keep = self.options.resume or (self.journal is not None and len(self.done) > 0)
-        abandon(result, keep_partial=keep)
+    def _check_operands(self) -> None:
+        """Raise StoreChangedError, and keep nothing, when an operand was overwritten meanwhile."""
+        try:
+            require_unchanged(self.job.operation, self.job.named, self.prints)
+        except StoreChangedError:
+            self.spoiled = True
+            raise
+
+    def _note_all(self, result: Store) -> None:
+        """Note in the journal that the result is complete and gets its name next."""
+        if self.journal is None:
+            return
+        self._note_stored(result)
+        if isinstance(result, OutputStore) and result.partial is not None:
+            self.journal.note_complete(result.partial)
+
+    def _note_stored(self, result: Store) -> None:
+        boxes = self.unnoted.take()
+        if boxes and self.journal is not None:
+            result.flush()
+            self.journal.note(*boxes)
+
+    def _give_up(self, result: Store, error: BaseException, *, goes_on: bool) -> None:
+        """Keep what is stored for a run that resumes; without it, the journal goes first."""
+        keep = not self.spoiled and (goes_on if self.journal is None else len(self.done) > 0)
+        with suppress(StoreError):
+            self._note_stored(result)
         if self.journal is not None:
             self.journal.close() if keep else self.journal.remove()
+        abandon(result, keep_partial=keep)
         self.observer.on_error(error)
 
     def _run_until_done(self, plan: Plan, result: Store) -> RunReport:
@@ -178,18 +297,15 @@ class _Attempt:
 
         def written(block: Block) -> None:
             box = as_box(block.region)
-            if self.journal is not None:
-                result.flush()
-                self.journal.note(box)
             self.done.add(box)
+            if self.journal is not None and self.unnoted.add(box):
+                self._note_stored(result)
 
-        before, answers = Coverage(self.done), dict[int, bool]()
+        before = Coverage(self.done)
+        covered = lru_cache(_MOST_BOXES)(before.covers)
 
         def skip(step: Step) -> bool:
-            block = step.write
-            if len(before) and block.id not in answers:
-                answers[block.id] = before.covers(as_box(block.region))
-            return answers.get(block.id, False)
+            return len(before) > 0 and covered(as_box(step.write.region))
 
         run = RunOptions(
             observer=self.observer,
@@ -197,6 +313,7 @@ class _Attempt:
             readers=self.options.readers,
             on_written=written,
             skip=skip,
+            may_skip=len(before) > 0,
             keep_going=lambda: self.settled or adaptation is None or not adaptation.under_pressure(),
         )
         self.observer.on_start(plan)
@@ -233,7 +350,29 @@ class _Attempt:
         except BudgetExceededError:
             return None
 
-    def _note(self, what: str, error: DeviceMemoryError | Interrupted) -> None:
+    def _note(self, what: str, error: DeviceMemoryError | BudgetExceededError | Interrupted) -> None:
         why = "memory pressure" if isinstance(error, Interrupted) else str(error)
         self.fallbacks.append(f"{what}: {why}")
         logger.warning("%s %s: %s", self.job.operation, what, why)
+
+
+class _Unnoted:
+    """Boxes that are stored and not in the journal yet, of a result of so many elements."""
+
+    def __init__(self, elements: int) -> None:
+        self._enough = elements / _MOST_NOTES
+        self._boxes = Coverage()
+        self._elements = 0
+        self._since_s = time.monotonic()
+
+    def add(self, box: Box) -> bool:
+        """Take in ``box``; return whether it is time to note what there is."""
+        self._boxes.add(box)
+        self._elements += math.prod(stop - start for start, stop in box)
+        return self._elements >= self._enough or time.monotonic() - self._since_s > _NOTED_EVERY_S
+
+    def take(self) -> list[Box]:
+        """Return what there is, to be noted now."""
+        boxes = list(self._boxes)
+        self._boxes, self._elements, self._since_s = Coverage(), 0, time.monotonic()
+        return boxes

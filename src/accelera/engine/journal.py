@@ -1,9 +1,10 @@
 """The journal of a run: what it was asked, and which parts of the result are stored.
 
 One JSON document per line in ``<result>.journal``: a header (operation, operands and their
-fingerprints, the plan's choices), then one line per finished block, written after the block itself
-is durable. A run that was killed leaves it beside ``<result>.partial``; the next one may resume.
-A torn last line, the trace of a kill while writing, is ignored and cut off by the run that resumes.
+fingerprints, the plan's choices), then lines of boxes that are durable in ``<result>.partial``, and at last
+the identity of the complete partial file, just before it gets the result's name. A run that was killed
+leaves it behind; the next one may resume. A torn line, the trace of a kill while writing, is ignored and
+cut off by the run that resumes; a torn header says that nothing is stored yet.
 The file is locked while its run is alive.
 """
 
@@ -14,16 +15,21 @@ import fcntl
 import io
 import json
 import os
+import stat
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from accelera.engine.coverage import Box, Coverage
+from accelera.engine.fingerprints import differences
 from accelera.errors import StoreChangedError, StoreError
 
-VERSION = 1
+VERSION = 2
+_BEGINNING = b'{"journal": '
+"""Of every header."""
 
 
 def journal_path(target: str | os.PathLike[str]) -> Path:
@@ -39,6 +45,34 @@ def mark_of(target: str | os.PathLike[str]) -> int:
             return zlib.crc32(file.readline())
     except FileNotFoundError:
         return 0
+
+
+@dataclass(frozen=True)
+class Record:
+    """What an earlier run has left in its journal."""
+
+    header: dict[str, Any]
+    boxes: list[Box]
+    """Parts of the result that are stored."""
+    complete: list[int] | None
+    """Identity of the partial file when all was stored in it and it was about to get its name."""
+    valid_bytes: int
+    """Length of the lines that are whole."""
+
+    def is_published(self, path: Path) -> bool:
+        """Return whether the run's result lies at ``path``: only the end of its journal is missing."""
+        return self.complete is not None and self.complete == identity_of(path)
+
+
+def identity_of(path: Path) -> list[int] | None:
+    """Return what tells a file or folder from others, whatever its name is; None where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        return [status.st_ino]
+    return [status.st_ino, status.st_size, status.st_mtime_ns]
 
 
 class Journal:
@@ -74,14 +108,19 @@ class Journal:
         """
         check_journal(path, header)
         file = _open_locked(path)
-        old, boxes, valid_bytes = _parse(path)
-        file.truncate(valid_bytes)
-        return cls(path, old, Coverage(boxes), file)
+        old = _parse(path)
+        file.truncate(old.valid_bytes)
+        return cls(path, old.header, Coverage(old.boxes), file)
 
-    def note(self, box: Box) -> None:
-        """Record that ``box`` of the result is durable."""
-        self._append({"done": box})
-        self.done.add(box)
+    def note(self, *boxes: Box) -> None:
+        """Record that ``boxes`` of the result are durable."""
+        self._append(*({"done": box} for box in boxes))
+        for box in boxes:
+            self.done.add(box)
+
+    def note_complete(self, partial: Path) -> None:
+        """Record that ``partial`` holds the whole result and gets its name next."""
+        self._append({"complete": identity_of(partial)})
 
     def close(self) -> None:
         """Close the file and keep it."""
@@ -92,10 +131,10 @@ class Journal:
         self.path.unlink(missing_ok=True)
         self._file.close()
 
-    def _append(self, entry: Mapping[str, Any]) -> None:
-        line = json.dumps(entry).encode() + b"\n"
+    def _append(self, *entries: Mapping[str, Any]) -> None:
+        lines = b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
         try:
-            if self._file.write(line) != len(line):
+            if self._file.write(lines) != len(lines):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -115,6 +154,16 @@ def forget_journal(path: Path) -> None:
             folder = os.open(path.parent, os.O_RDONLY)
             os.fsync(folder)
             os.close(folder)
+
+
+def finish_journal(path: Path, remove_leftovers: Callable[[], None]) -> None:
+    """Delete the journal of a run that was killed after it published, when its leftovers are gone.
+
+    Raises StoreError while that run is still alive.
+    """
+    with _open_locked(path):
+        remove_leftovers()
+        path.unlink(missing_ok=True)
 
 
 def _open_locked(path: Path) -> io.FileIO:
@@ -137,39 +186,63 @@ def read_journal(path: Path) -> tuple[dict[str, Any], list[Box]]:
 
     Raises StoreError when it is missing or is no journal of this version.
     """
-    header, boxes, _ = _parse(path)
-    return header, boxes
+    found = _parse(path)
+    return found.header, found.boxes
 
 
-def check_journal(path: Path, header: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the header of the journal at ``path`` if a run described by ``header`` may resume from it.
+def find_journal(path: Path) -> Record | None:
+    """Return what a journal says; None when there is none, or its run was killed while it was begun.
+
+    Raises StoreError when it is no journal of this version.
+    """
+    try:
+        return None if _is_torn(path.read_bytes()) else _parse(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def check_journal(path: Path, header: Mapping[str, Any]) -> Record:
+    """Return what the journal at ``path`` says if a run described by ``header`` may resume from it.
 
     Raises StoreError when there is none or it is of another operation, StoreChangedError when an
     operand changed since.
     """
-    old, _ = read_journal(path)
-    _compare(path, old, header)
+    old = _parse(path)
+    _compare(path, old.header, header)
     return old
 
 
-def _parse(path: Path) -> tuple[dict[str, Any], list[Box], int]:
-    """Return the header, the boxes, and how many bytes of the file are whole lines of them."""
+def _is_torn(content: bytes) -> bool:
+    """Whether these bytes are the beginning of a header, or space that was never written."""
+    first = content[: len(_BEGINNING)]
+    return b"\n" not in content and (_BEGINNING.startswith(first) or not content.strip(b"\0"))
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"[resume] {path} cannot be read: {error.strerror}; run without resume")
+
+
+def _parse(path: Path) -> Record:
     try:
         first, *lines = path.read_bytes().splitlines(keepends=True) or [b""]
     except FileNotFoundError:
         raise StoreError(f"[resume] there is no journal at {path}; run without resume") from None
     except OSError as error:
-        raise StoreError(f"[resume] {path} cannot be read: {error.strerror}; run without resume") from error
+        raise _unreadable(path, error) from error
     header = _header(path, first)
     boxes: list[Box] = []
+    complete: list[int] | None = None
     valid_bytes = len(first)
     for line in lines:
-        box = _box(line)
-        if box is None:
+        box, complete = _box(line), _complete(line)
+        if box is not None:
+            boxes.append(box)
+        elif complete is None:
             break
-        boxes.append(box)
         valid_bytes += len(line)
-    return header, boxes, valid_bytes
+    return Record(header, boxes, complete, valid_bytes)
 
 
 def _header(path: Path, line: bytes) -> dict[str, Any]:
@@ -197,6 +270,16 @@ def _box(line: bytes) -> Box | None:
     return box if sound and all(0 <= start <= stop for start, stop in box) else None
 
 
+def _complete(line: bytes) -> list[int] | None:
+    """Return the identity that a line notes; None when it notes something else, or is torn or damaged."""
+    try:
+        found = json.loads(line)["complete"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    sound = isinstance(found, list) and found and all(type(each) is int for each in found)
+    return found if sound and line.endswith(b"\n") else None
+
+
 def _compare(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     for key in ("operation", "operands", "result", "task"):
         if old.get(key) != json.loads(json.dumps(new.get(key))):
@@ -209,13 +292,5 @@ def _compare(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None
         if print_then != print_now:
             raise StoreChangedError(
                 f"[resume] operand {name} changed since the interrupted run "
-                f"({_changes(print_then, print_now)}); run without resume to start again"
+                f"({differences(print_then, print_now)}); run without resume to start again"
             )
-
-
-def _changes(then: Any, now: Any) -> str:
-    """Return which parts of a fingerprint differ, in words."""
-    if not isinstance(then, dict) or not isinstance(now, dict):
-        return f"it was {then}, now {now}"
-    parts = [key for key in {**then, **now} if then.get(key) != now.get(key)]
-    return ", ".join(f"{key} was {then.get(key)}, now {now.get(key)}" for key in parts)

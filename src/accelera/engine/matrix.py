@@ -1,5 +1,7 @@
 """The matrix a user holds: a torch tensor with a storage device and arithmetic.
 
+Without torch it holds a NumPy array in RAM, by the same rules; only ``tensor`` and other devices need torch.
+
 A Matrix wraps, it does not copy: arrays and tensors in RAM share their memory with it, and so do its
 slices, its transpose, ``tensor()`` and ``numpy()``. Copies happen only where they must (another
 dtype or device, a list, an array that torch cannot address) or are asked for (``clone``).
@@ -12,11 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast, final
 
 import numpy as np
-import torch
 
 from accelera.engine.convert import to_numpy, to_tensor, to_torch_dtype
 from accelera.engine.shapes import broadcast_shape
+from accelera.engine.tensors import torch
 from accelera.errors import DeviceError
+from accelera.extras import require
 
 Number = int | float | complex | bool
 
@@ -74,12 +77,18 @@ class Matrix:
 
     @staticmethod
     def random(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
-        """Return numbers spread evenly over [0, 1); ``torch.manual_seed`` repeats them."""
+        """Return numbers spread evenly over [0, 1).
+
+        ``torch.manual_seed`` repeats them, without torch ``numpy.random.seed``.
+        """
         return _made(torch.rand, tuple(shape), dtype, device)
 
     @staticmethod
     def randn(shape: Sequence[int], dtype: Any = torch.float32, device: str = "cpu") -> Matrix:
-        """Return normally distributed numbers (mean 0, deviation 1); ``torch.manual_seed`` repeats them."""
+        """Return normally distributed numbers of mean 0 and deviation 1.
+
+        ``torch.manual_seed`` repeats them, without torch ``numpy.random.seed``.
+        """
         return _made(torch.randn, tuple(shape), dtype, device)
 
     @staticmethod
@@ -137,7 +146,8 @@ class Matrix:
         return self
 
     def tensor(self) -> torch.Tensor:
-        """Return the tensor itself, sharing memory."""
+        """Return the tensor itself, sharing memory; raises BackendMissingError without torch."""
+        require("Matrix.tensor", "torch", otherwise="or call numpy()")
         return self._tensor
 
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -166,7 +176,7 @@ class Matrix:
 
     def mean(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
         """Return the mean along ``dim``, of integers in float64; without ``dim`` as a Python number."""
-        exact = self._tensor.dtype.is_floating_point or self._tensor.dtype.is_complex
+        exact = torch.is_floating_point(self._tensor) or torch.is_complex(self._tensor)
         return self._reduced(torch.mean, self._tensor if exact else self._tensor.double(), dim, keepdim)
 
     def max(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Any:
@@ -269,6 +279,11 @@ class Matrix:
             return function(tensor).item()
         axes = tuple(range(tensor.ndim)) if dim is None else dim
         return self._like(function(tensor, dim=axes, keepdim=keepdim))
+
+
+def held(matrix: Matrix) -> Any:
+    """Return what a matrix wraps: the tensor, or without torch the NumPy array."""
+    return getattr(matrix._tensor, "array", matrix._tensor)  # numpy_tensors.Tensor has it, torch's has not
 
 
 def _made(function: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: Any, device: str) -> Matrix:

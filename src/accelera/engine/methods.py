@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -21,7 +22,7 @@ from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError
 from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
-from accelera.plan import Plan
+from accelera.plan import Plan, SavedPlan, as_saved
 from accelera.settings import current
 from accelera.stores import Store
 from accelera.trace import Recorder
@@ -42,7 +43,9 @@ class How(TypedDict, total=False):
     budget: Amount | None
     """Most memory it may add, such as ``"512MiB"`` or ``0.5``; by default the engine's."""
     resume: bool
-    """Finish an interrupted run that wrote to the same file."""
+    """Finish an interrupted run that wrote to the same file, if there is one."""
+    plan: Plan | str | PathLike[str] | None
+    """The plan to follow: one made before, or the path of a saved one."""
     observers: Sequence[Observer]
     """Told of the progress."""
     recorder: Recorder | None
@@ -214,12 +217,14 @@ class Operations(abc.ABC):
     def _options(self, device: Device, how: How) -> Options:
         bar, settings = progress_observer(self.enable_progress), current()
         observers = how.get("observers", ())
+        pinned = as_saved(how.get("plan"))
         return {
             "device": device,
-            "budget_bytes": self._limit(how.get("budget"), device).limit_bytes,
+            "budget_bytes": self._limit(budget_for(how.get("budget"), pinned), device).limit_bytes,
             "observers": observers if bar is None else (*observers, bar),
             "recorder": how.get("recorder"),
             "resume": how.get("resume", False),
+            "pinned": pinned,
             "prefetch": settings.enable_prefetch,
             "readers": settings.io_threads,
             "ahead": self.ahead,
@@ -245,6 +250,11 @@ class Operations(abc.ABC):
         from accelera.engine import incore
 
         return incore.result(store, out, beside)
+
+
+def budget_for(budget: Amount | None, pinned: SavedPlan | None) -> Amount | None:
+    """Return the budget that was given, or the one that a pinned plan was made for."""
+    return pinned.budget_bytes if budget is None and pinned is not None else budget
 
 
 _TORCH_NAMES = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "true_divide"}

@@ -8,6 +8,7 @@ from typing import TypedDict
 from accelera.devices import Device
 from accelera.engine.ahead import Ahead
 from accelera.engine.events import Observer
+from accelera.plan import SavedPlan
 from accelera.trace import Recorder
 
 
@@ -25,6 +26,8 @@ class Options(_Needed, total=False):
     recorder: Recorder | None
     resume: bool
     """Finish an interrupted run that wrote to the same file."""
+    pinned: SavedPlan | None
+    """The plan to follow, made before."""
     prefetch: bool
     """Load the next blocks while one is worked on."""
     readers: int

@@ -27,7 +27,7 @@ from accelera.engine.runner import Kernel, Runner, RunOptions
 from accelera.errors import BudgetExceededError
 from accelera.execution import ExecutionStrategy
 from accelera.memory import MemoryManager
-from accelera.plan import DevicePlan, Forecast, MatmulProblem, Placement, Plan, Step
+from accelera.plan import DevicePlan, Forecast, MatmulProblem, Pattern, Placement, Plan, Step
 from accelera.stores import Store
 from accelera.units import format_bytes
 
@@ -140,7 +140,7 @@ class PlacedProduct:
             forecast=sum_of(largest.forecast, taken, placement),
             lower_bound_bytes=compulsory,
             compulsory_bytes=compulsory,
-            make_steps=partial(iter, steps),
+            pattern=Pattern.of(partial(iter, steps)),
             spec=spec,
             alternatives=(),
             placement=placement,
@@ -253,6 +253,7 @@ def sum_of(largest: Forecast, taken: Sequence[Plan], placement: Placement) -> Fo
         fetched_bytes=total("fetched_bytes"),
         saved_bytes=total("saved_bytes"),
         steps=len(taken),
+        passes=1,
         seconds=max(each.seconds for each in placement.devices),
         compute_s=total("compute_s"),
         stall_s=total("stall_s"),

@@ -24,7 +24,7 @@ from accelera.engine.operands import (
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
 from accelera.engine.target import Target
-from accelera.plan import MatmulProblem, Objective, Operand, Plan, Step, plan_matmul
+from accelera.plan import MatmulProblem, Objective, Operand, Plan, SavedPlan, Step, plan_matmul
 from accelera.stores import Store, open_store, output_scratch_bytes
 from accelera.trace import Recorder
 
@@ -164,6 +164,7 @@ def matmul(
     prefetch: bool = True,
     readers: int = 2,
     objective: Objective = "time",
+    pinned: SavedPlan | None = None,
     ahead: Ahead = USUAL,
 ) -> tuple[Store, RunReport]:
     """Compute ``A @ B`` by a plan; return the result's store and the report.
@@ -171,7 +172,8 @@ def matmul(
     Raises ShapeError, DTypeError, BudgetExceededError (before anything is allocated), StoreError.
     """
     product = Product(a, b, out, budget_bytes, spans_of(tiles), prefetch, readers, objective, ahead=ahead)
-    return carry_out(product.job(), device, JobOptions(observers, recorder, resume, readers, adapt))
+    options = JobOptions(observers, recorder, resume, readers, adapt, pinned)
+    return carry_out(product.job(), device, options)
 
 
 def spans_of(tiles: Iterable[Tile] | None) -> tuple[tuple[Span, Span], ...] | None:

@@ -12,9 +12,10 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from accelera.devices import Device
@@ -22,9 +23,10 @@ from accelera.engine.events import Observer, Progress
 from accelera.engine.report import RunReport
 from accelera.engine.staging import Mover
 from accelera.memory import Buffer, BufferPool
-from accelera.plan import Block, Numbers, Operand, Plan, Step, trace_of, walk
+from accelera.plan import Block, Numbers, Pass, Plan, Step, policy_of, walk
+from accelera.policy import create_policy
 from accelera.stores import Store
-from accelera.trace import Recorder, RunRecorder
+from accelera.trace import Access, Kind, Recorder, RunRecorder
 
 Kernel = Callable[[Device, Step, Sequence[Any], Any], None]
 """Computes one step: (device, step, arrays read, array written)."""
@@ -42,6 +44,8 @@ class RunOptions:
     """Called by the writer after a block of the result is in its store."""
     skip: Callable[[Step], bool] = lambda step: False
     """Steps that need not be run, such as those whose result a journal says is stored."""
+    may_skip: bool = True
+    """False where ``skip`` says False of every step."""
     keep_going: Callable[[], bool] = lambda: True
     """Asked before each new block of the result; False ends the run early with ``Interrupted``."""
 
@@ -70,6 +74,7 @@ class Runner:
         self._nothing: Any = None
         self._ready: queue.SimpleQueue[_Admitted | None] = queue.SimpleQueue()
         self._gate = _Gate()
+        self._numbered = None if options.recorder is None else _Numbered(options.recorder)
         self._residents = [
             store.resident() if operand.in_place else None
             for operand, store in zip(plan.operands, stores, strict=True)
@@ -99,35 +104,36 @@ class Runner:
         return self._report(pool, steps, time.perf_counter() - began)
 
     def _pool(self, readers: ThreadPoolExecutor) -> BufferPool:
-        """Return an empty pool whose policy knows the accesses to come, with the recorder told."""
+        """Return an empty pool, with the recorder told; each pass brings its own policy."""
         plan, recorder = self._plan, self._options.recorder
-        to_come = trace_of(
-            self._steps(),
-            plan.operands,
-            plan.window,
-            operation=plan.operation,
-            accesses_only=plan.eviction.needs_only_order,
-        )
-        policy = plan.eviction.create(to_come, plan.capacity_bytes)
         if isinstance(recorder, RunRecorder):
             recorder.begin({**plan.facts(), "device": self._device.name})
         return BufferPool(
-            plan.capacity_bytes, policy, self._device, readers=readers, recorder=recorder, op=plan.operation
+            plan.capacity_bytes,
+            create_policy("fifo"),
+            self._device,
+            readers=readers,
+            recorder=self._numbered,
+            op=plan.operation,
         )
 
-    def _steps(self) -> Iterator[Step]:
-        self._skipped = 0
-        for step in self._plan.steps():
-            if self._options.skip(step):
-                self._skipped += 1
-            else:
-                yield step
+    def _passes(self) -> Iterator[Pass]:
+        """Yield the passes that have something to do, without the steps that need not be run."""
+        for each in self._plan.pattern.passes():
+            steps = each.steps() if self._options.may_skip else ()
+            there = Counter(self._options.skip(step) for step in steps)
+            self._skipped += there[True]
+            if there[False] or not there:
+                yield Pass(partial(self._left, each))
+
+    def _left(self, each: Pass) -> Iterator[Step]:
+        return (step for step in each.steps() if not self._options.skip(step))
 
     def _admit(self, pool: BufferPool) -> None:
         """Admit accesses in order, keeping the plan's window of steps under way."""
-        books = _RunBooks(self, pool, self._gate, self._plan.operands)
+        books = _RunBooks(self, pool, self._gate, self._plan, self._numbered)
         try:
-            for index, step in walk(self._steps(), self._plan.window, books):
+            for index, step in walk(self._passes(), self._plan.window, books):
                 self._ready.put(_Admitted(index, step, books.take()))
         except BaseException as error:
             self._gate.fail(error)
@@ -178,11 +184,6 @@ class Runner:
             self._written += self._mover.write(self._stores[block.operand], block, operand, memory)
         self._options.on_written(block)
         self._gate.done(admitted.index)
-
-    @property
-    def is_recorded(self) -> bool:
-        """Whether somebody hears of the accesses."""
-        return self._options.recorder is not None
 
     def load(self, block: Block) -> Callable[[Any], int]:
         """Return what fills a buffer with ``block``."""
@@ -244,18 +245,63 @@ class _Admitted:
     buffers: dict[int, Buffer]
 
 
+class _Numbered:
+    """Gives the pool's buffers, whose numbers serve again in every pass, numbers of the whole run."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._known: dict[int, Access] = {}
+        """By the pool's number the latest event, with the number of the whole run."""
+        self._count = 0
+
+    def record(self, access: Access) -> None:
+        """Pass an event on."""
+        known = self._known.get(access.buffer)
+        number = self._count if known is None else known.buffer
+        self._count += known is None
+        found = replace(access, buffer=number)
+        self._recorder.record(found)
+        if access.kind is Kind.FREE:
+            self._known.pop(access.buffer, None)
+        else:
+            self._known[access.buffer] = found
+
+    def free(self, buffer: int, step: int) -> None:
+        """Say that a buffer's life is over, which left the pool before."""
+        if buffer in self._known:
+            known = self._known.pop(buffer)
+            self._recorder.record(replace(known, step=step, kind=Kind.FREE))
+
+
 class _RunBooks:
     """Drives the pool from a walk."""
 
-    def __init__(self, runner: Runner, pool: BufferPool, gate: _Gate, operands: Sequence[Operand]) -> None:
+    def __init__(
+        self, runner: Runner, pool: BufferPool, gate: _Gate, plan: Plan, recorder: _Numbered | None
+    ) -> None:
         self._runner = runner
-        self._operands = operands
-        self._dtypes = [str(operand.held_dtype) for operand in operands]
-        self._named = runner.is_recorded
+        self._plan = plan
+        self._dtypes = [str(operand.held_dtype) for operand in plan.operands]
+        self._recorder = recorder
         self._numbers = Numbers()
         self._pool = pool
         self._gate = gate
         self._pinned: dict[int, Buffer] = {}
+
+    def begin(self, following: Pass, held: Collection[int], step: int) -> None:
+        plan = self._plan
+        for block, number in self._numbers.items():
+            if block not in held:
+                self._drop(number, step)
+        self._numbers.keep(held, again=True)
+        steps, room = following.steps(), plan.capacity_bytes
+        self._pool.renew(policy_of(steps, plan.operands, plan.window, plan.eviction, room, plan.operation))
+
+    def _drop(self, number: int, step: int) -> None:
+        if number in self._pool:
+            self._pool.free(number, step=step)
+        elif self._recorder is not None:
+            self._recorder.free(number, step)
 
     def wait(self, step: int) -> None:
         self._gate.wait_for(step)
@@ -270,7 +316,7 @@ class _RunBooks:
             write=write,
             role="tile",
             dtype=self._dtypes[block.operand],
-            name=block.name(self._operands) if self._named else "",
+            name=block.name(self._plan.operands) if self._recorder is not None else "",
         )
 
     def take(self) -> dict[int, Buffer]:
@@ -282,8 +328,9 @@ class _RunBooks:
         self._pool.unpin(self._numbers[block.id], step=step)
 
     def free(self, block: Block, step: int) -> None:
-        self._pool.note_saved(self._numbers[block.id], step=step)
-        self._pool.free(self._numbers[block.id], step=step)
+        number = self._numbers.pop(block.id)
+        self._pool.note_saved(number, step=step)
+        self._pool.free(number, step=step)
 
 
 class _Gate:

@@ -25,7 +25,7 @@ from accelera.engine.report import DeviceRun, RunReport
 from accelera.engine.reserve import RUNTIME_BYTES, Room
 from accelera.engine.runner import Kernel, RunOptions
 from accelera.errors import StoreError, UnknownNameError
-from accelera.plan import DevicePlan, Placement, Plan, Step
+from accelera.plan import DevicePlan, Pattern, Placement, Plan, Step
 from accelera.stores import Address, Store, address_of
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class SpreadProduct:
             forecast=replace(sum_of(largest.forecast, plans, placement), peak_pool_bytes=0),
             lower_bound_bytes=compulsory,
             compulsory_bytes=compulsory,
-            make_steps=partial(iter, steps),
+            pattern=Pattern.of(partial(iter, steps)),
             spec={"blocks": [[list(span) for span in block] for block in blocks]},
             alternatives=(),
             placement=placement,

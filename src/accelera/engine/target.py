@@ -12,7 +12,7 @@ import numpy as np
 
 from accelera.engine.handles import direct_io
 from accelera.errors import DTypeError, ShapeError, StoreError
-from accelera.stores import OutputStore, Store, create_store, open_store
+from accelera.stores import OutputStore, Store, create_store, open_store, split_key
 
 _CHUNK_BYTES = 4 << 20
 _OVERLAP_WORK = 10_000
@@ -32,6 +32,12 @@ class Target:
     def path(self) -> Path | None:
         """The file, when the result goes to one."""
         return Path(self.out).expanduser() if isinstance(self.out, (str, os.PathLike)) else None
+
+    @property
+    def file(self) -> Path:
+        """The file without the name of an array in it; only where there is one."""
+        assert self.path is not None, "asked for results in files alone"
+        return split_key(self.path, None)[0]
 
     @property
     def new_bytes(self) -> int:
@@ -92,6 +98,11 @@ class Target:
         if self.out is None:
             return open_store(np.empty(self.shape, self.dtype))
         return open_store(self.out)
+
+    def opened(self) -> Store:
+        """Open the result that lies there, in its file."""
+        assert self.path is not None, "asked for results in files alone"
+        return open_store(self.path, shape=self.shape, dtype=self.dtype, direct=direct_io())
 
 
 def publish(store: Store) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from accelera.capturing import capture
+from accelera.extras import require
 from accelera.memory import Hierarchy
 from accelera.simulator.compiling import CompilePrediction, SourcePrediction, predict_source, predict_trace
 from accelera.trace import Trace
@@ -104,6 +105,7 @@ def _predict_module(
 ) -> CompilePrediction:
     predicting = {name: options.pop(name) for name in _OF_PREDICTION if name in options}
     batch, context = predicting.get("batch") or 1, predicting.get("context") or 1
+    require("predict_compile", "torch")
     if inputs is None and make_inputs is None:
         raise TypeError("[predict_compile] a module needs inputs=, or make_inputs= with batch and context")
     if make_inputs is not None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from accelera.extras import require
+
 if TYPE_CHECKING:
     from accelera.trace import Trace
 
@@ -39,6 +41,7 @@ def capture_script(path: str | Path, arguments: Sequence[str] = (), *, names: bo
     CapturedScript
         The trace, also of a script that failed, and what it raised.
     """
+    require("capture_script", "torch")
     from accelera.capturing import Recording, peak_live_bytes
 
     recording = Recording(names=names, follow_optimizer=True)

@@ -5,14 +5,17 @@ from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction, PolicyMaker, Scorer
 from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.forecast import forecast
-from accelera.plan.gram import GramProblem, plan_gram
+from accelera.plan.gram import plan_gram
+from accelera.plan.gram_steps import GramProblem
 from accelera.plan.matmul import Objective, plan_matmul
 from accelera.plan.matmul_steps import MatmulProblem
 from accelera.plan.operand import Block, BlockTable, Operand
-from accelera.plan.paper import Numbers, trace_of
+from accelera.plan.paper import Numbers, policy_of, trace_of
 from accelera.plan.partition import Partition, split
+from accelera.plan.passes import Pass, Pattern, Repeat
 from accelera.plan.placement import DevicePlan, Placement
-from accelera.plan.plan import Plan
+from accelera.plan.plan import Plan, as_saved
+from accelera.plan.saved import SavedPlan
 from accelera.plan.sweep import plan_sweep
 from accelera.plan.sweep_steps import SweepProblem
 from accelera.plan.walk import Books, walk
@@ -32,17 +35,23 @@ __all__ = [
     "Objective",
     "Operand",
     "Partition",
+    "Pass",
+    "Pattern",
     "Placement",
     "Plan",
     "PolicyMaker",
+    "Repeat",
+    "SavedPlan",
     "Scorer",
     "Step",
     "SweepProblem",
+    "as_saved",
     "forecast",
     "matmul_lower_bound_words",
     "plan_gram",
     "plan_matmul",
     "plan_sweep",
+    "policy_of",
     "split",
     "trace_of",
     "walk",

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+_NOMINAL_FLOPS_PER_S = 1.5e11
+_NOMINAL_CORES = 2
 
 
 @dataclass(frozen=True)
 class CostModel:
     """Rates of one machine; defaults are those of a small two-core server with an SSD."""
 
-    flops_per_s: float = 1.5e11
+    flops_per_s: float = _NOMINAL_FLOPS_PER_S
     """Peak rate of the device's matrix product, in f32 flop/s."""
     read_bytes_per_s: float = 2.1e9
     """Sequential read bandwidth of the slow tier."""
@@ -23,10 +26,20 @@ class CostModel:
     """Processor seconds per byte read or written: the copy to or from the system."""
     piece_core_s: float = 5e-6
     """Processor seconds per contiguous piece: one request to the system."""
-    cores: int = 2
+    cores: int = _NOMINAL_CORES
     """Cores that share arithmetic and moves."""
     step_s: float = 1e-4
     """Fixed cost of one step: threads meeting, a call into the arithmetic library."""
+    nominal_flops_per_s: float = _NOMINAL_FLOPS_PER_S
+    """The rate that choices go by in place of ``flops_per_s``, which was measured."""
+
+    def nominal(self) -> CostModel:
+        """Return the model that choices go by: nothing in it is measured.
+
+        A plan decides in which order numbers are added up, and so the last bits of a result. Were it chosen
+        by a rate that was measured, a machine that is busy for a moment would give other bits.
+        """
+        return replace(self, flops_per_s=self.nominal_flops_per_s, cores=_NOMINAL_CORES)
 
     def read_s(self, nbytes: int, run_bytes: int, tier: str) -> float:
         """Return the seconds to read ``nbytes`` in pieces of ``run_bytes``."""

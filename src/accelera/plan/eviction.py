@@ -16,6 +16,7 @@ PolicyMaker = Callable[[Knowledge], EvictionPolicy]
 """Makes a fresh policy from what is known: a class whose only argument is its ``Knowledge``, say."""
 _SEQUENCE, _WHOLE_TRACE, _SCORED = 12, 80, 400
 """Bytes per access, with what is needed in passing: of ids and next uses, of all events, of scores."""
+_BY_PASS = frozenset({"belady", "belady_size", "fifo", "largest", "lru", "mru", "planner"})
 Scorer = Callable[[Trace], NDArray[np.float64]]
 """Returns one score per access of a trace; the highest is given up first."""
 
@@ -59,6 +60,14 @@ class Eviction:
         if self.score is not None or "score" in wanted:
             return _SCORED
         return _SEQUENCE if wanted <= {"next_use"} else _WHOLE_TRACE
+
+    @property
+    def by_pass(self) -> bool:
+        """Whether it decides within a pass of a long run as if there were no others.
+
+        Others remember who left, or weigh accesses by the whole run; they need the run in one pass.
+        """
+        return self.policy in _BY_PASS and self.score is None
 
     @property
     def needs_only_order(self) -> bool:

@@ -48,6 +48,8 @@ class Forecast:
     """Bytes of the pool's blocks that went to the result's store."""
     steps: int
     """Number of steps."""
+    passes: int
+    """Number of passes in which they are done; what the pool holds is shared within a pass."""
     seconds: float
     """Predicted wall time, reads, arithmetic and writes overlapping."""
     compute_s: float

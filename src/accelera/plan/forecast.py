@@ -1,18 +1,24 @@
-"""Walk a plan on paper: its misses, bytes, peak, and a timeline of reads, arithmetic and writes."""
+"""Walk a plan on paper: its misses, bytes, peak, and a timeline of reads, arithmetic and writes.
+
+Of passes that look alike one is walked, and its figures count as often as there are such passes.
+"""
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
+from typing import Any
 
 from accelera.memory import Ledger
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Forecast, Step
 from accelera.plan.operand import Block, Operand
-from accelera.plan.paper import Numbers, trace_of
-from accelera.plan.walk import walk
+from accelera.plan.paper import Numbers, policy_of
+from accelera.plan.passes import Pass, Pattern, Repeat
+from accelera.plan.walk import walk_steps
+from accelera.policy import EvictionPolicy, create_policy
 
 _BELADY = Eviction()
 _REMEMBERED = 4096
@@ -22,13 +28,41 @@ _REMEMBERED = 4096
 class _PaperBooks:
     """A ledger that also adds up what is read, and when it arrives."""
 
-    def __init__(self, ledger: Ledger, operands: Sequence[Operand], cost: CostModel) -> None:
-        self.ledger = ledger
-        self.read: Counter[int] = Counter()
+    def __init__(
+        self,
+        capacity_bytes: int,
+        operands: Sequence[Operand],
+        window: int,
+        cost: CostModel,
+        eviction: Eviction,
+        operation: str,
+    ) -> None:
+        self.ledger = Ledger(capacity_bytes, create_policy("fifo"))
+        self.read = [0] * len(operands)
+        self._eviction, self._operation = eviction, operation
         self._numbers = Numbers()
         self._loads_s = self._stolen_s = 0.0
         self._operands = operands
         self._cost = cost
+        self._window = window
+
+    def begin(self, following: Pass, held: Collection[int], step: int) -> None:
+        """Drop what is not held, and know what is to come."""
+        for block, number in self._numbers.items():
+            if block not in held and number in self.ledger:
+                self.ledger.free(number)
+        self._numbers.keep(held, again=True)
+        self.ledger.renew(self._policy(following))
+
+    def _policy(self, following: Pass) -> EvictionPolicy:
+        return policy_of(
+            following.steps(),
+            self._operands,
+            self._window,
+            self._eviction,
+            self.ledger.capacity_bytes,
+            self._operation,
+        )
 
     def wait(self, step: int) -> None:
         """On paper every step is done at once."""
@@ -52,8 +86,9 @@ class _PaperBooks:
         self.ledger.unpin(self._numbers[block.id])
 
     def free(self, block: Block, step: int) -> None:
-        self.ledger.save(self._numbers[block.id])
-        self.ledger.free(self._numbers[block.id])
+        number = self._numbers.pop(block.id)
+        self.ledger.save(number)
+        self.ledger.free(number)
 
 
 class _Timeline:
@@ -82,14 +117,78 @@ class _Timeline:
             self._write_free = max(self._write_free, self._done) + spent
         self._retired.append(max(self._done, self._write_free if step.last else 0.0, self._retired[-1]))
 
+    def drain(self) -> None:
+        """Wait until all is done: a pass ends."""
+        end = self.seconds
+        self._done = self._read_free = self._write_free = end
+        self._retired.extend([end] * len(self._retired))
+
     @property
     def seconds(self) -> float:
         """When the last step and the last write are done."""
         return max(self._done, self._write_free)
 
 
+class _Walker:
+    """Walks the first part of each kind and counts its figures as often as it comes."""
+
+    def __init__(self, books: _PaperBooks, timeline: _Timeline, window: int) -> None:
+        self._books, self._timeline, self._window = books, timeline, window
+        self._held: set[int] = set()
+        self._steps = 0
+        self.totals: dict[Any, Any] = dict.fromkeys(self._figures(), 0)
+        self.totals["passes"] = 0
+
+    def all(self, parts: Iterable[Repeat]) -> None:
+        """Walk some parts."""
+        for repeat in parts:
+            if not repeat.count:
+                continue
+            before = dict(self.totals)
+            part = repeat.part(0)
+            if isinstance(part, Pass):
+                self._pass(part)
+            else:
+                self.all(part)
+            for name in self.totals:
+                self.totals[name] += (repeat.count - 1) * (self.totals[name] - before[name])
+
+    def _pass(self, following: Pass) -> None:
+        before = self._figures()
+        following = _remembered(following)
+        self._books.begin(following, self._held, self._steps - 1)
+        for _, step in walk_steps(following.steps(), self._window, self._books):
+            self._timeline.step(step, *self._books.arrivals_s())
+            self._steps += 1
+            if step.write.held_bytes:
+                (self._held.discard if step.last else self._held.add)(step.write.id)
+        self._timeline.drain()
+        self.totals["passes"] += 1
+        for name, figure in self._figures().items():
+            self.totals[name] += figure - before[name]
+
+    def _figures(self) -> dict[Any, Any]:
+        """Return all that adds up from pass to pass."""
+        stats, line = self._books.ledger.stats, self._timeline
+        return {
+            "bytes_written": line.written,
+            "hits": stats.hits,
+            "misses": stats.misses,
+            "evictions": stats.evictions,
+            "fetched_bytes": stats.fetched_bytes,
+            "saved_bytes": stats.saved_bytes,
+            "steps": self._steps,
+            "seconds": line.seconds,
+            "compute_s": line.compute_s,
+            "stall_s": line.stall_s,
+            "read_s": line.read_s,
+            "write_s": line.write_s,
+            **dict(enumerate(self._books.read)),
+        }
+
+
 def forecast(
-    make_steps: Callable[[], Iterable[Step]],
+    pattern: Pattern,
     operands: Sequence[Operand],
     capacity_bytes: int,
     window: int,
@@ -98,41 +197,18 @@ def forecast(
     *,
     operation: str = "",
 ) -> Forecast:
-    """Return what running the steps of ``operation`` in ``capacity_bytes`` will move, hold and take.
+    """Return what running the passes of ``operation`` in ``capacity_bytes`` will move, hold and take.
 
     Raises BudgetExceededError when the pinned blocks of some step do not fit.
     """
-    make_steps = _remembered(make_steps)
-    only_order = eviction.needs_only_order
-    to_come = trace_of(make_steps(), operands, window, operation=operation, accesses_only=only_order)
-    policy = eviction.create(to_come, capacity_bytes)
-    del to_come
-    ledger = Ledger(capacity_bytes, policy)
-    books = _PaperBooks(ledger, operands, cost)
-    timeline = _Timeline(window, cost, operands[-1].tier)
-    count = 0
-    for _, step in walk(make_steps(), window, books):
-        timeline.step(step, *books.arrivals_s())
-        count += 1
-    stats = ledger.stats
-    return Forecast(
-        peak_pool_bytes=stats.peak_bytes,
-        bytes_read={operands[i].name: books.read[i] for i in range(len(operands) - 1)},
-        bytes_written=timeline.written,
-        hits=stats.hits,
-        misses=stats.misses,
-        evictions=stats.evictions,
-        fetched_bytes=stats.fetched_bytes,
-        saved_bytes=stats.saved_bytes,
-        steps=count,
-        seconds=timeline.seconds,
-        compute_s=timeline.compute_s,
-        stall_s=timeline.stall_s,
-        read_s=timeline.read_s,
-        write_s=timeline.write_s,
-    )
+    books = _PaperBooks(capacity_bytes, operands, window, cost, eviction, operation)
+    walker = _Walker(books, _Timeline(window, cost, operands[-1].tier), window)
+    walker.all(pattern.kinds)
+    read = {operands[i].name: walker.totals.pop(i) for i in range(len(operands))}
+    del read[operands[-1].name]
+    return Forecast(peak_pool_bytes=books.ledger.stats.peak_bytes, bytes_read=read, **walker.totals)
 
 
-def _remembered(make_steps: Callable[[], Iterable[Step]]) -> Callable[[], Iterable[Step]]:
-    steps = list(islice(make_steps(), _REMEMBERED))
-    return make_steps if len(steps) == _REMEMBERED else lambda: steps
+def _remembered(following: Pass) -> Pass:
+    steps = list(islice(following.steps(), _REMEMBERED))
+    return following if len(steps) == _REMEMBERED else Pass(lambda: iter(steps))

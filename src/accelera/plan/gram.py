@@ -15,19 +15,18 @@ is used again. A matrix with few columns is one tile: A is read once, in order.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 from accelera.errors import BudgetExceededError
-from accelera.plan.books import books_bytes
+from accelera.plan.books import WHOLE_STEPS, books_bytes, books_limit, pass_lengths
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Alternative, Forecast, Step
+from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
-from accelera.plan.operand import BlockTable, Operand
-from accelera.plan.partition import Span, split
+from accelera.plan.gram_steps import GramChoice, GramProblem, GramSteps
+from accelera.plan.passes import Pattern
 from accelera.plan.plan import Plan
 from accelera.units import format_bytes
 
@@ -38,122 +37,10 @@ _DEPTHS = (8192, 4096, 2048, 1024, 512, 256, 128, 64)
 _SHORTEST_EDGE = 64
 _STRIPS = (1, 2, 4, 8)
 _WALKED = 6
+_PASS_STEPS = 1024
+"""Most steps of a pass: one of each kind is walked for every choice that is."""
 _BYTES_WEIGHT = 0.25
 _BELADY = Eviction()
-
-
-@dataclass(frozen=True)
-class GramProblem:
-    """``G = Aᴴ A`` for A of ``(…, depth, size)``."""
-
-    a: Operand
-    g: Operand
-
-    @property
-    def operands(self) -> tuple[Operand, Operand]:
-        """A and G."""
-        return self.a, self.g
-
-    @property
-    def depth(self) -> int:
-        """Rows of A."""
-        return self.a.shape[-2]
-
-    @property
-    def size(self) -> int:
-        """Columns of A, rows and columns of G."""
-        return self.a.shape[-1]
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        """Batch shape of both."""
-        return self.a.shape[:-2]
-
-    @property
-    def flops_scale(self) -> float:
-        """Cost of one multiply-add relative to f32."""
-        kind, size = self.g.held_dtype.kind, self.g.held_dtype.itemsize
-        return size / 2.0 if kind == "c" else {"f": size / 4.0}.get(kind, 8.0)
-
-    def align(self, axis: int) -> int:
-        """Return the alignment of cuts along an axis of A: its chunks on chunked stores, else 64."""
-        chunk, size = self.a.chunk, self.a.shape[axis]
-        if chunk is not None and chunk[axis] <= size // 2:
-            return chunk[axis]
-        return 64 if size >= 1024 else 1
-
-
-@dataclass(frozen=True)
-class GramChoice:
-    """The numbers of a schedule."""
-
-    parts: int
-    """Tiles along an edge of G."""
-    slab: int
-    """Depth of a block of A."""
-    strips: int
-    """Strips of a tile."""
-    window: int
-
-
-class GramSteps:
-    """Generates the steps of one Gram matrix with one choice."""
-
-    def __init__(self, problem: GramProblem, choice: GramChoice, cost: CostModel) -> None:
-        self._problem = problem
-        self.choice = choice
-        self._cost = cost
-        self._table = BlockTable(problem.operands)
-        self.edges = split(problem.size, choice.parts, problem.align(-1)) if problem.size else []
-        slabs = math.ceil(problem.depth / choice.slab) if problem.depth else 1
-        self.slabs = split(problem.depth, slabs, problem.align(-2)) if problem.depth else [(0, 0)]
-
-    def __call__(self) -> Iterator[Step]:
-        """Yield the steps, first to last."""
-        backwards = False
-        for batch in product(*[range(size) for size in self._problem.batch]):
-            for rows, cols in self._tiles():
-                yield from self._tile_steps(tuple((i, i + 1) for i in batch), rows, cols, backwards)
-                backwards = not backwards
-
-    def _tiles(self) -> Iterator[tuple[Span, Span]]:
-        for index, rows in enumerate(self.edges):
-            band = self.edges[index:]
-            yield from ((rows, cols) for cols in (band if index % 2 == 0 else reversed(band)))
-
-    def _tile_steps(self, batch: tuple[Span, ...], rows: Span, cols: Span, backwards: bool) -> Iterator[Step]:
-        pairs = list(self._pairs(rows, cols))
-        slabs = self.slabs[::-1] if backwards else self.slabs
-        for index, slab in enumerate(slabs):
-            first, last = index == 0, index == len(slabs) - 1
-            for strip, across in pairs:
-                yield self._step(batch, slab, strip, across, first, last)
-
-    def _pairs(self, rows: Span, cols: Span) -> Iterator[tuple[Span, Span]]:
-        """Yield the (rows, columns) of the blocks of one tile."""
-        size = rows[1] - rows[0]
-        strips = [
-            (rows[0] + start, rows[0] + stop)
-            for start, stop in split(size, self.choice.strips, self._problem.align(-1))
-        ]
-        for index, strip in enumerate(strips):
-            if rows == cols:
-                yield from ((strip, each) for each in strips[index:])
-            else:
-                yield strip, cols
-
-    def _step(
-        self, batch: tuple[Span, ...], slab: Span, rows: Span, cols: Span, first: bool, last: bool
-    ) -> Step:
-        """Return one product; a block beside the diagonal is written twice."""
-        reads = tuple(self._table.block(0, (*batch, slab, each)) for each in dict.fromkeys((rows, cols)))
-        write = self._table.block(1, (*batch, rows, cols))
-        if rows != cols:
-            write = replace(write, moved_bytes=2 * write.moved_bytes)
-        m, k, n = rows[1] - rows[0], slab[1] - slab[0], cols[1] - cols[0]
-        share = 0.5 if rows == cols else 1.0
-        seconds = self._cost.gemm_s(m, k, n, self._problem.flops_scale * share)
-        return Step(reads, write, first, last, rows == cols, seconds, 2.0 * share * m * k * n)
 
 
 @dataclass(frozen=True)
@@ -192,9 +79,12 @@ def plan_gram(
     ``spec`` repeats the choices of an earlier plan. Raises BudgetExceededError, naming the smallest
     budget that would do, when nothing fits.
     """
-    kept = dict(reserved or {})
+    kept, measured, cost = dict(reserved or {}), cost, cost.nominal()
     choices = [GramChoice(**spec)] if spec is not None else _choices(problem, window)
-    found = [_figures(problem, each, capacity_bytes, cost, eviction, tier) for each in choices]
+    found = [
+        _figures(problem, each, capacity_bytes, cost, eviction, tier, again=spec is not None)
+        for each in choices
+    ]
     fitting = sorted(
         (each for each in found if each.need_bytes <= capacity_bytes), key=lambda each: each.score
     )
@@ -202,7 +92,7 @@ def plan_gram(
         return plan_gram(
             problem,
             capacity_bytes=capacity_bytes,
-            cost=cost,
+            cost=measured,
             budget_bytes=budget_bytes,
             reserved=reserved,
             tier=tier,
@@ -212,15 +102,19 @@ def plan_gram(
         )
     if not fitting:
         _refuse(problem, min(each.need_bytes for each in found), capacity_bytes, kept, budget_bytes, tier)
-    walked = []
-    for each in fitting[:_WALKED]:
+
+    def walk(each: _Figures, cost: CostModel) -> _Walked:
         steps = GramSteps(problem, each.choice, cost)
         room = capacity_bytes - _charged(each.books_bytes, tier)
         window = each.choice.window
-        found_here = forecast(steps, problem.operands, room, window, cost, eviction, operation="gram")
-        walked.append((steps, found_here))
-    steps, best = min(walked, key=lambda pair: _score(pair[1].seconds, pair[1].moved_bytes))
-    books = _books(problem, steps.choice, eviction)
+        pattern = steps.pattern()
+        found = forecast(pattern, problem.operands, room, window, cost, eviction, operation="gram")
+        return _Walked(each, steps, pattern, found)
+
+    walked = [walk(each, cost) for each in fitting[:_WALKED]]
+    nominal = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes))
+    best = nominal if measured == cost else walk(nominal.figures, measured)
+    steps, books = best.steps, best.figures.books_bytes
     compulsory = sum(0 if each.in_place else each.nbytes for each in problem.operands)
     return Plan(
         operation="gram",
@@ -232,15 +126,25 @@ def plan_gram(
         reserved={**kept, **({"books": books} if books else {})},
         tier=tier,
         window=steps.choice.window,
-        forecast=best,
+        forecast=best.forecast,
         lower_bound_bytes=compulsory,
         compulsory_bytes=compulsory,
-        make_steps=steps,
+        pattern=best.pattern,
         spec=vars(steps.choice),
-        alternatives=_losers(walked, best),
+        alternatives=_losers(walked, nominal, best.forecast.seconds),
         host_staging_bytes=host_staging_bytes,
         eviction=eviction,
     )
+
+
+@dataclass(frozen=True)
+class _Walked:
+    """A choice with its steps and what they will do."""
+
+    figures: _Figures
+    steps: GramSteps
+    pattern: Pattern
+    forecast: Forecast
 
 
 def _choices(problem: GramProblem, window: int) -> list[GramChoice]:
@@ -267,17 +171,27 @@ def _charged(books_bytes: int, tier: str) -> int:
 
 
 def _books(problem: GramProblem, choice: GramChoice, eviction: Eviction) -> int:
-    """Return the bytes of what the run remembers of its steps and blocks, of which there are so many."""
+    """Return the bytes of what the run remembers of the steps and blocks of a pass, at most."""
     parts, strips = choice.parts, choice.strips
     slabs = max(1, math.ceil(problem.depth / choice.slab))
     tiles = parts * (parts - 1) // 2 * strips + parts * strips * (strips + 1) // 2
     batches = math.prod(problem.batch)
     blocks = batches * (tiles + slabs * parts * (strips + 1))
-    return int(books_bytes(3 * batches * tiles * slabs, blocks, eviction))
+    steps, most = batches * tiles * slabs, choice.pass_steps
+    if most:
+        steps, blocks = min(steps, most), min(blocks, 3 * most)
+    return int(books_bytes(3 * steps, blocks, eviction))
 
 
 def _figures(
-    problem: GramProblem, choice: GramChoice, capacity: int, cost: CostModel, eviction: Eviction, tier: str
+    problem: GramProblem,
+    choice: GramChoice,
+    capacity: int,
+    cost: CostModel,
+    eviction: Eviction,
+    tier: str,
+    *,
+    again: bool = False,
 ) -> _Figures:
     lead = (1,) * len(problem.batch)
     edge, strip = (
@@ -304,6 +218,13 @@ def _figures(
     compute += steps * cost.step_s
     seconds = compute + reads + writes if choice.window == 1 else max(compute, reads, writes)
     books = _books(problem, choice, eviction)
+    if not again and (books or steps > WHOLE_STEPS):
+        for longest in pass_lengths(capacity, eviction):
+            length = min(longest, _PASS_STEPS)
+            fits = min(books_limit(capacity), capacity - need if tier == "ram" else capacity)
+            if books > fits or (not choice.pass_steps and steps > WHOLE_STEPS):
+                choice = replace(choice, pass_steps=length)
+                books = _books(problem, choice, eviction)
     need += _charged(books, tier)
     return _Figures(choice, need, books, seconds + 2 * reads / max(tiles * slabs, 1), read + written)
 
@@ -314,6 +235,8 @@ def _need(problem: GramProblem, choice: GramChoice, tiles: int, edge: int, strip
     strips = math.ceil(edge / strip) if strip else 1
     rights = min(choice.window, -(-ahead // strips) + 1)
     tall = edge + (min(ahead, strips) * strip if tiles > 1 else 0)
+    if choice.slab >= problem.depth and tiles > 1:  # every step writes another block
+        tall = max(tall, choice.window * strip)
     lefts = 0 if choice.parts == 1 and choice.strips == 1 else choice.window * strip
     g = problem.g.held_bytes((*lead, tall, edge))
     return g + problem.a.held_bytes((*lead, slab, rights * edge + lefts))
@@ -330,23 +253,24 @@ def _score(seconds: float, moved_bytes: float) -> float:
 
 
 def _note(steps: GramSteps) -> str:
-    edge = max((stop - start for start, stop in steps.edges), default=0)
-    depth = max(stop - start for start, stop in steps.slabs)
+    edge, depth = steps.edges.longest, steps.slabs.longest
     tiles = len(steps.edges) * (len(steps.edges) + 1) // 2
     return f"{tiles} tiles of G, edges up to {edge}, {steps.choice.strips} strips; A {depth} deep at a time"
 
 
-def _losers(walked: list[tuple[GramSteps, Forecast]], best: Forecast) -> tuple[Alternative, ...]:
-    others = [(steps, found) for steps, found in walked if found is not best]
+def _losers(walked: list[_Walked], best: _Walked, seconds: float) -> tuple[Alternative, ...]:
+    """Return the losers; all were walked with nominal rates, on whose scale the best takes ``seconds``."""
+    found, scale = best.forecast, seconds / max(best.forecast.seconds, 1e-12)
+    others = [(each.steps, each.forecast) for each in walked if each is not best]
     return tuple(
         Alternative(
             _note(steps),
-            found.moved_bytes,
-            found.seconds,
-            f"{found.seconds / max(best.seconds, 1e-9):.2f} x the time, "
-            f"{found.moved_bytes / max(best.moved_bytes, 1):.2f} x the bytes",
+            other.moved_bytes,
+            other.seconds * scale,
+            f"{other.seconds / max(found.seconds, 1e-9):.2f} x the time, "
+            f"{other.moved_bytes / max(found.moved_bytes, 1):.2f} x the bytes",
         )
-        for steps, found in others[:3]
+        for steps, other in others[:3]
     )
 
 

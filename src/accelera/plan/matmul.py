@@ -17,14 +17,24 @@ from typing import Any, Literal
 import numpy as np
 
 from accelera.errors import BudgetExceededError
+from accelera.plan.books import pass_lengths
 from accelera.plan.bounds import matmul_lower_bound_words
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
-from accelera.plan.matmul_search import FLOOR, WINDOW, Candidates, books_of, enumerate_choices
-from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, StepMaker
+from accelera.plan.matmul_passes import matmul_pattern
+from accelera.plan.matmul_search import (
+    FLOOR,
+    WINDOW,
+    Candidates,
+    books_of,
+    enumerate_choices,
+    need_of,
+)
+from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
 from accelera.plan.partition import Partition, Span
+from accelera.plan.passes import Pattern
 from accelera.plan.plan import Plan
 from accelera.units import format_bytes
 
@@ -58,7 +68,7 @@ class _Walked:
     """A choice with its steps and what they will do."""
 
     choice: MatmulChoice
-    maker: StepMaker
+    pattern: Pattern
     forecast: Forecast
     books_bytes: int
     """What the run keeps in RAM besides its blocks, because it has so many steps."""
@@ -91,13 +101,18 @@ def plan_matmul(
     """
     kept = dict(reserved or {})
     given = None if tiles is None else tuple(tiles)
-    room = _Room(capacity_bytes, eviction, tier == "ram", cost)
-    walked, need = _walk_again(problem, spec, room), 0
-    if not walked:
+    room = _Room(capacity_bytes, eviction, tier == "ram", cost.nominal())
+    chosen = _chosen_before(spec)
+    if chosen is not None:
+        walked, need = _walk_again(problem, chosen, room)
+    else:
         walked, need = _choose(problem, room, given, window, objective)
     if not walked:
-        _refuse(problem, need, capacity_bytes, sum(kept.values()), budget_bytes)
-    best = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes, objective))
+        _refuse(problem, need, capacity_bytes, sum(kept.values()), budget_bytes, repeated=chosen is not None)
+    nominal = min(
+        walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes, objective)
+    )
+    best = nominal if cost == room.cost else _walk(problem, nominal.choice, replace(room, cost=cost))
     capacity_bytes -= room.charged(best.books_bytes)
     bound, compulsory = least_bytes(problem, capacity_bytes)
     return Plan(
@@ -113,9 +128,9 @@ def plan_matmul(
         forecast=best.forecast,
         lower_bound_bytes=bound,
         compulsory_bytes=compulsory,
-        make_steps=best.maker,
+        pattern=best.pattern,
         spec=best.choice.spec(),
-        alternatives=_losers(problem, walked, best),
+        alternatives=_losers(problem, walked, nominal, best.forecast.seconds),
         host_staging_bytes=host_staging_bytes,
         eviction=eviction,
     )
@@ -131,25 +146,31 @@ def _choose(
 ) -> tuple[tuple[_Walked, ...], int]:
     """Return the front runners walked, and the least room; none when the room is less."""
     if problem.is_empty:
-        zeros = _walk(problem, _zeros(problem, tiles, window), replace(room, capacity_bytes=sys.maxsize))
+        length = pass_lengths(room.capacity_bytes, room.eviction)[0]
+        choice = replace(_zeros(problem, tiles, window), pass_steps=length)
+        zeros = _walk(problem, choice, replace(room, capacity_bytes=sys.maxsize))
         need = zeros.forecast.peak_pool_bytes + room.charged(zeros.books_bytes)
         return ((zeros,) if need <= room.capacity_bytes else ()), need
-    books_for = room.eviction if room.holds_books else None
-    found = enumerate_choices(problem, room.capacity_bytes, room.cost, tiles, window, books_for)
+    found = enumerate_choices(
+        problem, room.capacity_bytes, room.cost, tiles, window, room.eviction, holds_books=room.holds_books
+    )
     if found.floor_bytes > room.capacity_bytes:
         return (), found.floor_bytes
     chosen = _front_runners(found, room.capacity_bytes, objective)
     return tuple(_walk(problem, choice, room) for choice in chosen), found.floor_bytes
 
 
-def _walk_again(problem: MatmulProblem, spec: Mapping[str, Any] | None, room: _Room) -> tuple[_Walked, ...]:
-    """Return the choice of an earlier plan, or nothing when it no longer fits or is not of this kind."""
-    if spec is None or "bands" not in spec:
-        return ()
+def _chosen_before(spec: Mapping[str, Any] | None) -> MatmulChoice | None:
+    """Return the choice of an earlier plan; None when there is none, or it is of another kind."""
+    return None if spec is None or "bands" not in spec else MatmulChoice.from_spec(dict(spec))
+
+
+def _walk_again(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> tuple[tuple[_Walked, ...], int]:
+    """Return the choice of an earlier plan, walked, and the least room; nothing when the room is less."""
     try:
-        return (_walk(problem, MatmulChoice.from_spec(dict(spec)), room),)
+        return (_walk(problem, choice, room),), 0
     except BudgetExceededError:
-        return ()
+        return (), need_of(problem, choice, room.cost) + room.charged(_books(problem, choice, room))
 
 
 def least_bytes(problem: MatmulProblem, capacity_bytes: int) -> tuple[int, int]:
@@ -178,7 +199,7 @@ def _front_runners(found: Candidates, capacity_bytes: int, objective: Objective)
     chosen: list[MatmulChoice] = []
     steps = 0.0
     for row in (*list(firsts.values())[:_WALKED], *deep):
-        steps += found.steps[row]
+        steps += found.walked_steps(int(row))
         if not chosen or steps < _WALKED_STEPS:
             chosen.append(found.choice(int(row)))
     return list(dict.fromkeys(chosen))
@@ -200,11 +221,11 @@ def _score(seconds: Any, moved_bytes: Any, objective: Objective) -> Any:
 
 
 def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> _Walked:
-    maker = StepMaker(problem, choice, room.cost)
-    books = books_of(problem, choice, room.eviction, room.cost) if not problem.is_empty else 0
+    pattern = matmul_pattern(problem, choice, room.cost)
+    books = _books(problem, choice, room)
     capacity_bytes = room.capacity_bytes - room.charged(books)
     found = forecast(
-        maker,
+        pattern,
         problem.operands,
         capacity_bytes,
         choice.window,
@@ -212,7 +233,11 @@ def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> _Walked:
         room.eviction,
         operation="matmul",
     )
-    return _Walked(choice, maker, found, books)
+    return _Walked(choice, pattern, found, books)
+
+
+def _books(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> int:
+    return 0 if problem.is_empty else books_of(problem, choice, room.eviction, room.cost)
 
 
 def _name(problem: MatmulProblem, walked: _Walked) -> str:
@@ -248,15 +273,21 @@ def _label(problem: MatmulProblem, walked: _Walked) -> str:
     return f"{_name(problem, walked)} with {_grid(walked.choice)}"
 
 
-def _losers(problem: MatmulProblem, walked: Iterable[_Walked], best: _Walked) -> tuple[Alternative, ...]:
-    """Return the losers that read otherwise than ``best``, why each lost; best first, one per partition."""
+def _losers(
+    problem: MatmulProblem, walked: Iterable[_Walked], best: _Walked, seconds: float
+) -> tuple[Alternative, ...]:
+    """Return the losers that read otherwise than ``best``, why each lost; best first, one per partition.
+
+    All were walked with nominal rates; their times are given on the scale on which the best takes
+    ``seconds``.
+    """
     losers: dict[tuple[tuple[int, int], ...], Alternative] = {}
-    chosen = _label(problem, best)
+    chosen, scale = _label(problem, best), seconds / max(best.forecast.seconds, 1e-12)
     for each in sorted(walked, key=lambda each: each.forecast.seconds):
         label = _label(problem, each)
         if label != chosen:
             reason = _reason(each.forecast, best.forecast)
-            other = Alternative(label, each.forecast.moved_bytes, each.forecast.seconds, reason)
+            other = Alternative(label, each.forecast.moved_bytes, each.forecast.seconds * scale, reason)
             losers.setdefault(each.choice.partition.bands, other)
     return tuple(losers.values())[:4]
 
@@ -272,14 +303,21 @@ def _reason(other: Forecast, found: Forecast) -> str:
 
 
 def _refuse(
-    problem: MatmulProblem, need: int, capacity_bytes: int, reserved: int, budget: int | None
+    problem: MatmulProblem,
+    need: int,
+    capacity_bytes: int,
+    reserved: int,
+    budget: int | None,
+    *,
+    repeated: bool,
 ) -> None:
     needed = need + reserved
     asked = capacity_bytes + reserved if budget is None else budget
+    tiles = "the tiles of the plan to repeat" if repeated else "even its smallest tiles"
     shapes = f"{list(problem.a.shape)} @ {list(problem.b.shape)} in {problem.c.held_dtype}"
     raise BudgetExceededError(
-        f"[matmul] {shapes} does not fit a budget of {format_bytes(asked)} ({asked} bytes): even its "
-        f"smallest tiles need {format_bytes(needed)} ({needed} bytes), of which {format_bytes(reserved)} is "
+        f"[matmul] {shapes} does not fit a budget of {format_bytes(asked)} ({asked} bytes): {tiles} "
+        f"need {format_bytes(needed)} ({needed} bytes), of which {format_bytes(reserved)} is "
         f"reserved for what is no tile; give a budget of at least {needed} bytes",
         needed_bytes=needed,
         budget_bytes=asked,

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.plan.books import books_bytes
+from accelera.plan.books import WHOLE_STEPS, books_bytes, books_limit, pass_lengths
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
 from accelera.plan.operand import Operand
-from accelera.plan.partition import Partition, Span, grids, split
+from accelera.plan.partition import Partition, Span, grids
 
 Column = NDArray[Any]
 
@@ -28,9 +28,14 @@ WINDOW = 3
 FLOOR = 256
 _SHARES = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)
 _DEPTHS = (8192, 4096, 2048, 1024, 768, 512, 384, 256, 128, 64)
+_DEEP = (1 << 23, 1 << 21, 1 << 19, 1 << 17, 1 << 15)
+"""Depths for thin matrices alone: others have no room for them."""
 _STRIP_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 _SLAB_TIMES = (1, 2, 4, 8)
 _KEPT = 8
+_KINDS = 12
+"""Passes that a forecast walks at most, about."""
+_BELADY = Eviction()
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class Candidates:
     seconds: Column
     steps: Column
     """Number of steps, about."""
+    pass_steps: Column
+    """Most steps of a pass; 0: all are one pass."""
     floors: tuple[int, ...] = (0,)
     """Indices of the choices with the smallest tiles."""
 
@@ -70,7 +77,13 @@ class Candidates:
             base.swap,
             base.group,
             base.tiles,
+            int(self.pass_steps[row]),
         )
+
+    def walked_steps(self, row: int) -> float:
+        """Return about how many steps of a choice a forecast walks: some passes stand for all."""
+        few = int(self.pass_steps[row]) * _KINDS
+        return min(float(self.steps[row]), few) if few else float(self.steps[row])
 
 
 def enumerate_choices(
@@ -79,18 +92,20 @@ def enumerate_choices(
     cost: CostModel,
     tiles: tuple[tuple[Span, Span], ...] | None = None,
     window: int = WINDOW,
-    books_for: Eviction | None = None,
+    eviction: Eviction = _BELADY,
+    *,
+    holds_books: bool = False,
 ) -> Candidates:
     """Return every choice considered for ``problem`` in ``capacity_bytes``.
 
-    Those hold the books of a run that evicts by ``books_for``, too; without one they hold blocks only.
+    With ``holds_books`` those hold the books of a run that evicts by ``eviction``, too; else blocks only.
     """
     group = _group(problem, capacity_bytes)
     halves = []
     for swap in (False, True):
         partitions = [_GIVEN] if tiles is not None else _partitions(problem, capacity_bytes, swap)
         shapes = [MatmulChoice(each, 1, 1, 1, window, swap, group, tiles) for each in partitions]
-        halves.append(_table(problem, shapes, capacity_bytes, cost, books_for))
+        halves.append(_table(problem, shapes, capacity_bytes, cost, eviction, holds_books))
     return _joined(*halves)
 
 
@@ -152,36 +167,41 @@ def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _Tiling:
     if choice.tiles is not None:
         rows = [stop - start for (start, stop), _ in choice.tiles]
         cols = [stop - start for _, (start, stop) in choice.tiles]
-        tall, wide = (cols, rows) if choice.swap else (rows, cols)
-        longest, shortest = max(tall, default=1), min(tall, default=1)
-        widest, count = max(wide, default=1), len(rows)
+        talls, wides = (cols, rows) if choice.swap else (rows, cols)
+        longest, shortest = max(talls, default=1), min(talls, default=1)
+        widest, count = max(wides, default=1), len(rows)
         spans = [len({tile[axis] for tile in choice.tiles}) for axis in (0, 1)]
         along_r, along_c = spans[::-1] if choice.swap else spans
-        return _Tiling(longest, shortest, widest, along_r, along_c, count, sum(tall), sum(wide), True)
+        return _Tiling(longest, shortest, widest, along_r, along_c, count, sum(talls), sum(wides), True)
     m, _, n = problem.grains
     grains = (n, m) if choice.swap else (m, n)
     by_rows = choice.partition.by_rows
-    outer, inner = (r, c) if by_rows else (c, r)
-    align_outer, align = grains if by_rows else grains[::-1]
-    bands = choice.partition.outer_spans(outer, align_outer)
-    count = sum(parts for _, parts in bands)
-    sum_outer = sum((stop - start) * parts for (start, stop), parts in bands)
-    sum_inner = len(bands) * inner
-    outers = [stop - start for (start, stop), _ in bands]
-    inners = [
-        stop - start for parts in {parts for _, parts in bands} for start, stop in split(inner, parts, align)
-    ]
-    many, few = len(inners), len(bands)
+    inner = c if by_rows else r
+    regions = choice.partition.regions(r, c, *grains)
+    count = sum(len(each.bands) * each.wanted_parts for each in regions)
+    sum_outer = sum((each.bands[-1][1] - each.bands[0][0]) * each.wanted_parts for each in regions)
+    few = sum(len(each.bands) for each in regions)
+    sum_inner = few * inner
+    many = sum({each.wanted_parts: len(each.parts) for each in regions}.values())
+    tall, short = max(each.tall.longest for each in regions), min(each.tall.shortest for each in regions)
+    wide = max(each.wide.longest for each in regions)
     if by_rows:
-        return _Tiling(max(outers), min(outers), max(inners), few, many, count, sum_outer, sum_inner, True)
-    return _Tiling(max(inners), min(inners), max(outers), many, few, count, sum_inner, sum_outer, False)
+        return _Tiling(tall, short, wide, few, many, count, sum_outer, sum_inner, True)
+    return _Tiling(tall, short, wide, many, few, count, sum_inner, sum_outer, False)
+
+
+def need_of(problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> int:
+    """Return the room that the blocks of one choice need."""
+    numbers = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))
+    figures = _Figures(problem, choice, 0, cost, [_tiling(problem, choice)], *numbers)
+    return int(figures.need()[0])
 
 
 def books_of(problem: MatmulProblem, choice: MatmulChoice, eviction: Eviction, cost: CostModel) -> int:
     """Return the bytes of the books of one choice, at most."""
     numbers = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))
     figures = _Figures(problem, choice, 0, cost, [_tiling(problem, choice)], *numbers)
-    return int(figures.books(eviction)[0])
+    return int(figures.books(eviction, np.array([choice.pass_steps]))[0])
 
 
 def _table(
@@ -189,11 +209,14 @@ def _table(
     shapes: list[MatmulChoice],
     capacity_bytes: int,
     cost: CostModel,
-    books_for: Eviction | None,
+    eviction: Eviction,
+    holds_books: bool,
 ) -> Candidates:
     tilings = [_tiling(problem, choice) for choice in shapes]
     k = problem.k
-    subs = sorted({k, *[depth for depth in _DEPTHS if depth < k]})
+    thin = min(problem.m, problem.n, FLOOR) * problem.c.held_dtype.itemsize
+    deep = [depth for depth in _DEEP if depth * thin <= capacity_bytes]
+    subs = sorted({k, *[depth for depth in (*deep, *_DEPTHS) if depth < k]})
     depths = sorted(
         {(sub, min(sub * times, k)) for sub in subs for times in _SLAB_TIMES} | {(s, k) for s in subs}
     )
@@ -204,10 +227,9 @@ def _table(
     tall = np.array([each.tall for each in tilings])[shape]
     strip = np.maximum(-(-tall // parts), np.minimum(FLOOR, tall))
     figures = _Figures(problem, shapes[0], capacity_bytes, cost, tilings, shape, strip, slab, sub)
-    need, moved, seconds = figures.need(), figures.moved(), figures.seconds()
-    if books_for is not None:
-        need = need + figures.books(books_for)
-    return Candidates(shapes, shape, strip, slab, sub, need, moved, seconds, figures.steps())
+    moved, seconds = figures.moved(), figures.seconds()
+    lengths, need = figures.passes(eviction, holds_books=holds_books)
+    return Candidates(shapes, shape, strip, slab, sub, need, moved, seconds, figures.steps(), lengths)
 
 
 class _Figures:
@@ -273,8 +295,23 @@ class _Figures:
         kept = np.where(self.sub < self.slab, np.maximum(strips - self.sample.window, 0) * self.strip, 0)
         return self._basic() + self._held(self.left, kept, self.slab)
 
-    def books(self, eviction: Eviction) -> Column:
-        """Bytes of what the run remembers of its steps and blocks, of which there are at most so many."""
+    def passes(self, eviction: Eviction, *, holds_books: bool) -> tuple[Column, Column]:
+        """Return the most steps of a pass (0: one pass has all), and the room of blocks and least books.
+
+        The longest passes are taken whose books leave room for the blocks.
+        """
+        blocks, limit = self.need(), books_limit(self.capacity)
+        longest, least = (np.full_like(self.strip, each) for each in pass_lengths(self.capacity, eviction))
+        whole, some, fewest = (self.books(eviction, each) for each in (0 * longest, longest, least))
+        fits = self.capacity - blocks if holds_books else np.full_like(blocks, limit)
+        chosen = np.where(some <= fits, longest, least)
+        short = (self.steps() <= WHOLE_STEPS) | (longest == 0)
+        chosen = np.where(short & (whole <= np.minimum(fits, limit)), 0, chosen)
+        chosen = np.where(short & (whole <= fewest), 0, chosen)
+        return chosen, blocks + fewest if holds_books else blocks
+
+    def books(self, eviction: Eviction, pass_steps: Column) -> Column:
+        """Bytes of what the run remembers of the steps and blocks of a pass, at most."""
         grain_m, grain_k, grain_n = self.problem.grains
         strips = _pieces(self.tall, self.strip, grain_n if self.sample.swap else grain_m)
         slabs, subs = _pieces(self.problem.k, self.slab, grain_k), _pieces(self.slab, self.sub, grain_k)
@@ -282,7 +319,8 @@ class _Figures:
         lefts, rights = self.rows * strips * slabs, self.cols * slabs * subs
         blocks = groups * (lefts + rights + self.count * strips)
         steps = groups * self.count * strips * slabs * subs
-        found: Column = books_bytes(3 * steps, blocks, eviction)
+        most = np.where(pass_steps > 0, pass_steps, np.iinfo(np.int64).max // 3)
+        found: Column = books_bytes(3 * np.minimum(steps, most), np.minimum(blocks, 3 * most), eviction)
         return found
 
     @cached_property
@@ -382,7 +420,7 @@ def _run_bytes(operand: Operand, rows: Column, cols: Column) -> Column:
 
 
 def _joined(first: Candidates, second: Candidates) -> Candidates:
-    names = ("strip", "slab", "sub", "need_bytes", "moved_bytes", "seconds", "steps")
+    names = ("strip", "slab", "sub", "need_bytes", "moved_bytes", "seconds", "steps", "pass_steps")
     columns = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in names}
     return Candidates(
         choices=[*first.choices, *second.choices],

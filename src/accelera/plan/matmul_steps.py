@@ -19,15 +19,14 @@ shallow slabs are the C-stationary one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 from accelera.plan.cost import CostModel
 from accelera.plan.figures import Step
 from accelera.plan.operand import Block, BlockTable, Operand
-from accelera.plan.partition import Partition, Span, split
+from accelera.plan.partition import Cuts, Partition, Region, Span
 
 A, B, C = 0, 1, 2
 
@@ -106,6 +105,8 @@ class MatmulChoice:
     """Matrices of the last batch axis that form one block."""
     tiles: tuple[tuple[Span, Span], ...] | None = None
     """(row span, column span) of each tile, when the caller cuts the result himself."""
+    pass_steps: int = 0
+    """Most steps of a pass; 0: all are one pass."""
 
     def spec(self) -> dict[str, Any]:
         """Return the choices as JSON-able values."""
@@ -119,6 +120,7 @@ class MatmulChoice:
             "window": self.window,
             "swap": self.swap,
             "group": self.group,
+            "pass_steps": self.pass_steps,
             "tiles": None if self.tiles is None else [[list(r), list(c)] for r, c in self.tiles],
         }
 
@@ -136,6 +138,7 @@ class MatmulChoice:
             spec["swap"],
             spec["group"],
             None if tiles is None else tuple(((r[0], r[1]), (c[0], c[1])) for r, c in tiles),
+            spec["pass_steps"],
         )
 
 
@@ -152,85 +155,125 @@ def _chunk(operand: Operand, axis: int) -> int:
 
 
 @dataclass(frozen=True)
-class StepMaker:
-    """Makes the steps of one matmul with one choice, the same ones at every call."""
+class Piece:
+    """A part of the depth of a tile."""
 
-    problem: MatmulProblem
-    choice: MatmulChoice
-    cost: CostModel
-
-    def __call__(self) -> Iterator[Step]:
-        """Yield the steps, first to last; a result without elements takes none."""
-        return (
-            iter(()) if 0 in self.problem.c.shape else _LoopNest(self.problem, self.choice, self.cost).steps()
-        )
+    slabs: range
+    """Which slabs, by number."""
+    subs: range | None = None
+    """Which sub-slabs of the only slab; None: all of all slabs."""
+    begins: bool = False
+    """Whether the tile begins with it."""
+    ends: bool = False
 
 
-class _LoopNest:
-    """One pass through the loops, with its own table of blocks."""
+class LoopNest:
+    """The loops of one matmul with one choice; each walk through it takes a nest of its own."""
 
     def __init__(self, problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> None:
         self._problem = problem
-        self._choice = choice
+        self.choice = choice
         self._cost = cost
         self._table = BlockTable(problem.operands)
         m, self._grain_k, n = problem.grains
         self._grain_r, self._grain_c = (n, m) if choice.swap else (m, n)
+        self.slabs = _cut((0, problem.k), choice.slab, self._grain_k)
+        """How the depth is cut for left blocks."""
+        last = (*problem.batch, 1)[-1 if not problem.batch else -2]
+        self.groups = Cuts(last, math.ceil(last / choice.group))
+        """How the last batch axis is cut."""
+        self.outer = math.prod(problem.batch[:-1])
+        """How often that is gone through."""
 
     def steps(self) -> Iterator[Step]:
-        for batch in self._batches():
-            for index, (rows, cols) in enumerate(self._tiles()):
-                yield from self._tile_steps(batch, rows, cols, backwards=index % 2 == 1)
+        """Yield all steps."""
+        pairs = ((outer, group) for outer in range(self.outer) for group in range(len(self.groups)))
+        return self.some(pairs, self.tiles)
 
-    def _batches(self) -> Iterator[tuple[Span, ...]]:
+    def some(
+        self,
+        batches: Iterable[tuple[int, int]],
+        tiles: Callable[[], Iterable[tuple[Span, Span]]],
+        piece: Piece | None = None,
+    ) -> Iterator[Step]:
+        """Yield the steps of some (outer, group) numbers of batches, some tiles, and a part of the depth."""
+        for outer, group in batches:
+            for index, (rows, cols) in enumerate(tiles()):
+                backwards = piece is None and index % 2 == 1
+                yield from self._tile_steps(self._batch(outer, group), rows, cols, backwards, piece)
+
+    def _batch(self, outer: int, group: int) -> tuple[Span, ...]:
         batch = self._problem.batch
         if not batch:
-            yield ()
-            return
-        groups = split(batch[-1], math.ceil(batch[-1] / self._choice.group))
-        for outer in product(*[range(size) for size in batch[:-1]]):
-            for group in groups:
-                yield (*[(index, index + 1) for index in outer], group)
+            return ()
+        place = []
+        for size in reversed(batch[:-1]):
+            outer, index = divmod(outer, size)
+            place.append((index, index + 1))
+        return (*reversed(place), self.groups[group])
 
-    def _tiles(self) -> Iterator[tuple[Span, Span]]:
-        """Yield spans along (r, c): rows and columns of the result, exchanged when swapped."""
-        swap = self._choice.swap
-        if self._choice.tiles is not None:
-            yield from ((cols, rows) if swap else (rows, cols) for rows, cols in self._choice.tiles)
-            return
+    def regions(self) -> list[Region]:
+        """Return how the result is tiled along (r, c): rows and columns, exchanged when swapped."""
         m, n = self._problem.m, self._problem.n
-        r, c = (n, m) if swap else (m, n)
-        yield from self._choice.partition.tiles(r, c, self._grain_r, self._grain_c)
+        r, c = (n, m) if self.choice.swap else (m, n)
+        return self.choice.partition.regions(r, c, self._grain_r, self._grain_c)
+
+    def tiles(self) -> Iterator[tuple[Span, Span]]:
+        """Yield all tiles, spans along (r, c)."""
+        swap = self.choice.swap
+        if self.choice.tiles is not None:
+            yield from ((cols, rows) if swap else (rows, cols) for rows, cols in self.choice.tiles)
+            return
+        before = 0
+        for region in self.regions():
+            yield from region.tiles(range(len(region.bands)), range(len(region.parts)), before)
+            before += len(region.bands)
+
+    def strips(self, rows: Span) -> Cuts:
+        """Return how a tile is cut along r."""
+        return _cut(rows, self.choice.strip, self._grain_r)
+
+    def subs(self, slab: Span) -> Cuts:
+        """Return how a slab is cut for right blocks."""
+        return _cut(slab, self.choice.sub, self._grain_k)
 
     def _tile_steps(
-        self, batch: tuple[Span, ...], rows: Span, cols: Span, *, backwards: bool
+        self, batch: tuple[Span, ...], rows: Span, cols: Span, backwards: bool, piece: Piece | None
     ) -> Iterator[Step]:
-        strips = _cut(rows, self._choice.strip, self._grain_r)
-        depth = list(self._depth(backwards))
-        for index, (slab, sub) in enumerate(depth):
+        strips = list(self.strips(rows))
+        if piece is not None:  # the blocks that several passes hold have the same ids in all of them
             for strip in strips:
-                first, last = index == 0, index == len(depth) - 1
+                self._out(batch, strip, cols)
+        depth = list(self._depth(backwards, piece))
+        for index, (slab, sub) in enumerate(depth):
+            first = index == 0 and (piece is None or piece.begins)
+            last = index == len(depth) - 1 and (piece is None or piece.ends)
+            for strip in strips:
                 yield self._step(batch, strip, cols, slab, sub, first, last)
 
-    def _depth(self, backwards: bool) -> Iterator[tuple[Span, Span]]:
-        k = self._problem.k
-        slabs = _cut((0, k), self._choice.slab, self._grain_k)
-        for slab in reversed(slabs) if backwards else slabs:
-            subs = _cut(slab, self._choice.sub, self._grain_k)
-            for sub in reversed(subs) if backwards else subs:
-                yield slab, sub
+    def _depth(self, backwards: bool, piece: Piece | None) -> Iterator[tuple[Span, Span]]:
+        slabs = range(len(self.slabs)) if piece is None else piece.slabs
+        for number in reversed(slabs) if backwards else slabs:
+            slab = self.slabs[number]
+            subs = self.subs(slab)
+            chosen = range(len(subs)) if piece is None or piece.subs is None else piece.subs
+            for sub in reversed(chosen) if backwards else chosen:
+                yield slab, subs[sub]
+
+    def _out(self, batch: tuple[Span, ...], strip: Span, cols: Span) -> Block:
+        return self._block(C, batch, *((cols, strip) if self.choice.swap else (strip, cols)))
 
     def _step(
         self, batch: tuple[Span, ...], strip: Span, cols: Span, slab: Span, sub: Span, first: bool, last: bool
     ) -> Step:
-        if self._choice.swap:
+        whole, part = (0, sub[1] - sub[0]), (sub[0] - slab[0], sub[1] - slab[0])
+        if self.choice.swap:
             reads = (self._block(A, batch, cols, sub), self._block(B, batch, slab, strip))
-            out = self._block(C, batch, cols, strip)
-            ranges = ((0, sub[1] - sub[0]), (sub[0] - slab[0], sub[1] - slab[0]))
+            ranges = (whole, part)
         else:
             reads = (self._block(A, batch, strip, slab), self._block(B, batch, sub, cols))
-            out = self._block(C, batch, strip, cols)
-            ranges = ((sub[0] - slab[0], sub[1] - slab[0]), (0, sub[1] - sub[0]))
+            ranges = (part, whole)
+        out = self._out(batch, strip, cols)
         count = math.prod(stop - start for start, stop in batch)
         m, n = out.shape[-2:]
         seconds = self._cost.gemm_s(m, sub[1] - sub[0], n, self._problem.flops_scale * count)
@@ -243,9 +286,9 @@ class _LoopNest:
         return self._table.block(operand, (*fitted, rows, cols))
 
 
-def _cut(span: Span, length: int, align: int) -> list[Span]:
+def _cut(span: Span, length: int, align: int) -> Cuts:
     """Cut ``span`` into nearly equal pieces of about ``length`` that start at multiples of ``align``."""
     size = span[1] - span[0]
     fitting = align if length >= align else 1
     parts = math.ceil(size / max(length // fitting * fitting, 1))
-    return [(span[0] + start, span[0] + stop) for start, stop in split(size, parts, fitting)]
+    return Cuts(size, parts, fitting, span[0])

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Step
 from accelera.plan.operand import Block, Operand
+from accelera.plan.passes import Pass
 from accelera.plan.walk import walk
+from accelera.policy import EvictionPolicy
 from accelera.trace import Kind, Trace
 
 
 class Numbers(dict[int, int]):
     """Gives each block the number of its first access, from 0, as traces number buffers."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.following = 0
+        """The next number."""
+
     def __missing__(self, block: int) -> int:
-        self[block] = len(self)
+        self[block] = self.following
+        self.following += 1
         return self[block]
+
+    def keep(self, held: Collection[int], *, again: bool) -> None:
+        """Forget all blocks but ``held``, as a pass ends; with ``again`` give their numbers once more."""
+        kept = {block: number for block, number in self.items() if block in held}
+        self.clear()
+        self.update(kept)
+        if again:
+            self.following = max(kept.values(), default=-1) + 1
 
 
 class _Writer:
@@ -37,6 +54,13 @@ class _Writer:
         self.names: list[str] = []
         self._dtype_of = [str(operand.held_dtype) for operand in operands]
 
+    def begin(self, following: Pass, held: Collection[int], step: int) -> None:
+        """Free what the pass before leaves."""
+        for block, number in self._numbers.items():
+            if block not in held:
+                self._note(number, Kind.FREE, step)
+        self._numbers.keep(held, again=False)
+
     def wait(self, step: int) -> None:
         """On paper every step is done at once."""
 
@@ -52,8 +76,9 @@ class _Writer:
         self._note(self._numbers[block.id], Kind.RELEASE, step)
 
     def free(self, block: Block, step: int) -> None:
-        self._note(self._numbers[block.id], Kind.SAVE, step)
-        self._note(self._numbers[block.id], Kind.FREE, step)
+        number = self._numbers.pop(block.id)
+        self._note(number, Kind.SAVE, step)
+        self._note(number, Kind.FREE, step)
 
     def _note(self, number: int, kind: int, step: int) -> None:
         if kind <= Kind.WRITE or not self._accesses_only:
@@ -69,17 +94,34 @@ def trace_of(
     window: int,
     *,
     operation: str = "",
+    accesses_only: bool = False,
+) -> Trace:
+    """Return the trace of running ``steps`` as one pass, ``window`` of them under way at once.
+
+    ``accesses_only`` keeps the order of the accesses and nothing else: all are reads of one step.
+    """
+    one = (Pass(lambda: iter(steps)),)
+    return trace_of_passes(one, operands, window, operation=operation, accesses_only=accesses_only)
+
+
+def trace_of_passes(
+    passes: Iterable[Pass],
+    operands: Sequence[Operand],
+    window: int,
+    *,
+    operation: str = "",
     described: bool = False,
     accesses_only: bool = False,
 ) -> Trace:
-    """Return the trace of running ``steps``, ``window`` of them under way at once.
+    """Return the trace of running ``passes``, ``window`` steps under way at once.
 
-    ``described`` gives each buffer the name of its block, which takes time and memory; ``accesses_only``
-    keeps the order of the accesses and nothing else: all are reads of one step.
+    What a pass reads are buffers of its own, freed when it ends. ``described`` gives each buffer the name of
+    its block, which takes time and memory; ``accesses_only`` keeps the order of the accesses and nothing
+    else: all are reads of one step.
     """
     writer = _Writer(operands, described=described, accesses_only=accesses_only)
     seconds, flops = array("d"), array("d")
-    for _, step in walk(steps, window, writer):
+    for _, step in walk(passes, window, writer):
         if not accesses_only:
             seconds.append(step.compute_s)
             flops.append(step.flops)
@@ -100,6 +142,20 @@ def trace_of(
         seconds=_column(seconds, np.float64),
         model_type=operation,
     )
+
+
+def policy_of(
+    steps: Iterable[Step],
+    operands: Sequence[Operand],
+    window: int,
+    eviction: Eviction,
+    capacity_bytes: int,
+    operation: str = "",
+) -> EvictionPolicy:
+    """Return a fresh policy that knows the accesses of ``steps``, which are one pass."""
+    only_order = eviction.needs_only_order
+    to_come = trace_of(steps, operands, window, operation=operation, accesses_only=only_order)
+    return eviction.create(to_come, capacity_bytes)
 
 
 def _order_of(writer: _Writer) -> Trace:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.operand import Operand
-from accelera.plan.paper import trace_of
+from accelera.plan.paper import trace_of_passes
+from accelera.plan.passes import Pattern
 from accelera.plan.placement import Placement
+from accelera.plan.saved import SavedPlan
 from accelera.trace import Trace
 from accelera.units import format_bytes
 
@@ -42,8 +46,8 @@ class Plan:
     """Least bytes any schedule must move in this capacity."""
     compulsory_bytes: int
     """Bytes of the operands and the result, each once."""
-    make_steps: Callable[[], Iterator[Step]] = field(repr=False)
-    """Generates the steps, the same ones every time."""
+    pattern: Pattern = field(repr=False)
+    """Generates the steps, pass by pass, the same ones every time."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     """The choices in JSON-able form, from which the same steps can be made again."""
     alternatives: tuple[Alternative, ...] = ()
@@ -55,15 +59,16 @@ class Plan:
     """Which devices make which blocks, when several work together; each step is a block then."""
 
     def steps(self) -> Iterator[Step]:
-        """Yield the steps in order."""
-        return self.make_steps()
+        """Yield the steps in order; the ids of blocks are those of their pass."""
+        return self.pattern.steps()
 
     def trace(self) -> Trace:
         """Return the trace that the run will leave; each step carries its predicted seconds.
 
         Its ``meta`` says capacity, policy and window, so that ``accelera.simulate`` can replay it.
         """
-        found = trace_of(self.steps(), self.operands, self.window, operation=self.operation, described=True)
+        passes = self.pattern.passes()
+        found = trace_of_passes(passes, self.operands, self.window, operation=self.operation, described=True)
         return found.with_meta(**self.facts())
 
     def facts(self) -> dict[str, Any]:
@@ -106,6 +111,19 @@ class Plan:
         ]
         return "\n".join(lines)
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write its choices to a file, for ``plan=`` of the same operation here or elsewhere, now or later.
+
+        Raises StoreError when that cannot be.
+        """
+        self.saved().save(path)
+
+    def saved(self) -> SavedPlan:
+        """Return its choices, and for which operands they were made."""
+        operands = {each.name: [list(each.shape), str(each.dtype)] for each in self.operands}
+        spec = json.loads(json.dumps(dict(self.spec)))
+        return SavedPlan(self.operation, operands, self.budget_bytes, spec)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan's figures as JSON-able values."""
         return {
@@ -126,11 +144,26 @@ class Plan:
             "compulsory_bytes": self.compulsory_bytes,
             "bound_ratio": self.bound_ratio,
             "steps": self.forecast.steps,
+            "passes": self.forecast.passes,
             "seconds": self.forecast.seconds,
             "stall_seconds": self.forecast.stall_s,
             "alternatives": [vars(other) for other in self.alternatives],
             "placement": None if self.placement is None else self.placement.to_dict(),
         }
+
+
+def as_saved(plan: Any) -> SavedPlan | None:
+    """Return what a caller gives as ``plan=``: a plan, a saved one, the path of a saved one, or None.
+
+    Raises TypeError for anything else.
+    """
+    if plan is None or isinstance(plan, SavedPlan):
+        return plan
+    if isinstance(plan, (str, os.PathLike)):
+        return SavedPlan.load(plan)
+    if isinstance(plan, Plan):
+        return plan.saved()
+    raise TypeError(f"[plan] plan={plan!r}: give a Plan, or the path of what Plan.save wrote")
 
 
 def _title(plan: Plan) -> str:
@@ -167,9 +200,10 @@ def _traffic(plan: Plan) -> list[str]:
 
 def _time(forecast: Forecast) -> str:
     waiting = max(forecast.seconds - forecast.compute_s, 0.0)
+    passes = f" of {forecast.passes} passes" if forecast.passes > 1 else ""
     return (
         f"{forecast.seconds:.2f} s estimated: {forecast.compute_s:.2f} s arithmetic, "
-        f"{waiting:.2f} s waiting for data, in {forecast.steps} steps"
+        f"{waiting:.2f} s waiting for data, in {forecast.steps} steps{passes}"
     )
 
 

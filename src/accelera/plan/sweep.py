@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from accelera.errors import BudgetExceededError
+from accelera.plan.books import pass_lengths
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative
@@ -73,17 +74,22 @@ def plan_sweep(
     Raises BudgetExceededError, naming the smallest budget that would do, when nothing fits.
     """
     kept = dict(reserved or {})
+    longest, least = pass_lengths(capacity_bytes, eviction)
     if spec is not None:
-        found = [_candidate(problem, tuple(spec["tile"]), int(spec["window"]), cost)]
+        found = [_candidate(problem, tuple(spec["tile"]), int(spec["window"]), cost, int(spec["pass_steps"]))]
     else:
-        found = _candidates(problem, capacity_bytes, window, cost)
+        found = _candidates(problem, capacity_bytes, window, cost, least)
     fitting = [each for each in found if each.need_bytes <= capacity_bytes]
     if not fitting:
         _refuse(problem, min(each.need_bytes for each in found), capacity_bytes, kept, budget_bytes)
     best = _best(fitting)
+    longer = _candidate(problem, best.steps.tile, best.window, cost, longest)
+    if spec is None and longer.need_bytes <= capacity_bytes:
+        best = longer
     room = min(capacity_bytes - best.beside_bytes, best.pool_bytes + _reusable(problem, best))
     name = problem.operation
-    walked = forecast(best.steps, problem.operands, room, best.window, cost, eviction, operation=name)
+    pattern = best.steps.pattern()
+    walked = forecast(pattern, problem.operands, room, best.window, cost, eviction, operation=name)
     compulsory = sum(0 if each.in_place else each.nbytes for each in problem.operands)
     return Plan(
         operation=problem.operation,
@@ -98,8 +104,8 @@ def plan_sweep(
         forecast=walked,
         lower_bound_bytes=compulsory,
         compulsory_bytes=compulsory,
-        make_steps=best.steps,
-        spec={"tile": list(best.steps.tile), "window": best.window},
+        pattern=pattern,
+        spec={"tile": list(best.steps.tile), "window": best.window, "pass_steps": best.steps.pass_steps},
         alternatives=_losers(problem, fitting, best),
         eviction=eviction,
     )
@@ -114,10 +120,12 @@ def _best(found: list[_Candidate]) -> _Candidate:
     )
 
 
-def _candidates(problem: SweepProblem, capacity: int, window: int, cost: CostModel) -> list[_Candidate]:
+def _candidates(
+    problem: SweepProblem, capacity: int, window: int, cost: CostModel, pass_steps: int
+) -> list[_Candidate]:
     shapes = dict.fromkeys(_tiles(problem))
     for fewer in sorted({window, min(window, WINDOW), 1}, reverse=True):
-        found = [_candidate(problem, tile, fewer, cost) for tile in shapes]
+        found = [_candidate(problem, tile, fewer, cost, pass_steps) for tile in shapes]
         if min(each.need_bytes for each in found) <= capacity:
             break
     return found
@@ -163,8 +171,10 @@ def _filled(space: Tile, start: Tile, elements: int, order: Tile) -> Tile:
     return tuple(max(each, 1) for each in tile)
 
 
-def _candidate(problem: SweepProblem, tile: Tile, window: int, cost: CostModel) -> _Candidate:
-    steps = SweepSteps(problem, tile)
+def _candidate(
+    problem: SweepProblem, tile: Tile, window: int, cost: CostModel, pass_steps: int
+) -> _Candidate:
+    steps = SweepSteps(problem, tile, pass_steps)
     pool = sum(
         operand.held_bytes(steps.extent(index)) * min(window, steps.distinct(index))
         for index, operand in enumerate(problem.operands)
@@ -180,7 +190,7 @@ def _beside(problem: SweepProblem, found: _Candidate) -> dict[str, int]:
 def _beside_sizes(problem: SweepProblem, steps: SweepSteps) -> dict[str, int]:
     """Return the bytes of running states, and of what the run remembers of its accesses."""
     kept = math.prod(steps.extent(len(problem.leaves)))
-    accesses = steps.count * (1 + sum(not each.in_place for each in problem.operands))
+    accesses = steps.longest_pass * (1 + sum(not each.in_place for each in problem.operands))
     return {"states": kept * problem.state_bytes, "books": accesses * _BOOK_BYTES}
 
 

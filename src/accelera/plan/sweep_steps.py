@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
 from accelera.plan.figures import Step
 from accelera.plan.operand import Block, Operand
-from accelera.plan.partition import Span
+from accelera.plan.partition import Span, alike
+from accelera.plan.passes import Part, Pass, Pattern, Repeat, grouped
 
 Tile = tuple[int, ...]
 
@@ -45,11 +46,12 @@ class SweepProblem:
 
 
 class SweepSteps:
-    """Generates the steps of one sweep with one tile shape."""
+    """The steps of one sweep with one tile shape, in passes of at most ``pass_steps`` (0: one pass)."""
 
-    def __init__(self, problem: SweepProblem, tile: Tile) -> None:
+    def __init__(self, problem: SweepProblem, tile: Tile, pass_steps: int = 0) -> None:
         self.problem = problem
         self.tile = tile
+        self.pass_steps = pass_steps
         self._parts = tuple(
             max(math.ceil(size / part), int(axis in problem.reduced))
             for axis, (size, part) in enumerate(zip(problem.shape, tile, strict=True))
@@ -57,6 +59,9 @@ class SweepSteps:
         self._walked = [self._axes(operand) for operand in problem.operands]
         sizes = [self.distinct(index) for index in range(len(problem.operands))]
         self._first_id = [sum(sizes[:index]) for index in range(len(sizes))]
+        order, reduced = self._order(), problem.reduced
+        self._nest = (*(x for x in order if x not in reduced), *(x for x in order if x in reduced))
+        """Axes from the outermost loop to the innermost."""
 
     @property
     def count(self) -> int:
@@ -76,17 +81,42 @@ class SweepSteps:
         """Return how many blocks an operand is cut into."""
         return math.prod(self._parts[axis] for axis in self._walked[operand])
 
-    def __call__(self) -> Iterator[Step]:
-        """Yield the steps, first to last."""
-        reduced = self.problem.reduced
-        order = self._order()
-        outer = [axis for axis in order if axis not in reduced]
-        inner = [axis for axis in order if axis in reduced]
-        insides = math.prod(self._parts[axis] for axis in inner)
-        for kept in product(*[range(self._parts[axis]) for axis in outer]):
-            for number, folded in enumerate(product(*[range(self._parts[axis]) for axis in inner])):
-                place = dict(zip((*outer, *inner), (*kept, *folded), strict=True))
-                yield self._step(place, number == 0, number == insides - 1)
+    @property
+    def longest_pass(self) -> int:
+        """Most steps of a pass."""
+        return min(self.count, self.pass_steps) if self.pass_steps else self.count
+
+    def pattern(self) -> Pattern:
+        """Return the passes: turns of the outermost loop some of whose turns make one."""
+        if not self.count:
+            return Pattern(())
+        part = self._cut({}, 0)
+        return Pattern((Repeat(1, lambda _: part),) if isinstance(part, Pass) else part)
+
+    def _cut(self, fixed: Mapping[int, range], level: int) -> Part:
+        """Return the passes of the loops from ``level`` on, those outside them being at ``fixed`` turns."""
+        inside = math.prod(self._parts[axis] for axis in self._nest[level:])
+        if not self.pass_steps or inside <= self.pass_steps or level == len(self._nest):
+            return Pass(lambda: self._steps(fixed))
+        axis = self._nest[level]
+        count = self._parts[axis]
+        size = max(1, self.pass_steps * count // inside)
+
+        def part(number: int) -> Part:
+            members = range(number * size, min((number + 1) * size, count))
+            within = {**fixed, axis: members}
+            return Pass(lambda: self._steps(within)) if size > 1 else self._cut(within, level + 1)
+
+        return grouped(alike(count, (count - 1,), size, ends=axis in self.problem.reduced), part)
+
+    def _steps(self, fixed: Mapping[int, range]) -> Iterator[Step]:
+        """Yield the steps of some turns of the loops; of those not named all."""
+        turns = [fixed.get(axis, range(self._parts[axis])) for axis in self._nest]
+        for numbers in product(*turns):
+            place = dict(zip(self._nest, numbers, strict=True))
+            first = all(place[axis] == 0 for axis in self.problem.reduced)
+            last = all(place[axis] == self._parts[axis] - 1 for axis in self.problem.reduced)
+            yield self._step(place, first, last)
 
     def _order(self) -> Tile:
         """Return the axes from the slowest to the fastest of the largest operand."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from accelera.errors import BackendMissingError
+from accelera.extras import needed_for
 from accelera.simulator.curves import Curves
 from accelera.simulator.sweep_page import sweep_page
 
@@ -28,15 +28,10 @@ def plot_sweep(curves: Curves, path: Path) -> Path:
 
 
 def _draw(curves: Curves, path: Path) -> None:
-    try:
+    with needed_for("sweep", "or plot to a .html file"):
         from matplotlib import colormaps
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise BackendMissingError(
-            "[sweep] a .png needs matplotlib, which is not installed: pip install 'accelera[plot]', or plot "
-            "to a .html file"
-        ) from error
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()

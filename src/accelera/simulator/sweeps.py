@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accelera.errors import UnknownNameError
+from accelera.extras import needed_for
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES
 from accelera.simulator.bound_curve import bound_curve
@@ -119,7 +120,8 @@ class Sweep:
 
     def to_pandas(self, *, bound: bool = True) -> pd.DataFrame:
         """Return one row per policy and capacity; ``bound`` adds the lower bound and the regret."""
-        import pandas as pd
+        with needed_for("to_pandas"):
+            import pandas as pd
 
         frame: pd.DataFrame = pd.DataFrame(self._rows(bound))
         return frame

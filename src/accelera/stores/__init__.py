@@ -11,8 +11,14 @@ from accelera.stores.contract import Layout, OutputStore, Store, StoreView
 from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement
 from accelera.stores.flatoutput import FlatOutput
-from accelera.stores.formats import Source, Target, known_suffixes, register_format
-from accelera.stores.opening import create_store, open_store, output_scratch_bytes
+from accelera.stores.formats import Source, Target, known_suffixes, partial_path, register_format
+from accelera.stores.opening import (
+    create_store,
+    open_store,
+    output_scratch_bytes,
+    remove_leftovers,
+    split_key,
+)
 from accelera.stores.regions import Region, region_shape, whole
 from accelera.stores.safetensors import TensorEntry, tensor_entries
 from accelera.stores.sharing import Address, address_of, join_output
@@ -41,8 +47,11 @@ __all__ = [
     "open_store",
     "output_scratch_bytes",
     "parse_dtype",
+    "partial_path",
     "region_shape",
     "register_format",
+    "remove_leftovers",
+    "split_key",
     "tensor_entries",
     "whole",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -75,6 +76,10 @@ class Store(abc.ABC):
 
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return a JSON-able identity that changes when the contents may have (None: cannot say)."""
+        return None
+
+    def sample(self) -> int | None:
+        """Return a checksum of a few kilobytes spread over the contents (None: cannot say)."""
         return None
 
     def flush(self) -> None:
@@ -229,6 +234,10 @@ class StoreView(Store):
         shown = [list(look.shape), list(look.axes), list(look.starts), list(look.steps)]
         return {**identity, "view": shown}
 
+    def sample(self) -> int | None:
+        """Return the base's sample."""
+        return self._base.sample()
+
     def flush(self) -> None:
         """Make everything written so far durable."""
         self._base.flush()
@@ -249,6 +258,11 @@ class StoreView(Store):
 
 class OutputStore(Store):
     """A store being written; its contents appear under their name only on ``commit``."""
+
+    @property
+    def partial(self) -> Path | None:
+        """Where the bytes are until ``commit`` moves them; None where they do not move."""
+        return None
 
     @abc.abstractmethod
     def commit(self) -> None:

@@ -19,6 +19,7 @@ from accelera.similar import files_like
 from accelera.stores.contract import Layout, Store
 from accelera.stores.dtypes import as_bytes_of
 from accelera.stores.regions import Region, axis_length, check_transfer
+from accelera.stores.sampling import sample_of_descriptor
 from accelera.units import format_bytes
 
 
@@ -190,6 +191,22 @@ class FlatFile(Store):
             "strides": list(self.placement.strides),
             "offset": self.placement.offset,
         }
+
+    def sample(self) -> int:
+        """Return a checksum of bytes spread evenly over the array, both ends included.
+
+        Raises StoreError when they cannot be read.
+        """
+        descriptor, start = self._open("sample"), self.placement.offset
+        first = start + sum(
+            min(0, stride) * (size - 1)
+            for stride, size in zip(self.placement.strides, self.shape, strict=True)
+            if size
+        )
+        try:
+            return sample_of_descriptor(descriptor, first, self.placement.end)
+        except OSError as error:
+            raise _explain("sample", self.name, error.errno or errno.EIO, start, self.nbytes, 0) from error
 
     def flush(self) -> None:
         """Wait until everything written is on the disk."""

@@ -53,6 +53,11 @@ class FlatOutput(OutputStore):
             direct=target.direct,
         )
 
+    @property
+    def partial(self) -> Path:
+        """The partial file."""
+        return self._partial
+
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
         """Read back what was written."""
         return self._file.read(region, out)

@@ -80,7 +80,12 @@ class Target:
     @property
     def partial(self) -> Path:
         """Where the bytes are until the result is complete."""
-        return self.path.with_name(self.path.name + ".partial")
+        return partial_path(self.path)
+
+
+def partial_path(path: Path) -> Path:
+    """Return where the bytes of a result at ``path`` are until it is complete."""
+    return path.with_name(path.name + ".partial")
 
 
 def _refuse(op: str, path: Path, given: Source | Target, fields: tuple[str, ...]) -> None:

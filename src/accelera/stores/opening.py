@@ -97,6 +97,14 @@ def output_scratch_bytes(target: str | PathLike[str]) -> int:
     return scratch
 
 
+def remove_leftovers(target: str | PathLike[str]) -> None:
+    """Remove what a run that was killed after it published ``target`` has left beside it."""
+    path, _ = split_key(target, None)
+    remove = getattr(format_of(path), "remove_leftovers", None)
+    if remove is not None:
+        remove(path)
+
+
 def split_key(x: str | PathLike[str], key: str | None) -> tuple[Path, str | None]:
     """Return the path and the name in ``"path::name"``, or ``key``; they must not differ."""
     text, mark, name = str(fspath(x)).partition("::")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,18 @@ def sample_of_file(path: Path) -> int:
         for start in _spread(max(0, size - SPOT_BYTES) + 1):
             file.seek(start)
             checksum = zlib.crc32(file.read(SPOT_BYTES), checksum)
+    return checksum
+
+
+def sample_of_descriptor(descriptor: int, first: int, stop: int) -> int:
+    """Return a checksum of bytes spread evenly over an open file from ``first`` to ``stop``.
+
+    Raises ``OSError`` when they cannot be read.
+    """
+    checksum = 0
+    for start in _spread(max(0, stop - first - SPOT_BYTES) + 1):
+        count = min(SPOT_BYTES, stop - first - start)
+        checksum = zlib.crc32(os.pread(descriptor, count, first + start), checksum)
     return checksum
 
 

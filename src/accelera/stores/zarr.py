@@ -9,6 +9,7 @@ import os
 import shutil
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -16,8 +17,9 @@ import numpy as np
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores.contract import Layout, OutputStore
 from accelera.stores.dtypes import BFLOAT16
+from accelera.stores.exchange import exchange
 from accelera.stores.flatoutput import check_folder, claim, sync
-from accelera.stores.formats import Source, Target
+from accelera.stores.formats import Source, Target, partial_path
 from accelera.stores.regions import Region
 from accelera.stores.zarrstore import COPIES, METADATA, ZarrStore, open_array, zarr_library
 from accelera.units import format_bytes
@@ -69,6 +71,8 @@ class ZarrOutput(OutputStore):
         _check_target(target)
         self._release = weakref.finalize(self, os.close, _claim_folder(target))
         try:
+            if not target.joined:
+                _restore(target.path)
             array = _resumed(target) if target.resume else _begun(target)
         except BaseException:
             self._release()
@@ -76,6 +80,11 @@ class ZarrOutput(OutputStore):
                 shutil.rmtree(self._partial, ignore_errors=True)
             raise
         self._store = ZarrStore(self._partial, array, writable=True)
+
+    @property
+    def partial(self) -> Path:
+        """The partial folder."""
+        return self._partial
 
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
         """Read back what was written."""
@@ -109,30 +118,64 @@ class ZarrOutput(OutputStore):
         self._release()
 
     def commit(self) -> None:
-        """Put the finished array in place; an older array there is set aside until that is done.
+        """Put the finished array in place, at once; an older array that was there is removed then.
 
         Raises StoreError, and leaves the partial array, when the system refuses.
         """
         self._target.refuse_commit()
         self._store.flush()
-        self.close()
-        older = self.path.with_name(self.path.name + ".replaced")
+        self._store.close()
         try:
-            if self.path.exists():
-                os.rename(self.path, older)
-            os.rename(self._partial, self.path)
+            _put_in_place(self._partial, self.path)
             sync(self.path.parent)
         except OSError as error:
             raise StoreError(
                 f"[commit] {self._partial} cannot become {self.path}: {error.strerror}; rename it by hand"
             ) from error
-        shutil.rmtree(older, ignore_errors=True)
+        finally:
+            self._release()
+        remove_leftovers(self.path)
 
     def abort(self, *, keep_partial: bool = False) -> None:
         """Remove the partial array unless it is to be resumed."""
         self.close()
         if not keep_partial and not self._target.joined:
             shutil.rmtree(self._partial, ignore_errors=True)
+
+
+def _put_in_place(partial: Path, path: Path) -> None:
+    """Give ``partial`` the name ``path``, and what had that name the name of what was set aside.
+
+    Where names cannot be exchanged, the older array is set aside first: ``_restore`` brings it back after a
+    kill in between.
+    """
+    older = _set_aside(path)
+    if not path.exists():
+        os.rename(partial, path)
+    elif exchange(partial, path):
+        os.rename(partial, older)
+    else:
+        os.rename(path, older)
+        os.rename(partial, path)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what a run leaves beside the array that it published at ``path``."""
+    for leftover in (_set_aside(path), partial_path(path)):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _set_aside(path: Path) -> Path:
+    return path.with_name(path.name + ".replaced")
+
+
+def _restore(path: Path) -> None:
+    """Bring an older array back that a killed run had set aside, or remove what it had begun to remove."""
+    older = _set_aside(path)
+    if older.is_dir() and not path.exists():
+        os.rename(older, path)
+    else:
+        shutil.rmtree(older, ignore_errors=True)
 
 
 def _check_target(target: Target) -> None:

@@ -17,6 +17,7 @@ from typing import Any, final
 import numpy as np
 
 from accelera.errors import BackendMissingError, StoreError, StoreFormatError
+from accelera.extras import needed_for
 from accelera.stores.contract import Layout, Store
 from accelera.stores.dtypes import parse_dtype
 from accelera.stores.flatoutput import sync
@@ -31,12 +32,8 @@ COPIES = 3
 
 def zarr_library() -> Any:
     """Return the ``zarr`` package; raise BackendMissingError without version 3 of it."""
-    try:
+    with needed_for("zarr"):
         import zarr
-    except ImportError as error:
-        raise BackendMissingError(
-            "[zarr] Zarr arrays need the zarr package; install it: pip install 'accelera[zarr]'"
-        ) from error
     if int(zarr.__version__.split(".")[0]) < 3:
         raise BackendMissingError(
             f"[zarr] zarr {zarr.__version__} is installed, version 3 is needed (Python >= 3.11): "

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from accelera.testing.device_contract import DeviceContract
-from accelera.testing.executor_contract import ExecutorContract
-from accelera.testing.fake_gpu import FakeGpu, out_of_memory, sticky, transient
-from accelera.testing.store_contract import OutputContract, PublishedContract, StoreContract
+from accelera.extras import needed_for
+
+with needed_for("testing"):
+    from accelera.testing.device_contract import DeviceContract
+    from accelera.testing.executor_contract import ExecutorContract
+    from accelera.testing.fake_gpu import FakeGpu, out_of_memory, sticky, transient
+    from accelera.testing.store_contract import OutputContract, PublishedContract, StoreContract
 
 __all__ = [
     "DeviceContract",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accelera.errors import ShapeError
+from accelera.extras import needed_for
 from accelera.trace.flat import MIB, per_event, stored_columns, tensor_ids
 from accelera.trace.stack_distance import FIRST, stack_distances
 
@@ -38,7 +39,8 @@ ORDER = (
 
 def frame_of(trace: Any, scores: ArrayLike | None) -> pd.DataFrame:
     """Return the table of a ``Trace``; see ``Trace.to_pandas``."""
-    import pandas as pd
+    with needed_for("to_pandas"):
+        import pandas as pd
 
     columns: dict[str, Any] = stored_columns(trace)
     columns["tensor_id"] = tensor_ids(trace.names)[trace.buffer]

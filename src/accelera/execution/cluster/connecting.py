@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import accelera
-from accelera.errors import BackendMissingError, ClusterError
+from accelera.errors import ClusterError
+from accelera.extras import needed_for
 
 KNOCK_S: Final = 5.0
 """Seconds within which a cluster must answer."""
@@ -28,10 +29,8 @@ def the_ray() -> Any:
     BackendMissingError
         When it is not installed.
     """
-    try:
+    with needed_for("ray"):
         import ray
-    except ImportError as error:
-        raise BackendMissingError("[ray] Ray is not installed: pip install 'accelera[ray]'") from error
     return ray
 
 

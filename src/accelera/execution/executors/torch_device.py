@@ -13,6 +13,7 @@ from accelera.execution.executors.guarded import Guarded
 from accelera.execution.faults.memory_fit import MemoryFit
 from accelera.execution.kernel import GpuBatch, name_of
 from accelera.execution.work.weight import bytes_of
+from accelera.extras import require
 from accelera.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class TorchDeviceExecutor:
         budget: int | str | None = None,
         outputs_to: OutputsTo = "device",
     ) -> None:
+        require("TorchDeviceExecutor", "torch")
         kind = device.partition(":")[0]
         for what, word, words in (("device", kind, _KINDS), ("outputs_to", outputs_to, get_args(OutputsTo))):
             if word not in words:

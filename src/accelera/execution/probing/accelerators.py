@@ -7,6 +7,7 @@ import sys
 from typing import Any, NamedTuple
 
 from accelera.execution.probing.nvml import nvml_devices
+from accelera.extras import is_there
 
 _DRIVERS = (
     "/dev/nvidiactl",
@@ -42,13 +43,16 @@ def accelerators(drivers: tuple[str, ...] = _DRIVERS) -> tuple[Accelerator, ...]
 
 
 def _loaded_torch() -> Any:
+    """Return the module; None where it is not installed."""
+    if not is_there("torch"):
+        return None
     import torch
 
     return torch
 
 
 def _known_to_torch(torch: Any) -> tuple[Accelerator, ...]:
-    if not torch.accelerator.is_available():
+    if torch is None or not torch.accelerator.is_available():
         return ()
     kind = torch.accelerator.current_accelerator().type
     module = torch.get_device_module(kind)

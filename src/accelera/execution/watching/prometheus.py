@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 from weakref import WeakKeyDictionary, WeakMethod
 
-from accelera.errors import BackendMissingError
 from accelera.execution.faults.kinds import Kind as Failure
 from accelera.execution.faults.kinds import kind_of
 from accelera.execution.strategy import Kind
 from accelera.execution.watching.observer import Observer
 from accelera.execution.watching.rate import WINDOW
+from accelera.extras import needed_for
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -52,12 +52,8 @@ class PrometheusObserver(Observer):
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        try:
+        with needed_for("PrometheusObserver"):
             import prometheus_client
-        except ImportError as error:
-            raise BackendMissingError(
-                "[PrometheusObserver] prometheus_client is not installed: pip install accelera[metrics]"
-            ) from error
         if registry is not None and not callable(getattr(registry, "register", None)):
             raise TypeError(
                 f"[PrometheusObserver] registry={registry!r}: give a prometheus_client.CollectorRegistry, or"

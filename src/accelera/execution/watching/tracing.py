@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from accelera.errors import BackendMissingError
 from accelera.execution.decision import Decision
 from accelera.execution.watching.observer import Observer
+from accelera.extras import needed_for
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
@@ -40,12 +40,8 @@ class OpenTelemetryObserver(Observer):
     """
 
     def __init__(self, tracer: Tracer | None = None) -> None:
-        try:
+        with needed_for("OpenTelemetryObserver"):
             from opentelemetry import trace
-        except ImportError as error:
-            raise BackendMissingError(
-                "[OpenTelemetryObserver] opentelemetry-api is not installed: pip install accelera[metrics]"
-            ) from error
         self._tracer = trace.get_tracer("accelera") if tracer is None else tracer
         self._threads = _Open()
         self._streams: dict[int, Span] = {}

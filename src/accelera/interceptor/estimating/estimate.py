@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from accelera.extras import require
 from accelera.interceptor.estimating.report import Estimate
 from accelera.units import parse_bytes
 
@@ -77,8 +78,9 @@ def estimate(
     FileNotFoundError
         No such configuration.
     BackendMissingError
-        A configuration, and ``transformers`` is not installed.
+        torch is not installed; or a configuration is given, and ``transformers`` is not.
     """
+    require("estimate", "torch")
     from accelera.interceptor.estimating.phases import Wanted, estimated
     from accelera.interceptor.estimating.subject import subject_of
 

@@ -19,7 +19,7 @@ class CompiledTier:
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self._library = load(path)
-        self.operators = frozenset(self._library.accelera_operators().decode().split())
+        self.operators = operators_in(path)
         follow(self._library.accelera_set_level)
 
     def set_thresholds(self, least_bytes: int, least_size: int) -> None:
@@ -38,6 +38,11 @@ class CompiledTier:
     def unregister(self) -> None:
         """Put torch's kernels back."""
         self._library.accelera_unregister()
+
+
+def operators_in(path: Path) -> frozenset[str]:
+    """Return the operators that a library has kernels for."""
+    return frozenset(load(path).accelera_operators().decode().split())
 
 
 @cache

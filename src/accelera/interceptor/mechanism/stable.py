@@ -13,7 +13,7 @@ import torch
 from accelera.errors import DeviceError
 from accelera.interceptor.found import compiled_folder
 from accelera.interceptor.mechanism import python_tier
-from accelera.interceptor.mechanism.compiled import load
+from accelera.interceptor.mechanism.compiled import load, operators_in
 from accelera.interceptor.mechanism.keys import backend_keys
 from accelera.interceptor.mechanism.originals import overload
 from accelera.interceptor.mechanism.passing import follow
@@ -36,6 +36,11 @@ def fault() -> str | None:
     return python_tier.fault()
 
 
+def operators() -> frozenset[str]:
+    """Return the operators whose small calls are answered in C++; kernels in Python answer the others."""
+    return operators_in(stable_path())
+
+
 def stable_path() -> Path:
     """Return where the library must lie: beside the other compiled code."""
     return compiled_folder() / "_stable.so"
@@ -48,7 +53,7 @@ class StableTier:
 
     def __init__(self) -> None:
         self._library = load(stable_path())
-        self._operators = frozenset(self._library.accelera_operators().decode().split())
+        self._operators = operators()
         self._python = python_tier.PythonTier()
         self._routes: list[Any] = []
         self._answers: dict[str, Callable[..., Any]] = {}

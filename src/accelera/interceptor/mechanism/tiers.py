@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from accelera.errors import BackendMissingError
 from accelera.interceptor.mechanism import python_tier, shim, stable
+from accelera.interceptor.mechanism.compiled import operators_in
 from accelera.interceptor.mechanism.contract import Tier
 from accelera.settings import current_value
 
@@ -23,17 +25,26 @@ class Way(NamedTuple):
     """Make it ready."""
     means: str
     """What it is, for people."""
+    compiled: Callable[[], frozenset[str]]
+    """The operators whose small calls it answers in C++."""
 
 
 WAYS = (
-    Way("shim", shim.fault, shim.make, "compiled kernels, built for exactly this torch"),
+    Way(
+        "shim",
+        shim.fault,
+        shim.make,
+        "compiled kernels, built for exactly this torch",
+        lambda: operators_in(shim.shim_path()),
+    ),
     Way(
         "stable",
         stable.fault,
         stable.StableTier,
         "compiled kernels over torch's C functions where it has some",
+        stable.operators,
     ),
-    Way("python", python_tier.fault, python_tier.PythonTier, "kernels in Python"),
+    Way("python", python_tier.fault, python_tier.PythonTier, "kernels in Python", frozenset),
 )
 """Fastest first."""
 
@@ -71,6 +82,23 @@ def why() -> str:
         return f"{way.means}; ACCELERA_INTERCEPTION={wanted} asks for it"
     passed = WAYS[: WAYS.index(way)]
     return "; ".join([way.means, *(str(_fault(each)) for each in passed)])
+
+
+def compiled_operators() -> frozenset[str]:
+    """Return the operators whose small calls the way that is used answers in C++; Python answers others."""
+    way = _first(current_value("interception"))
+    return frozenset() if way is None else way.compiled()
+
+
+def build_shim(compiler: str | None = None) -> Path:
+    """Build the fastest way for the torch that is installed, as ``accelera build-shim`` does.
+
+    Returns the library. Raises BackendMissingError when there is no compiler, or the shim does not compile
+    against this torch.
+    """
+    built = shim.build(compiler)
+    look_again()
+    return built
 
 
 def look_again() -> None:

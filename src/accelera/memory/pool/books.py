@@ -124,6 +124,10 @@ class Books(Generic[E]):
         """Return the bytes by which a pin of ``entry`` adds to what is pinned."""
         return entry.nbytes if entry.id not in self._entries or self._ledger.evictable(entry.id) else 0
 
+    def renew(self, policy: EvictionPolicy) -> None:
+        """Follow ``policy`` from now on: what is to come is known anew."""
+        self._ledger.renew(policy)
+
     def pinned(self, entry: E) -> bool:
         """Return whether somebody holds ``entry``."""
         return entry.id in self._entries and not self._ledger.evictable(entry.id)

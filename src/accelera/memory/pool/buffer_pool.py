@@ -155,6 +155,11 @@ class BufferPool:
             found = self._books[buffer]
             self._books.free(found, found.step if step is None else step)
 
+    def renew(self, policy: EvictionPolicy) -> None:
+        """Follow ``policy`` from now on, whose clock begins anew and who is told of all that are here."""
+        with self._lock:
+            self._books.renew(policy)
+
     def flush(self) -> None:
         """Write back every dirty buffer that has somewhere to go."""
         with self._lock:

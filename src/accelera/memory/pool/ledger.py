@@ -13,6 +13,9 @@ from accelera.errors import BudgetExceededError
 from accelera.policy import EvictionPolicy
 from accelera.units import format_bytes
 
+_BEFORE = -1
+"""Time of accesses before those that a policy knows of."""
+
 
 @dataclass
 class PoolStats:
@@ -53,6 +56,13 @@ class Ledger:
 
     def __contains__(self, buffer: int) -> bool:
         return buffer in self._size
+
+    def renew(self, policy: EvictionPolicy) -> None:
+        """Follow ``policy`` from now on, whose clock begins anew and who is told of all that are here."""
+        self._policy = policy
+        self._clock = 0
+        for buffer, nbytes in self._size.items():
+            policy.insert(buffer, nbytes, _BEFORE, True)
 
     def admit(
         self,

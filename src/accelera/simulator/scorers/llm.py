@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera import settings
-from accelera.errors import BackendMissingError, ScorerError
+from accelera.errors import ScorerError
+from accelera.extras import needed_for
 from accelera.policy import heuristic_scores
 from accelera.simulator.scorers.prompt import chosen_tensors, parsed_ranking, prompt_for
 from accelera.simulator.scorers.ranking import Grammar
@@ -150,15 +151,10 @@ def _loaded(folder: str, four_bit: bool) -> tuple[Any, Any]:
 
 
 def _import_transformers(four_bit: bool) -> Any:
-    try:
+    with needed_for("scorer", "or take scorer='replay'"):
         import accelerate  # noqa: F401
         import transformers
 
         if four_bit:
             import bitsandbytes  # noqa: F401
-    except ImportError as error:
-        raise BackendMissingError(
-            f"[scorer] the llm scorer needs {error.name}, which is not installed: "
-            "pip install 'accelera[llm]', or take scorer='replay'"
-        ) from error
     return transformers

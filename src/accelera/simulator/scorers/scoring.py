@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import UnknownNameError
+from accelera.extras import require
 from accelera.policy import heuristic_scores, replay_next_uses
 from accelera.simulator.scorers.learned import learned_scores
 from accelera.simulator.scorers.llm import llm_scores
@@ -72,6 +73,7 @@ def predict_eviction_scores(
     >>> bool(table.eviction_score.between(0, 1).sum() == trace.access_count)
     True
     """
+    require("predict_eviction_scores", "pandas", otherwise="or call score, which returns an array")
     given = trace if isinstance(trace, Trace) else Trace.from_pandas(trace)
     found = score(given, scorer, **options)
     return given.to_pandas(scores=found if scorer in IN_UNITS else ranks(found))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.errors import BackendMissingError
+from accelera.extras import needed_for
 from accelera.simulator.scorers.features import FEATURES, features, next_distances
 from accelera.trace import Trace
 
@@ -57,11 +57,6 @@ def train_scorer(traces: Iterable[Trace], *, rounds: int = ROUNDS) -> str:
 
 def import_lightgbm() -> Any:
     """Return the module; raises BackendMissingError with the remedy where it is absent."""
-    try:
+    with needed_for("scorer", "or take scorer='replay'"):
         import lightgbm
-    except ImportError as error:
-        raise BackendMissingError(
-            "[scorer] the learned scorer needs LightGBM, which is not installed: "
-            "pip install 'accelera[learned]', or take scorer='replay'"
-        ) from error
     return lightgbm

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from accelera.errors import TraceFormatError, UnknownNameError
+from accelera.extras import needed_for
 from accelera.similar import files_like
 from accelera.trace.atomic import published
 from accelera.trace.trace import Trace
@@ -68,6 +69,8 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace
         The file is malformed; the message names row and column, or the byte.
     UnknownNameError
         No such format, or no format for such a name.
+    BackendMissingError
+        The format is read with pandas or pyarrow, and the extra ``trace`` is not installed.
     OSError
         There is no such file, or it cannot be read.
     """
@@ -79,7 +82,8 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace
         raise TraceFormatError(
             f"[read_trace] {place} is empty: it holds 0 bytes, and no format is that short"
         )
-    found: Trace = module.read(place)
+    with needed_for("read_trace"):
+        found: Trace = module.read(place)
     return found
 
 
@@ -91,8 +95,8 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
     format
         A name of ``FORMATS``; by default the file's name decides.
 
-    Raises TraceFormatError when the format cannot hold the trace, UnknownNameError and OSError as
-    ``read_trace`` does.
+    Raises TraceFormatError when the format cannot hold the trace, UnknownNameError,
+    BackendMissingError and OSError as ``read_trace`` does.
     """
     place = Path(path).expanduser()
     module = _chosen(place, format).load()
@@ -100,7 +104,7 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
         raise _one_way(place, "written", "read")
     if not place.parent.is_dir():
         raise FileNotFoundError(f"[write_trace] {place}: there is no folder {place.parent}; make it first")
-    with published(place) as partial:
+    with needed_for("write_trace", "or write a .json file"), published(place) as partial:
         module.write(trace, partial)
 
 

@@ -24,6 +24,7 @@ from accelera.execution.cluster.training.rank import Rank
 from accelera.execution.cluster.training.running import run_rank
 from accelera.execution.cluster.training.storage import make_folder
 from accelera.execution.cluster.training.training_run import TrainingRun
+from accelera.extras import require
 
 
 @final
@@ -69,6 +70,7 @@ def the_ray_train() -> Any:
     BackendMissingError
         When it, or the part of it that is needed, is not there.
     """
+    require("train", "ray", "torch")
     try:
         import ray.train
         import ray.train.torch
