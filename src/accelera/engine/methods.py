@@ -24,7 +24,7 @@ from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
 from accelera.plan import Plan, SavedPlan, as_saved
 from accelera.settings import current
-from accelera.stores import Store
+from accelera.stores import Store, load_format
 from accelera.trace import Recorder
 
 if TYPE_CHECKING:
@@ -166,25 +166,27 @@ class Operations(abc.ABC):
     ) -> Matrix | Store:
         """Return ``A`` with permuted axes (reversed by default), written in the new order."""
         found = copying.transpose(
-            unwrapped(A), axes, unwrapped(out), **self._options(in_ram(self.device), how)
+            unwrapped(A), axes, unwrapped(out), **self._options(in_ram(self.device), how, out)
         )
         return self._kept(found, out, A)
 
     def copy(self, src: Any, out: Any = None, dtype: Any = None, **how: Unpack[How]) -> Matrix | Store:
         """Copy ``src`` into ``out``, whose name decides the format; see ``copying.copy`` for ``dtype``."""
-        found = copying.copy(unwrapped(src), unwrapped(out), dtype, **self._options(in_ram(self.device), how))
+        found = copying.copy(
+            unwrapped(src), unwrapped(out), dtype, **self._options(in_ram(self.device), how, out)
+        )
         return self._kept(found, out, src)
 
     def gram(self, A: Any, *, side: Side = "left", out: Any = None, **how: Unpack[How]) -> Matrix | Store:
         """Return ``AᴴA`` (``side="right"``: ``AAᴴ``) at half the products, on the engine's device."""
         store = open_operand(A)
         try:
-            found = gram(store, unwrapped(out), side=side, **self._options(self.device, how))
+            found = gram(store, unwrapped(out), side=side, **self._options(self.device, how, out))
         except BudgetExceededError as error:
             if self.device.host_memory or self._limit(how.get("budget"), self.device).is_given:
                 raise
             logger.warning("gram is planned on the CPU: %s", error)
-            found = gram(store, unwrapped(out), side=side, **self._options(get_device("cpu"), how))
+            found = gram(store, unwrapped(out), side=side, **self._options(get_device("cpu"), how, out))
         return self._kept(found, out, A)
 
     def plan_gram(
@@ -214,7 +216,20 @@ class Operations(abc.ABC):
     def _limit(self, budget: Amount | None, device: Device) -> Budget:
         return Budget.parse(self.budget if budget is None else budget, self._memory_of(device))
 
-    def _options(self, device: Device, how: How) -> Options:
+    def _load(self, out: Any) -> None:
+        """Load the libraries that a result in ``out`` needs, before any budget is read.
+
+        They stay in the process for good, and so are no part of what one operation may add.
+        """
+        progress_observer(self.enable_progress)
+        if isinstance(out, (str, PathLike)):
+            load_format(out)
+        elif not lies_in_store(out):
+            from accelera.engine import incore as incore
+
+    def _options(self, device: Device, how: How, out: Any, *, is_number: bool = False) -> Options:
+        if not is_number:
+            self._load(out)
         bar, settings = progress_observer(self.enable_progress), current()
         observers = how.get("observers", ())
         pinned = as_saved(how.get("plan"))
@@ -236,9 +251,10 @@ class Operations(abc.ABC):
         return self._evaluated(op, apply(getattr(np, op), A, B), out, how, A)
 
     def _evaluated(self, op: str, expr: Expr | Reduction, out: Any, how: How, beside: Any = None) -> Any:
-        options = self._options(in_ram(self.device), how)
+        is_number = out is None and not expr.shape
+        options = self._options(in_ram(self.device), how, out, is_number=is_number)
         found = evaluate(expr, unwrapped(out), operation=op, **options)
-        if out is None and not expr.shape:
+        if is_number:
             self.last_report = found[1]
             return found[0].to_numpy().item()
         return self._kept(found, out, beside)

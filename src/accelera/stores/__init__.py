@@ -11,7 +11,14 @@ from accelera.stores.contract import Layout, OutputStore, Store, StoreView
 from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement
 from accelera.stores.flatoutput import FlatOutput
-from accelera.stores.formats import Source, Target, known_suffixes, partial_path, register_format
+from accelera.stores.formats import (
+    Source,
+    Target,
+    known_suffixes,
+    load_format,
+    partial_path,
+    register_format,
+)
 from accelera.stores.opening import (
     create_store,
     open_store,
@@ -44,6 +51,7 @@ __all__ = [
     "create_store",
     "join_output",
     "known_suffixes",
+    "load_format",
     "open_store",
     "output_scratch_bytes",
     "parse_dtype",
