@@ -25,7 +25,7 @@ def test_inputs_plan_what_is_then_computed(dtype: torch.dtype) -> None:
     rows = torch.randint(0, 128, (2, 8))
     inputs = {"input_ids": rows, "labels": rows}
     plain = mixtral(dtype)
-    offloaded = offload(mixtral(dtype), budget="24MiB", inputs=inputs)
+    offloaded = offload(mixtral(dtype), budget="40MiB", inputs=inputs)
     losses = [model(**inputs).loss for model in (plain, offloaded)]
     assert torch.equal(*losses)
     for loss in losses:
