@@ -17,7 +17,7 @@ formatted := $(filter %.h %.cpp %.cu,$(native))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench docs reference cuda install install-bin clean
+.PHONY: help demo test lint format bench docs reference cuda gpu-check install install-bin clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -55,6 +55,9 @@ cuda: $(built) ## compile the CUDA kernels with nvcc; needs no GPU
 	$(bin)/cmake -S . -B build/cuda -G Ninja -DACCELERA_CUDA=ON -DCMAKE_BUILD_TYPE=Release \
 	    -DCMAKE_MAKE_PROGRAM=$(abspath $(bin)/ninja) -DPython_EXECUTABLE=$(abspath $(bin)/python)
 	$(bin)/cmake --build build/cuda
+
+gpu-check: ## on a machine with a GPU: build, CUDA tests and GPU benchmarks with the torch of PYTHON
+	@$(PYTHON) tools/gpu_check.py $(ARGS)
 
 install: ## the library, into the environment of PYTHON; EXTRAS="torch,trace" and so on
 	$(PYTHON) -m pip install -c constraints.txt '.$(if $(EXTRAS),[$(EXTRAS)])'

@@ -6,6 +6,7 @@ budget, and with the page cache dropped or bypassed.
 
     python -m benchmarks matmul                      16384 x 16384, 512 MiB
     python -m benchmarks matmul --edge 8192 --budget 128MiB --rounds 1
+    python -m benchmarks matmul --device cuda:0      in 512 MiB of a GPU's memory, beside cuBLAS on all of it
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from benchmarks.cap import alone, capped, drop_cache, told
 from benchmarks.contenders import CONTENDERS
 from benchmarks.machine import save
 
+ON_GPU = ("accelera", "torch-resident", "torch-whole-job")
+ON_CPU = tuple(name for name in CONTENDERS if name not in ON_GPU[1:])
 IDLE_BYTES = 96 << 20
 """What the idle interpreter with NumPy and SciPy holds, allowed on top of the budget under a cap."""
 
@@ -36,12 +39,19 @@ def main(arguments: list[str]) -> dict[str, Any]:
         folder = Path(name)
         _write_operands(folder, options.edge)
         rounds = [
-            _run(contender, folder, options.edge, budget)
+            _run(contender, folder, options, budget)
             for _ in range(options.rounds)
             for contender in options.contenders
         ]
-        rounds += _special_runs(folder, options.edge, budget)
-    figures = {"edge": options.edge, "budget_bytes": budget, "runs": rounds, "best": _best(rounds)}
+        if options.device == "cpu":
+            rounds += _special_runs(folder, options, budget)
+    figures = {
+        "edge": options.edge,
+        "device": options.device,
+        "budget_bytes": budget,
+        "runs": rounds,
+        "best": _best(rounds),
+    }
     _print(figures)
     if options.save:
         print("saved", save(options.save, figures))
@@ -54,13 +64,16 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--budget", default="512MiB")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--folder", default=".", help="where the files are written; a disk, not tmpfs")
-    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS))
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda:0 where there is one")
+    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS))
     parser.add_argument("--save", help="name of the results file")
     parser.add_argument("--small", action="store_true", help="seconds instead of minutes")
     options = parser.parse_args(arguments)
     if options.small:
         options.edge, options.budget, options.rounds = 768, "40MiB", 1
-        options.contenders = ["accelera", "numpy-in-core", "numpy-memmap"]
+        options.contenders = options.contenders or ["accelera", "numpy-in-core", "numpy-memmap"]
+    if options.contenders is None:
+        options.contenders = ON_GPU if options.device != "cpu" else ON_CPU
     return options
 
 
@@ -73,17 +86,19 @@ def _write_operands(folder: Path, edge: int) -> None:
         out.flush()
 
 
-def _command(contender: str, folder: Path, edge: int, budget: int) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.contenders", contender, str(folder), str(edge), str(budget)]
+def _command(contender: str, folder: Path, options: argparse.Namespace, budget: int) -> list[str]:
+    module = [sys.executable, "-m", "benchmarks.contenders"]
+    return [*module, contender, str(folder), str(options.edge), str(budget), options.device]
 
 
-def _run(contender: str, folder: Path, edge: int, budget: int) -> dict[str, Any]:
-    return _checked(contender, alone(_command(contender, folder, edge, budget)), folder)
+def _run(contender: str, folder: Path, options: argparse.Namespace, budget: int) -> dict[str, Any]:
+    return _checked(contender, alone(_command(contender, folder, options, budget)), folder)
 
 
 def _checked(contender: str, done: subprocess.CompletedProcess[str], folder: Path) -> dict[str, Any]:
     figures = told(done)
     if "failed" in figures:
+        print(f"{contender:36}{figures['failed']}", flush=True)
         return {"contender": contender, **figures}
     figures["largest_error"] = _largest_error(folder)
     print(_line(figures), flush=True)
@@ -98,11 +113,11 @@ def _largest_error(folder: Path) -> float:
     return float(np.abs(c[:16][:, columns] - exact).max())
 
 
-def _special_runs(folder: Path, edge: int, budget: int) -> list[dict[str, Any]]:
+def _special_runs(folder: Path, options: argparse.Namespace, budget: int) -> list[dict[str, Any]]:
     runs = []
     drop_cache([folder / "A.npy", folder / "B.npy"])
-    runs.append({**_run("accelera", folder, edge, budget), "contender": "accelera, cold page cache"})
-    done = capped(_command("accelera", folder, edge, budget), budget + IDLE_BYTES)
+    runs.append({**_run("accelera", folder, options, budget), "contender": "accelera, cold page cache"})
+    done = capped(_command("accelera", folder, options, budget), budget + IDLE_BYTES)
     if done is not None:
         name = "accelera, killed above its budget"
         runs.append({**_checked(name, done, folder), "contender": name, "cap_bytes": budget + IDLE_BYTES})
@@ -123,8 +138,9 @@ def _best(rounds: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _line(run: dict[str, Any]) -> str:
-    peak = format_bytes(run["peak_bytes"])
-    return f"{run['contender']:36}{run['seconds']:9.2f} s{run['gflops']:9.1f} GFLOP/s  peak {peak}"
+    peak, there = format_bytes(run["peak_bytes"]), run["device_peak_bytes"]
+    device = f", {format_bytes(there)} on the device" if there else ""
+    return f"{run['contender']:36}{run['seconds']:9.2f} s{run['gflops']:9.1f} GFLOP/s  peak {peak}{device}"
 
 
 def _print(figures: dict[str, Any]) -> None:

@@ -8,12 +8,13 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 _SAVED = "benchmarks/results"
 RESULTS = Path(__file__).parent / "results"
-LIBRARIES = ("numpy", "scipy", "torch", "dask", "cubed", "zarr", "joblib", "loky", "ray")
+LIBRARIES = ("numpy", "scipy", "torch", "accelerate", "dask", "cubed", "zarr", "joblib", "loky", "ray")
 
 
 def describe() -> dict[str, Any]:
@@ -23,6 +24,7 @@ def describe() -> dict[str, Any]:
         "commit": _commit(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
+        "accelerator": _accelerator(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
@@ -58,7 +60,18 @@ def _commit() -> str:
 
 
 def _git(*command: str) -> str:
-    return subprocess.run(["git", *command], capture_output=True, text=True, check=False).stdout.strip()
+    try:
+        return subprocess.run(["git", *command], capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _accelerator() -> str | None:
+    """Return the GPU's name and the CUDA of a torch that is loaded and uses it."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
 
 
 def _processor() -> str:

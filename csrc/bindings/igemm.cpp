@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "cuda/grid.h"
 #include "cuda/igemm.h"
 
 namespace nb = nanobind;
@@ -88,5 +89,16 @@ void init_igemm(nb::module_& module) {
                "b_strides"_a, "c_strides"_a, "itemsize"_a, "accumulate"_a = false, "stream"_a = 0,
                "igemm on device pointers of the current CUDA device; strides count items, stream is a\n"
                "cudaStream_t. Returns once queued. Raises RuntimeError when the build has no CUDA kernels.");
+    module.def(
+        "igemm_cuda_launches",
+        [](int64_t rows, int64_t cols) {
+            nb::list found;
+            for (const accelera::cuda::Launch& each : accelera::cuda::launches(rows, cols))
+                found.append(nb::make_tuple(each.row, each.col, each.rows, each.cols, each.x, each.y));
+            return found;
+        },
+        "rows"_a, "cols"_a,
+        "The launches of igemm_cuda for a result: first row and column, rows and columns, and thread blocks\n"
+        "along rows and columns.");
     module.def("cuda_compiled", &accelera::cuda::compiled, "Whether the CUDA kernels are in this build.");
 }

@@ -3,7 +3,8 @@
 
 namespace nb = nanobind;
 
-#define ACCELERA_BINDINGS(X) X(cache) X(hierarchy) X(igemm) X(order) X(policy) X(tile_io) X(trace)
+#define ACCELERA_BINDINGS(X) \
+    X(arena) X(cache) X(hierarchy) X(igemm) X(order) X(planner) X(policy) X(tile_io) X(trace)
 
 #define DECLARE(name) void init_##name(nb::module_& module);
 ACCELERA_BINDINGS(DECLARE)

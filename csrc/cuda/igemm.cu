@@ -5,12 +5,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "cuda/grid.h"
 #include "cuda/igemm.h"
 
 namespace accelera::cuda {
 namespace {
 
-constexpr int tile = 64;
 constexpr int slice = 16;
 constexpr int side = 16;  // threads along each side of a tile
 constexpr int threads = side * side;
@@ -56,16 +56,24 @@ __global__ void __launch_bounds__(threads)
         }
 }
 
+template <class Item>
+MatrixView part(const MatrixView& x, int64_t row, int64_t col, int64_t rows, int64_t cols) {
+    Item* const first = static_cast<Item*>(x.data) + row * x.row_stride + col * x.col_stride;
+    return {first, rows, cols, x.row_stride, x.col_stride};
+}
+
 template <class Item, class Sum>
 void launch(const MatrixView& a, const MatrixView& b, const MatrixView& c, bool accumulate,
             cudaStream_t stream) {
-    const dim3 grid(static_cast<unsigned>((c.rows + tile - 1) / tile),
-                    static_cast<unsigned>((c.cols + tile - 1) / tile));
-    multiply<Item, Sum><<<grid, threads, 0, stream>>>(a, b, c, accumulate);
-    const cudaError_t status = cudaGetLastError();
-    if (status != cudaSuccess)
-        throw std::runtime_error(std::string("[igemm] CUDA could not start the kernel: ") +
-                                 cudaGetErrorString(status));
+    for (const Launch& each : launches(c.rows, c.cols)) {
+        multiply<Item, Sum><<<dim3(each.x, each.y), threads, 0, stream>>>(
+            part<Item>(a, each.row, 0, each.rows, a.cols), part<Item>(b, 0, each.col, b.rows, each.cols),
+            part<Item>(c, each.row, each.col, each.rows, each.cols), accumulate);
+        const cudaError_t status = cudaGetLastError();
+        if (status != cudaSuccess)
+            throw std::runtime_error(std::string("[igemm] CUDA could not start the kernel: ") +
+                                     cudaGetErrorString(status));
+    }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "torch/allocator.h"
 #include "torch/interception.h"
 
 namespace accelera {
@@ -97,3 +98,20 @@ ACCELERA_EXPORT const char* accelera_register(const char* const* names, int coun
 }
 
 ACCELERA_EXPORT void accelera_unregister() { accelera::libraries().clear(); }
+
+// Put the allocator that takes from arenas before torch's; the arguments are addresses of functions. Returns
+// what went wrong, or null.
+ACCELERA_EXPORT const char* accelera_use_arenas(int64_t allocate, int64_t release, int64_t refusal) {
+    static thread_local std::string fault;
+    try {
+        accelera::ArenaFunctions functions;
+        functions.allocate = reinterpret_cast<decltype(functions.allocate)>(allocate);
+        functions.release = reinterpret_cast<decltype(functions.release)>(release);
+        functions.refusal = reinterpret_cast<decltype(functions.refusal)>(refusal);
+        accelera::ArenaAllocator::install(functions);
+        return nullptr;
+    } catch (const std::exception& error) {
+        fault = error.what();
+        return fault.c_str();
+    }
+}

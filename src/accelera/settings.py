@@ -315,6 +315,11 @@ def visible_gpus() -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES")
 
 
+def gpus_in_bus_order() -> bool:
+    """Return whether ``CUDA_DEVICE_ORDER`` numbers GPUs by their place on the bus, and not by their speed."""
+    return os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+
+
 @lru_cache(maxsize=8)
 def _read(texts: tuple[str | None, ...]) -> Settings:
     values = {setting.name: _value(setting, text) for setting, text in zip(SETTINGS, texts, strict=True)}

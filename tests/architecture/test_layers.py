@@ -14,7 +14,7 @@ from tests.architecture.repository import PACKAGE, ROOT, packages, run_python
 
 grimp = pytest.importorskip("grimp")
 
-TORCH_AT_IMPORT = {"accelera.offload", "accelera.interceptor", "accelera.testing"}
+TORCH_AT_IMPORT = {"accelera.offload", "accelera.interceptor"}
 
 
 def test_import_linter_contracts() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -11,9 +10,9 @@ import pytest
 import torch
 
 from accelera.devices.torch_device import TorchDevice
-from accelera.devices.torch_lanes import Lanes
+from accelera.devices.torch_staging import PIECE_BYTES
 from accelera.devices.torch_types import numpy_dtype, torch_dtype, wire_dtype
-from accelera.errors import DeviceError, DeviceMemoryError, DTypeError
+from accelera.errors import DeviceError, DeviceMemoryError, DTypeError, ShapeError
 
 CPU = torch.device("cpu")
 F32 = np.dtype(np.float32)
@@ -81,90 +80,119 @@ def test_floats_travel_as_the_host_has_them() -> None:
     assert numpy_dtype(torch.bfloat16) == half
 
 
-class FakeStreams:
-    """Writes down who waits for whom."""
+def test_nothing_is_copied_behind_the_back_of_who_cannot_wait(
+    device: TorchDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MPS has no events here: a copy that goes on when the call returns could never be waited for."""
+    flags: list[bool] = []
+    copy = torch.Tensor.copy_
 
-    def __init__(self) -> None:
-        self.log: list[tuple[Any, ...]] = []
-        self.made = 0
-        self.compute = self.stream(CPU)
-        self.current = self.compute
+    def spy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        flags.append(non_blocking)
+        return copy(self, source)
 
-    def stream(self, device: Any) -> Any:
-        self.made += 1
-        name = ("compute", "probe", "up", "down")[self.made - 1]
-        return SimpleNamespace(
-            name=name,
-            stream_id=self.made,
-            wait_event=lambda event: self.log.append((name, "waits for", event.at)),
-            synchronize=lambda: self.log.append(("host", "waits for", name)),
-        )
-
-    def event(self, device: Any) -> Any:
-        event = SimpleNamespace(at=None)
-        event.record = lambda stream: setattr(event, "at", (stream.name, len(self.log)))
-        event.synchronize = lambda: self.log.append(("host", "waits for", event.at))
-        return event
-
-    def set_stream(self, stream: Any) -> None:
-        self.current = stream
-
-    def waits(self) -> list[tuple[str, str]]:
-        """Return who waited for which stream since the last call."""
-        found = [(who, what if isinstance(what, str) else what[0]) for who, _, what in self.log]
-        self.log.clear()
-        return found
+    monkeypatch.setattr(torch.Tensor, "copy_", spy)
+    buffer = device.allocate(400)
+    view, host = device.view(buffer, (10, 10), F32, (0, 1)), np.ones((10, 10), np.float32)
+    device.upload(host, view)
+    device.download(view, host)
+    device.transfer(torch.zeros(400, dtype=torch.uint8), buffer)
+    device.transfer(buffer, torch.zeros(400, dtype=torch.uint8))
+    device.release(buffer)
+    assert flags
+    assert not any(flags)
 
 
 @pytest.fixture
-def streams(monkeypatch: pytest.MonkeyPatch) -> FakeStreams:
-    fake = FakeStreams()
-    module = SimpleNamespace(current_device=lambda: 0, set_device=lambda index: None)
-    monkeypatch.setattr(torch, "Stream", fake.stream)
-    monkeypatch.setattr(torch, "Event", fake.event)
-    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
-    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: fake.current)
-    monkeypatch.setattr(torch.accelerator, "set_stream", fake.set_stream)
-    return fake
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of every copy between tensors."""
+    noted: list[int] = []
+    copy = torch.Tensor.copy_
+
+    def spy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+        noted.append(self.nbytes)
+        return copy(self, source, non_blocking)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", spy)
+    return noted
 
 
-def test_work_waits_for_its_own_buffers_only(streams: FakeStreams) -> None:
-    lanes = Lanes(torch.device("xpu"))
-    a, b, c, other = (torch.empty(16) for _ in range(4))
-    lanes.born(a)
-    with lanes.working(lanes.up, reads=(), writes=(a[4:],)):
-        assert streams.current is lanes.up
-    assert streams.current is streams.compute
-    assert streams.waits() == [("up", "compute")], "the memory may have served a product before"
-    with lanes.working(lanes.up, reads=(), writes=(other,)):
-        pass
-    with lanes.computing(reads=(a, b), writes=(c,)):
-        pass
-    assert streams.waits() == [("compute", "up")], "one upload, not the other"
-    with lanes.working(lanes.up, reads=(), writes=(a,)):
-        pass
-    assert sorted(streams.waits()) == [("up", "compute"), ("up", "up")], "not before the product has read it"
-    with lanes.working(lanes.down, reads=(c,), writes=()):
-        pass
-    assert streams.waits() == [("down", "compute")]
-    with lanes.computing(reads=(b,), writes=(c,)):
-        pass
-    assert sorted(streams.waits()) == [("compute", "compute"), ("compute", "down")]
-    lanes.forget(lanes.key(c))
-    assert streams.waits() == [("host", "compute")]
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("dtype", ["f4", "c8", "i2", "u4", ml_dtypes.bfloat16], ids=str)
+def test_what_lies_alike_goes_by_one_copy(
+    device: TorchDevice, copies: list[int], order: tuple[int, int], dtype: Any
+) -> None:
+    """Straight between a pinned buffer and the tile, whole or a band of it."""
+    host = np.arange(1500 * 1500).reshape(1500, 1500).astype(dtype)
+    buffer = device.allocate(host.nbytes)
+    view, back = device.view(buffer, host.shape, host.dtype, order), np.empty_like(host)
+    pieces = -(-host.nbytes // PIECE_BYTES)
+    device.upload(host, view)
+    assert sum(copies) == host.nbytes
+    assert pieces <= len(copies) <= pieces + 1
+    copies.clear()
+    device.download(view, back)
+    assert sum(copies) == host.nbytes
+    np.testing.assert_array_equal(back, host)
+    copies.clear()
+    band = (slice(100, 200), slice(None)) if order == (0, 1) else (slice(None), slice(100, 200))
+    device.upload(host[band], view[band])
+    assert copies == [host[band].nbytes]
+    device.release(buffer)
 
 
-def test_failed_work_is_waited_for_too(streams: FakeStreams) -> None:
-    lanes = Lanes(torch.device("xpu"))
-    a = torch.empty(16)
-    with pytest.raises(ValueError, match="in between"), lanes.working(lanes.up, reads=(), writes=(a,)):
-        raise ValueError("in between")
-    assert streams.current is streams.compute
-    with lanes.computing(reads=(a,), writes=()):
-        pass
-    assert streams.waits() == [("compute", "up")]
-    lanes.synchronize()
-    assert streams.waits() == [("host", "up"), ("host", "down"), ("host", "compute")]
+def test_a_gram_matrix_is_completed_in_few_launches(device: TorchDevice, copies: list[int]) -> None:
+    """One for each corner on the diagonal and one for all below it: 16 where blocks took 36."""
+    size = 8 * 512 - 100
+    host = np.triu(np.arange(size * size, dtype=np.int32).reshape(size, size))
+    buffer = device.allocate(host.nbytes)
+    view = device.view(buffer, host.shape, host.dtype, (0, 1))
+    device.upload(host, view)
+    copies.clear()
+    device.symmetrize(view)
+    assert len(copies) <= 16
+    back = np.empty_like(host)
+    device.download(view, back)
+    np.testing.assert_array_equal(back, np.triu(host) + np.triu(host, 1).T)
+    device.release(buffer)
+
+
+@pytest.mark.parametrize(
+    ("stored", "held", "part"),
+    [("f4", "f4", np.s_[:, 1:-1]), ("f4", "f4", np.s_[::2]), ("f2", "f4", np.s_[:]), ("f4", "f8", np.s_[:])],
+)
+def test_what_does_not_is_brought_into_order_on_the_device(
+    device: TorchDevice, copies: list[int], stored: str, held: str, part: Any
+) -> None:
+    host = (np.arange(300 * 300) % 1000).reshape(300, 300).astype(stored)
+    buffer = device.allocate(300 * 300 * 8)
+    view, back = device.view(buffer, host.shape, np.dtype(held), (0, 1))[part], np.empty_like(host[part])
+    device.upload(host[part], view)
+    device.download(view, back)
+    np.testing.assert_array_equal(back, host[part])
+    assert len(copies) == 4
+    device.release(buffer)
+
+
+@pytest.mark.parametrize(("there", "held"), [("f4", "f4"), ("f2", "f4"), ("u4", "u4"), ("c8", "c16")])
+def test_what_is_on_the_device_is_copied_there(device: TorchDevice, there: str, held: str) -> None:
+    numbers = np.arange(600).reshape(20, 30).astype(there)
+    buffer = device.allocate(600 * 16)
+    view = device.view(buffer, (20, 30), np.dtype(held), (1, 0))
+    theirs, back = torch.from_numpy(numbers), torch.from_numpy(np.zeros_like(numbers))
+    device.copy(theirs, view)
+    device.copy(view, back)
+    assert torch.equal(back, theirs)
+    with pytest.raises(ShapeError):
+        device.copy(theirs[1:], view)
+    device.release(buffer)
+
+
+def test_a_copy_loses_no_more_than_precision(device: TorchDevice) -> None:
+    buffer = device.allocate(400)
+    with pytest.raises(DTypeError):
+        device.copy(torch.ones(10, 10), device.view(buffer, (10, 10), np.dtype(np.int32), (0, 1)))
+    device.release(buffer)
 
 
 @pytest.mark.cuda

@@ -195,3 +195,14 @@ def test_moves_between_cpu_and_accelerator():
     np.testing.assert_array_equal((matrix + Matrix(A)).numpy(), A + A)
     assert matrix.to_cpu().device.type == "cpu"
     assert Matrix(matrix.to_gpu().tensor()).device.type == "cpu", "data starts on the CPU"
+
+
+def test_a_torch_built_for_cuda_without_a_gpu_has_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyPI's usual torch for Linux answers with what it was built for."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 0)
+    matrix = Matrix(A)
+    assert matrix.to_gpu().device.type == "cpu"
+    with pytest.raises(DeviceError, match="has a CPU and no accelerator"):
+        matrix.to_gpu("cuda")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera.devices import Device, SimulatedDevice, get_device
+from accelera.devices.torch_device import TorchDevice
 from accelera.engine.staging import PIECE_BYTES, Mover, boxes_within
 from accelera.plan import Block, BlockTable, Operand
 from accelera.stores import Region, Store, open_store
@@ -116,6 +117,68 @@ def test_what_needs_no_conversion_on_the_host_moves_in_one_piece() -> None:
         get_device("cpu"), array, operand, block_of(operand, (0, 800), (0, 900))
     )
     assert source.pieces == target.pieces == [array.nbytes]
+
+
+class Lending(Watched):
+    """A store that notes whether what it fills and empties lies in memory that was lent, and when."""
+
+    def __init__(self, array: np.ndarray[Any, Any], device: TorchDevice) -> None:
+        super().__init__(array)
+        self._lent = device._staging._lent
+        self.most_lent = 0
+
+    def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
+        assert out.ctypes.data in self._lent
+        return super().read(region, out)
+
+    def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
+        assert data.ctypes.data in self._lent
+        self.most_lent = max(self.most_lent, len(self._lent))
+        return super().write(region, data)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("stored", "held"), [("f4", "f4"), ("f2", "f4"), ("i8", "i8")])
+def test_an_accelerator_lends_its_buffers(order: tuple[int, int], stored: str, held: str) -> None:
+    """The store reads into them and writes from them, one piece while another travels."""
+    device = TorchDevice("cpu")
+    array = (np.arange(3000 * 1500) % 1000).reshape(3000, 1500).astype(stored)
+    operand = described(array, held, order)
+    block = block_of(operand, (0, 3000), (100, 1400))
+    back = np.zeros_like(array)
+    source, target = Lending(array, device), Lending(back, device)
+    mover, memory = Mover(device, 1), device.allocate(block.held_bytes)
+    assert mover.read(source, block, operand, memory) == block.moved_bytes
+    assert mover.write(target, block, operand, memory) == block.moved_bytes
+    np.testing.assert_array_equal(back[block.region], array[block.region])
+    assert max(source.pieces) > PIECE_BYTES
+    assert max(source.pieces + target.pieces) <= device.lent_bytes
+    assert target.most_lent == 2
+    assert not device._staging._lent
+    device.release(memory)
+
+
+def test_what_is_lent_comes_back_when_a_store_fails() -> None:
+    device = TorchDevice("cpu")
+    array = np.zeros((3000, 1500), np.float32)
+    operand = described(array, "f4")
+    block = block_of(operand, (0, 3000), (0, 1500))
+    mover, memory = Mover(device, 1), device.allocate(block.held_bytes)
+
+    class Full(Watched):
+        def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
+            raise OSError("bad sector")
+
+        def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
+            raise OSError("no space left")
+
+    for _ in range(6):
+        with pytest.raises(OSError, match="bad sector"):
+            mover.read(Full(array), block, operand, memory)
+        with pytest.raises(OSError, match="no space left"):
+            mover.write(Full(array), block, operand, memory)
+    assert mover.read(Watched(array), block, operand, memory) == array.nbytes
+    device.release(memory)
 
 
 def test_threads_share_fewer_buffers_than_they_are() -> None:

@@ -78,10 +78,19 @@ def test_where_nothing_tells_of_cores_all_of_them_count(
     assert physical_cores(str(tmp_path)) == os.cpu_count()
 
 
-def fake_torch(devices: list[tuple[str, int]]) -> Any:
+def fake_torch(devices: list[tuple[str, int]], begun: list[bool] | None = None, cuda: str = "13.0") -> Any:
+    """``begun`` is appended to when a property is asked for, which begins the use of CUDA."""
     properties = [SimpleNamespace(name=name, total_memory=size) for name, size in devices]
-    module = SimpleNamespace(get_device_properties=lambda index: properties[index])
+    begun = [] if begun is None else begun
+
+    def described(index: int) -> Any:
+        begun.append(True)
+        return properties[index]
+
+    module = SimpleNamespace(get_device_properties=described)
     return SimpleNamespace(
+        version=SimpleNamespace(cuda=cuda or None),
+        cuda=SimpleNamespace(is_initialized=lambda: bool(begun)),
         accelerator=SimpleNamespace(
             is_available=lambda: bool(devices),
             current_accelerator=lambda: SimpleNamespace(type="cuda"),
@@ -112,6 +121,21 @@ def test_a_driver_lets_nvml_be_asked_and_torch_where_it_has_no_answer(
     assert accelerators((str(driver),)) == (Accelerator("Big", 7),)
 
 
+def test_looking_does_not_begin_the_use_of_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It takes half a gigabyte and seconds, and children forked later have no CUDA then."""
+    driver, begun = tmp_path / "driver", list[bool]()
+    driver.touch()
+    torch = fake_torch([("Known to torch", 7)], begun)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(probing_accelerators, "nvml_devices", lambda: (nvml.NvmlDevice("Known", 5, None),))
+    assert accelerators((str(driver),)) == (Accelerator("Known", 5),)
+    assert not begun
+    begun.append(True)
+    assert accelerators((str(driver),)) == (Accelerator("Known to torch", 7),)
+    monkeypatch.setitem(sys.modules, "torch", fake_torch([], cuda=""))
+    assert accelerators((str(driver),)) == (), "a torch built without CUDA uses no GPU"
+
+
 def fake_nvml(fails: bool = False) -> Any:
     calls: list[str] = []
 
@@ -127,7 +151,8 @@ def fake_nvml(fails: bool = False) -> Any:
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}{handle}",
         nvmlDeviceGetName=lambda handle: f"card {handle}".encode(),
-        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=100 * (handle + 1), used=25),
+        nvmlDeviceGetMemoryInfo=lambda handle: SimpleNamespace(total=100, used=25),
+        nvmlDeviceGetCudaComputeCapability=lambda handle: (8, 0),
         nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=60),
     )
 
@@ -159,6 +184,60 @@ def test_nvml_names_what_this_process_may_use(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [device.name for device in nvml.nvml_devices()] == names
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [("FASTEST_FIRST", ["new", "old", "older"]), ("PCI_BUS_ID", ["older", "new", "old"]), (None, ["new"])],
+)
+@pytest.mark.usefixtures("fresh_nvml")
+def test_unlike_cards_are_numbered_as_cuda_does(
+    monkeypatch: pytest.MonkeyPatch, order: str | None, names: list[str]
+) -> None:
+    library = fake_nvml()
+    library.nvmlDeviceGetCount = lambda: 3
+    library.nvmlDeviceGetName = lambda handle: ("older", "new", "old")[handle]
+    library.nvmlDeviceGetCudaComputeCapability = lambda handle: ((6, 1), (9, 0), (7, 5))[handle]
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0" if order is None else "0,1,2")
+    if order is not None:
+        monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
+    assert [device.name for device in nvml.nvml_devices()] == names
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [
+        (None, [("part 0", 20)]),
+        ("0", [("part 0", 20)]),
+        ("1", []),
+        ("MIG-b", [("part 1", 40)]),
+        ("GPU-0", []),
+    ],
+)
+@pytest.mark.usefixtures("fresh_nvml")
+def test_of_a_divided_card_only_a_part_counts(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, found: list[tuple[str, int]]
+) -> None:
+    def part(handle: int, index: int) -> str:
+        if handle or index > 1:
+            raise RuntimeError("Not Found")
+        return f"part {index}"
+
+    library = fake_nvml()
+    library.nvmlDeviceGetMigMode = lambda handle: (int(handle == 0), 0)
+    library.nvmlDeviceGetMaxMigDeviceCount = lambda handle: 7
+    library.nvmlDeviceGetMigDeviceHandleByIndex = part
+    library.nvmlDeviceGetUUID = {0: "GPU-00", 1: "GPU-11", "part 0": "MIG-a", "part 1": "MIG-b"}.get
+    library.nvmlDeviceGetName = str
+    sizes = {0: 80, 1: 80, "part 0": 20, "part 1": 40}
+    library.nvmlDeviceGetMemoryInfo = lambda handle: SimpleNamespace(total=sizes[handle], used=5)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [(device.name, device.memory_bytes) for device in nvml.nvml_devices()] == found
 
 
 @pytest.mark.usefixtures("fresh_nvml")

@@ -203,6 +203,7 @@ def test_a_gpu_that_recovers_during_a_batch_is_used_again(
 
     def after_a_while(task: int) -> int:
         if task == 50:
+            gpu.revive()
             clock.now_s += 2 * FIRST_COOLDOWN_S
         if task > 100 and threading.current_thread().name == "accelera-cpu":
             assert used.wait(30)

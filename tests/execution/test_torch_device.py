@@ -6,7 +6,6 @@ import math
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ from accelera.errors import UnknownNameError
 from accelera.execution import ExecutionStrategy, Kernel, StrategyManager, TorchDeviceExecutor, kernel
 from accelera.execution.executors.device import DeviceLane
 from accelera.execution.executors.guarded import Guarded
-from accelera.execution.executors.torch_here import TorchHere
 from accelera.execution.faults.memory_fit import ENOUGH, MARGIN, MemoryFit
 
 MIB = 1 << 20
@@ -319,86 +317,6 @@ def test_a_lane_asks_for_no_more_than_is_foreseen(foreseen: Any, expected: list[
     StrategyManager(None, gpu, ExecutionStrategy.GpuOnly, learn=False).execute(range(20), lambda task: task)
     assert sizes == expected
     assert DeviceLane(gpu).name == "gpu"
-
-
-class FakeStream:
-    """Notes what happens to it."""
-
-    def __init__(self, device: Any) -> None:
-        self.told: list[Any] = []
-
-    def wait_stream(self, other: Any) -> None:
-        self.told.append(("waits for", other))
-
-    def synchronize(self) -> None:
-        self.told.append("is waited for")
-
-
-class Streams:
-    """torch's streams and current device, for a device that is not there."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.usual = self.current = FakeStream(None)
-        self.index = 3
-        monkeypatch.setattr(torch, "Stream", FakeStream)
-        monkeypatch.setattr(torch, "get_device_module", lambda device: self)
-        monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: self.current)
-        monkeypatch.setattr(torch.accelerator, "set_stream", self.set_stream)
-
-    def set_stream(self, stream: Any) -> None:
-        self.current, self.index = stream, 0
-
-    def current_device(self) -> int:
-        return self.index
-
-    def set_device(self, index: int) -> None:
-        self.index = index
-
-
-@pytest.fixture
-def streams(monkeypatch: pytest.MonkeyPatch) -> tuple[Streams, TorchHere]:
-    found = Streams(monkeypatch)
-    here = TorchHere("cpu")
-    here._has_streams = True
-    return found, here
-
-
-def test_work_is_on_a_stream_of_its_own_which_is_waited_for(streams: tuple[Streams, TorchHere]) -> None:
-    found, here = streams
-    seen = []
-    for _ in range(2):
-        with here.working() as hand_out:
-            seen.append(found.current)
-            assert "is waited for" not in found.current.told[-1:]
-            output = Recorder()
-            hand_out(output)  # type: ignore[arg-type]
-            assert output.streams == [found.usual]
-        assert (found.current, found.index) == (found.usual, 3)
-    assert seen[0] is seen[1] is not found.usual
-    assert seen[0].told == [("waits for", found.usual), "is waited for"] * 2
-
-
-def test_an_error_leaves_the_usual_stream_current(streams: tuple[Streams, TorchHere]) -> None:
-    found, here = streams
-    with pytest.raises(KeyError), here.working():
-        raise KeyError
-    assert (found.current, found.index) == (found.usual, 3)
-
-
-def test_each_thread_has_a_stream_of_its_own(streams: tuple[Streams, TorchHere]) -> None:
-    _, here = streams
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(here._stream).result() is not here._stream()
-
-
-class Recorder:
-    """A tensor that notes the streams that may still use its memory."""
-
-    def __init__(self) -> None:
-        self.streams: list[Any] = []
-
-    def record_stream(self, stream: Any) -> None:
-        self.streams.append(stream)
 
 
 @given(

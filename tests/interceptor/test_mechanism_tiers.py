@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from accelera.devices import torch_shim
 from accelera.errors import BackendMissingError, SettingError
-from accelera.interceptor import found, mechanism
+from accelera.interceptor import mechanism
 from accelera.interceptor.mechanism import OPERATORS, shim, stable, tiers
 from tests.architecture.repository import run_python
 
@@ -168,18 +169,18 @@ def test_a_shim_that_was_built_later_is_used_unless_its_sources_changed(
     """The folder of what `accelera build-shim` made goes by the contents of the sources."""
     compiled = tmp_path / "accelera"
     shutil.copytree(SOURCES, compiled / "csrc" / "torch")
-    fresh.setattr(found, "compiled_folder", lambda: compiled)
+    fresh.setattr(torch_shim, "compiled_folder", lambda: compiled)
     fresh.setenv("ACCELERA_CACHE", str(tmp_path / "cache"))
-    later = found.shim_for("9.9")
+    later = torch_shim.shim_for("9.9")
     assert later.is_relative_to(tmp_path / "cache")
     later.parent.mkdir(parents=True)
     later.write_bytes(b"compiled")
-    assert found.shim_for("9.9").exists()
+    assert torch_shim.shim_for("9.9").exists()
     with (compiled / "csrc" / "torch" / "shim.cpp").open("a") as source:
         source.write("// changed\n")
-    assert not found.shim_for("9.9").exists()
+    assert not torch_shim.shim_for("9.9").exists()
     (compiled / "_shim-9.9.so").write_bytes(b"compiled with the package")
-    assert found.shim_for("9.9") == compiled / "_shim-9.9.so"
+    assert torch_shim.shim_for("9.9") == compiled / "_shim-9.9.so"
 
 
 def test_a_shim_that_cannot_be_built_says_why(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:

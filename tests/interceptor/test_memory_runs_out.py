@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from accelera.devices import SimulatedDevice
 from accelera.engine import MatrixEngine
-from accelera.interceptor import calls, intercepted, pieces, product_plans, product_tiles, tiles
+from accelera.interceptor import intercepted, pieces, product_plans, product_tiles, tiles
 from accelera.interceptor.attention import enduring, handling, passes
 from accelera.interceptor.broadcasting import handling as broadcast_handling
 from accelera.interceptor.broadcasting import product as broadcast_product
@@ -276,20 +276,6 @@ def test_what_torch_composes_goes_on_in_pieces(
     assert seen[0].by_op[op].fallbacks == {PIECES: 1}
     assert seen[0].by_op[op].chunked == 1
     assert seen[0].by_op[op].direct == 0
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        shortage(),
-        torch.cuda.OutOfMemoryError("HIP out of memory."),
-        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes."),
-        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 1 bytes."),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-    ],
-)
-def test_ways_to_say_that_memory_ran_out(error: Exception) -> None:
-    assert calls.is_out_of_memory(error)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a kernel's own"), KeyboardInterrupt(), ValueError("x")])

@@ -56,6 +56,9 @@ class ArrayPlace:
         self.out_bytes = self.peak_bytes = 0
         self._lock = threading.Lock()
 
+    def promise(self, nbytes: int) -> None:
+        self.promised = getattr(self, "promised", 0) + nbytes
+
     def allocate(self, nbytes: int) -> tuple[Bytes, Bytes]:
         with self._lock:
             self.out_bytes += nbytes

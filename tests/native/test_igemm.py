@@ -138,6 +138,50 @@ def test_a_build_without_cuda_says_how_to_get_it() -> None:
         _native.igemm_cuda(0, 0, 0, 1, 1, 1, (1, 1), (1, 1), (1, 1), 4)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "count"),
+    [
+        (1, 1, 1),
+        (64, 65, 1),
+        (1, 65_535 * 64, 1),
+        (3, 65_535 * 64 + 1, 2),
+        (2**31, 2**24, 5),
+        (2**37, 1, 2),
+        (0, 5, 0),
+    ],
+)
+def test_every_launch_is_one_that_cuda_accepts(rows: int, columns: int, count: int) -> None:
+    """CUDA launches at most 2^31 - 1 blocks along x and 65,535 along y; each has a tile of 64 x 64."""
+    launches = _native.igemm_cuda_launches(rows, columns)
+    assert len(launches) == count
+    assert sum(height * width for _, _, height, width, _, _ in launches) == rows * columns
+    assert len({(row, column) for row, column, *_ in launches}) == count
+    for row, column, height, width, x, y in launches:
+        assert (x, y) == (-(-height // 64), -(-width // 64))
+        assert x < 2**31
+        assert y < 2**16
+        assert (row + height <= rows, column + width <= columns) == (True, True)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not _native.cuda_compiled(), reason="this build has no CUDA kernels")
+@pytest.mark.parametrize("turned", [False, True])
+def test_cuda_computes_more_columns_than_one_launch_takes(turned: bool) -> None:
+    import torch
+
+    rows, columns, depth = 2, 65_535 * 64 + 130, 3
+    left = torch.arange(rows * depth, dtype=torch.uint8, device="cuda").view(rows, depth)
+    right = torch.arange(depth * columns, device="cuda").remainder(251).to(torch.uint8).view(depth, columns)
+    result = torch.zeros(columns, rows, dtype=torch.uint8, device="cuda").T if turned else None
+    result = torch.zeros(rows, columns, dtype=torch.uint8, device="cuda") if result is None else result
+    strides = (left.stride(), right.stride(), result.stride())
+    pointers = (left.data_ptr(), right.data_ptr(), result.data_ptr())
+    stream = torch.cuda.current_stream().cuda_stream
+    _native.igemm_cuda(*pointers, rows, columns, depth, *strides, 1, False, stream)
+    expected = sum(left[:, d, None].int() * right[None, d].int() for d in range(depth)) % 256
+    assert torch.equal(result.int(), expected)
+
+
 @pytest.mark.cuda
 @pytest.mark.skipif(not _native.cuda_compiled(), reason="this build has no CUDA kernels")
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64"])

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from accelera.memory import Block, Use
+from accelera.offload.keeping.allocation_scope import AllocationScope
 from accelera.offload.keeping.rows import row_parts
 
 
@@ -25,10 +26,14 @@ class SimpleKeeper:
         self.capacity_bytes = capacity_bytes
         self.device = torch.device("cpu")
         self.watched = False
+        self.scope = AllocationScope(None, None)
         self.bytes: dict[int, np.ndarray] = {}
         self.uses: list[str] = []
         self.pinned = 0
         self.made: list[Block] = []
+
+    def working_s(self) -> float:
+        return 0.0
 
     def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[Block, ...]:
         flat = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()

@@ -11,8 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from accelera.offload.training.activations import Activations
 from accelera.offload.training.recomputing import Recomputed, keep_blocks, recompute_blocks
+from accelera.offload.training.saved_tensors import ForwardPass
 from tests.offload.language_model import LanguageModel, language_model, loss_of
 from tests.offload.pools import values
 from tests.offload.simple_keeper import SimpleKeeper
@@ -119,15 +119,17 @@ def test_saved_views_have_their_strides(keeper, view):
     keeper.least_bytes = 4
     x = X.clone()
     tensor = view(x)
-    back = _through(Activations(keeper), tensor)
+    back = _through(keeper, tensor)
     assert torch.equal(back, tensor)
     order = sorted(range(tensor.ndim), key=tensor.stride().__getitem__)
     assert order == sorted(range(back.ndim), key=back.stride().__getitem__)
 
 
-def _through(activations: Activations, tensor: torch.Tensor) -> torch.Tensor:
-    with activations.saving():
+def _through(keeper: SimpleKeeper, tensor: torch.Tensor) -> torch.Tensor:
+    entry = keeper.scope.open("training")
+    with ForwardPass(keeper, entry):
         squared = tensor.clone().requires_grad_().expand(tensor.shape) * tensor
+    entry.close()
     return squared.grad_fn._saved_other
 
 

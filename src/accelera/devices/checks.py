@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from accelera.errors import DTypeError, ShapeError
@@ -12,6 +13,7 @@ from accelera.errors import DTypeError, ShapeError
 Shape = Sequence[int]
 
 FLOATING = frozenset(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
+HALVES = frozenset((np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)))
 INTEGERS = frozenset(np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64))
 
 
@@ -66,8 +68,16 @@ def check_dtypes(op: str, *dtypes: np.dtype[Any]) -> None:
     names = ", ".join(map(str, dtypes))
     raise DTypeError(
         f"[{op}] {names}: all must be one of float32, float64, complex64, complex128 or an integer type, in "
-        f"native byte order; hold half types in float32"
+        f"native byte order; hold half types in float32, or the result where the device multiplies them"
     )
+
+
+def check_halves(op: str, a: np.dtype[Any], b: np.dtype[Any], c: np.dtype[Any]) -> None:
+    """Raise DTypeError unless factors of one half type are summed in float32."""
+    if a != b or c != np.float32:
+        raise DTypeError(
+            f"[{op}] {a}, {b}, {c}: factors of half types must be of one type, and the result float32"
+        )
 
 
 def check_cast(op: str, source: np.dtype[Any], target: np.dtype[Any]) -> None:

@@ -7,9 +7,12 @@ back: NumPy arrays on the CPU and the simulated accelerator, torch tensors on a 
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from accelera.devices.checks import FLOATING, INTEGERS
 
 DeviceArray = Any
 
@@ -21,6 +24,9 @@ class Device(abc.ABC):
     """``"cpu"``, ``"cuda:0"``, ``"sim"`` …"""
     host_memory: bool
     """True when tiles lie in host RAM, so that RAM operands are used in place (the CPU)."""
+
+    lent_bytes = 0
+    """Size of the memory that ``lend_host`` returns."""
 
     @abc.abstractmethod
     def total_bytes(self) -> int:
@@ -68,6 +74,37 @@ class Device(abc.ABC):
         Waits for the work that writes ``source``; ``host`` is complete on return.
         """
 
+    def lends(self, host: np.dtype[Any], held: np.dtype[Any]) -> bool:
+        """Return whether ``lend_host`` spares a copy where elements are ``host`` there and ``held`` here."""
+        return False
+
+    def lend_host(self, *, wait: bool = True) -> np.ndarray[Any, Any] | None:
+        """Return host memory, as bytes, for one piece: ``upload`` takes it from there without another copy.
+
+        A dense array at its start is meant, in any order of axes. It is lent until ``take_back``, to one
+        thread. None when all is lent and nobody is to ``wait``. Only for devices that ``lends`` says of.
+        """
+        raise NotImplementedError(f"[lend_host] {self.name} lends no memory")
+
+    def take_back(self, memory: np.ndarray[Any, Any]) -> None:
+        """Take back what ``lend_host`` returned."""
+
+    def begin_download(self, source: DeviceArray, host: np.ndarray[Any, Any]) -> Callable[[], None]:
+        """Begin ``download``; return what waits until ``host`` is complete.
+
+        Into memory that was lent it goes on meanwhile; into any other it is done on return.
+        """
+        self.download(source, host)
+        return lambda: None
+
+    def copy(self, source: DeviceArray, target: DeviceArray) -> None:
+        """Copy between a view of a buffer and an array of somebody else's, both in this device's memory.
+
+        Shapes are equal; elements are converted as by ``upload``. Whoever has the array has waited for work
+        on it before, and may use it on return. Only for devices whose ``name`` is the tier of stores.
+        """
+        raise NotImplementedError(f"[copy] {self.name} holds no arrays of others")
+
     @abc.abstractmethod
     def gemm(
         self,
@@ -80,13 +117,21 @@ class Device(abc.ABC):
     ) -> None:
         """``c = a @ b`` or ``c += a @ b`` for ``(…, m, k) @ (…, k, n) -> (…, m, n)``.
 
-        All three have the same dtype (f32 f64 c64 c128 or an integer, which wraps around); batch
+        All three have the same dtype (f32 f64 c64 c128 or an integer, which wraps around), or a and b a
+        half type that the device ``multiplies`` and c float32; batch
         axes broadcast as in NumPy. Any row or column order is taken as it lies. ``conjugate_a``
         multiplies by the complex conjugate of ``a``, which a view cannot express. ``c`` must not
         overlap ``a`` or ``b``; without ``accumulate`` it is never read.
 
         Raises ShapeError, DTypeError, DeviceMemoryError, DeviceError.
         """
+
+    def multiplies(self, dtype: np.dtype[Any]) -> bool:
+        """Return whether ``gemm`` and ``gram`` take elements of ``dtype``; asked before a plan is made.
+
+        Of a half type: whether they take factors of it and sum in float32, the type of the result.
+        """
+        return dtype in FLOATING or dtype in INTEGERS
 
     @abc.abstractmethod
     def gram(self, a: DeviceArray, c: DeviceArray, *, accumulate: bool) -> None:

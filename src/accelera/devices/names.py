@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from accelera.devices.accelerators import checked_name, present_accelerator
 from accelera.devices.contract import Device
 from accelera.devices.cpu import CpuDevice
 from accelera.devices.simulated import SimulatedDevice
 from accelera.errors import DeviceError, UnknownNameError
-from accelera.extras import is_there, needed_for
+from accelera.extras import is_there
 from accelera.settings import current
 
 _DEVICE_FILES = (
@@ -79,9 +80,6 @@ def _simulated(kind: str, rest: str) -> Device:
 
 def _accelerator(kind: str, rest: str) -> Device:
     """Return torch's device, one object for each index."""
-    with needed_for("device"):
-        from accelera.devices.torch_device import checked_name
-
     return _of_torch(checked_name(kind, rest))
 
 
@@ -104,9 +102,7 @@ _KINDS: dict[str, Callable[[str, str], Device]] = {
 def _usual() -> Device:
     if not _may_have_accelerator():
         return _the_cpu()
-    import torch
-
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    found = present_accelerator()
     return _the_cpu() if found is None or found.type not in _KINDS else _accelerator(found.type, "")
 
 

@@ -104,7 +104,7 @@ class SimulatedDevice(Device):
         plan = FaultPlan(oom_at, above_bytes, oom_probability, seed, fail_transfer_at, fail_compute_at)
         self.name = name
         self.flops_per_s = flops_per_s
-        self._bytes_per_s = bandwidth_gbps * 1e9
+        self.link_bytes_per_s = bandwidth_gbps * 1e9
         self._latency_s = latency_s
         self._memory = _Memory(name, parse_bytes(capacity))
         self._faults = Faults(plan)
@@ -215,7 +215,7 @@ class SimulatedDevice(Device):
             self._moved[op] += nbytes
 
     def _transfer_s(self, nbytes: int) -> float:
-        return self._latency_s + nbytes / self._bytes_per_s
+        return self._latency_s + nbytes / self.link_bytes_per_s
 
     def _product_s(self, c: Array, depth: int) -> float:
         return 2.0 * c.size * depth * (4 if c.dtype.kind == "c" else 1) / self.flops_per_s

@@ -1,12 +1,13 @@
 """Any accelerator that torch knows (CUDA, ROCm, XPU, MPS) as a device.
 
-Uploads and downloads go piece by piece through a few pinned host buffers and device buffers of the
-same size, on streams of their own; conversion and reordering happen on the device. Events between
-the streams make each piece of work wait for the buffers it touches, and for nothing else.
+Uploads and downloads go piece by piece through a few pinned host buffers, on urgent streams of their
+own; conversion and reordering happen on the device. Events between the streams make each piece of work
+wait for the buffers it touches, and for nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -15,11 +16,13 @@ import torch
 from accelera import _native
 from accelera.devices import torch_products
 from accelera.devices.checks import (
+    HALVES,
     INTEGERS,
     check_cast,
     check_dtypes,
     check_gemm,
     check_gram,
+    check_halves,
     check_symmetrize,
     check_upload,
     check_view,
@@ -27,30 +30,11 @@ from accelera.devices.checks import (
 from accelera.devices.contract import Device
 from accelera.devices.torch_errors import translated
 from accelera.devices.torch_lanes import Lanes
-from accelera.devices.torch_staging import Staging
-from accelera.devices.torch_types import numpy_dtype, torch_dtype
+from accelera.devices.torch_staging import PIECE_BYTES, Staging
+from accelera.devices.torch_types import is_held, numpy_dtype, signed, torch_dtype, wire_dtype
 from accelera.errors import DeviceError, DTypeError
 from accelera.memory import host_memory
 from accelera.units import format_bytes
-
-_LIBRARY_BYTES = 64 << 20
-"""What cuBLAS and its kin keep for one stream: 32 MiB each on the largest cards."""
-
-
-def checked_name(kind: str, index: str) -> str:
-    """Return the full name of an accelerator that this machine has; raises DeviceError when it has not."""
-    asked = f"{kind}:{index}" if index else kind
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if found is None or found.type != kind:
-        has = f"it finds {found.type}" if found is not None else "it finds no accelerator"
-        raise DeviceError(
-            f"[device] {asked} was asked for, and torch {torch.__version__} has none here: {has}; install a "
-            f"torch built for it with its driver, or use 'cpu'"
-        )
-    count = torch.accelerator.device_count()
-    if index and (not index.isdigit() or int(index) >= count):
-        raise DeviceError(f"[device] {asked} was asked for; {kind}:0 to {kind}:{count - 1} exist")
-    return f"{kind}:{index or _current_index(found)}"
 
 
 @final
@@ -62,14 +46,17 @@ class TorchDevice(Device):
     """
 
     host_memory = False
+    lent_bytes = PIECE_BYTES
 
     def __init__(self, name: str) -> None:
         with translated("device"):
             self._device = torch.device(name)
             self._lanes = Lanes(self._device)
             self._staging = Staging(self._device, self._lanes)
+            self._library_bytes = torch_products.library_bytes(self._device)
         self.name = "torch-cpu" if self._device.type == "cpu" else str(self._device)
         self._buffers: dict[int, int] = {}
+        self._halves: dict[np.dtype[Any], bool] = {}
 
     def total_bytes(self) -> int:
         """The accelerator's memory, or the host's for ``"cpu"``."""
@@ -127,6 +114,32 @@ class TorchDevice(Device):
         with translated("download", f"{format_bytes(host.nbytes)} from {self.name}"):
             self._staging.download(source, host)
 
+    def lends(self, host: np.dtype[Any], held: np.dtype[Any]) -> bool:
+        """Return whether elements travel as the host has them."""
+        return wire_dtype(host, torch_dtype(held, self._device), self._device) == host
+
+    def lend_host(self, *, wait: bool = True) -> np.ndarray[Any, Any] | None:
+        """Return one of the transfers' buffers: pinned memory of 4 MiB."""
+        with translated("lend_host", f"on {self.name}"):
+            return self._staging.lend(wait=wait)
+
+    def take_back(self, memory: np.ndarray[Any, Any]) -> None:
+        """Take a buffer back; it is lent again when what was sent from it has arrived."""
+        self._staging.take_back(memory)
+
+    def begin_download(self, source: torch.Tensor, host: np.ndarray[Any, Any]) -> Callable[[], None]:
+        """Copy beside what goes on into memory that was lent; return what waits for the data."""
+        check_upload(tuple(source.shape), host.shape, "download")
+        check_cast("download", numpy_dtype(source.dtype), host.dtype)
+        with translated("download", f"{format_bytes(host.nbytes)} from {self.name}"):
+            arrived = self._staging.begin_download(source, host)
+
+        def wait() -> None:
+            with translated("download", f"{format_bytes(host.nbytes)} from {self.name}"):
+                arrived()
+
+        return wait
+
     def transfer(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy bytes between host memory and a buffer, beside the work that goes on, and wait for them.
 
@@ -137,7 +150,22 @@ class TorchDevice(Device):
         reads, writes = ((), (target,)) if up else ((source,), ())
         with translated("transfer", f"{format_bytes(source.nbytes)} to or from {self.name}"):
             with self._lanes.working(lane, reads, writes) as event:
-                target.copy_(source, non_blocking=True)
+                target.copy_(source, non_blocking=self._lanes.asynchronous)
+            if event is not None:
+                event.synchronize()
+
+    def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy on the device, beside the work that goes on, and wait for it: the host sees no element."""
+        check_upload(tuple(source.shape), tuple(target.shape), "copy")
+        check_cast("copy", numpy_dtype(source.dtype), numpy_dtype(target.dtype))
+        up = self._lanes.key(target) in self._buffers
+        lane = self._lanes.up if up else self._lanes.down
+        reads, writes = ((), (target,)) if up else ((source,), ())
+        with translated("copy", f"{format_bytes(target.nbytes)} on {self.name}"):
+            with self._lanes.working(lane, reads, writes) as event:
+                if source.dtype == target.dtype:
+                    source, target = signed(source), signed(target)
+                target.copy_(source)
             if event is not None:
                 event.synchronize()
 
@@ -177,13 +205,24 @@ class TorchDevice(Device):
         with translated("symmetrize", f"on {self.name}"), self._lanes.computing(reads=(), writes=(c,)):
             torch_products.symmetrize(c)
 
+    def multiplies(self, dtype: np.dtype[Any]) -> bool:
+        """Return whether torch has a product of such elements there, or we have one for integers.
+
+        Of half types: whether torch sums them in float32, which takes CUDA and torch 2.8; it is tried once.
+        """
+        if dtype in INTEGERS:
+            return _multiplies_integers(self._device.type)
+        if dtype in HALVES:
+            return self._sums_halves(dtype)
+        return super().multiplies(dtype) and is_held(dtype, self._device)
+
     def can_take(self, array: torch.Tensor) -> bool:
         """Return whether one of the last two axes is dense and the other at least that far apart."""
         return array.ndim < 2 or torch_products.is_takeable(array)
 
     def workspace_bytes(self) -> int:
         """The transfers' buffers on the device, and what the product library keeps."""
-        return self._staging.device_bytes + _LIBRARY_BYTES
+        return self._staging.device_bytes + self._library_bytes
 
     def packing_bytes(self) -> int:
         """Memory for blocks of operands that are conjugated or that ``can_take`` rejects."""
@@ -205,12 +244,20 @@ class TorchDevice(Device):
 
     def _check_dtypes(self, op: str, *arrays: torch.Tensor) -> None:
         dtypes = [numpy_dtype(each.dtype) for each in arrays]
+        if dtypes[0] in HALVES and self.multiplies(dtypes[0]):
+            check_halves(op, dtypes[0], dtypes[-2], dtypes[-1])
+            return
         check_dtypes(op, *dtypes)
-        if dtypes[0] in INTEGERS and not _multiplies_integers(self._device.type):
+        if not self.multiplies(dtypes[0]):
             raise DTypeError(
                 f"[{op}] {dtypes[0]} on {self.name}: torch multiplies no integers there, and accelera was "
                 f"built without its CUDA kernels; build it with ACCELERA_CUDA=ON, or use the CPU"
             )
+
+    def _sums_halves(self, dtype: np.dtype[Any]) -> bool:
+        if dtype not in self._halves:
+            self._halves[dtype] = torch_products.sums_halves(torch_dtype(dtype, self._device), self._device)
+        return self._halves[dtype]
 
     def _memory(self) -> tuple[int, int]:
         """Return (bytes to be had, bytes in all)."""
@@ -227,11 +274,6 @@ class TorchDevice(Device):
 
     def _module(self) -> Any:
         return torch.get_device_module(self._device)
-
-
-def _current_index(device: torch.device) -> int:
-    module = torch.get_device_module(device)
-    return int(module.current_device()) if hasattr(module, "current_device") else 0
 
 
 def _multiplies_integers(kind: str) -> bool:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-import torch
-
+from accelera.devices.out_of_memory import is_out_of_memory
 from accelera.errors import AcceleraError, DeviceError, DeviceMemoryError
-
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 @contextlib.contextmanager
@@ -21,6 +18,6 @@ def translated(op: str, what: str = "") -> Iterator[None]:
         raise
     except RuntimeError as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        if isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _OUT_OF_MEMORY):
+        if is_out_of_memory(error):
             raise DeviceMemoryError(f"[{op}] {what}: {first}; work in smaller blocks") from error
         raise DeviceError(f"[{op}] {what}: {first}") from error

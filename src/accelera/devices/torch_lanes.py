@@ -7,21 +7,37 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from accelera.devices.torch_streams import on_stream
+from accelera.devices.torch_streams import new_stream, on_stream
+
+_URGENT = -1
+"""Priority of copies: what they do on the device does not queue behind the blocks of a large product."""
 
 
 @dataclass
 class _Marks:
-    """Events after the last work that wrote a buffer, and after later work that read it, by stream."""
+    """Events after the latest work that wrote a buffer, and after later work that read it, by stream."""
 
-    written: Any = None
+    written: dict[int, Any] = field(default_factory=dict)
     read: dict[int, Any] = field(default_factory=dict)
+
+    def events(self) -> list[Any]:
+        """Return all of them."""
+        return [*self.written.values(), *self.read.values()]
+
+    def without(self, waited_for: Collection[int]) -> _Marks:
+        """Return the marks whose events are not among those of these ids."""
+        return _Marks(
+            *(
+                {stream: event for stream, event in events.items() if id(event) not in waited_for}
+                for events in (self.written, self.read)
+            )
+        )
 
 
 class Lanes:
@@ -29,12 +45,12 @@ class Lanes:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.asynchronous = _has_streams(device)
-        """Whether work goes on after the call that hands it over."""
-        self.up: Any = torch.Stream(device) if self.asynchronous else None
-        """The stream of uploads."""
-        self.down: Any = torch.Stream(device) if self.asynchronous else None
+        self.up = new_stream(device, _URGENT)
+        """The stream of uploads; None where there are no streams."""
+        self.down = new_stream(device, _URGENT)
         """The stream of downloads."""
+        self.asynchronous = self.up is not None
+        """Whether work goes on after the call that hands it over."""
         self._marks: dict[int, _Marks] = {}
         self._lock = threading.Lock()
 
@@ -62,13 +78,14 @@ class Lanes:
         sources, targets = [self.key(each) for each in reads], [self.key(each) for each in writes]
         event = torch.Event(self._device)
         with on_stream(stream, self._device):
-            for earlier in self._awaited(sources, targets):
+            awaited = self._awaited(sources, targets)
+            for earlier in awaited:
                 stream.wait_event(earlier)
             try:
                 yield event
             finally:
                 event.record(stream)
-                self._mark(event, stream, sources, targets)
+                self._mark(event, stream, sources, targets, awaited)
 
     def admit(self, tensors: Iterable[torch.Tensor]) -> None:
         """Let the current stream wait, before it goes on, for transfers of these tensors."""
@@ -83,7 +100,7 @@ class Lanes:
             stream = torch.accelerator.current_stream(self._device)
             event = torch.Event(self._device)
             event.record(stream)
-            self._mark(event, stream, reads=[], writes=[self.key(each) for each in tensors])
+            self._mark(event, stream, reads=[], writes=[self.key(each) for each in tensors], awaited=[])
 
     def born(self, buffer: torch.Tensor) -> None:
         """Let other streams wait, before they touch a new buffer, for what its memory was used for before."""
@@ -94,9 +111,8 @@ class Lanes:
         with self._lock:
             marks = self._marks.pop(key, None)
         if marks is not None:
-            for event in (marks.written, *marks.read.values()):
-                if event is not None:
-                    event.synchronize()
+            for event in marks.events():
+                event.synchronize()
 
     def synchronize(self) -> None:
         """Wait for both copy streams and the current one."""
@@ -108,23 +124,22 @@ class Lanes:
         with self._lock:
             sources = [self._marks[key] for key in reads if key in self._marks]
             targets = [self._marks[key] for key in writes if key in self._marks]
-            events = [marks.written for marks in sources + targets]
-            events += [event for marks in targets for event in marks.read.values()]
-        return [event for event in events if event is not None]
+            events = [event for marks in sources for event in marks.written.values()]
+            return events + [event for marks in targets for event in marks.events()]
 
-    def _mark(self, event: Any, stream: Any, reads: list[int], writes: list[int]) -> None:
+    def _mark(
+        self, event: Any, stream: Any, reads: list[int], writes: list[int], awaited: Iterable[Any]
+    ) -> None:
+        """Note that ``event`` follows work on these buffers, and what it need not be remembered beside it.
+
+        Work on other streams that it did not wait for is still to be waited for by others.
+        """
+        waited_for = set(map(id, awaited))
         with self._lock:
             for key in reads:
                 self._marks.setdefault(key, _Marks()).read[stream.stream_id] = event
             for key in writes:
-                self._marks[key] = _Marks(written=event)
-
-
-def _has_streams(device: torch.device) -> bool:
-    if device.type in ("cpu", "mps"):
-        return False
-    try:
-        torch.Stream(device)
-    except (RuntimeError, NotImplementedError):
-        return False
-    return True
+                marks = self._marks.get(key, _Marks()).without(waited_for)
+                marks.read.pop(stream.stream_id, None)
+                marks.written[stream.stream_id] = event
+                self._marks[key] = marks

@@ -31,10 +31,9 @@ _NOT_ON_MPS = (torch.float64, torch.complex128)
 
 def torch_dtype(dtype: np.dtype[Any], device: torch.device) -> torch.dtype:
     """Return torch's type for ``dtype``; raises DTypeError when torch or the device has none."""
-    found = _TO_TORCH.get(dtype)
-    if found is None or not _is_held(found, device):
+    if not is_held(dtype, device):
         raise DTypeError(f"[view] {dtype} cannot be held on {device}; convert it, or use the CPU")
-    return found
+    return _TO_TORCH[dtype]
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
@@ -47,8 +46,7 @@ def wire_dtype(host: np.dtype[Any], held: torch.dtype, device: torch.device) -> 
 
     Floats travel as the host has them and are converted on the device; the rest is converted on the host.
     """
-    theirs = _FLOATS.get(host)
-    if theirs is not None and numpy_dtype(held) in _FLOATS and _is_held(theirs, device):
+    if host in _FLOATS and numpy_dtype(held) in _FLOATS and is_held(host, device):
         return host
     return numpy_dtype(held)
 
@@ -65,5 +63,7 @@ def numpy_view(tensor: torch.Tensor, dtype: np.dtype[Any]) -> np.ndarray[Any, An
     return flat
 
 
-def _is_held(dtype: torch.dtype, device: torch.device) -> bool:
-    return not (device.type == "mps" and dtype in _NOT_ON_MPS)
+def is_held(dtype: np.dtype[Any], device: torch.device) -> bool:
+    """Return whether torch has tensors of ``dtype`` on ``device``."""
+    found = _TO_TORCH.get(dtype)
+    return found is not None and not (device.type == "mps" and found in _NOT_ON_MPS)

@@ -11,8 +11,10 @@ from accelera.lazily import opened
 
 if TYPE_CHECKING:
     from accelera.engine.calibration import DiskRates as DiskRates
+    from accelera.engine.calibration import LinkRates as LinkRates
     from accelera.engine.calibration import cost_model as cost_model
     from accelera.engine.calibration import disk_rates as disk_rates
+    from accelera.engine.calibration import link_rates as link_rates
     from accelera.engine.calibration import memory_bytes_per_s as memory_bytes_per_s
     from accelera.engine.default import default_engine as default_engine
     from accelera.engine.default import set_default_engine as set_default_engine
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from accelera.engine.report import RunReport as RunReport
 
 _NAMES_BY_MODULE = {
-    "calibration": ("DiskRates", "cost_model", "disk_rates", "memory_bytes_per_s"),
+    "calibration": ("DiskRates", "LinkRates", "cost_model", "disk_rates", "link_rates", "memory_bytes_per_s"),
     "default": ("default_engine", "set_default_engine"),
     "events": ("Observer", "Progress"),
     "expression": ("Expr", "Reduction", "lazy", "where"),

@@ -19,7 +19,7 @@ from accelera.engine.handles import lies_in_store, open_operand, unwrapped
 from accelera.engine.job import Job, JobOptions, carry_out
 from accelera.engine.methods import Amount, Operations, budget_for
 from accelera.engine.network import TEN_GIGABIT_BYTES_PER_S
-from accelera.engine.operands import matmul_shape
+from accelera.engine.operands import matmul_shape, multiplier
 from accelera.engine.placed import PlacedProduct, placed_job
 from accelera.engine.places import Places
 from accelera.engine.planned import Product, spans_of
@@ -247,9 +247,10 @@ class BaseEngine(Operations):
         pair = None if out is not None or pinned is not None else self._pair(A, B)
         route = self._route(None if pair is None else self._situation(pair, fixed, budget))
         logger.debug("matmul: %s", route)
-        if pair is not None and route.direct and not (self.places is not None and self.places.always):
+        name = "cpu" if route.on_cpu else self.device.name
+        if pair is not None and route.direct and self._may_be_direct(pair, name):
             try:
-                return pair.product("cpu" if route.on_cpu else self.device.name)
+                return pair.product(name)
             except DeviceMemoryError as error:
                 logger.warning("matmul goes on in chunks: %s", error)
         return self._by_plan(order, route, fixed)
@@ -271,9 +272,9 @@ class BaseEngine(Operations):
         strategy, fixed = self._strategy_for(chunk_strategy)
         order = Order(A, B, strategy, out, budget, objective=objective)
         route = self._route(None)
-        product = self._product(order, route, fixed, self.device)
-        if self.places is None or product.problem(self.device).is_empty:
-            return product.plan(self.device)
+        product, device, _ = self._placed_product(order, route, fixed)
+        if self.places is None or device is not self.device or product.problem(device).is_empty:
+            return product.plan(device)
         cpu = get_device("cpu")
         return PlacedProduct(self._product(order, route, fixed, cpu), self.places).plan(cpu)
 
@@ -312,6 +313,9 @@ class BaseEngine(Operations):
 
         return incore.ProductPair.of(A, B)
 
+    def _may_be_direct(self, pair: ProductPair, name: str) -> bool:
+        return pair.suits_torch(pair.place(name)) and not (self.places is not None and self.places.always)
+
     def _situation(self, pair: ProductPair, fixed: bool, budget: Amount | None) -> Situation:
         place = pair.place(self.device.name)
         return Situation(
@@ -347,8 +351,10 @@ class BaseEngine(Operations):
 
     def _by_plan(self, order: Order, route: Route, fixed: bool) -> Matrix | Store:
         cpu = get_device("cpu")
-        device = cpu if route.on_cpu else self.device
-        shared = None if route.on_cpu else placed_job(self._product(order, route, fixed, cpu), self.places)
+        product, device, notes = self._placed_product(order, route, fixed)
+        shared = None
+        if device is self.device:
+            shared = placed_job(self._product(order, route, fixed, cpu), self.places)
         if shared is not None and order.recorder is not None:
             raise ValueError(
                 "[matmul] recorder=: a recorder follows one pool, and a strategy has one on each device;"
@@ -359,7 +365,7 @@ class BaseEngine(Operations):
             if shared is not None:
                 store = self._carried_out(shared, order, cpu)
             else:
-                store = self._carried_out(self._product(order, route, fixed, device).job(), order, device)
+                store = self._carried_out(product.job(), order, device, *notes)
         except BudgetExceededError as error:
             if final:
                 raise
@@ -371,6 +377,20 @@ class BaseEngine(Operations):
         from accelera.engine import incore
 
         return incore.result(store, order.out, order.a)
+
+    def _placed_product(
+        self, order: Order, route: Route, fixed: bool
+    ) -> tuple[Product, Device, tuple[str, ...]]:
+        """Return the product, the device that computes it, and why that is not the engine's if it is not."""
+        cpu = get_device("cpu")
+        if route.on_cpu:
+            return self._product(order, route, fixed, cpu), cpu, ()
+        product = self._product(order, route, fixed, self.device)
+        if multiplier(self.device, product.a.dtype) is self.device:
+            return product, self.device, ()
+        note = f"planned on the CPU: {self.device.name} multiplies no {product.a.dtype}"
+        logger.debug("matmul is %s", note)
+        return self._product(order, route, fixed, cpu), cpu, (note,)
 
     def _on_cluster(self, order: Order, cluster: Any, node_budget: Amount | None) -> Store:
         if order.recorder is not None:

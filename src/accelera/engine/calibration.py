@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from accelera.devices import Device, usable_processors
-from accelera.errors import StoreError
+from accelera.errors import DeviceMemoryError, StoreError
 from accelera.plan import CostModel
 from accelera.stores import FlatFile, Placement
 
 _ACCELERATOR_FLOPS_PER_S = 1e13
 """What plans for accelerators are chosen by, in f32 flop/s."""
 _EDGE = 1024
+_LONGEST_EDGE = 8192
+_LONG_S = 2e-3
+"""A product on an accelerator that takes so long is measured well: a launch takes some 5e-6 s."""
+_LINK_BYTES = 32 << 20
+"""Copied to and from a device to time the link."""
 _TRIES = 12
 """Products timed; the best counts, since others may be using the machine."""
 _PIECE_BYTES = 8 << 20
@@ -27,6 +33,10 @@ _PIECES = 4
 """Pieces written and read to time a disk."""
 _ROWS, _COLUMNS = 3072, 4096
 """A matrix of 48 MiB, more than caches hold."""
+
+_BYTE = np.dtype(np.uint8)
+_USUAL = CostModel()
+Rate = TypeVar("Rate")
 
 
 class DiskRates(NamedTuple):
@@ -36,6 +46,13 @@ class DiskRates(NamedTuple):
     write_bytes_per_s: float
 
 
+class LinkRates(NamedTuple):
+    """How fast data passes between RAM and a device's memory."""
+
+    upload_bytes_per_s: float
+    download_bytes_per_s: float
+
+
 def cost_model(device: Device) -> CostModel:
     """Return the rates of ``device``: stated by the device itself, or measured.
 
@@ -43,32 +60,141 @@ def cost_model(device: Device) -> CostModel:
     processors, or all accelerators.
     """
     stated = getattr(device, "flops_per_s", None)
+    link = link_rates(device)
     if stated:
         flops = nominal = float(stated)
     else:
-        flops = _measured_flops(device)
-        nominal = CostModel().flops_per_s if device.host_memory else _ACCELERATOR_FLOPS_PER_S
-    return CostModel(flops_per_s=flops, cores=usable_processors(), nominal_flops_per_s=nominal)
+        flops = _unless_full(_measured_flops, device, _USUAL.flops_per_s)
+        nominal = _USUAL.flops_per_s if device.host_memory else _ACCELERATOR_FLOPS_PER_S
+    return CostModel(
+        flops_per_s=flops,
+        upload_bytes_per_s=link.upload_bytes_per_s,
+        download_bytes_per_s=link.download_bytes_per_s,
+        cores=usable_processors(),
+        nominal_flops_per_s=nominal,
+    )
+
+
+def link_rates(device: Device, *, pinned: bool = False) -> LinkRates:
+    """Return the rates of copies between RAM and ``device``, stated by the device or measured once.
+
+    ``pinned``: from and into memory that the device lends, which is pinned where that helps.
+    """
+    usual = LinkRates(_USUAL.upload_bytes_per_s, _USUAL.download_bytes_per_s)
+    stated = getattr(device, "link_bytes_per_s", None)
+    if stated:
+        return LinkRates(float(stated), float(stated))
+    if device.host_memory:
+        return usual
+    measure = _measured_pinned_link if pinned and device.lends(_BYTE, _BYTE) else _measured_link
+    return _unless_full(measure, device, usual)
+
+
+def _unless_full(measure: Callable[[Device], Rate], device: Device, usual: Rate) -> Rate:
+    """Return what is measured, or what is usual while the device has no room for a measurement."""
+    try:
+        return measure(device)
+    except DeviceMemoryError:
+        return usual
 
 
 @lru_cache(maxsize=8)
 def _measured_flops(device: Device) -> float:
-    """Return the f32 rate of a product of two matrices that fit the caches, flop/s."""
-    shape, dtype = (_EDGE, _EDGE), np.dtype(np.float32)
-    buffers = [device.allocate(4 * _EDGE * _EDGE) for _ in range(3)]
-    a, b, c = (device.view(each, shape, dtype, (0, 1)) for each in buffers)
-    for each in (a, b):
-        device.upload(np.ones(shape, dtype), each)
-    seconds = []
-    for _ in range(_TRIES):
-        began = time.perf_counter()
-        device.gemm(a, b, c, accumulate=False)
-        device.synchronize()
-        seconds.append(time.perf_counter() - began)
-    del a, b, c
-    for each in buffers:
-        device.release(each)
-    return 2.0 * _EDGE**3 / min(seconds[1:])
+    """Return the f32 rate of a product, flop/s.
+
+    On a CPU of two matrices that fit its caches; on an accelerator of larger ones, until the product takes so
+    long that handing it over and waiting for it does not count.
+    """
+    edge = _EDGE
+    while True:
+        seconds = _product_s(device, edge)
+        if device.host_memory or seconds >= _LONG_S or edge == _LONGEST_EDGE:
+            return 2.0 * edge**3 / seconds
+        edge *= 2
+
+
+def _product_s(device: Device, edge: int) -> float:
+    """Return the least seconds of a product of two f32 squares, the first left out."""
+    shape, dtype = (edge, edge), np.dtype(np.float32)
+    with _buffers(device, *[4 * edge * edge] * 3) as buffers:
+        a, b, c = (device.view(each, shape, dtype, (0, 1)) for each in buffers)
+        for each in (a, b):
+            device.upload(np.ones(shape, dtype), each)
+        seconds = []
+        for _ in range(_TRIES):
+            began = time.perf_counter()
+            device.gemm(a, b, c, accumulate=False)
+            device.synchronize()
+            seconds.append(time.perf_counter() - began)
+    return min(seconds[1:])
+
+
+@contextlib.contextmanager
+def _buffers(device: Device, *sizes: int) -> Iterator[list[Any]]:
+    """Allocate buffers on a device for a while; raises DeviceMemoryError, with none left, without room."""
+    with contextlib.ExitStack() as held:
+        buffers = []
+        for nbytes in sizes:
+            buffers.append(device.allocate(nbytes))
+            held.callback(device.release, buffers[-1])
+        yield buffers
+
+
+@lru_cache(maxsize=8)
+def _measured_link(device: Device) -> LinkRates:
+    """Return the rates of copies from and into ordinary memory."""
+    host = np.ones(_LINK_BYTES, np.uint8)
+    with _buffers(device, _LINK_BYTES) as (buffer,):
+        view = device.view(buffer, host.shape, _BYTE, (0,))
+
+        def upload(_: int) -> int:
+            device.upload(host, view)
+            device.synchronize()
+            return host.nbytes
+
+        def download(_: int) -> int:
+            device.download(view, host)
+            return host.nbytes
+
+        return LinkRates(_LINK_BYTES / _fastest(upload), _LINK_BYTES / _fastest(download))
+
+
+@lru_cache(maxsize=8)
+def _measured_pinned_link(device: Device) -> LinkRates:
+    """Return the rates of copies from and into memory that the device lends."""
+    step = device.lent_bytes
+    with _buffers(device, _LINK_BYTES) as (buffer,):
+        whole = device.view(buffer, (_LINK_BYTES,), _BYTE, (0,))
+        parts = [whole[start : start + step] for start in range(0, _LINK_BYTES, step)]
+
+        def upload(_: int) -> int:
+            for part in parts:
+                with _lent(device) as host:
+                    device.upload(host[: len(part)], part)
+            device.synchronize()
+            return _LINK_BYTES
+
+        def download(_: int) -> int:
+            with contextlib.ExitStack() as before:
+                for part in parts:
+                    with contextlib.ExitStack() as under_way:
+                        host = under_way.enter_context(_lent(device))
+                        under_way.callback(device.begin_download(part, host[: len(part)]))
+                        before.close()
+                        before.push(under_way.pop_all())
+            return _LINK_BYTES
+
+        return LinkRates(_LINK_BYTES / _fastest(upload), _LINK_BYTES / _fastest(download))
+
+
+@contextlib.contextmanager
+def _lent(device: Device) -> Iterator[np.ndarray[Any, Any]]:
+    host = device.lend_host()
+    assert host is not None, "it was waited for"
+    try:
+        yield host
+    finally:
+        device.take_back(host)
 
 
 def disk_rates(folder: str | Path | None = None) -> DiskRates:

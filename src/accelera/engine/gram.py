@@ -13,7 +13,7 @@ from accelera.engine.ahead import USUAL, Ahead
 from accelera.engine.calibration import cost_model
 from accelera.engine.events import Observer
 from accelera.engine.job import Job, JobOptions, carry_out
-from accelera.engine.operands import describe, held_dtype
+from accelera.engine.operands import describe, factor_dtype, held_dtype
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
 from accelera.engine.staging import PIECE_BYTES
@@ -64,7 +64,8 @@ class Gram:
     ) -> Plan:
         """Return the plan for ``device``; ``limit_bytes`` lowers the room further."""
         held = held_dtype(self.a.dtype)
-        problem = GramProblem(describe("A", self.a, device, held), self._result(device, held))
+        factors = describe("A", self.a, device, factor_dtype(self.a.dtype, device))
+        problem = GramProblem(factors, self._result(device, held))
         room = Room.on(device, self.budget_bytes, problem.operands, self.readers, self.target().new_bytes)
         room = replace(room, reserved={**room.reserved, **self._beside(device)})
         return self.ahead.planned(

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from accelera.devices import is_out_of_memory
 from accelera.engine.convert import to_tensor
 from accelera.engine.matrix import Matrix
 from accelera.engine.operands import matmul_shape
 from accelera.engine.shapes import broadcast_shape
-from accelera.engine.tensors import BOOL, SLOW_ON_CPU, WIDENED, torch
+from accelera.engine.tensors import BOOL, NOT_ON_CPU, SLOW_ON_CPU, WIDENED, torch
 from accelera.errors import BackendMissingError, DeviceMemoryError, DTypeError
 from accelera.logs import logger
 from accelera.stores import Store
@@ -88,10 +89,19 @@ class ProductPair(NamedTuple):
         return torch_device(name)
 
     def suits_torch(self, place: torch.device | None) -> bool:
-        """Return whether torch knows the place and is not slow there, as with float16 on the CPU."""
-        if place is None or self.a.dtype not in SLOW_ON_CPU or place.type != "cpu":
-            return place is not None
-        return prod(self.shape) * self.a.shape[-1] < FEW_MULTIPLICATIONS
+        """Return whether torch multiplies such elements at that place, and is not slow there.
+
+        It multiplies integers on the CPU alone, and not all of them; it is slow with float16 there.
+        """
+        dtype = self.a.dtype
+        if place is None:
+            return False
+        if place.type != "cpu":
+            inexact = dtype.is_floating_point or dtype.is_complex
+            return inexact and not (place.type == "mps" and dtype in (torch.float64, torch.complex128))
+        if dtype in NOT_ON_CPU:
+            return False
+        return dtype not in SLOW_ON_CPU or prod(self.shape) * self.a.shape[-1] < FEW_MULTIPLICATIONS
 
     def added_bytes(self, place: torch.device | None) -> int:
         """Return the bytes that multiplying directly adds at ``place``.
@@ -120,7 +130,7 @@ class ProductPair(NamedTuple):
                 return Matrix.wrap(torch.matmul(self.a, self.b))
             return Matrix.wrap(torch.matmul(self.a.to(place), self.b.to(place)).to(home))
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
+            if not _says_out_of_memory(error):
                 raise
             raise DeviceMemoryError(f"[matmul] {place} ran out of memory: {error}") from error
 
@@ -203,8 +213,6 @@ def _homeward(tensor: torch.Tensor, home: torch.device) -> Matrix:
         return Matrix.wrap(tensor)
 
 
-def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
+def _says_out_of_memory(error: RuntimeError | MemoryError) -> bool:
     """Return whether ``error`` is torch's or NumPy's way to say that memory ran out."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    return "out of memory" in str(error) or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or is_out_of_memory(error)

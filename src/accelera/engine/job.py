@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -157,6 +158,7 @@ class _Attempt:
         """Run the plan, as far as it is not done, into a result that is published when it is complete."""
         result = self._open(goes_on=goes_on)
         try:
+            _wait_for_caller([*self.job.inputs, result])
             self._open_journal({**header, "spec": plan.spec}, goes_on=goes_on)
             report = self._run_until_done(plan, result)
             self._check_operands()
@@ -376,3 +378,16 @@ class _Unnoted:
         boxes = list(self._boxes)
         self._boxes, self._elements, self._since_s = Coverage(), 0, time.monotonic()
         return boxes
+
+
+def _wait_for_caller(stores: Iterable[Store]) -> None:
+    """Wait for what this thread has its accelerators do with operands and the result.
+
+    Other threads read and write them here, on streams of their own.
+    """
+    tiers = {store.tier for store in stores} - {"ram", "disk"}
+    if tiers and "torch" in sys.modules:
+        from accelera.devices import wait_for_current_work
+
+        for tier in tiers:
+            wait_for_current_work(tier)

@@ -15,6 +15,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
+from accelera.devices import present_accelerator
 from accelera.engine.convert import to_numpy, to_tensor, to_torch_dtype
 from accelera.engine.shapes import broadcast_shape
 from accelera.engine.tensors import torch
@@ -311,7 +312,7 @@ def _placed(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def _present(device: torch.device) -> torch.device:
     """Return ``device``; raises DeviceError when this machine has no such device."""
     if device.type not in ("cpu", "meta"):
-        found = torch.accelerator.current_accelerator()
+        found = present_accelerator()
         if (
             found is None
             or found.type != device.type
@@ -325,7 +326,7 @@ def _present(device: torch.device) -> torch.device:
 
 
 def _devices() -> str:
-    found = torch.accelerator.current_accelerator()
+    found = present_accelerator()
     return (
         "a CPU and no accelerator"
         if found is None
@@ -334,4 +335,4 @@ def _devices() -> str:
 
 
 def _accelerator() -> torch.device:
-    return torch.accelerator.current_accelerator() or torch.device("cpu")
+    return present_accelerator() or torch.device("cpu")

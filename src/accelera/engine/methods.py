@@ -17,6 +17,7 @@ from accelera.engine.events import Observer
 from accelera.engine.expression import Axis, Expr, Leaf, Reduction, apply, as_expr, lazy
 from accelera.engine.gram import Side, gram, plan_gram_of
 from accelera.engine.handles import lies_in_store, open_operand, unwrapped
+from accelera.engine.operands import multiplier
 from accelera.engine.progress import progress_observer
 from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError
@@ -180,10 +181,11 @@ class Operations(abc.ABC):
     def gram(self, A: Any, *, side: Side = "left", out: Any = None, **how: Unpack[How]) -> Matrix | Store:
         """Return ``AᴴA`` (``side="right"``: ``AAᴴ``) at half the products, on the engine's device."""
         store = open_operand(A)
+        place = multiplier(self.device, store.dtype)
         try:
-            found = gram(store, unwrapped(out), side=side, **self._options(self.device, how, out))
+            found = gram(store, unwrapped(out), side=side, **self._options(place, how, out))
         except BudgetExceededError as error:
-            if self.device.host_memory or self._limit(how.get("budget"), self.device).is_given:
+            if place.host_memory or self._limit(how.get("budget"), place).is_given:
                 raise
             logger.warning("gram is planned on the CPU: %s", error)
             found = gram(store, unwrapped(out), side=side, **self._options(get_device("cpu"), how, out))
@@ -193,13 +195,14 @@ class Operations(abc.ABC):
         self, A: Any, *, side: Side = "left", out: Any = None, budget: Amount | None = None
     ) -> Plan:
         """Return how ``gram`` with the same arguments would run; nothing is read or allocated."""
-        settings = current()
+        settings, store = current(), open_operand(A)
+        place = multiplier(self.device, store.dtype)
         return plan_gram_of(
-            open_operand(A),
+            store,
             unwrapped(out),
             side=side,
-            device=self.device,
-            budget_bytes=self._limit(budget, self.device).limit_bytes,
+            device=place,
+            budget_bytes=self._limit(budget, place).limit_bytes,
             prefetch=settings.enable_prefetch,
             readers=settings.io_threads,
             ahead=self.ahead,

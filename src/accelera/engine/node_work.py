@@ -16,7 +16,7 @@ import numpy as np
 from accelera.devices import Device, get_device, usable_processors
 from accelera.engine.job import JobOptions, carry_out
 from accelera.engine.journal import mark_of
-from accelera.engine.operands import result_view
+from accelera.engine.operands import multiplier, result_view
 from accelera.engine.planned import Product
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
@@ -122,6 +122,7 @@ class NodeWork:
         """Make the block on ``device``, by a plan for the memory that it has now."""
         with self.a.opened() as a, self.b.opened() as b, self._joined() as result:
             left, right = a[step.reads[0].region], b[step.reads[1].region]
+            device = multiplier(device, left.dtype)
             out = result_view(result, *self.ranks)[step.write.region]
             product = Product(
                 left, right, out, self.budget_bytes, readers=self.readers, host_budget_bytes=self.budget_bytes

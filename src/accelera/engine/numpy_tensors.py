@@ -43,10 +43,8 @@ _WIDE: Final[dict[DType, DType]] = {
 HALVES: Final = frozenset({bfloat16, float16})
 SLOW_ON_CPU: Final = _RANKS[0] | _RANKS[1] | HALVES
 """Types that BLAS does not multiply."""
-
-
-class OutOfMemoryError(RuntimeError):
-    """Never raised here; NumPy's is MemoryError."""
+NOT_ON_CPU: Final = frozenset[DType]()
+"""Types that NumPy does not multiply."""
 
 
 @final
@@ -73,19 +71,6 @@ class device:  # noqa: N801 - torch's name
 
 
 _CPU: Final = device()
-
-
-class accelerator:  # noqa: N801 - torch's name
-    """That there is none."""
-
-    @staticmethod
-    def current_accelerator() -> None:
-        """Return None."""
-
-    @staticmethod
-    def device_count() -> int:
-        """Return 0."""
-        return 0
 
 
 @final

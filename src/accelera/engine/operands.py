@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from accelera.devices import Device
+from accelera.devices import Device, get_device
 from accelera.errors import DTypeError, ShapeError
 from accelera.plan import Operand
 from accelera.stores import Store
@@ -20,6 +20,16 @@ _MATRIX_KINDS = "fciu"
 def held_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the element type in which blocks of ``dtype`` are held and summed: f32 for halves."""
     return np.dtype(np.float32) if dtype in _HALVES else dtype
+
+
+def factor_dtype(dtype: np.dtype[Any], device: Device) -> np.dtype[Any]:
+    """Return the element type in which ``device`` holds factors: a half type where it multiplies them."""
+    return dtype if dtype in _HALVES and device.multiplies(dtype) else held_dtype(dtype)
+
+
+def multiplier(device: Device, dtype: np.dtype[Any]) -> Device:
+    """Return ``device`` when it multiplies blocks of elements of ``dtype``, else the CPU."""
+    return device if device.multiplies(factor_dtype(dtype, device)) else get_device("cpu")
 
 
 def describe(name: str, store: Store, device: Device, held: np.dtype[Any]) -> Operand:

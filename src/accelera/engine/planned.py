@@ -17,6 +17,7 @@ from accelera.engine.operands import (
     as_matrices,
     check_matmul_dtypes,
     describe,
+    factor_dtype,
     held_dtype,
     matmul_shape,
     result_view,
@@ -100,12 +101,12 @@ class Product:
     def problem(self, device: Device) -> MatmulProblem:
         """Return the product as the planner sees it when ``device`` computes."""
         a, b = as_matrices(self.a, self.b)
-        held = held_dtype(a.dtype)
+        factors, held = factor_dtype(a.dtype, device), held_dtype(a.dtype)
         shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
         target = self.target()
         return MatmulProblem(
-            describe("A", a, device, held),
-            describe("B", b, device, held),
+            describe("A", a, device, factors),
+            describe("B", b, device, factors),
             _result(target, shape, device, held),
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from accelera.devices import Device
-from accelera.engine.staging import PIECE_BYTES, direct
+from accelera.engine.staging import buffer_bytes
 from accelera.plan import Operand
 
 RUNTIME_BYTES = 8 << 20
@@ -37,11 +37,11 @@ class Room:
         """Divide ``budget_bytes`` (None: what the device has free) for a run on ``device``."""
         given = list(operands)
         threads = readers + 1
-        staged = any(not each.in_place and not direct(device, each) for each in given)
+        buffers = max((buffer_bytes(device, each) for each in given if not each.in_place), default=0)
         scratch = max((each.scratch_bytes for each in given if not each.in_place), default=0)
         reserved = {
             "result": result_bytes,
-            "staging": threads * (PIECE_BYTES * staged + scratch),
+            "staging": threads * (buffers + scratch),
             "arithmetic": device.workspace_bytes(),
             "runtime": RUNTIME_BYTES,
         }

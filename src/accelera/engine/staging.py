@@ -1,15 +1,17 @@
-"""Moving a block between a store and a device, straight or through a bounded host buffer.
+"""Moving a block between a store and a device, straight or through bounded host buffers.
 
 A block whose element type is the same in the store and on a device that computes in host memory
 is read where it belongs. Otherwise it passes, piece by piece, through one of a fixed number of
-host buffers, and the device converts on the way.
+host buffers, and the device converts on the way. An accelerator lends its own buffers, which are
+pinned: the store reads into them, and they are sent from there.
 """
 
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +21,17 @@ from accelera.stores import Region, Store
 
 PIECE_BYTES = 1 << 20
 """Size of one host buffer."""
-_Move = Callable[[Region, Region, np.ndarray[Any, Any]], int]
-"""Moves the piece at a region of the store and of the block; returns its bytes in the store."""
+
+Array = np.ndarray[Any, Any]
+
+
+class _Coming(NamedTuple):
+    """A piece on its way from the device to a host buffer."""
+
+    wait: Callable[[], None]
+    part: Region
+    piece: Array
+    host: Array
 
 
 class Mover:
@@ -28,10 +39,7 @@ class Mover:
 
     def __init__(self, device: Device, buffers: int) -> None:
         self._device = device
-        self._spare: queue.SimpleQueue[np.ndarray[Any, Any]] = queue.SimpleQueue()
-        self._buffers = [device_host_buffer() for _ in range(buffers)]
-        for each in self._buffers:
-            self._spare.put(each)
+        self._buffers = HostBuffers(buffers)
 
     def view(self, memory: Any, block: Block, operand: Operand) -> Any:
         """Return the device array of ``block`` lying in ``memory``."""
@@ -42,36 +50,94 @@ class Mover:
         target = self.view(memory, block, operand)
         if direct(self._device, operand):
             return store.read(block.region, target)
-
-        def fill(part: Region, inner: Region, piece: np.ndarray[Any, Any]) -> int:
-            moved = store.read(part, piece)
-            self._device.upload(piece, target[inner])
-            return moved
-
-        return self._through_host(block, operand, fill)
+        held = self._held(store)
+        if held is not None:
+            source = held[block.region]
+            self._device.copy(source, target)
+            return int(source.nbytes)
+        lender, moved = self._lender(operand), 0
+        for part, inner in _pieces(block, operand, lender.lent_bytes):
+            host = lender.lend_host()
+            try:
+                piece = _shaped(host, part, operand)
+                moved += store.read(part, piece)
+                self._device.upload(piece, target[inner])
+            finally:
+                lender.take_back(host)
+        return moved
 
     def write(self, store: Store, block: Block, operand: Operand, memory: Any) -> int:
-        """Write ``block`` from ``memory`` to ``store``; return the bytes written."""
+        """Write ``block`` from ``memory`` to ``store``; return the bytes written.
+
+        A piece of an accelerator's travels while the one before is written.
+        """
         source = self.view(memory, block, operand)
         if direct(self._device, operand):
             return store.write(block.region, source)
-
-        def empty(part: Region, inner: Region, piece: np.ndarray[Any, Any]) -> int:
-            self._device.download(source[inner], piece)
-            return store.write(part, piece)
-
-        return self._through_host(block, operand, empty)
-
-    def _through_host(self, block: Block, operand: Operand, move: _Move) -> int:
-        """Call ``move`` for each piece with a host buffer of its shape; return the bytes moved."""
-        moved = 0
-        for part, inner in _pieces(block, operand):
-            host = self._spare.get()
-            try:
-                moved += move(part, inner, _shaped(host, part, operand))
-            finally:
-                self._spare.put(host)
+        held = self._held(store)
+        if held is not None:
+            target = held[block.region]
+            self._device.copy(source, target)
+            return int(target.nbytes)
+        lender, moved, coming = self._lender(operand), 0, deque[_Coming]()
+        try:
+            for part, inner in _pieces(block, operand, lender.lent_bytes):
+                host = lender.lend_host(wait=not coming)
+                if host is None:
+                    moved += self._arrived(store, coming, lender)
+                    host = lender.lend_host()
+                piece = _shaped(host, part, operand)
+                coming.append(_Coming(_nothing, part, piece, host))
+                coming[-1] = coming[-1]._replace(wait=self._device.begin_download(source[inner], piece))
+                if len(coming) > 1 or lender is self._buffers:
+                    moved += self._arrived(store, coming, lender)
+            while coming:
+                moved += self._arrived(store, coming, lender)
+        finally:
+            for each in coming:
+                lender.take_back(each.host)
         return moved
+
+    def _arrived(self, store: Store, coming: deque[_Coming], lender: Any) -> int:
+        """Write the piece that was begun first; return its bytes."""
+        first = coming[0]
+        first.wait()
+        moved = store.write(first.part, first.piece)
+        coming.popleft()
+        lender.take_back(first.host)
+        return moved
+
+    def _held(self, store: Store) -> Any | None:
+        """Return the store as a tensor of the device; None when its elements lie elsewhere."""
+        return store.held() if store.tier == self._device.name else None
+
+    def _lender(self, operand: Operand) -> Any:
+        """Return who has host buffers for pieces of ``operand``."""
+        lends = self._device.lends(operand.dtype, operand.held_dtype)
+        return self._device if lends else self._buffers
+
+
+class HostBuffers:
+    """A fixed number of buffers of ordinary memory, made when they are first needed."""
+
+    lent_bytes = PIECE_BYTES
+
+    def __init__(self, count: int) -> None:
+        self._spare: queue.SimpleQueue[Array | None] = queue.SimpleQueue()
+        for _ in range(count):
+            self._spare.put(None)
+
+    def lend_host(self, *, wait: bool = True) -> Array | None:
+        """Return a buffer; None when none is spare and nobody is to wait."""
+        try:
+            host = self._spare.get(block=wait)
+        except queue.Empty:
+            return None
+        return np.empty(PIECE_BYTES, dtype=np.uint8) if host is None else host
+
+    def take_back(self, host: Array) -> None:
+        """Take a buffer back."""
+        self._spare.put(host)
 
 
 def direct(device: Device, operand: Operand) -> bool:
@@ -79,25 +145,31 @@ def direct(device: Device, operand: Operand) -> bool:
     return device.host_memory and operand.dtype == operand.held_dtype
 
 
-def device_host_buffer() -> np.ndarray[Any, Any]:
-    """Return one host buffer."""
-    return np.empty(PIECE_BYTES, dtype=np.uint8)
+def buffer_bytes(device: Device, operand: Operand) -> int:
+    """Return the host memory that each thread takes to move blocks of ``operand``."""
+    return 0 if direct(device, operand) or device.lends(operand.dtype, operand.held_dtype) else PIECE_BYTES
 
 
-def _shaped(host: np.ndarray[Any, Any], region: tuple[slice, ...], operand: Operand) -> np.ndarray[Any, Any]:
+def _nothing() -> None:
+    """Nothing was begun."""
+
+
+def _shaped(host: Array, region: tuple[slice, ...], operand: Operand) -> Array:
     """Return the start of ``host`` as an array of the region's shape, axes as they lie in the store."""
     shape = tuple(part.stop - part.start for part in region)
     count = int(np.prod(shape, dtype=np.int64))
     order = operand.block_order()
     flat = host[: count * operand.dtype.itemsize].view(operand.dtype)
-    shaped: np.ndarray[Any, Any] = flat.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
+    shaped: Array = flat.reshape([shape[axis] for axis in order]).transpose(np.argsort(order))
     return shaped
 
 
-def _pieces(block: Block, operand: Operand) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+def _pieces(
+    block: Block, operand: Operand, lent_bytes: int
+) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
     """Yield (region of the store, region within the block) of pieces that fit a host buffer."""
     spans = [(part.start, part.stop) for part in block.region]
-    for piece in boxes_within(spans, operand.block_order(), PIECE_BYTES // operand.dtype.itemsize):
+    for piece in boxes_within(spans, operand.block_order(), lent_bytes // operand.dtype.itemsize):
         store = tuple(slice(start, stop) for start, stop in piece)
         inner = tuple(
             slice(start - origin, stop - origin)

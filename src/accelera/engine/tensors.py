@@ -21,5 +21,7 @@ BOOL: Final[Any] = getattr(torch, "bool", np.dtype(np.bool_))
 """The element type of truth values."""
 SLOW_ON_CPU: Final[Set[Any]] = getattr(torch, "SLOW_ON_CPU", {torch.float16})
 """Element types whose large products the planned kernels compute faster than a direct call on the CPU."""
+NOT_ON_CPU: Final[Set[Any]] = getattr(torch, "NOT_ON_CPU", {torch.uint16, torch.uint32, torch.uint64})
+"""Element types that a direct call does not multiply on the CPU."""
 WIDENED: Final[Set[Any]] = getattr(torch, "HALVES", frozenset())
 """Element types whose operands and result a direct product also holds in float32."""

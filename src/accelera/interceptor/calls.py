@@ -130,17 +130,6 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
-"""How torch's allocators and the libraries that it calls say it."""
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether ``error`` is torch's way to say that memory ran out."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
-
-
 def overlaps(target: torch.Tensor, operands: list[Any], *, element_for_element: bool = True) -> bool:
     """Return whether writing ``target`` piece by piece could change an operand that is still to be read.
 

@@ -6,7 +6,7 @@ Each tile goes through torch's own kernel, so that values are the same to the bi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -21,7 +21,7 @@ from accelera.interceptor.calls import (
     nbytes,
     overlaps,
 )
-from accelera.interceptor.limits import TILE_BYTES, Limits
+from accelera.interceptor.limits import ACCELERATOR_TILE_BYTES, TILE_BYTES, Limits
 from accelera.interceptor.mechanism import original
 from accelera.interceptor.regions import flat_pieces, split, whole
 from accelera.interceptor.tiles import RESULTS, Tiles
@@ -153,7 +153,7 @@ class Elementwise(Call):
         """Compute tile by tile into ``target``; return the fallbacks taken."""
         most = self._tile_elements(limits, budget_bytes)
         if self._is_flat(target):
-            pieces = flat_pieces(math.prod(self.shape), most, torch.get_num_threads())
+            pieces = self._flat_pieces(most)
             args = [_flattened(each) for each in self.args]
             kwargs = {key: _flattened(each) for key, each in self.kwargs.items()}
             tiles = Tiles(self, self.kind.functional, target.flat(), args, kwargs, (0,))
@@ -162,6 +162,13 @@ class Elementwise(Call):
         cut = tuple(axis for axis in axes if axis != self.whole_axis)
         tiles = Tiles(self, self.kind.functional, target, self.args, self.kwargs, cut)
         return tiles.compute(split(whole(self.shape), cut, most))
+
+    def _flat_pieces(self, most: int) -> Iterable[tuple[int, int]]:
+        """Return the bounds of pieces of at most ``most`` elements of the call's operands as vectors."""
+        count = math.prod(self.shape)
+        if self.device.type == "cpu":
+            return flat_pieces(count, most, torch.get_num_threads())
+        return ((start, min(start + most, count)) for start in range(0, count, most))
 
     def _is_flat(self, target: Target) -> bool:
         """Return whether result and operands lie alike without gaps, so that they are vectors."""
@@ -185,7 +192,8 @@ class Elementwise(Call):
                 needed_bytes=needed,
                 budget_bytes=budget_bytes,
             )
-        tile_bytes = limits.cut.tile_bytes or TILE_BYTES
+        usual = TILE_BYTES if self.device.type == "cpu" else ACCELERATOR_TILE_BYTES
+        tile_bytes = limits.cut.tile_bytes or usual
         return max(least, min(tile_bytes // self.dtype.itemsize, budget_bytes // per_element))
 
 

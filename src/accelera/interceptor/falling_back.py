@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from accelera.interceptor.calls import is_out_of_memory
+from accelera.devices import is_out_of_memory
 from accelera.interceptor.statistics import statistics
 
 logger = logging.getLogger("accelera.interceptor")

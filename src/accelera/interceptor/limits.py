@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from accelera.devices import get_device
+from accelera.devices import get_device, present_accelerator
 from accelera.errors import SettingError
 from accelera.memory import Budget, MemoryManager
 from accelera.settings import current
@@ -22,6 +22,8 @@ Route = Literal["direct", "chunked", "spilled"]
 
 TILE_BYTES = 4 << 20
 """Result bytes that are computed at a time element by element: enough for all threads, little for a cache."""
+ACCELERATOR_TILE_BYTES = 64 << 20
+"""The same on an accelerator, where handing a tile over takes as long as passing over some MiB."""
 PRODUCT_TILE_BYTES = 128 << 20
 """Result bytes of a product that torch's kernel computes at a time."""
 
@@ -141,6 +143,6 @@ def _threshold(amount: Amount | None, wish: Limits) -> int:
 
 def _places() -> list[torch.device]:
     """Return the CPU, and the accelerator if torch has one."""
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    accelerator = present_accelerator()
     here = [torch.device("cpu")]
     return here if accelerator is None else [*here, accelerator]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from accelera.interceptor.calls import is_out_of_memory
+from accelera.devices import is_out_of_memory
 from accelera.interceptor.falling_back import is_accelerator
 from accelera.interceptor.regions import Region, halved
 

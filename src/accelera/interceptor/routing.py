@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from accelera.errors import BudgetExceededError, DeviceMemoryError
-from accelera.interceptor.calls import Call, InMemory, is_out_of_memory
+from accelera.devices import is_out_of_memory
+from accelera.errors import BudgetExceededError
+from accelera.interceptor.calls import Call, InMemory
 from accelera.interceptor.falling_back import fall_back
 from accelera.interceptor.limits import Limits, Room, Route
 from accelera.interceptor.spilling import Spill, spill_folder
@@ -141,7 +142,7 @@ def _tell(call: Call, fallbacks: list[str]) -> None:
 
 
 def _ran_out(error: BaseException) -> bool:
-    return isinstance(error, (DeviceMemoryError, MemoryError)) or is_out_of_memory(error)
+    return isinstance(error, MemoryError) or is_out_of_memory(error)
 
 
 def _refusal(

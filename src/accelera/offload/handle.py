@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
@@ -43,8 +44,12 @@ class Offloaded:
         """Whether the model is an ordinary one again."""
 
     def report(self) -> OffloadReport:
-        """Return what was moved, held and waited for so far."""
-        return self.keeper.report()
+        """Return what was moved, held and waited for so far, and what becomes of saved tensors."""
+        counted = self.keeper.report()
+        chosen = self._training.choice.chosen if isinstance(self._training, Training) else None
+        if chosen is None:
+            return counted
+        return replace(counted, activation_bytes=chosen.bytes_by_fate(), activation_added_s=chosen.added_s)
 
     def trace(self) -> Trace:
         """Return the accesses so far; raises ValueError unless ``offload`` was told to record."""
@@ -70,6 +75,7 @@ class Offloaded:
         give_back(model, self.keeper)
         may_leave(model)
         self.restored = True
+        self.keeper.let_go()
         return model
 
     def save(self, folder: str | Path) -> Path:

@@ -22,6 +22,7 @@ from accelera.offload.tensors.adopting import check_values
 from accelera.offload.tensors.staying import stay
 from accelera.offload.tensors.taking import offloaded_tensors, take_over, tensors_of
 from accelera.offload.tensors.tensor import OffloadedTensor
+from accelera.offload.training.activation_choice import Planned
 from accelera.offload.training.training import CopiedTraining, Training, check_activations
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ def offload(
     advice
         What ``accelera.advise`` said of a trace of the model; its policy that knows only the past is used.
     activations
-        What becomes of what the backward pass needs: ``"offload"`` (``"auto"``), ``"recompute"``, ``"keep"``.
+        What becomes of what the backward pass needs: ``"auto"`` (each tensor by its cost), ``"offload"``,
+        ``"recompute"``, ``"keep"``.
     record
         Whether to keep a trace, see ``Offloaded.trace``.
 
@@ -122,6 +124,7 @@ def keeper_for(
         policy=policy,
         block_bytes=block_bytes_of(capacity, train=train) if plan is None else plan.block_bytes,
         budget_bytes=limit_bytes,
+        fixed_bytes=sum(reserved_on(place).values()),
         planned=plan is not None,
         store=store,
         device=place.name,
@@ -141,8 +144,13 @@ def handed_over(
     """Return ``model``, whose tensors are with ``keeper``, with its handle and the hooks for training."""
     if keeper.device.type == "cpu":
         trim()
+    elif hasattr(module := torch.get_device_module(keeper.device), "empty_cache"):
+        module.empty_cache()
     stay(model)
-    _HANDLES[model] = Offloaded(model, keeper, plan, Training(model, keeper, activations))
+    planned = None
+    if plan is not None and plan.activation_plan is not None:
+        planned = Planned(plan.signature, plan.activation_plan)
+    _HANDLES[model] = Offloaded(model, keeper, plan, Training(model, keeper, activations, planned=planned))
     return model
 
 

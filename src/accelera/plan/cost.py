@@ -21,7 +21,11 @@ class CostModel:
     half_run_bytes: float = 28 * 1024
     """Piece length at which strided reads reach half the sequential bandwidth."""
     host_bytes_per_s: float = 6e9
-    """Copy bandwidth between RAM and the device's memory."""
+    """Copy bandwidth between RAM and the device's memory that cuts are chosen by."""
+    upload_bytes_per_s: float = 6e9
+    """Copy bandwidth from RAM to the device's memory that seconds are predicted by."""
+    download_bytes_per_s: float = 6e9
+    """Copy bandwidth from the device's memory to RAM that seconds are predicted by."""
     copy_core_s: float = 5e-11
     """Processor seconds per byte read or written: the copy to or from the system."""
     piece_core_s: float = 5e-6
@@ -39,14 +43,20 @@ class CostModel:
         A plan decides in which order numbers are added up, and so the last bits of a result. Were it chosen
         by a rate that was measured, a machine that is busy for a moment would give other bits.
         """
-        return replace(self, flops_per_s=self.nominal_flops_per_s, cores=_NOMINAL_CORES)
+        return replace(
+            self,
+            flops_per_s=self.nominal_flops_per_s,
+            upload_bytes_per_s=self.host_bytes_per_s,
+            download_bytes_per_s=self.host_bytes_per_s,
+            cores=_NOMINAL_CORES,
+        )
 
     def read_s(self, nbytes: int, run_bytes: int, tier: str) -> float:
         """Return the seconds to read ``nbytes`` in pieces of ``run_bytes``."""
         if not nbytes:
             return 0.0
         if tier != "disk":
-            return nbytes / self.host_bytes_per_s
+            return nbytes / self.upload_bytes_per_s
         return nbytes / self.read_bytes_per_s * (1 + self.half_run_bytes / run_bytes)
 
     def write_s(self, nbytes: int, run_bytes: int, tier: str) -> float:
@@ -54,7 +64,7 @@ class CostModel:
         if not nbytes:
             return 0.0
         if tier != "disk":
-            return nbytes / self.host_bytes_per_s
+            return nbytes / self.download_bytes_per_s
         return nbytes / self.write_bytes_per_s * (1 + self.half_run_bytes / run_bytes)
 
     def stolen_s(self, nbytes: int, run_bytes: int, tier: str) -> float:

@@ -8,6 +8,7 @@ plan predicts and what a report adds up.
 from __future__ import annotations
 
 import abc
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +73,10 @@ class Store(abc.ABC):
 
     def resident(self) -> np.ndarray[Any, Any] | None:
         """Return the whole array without copying when it already lies in host RAM, else None."""
+        return None
+
+    def held(self) -> Any | None:
+        """Return the whole tensor without copying when it lies on an accelerator, its ``tier``, else None."""
         return None
 
     def fingerprint(self) -> Mapping[str, Any] | None:
@@ -225,6 +230,16 @@ class StoreView(Store):
         """Return the same view of the base's array when that lies in host RAM."""
         array = self._base.resident()
         return None if array is None else self._viewing.apply(array)
+
+    def held(self) -> Any | None:
+        """Return the same view of the base's tensor; None where torch has no such view."""
+        tensor, look = self._base.held(), self._viewing
+        if tensor is None or any(step < 0 for step in look.steps):
+            return None
+        steps = tensor.stride()
+        offset = tensor.storage_offset() + sum(map(operator.mul, look.starts, steps))
+        strides = [0 if axis is None else look.steps[axis] * steps[axis] for axis in look.axes]
+        return tensor.as_strided(look.shape, strides, offset)
 
     def fingerprint(self) -> Mapping[str, Any] | None:
         """Return the base's identity together with what is shown of it."""

@@ -95,6 +95,10 @@ class TorchStore(Store):
             raise StoreError(f"[{op}] {self.name} on {self.tier} is closed; open it again")
         return self._tensor
 
+    def held(self) -> torch.Tensor:
+        """Return the tensor itself."""
+        return self.tensor("held")
+
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
         """Copy ``region`` from the device into ``out``; return its bytes."""
         source = self.tensor("read")
@@ -136,6 +140,10 @@ class TorchOutput(OutputStore):
     def tensor(self) -> torch.Tensor:
         """Return the tensor itself."""
         return self._store.tensor()
+
+    def held(self) -> torch.Tensor:
+        """Return the tensor itself."""
+        return self._store.held()
 
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
         """Copy ``region`` from the device into ``out``; return its bytes."""

@@ -116,6 +116,31 @@ class DeviceContract(abc.ABC):
             np.testing.assert_array_equal(comparable(back), comparable(host))
             assert not fetched(device, tile[:rows], dtype).any()
 
+    @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+    def test_lends_host_memory_that_is_sent_and_filled_as_it_lies(self, order: tuple[int, int]) -> None:
+        """Devices that lend any: upload leaves from it, a download that was begun ends in it."""
+        device, dtype = self.make_device(), np.dtype(np.float32)
+        if not device.lends(dtype, dtype):
+            assert device.lent_bytes == 0
+            return
+        host = random_values((60, 50), dtype, 7)
+        with on_device(device, np.zeros((60, 60), dtype), order) as tile:
+            for part in (tile[:, :50], tile[:, 10:]):
+                memory = device.lend_host()
+                assert memory is not None
+                assert memory.nbytes == device.lent_bytes
+                lying = memory[: host.nbytes].view(dtype).reshape([host.shape[axis] for axis in order])
+                piece = lying.transpose(np.argsort(order))
+                piece[...] = host
+                device.upload(piece, part)
+                device.take_back(memory)
+                memory = device.lend_host()
+                assert memory is not None
+                lying = memory[: host.nbytes].view(dtype).reshape([host.shape[axis] for axis in order])
+                device.begin_download(part, lying.transpose(np.argsort(order)))()
+                np.testing.assert_array_equal(lying.transpose(np.argsort(order)), host)
+                device.take_back(memory)
+
     def test_moves_more_than_it_moves_at_once(self) -> None:
         """Arrays larger than any transfer buffer arrive whole, turned or not."""
         device = self.make_device()
@@ -264,12 +289,45 @@ class DeviceContract(abc.ABC):
                 held.enter_context(on_device(device, h, o))
                 for h, o in ((a, (1, 0)), (b, (0, 1)), (c, (1, 0)))
             )
+            assert device.multiplies(dtype) is self.integers
             if not self.integers:
                 with pytest.raises(DTypeError, match="gemm"):
                     device.gemm(x, y, z, accumulate=True)
                 return
             device.gemm(x, y, z, accumulate=True)
             np.testing.assert_array_equal(fetched(device, z, dtype), a @ b + c)
+
+    @pytest.mark.parametrize("half", HALVES, ids=str)
+    def test_half_types_are_summed_in_float32(self, half: np.dtype[Any]) -> None:
+        """Where the device multiplies them; others say so, and factors of two types are refused."""
+        device = self.make_device()
+        a, b = random_values((70, 3000), half, 1), random_values((3000, 50), half, 2)
+        start = random_values((70, 50), np.dtype(np.float32), 3)
+        with contextlib.ExitStack() as held:
+            x, y, z, g, other = (
+                held.enter_context(on_device(device, host, order))
+                for host, order in (
+                    (a, (1, 0)),
+                    (b, (0, 1)),
+                    (start, (0, 1)),
+                    (np.zeros((70, 70), np.float32), (0, 1)),
+                    (np.zeros((3000, 50), np.float32), (0, 1)),
+                )
+            )
+            if not device.multiplies(half):
+                with pytest.raises(DTypeError, match="gemm"):
+                    device.gemm(x, y, z, accumulate=True)
+                return
+            device.gemm(x, y, z, accumulate=True)
+            wide = a.astype(np.float32), b.astype(np.float32)
+            assert_close(fetched(device, z, start.dtype), *wide, start)
+            device.gemm(x[::2], y[:, ::2], z[:35, :25], accumulate=False)
+            assert_close(fetched(device, z[:35, :25], start.dtype), wide[0][::2], wide[1][:, ::2], None)
+            device.gram(x.swapaxes(-1, -2), g, accumulate=False)
+            device.symmetrize(g)
+            assert_close(fetched(device, g, start.dtype), wide[0], wide[0].T, None)
+            with pytest.raises(DTypeError, match="gemm"):
+                device.gemm(x, other, z, accumulate=False)
 
     def test_refuses_products_that_do_not_fit(self) -> None:
         """Shapes and element types are checked before anything is computed."""

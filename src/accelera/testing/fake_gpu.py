@@ -7,30 +7,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+from accelera.execution.faults.kinds import Kind, kind_of
+from accelera.testing.caching_allocator import CachingAllocator
+from accelera.testing.device_errors import out_of_memory
+
 Faults = Mapping[int, Callable[[], BaseException]] | Callable[[int], BaseException | None]
 """What to raise, by the number of the call from 0 on: as a table of exceptions to be made, or a function."""
-
-
-def out_of_memory() -> Exception:
-    """Return what PyTorch raises when a CUDA device has no memory left."""
-    return RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.21 GiB free")
-
-
-def transient() -> Exception:
-    """Return an error of a device that may be gone the next time."""
-    return RuntimeError("CUDA error: launch failure reported by a fake device")
-
-
-def sticky() -> Exception:
-    """Return an error after which a process cannot use its device any more."""
-    return RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
 @final
 class FakeGpu:
     """A ``GpuExecutor`` with as much memory, as many faults and as little speed as a test asks for.
 
-    A kernel's batched form is used where it has one.
+    A kernel's batched form is used where it has one. After an error that is sticky, such as an illegal memory
+    access, every call raises it again until ``revive``, as with CUDA in a process that goes on.
 
     Parameters
     ----------
@@ -43,15 +33,19 @@ class FakeGpu:
     launch_s, task_s
         Seconds that every call takes, and every task of it.
     memory_bytes
-        What ``memory_available`` answers.
+        Size of its memory, of which ``memory_available`` tells the rest.
+    task_bytes
+        What each task of a call takes of it, or a function of the task: all of them in one piece, which is
+        kept for reuse as torch's allocator does, with the same rounding and fragmentation.
     name
         What results and logs call it.
 
+    >>> from accelera.testing import transient
     >>> gpu = FakeGpu(room=4, faults={0: transient})
     >>> gpu.execute_batch([1, 2], lambda task: task + 1)
     Traceback (most recent call last):
         ...
-    RuntimeError: CUDA error: launch failure reported by a fake device
+    torch.AcceleratorError: CUDA error: launch failure reported by a fake device
     >>> gpu.execute_batch([1, 2], lambda task: task + 1)
     [2, 3]
     """
@@ -65,6 +59,7 @@ class FakeGpu:
         launch_s: float = 0.0,
         task_s: float = 0.0,
         memory_bytes: int = 8 << 30,
+        task_bytes: int | Callable[[Any], int] = 0,
         name: str = "fake",
     ) -> None:
         self.name = name
@@ -81,7 +76,10 @@ class FakeGpu:
         self._faults: Faults = {} if faults is None else faults
         self._before_fault = before_fault
         self._launch_s, self._task_s = launch_s, task_s
-        self._memory_bytes = memory_bytes
+        self._task_bytes = task_bytes
+        self.memory = CachingAllocator(memory_bytes, out_of_memory)
+        """Its memory; may be filled by a test."""
+        self._dead: BaseException | None = None
         self._lock = threading.Lock()
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
@@ -97,24 +95,34 @@ class FakeGpu:
                 self._run(tasks[: int(self._before_fault * len(tasks))], process_fn)
                 raise fault
             return self._run(tasks, process_fn)
-        except BaseException:
+        except BaseException as error:
             with self._lock:
                 self.failed.append(len(tasks))
+                if kind_of(error) is Kind.STICKY:
+                    self._dead = self._dead or error.with_traceback(None)
             raise
+
+    def revive(self) -> None:
+        """Let it work again, as after the process was started anew."""
+        self._dead = None
 
     def is_available(self) -> bool:
         """Return ``available``."""
         return self.available
 
     def memory_available(self) -> int:
-        """Return the bytes that are said to be free."""
-        return self._memory_bytes
+        """Return the bytes that are free or kept for reuse."""
+        memory = self.memory
+        return memory.free_bytes + memory.reserved.current - memory.allocated.current
 
     def empty_cache(self) -> None:
-        """Count that memory was asked back."""
+        """Give what is kept for reuse back, and count that it was asked for."""
         self.emptied += 1
+        self.memory.empty_cache()
 
     def _fault(self, call: int, count: int) -> BaseException | None:
+        if self._dead is not None:
+            return type(self._dead)(*self._dead.args)
         room = self.room(call) if callable(self.room) else self.room
         if room is not None and count > room:
             return out_of_memory()
@@ -126,4 +134,13 @@ class FakeGpu:
         if self._task_s:
             time.sleep(self._task_s * len(tasks))
         batch = getattr(process_fn, "batch", None)
-        return [process_fn(task) for task in tasks] if batch is None else batch(tasks, self.name)
+        nbytes = sum(map(self._bytes_of, tasks))
+        block = self.memory.allocate(nbytes) if nbytes else None
+        try:
+            return [process_fn(task) for task in tasks] if batch is None else batch(tasks, self.name)
+        finally:
+            if block is not None:
+                self.memory.free(block)
+
+    def _bytes_of(self, task: Any) -> int:
+        return self._task_bytes(task) if callable(self._task_bytes) else self._task_bytes

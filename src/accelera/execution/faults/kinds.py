@@ -6,6 +6,7 @@ import enum
 import re
 import sys
 
+from accelera.devices import says_out_of_memory
 from accelera.errors import DeviceError, DeviceMemoryError
 
 
@@ -24,12 +25,6 @@ class Kind(enum.Enum):
     """What no device raises, where the CPU could do the tasks: an executor or a form for many is at fault."""
 
 
-_MEMORY = re.compile(
-    r"out of memory|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
-    r"|CUDNN_STATUS_NOT_SUPPORTED.*non-contiguous|RESOURCE_EXHAUSTED|OOM when allocating|hipErrorOutOfMemory"
-    r"|OUT_OF_DEVICE_MEMORY|MEM_OBJECT_ALLOCATION_FAILURE",
-    re.IGNORECASE,
-)
 _STICKY = re.compile(
     r"illegal memory access|device-side assert|unspecified launch failure|misaligned address"
     r"|illegal instruction|hardware stack error|uncorrectable ECC|\bXid \d+|fallen off the bus"
@@ -56,7 +51,9 @@ def kind_of(error: BaseException) -> Kind:
     if not isinstance(error, DeviceError | RuntimeError) and not _is_a_librarys(error):
         return Kind.USER
     words = words_of(error)
-    for kind, pattern in ((Kind.MEMORY, _MEMORY), (Kind.STICKY, _STICKY), (Kind.TRANSIENT, _TRANSIENT)):
+    if says_out_of_memory(words):
+        return Kind.MEMORY
+    for kind, pattern in ((Kind.STICKY, _STICKY), (Kind.TRANSIENT, _TRANSIENT)):
         if pattern.search(words):
             return kind
     return (

@@ -31,15 +31,21 @@ class Accelerator(NamedTuple):
 def accelerators(drivers: tuple[str, ...] = _DRIVERS) -> tuple[Accelerator, ...]:
     """Return what there is.
 
-    Torch is asked when it is loaded already. Otherwise nothing is loaded unless a driver is there: then NVML
-    is asked, which is quick, and torch only where that has no answer.
+    Torch is asked when it has begun to use a GPU. Otherwise NVML is, which is quick: asking torch begins its
+    use of CUDA, which takes memory and time, and no child process that is forked later could use CUDA then.
+    Torch is loaded only where a driver is there and NVML has no answer.
     """
-    if "torch" in sys.modules:
-        return _known_to_torch(sys.modules["torch"])
+    torch = sys.modules.get("torch")
+    if torch is not None and (_uses_cuda(torch) or torch.version.cuda is None):
+        return _known_to_torch(torch)
     if not any(os.path.exists(path) for path in drivers):
-        return ()
+        return () if torch is None else _known_to_torch(torch)
     found = tuple(Accelerator(device.name, device.memory_bytes) for device in nvml_devices())
     return found or _known_to_torch(_loaded_torch())
+
+
+def _uses_cuda(torch: Any) -> bool:
+    return bool(torch.cuda.is_initialized())
 
 
 def _loaded_torch() -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
+from accelera.devices import is_out_of_memory
 from accelera.errors import BudgetExceededError
 from accelera.interceptor.allowance import budget_left, empty, must_be_cut, stays_in_memory
 from accelera.interceptor.attention.enduring import OP as _OP
@@ -19,7 +20,7 @@ from accelera.interceptor.attention.operands import Operands, align, ungroup
 from accelera.interceptor.attention.options import Options, computing_dtype
 from accelera.interceptor.attention.tiling import row_bytes
 from accelera.interceptor.broadcasting.product import Empty
-from accelera.interceptor.calls import is_out_of_memory, nbytes
+from accelera.interceptor.calls import nbytes
 from accelera.interceptor.falling_back import fall_back
 from accelera.interceptor.force import in_force
 from accelera.interceptor.mechanism import original

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
+from accelera.devices import is_out_of_memory
 from accelera.errors import BudgetExceededError
 from accelera.interceptor.allowance import budget_left, must_be_cut, stays_in_memory
 from accelera.interceptor.attention import handling
@@ -17,7 +18,7 @@ from accelera.interceptor.attention.enduring import enduring
 from accelera.interceptor.attention.operands import Operands
 from accelera.interceptor.attention.options import Options
 from accelera.interceptor.attention.weights import attended_with_weights
-from accelera.interceptor.calls import is_out_of_memory, nbytes
+from accelera.interceptor.calls import nbytes
 from accelera.interceptor.falling_back import fall_back
 from accelera.interceptor.force import in_force
 from accelera.interceptor.mechanism import original

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from accelera.devices import is_out_of_memory
 from accelera.errors import BudgetExceededError
 from accelera.interceptor.allowance import budget_left, empty, must_be_cut, stays_in_memory
 from accelera.interceptor.broadcasting.product import broadcast_matmul
-from accelera.interceptor.calls import broadcast, is_out_of_memory, nbytes
+from accelera.interceptor.calls import broadcast, nbytes
 from accelera.interceptor.falling_back import fall_back
 from accelera.interceptor.force import in_force
 from accelera.interceptor.mechanism import original

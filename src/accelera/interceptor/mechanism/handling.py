@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import torch
+
 from accelera.interceptor.mechanism.operators import is_composite
 from accelera.interceptor.mechanism.originals import original
 from accelera.interceptor.mechanism.passing import COMPOSITES, EVERYTHING, put_back, raise_to
@@ -40,13 +42,19 @@ def handle(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Hand one call to its handler, or to the original kernel if there is none by now.
 
     A handler runs with interception off in its thread; one of a composite operator lets composite operators
-    pass only, so that the products it makes are looked at.
+    pass only, so that the products it makes are looked at. What a CUDA graph captures goes to the original: a
+    graph has memory of its own, and nobody may ask the device how much is free meanwhile.
     """
     handler = in_force().handlers.get(name)
-    if handler is None:
+    if handler is None or _is_being_captured(args):
         return original(name)(*args, **kwargs)
     before = raise_to(COMPOSITES if is_composite(name) else EVERYTHING)
     try:
         return handler(*args, **kwargs)
     finally:
         put_back(before)
+
+
+def _is_being_captured(args: tuple[Any, ...]) -> bool:
+    on_cuda = any(each.is_cuda for each in args if isinstance(each, torch.Tensor))
+    return on_cuda and torch.cuda.is_current_stream_capturing()

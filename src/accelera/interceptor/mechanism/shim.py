@@ -7,8 +7,14 @@ from pathlib import Path
 
 import torch
 
+from accelera.devices.torch_shim import (
+    SHIM_PREFIX,
+    built_folder,
+    compiled_folder,
+    shim_for,
+    shim_sources,
+)
 from accelera.errors import BackendMissingError
-from accelera.interceptor.found import SHIM_PREFIX, built_folder, compiled_folder, shim_for, shim_sources
 from accelera.interceptor.mechanism.compiled import CompiledTier, load
 from accelera.interceptor.mechanism.shim_build import compile_shim
 

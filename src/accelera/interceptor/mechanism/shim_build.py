@@ -12,6 +12,7 @@ import argparse
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 
@@ -60,6 +61,7 @@ def _command(compiler: str, torch_folder: Path, sources: Path, cxx11_abi: bool |
         *("-fPIC", "-fvisibility=hidden", "-shared"),
         *(f"-ffile-prefix-map={include}/=", f"-ffile-prefix-map={sources}/="),
         *(f"-I{sources}", "-isystem", str(include), "-isystem", str(include / "torch/csrc/api/include")),
+        *("-isystem", sysconfig.get_path("include")),
         str(sources / "torch" / "shim.cpp"),
     ]
 
@@ -68,7 +70,7 @@ def _linking(torch_folder: Path) -> list[str]:
     """Name torch's libraries but keep no path to them: Python has loaded them before the shim."""
     if sys.platform == "darwin":
         return ["-undefined", "dynamic_lookup"]
-    return [f"-L{torch_folder / 'lib'}", "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10"]
+    return [f"-L{torch_folder / 'lib'}", "-Wl,--no-as-needed", "-ltorch_python", "-ltorch_cpu", "-lc10"]
 
 
 def main() -> int:

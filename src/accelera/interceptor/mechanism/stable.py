@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from accelera.devices.torch_shim import compiled_folder
 from accelera.errors import DeviceError
-from accelera.interceptor.found import compiled_folder
 from accelera.interceptor.mechanism import python_tier
 from accelera.interceptor.mechanism.compiled import load, operators_in
 from accelera.interceptor.mechanism.keys import backend_keys

@@ -215,13 +215,8 @@ class Books(Generic[E]):
         """Save those who are to leave next, so that ``nbytes`` could be had at once."""
         if not self._ledger.dirty_count or not self._may_ask:
             return
-        passed: set[int] = set()
-        room = self.room_bytes
-        while room < nbytes and (victim := self._ledger.victim(besides=passed)) is not None:
-            passed.add(victim)
-            entry = self._entries[victim]
-            self.save(entry, step)
-            room += entry.nbytes
+        for victim in self._ledger.next_victims(nbytes - self.room_bytes):
+            self.save(self._entries[victim], step)
 
     def _next_to_leave(self) -> int | None:
         """Return the policy's victim; where asking would change it, the first who came and is not held."""

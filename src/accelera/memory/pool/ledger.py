@@ -6,7 +6,7 @@ accounts on paper, so that predicted and real hits, misses, evictions and peak a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from accelera.errors import BudgetExceededError
@@ -147,9 +147,27 @@ class Ledger:
         """How many buffers are dirty."""
         return len(self._dirty)
 
-    def victim(self, besides: Container[int] = ()) -> int | None:
+    def victim(self) -> int | None:
         """Return whom the policy would give up first among those held by nobody, or None."""
-        return self._policy.victim(lambda buffer: buffer not in self._pins and buffer not in besides)
+        return self._policy.victim(self.evictable)
+
+    def next_victims(self, nbytes: int) -> list[int]:
+        """Return whom the policy would give up, in its order, until ``nbytes`` or more are given back.
+
+        The policy must look at candidates in that order.
+        """
+        found: list[int] = []
+
+        def is_last(buffer: int) -> bool:
+            nonlocal nbytes
+            if buffer not in self._pins:
+                found.append(buffer)
+                nbytes -= self._size[buffer]
+            return nbytes <= 0
+
+        if nbytes > 0:
+            self._policy.victim(is_last)
+        return found
 
     def _hold(self, buffer: int, write: bool) -> None:
         self.hold(buffer)

@@ -16,6 +16,9 @@ class Place(Protocol):
         Its contents are undefined. Raises DeviceMemoryError when there is none.
         """
 
+    def promise(self, nbytes: int) -> None:
+        """Take note that so many more bytes (or fewer) are, or will be, allocated."""
+
     def release(self, memory: Any) -> None:
         """Give memory back to the system."""
 

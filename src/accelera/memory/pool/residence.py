@@ -146,11 +146,18 @@ class Residence:
             return spare
         self._part_with(self._promised_bytes + nbytes - self._capacity_bytes)
         slab = Slab(nbytes)
+        self._place.promise(nbytes)
+        slab.promised = True
         self._release_idle()
         if not self._parting:
             self._exist(slab)
         self._promised_bytes += nbytes
         return slab
+
+    @property
+    def promised_bytes(self) -> int:
+        """Bytes of memory that exist or will, without what is about to be given back."""
+        return self._promised_bytes
 
     def _part_with(self, excess_bytes: int) -> None:
         """Give up spare slabs, largest first, until ``excess_bytes`` are promised back."""
@@ -159,16 +166,20 @@ class Residence:
             self._promised_bytes -= size
 
     def _release_idle(self) -> None:
-        for slab in [each for each in self._parting if each.idle]:
+        for slab in [each for each in self._parting if each.idle or not each.exists_or_will]:
             self._release(slab)
-        self._parting = [each for each in self._parting if each.memory is not None or each.expected]
+        self._parting = [each for each in self._parting if each.promised]
 
     def _release(self, slab: Slab) -> None:
         with self._lock:
-            if slab.memory is not None:
+            memory, slab.memory, slab.view = slab.memory, None, None
+            if memory is not None:
                 self._allocated_bytes -= slab.nbytes
-                self._place.release(slab.memory)
-            slab.memory = slab.view = None
+                self._place.release(memory)
+                del memory
+            if slab.promised:
+                self._place.promise(-slab.nbytes)
+            slab.promised = False
 
     def _exist(self, slab: Slab) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ from accelera.memory.pool.moving import Move
 class Slab:
     """Memory for one block at a time; it comes into being when earlier memory has been given back."""
 
-    __slots__ = ("loading", "memory", "nbytes", "saving", "view")
+    __slots__ = ("loading", "memory", "nbytes", "promised", "saving", "view")
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -19,6 +19,8 @@ class Slab:
         """Its bytes as those who use them see them."""
         self.memory: Any = None
         """The same as its place knows it."""
+        self.promised = False
+        """Whether its place counts it."""
         self.loading: Move | None = None
         self.saving: Move | None = None
 
@@ -29,9 +31,9 @@ class Slab:
         return self.memory is not None and (not loading or loading.over) and (not saving or saving.done)
 
     @property
-    def expected(self) -> bool:
-        """Whether a transfer that is not over may bring it into being."""
-        return self.loading is not None and not self.loading.over
+    def exists_or_will(self) -> bool:
+        """Whether it exists, or a transfer that is not over may bring it into being."""
+        return self.memory is not None or (self.loading is not None and not self.loading.over)
 
     def wait_loaded(self) -> Any:
         """Return the bytes once they are here; raise what hindered them."""

@@ -180,7 +180,7 @@ class Stream:
             raise BudgetExceededError(
                 f"[pool] {block.name or 'a block'} of {format_bytes(block.nbytes)} does not fit: of "
                 f"{format_bytes(self.books.capacity_bytes)} for blocks, {format_bytes(self.withheld_bytes)} "
-                f"are taken by what the process holds beyond its reserve, such as activations; raise the "
+                f"are taken by what is held beside them, such as activations; raise the "
                 f"budget by {format_bytes(lacking - given)}, or use a smaller batch",
                 needed_bytes=needed,
                 budget_bytes=self.books.capacity_bytes,

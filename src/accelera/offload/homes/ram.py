@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import weakref
 from typing import Any, final
 
 import numpy as np
+import torch
 
 from accelera.devices import CpuDevice
 from accelera.memory import Bytes
+from accelera.units import format_bytes
+
+_PORTABLE = 1
+"""``cudaHostRegisterPortable``: pinned for every device of the process."""
+
+_LOGGER = logging.getLogger("accelera.offload")
 
 
 @final
 class RamHome:
-    """A slab of pages of its own."""
+    """A slab of pages of its own; pinned by ``pins`` where there are any."""
 
     writable = True
 
-    def __init__(self, device: CpuDevice, nbytes: int, *, pinned: bool) -> None:
+    def __init__(self, device: CpuDevice, nbytes: int, pins: HostPins | None) -> None:
         self.nbytes = nbytes
         self.slab: Bytes = device.allocate(nbytes)
         self._device = device
-        self._pinned = pinned and nbytes > 0 and _pin(self.slab)
+        self._pins = pins
+        if pins is not None and nbytes > 0:
+            pins.pin(self.slab)
 
     def read(self, start: int, out: Bytes) -> int:
         """Copy into ``out`` the bytes from ``start`` on."""
@@ -42,38 +54,93 @@ class RamHome:
 
     def release(self) -> None:
         """Return the slab to the system."""
-        if self._pinned:
-            _unpin(self.slab)
+        if self._pins is not None:
+            self._pins.unpin(self.slab)
         self._device.release(self.slab)
 
 
 @final
 class RamHomes:
-    """Slabs of host memory, of exactly the bytes asked for; ``pinned`` ones for a CUDA device beside them."""
+    """Slabs of host memory, of exactly the bytes asked for; pinned ones for the CUDA device beside them."""
 
-    def __init__(self, *, pinned: bool = False) -> None:
+    def __init__(self, *, pinned_for: torch.device | None = None) -> None:
         self._device = CpuDevice()
-        self._pinned = pinned
+        self._pins = None if pinned_for is None else HostPins(pinned_for)
 
     def create(self, nbytes: int) -> RamHome:
         """Return a slab of exactly ``nbytes``; raises DeviceMemoryError when RAM is short."""
-        return RamHome(self._device, nbytes, pinned=self._pinned)
+        return RamHome(self._device, nbytes, self._pins)
 
     def close(self) -> None:
-        """Slabs go with their homes."""
+        """Unpin all slabs; they go with their homes."""
+        if self._pins is not None:
+            self._pins.close()
 
 
-def _pin(slab: Bytes) -> bool:
-    """Make pages stay where they are, so that CUDA copies them at full speed; False when it refuses."""
-    return int(_runtime().cudaHostRegister(slab.ctypes.data, slab.nbytes, 0)) == 0
+@final
+class HostPins:
+    """Host memory that CUDA copies at full speed, because its pages stay where they are.
+
+    Memory that goes while it is registered stays pinned, and later memory at its address cannot be: what is
+    pinned is therefore unpinned when it is released, when nobody holds it any more, and at ``close``.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._unpin: dict[int, Any] = {}
+        self._warned = False
+
+    def pin(self, slab: Bytes) -> bool:
+        """Register a slab; False, with one warning, when CUDA refuses."""
+        address = slab.ctypes.data
+        with torch.get_device_module(self._device).device(self._device):
+            code = int(_runtime().cudaHostRegister(address, slab.nbytes, _PORTABLE))
+        if code:
+            self._refused(code, slab.nbytes)
+            return False
+        unpin = weakref.finalize(slab, _unregister, address, self._device, self._unpin)
+        unpin.atexit = False
+        self._unpin[address] = unpin
+        return True
+
+    def unpin(self, slab: Bytes) -> None:
+        """Take a slab's registration back, if it has one."""
+        unpin = self._unpin.get(slab.ctypes.data)
+        if unpin is not None:
+            unpin()
+
+    def close(self) -> None:
+        """Take all registrations back."""
+        for unpin in list(self._unpin.values()):
+            unpin()
+
+    def _refused(self, code: int, nbytes: int) -> None:
+        _clear_last_error(self._device)
+        if not self._warned:
+            self._warned = True
+            _LOGGER.warning(
+                "CUDA does not pin %s of RAM (error %d): offloaded weights there are copied more slowly; "
+                "allow more locked memory (ulimit -l)",
+                format_bytes(nbytes),
+                code,
+            )
 
 
-def _unpin(slab: Bytes) -> None:
-    _runtime().cudaHostUnregister(slab.ctypes.data)
+def _unregister(address: int, device: torch.device, registered: dict[int, Any]) -> None:
+    registered.pop(address, None)
+    if int(_runtime().cudaHostUnregister(address)):
+        _clear_last_error(device)
+
+
+def _clear_last_error(device: torch.device) -> None:
+    """Let the next kernel of this thread not be taken for what failed.
+
+    torch returns the code of these calls and leaves the error where its check after a launch finds it.
+    """
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device=device)
 
 
 def _runtime() -> Any:
-    import torch
-
     cuda: Any = torch.cuda
     return cuda.cudart()

@@ -1,4 +1,4 @@
-"""Watches what a process holds besides its blocks, so that both together stay within the budget."""
+"""Memory guard of an offloaded model: what its tensors take beside its blocks makes blocks leave in time."""
 
 from __future__ import annotations
 
@@ -6,60 +6,191 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 
+from accelera._native import Arena
 from accelera.memory import process_memory
+
+
+class MemoryCount(Protocol):
+    """Count of the bytes that count against a budget and are no blocks of the pool."""
+
+    exact: bool
+    """Whether it counts what the model's operations allocate, and not what the process holds."""
+
+    def others_bytes(self) -> int:
+        """Return them."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most that there were since ``restart_peak``."""
+
+    def restart_peak(self) -> int:
+        """Return the most that there were since the last call."""
+
+    def pause(self) -> None:
+        """Take note that what is allocated from now on is not the model's."""
+
+    def resume(self) -> None:
+        """Take note that it is the model's again."""
+
+
+@final
+class ArenaCount:
+    """Tensors that came from the arena of the model."""
+
+    exact = True
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+
+    def others_bytes(self) -> int:
+        """Return the bytes of the tensors that are alive."""
+        return self.arena.ordinary_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most that were alive since ``restart_peak``."""
+        return self.arena.peak_ordinary_bytes
+
+    def restart_peak(self) -> int:
+        """Return the most that were alive since the last call."""
+        peak = self.peak_bytes
+        self.arena.reset_peaks()
+        return peak
+
+    def pause(self) -> None:
+        """Only the model's tensors come from the arena."""
+
+    def resume(self) -> None:
+        """Only the model's tensors come from the arena."""
+
+
+@final
+class HeldCount:
+    """Everything that a process, or its accelerator, holds beyond the least that was seen so far.
+
+    ``blocks_bytes`` of what ``held_bytes`` returns are blocks. What is added while the count is paused is
+    somebody else's.
+    """
+
+    exact = False
+
+    def __init__(self, held_bytes: Callable[[], int], blocks_bytes: Callable[[], int]) -> None:
+        self._held_bytes = held_bytes
+        self._blocks_bytes = blocks_bytes
+        self._least_bytes = sys.maxsize
+        self._peak_bytes = 0
+        self._paused_at_bytes: int | None = None
+
+    def others_bytes(self) -> int:
+        """Return the growth since the least that was seen."""
+        others = self._held_bytes() - self._blocks_bytes()
+        self._least_bytes = min(self._least_bytes, others)
+        self._peak_bytes = max(self._peak_bytes, others - self._least_bytes)
+        return others - self._least_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest growth that was seen since ``restart_peak``."""
+        return self._peak_bytes
+
+    def restart_peak(self) -> int:
+        """Return the largest growth that was seen since the last call."""
+        peak, self._peak_bytes = self._peak_bytes, 0
+        return peak
+
+    def pause(self) -> None:
+        """Remember the growth so far."""
+        self._paused_at_bytes = self.others_bytes()
+
+    def resume(self) -> None:
+        """Leave out what was added since the count was paused."""
+        others = self.others_bytes()
+        if self._paused_at_bytes is not None:
+            self._least_bytes += max(0, others - self._paused_at_bytes)
+            self._paused_at_bytes = None
 
 
 @final
 class Guard:
     """Knows how many bytes of the capacity are to stay empty because something else takes room, or will.
 
-    ``capacity_bytes`` of ``budget_bytes`` were meant for blocks; the rest is for everything that the
-    process, or its accelerator, holds beyond the least that was seen so far. ``learns``: as much as that ever
-    grew unforeseen between two looks is expected to come again; a reserve that was planned needs no such
-    margin.
+    ``reserve_bytes`` are there for everything that is counted and is no block. A *phase* is a part of a step
+    that comes again, such as the forward and backward pass of training: as much as it took the last time,
+    where that is counted exactly, is expected from its beginning on, so that blocks leave once and not with
+    every tensor. ``learns``: as much as the count ever grew unforeseen between two looks is expected to come
+    again, at most half of the reserve.
     """
 
-    def __init__(
-        self, budget_bytes: int, capacity_bytes: int, held_bytes: Callable[[], int], *, learns: bool = False
-    ) -> None:
-        self.budget_bytes = budget_bytes
-        self.peak_bytes = 0
-        """Most that was seen, blocks included."""
+    def __init__(self, reserve_bytes: int, count: MemoryCount, *, learns: bool = False) -> None:
+        self.exact = count.exact
+        """Whether it counts what the model's operations allocate, and not what the process holds."""
         self.margin_bytes = 0
-        """Room for what may come before the next look; at most half of the reserve."""
-        self._reserve_bytes = budget_bytes - capacity_bytes
-        self._held_bytes = held_bytes
+        """Room for what may come before the next look."""
+        self._reserve_bytes = reserve_bytes
+        self._count = count
         self._learns = learns
-        self._least_bytes = self._expected_bytes = sys.maxsize
+        self._foreseen_bytes = sys.maxsize
+        self._phase = ""
+        self._phase_peaks: dict[str, int] = {}
+        self._most_bytes = 0
 
-    def withheld_bytes(self, blocks_bytes: int, coming_bytes: int = 0, *, settled: bool = True) -> int:
-        """Return how much of the capacity must stay empty while blocks take ``blocks_bytes``.
+    @property
+    def most_bytes(self) -> int:
+        """Most bytes that were counted at once so far."""
+        return max(self._most_bytes, self._count.peak_bytes)
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase, which ends the one before; ``""`` is none."""
+        peak = self._count.restart_peak()
+        self._most_bytes = max(self._most_bytes, peak)
+        if self._phase and self.exact:
+            self._phase_peaks[self._phase] = peak
+        if phase and not self._phase:
+            self._count.resume()
+        elif self._phase and not phase:
+            self._count.pause()
+        self._phase = phase
+
+    def expect(self, phase: str, nbytes: int) -> None:
+        """Expect ``nbytes`` of others in a phase that was not seen yet, or that will take another course."""
+        self._phase_peaks[phase] = nbytes
+
+    def withheld_bytes(self, coming_bytes: int = 0, *, settled: bool = True) -> int:
+        """Return how much of the capacity must stay empty.
 
         ``coming_bytes`` are known to be taken by what begins now. Without ``settled``, blocks are being
         allocated at this moment, and a growth tells nothing.
         """
-        held = self._held_bytes()
-        others = held - blocks_bytes
-        self._least_bytes = min(self._least_bytes, others)
-        self.peak_bytes = max(self.peak_bytes, held - self._least_bytes)
+        others = self._count.others_bytes()
         if self._learns and settled:
-            growth = min(others - self._expected_bytes, self._reserve_bytes // 2)
+            growth = min(others - self._foreseen_bytes, self._reserve_bytes // 2)
             self.margin_bytes = max(self.margin_bytes, growth)
-            self._expected_bytes = others + coming_bytes
-        ahead = coming_bytes + self.margin_bytes
-        return max(0, others + ahead - self._least_bytes - self._reserve_bytes)
+            self._foreseen_bytes = others + coming_bytes
+        ahead = others + coming_bytes + self.margin_bytes
+        return max(0, max(ahead, self._phase_peaks.get(self._phase, 0)) - self._reserve_bytes)
 
 
 def held_on(device: torch.device) -> Callable[[], int]:
-    """Return what tells the bytes that this process holds on ``device``, in a few microseconds."""
+    """Return a function for the bytes that this process holds on ``device``; it takes a few microseconds."""
     if device.type == "cpu":
         return _Anonymous() if sys.platform.startswith("linux") else lambda: process_memory().anon_bytes
     module: Any = torch.get_device_module(device)
-    return lambda: int(module.memory_allocated(device))
+    if not hasattr(module, "memory_stats_as_nested_dict"):
+        return lambda: int(module.memory_allocated(device))
+
+    def asked_for() -> int:
+        """Return it without the allocator's rounding, up to 1 MiB a slab, where the allocator tells."""
+        stats = module.memory_stats_as_nested_dict(device)
+        requested, allocated = (
+            stats[f"{kind}_bytes"]["all"]["current"] for kind in ("requested", "allocated")
+        )
+        return int(requested or allocated)
+
+    return asked_for
 
 
 @final

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -14,16 +15,18 @@ from typing import final
 
 import torch
 
+from accelera._native import Arena
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.memory import Block, Books, Pins, Residence, Slab, Stream, Use, window_of
 from accelera.offload.homes import Home, Homes, RamHomes, ScratchHomes
-from accelera.offload.keeping.allocator import give_pages_back
-from accelera.offload.keeping.guard import Guard, held_on
+from accelera.offload.keeping.allocation_scope import AllocationScope
+from accelera.offload.keeping.allocator import arenas_in_torch, free_heap_bytes, give_pages_back, trim
+from accelera.offload.keeping.guard import ArenaCount, Guard, HeldCount, held_on
 from accelera.offload.keeping.plain import has_bytes
-from accelera.offload.keeping.refusing import refusal
+from accelera.offload.keeping.refusing import refusal, tensor_refusal
 from accelera.offload.keeping.report import OffloadReport
 from accelera.offload.keeping.rows import row_parts
-from accelera.offload.places import TensorPlace, place_on
+from accelera.offload.places import CpuPlace, TensorPlace, place_on
 from accelera.trace import Trace, TraceLog
 
 LEAST_BYTES = 64 << 10
@@ -47,6 +50,8 @@ class Keeper:
     budget_bytes
         Most bytes for blocks and everything else together; what the process holds beyond the difference
         makes blocks leave. None means that nobody watches.
+    fixed_bytes
+        Part of the difference for what is neither block nor tensor, such as staging buffers.
     planned
         Whether the difference was planned, so that it holds all that operations take at once; else what
         they took is learned.
@@ -70,6 +75,7 @@ class Keeper:
         block_bytes: int | None = None,
         window_bytes: int | None = None,
         budget_bytes: int | None = None,
+        fixed_bytes: int = 0,
         planned: bool = False,
         store: str | Path | None = None,
         device: torch.device | str | None = None,
@@ -81,7 +87,9 @@ class Keeper:
         self.least_bytes = least_bytes
         self.block_bytes = max(1, capacity_bytes // 4) if block_bytes is None else block_bytes
         self.window_bytes = window_of(capacity_bytes, window_bytes)
-        self._place = place_on(device) if place is None else place
+        shared_bytes = capacity_bytes if budget_bytes is None else budget_bytes - fixed_bytes
+        make_arena = functools.partial(_arena, shared_bytes, weakref.ref(self))
+        self._place = place_on(device, make_arena) if place is None else place
         self.device: torch.device = self._place.device
         self._homes = _homes_for(self.device, store) if homes is None else homes
         self._log = TraceLog() if recorder else None
@@ -92,17 +100,19 @@ class Keeper:
         self._books = Books(capacity_bytes, policy, self._residence, self._log)
         self._stream = Stream(self._books, self.window_bytes)
         self._budget_bytes = budget_bytes
+        self._arena = self._place.arena if isinstance(self._place, CpuPlace) else None
         self._guard: Guard | None = None
         if budget_bytes is not None:
-            held = held_on(self.device)
-            self._guard = Guard(budget_bytes, capacity_bytes, held, learns=not planned)
-            if self.device.type == "cpu":
-                give_pages_back(self)
+            self._guard = self._made_guard(budget_bytes - capacity_bytes, fixed_bytes, planned)
+        charged = self._arena if self._guard is not None and self._guard.exact else None
+        self.scope = AllocationScope(charged, self._guard)
+        """The parts of a program in which new tensors count against the budget."""
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._closed = False
         self._dying: deque[Block] = deque()
         self._uses = 0
+        self._alive_bytes = self._most_alive_bytes = self._most_pinned_bytes = 0
         self._stall_s = self._compute_s = 0.0
 
     @property
@@ -112,8 +122,8 @@ class Keeper:
 
     @property
     def watched(self) -> bool:
-        """Whether blocks leave when the process takes more than was reserved for it."""
-        return self._guard is not None
+        """Whether results have to be announced before they are made, so that blocks leave in time."""
+        return self._guard is not None and not self._guard.exact
 
     @property
     def events(self) -> int:
@@ -124,6 +134,25 @@ class Keeper:
     def peak_allocated_bytes(self) -> int:
         """Most memory that was allocated for blocks, what was kept for reuse included."""
         return self._residence.peak_allocated_bytes
+
+    @property
+    def most_alive_bytes(self) -> int:
+        """Most bytes of blocks that existed at once, resident or not, without saved activations."""
+        return self._most_alive_bytes
+
+    @property
+    def most_pinned_bytes(self) -> int:
+        """Most bytes of blocks that one operation used."""
+        return self._most_pinned_bytes
+
+    def working_s(self) -> float:
+        """Return a time in seconds that stands still while operations wait for their blocks."""
+        return time.perf_counter() - self._stall_s
+
+    def expect(self, phase: str, nbytes: int) -> None:
+        """Expect that tensors take ``nbytes`` in a phase; see ``Guard``."""
+        if self._guard is not None:
+            self._guard.expect(phase, nbytes)
 
     def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[Block, ...]:
         """Take over the contents of ``tensor``, in row-major order: they go home now; return its blocks.
@@ -154,6 +183,11 @@ class Keeper:
     def free(self, block: Block) -> None:
         """End a block's life; may be called from a finaliser in any thread."""
         self._dying.append(block)
+
+    def let_go(self) -> None:
+        """Give the room of blocks back whose life has ended."""
+        with self._lock:
+            self._bury()
 
     def flush(self) -> None:
         """Write every dirty block home, let all transfers end; raises StoreError when one cannot be saved."""
@@ -211,6 +245,7 @@ class Keeper:
                 capacity_bytes=self.capacity_bytes,
                 stall_s=self._stall_s,
                 compute_s=self._compute_s,
+                peak_tensor_bytes=0 if self._guard is None else self._guard.most_bytes,
             )
 
     def check_there(self, op: str) -> None:
@@ -245,6 +280,9 @@ class Keeper:
         with self._lock:
             self._bury()
             block = self._stream.create(nbytes, role, name)
+            if role != "activation":
+                self._alive_bytes += nbytes
+                self._most_alive_bytes = max(self._most_alive_bytes, self._alive_bytes)
             block.home = home
             block.filled = home is not None
             return block
@@ -256,10 +294,12 @@ class Keeper:
             if self._guard is not None:
                 self._withhold(self._guard, coming_bytes)
             self._uses += 1
+            self._most_pinned_bytes = max(self._most_pinned_bytes, sum(block.nbytes for block, _, _ in uses))
             try:
                 pins = self._stream.begin(uses, op)
             except BudgetExceededError as error:
-                raise refusal(op, uses, self._budget_bytes, error) from error
+                heap_bytes = free_heap_bytes() if self.watched and self._arena is not None else 0
+                raise refusal(op, uses, self._budget_bytes, error, heap_bytes) from error
         try:
             return pins, [self._ready(slab, use) for slab, use in zip(pins.given, uses, strict=True)]
         except BaseException:
@@ -292,15 +332,51 @@ class Keeper:
             if self._log is not None:
                 self._log.took(pins.step, compute_s, 0.0)
 
-    def _withhold(self, guard: Guard, coming_bytes: int) -> None:
+    def _made_guard(self, reserve_bytes: int, fixed_bytes: int, planned: bool) -> Guard:
+        if self._arena is not None:
+            if arenas_in_torch():
+                return Guard(reserve_bytes - fixed_bytes, ArenaCount(self._arena))
+            self._arena.keep_pages(False)
+            give_pages_back(self)
         residence = self._residence
-        settled, blocks_bytes = residence.settled, residence.allocated_bytes
-        withheld = guard.withheld_bytes(blocks_bytes, coming_bytes, settled=settled)
+        count = HeldCount(held_on(self.device), lambda: residence.allocated_bytes)
+        return Guard(reserve_bytes, count, learns=not planned)
+
+    def _withhold(self, guard: Guard, coming_bytes: int) -> None:
+        withheld = self._withheld_by(guard, coming_bytes)
+        if withheld > self._stream.withheld_bytes and self._arena is not None and not guard.exact:
+            trim()  # what a heap holds and nobody uses is no reason for blocks to leave
+            withheld = self._withheld_by(guard, coming_bytes)
         if withheld != self._stream.withheld_bytes:
-            self._stream.withheld_bytes = withheld
-            self._stream.forget_guesses()
-            self._books.evict(withheld - self._books.room_bytes, self._stream.step)
-            residence.limit(self.capacity_bytes - withheld)
+            self._leave_empty(withheld)
+
+    def _withheld_by(self, guard: Guard, coming_bytes: int) -> int:
+        return guard.withheld_bytes(coming_bytes, settled=self._residence.settled)
+
+    def _leave_empty(self, withheld_bytes: int) -> None:
+        """Let blocks leave until so much of the capacity is empty, and keep it so."""
+        self._stream.withheld_bytes = withheld_bytes
+        self._stream.forget_guesses()
+        self._books.evict(withheld_bytes - self._books.room_bytes, self._stream.step)
+        self._residence.limit(self.capacity_bytes - withheld_bytes)
+
+    def _make_room(self, missing_bytes: int) -> bool:
+        """Let blocks leave for a tensor for which the arena lacks ``missing_bytes``.
+
+        Raises BudgetExceededError when those that may leave are not enough.
+        """
+        arena = self._arena
+        assert arena is not None, "an arena asks for room"
+        with self._lock:
+            wanted = arena.committed_bytes - missing_bytes
+            self._residence.limit(self.capacity_bytes - self._stream.withheld_bytes)
+            if arena.committed_bytes > wanted:
+                self._leave_empty(self.capacity_bytes - wanted)
+            if arena.committed_bytes <= wanted:
+                return True
+            refused = tensor_refusal(arena, arena.committed_bytes - wanted, self._budget_bytes or 0)
+        self.scope.end_lingering()
+        raise refused
 
     def _save(self, block: Block) -> None:
         """Let the home of ``block`` hold its contents; a change that is only expected is yet to be made."""
@@ -316,7 +392,10 @@ class Keeper:
             block = self._dying.popleft()
             if not self._stream.free(block):
                 self._dying.append(block)
-            elif block.home is not None:
+                continue
+            if block.role != "activation":
+                self._alive_bytes -= block.nbytes
+            if block.home is not None:
                 self._residence.vacate(block)
 
 
@@ -324,7 +403,7 @@ class Keeper:
 class Using:
     """The time of one operation, in which its blocks are resident."""
 
-    __slots__ = ("_began_s", "_coming_bytes", "_keeper", "_op", "_pins", "_stall_s", "_uses")
+    __slots__ = ("_began_s", "_coming_bytes", "_entry", "_keeper", "_op", "_pins", "_stall_s", "_uses")
 
     def __init__(self, keeper: Keeper, uses: Sequence[Use], op: str, coming_bytes: int) -> None:
         self._keeper = keeper
@@ -337,6 +416,7 @@ class Using:
         self._pins, tensors = self._keeper._begin(self._uses, self._op, self._coming_bytes)
         self._began_s = time.perf_counter()
         self._stall_s = self._began_s - asked_s
+        self._entry = self._keeper.scope.open_for_use()
         return tensors
 
     def __exit__(
@@ -345,14 +425,26 @@ class Using:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._entry is not None:
+            self._entry.close()
         compute_s = time.perf_counter() - self._began_s
         self._keeper._end(self._pins, self._stall_s, compute_s)
+
+
+def _arena(limit_bytes: int, keeper: weakref.ref[Keeper]) -> Arena:
+    """Return memory for the blocks of a keeper and for tensors, of which blocks make room for tensors."""
+
+    def make_room(missing_bytes: int) -> bool:
+        alive = keeper()
+        return alive is not None and alive._make_room(missing_bytes)
+
+    return Arena(limit_bytes, make_room)
 
 
 def _homes_for(device: torch.device, store: str | Path | None) -> Homes:
     if device.type == "cpu" or store is not None:
         return ScratchHomes(store)
-    return RamHomes(pinned=device.type == "cuda")
+    return RamHomes(pinned_for=device if device.type == "cuda" else None)
 
 
 def _part_name(name: str, part: slice, parts: int) -> str:

@@ -1,4 +1,4 @@
-"""Which tensors are ordinary ones: torch's own, with bytes or, on paper, with a shape alone."""
+"""Ordinary tensors: torch's own, with bytes or, on paper, with a shape alone."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def is_plain(value: Any) -> bool:
 def has_bytes(tensor: torch.Tensor) -> bool:
     """Whether there is more to ``tensor`` than a shape."""
     return not (isinstance(tensor, FakeTensor) or tensor.is_meta)
+
+
+def device_of(tensor: torch.Tensor) -> torch.device:
+    """Return the device of ``tensor``; of one on paper without a question to PyTorch."""
+    return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device

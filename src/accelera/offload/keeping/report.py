@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -29,3 +30,10 @@ class OffloadReport:
     """Seconds that operations waited for their blocks."""
     compute_s: float
     """Seconds between getting the blocks and giving them back."""
+    peak_tensor_bytes: int = 0
+    """Most bytes of tensors beside blocks, such as activations, that counted against the budget at once."""
+    activation_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of what the latest forward pass saved for its backward pass, by what was chosen: ``keep``,
+    ``pack``, ``recompute`` or ``offload``; empty before there was a plan."""
+    activation_added_s: float = 0.0
+    """Seconds that this choice is predicted to add to a step in which everything is kept."""

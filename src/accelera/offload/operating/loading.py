@@ -20,7 +20,7 @@ def load_code() -> None:
 
     The first one in a process makes PyTorch load some thousand modules, which take about 100 MiB.
     """
-    keeper = Keeper(1 << 16, homes=RamHomes(pinned=False))
+    keeper = Keeper(1 << 16, homes=RamHomes())
     bias, rows = torch.zeros(2, device="cpu"), torch.zeros(1, 2, device="cpu")
     weight = torch.zeros(2, 2, device="cpu")
     with torch.no_grad():

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
+from collections.abc import Iterator
 from typing import final
 
 import torch
 
-from accelera.devices import CpuDevice
 from accelera.devices.torch_device import TorchDevice
 from accelera.offload.homes import Bytes, Home
-
-HOST_BYTES = 16 << 20
-"""Host memory of each thread that moves blocks of homes that are not in RAM."""
 
 
 @final
@@ -26,13 +23,14 @@ class AcceleratorPlace:
     def __init__(self, name: str) -> None:
         self.device = torch.device(name)
         self._device = TorchDevice(name)
-        self._host = CpuDevice()
-        self._own = threading.local()
 
     def allocate(self, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return memory of the accelerator; raises DeviceMemoryError when there is none."""
         memory = self._device.allocate(nbytes)
         return memory, memory
+
+    def promise(self, nbytes: int) -> None:
+        """Torch's allocator of the device counts by itself."""
 
     def release(self, memory: torch.Tensor) -> None:
         """Wait for the work on the memory and give it back to torch."""
@@ -44,11 +42,11 @@ class AcceleratorPlace:
         if resident is not None:
             self._device.transfer(torch.from_numpy(resident[start:stop]), memory[start:stop])
             return stop - start
-        for begin in range(start, stop, HOST_BYTES):
-            end = min(begin + HOST_BYTES, stop)
-            host = self._host_memory()[: end - begin]
-            home.read(begin, host)
-            self._device.upload(host, memory[begin:end])
+        for begin in range(start, stop, self._device.lent_bytes):
+            end = min(begin + self._device.lent_bytes, stop)
+            with self._lent() as host:
+                home.read(begin, host[: end - begin])
+                self._device.upload(host[: end - begin], memory[begin:end])
         return stop - start
 
     def save(self, memory: torch.Tensor, home: Home, start: int, stop: int) -> int:
@@ -57,11 +55,11 @@ class AcceleratorPlace:
         if resident is not None:
             self._device.transfer(memory[start:stop], torch.from_numpy(resident[start:stop]))
             return stop - start
-        for begin in range(start, stop, HOST_BYTES):
-            end = min(begin + HOST_BYTES, stop)
-            host = self._host_memory()[: end - begin]
-            self._device.download(memory[begin:end], host)
-            home.write(begin, host)
+        for begin in range(start, stop, self._device.lent_bytes):
+            end = min(begin + self._device.lent_bytes, stop)
+            with self._lent() as host:
+                self._device.download(memory[begin:end], host[: end - begin])
+                home.write(begin, host[: end - begin])
         return stop - start
 
     def lend(self, memory: torch.Tensor) -> None:
@@ -72,8 +70,12 @@ class AcceleratorPlace:
         """Let transfers of this memory wait for the operations that the current stream was given."""
         self._device.used(memory)
 
-    def _host_memory(self) -> Bytes:
-        if not hasattr(self._own, "memory"):
-            self._own.memory = self._host.allocate(HOST_BYTES)
-        memory: Bytes = self._own.memory
-        return memory
+    @contextlib.contextmanager
+    def _lent(self) -> Iterator[Bytes]:
+        """Lend pinned memory for one piece."""
+        host = self._device.lend_host()
+        assert host is not None, "it was waited for"
+        try:
+            yield host
+        finally:
+            self._device.take_back(host)

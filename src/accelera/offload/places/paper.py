@@ -75,6 +75,9 @@ class PaperPlace:
         self._on_slab(tensor)
         return tensor, tensor
 
+    def promise(self, nbytes: int) -> None:
+        """Nothing is held."""
+
     def release(self, memory: Any) -> None:
         """Nothing is held."""
 

@@ -1,1 +1,1 @@
-"""What offloading will take, found by a rehearsal on shapes."""
+"""What offloading will take, found by a dry run on shapes."""

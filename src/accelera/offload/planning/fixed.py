@@ -36,7 +36,7 @@ _THREADS = 3
 def reserved_on(device: Device) -> dict[str, int]:
     """Return the bytes that every offloaded model takes besides blocks and tensors, by what they are for."""
     if not device.host_memory:
-        return {"runtime": RUNTIME_BYTES}
+        return {"arithmetic": device.workspace_bytes(), "runtime": RUNTIME_BYTES}
     return {
         "staging": _THREADS * STAGING_BYTES_PER_THREAD,
         "arithmetic": ARITHMETIC_BYTES * (1 + torch.get_num_threads()),

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from accelera.offload.planning.timing import Rates, seconds_of
+from accelera.offload.training.activation_plan import ActivationPlan
 from accelera.trace import Trace
 from accelera.units import format_bytes
 
@@ -66,7 +67,11 @@ class OffloadPlan:
     rates: Rates
     """The speeds behind the predicted seconds."""
     find_least: Callable[[], int]
-    """Finds the smallest workable budget, by rehearsals in smaller ones."""
+    """Finds the smallest workable budget, by dry runs in smaller blocks."""
+    activation_plan: ActivationPlan | None = None
+    """What becomes of each saved tensor; None when they all go one way."""
+    signature: Any = ()
+    """Shapes and types of the inputs."""
 
     @property
     def first(self) -> PassForecast:
@@ -117,7 +122,7 @@ class OffloadPlan:
 
     def explain(self) -> str:
         """Return the plan in words and numbers, for people."""
-        return "\n".join([self._title(), self._peak(), self._weights(), *self._traffic()])
+        return "\n".join([self._title(), self._peak(), self._weights(), *self._saved(), *self._traffic()])
 
     def table(self) -> str:
         """Return one line per pass, under a heading."""
@@ -143,6 +148,7 @@ class OffloadPlan:
             "block_bytes": self.block_bytes,
             "policy": self.policy,
             "activations": self.activations,
+            "saved_bytes": {} if self.activation_plan is None else self.activation_plan.bytes_by_fate(),
             "weights_bytes": self.weights_bytes,
             "kept_bytes": self.kept_bytes,
             "pool_bytes": self.pool_bytes,
@@ -176,6 +182,16 @@ class OffloadPlan:
             f"small and kept; policy {self.policy}, {format_bytes(self.capacity_bytes)} for blocks of up "
             f"to {format_bytes(self.block_bytes)}"
         )
+
+    def _saved(self) -> list[str]:
+        if self.activation_plan is None:
+            return []
+        sums = self.activation_plan.bytes_by_fate()
+        parts = [f"{name} {format_bytes(nbytes)}" for name, nbytes in sums.items() if nbytes]
+        added = f"; adds {self.activation_plan.added_s:.3f} s to a step"
+        return [
+            f"  activations  {', '.join(parts) or 'none of 64 KiB or more'}{added if len(parts) > 1 else ''}"
+        ]
 
     def _traffic(self) -> list[str]:
         first = _row("first pass", self.first, self.seconds[0])

@@ -1,31 +1,27 @@
-"""What offloading a model into a budget will take, found by a rehearsal on paper."""
+"""Plans of offloaded models: memory, traffic and time inside a budget, before anything is moved."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from accelera.devices import Device, get_device
-from accelera.errors import BudgetExceededError, DeviceError
+from accelera.errors import DeviceError
 from accelera.memory import Budget, MemoryManager
-from accelera.offload.keeping.cutting import FINER, block_bytes_of
 from accelera.offload.keeping.keeper import LEAST_BYTES
-from accelera.offload.planning.fixed import least_room, reserved_on
+from accelera.offload.planning.dry_run import Scene
+from accelera.offload.planning.fitting import Fitted, Fitting, offload_price_s
+from accelera.offload.planning.fixed import reserved_on
 from accelera.offload.planning.offload_plan import OffloadPlan
-from accelera.offload.planning.rehearsal import Rehearsed, Scene, largest_weight_bytes, rehearse
+from accelera.offload.planning.pool_replay import replay
+from accelera.offload.planning.progress import planning_progress
 from accelera.offload.planning.timing import Rates
-from accelera.units import format_bytes
 
 PASSES = 4
 """Passes rehearsed: in the second the order of use is known, the last stands for all that follow."""
-_TRIES = 4
-"""Rehearsals until what is reserved covers what is needed."""
-_LEAST_PASSES = 2
-"""In the first pass of training an optimizer makes its states, in the second it has them."""
 
 
 def plan_offload(
@@ -94,9 +90,11 @@ def plan_offload(
         LEAST_BYTES,
     )
     limit = Budget.parse(budget, MemoryManager(place)).limit_bytes
-    fixed = reserved_on(place)
-    capacity, found = _fitted(scene, limit, sum(fixed.values()), passes)
-    return _plan(scene, place, store, limit, fixed, capacity, found)
+    with planning_progress(type(model).__name__) as tell:
+        fitting = Fitting(scene, sum(reserved_on(place).values()), offload_price_s(place, store), tell)
+        found = fitting.within(limit)
+        tell("replaying")
+        return _plan(scene, place, store, limit, found, passes, fitting.least_bytes)
 
 
 def _refuse_wrong_kinds(model: Any, inputs: Any, budget: Any) -> None:
@@ -132,94 +130,8 @@ def device_of(model: Any, device: Any) -> Device:
     return place
 
 
-def least_budget(scene: Scene, fixed_bytes: int) -> int:
-    """Return the smallest workable budget: the largest weight is cut into ``PARTS`` at most."""
-    return _at_least(scene, fixed_bytes)[0]
-
-
-def _at_least(scene: Scene, fixed_bytes: int) -> tuple[int, int]:
-    """Return the smallest workable budget and its room for blocks."""
-    capacity = _least_capacity(scene)
-    while True:
-        try:
-            found = _rehearsed(scene, capacity, FINER[0], _LEAST_PASSES)
-        except BudgetExceededError as error:
-            capacity = max(error.needed_bytes, capacity + capacity // 8)
-        else:
-            return fixed_bytes + found.ordinary_peak_bytes + capacity, capacity
-
-
-def _rehearsed(scene: Scene, capacity: int, finer: int, passes: int) -> Rehearsed:
-    block_bytes = block_bytes_of(capacity, train=scene.train, finer=finer)
-    return rehearse(scene, capacity, block_bytes, passes)
-
-
 def _trains(model: Any) -> bool:
     return isinstance(model, torch.nn.Module) and model.training
-
-
-def _least_capacity(scene: Scene) -> int:
-    return least_room(largest_weight_bytes(scene), scene.least_bytes)
-
-
-def _fitted(scene: Scene, limit: int, fixed_bytes: int, passes: int) -> tuple[int, Rehearsed]:
-    """Return room for blocks and the passes in it, such that everything together keeps to ``limit``.
-
-    Blocks are made smaller as long as it does not work out.
-    """
-    refusal: BudgetExceededError | None = None
-    for finer in FINER:
-        try:
-            return _fitted_in(scene, limit, fixed_bytes, finer, passes)
-        except BudgetExceededError as error:
-            refusal = refusal or error
-    assert refusal is not None, "no way to cut worked out"
-    least, capacity = _at_least(scene, fixed_bytes)
-    if least > limit:
-        raise _refusal(scene, limit, fixed_bytes, least, refusal) from refusal
-    return capacity, _rehearsed(scene, capacity, FINER[0], passes)
-
-
-def _fitted_in(scene: Scene, limit: int, fixed_bytes: int, finer: int, passes: int) -> tuple[int, Rehearsed]:
-    room, others = limit - fixed_bytes, 0
-    _require_room(scene, room)
-    for attempt in range(_TRIES):
-        capacity = room - others if attempt else max(_least_capacity(scene), room // 2)
-        _require_room(scene, capacity)
-        found = _rehearsed(scene, capacity, finer, passes if attempt else 1)
-        if attempt and found.ordinary_peak_bytes <= others:
-            return capacity, found
-        others = max(others, found.ordinary_peak_bytes)
-    raise BudgetExceededError(
-        f"[plan_offload] activations and temporaries of {format_bytes(others)} leave too little for blocks",
-        needed_bytes=limit + others - room + capacity,
-        budget_bytes=limit,
-    )
-
-
-def _require_room(scene: Scene, capacity: int) -> None:
-    least = _least_capacity(scene)
-    if capacity < least:
-        raise BudgetExceededError(
-            f"[plan_offload] {format_bytes(max(0, capacity))} are left for blocks, less than the "
-            f"{format_bytes(least)} in which the largest weight is workable",
-            needed_bytes=least,
-            budget_bytes=capacity,
-        )
-
-
-def _refusal(
-    scene: Scene, limit: int, fixed_bytes: int, least: int, error: BudgetExceededError
-) -> BudgetExceededError:
-    what = "training" if scene.train else "inference"
-    reason = str(error).partition("] ")[2] or str(error)
-    return BudgetExceededError(
-        f"[plan_offload] {what} in {format_bytes(limit)}, of which staging and runtime take "
-        f"{format_bytes(fixed_bytes)}: {reason}; the smallest workable budget is {least} bytes "
-        f"({format_bytes(least)}): raise it to that, or use a smaller batch",
-        needed_bytes=least,
-        budget_bytes=limit,
-    )
 
 
 def _plan(
@@ -227,29 +139,32 @@ def _plan(
     device: Device,
     store: str | Path | None,
     limit: int,
-    fixed: Mapping[str, int],
-    capacity: int,
-    found: Rehearsed,
+    found: Fitted,
+    passes: int,
+    find_least: Callable[[], int],
 ) -> OffloadPlan:
-    home = "disk" if device.host_memory or store is not None else "ram"
+    run, home = found.run, "disk" if device.host_memory or store is not None else "ram"
+    replayed = replay(run, found.capacity_bytes, scene.policy, passes, found.plans, found.plan)
     return OffloadPlan(
-        model=found.model,
+        model=run.model,
         train=scene.train,
         budget_bytes=limit,
         tier="ram" if device.host_memory else device.name,
         home=home,
         policy=scene.policy,
         activations=scene.activations,
-        capacity_bytes=capacity,
-        block_bytes=found.block_bytes,
-        reserved={"activations and temporaries": found.ordinary_peak_bytes, **fixed},
-        weights_bytes=found.weights_bytes,
-        kept_bytes=found.kept_bytes,
-        pool_bytes=found.pool_bytes,
-        peak_pool_bytes=found.peak_pool_bytes,
-        passes=found.passes,
-        ordinary_peak_op=found.ordinary_peak_op,
-        trace=found.trace,
+        capacity_bytes=found.capacity_bytes,
+        block_bytes=run.block_bytes,
+        reserved={"activations and temporaries": found.ordinary_bytes, **reserved_on(device)},
+        weights_bytes=run.weights_bytes,
+        kept_bytes=run.kept_bytes,
+        pool_bytes=replayed.pool_bytes,
+        peak_pool_bytes=replayed.peak_pool_bytes,
+        passes=replayed.passes,
+        ordinary_peak_op=found.ordinary_op,
+        trace=replayed.trace,
         rates=Rates(device, None if store is None else str(store), home),
-        find_least=partial(least_budget, scene, sum(fixed.values())),
+        find_least=find_least,
+        activation_plan=found.plan,
+        signature=run.signature,
     )

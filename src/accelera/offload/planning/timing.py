@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from accelera.devices import Device
-from accelera.engine import cost_model, disk_rates, memory_bytes_per_s
+from accelera.engine import cost_model, disk_rates, link_rates, memory_bytes_per_s
 from accelera.memory import UNBOUNDED_BYTES, Compute, Hierarchy, Tier
 from accelera.simulator import simulate
 from accelera.trace import Trace
@@ -32,8 +32,9 @@ class Rates:
     def link(self) -> Tier:
         """The tier of the homes."""
         if self.home == "ram":
-            rate = cost_model(self.device).host_bytes_per_s
-            return Tier("ram", UNBOUNDED_BYTES, rate)
+            link = link_rates(self.device, pinned=self.device.name.startswith("cuda"))
+            away = link.download_bytes_per_s
+            return Tier("ram", UNBOUNDED_BYTES, link.upload_bytes_per_s, write_bandwidth_bytes_per_s=away)
         disk = disk_rates(self.store)
         return Tier(
             "disk",

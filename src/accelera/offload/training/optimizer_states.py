@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import MutableMapping
 from typing import Any, final
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from accelera.offload.keeping.allocation_scope import ScopeEntry
 from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.tensors.adopting import adopted, can_be_adopted
 from accelera.offload.tensors.tensor import OffloadedTensor
@@ -18,18 +20,40 @@ from accelera.offload.tensors.tensor import OffloadedTensor
 class OptimizerStates:
     """Looks, before every step of any optimizer, after the states of the weights of one keeper.
 
-    It does so for as long as somebody holds it.
+    It does so for as long as somebody holds it. What the step allocates counts against the keeper's budget.
     """
 
     def __init__(self, keeper: Keeper) -> None:
-        handle = register_optimizer_step_pre_hook(functools.partial(_before_step, weakref.ref(keeper)))
-        weakref.finalize(self, handle.remove)
+        known = weakref.ref(keeper)
+        self._entries: weakref.WeakKeyDictionary[torch.optim.Optimizer, ScopeEntry]
+        self._entries = weakref.WeakKeyDictionary()
+        before = register_optimizer_step_pre_hook(functools.partial(_before_step, known, self._entries))
+        after = register_optimizer_step_post_hook(functools.partial(_after_step, self._entries))
+        weakref.finalize(self, before.remove)
+        weakref.finalize(self, after.remove)
 
 
-def _before_step(keeper: weakref.ref[Keeper], optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    for weight, state in optimizer.state.items():
-        if isinstance(weight, OffloadedTensor) and weight.keeper is keeper():
-            _move(weight, state)
+Entries = MutableMapping[torch.optim.Optimizer, ScopeEntry]
+
+
+def _before_step(
+    known: weakref.ref[Keeper], entries: Entries, optimizer: torch.optim.Optimizer, *_: Any
+) -> None:
+    keeper = known()
+    weights = [each for group in optimizer.param_groups for each in group["params"]]
+    ours = [each for each in weights if isinstance(each, OffloadedTensor) and each.keeper is keeper]
+    if keeper is None or not ours:
+        return
+    for weight in ours:
+        _move(weight, optimizer.state.get(weight, {}))
+    entries[optimizer] = entry = keeper.scope.open("step")
+    entry.linger()  # a step that raises tells nobody
+
+
+def _after_step(entries: Entries, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    entry = entries.pop(optimizer, None)
+    if entry is not None:
+        entry.close()
 
 
 def _move(weight: OffloadedTensor, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A saved tensor in the pool: its values once, in their order in memory, and how to show them again."""
+"""Values of saved tensors in the pool or packed, and how to get them back."""
 
 from __future__ import annotations
 
@@ -46,3 +46,39 @@ def distinct(tensor: torch.Tensor) -> torch.Tensor:
         if stride == 0 and tensor.shape[axis] > 1:
             tensor = tensor.narrow(axis, 0, 1)
     return tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PooledStorage:
+    """The bytes of a storage in the pool."""
+
+    values: OffloadedTensor
+
+    def storage(self) -> torch.UntypedStorage:
+        """Return the bytes in memory again."""
+        return self.values.materialized().untyped_storage()
+
+
+@dataclass(frozen=True, eq=False)
+class PackedStorage:
+    """A storage whose elements are zero or one number, as a mask and that number."""
+
+    mask: torch.Tensor
+    number: torch.Tensor
+
+    def storage(self) -> torch.UntypedStorage:
+        """Return the elements again."""
+        return (self.mask * self.number).untyped_storage()
+
+
+def save_storage(tensor: torch.Tensor, keeper: Keeper, *, pack: bool) -> PooledStorage | PackedStorage:
+    """Put the whole storage under ``tensor`` into the pool, or ``pack`` it where it is."""
+    storage = tensor.untyped_storage()
+    count = storage.nbytes() // tensor.element_size()
+    flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (count,), (1,))
+    with torch.no_grad():
+        if pack:
+            return PackedStorage(flat.bool(), flat.max())
+        kept = offloaded(keeper, flat.shape, flat.dtype, name="saved", role="activation")
+        kept.copy_(flat)
+    return PooledStorage(kept)

@@ -1,4 +1,4 @@
-"""What training needs of an offloaded model: gradients and saved activations go to the pool as well."""
+"""Training of an offloaded model: gradients, optimizer states and saved tensors are its memory as well."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import weakref
 from typing import Any, final
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from accelera.errors import UnknownNameError
+from accelera.offload.keeping.allocation_scope import ScopeEntry
 from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.training.activations import Activations
+from accelera.offload.training.activation_choice import ActivationChoice, Planned, signature_of_inputs
 from accelera.offload.training.gradients import keep_gradients
 from accelera.offload.training.optimizer_states import OptimizerStates
 from accelera.offload.training.recomputing import Recomputed, keep_blocks, recompute_blocks, repeated_blocks
+from accelera.offload.training.saved_tensors import ForwardPass
 
 CHOICES = ("auto", "offload", "recompute", "keep")
 """What becomes of the activations that a backward pass needs.
 
-``offload``: large ones go to the pool. ``recompute``: of repeated blocks only the inputs are kept, in the
-pool. ``keep``: they stay in memory. ``auto`` is ``offload``.
+``auto``: each is kept, packed, recomputed or offloaded, by what it costs. ``offload``: large ones go to the
+pool. ``recompute``: of repeated blocks only the inputs are kept, in the pool. ``keep``: they stay in memory.
 """
 
 
@@ -36,14 +37,23 @@ def check_activations(model: torch.nn.Module, activations: str) -> None:
 class Training:
     """Hooks on the root module, for as long as the model is offloaded."""
 
-    def __init__(self, model: torch.nn.Module, keeper: Keeper, activations: str = "auto") -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        keeper: Keeper,
+        activations: str = "auto",
+        choice: Any = None,
+        planned: Planned | None = None,
+    ) -> None:
         check_activations(model, activations)
         keep_gradients(model.parameters())
         self._blocks = recompute_blocks(model) if activations == "recompute" else []
-        kept = None if activations == "keep" else Activations(keeper)
-        forward = _Forward(kept, OptimizerStates(keeper))
+        self.choice = choice or ActivationChoice(
+            keeper, plans=activations == "auto", keeps=activations == "keep", planned=planned
+        )
+        forward = _ForwardHooks(keeper, self.choice, OptimizerStates(keeper))
         self._handles = [
-            model.register_forward_pre_hook(forward.begin, prepend=True),
+            model.register_forward_pre_hook(forward.begin, prepend=True, with_kwargs=True),
             model.register_forward_hook(forward.end, always_call=True),
         ]
 
@@ -76,56 +86,74 @@ class CopiedTraining:
 
 
 def _is_ours(hook: Any) -> bool:
-    return isinstance(getattr(hook, "__self__", None), _Forward)
+    return isinstance(getattr(hook, "__self__", None), _ForwardHooks)
 
 
 @final
-class _Forward:
-    """The length of the root module's forward, in each thread; keeps up what looks after optimizers."""
+class _ForwardHooks:
+    """Hooks of the root module; they keep up what looks after optimizers."""
 
-    def __init__(self, activations: Activations | None, states: OptimizerStates | None) -> None:
-        self._activations = activations
+    def __init__(
+        self, keeper: Keeper | None, choice: ActivationChoice | None, states: OptimizerStates | None
+    ) -> None:
+        self._keeper = keeper
+        self._choice = choice
         self._states = states
         self._threads = threading.local()
 
-    def begin(self, model: torch.nn.Module, args: Any) -> None:
+    def begin(self, model: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Watch parameters that need gradients now, and take in what autograd saves from here on."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or self._keeper is None:
             return
-        saving = None
-        if torch.is_grad_enabled():
-            keep_gradients(model.parameters())
-            saving = self._saving()
-        self._open().append(saving)
+        if not torch.is_grad_enabled():
+            self._open().append(_Running(self._keeper.scope.open("inference")))
+            return
+        keep_gradients(model.parameters())
+        entry = self._keeper.scope.open("training")
+        one = None
+        if self._choice is not None and _may_save():
+            one = self._choice.begin(entry, signature_of_inputs(args, kwargs))
+        self._open().append(_Running(entry, one))
 
     def end(self, model: torch.nn.Module, args: Any, result: Any) -> None:
         """Take in no more."""
         if self._open():
-            saving = self._open().pop()
-            if saving is not None:
-                saving.__exit__()
+            self._open().pop().end(failed=result is None)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Forward:
+    def __deepcopy__(self, memo: dict[int, Any]) -> _ForwardHooks:
         """Return the hooks of a copied model: its activations go to the same pool."""
-        return _Forward(self._activations, self._states)
+        return _ForwardHooks(self._keeper, self._choice, self._states)
 
     def __reduce__(self) -> Any:
         """Pickle as hooks of a model that is not offloaded."""
-        return _Forward, (None, None)
+        return _ForwardHooks, (None, None, None)
 
-    def _open(self) -> list[saved_tensors_hooks | None]:
+    def _open(self) -> list[_Running]:
         if not hasattr(self._threads, "open"):
             self._threads.open = []
-        opened: list[saved_tensors_hooks | None] = self._threads.open
+        opened: list[_Running] = self._threads.open
         return opened
 
-    def _saving(self) -> saved_tensors_hooks | None:
-        """Begin to save, unless nothing may be saved elsewhere now, as in ``torch.func``."""
-        if self._activations is None or not _may_save():
-            return None
-        saving = self._activations.saving()
-        saving.__enter__()
-        return saving
+
+@final
+class _Running:
+    """A forward pass that is under way."""
+
+    def __init__(self, entry: ScopeEntry, one: ForwardPass | None = None) -> None:
+        self._entry = entry
+        self._pass = one
+        if one is not None:
+            one.__enter__()
+
+    def end(self, *, failed: bool) -> None:
+        """Save no more; what is allocated counts until the backward pass is over, if there can be one."""
+        if self._pass is not None:
+            self._pass.__exit__(None, None, None)
+        if self._pass is None or failed:
+            self._entry.close()
+        else:
+            self._entry.linger(self._pass)
+        self._pass = None
 
 
 def _may_save() -> bool:

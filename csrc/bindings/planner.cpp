@@ -1,0 +1,101 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+#include <vector>
+
+#include "planner/activation_plan.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace accelera::planner {
+namespace {
+
+template <class T>
+using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+std::vector<T> vector_of(const Column<T>& column) {
+    return {column.data(), column.data() + column.size()};
+}
+
+Lists lists(const Column<int64_t>& starts, const Column<int32_t>& items) {
+    return {vector_of(starts), vector_of(items)};
+}
+
+using Given = std::tuple<double, double, int64_t, int64_t>;
+
+Step step_of(const Column<int64_t>& base, const Column<int64_t>& nbytes, const Column<int32_t>& producer,
+             const Column<int64_t>& idle_from, const Column<int64_t>& needed, const Column<int64_t>& ends,
+             const Column<uint8_t>& packable, const Column<double>& seconds, const Column<uint8_t>& pure,
+             const std::tuple<Column<int64_t>, Column<int32_t>>& reads,
+             const std::tuple<Column<int64_t>, Column<int32_t>>& makes) {
+    return {vector_of(base),
+            vector_of(nbytes),
+            vector_of(producer),
+            vector_of(idle_from),
+            vector_of(needed),
+            vector_of(ends),
+            vector_of(packable),
+            vector_of(seconds),
+            vector_of(pure),
+            lists(std::get<0>(reads), std::get<1>(reads)),
+            lists(std::get<0>(makes), std::get<1>(makes))};
+}
+
+Prices prices_of(const Given& given) {
+    return {std::get<0>(given), std::get<1>(given), std::get<2>(given), std::get<3>(given)};
+}
+
+std::vector<std::tuple<int64_t, double, nb::bytes>> plans(const Step& step, const Given& prices) {
+    std::vector<ActivationPlan> found;
+    {
+        const nb::gil_scoped_release released;
+        found = plan_activations(step, prices_of(prices));
+    }
+    std::vector<std::tuple<int64_t, double, nb::bytes>> result;
+    for (const auto& plan : found)
+        result.emplace_back(plan.peak_bytes, plan.seconds, nb::bytes(plan.fates.data(), plan.fates.size()));
+    return result;
+}
+
+std::vector<std::tuple<int32_t, std::vector<int32_t>>> computed_again(const Step& step, const Given& prices,
+                                                                      const nb::bytes& fates) {
+    const auto* first = reinterpret_cast<const Fate*>(fates.c_str());
+    std::vector<std::tuple<int32_t, std::vector<int32_t>>> result;
+    for (const auto& each : recomputations(step, prices_of(prices), {first, first + fates.size()}))
+        result.emplace_back(each.value, each.operations);
+    return result;
+}
+
+}  // namespace
+}  // namespace accelera::planner
+
+void init_planner(nb::module_& module) {
+    using namespace accelera::planner;
+    nb::class_<Step>(
+        module, "ActivationStep",
+        "A training step whose saved tensors are planned; see csrc/planner/activation_plan.h.\n\n"
+        "`reads` and `makes` are (starts, items) per operation; `prices` are offload and pack\n"
+        "seconds per byte, the ratio of packing, and the least bytes.")
+        .def(
+            "__init__",
+            [](Step* self, const Column<int64_t>& base, const Column<int64_t>& nbytes,
+               const Column<int32_t>& producer, const Column<int64_t>& idle_from,
+               const Column<int64_t>& needed, const Column<int64_t>& ends, const Column<uint8_t>& packable,
+               const Column<double>& seconds, const Column<uint8_t>& pure,
+               const std::tuple<Column<int64_t>, Column<int32_t>>& reads,
+               const std::tuple<Column<int64_t>, Column<int32_t>>& makes) {
+                new (self) Step(step_of(base, nbytes, producer, idle_from, needed, ends, packable, seconds,
+                                        pure, reads, makes));
+            },
+            "base"_a, "nbytes"_a, "producer"_a, "idle_from"_a, "needed"_a, "ends"_a, "packable"_a,
+            "seconds"_a, "pure"_a, "reads"_a, "makes"_a)
+        .def("plans", &plans, "prices"_a,
+             "Plans of falling peak and rising time: (peak bytes, added seconds, a fate per value).")
+        .def("recomputations", &computed_again, "prices"_a, "fates"_a,
+             "What is computed again, in order: (value for which, operations).");
+}

@@ -1,0 +1,40 @@
+"""Recognition of errors that say that memory ran out, in the words of every library that is called."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from accelera.errors import AcceleraError, DeviceMemoryError
+
+_WORDS = re.compile(
+    r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED|ALLOCATION_FAILURE"
+    r"|OUT_OF_(DEVICE_|HOST_)?MEMORY|hipErrorOutOfMemory|RESOURCE_EXHAUSTED|OOM when allocating"
+    r"|CUDNN_STATUS_NOT_SUPPORTED.*non-contiguous",
+    re.IGNORECASE,
+)
+"""PyTorch's allocators, cuBLAS and its kin, Level Zero, HIP, OpenCL, XLA, TensorFlow; the last is cuDNN's way
+to say that a copy did not fit."""
+
+
+def says_out_of_memory(words: str) -> bool:
+    """Return whether ``words``, the message of an error, say that memory ran out."""
+    return _WORDS.search(words) is not None
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether ``error`` says that the memory of a device, or of the host, ran out while working.
+
+    True for ``DeviceMemoryError`` and torch's ``OutOfMemoryError``, and for a ``RuntimeError`` whose message
+    says so; other errors of Accelera mean what their type says.
+    """
+    if isinstance(error, DeviceMemoryError) or _is_torchs(error):
+        return True
+    if isinstance(error, AcceleraError) or not isinstance(error, RuntimeError):
+        return False
+    return says_out_of_memory(str(error))
+
+
+def _is_torchs(error: BaseException) -> bool:
+    kind = getattr(sys.modules.get("torch"), "OutOfMemoryError", None)
+    return kind is not None and isinstance(error, kind)

@@ -1,0 +1,157 @@
+"""Choice of an activation plan: the first step of its kind is recorded, later ones follow the plan."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from accelera.offload.training.activation_plan import ActivationPlan, ActivationPlans, Prices
+from accelera.offload.training.saved_tensors import ForwardPass
+from accelera.offload.training.step_record import StepRecord, StepRecorder
+from accelera.offload.training.tape import Tape
+
+if TYPE_CHECKING:
+    from accelera.offload.keeping.allocation_scope import ScopeEntry
+    from accelera.offload.keeping.keeper import Keeper
+
+Signature = tuple[Any, ...]
+"""Shapes and types of a forward pass's inputs."""
+
+_MOST_PLANS = 16
+_USUAL_PRICE = 1.7e-9
+"""Seconds per byte out and back, where too little was moved to measure it: 1.2 GB/s each way."""
+_PACK_PRICE = 0.5e-9
+_MEASURED_FROM_BYTES = 64 << 20
+_SPARE_FRACTION = 0.02
+"""Share of the budget that a plan leaves, as no step is quite like another."""
+
+
+class Planned(NamedTuple):
+    """A plan that was made before the first step, and the inputs for which."""
+
+    signature: Signature
+    plan: ActivationPlan
+
+
+@final
+class ActivationChoice:
+    """What becomes of the saved tensors of one model.
+
+    With ``keeps`` they stay where they are; without ``plans`` all large ones go to the pool. So they do in a
+    first step that was not ``planned``, and where tensors are not counted one by one, so that no step can be
+    recorded.
+    """
+
+    def __init__(
+        self, keeper: Keeper, *, plans: bool, keeps: bool = False, planned: Planned | None = None
+    ) -> None:
+        self._keeper = keeper
+        self._keeps = keeps
+        self._planned = planned
+        self._arena = keeper.scope.arena if plans else None
+        self._plans: dict[Signature, ActivationPlans] = {}
+        self._recording: weakref.ref[ForwardPass] | None = None
+        self._latest: weakref.ref[ForwardPass] | None = None
+        self.chosen: ActivationPlan | None = None
+        """The plan of the latest forward pass that had one."""
+
+    def begin(self, entry: ScopeEntry, signature: Signature) -> ForwardPass:
+        """Return the forward pass that begins."""
+        if self._keeps:
+            return ForwardPass(self._keeper, entry, keeps=True)
+        if self._is_running(self._recording) or self._is_running(self._latest):
+            return ForwardPass(self._keeper, entry)
+        if self._planned is not None and _covers(self._planned.signature, signature):
+            return self._following(entry, self._planned.plan)
+        if self._arena is None:
+            return ForwardPass(self._keeper, entry)
+        plans = self._known(signature)
+        if plans is None:
+            return self._recorded(entry, signature)
+        plan = self._affordable(plans)
+        self._keeper.expect("training", plan.peak_bytes)
+        return self._following(entry, plan)
+
+    def _following(self, entry: ScopeEntry, plan: ActivationPlan) -> ForwardPass:
+        one = ForwardPass(self._keeper, entry, plan, Tape(self._keeper.working_s))
+        self.chosen = plan
+        self._latest = weakref.ref(one)
+        return one
+
+    def _recorded(self, entry: ScopeEntry, signature: Signature) -> ForwardPass:
+        assert self._arena is not None
+        tape = Tape(self._keeper.working_s)
+        before = self._keeper.report()
+
+        def finish(record: StepRecord) -> None:
+            self._plan(signature, record, before)
+
+        recorder = StepRecorder(self._arena, tape)
+        one = ForwardPass(self._keeper, entry, None, tape, recorder, finish)
+        weakref.finalize(one, recorder.give_up).atexit = False
+        self._recording = weakref.ref(one)
+        return one
+
+    def _plan(self, signature: Signature, record: StepRecord, before: Any) -> None:
+        after = self._keeper.report()
+        prices = Prices(_offload_price(before, after), _PACK_PRICE)
+        plans = ActivationPlans(record, prices, self._keeper.least_bytes)
+        if len(self._plans) >= _MOST_PLANS:
+            del self._plans[next(iter(self._plans))]
+        self._plans[signature] = plans
+        self._recording = None
+
+    def _known(self, signature: Signature) -> ActivationPlans | None:
+        """Return the plans for inputs like these, or for larger ones."""
+        exact = self._plans.get(signature)
+        if exact is not None:
+            return exact
+        return next((plans for known, plans in self._plans.items() if _covers(known, signature)), None)
+
+    def _affordable(self, plans: ActivationPlans) -> ActivationPlan:
+        """Return the plan with the least time, that of the blocks that its memory keeps away included."""
+        assert self._arena is not None
+        keeper = self._keeper
+        room = int(self._arena.limit_bytes * (1 - _SPARE_FRACTION))
+        price = _offload_price(None, keeper.report())
+        found = plans.affordable(room, keeper.most_pinned_bytes, keeper.most_alive_bytes, price)
+        return found or plans.plans[-1]
+
+    @staticmethod
+    def _is_running(one: weakref.ref[ForwardPass] | None) -> bool:
+        """Whether the graph of an earlier pass is still there."""
+        return one is not None and one() is not None
+
+
+def signature_of_inputs(args: Any, kwargs: Any) -> Signature:
+    """Return the shapes and types of the tensors among a module's inputs."""
+    return tuple(
+        (tuple(leaf.shape), leaf.dtype)
+        for leaf in tree_leaves((args, kwargs))
+        if isinstance(leaf, torch.Tensor)
+    )
+
+
+def _covers(known: Signature, other: Signature) -> bool:
+    """Whether tensors of ``other`` are at most as large as those of ``known``, of the same types."""
+    if len(known) != len(other):
+        return False
+    for (sizes, dtype), (other_sizes, other_dtype) in zip(known, other, strict=True):
+        if dtype != other_dtype or len(sizes) != len(other_sizes):
+            return False
+        if any(size < other_size for size, other_size in zip(sizes, other_sizes, strict=True)):
+            return False
+    return True
+
+
+def _offload_price(before: Any, after: Any) -> float:
+    """Return the seconds per byte of bringing something out of memory and back, as waited for so far."""
+    moved = after.bytes_read + after.bytes_written
+    stalled_s = after.stall_s
+    if before is not None:
+        moved -= before.bytes_read + before.bytes_written
+        stalled_s -= before.stall_s
+    return 2 * stalled_s / moved if moved >= _MEASURED_FROM_BYTES else _USUAL_PRICE

@@ -1,0 +1,302 @@
+"""Tape of a forward pass: which operation made each value, so that a value can be computed again.
+
+A *value* is the contents of a storage between two writes: an operation that makes a storage makes a value,
+and one that changes a storage in place makes the next value of it. Views are no values; an operand says which
+part of its value it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, final
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from accelera.offload.keeping.plain import is_plain
+from accelera.offload.operating.operands import each_tensor
+from accelera.offload.operating.signatures import signature_of
+
+_UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+_HIDDEN_STATE = ("cudnn_batch_norm", "miopen_batch_norm", "rrelu_with_noise")
+"""Operations that change an argument although their schema does not say so."""
+
+
+class View(NamedTuple):
+    """The part of a value that a tensor sees."""
+
+    value: int
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    """In elements, from the beginning of the storage."""
+
+    def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        """Return the tensor that sees this part of ``storage``."""
+        empty = torch.empty(0, dtype=self.dtype, device=storage.device)
+        return empty.set_(storage, self.offset, self.sizes, self.strides)
+
+
+class External(NamedTuple):
+    """An operand that the pass did not make: an input, a buffer, a weight."""
+
+    tensor: torch.Tensor
+    version: int
+
+
+@dataclass
+class Operation:
+    """One operation of the tape."""
+
+    func: Any
+    args: tuple[Any, ...]
+    """Arguments, in which ``View`` and ``External`` stand for tensors."""
+    kwargs: dict[str, Any]
+    reads: tuple[int, ...]
+    """Values that it needs, those that it changes included."""
+    makes: tuple[int, ...]
+    """Values that it makes: new storages in order, then those changed in place."""
+    changes: tuple[int, ...]
+    """Values that it changes in place; the last of ``makes`` follow them."""
+    pure: bool
+    """Whether carrying it out again on the same operands gives the same and does nothing else."""
+    seconds: float = 0.0
+    span: tuple[int, int] = (0, 0)
+    """Positions before and after it, as ``mark`` of the tape gave them."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """The value that a storage holds now."""
+
+    value: int
+    storage: StorageWeakRef
+    """While this is held, no other storage gets the same address."""
+
+
+@final
+class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down the operations on ordinary tensors in its context.
+
+    ``clock`` returns the seconds that were spent on operations so far, ``mark`` a position in somebody else's
+    notes.
+    """
+
+    def __init__(self, clock: Callable[[], float], mark: Callable[[], int] = lambda: 0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations: list[Operation] = []
+        self.names: list[str] = []
+        """Name of each operation."""
+        self.nbytes: list[int] = []
+        """Bytes of each value's storage."""
+        self.producers: list[int] = []
+        """The operation that made each value; -1 for one that appeared."""
+        self._clock = clock
+        self._mark = mark
+        self._paused = False
+        self.unstable: set[int] = set()
+        """Storages from outside that the pass changes, by address."""
+        self._known: dict[int, _Known] = {}
+        self._holders: dict[int, _Known] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Carry out ``func`` and write it down; called by torch."""
+        kwargs = kwargs or {}
+        traits = _traits(func)
+        if traits.is_view or self._paused:
+            return func(*args, **kwargs)
+        # Before it is carried out: in place it may give a storage its next value.
+        noted = self._views(args, kwargs)
+        began_s, before = self._clock(), self._mark()
+        result = func(*args, **kwargs)
+        operation = self._written(func, traits, args, kwargs, result, noted)
+        if operation is not None:
+            operation.seconds = self._clock() - began_s
+            operation.span = before, self._mark()
+        return result
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Write nothing down of what is done in this context."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def value_of(self, tensor: torch.Tensor) -> int:
+        """Return the value that ``tensor`` sees; one that no operation made appears now."""
+        storage = tensor.untyped_storage()
+        known = self._known.get(storage._cdata)
+        return self._new(storage, -1) if known is None else known.value
+
+    def view_of(self, tensor: torch.Tensor) -> View:
+        """Return what ``tensor`` sees of its value."""
+        offset = int(tensor.storage_offset())
+        return View(self.value_of(tensor), tensor.dtype, tuple(tensor.shape), tensor.stride(), offset)
+
+    def _views(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        written = tuple(self._noted(value) for value in args)
+        return written, {name: self._noted(value) for name, value in kwargs.items()}
+
+    def _noted(self, value: Any) -> Any:
+        """Return an argument as it is written down."""
+        if isinstance(value, (list, tuple)):
+            return [self._noted(one) for one in value]
+        if not isinstance(value, torch.Tensor):
+            return value
+        if is_ordinary(value) and value.untyped_storage()._cdata in self._known:
+            return self.view_of(value)
+        return External(value, value._version)
+
+    def _written(
+        self, func: Any, traits: _Traits, args: Any, kwargs: Any, result: Any, noted: Any
+    ) -> Operation | None:
+        """Enter an operation that makes or changes something, and return it."""
+        index = len(self.names)
+        if traits.name == "native_batch_norm" and args[5]:
+            noted = self._without_running_statistics(args, noted)
+        changes, outside = self._changes(func, traits, args, kwargs)
+        new = [self._new(each, index) for each in self._new_storages(result)]
+        if not new and not changes and not outside:
+            return None
+        follow = [self._follow(value, index) for value in changes]
+        self.names.append(traits.name)
+        reads = tuple({view.value for view in views_in(noted)} | set(changes))
+        plain = not any(_has_flags(each) for each in each_tensor(args, kwargs))
+        pure = traits.pure and not outside and plain
+        made = Operation(func, noted[0], noted[1], reads, (*new, *follow), tuple(changes), pure)
+        self.operations.append(made)
+        return made
+
+    def _changes(self, func: Any, traits: _Traits, args: Any, kwargs: Any) -> tuple[list[int], bool]:
+        """Return the values that change in place, and whether something outside of the tape does."""
+        if not traits.writes:
+            return [], False
+        changed, outside = dict[int, None](), False
+        for tensor in each_tensor(signature_of(func).changed(args, kwargs), {}):
+            known = self._known.get(tensor.untyped_storage()._cdata) if is_ordinary(tensor) else None
+            if known is None:
+                outside = True
+                if is_ordinary(tensor):
+                    self.unstable.add(tensor.untyped_storage()._cdata)
+            else:
+                changed[known.value] = None
+        return list(changed), outside
+
+    def _without_running_statistics(self, args: Any, noted: Any) -> Any:
+        """Return the arguments of a batch normalization in training such that it changes nothing.
+
+        Its schema does not say that it changes the running statistics, which it only writes.
+        """
+        for tensor in args[3:5]:
+            if tensor is not None and is_ordinary(tensor):
+                self.unstable.add(tensor.untyped_storage()._cdata)
+        given, named = noted
+        return (*given[:3], None, None, *given[5:]), named
+
+    def _new_storages(self, result: Any) -> Iterator[torch.UntypedStorage]:
+        """Go through the storages that an operation made."""
+        seen = set()
+        for tensor in each_tensor((result,), {}):
+            if is_ordinary(tensor):
+                storage = tensor.untyped_storage()
+                if storage._cdata not in self._known and storage._cdata not in seen:
+                    seen.add(storage._cdata)
+                    yield storage
+
+    def _new(self, storage: torch.UntypedStorage, producer: int) -> int:
+        value = len(self.nbytes)
+        self.nbytes.append(storage.nbytes())
+        self.producers.append(producer)
+        known = _Known(value, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
+        self._known[storage._cdata] = self._holders[value] = known
+        return value
+
+    def _follow(self, value: int, producer: int) -> int:
+        """Return the next value of the storage of ``value``."""
+        known = self._holders.pop(value)
+        known.value = len(self.nbytes)
+        self._holders[known.value] = known
+        self.nbytes.append(self.nbytes[value])
+        self.producers.append(producer)
+        return known.value
+
+
+def reads_unstable(operation: Operation, unstable: set[int]) -> bool:
+    """Whether ``operation`` reads something from outside that the pass changes."""
+    externals = [each.tensor for each in _externals_in(operation) if is_ordinary(each.tensor)]
+    return any(each.untyped_storage()._cdata in unstable for each in externals)
+
+
+def _externals_in(noted: Any) -> Iterator[External]:
+    if isinstance(noted, Operation):
+        yield from _externals_in((noted.args, noted.kwargs))
+    elif isinstance(noted, External):
+        yield noted
+    elif isinstance(noted, dict):
+        for value in noted.values():
+            yield from _externals_in(value)
+    elif isinstance(noted, (list, tuple)) and not isinstance(noted, View):
+        for value in noted:
+            yield from _externals_in(value)
+
+
+def is_ordinary(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` has a storage that operations fill: no offloaded one, no other subclass."""
+    kind = type(tensor)
+    return is_plain(tensor) or (kind in _PARAMETERS and tensor.layout == torch.strided)
+
+
+_PARAMETERS = (torch.nn.Parameter, torch.nn.Buffer)
+
+
+def views_in(noted: Any) -> Iterator[View]:
+    """Go through the views in what was written down of arguments."""
+    if isinstance(noted, View):
+        yield noted
+    elif isinstance(noted, External):
+        return
+    elif isinstance(noted, dict):
+        for value in noted.values():
+            yield from views_in(value)
+    elif isinstance(noted, (list, tuple)):
+        for value in noted:
+            yield from views_in(value)
+
+
+class _Traits(NamedTuple):
+    name: str
+    is_view: bool
+    writes: bool
+    pure: bool
+
+
+@cache
+def _traits(func: Any) -> _Traits:
+    signature = signature_of(func)
+    name = func.overloadpacket.__name__
+    random = any(tag in func.tags for tag in _NOT_REPEATABLE)
+    return _Traits(
+        name=name,
+        is_view=signature.is_view,
+        writes=bool(signature.written),
+        pure=not random and name not in _UNINITIALIZED and name not in _HIDDEN_STATE,
+    )
+
+
+def _tags(names: Iterable[str]) -> tuple[torch.Tag, ...]:
+    return tuple(getattr(torch.Tag, name) for name in names if hasattr(torch.Tag, name))
+
+
+_NOT_REPEATABLE = _tags(("nondeterministic_seeded", "nondeterministic_bitwise"))
+
+
+def _has_flags(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` shows other values than its storage holds."""
+    return tensor.is_conj() or tensor.is_neg()
