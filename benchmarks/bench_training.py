@@ -1,8 +1,8 @@
 """Training of a GPT-2 (29 M parameters) in memory, with checkpointing, and offloaded in several budgets.
 
 Each contender trains in a process of its own, in turn, several rounds; a step of AdamW on 4 x 256 tokens,
-dropout on. The losses of all are the same. Then: how long plans take, of this model, of 24 small layers, and of a
-model of 7 G parameters.
+dropout on. The losses of all are the same. Then: how long plans take, of this model, of 24 small layers, and
+of a model of 7 G parameters.
 
     python -m benchmarks training
     python -m benchmarks training --cases steps --rounds 3 --save training

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from accelera import capture
+from accelera import capture, estimate
+from accelera.capturing import ShapeMode, as_fake
 from benchmarks.models import small_references
 from tests.architecture.repository import ROOT, run_python
 from tests.capturing.reading import events
@@ -48,6 +51,41 @@ def test_is_built_in_the_type_asked_for(dtype: Any) -> None:
     assert torch.get_default_dtype() is torch.float32
 
 
+@given(
+    st.sampled_from(["rows of matrices", "matrices of rows", "stacks", "sums"]),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+    *(st.integers(1, 20) for _ in range(2)),
+)
+def test_grouped_products_have_the_shapes_of_their_kernel(
+    kind: str, dtype: torch.dtype, rows: int, columns: int
+) -> None:
+    a, b, offsets = grouped(kind, dtype, rows, columns)
+    expected = torch._grouped_mm(a, b, offs=offsets)
+    with ShapeMode() as mode:
+        found = torch._grouped_mm(*as_fake((a, b), mode), offs=as_fake(offsets, mode))
+    assert (found.shape, found.stride(), found.dtype) == (expected.shape, expected.stride(), expected.dtype)
+
+
+def grouped(kind: str, dtype: torch.dtype, rows: int, columns: int) -> tuple[Any, Any, Any]:
+    """Return operands of a product in three groups, and where the groups end."""
+    ends = torch.tensor([1, 1, 8], dtype=torch.int32)
+    shapes = {
+        "rows of matrices": ((8, 16), (3, columns, 16)),
+        "matrices of rows": ((3, rows, 16), (8, 16)),
+        "stacks": ((3, rows, 16), (3, columns, 16)),
+        "sums": ((rows + 7 - (rows - 1) % 8, 8), (columns + 7 - (columns - 1) % 8, 8)),
+    }
+    a, b = (torch.randn(shape).to(dtype) for shape in shapes[kind])
+    return a, b.mT, None if kind == "stacks" else ends
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32])
+def test_grouped_products_that_no_kernel_computes_are_refused(dtype: torch.dtype) -> None:
+    a, b, offsets = grouped("stacks", dtype, 4, 8)
+    with ShapeMode() as mode, pytest.raises(RuntimeError, match="grouped products are of"):
+        torch._grouped_mm(*as_fake((a, b), mode), offs=offsets)
+
+
 def test_layers_that_are_copied_while_building_are_followed() -> None:
     def build() -> nn.Module:
         layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
@@ -58,6 +96,21 @@ def test_layers_that_are_copied_while_building_are_followed() -> None:
     faked, real = capture(build, rows), capture(build(), rows, fake=False)
     assert events(faked) == events(real)
     assert faked.meta["parameters"] == real.meta["parameters"]
+
+
+def test_weights_that_are_drawn_until_they_are_in_bounds_are_followed() -> None:
+    class Drawn(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.init.trunc_normal_(nn.Parameter(torch.empty(4, 3)), std=0.02)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.table
+
+    assert capture(Drawn, torch.ones(2, 4)).meta["fake"]
+    assert estimate(Drawn, torch.ones(2, 4), train=False).parameters == 12
+    # Outside of them values are drawn as ever.
+    assert nn.init.trunc_normal_(torch.zeros(4)).abs().max() > 0
 
 
 def test_shared_weights_stay_shared() -> None:

@@ -34,6 +34,16 @@ def both(model: nn.Module, inputs: Any, **how: Any) -> Trace:
     return trace
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_grouped_experts(dtype: torch.dtype) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "vocab_size": 32}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 3}
+    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **heads)).to(dtype)
+    rows = torch.randint(32, (2, 5))
+    trace = both(model, {"input_ids": rows, "labels": rows})
+    assert any("_grouped_mm" in op for op in trace.ops)
+
+
 def test_activations_are_named_after_their_modules() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)))
     trace = both(model, torch.ones(1, 2), optimizer="sgd")

@@ -53,8 +53,9 @@ def test_linear_with_sgd() -> None:
         "add_ READ bias",
         "add_ READ bias.grad",
         "add_ WRITE bias",
-        "add_ FREE addmm",
+        # The loss goes first, then what the model returned.
         "add_ FREE sum",
+        "add_ FREE addmm",
     ]
     sizes = dict(zip(trace.names, trace.size_bytes.tolist(), strict=True))
     assert sizes["weight"] == sizes["weight.grad"] == 48

@@ -52,6 +52,20 @@ def test_files_are_multiplied_without_torch(case: Case) -> None:
     assert case.is_product()
 
 
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("accelera mat", "matmul"), ("accelera matmul --bud", "--budget"), ("accelera run --rep", "--report")],
+)
+def test_the_shell_completes(
+    words: str, completed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_ACCELERA_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    code = "import sys; sys.argv = ['accelera']; from accelera.cli import main; main()"
+    assert run_python("-c", code, cwd=tmp_path).stdout.split() == [completed]
+
+
 def test_runs_as_a_module(tmp_path: Path) -> None:
     assert run_python("-m", "accelera", "--version", cwd=tmp_path).stdout.startswith("accelera ")
 

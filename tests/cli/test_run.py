@@ -268,6 +268,15 @@ def test_help_says_how(tmp_path: Path) -> None:
     assert "-- train.py --json" in " ".join(ended.out.replace("│", " ").split())
 
 
+@pytest.mark.parametrize("before", [(), ("--report",), ("--budget", "1GiB")])
+def test_a_programs_help_is_its_own(tmp_path: Path, before: tuple[str, ...]) -> None:
+    text = "import argparse\nparser = argparse.ArgumentParser(description='Trains.')\n"
+    (tmp_path / "p.py").write_text(text + "parser.add_argument('--lr')\nparser.parse_args()\n")
+    ended = run(tmp_path, *before, "p.py", "--help")
+    assert (ended.code, ended.out) == (0, plain(tmp_path, "p.py", "--help").out)
+    assert "Trains." in run(tmp_path, "-m", "p", "--help").out
+
+
 class TestPython:
     """``accelera-python`` in place of ``python``."""
 

@@ -21,7 +21,8 @@ from torch import nn
 
 from accelera import estimate
 from accelera.memory import process_memory, reset_peak
-from benchmarks.models import ResNet, gpt2, llama, mlp, tokens
+from benchmarks.models import ResNet, bert, gpt2, llama, mlp, tokens
+from tests.interceptor.architectures import images, of_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,12 +35,15 @@ class Case(NamedTuple):
 def cases() -> dict[str, Case]:
     """Models of 20 to 60 MB of weights, hundreds in training."""
     sizes = {"num_hidden_layers": 3, "hidden_size": 384, "intermediate_size": 1024, "vocab_size": 4000}
+    pictures = {**sizes, "num_attention_heads": 6, "image_size": 112}
     heads = {"num_attention_heads": 6, "num_key_value_heads": 2}
     return {
         "mlp": Case(lambda: mlp(1024, layers=10), lambda: torch.randn(256, 1024)),
         "resnet": Case(lambda: ResNet((2, 2, 2, 1), classes=100), lambda: torch.randn(8, 3, 160, 160)),
         "gpt": Case(lambda: gpt2(n_layer=3, n_embd=384, n_head=6, vocab_size=4000), lambda: tokens(2, 128)),
         "llama": Case(lambda: llama(**sizes, **heads), lambda: tokens(2, 128)),
+        "bert": Case(lambda: bert(**sizes, num_attention_heads=6), lambda: tokens(2, 128)),
+        "vit": Case(of_config("vit", "ViTForImageClassification", **pictures), lambda: images(4, 112)),
     }
 
 

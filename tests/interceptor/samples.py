@@ -118,3 +118,10 @@ def _sample(info: Any, sample: Any) -> Sample:
 def outputs(result: Any) -> list[torch.Tensor]:
     """Return the tensors of a result."""
     return [each for each in pytree.tree_leaves(result) if isinstance(each, torch.Tensor)]
+
+
+def significant_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides of the axes that have more than one element; none for an empty tensor."""
+    if not tensor.numel():
+        return ()
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)

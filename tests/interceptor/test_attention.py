@@ -21,6 +21,7 @@ from accelera.interceptor.attention.operands import align
 from accelera.interceptor.limits import Room
 from tests.interceptor.bounded import bounded_attention
 from tests.interceptor.forcing import counted, forced
+from tests.interceptor.samples import significant_strides
 from tests.interceptor.taking import taken
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -110,6 +111,21 @@ def test_values_and_gradients(case: Case) -> None:
         strict=True,
     ):
         torch.testing.assert_close(one, other)
+
+
+@given(cases())
+def test_gradients_lie_as_torch_has_them(case: Case) -> None:
+    def gradients() -> list[torch.Tensor]:
+        out = composed(case)
+        weights = torch.arange(out.numel(), dtype=out.dtype).view(out.shape)
+        return [out, *torch.autograd.grad(out, case.differentiable, weights)]
+
+    expected = gradients()
+    with counted() as seen, forced("chunked"):
+        found = gradients()
+    assert seen[0].by_op[OP].chunked == 1
+    for one, other in zip(found, expected, strict=True):
+        assert significant_strides(one) == significant_strides(other)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

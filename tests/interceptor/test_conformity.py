@@ -1,4 +1,4 @@
-"""PyTorch's own samples give what they give without interception: values and derivatives, in tiny tiles."""
+"""PyTorch's own samples give what they give without interception: values, strides, derivatives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from accelera.interceptor.limits import Route
 from tests.interceptor.forcing import forced
-from tests.interceptor.samples import OPERATORS, Sample, outputs, samples
+from tests.interceptor.samples import OPERATORS, Sample, outputs, samples, significant_strides
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
@@ -28,12 +28,16 @@ TOLERANCES = {
 }
 
 
-def assert_same(sample: Sample, computed: Callable[[Sample], Any], *routes: Route) -> None:
+def assert_same(
+    sample: Sample, computed: Callable[[Sample], Any], *routes: Route, ordinary: bool = True
+) -> None:
     expected = outputs(computed(sample))
     for route in routes:
         with forced(route):
             found = outputs(computed(sample))
         for one, other in zip(found, expected, strict=True):
+            if ordinary:
+                assert_ordinary(one, other, route, sample.text)
             torch.testing.assert_close(
                 one,
                 other,
@@ -43,11 +47,19 @@ def assert_same(sample: Sample, computed: Callable[[Sample], Any], *routes: Rout
             )
 
 
+def assert_ordinary(one: torch.Tensor, other: torch.Tensor, route: Route, text: str) -> None:
+    """Assert that ``one`` lies in memory as ``other`` does, and is resized like it unless it is in a file."""
+    assert significant_strides(one) == significant_strides(other), text
+    if route != "spilled":
+        assert one.untyped_storage().resizable() == other.untyped_storage().resizable(), text
+
+
 @pytest.mark.parametrize("name", OPERATORS)
 def test_values(name: str) -> None:
     for dtype in DTYPES:
         for sample in samples(name, dtype):
             assert_same(sample, lambda sample: sample.call(*sample.tensors), "chunked", "spilled")
+            assert all(each.untyped_storage().resizable() for each in sample.tensors), sample.text
 
 
 @pytest.mark.parametrize("name", OPERATORS)
@@ -60,7 +72,7 @@ def test_gradients(name: str) -> None:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_second_gradients(name: str) -> None:
     for sample in samples(name, torch.float64, gradients=True, most=4):
-        assert_same(sample, second_gradients, "chunked")
+        assert_same(sample, second_gradients, "chunked", ordinary=False)
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -40,7 +40,7 @@ def peaks() -> dict[str, dict[str, list[int]]]:
 
 
 @pytest.mark.parametrize("phase", ["inference", "training"])
-@pytest.mark.parametrize("name", ["mlp", "resnet", "gpt", "llama"])
+@pytest.mark.parametrize("name", ["mlp", "resnet", "gpt", "llama", "bert", "vit"])
 def test_a_real_run_takes_what_was_estimated(peaks: Any, name: str, phase: str) -> None:
     took, estimated = peaks[name][phase]
     assert took == pytest.approx(estimated, rel=TOLERANCE)

@@ -1,16 +1,16 @@
-"""Writers of other libraries, given an offloaded model: right files, or told what writes them."""
+"""Writers of other libraries, given an offloaded model: the files that they write of the plain one."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file, save_model
+from safetensors.torch import load_file, load_model, save_file, save_model
+from torch import nn
 
 from accelera import offload, offload_checkpoint, offloaded
 from accelera.errors import DeviceError
@@ -59,20 +59,68 @@ def test_save_pretrained_with_the_handles_state(models: Any, shards: dict[str, s
     assert torch.equal(_scores(offload_checkpoint(tmp_path, budget="64MiB")), _scores(plain))
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        lambda model, path: model.save_pretrained(path),
-        lambda model, path: save_file(model.state_dict(), path / "model.safetensors"),
-        lambda model, path: save_model(model, str(path / "model.safetensors")),
-    ],
-)
-def test_writers_that_need_addresses_are_told_what_to_do(
-    models: Any, write: Callable[[Any, Path], None], tmp_path: Path
-) -> None:
-    with pytest.raises(DeviceError, match=r"save\(folder\).*state_dict="):
-        write(models[1], tmp_path)
-    assert not list(tmp_path.glob("*.safetensors"))
+@pytest.mark.parametrize("shards", [{}, {"max_shard_size": "300KB"}], ids=["one file", "shards"])
+def test_save_pretrained_as_it_is(models: Any, shards: dict[str, str], tmp_path: Path) -> None:
+    plain, other = models
+    other.save_pretrained(tmp_path / "offloaded", **shards)
+    plain.save_pretrained(tmp_path / "plain", **shards)
+    for path in (tmp_path / "plain").glob("*.safetensors"):
+        assert (tmp_path / "offloaded" / path.name).read_bytes() == path.read_bytes()
+    assert torch.equal(_scores(type(plain).from_pretrained(tmp_path / "offloaded").eval()), _scores(plain))
+    part, whole = tmp_path / "part", tmp_path / "whole"
+    other.base_model.save_pretrained(part)
+    plain.base_model.save_pretrained(whole)
+    assert (part / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_save_model_as_it_is_and_load_model(models: Any, tmp_path: Path) -> None:
+    plain, other = models
+    for name, model in (("plain", plain), ("offloaded", other)):
+        save_model(model, str(tmp_path / name))
+    assert (tmp_path / "offloaded").read_bytes() == (tmp_path / "plain").read_bytes()
+    with torch.no_grad():
+        for each in other.parameters():
+            each.zero_()
+    load_model(other, str(tmp_path / "plain"))
+    assert torch.equal(_scores(other), _scores(plain))
+
+
+def test_what_is_written_is_what_the_weights_are_then(models: Any, tmp_path: Path) -> None:
+    other = models[1]
+    state = other.state_dict()
+    for step in range(3):
+        save_model(other, str(tmp_path / "model"))
+        if step:  # a state that is kept shows what came since
+            ones = {
+                name: state[name] for name in state if name.endswith(("ln_f.weight", "model.norm.weight"))
+            }
+            save_file(ones, tmp_path / "kept")
+            assert all(
+                each.unique().tolist() == [1.0 + step] for each in load_file(tmp_path / "kept").values()
+            )
+        stored = load_file(tmp_path / "model")
+        name = "model.norm.weight" if "model.norm.weight" in stored else "transformer.ln_f.weight"
+        assert stored[name].unique().tolist() == [1.0 + step]
+        with torch.no_grad():
+            dict(other.named_parameters())[name].add_(1)
+
+
+def test_weights_in_another_order_in_memory(tmp_path: Path) -> None:
+    plain = nn.Conv2d(32, 64, 3).to(memory_format=torch.channels_last)
+    other = offload(copy.deepcopy(plain), "64MiB")
+    save_model(other, str(tmp_path / "offloaded"))
+    assert torch.equal(load_file(tmp_path / "offloaded")["weight"], plain.weight)
+
+
+def test_only_values_of_a_state_have_addresses(models: Any) -> None:
+    weight = next(models[1].parameters())
+    for ask in (weight.data_ptr, weight.detach().data_ptr, weight.untyped_storage, weight.storage):
+        with pytest.raises(DeviceError):
+            ask()
+    state = models[1].state_dict()
+    first = next(iter(state.values()))
+    assert first.data_ptr() == first.untyped_storage().data_ptr() == first.view(-1)[:1].data_ptr()
+    assert not copy.deepcopy(first).is_state
 
 
 def test_files_of_tensors(models: Any, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 
+from accelera import estimate, offload, offloaded
 from tests.offload.pools import pair, same, values
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -63,3 +64,46 @@ def test_trains_the_same(models: Any) -> None:
         loss.backward()
         results.append([loss.detach(), *(values(weight.grad) for weight in model.parameters())])
     assert same(*results)
+
+
+@pytest.mark.parametrize("experts", [4, 24])
+def test_grouped_experts_train_as_planned(experts: int) -> None:
+    """With 24 experts a layer's weights lie in several blocks."""
+    inputs = {name: torch.randint(1, 128, (2, 7)) for name in ("input_ids", "labels")}
+    models = [_mixtral(experts), _mixtral(experts)]
+    offload(models[0], 65 << 20, inputs=inputs)
+    plan = offloaded(models[0]).plan
+    assert plan is not None
+    losses = [_trained(model, inputs, len(plan.passes)) for model in models]
+    assert losses[0] == pytest.approx(losses[1], rel=0 if experts == 4 else 1e-4, abs=0)
+    report = offloaded(models[0]).report()
+    assert report.uses == sum(each.uses for each in plan.passes)
+    assert report.fetched_bytes == pytest.approx(sum(each.bytes_read for each in plan.passes), rel=0.03)
+    offloaded(models[0]).close()
+
+
+def _mixtral(experts: int) -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "vocab_size": 128}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": experts}
+    return transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **heads)).train()
+
+
+def _trained(model: Any, inputs: dict[str, torch.Tensor], steps: int) -> list[float]:
+    optimizer, losses = torch.optim.AdamW(model.parameters()), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def test_a_mixture_whose_shapes_depend_on_values_says_what_to_do() -> None:
+    model = _mixtral(4)
+    model.set_experts_implementation("eager")
+    inputs = {name: torch.randint(1, 128, (2, 7)) for name in ("input_ids", "labels")}
+    with pytest.raises(ValueError, match=r"\[plan_offload\] .*nonzero.*without inputs=.*grouped_mm"):
+        offload(model, "1GiB", inputs=inputs)
+    assert estimate(_mixtral(4), inputs, dtypes=["float32"]).phases

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from accelera.capturing.fake import as_fake as as_fake
     from accelera.capturing.fake import default_dtype as default_dtype
     from accelera.capturing.fake import faked as faked
+    from accelera.capturing.fake import initializers_of_shapes as initializers_of_shapes
     from accelera.capturing.fake import is_on_meta as is_on_meta
     from accelera.capturing.fake import values_explained as values_explained
     from accelera.capturing.flops import flops_of as flops_of
@@ -27,11 +28,21 @@ if TYPE_CHECKING:
     from accelera.capturing.operands import Effect as Effect
     from accelera.capturing.operands import tensors_in as tensors_in
     from accelera.capturing.recording import Recording as Recording
+    from accelera.capturing.shape_rules import ShapeMode as ShapeMode
+    from accelera.capturing.shape_rules import shape_rule as shape_rule
     from accelera.capturing.storages import Storages as Storages
     from accelera.capturing.transformers_package import transformers_for as transformers_for
 
 _NAMES_BY_FILE = {
-    "fake": ("CopiesOfFakes", "as_fake", "default_dtype", "faked", "is_on_meta", "values_explained"),
+    "fake": (
+        "CopiesOfFakes",
+        "as_fake",
+        "default_dtype",
+        "faked",
+        "initializers_of_shapes",
+        "is_on_meta",
+        "values_explained",
+    ),
     "flops": ("flops_of",),
     "iterations": ("call", "default_loss", "optimizer_for"),
     "keeping": ("collection_by_hand", "mode_kept", "random_kept"),
@@ -39,6 +50,7 @@ _NAMES_BY_FILE = {
     "misfits": ("misfits_explained",),
     "operands": ("Effect", "tensors_in"),
     "recording": ("Recording",),
+    "shape_rules": ("ShapeMode", "shape_rule"),
     "storages": ("Storages",),
     "transformers_package": ("transformers_for",),
 }
@@ -51,6 +63,7 @@ __all__ = [
     "Effect",
     "Listener",
     "Recording",
+    "ShapeMode",
     "Storages",
     "as_fake",
     "call",
@@ -60,6 +73,7 @@ __all__ = [
     "default_loss",
     "faked",
     "flops_of",
+    "initializers_of_shapes",
     "is_on_meta",
     "live_bytes",
     "misfits_explained",
@@ -67,6 +81,7 @@ __all__ = [
     "optimizer_for",
     "peak_live_bytes",
     "random_kept",
+    "shape_rule",
     "tensors_in",
     "transformers_for",
     "values_explained",

@@ -25,6 +25,8 @@ def capture(
     dtype: torch.dtype | str | None = None,
     names: bool = True,
     generate_tokens: int = 0,
+    keep_outputs: bool | None = None,
+    workspaces: bool = False,
 ) -> Trace:
     """Record every tensor access of a PyTorch model.
 
@@ -56,13 +58,19 @@ def capture(
         Whether activations are named after the module that makes them.
     generate_tokens
         With ``train=False``: decode so many tokens with a key-value cache, as models of ``transformers`` do.
+    keep_outputs
+        Whether what the model returns is kept: in training until the optimizer's step is done, as after
+        ``outputs = model(...)``, in inference until the next pass has returned. By default in training only.
+    workspaces
+        Whether what torch's kernels for the CPU allocate while they compute counts, where it is known: a
+        buffer that lives for one step.
 
     Returns
     -------
     Trace
         A step per operator. ``meta`` says where iterations begin (``iterations``), the most bytes alive at
-        once (``peak_live_bytes``), the bytes of weights that were never touched (``idle_bytes``), and what
-        was run.
+        once (``peak_live_bytes``), the bytes of weights that were never touched (``idle_bytes``), those of
+        what the model returned (``outputs_bytes``), and what was run.
 
     Raises
     ------
@@ -76,6 +84,18 @@ def capture(
     require("capture", "torch")
     from accelera.capturing.request import Request
 
-    return Request(
-        model, inputs, train, steps, loss, optimizer, fake, dtype, names, generate_tokens
-    ).fulfilled()
+    request = Request(
+        model=model,
+        inputs=inputs,
+        train=train,
+        steps=steps,
+        loss=loss,
+        optimizer=optimizer,
+        fake=fake,
+        dtype=dtype,
+        names=names,
+        generate_tokens=generate_tokens,
+        keep_outputs=keep_outputs,
+        workspaces=workspaces,
+    )
+    return request.fulfilled()

@@ -35,10 +35,28 @@ class Columns:
         self.touched.add(buffer)
         self._append(buffer, kind, stride)
 
+    def write_into(self, buffer: int, result: int) -> None:
+        """Say that the present step wrote its ``result`` into ``buffer``."""
+        place = len(self._buffer) - 1
+        while place >= 0 and self._step[place] == len(self.ops) - 1:
+            if self._buffer[place] == result:
+                self._buffer[place] = buffer
+            place -= 1
+
     def free(self, buffer: int) -> None:
         """Append the end of a buffer, unless nothing ever used it."""
         if buffer in self.touched:
             self._append(buffer, _FREE, 1)
+
+    @property
+    def events(self) -> int:
+        """Number of events so far."""
+        return len(self._buffer)
+
+    def freed_since(self, begun: int) -> list[int]:
+        """Return the buffers that ended after the first ``begun`` events."""
+        ended = zip(self._buffer[begun:], self._kind[begun:], strict=True)
+        return [buffer for buffer, kind in ended if kind == _FREE]
 
     def trace(self, storages: Storages, **more: Any) -> Trace:
         """Return the trace of what came so far; ``more`` goes to ``Trace.from_arrays``."""

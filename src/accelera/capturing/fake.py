@@ -34,6 +34,26 @@ def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+@contextmanager
+def initializers_of_shapes() -> Iterator[None]:
+    """Let initializers that draw again and again skip tensors without contents."""
+    names, name = vars(torch.nn.init), "_no_grad_trunc_normal_"
+    before = names.get(name)
+    if before is None:
+        yield
+        return
+
+    def drawn(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        without_contents = tensor.is_meta or isinstance(tensor, FakeTensor)
+        return tensor if without_contents else before(tensor, *args, **kwargs)
+
+    names[name] = drawn
+    try:
+        yield
+    finally:
+        names[name] = before
+
+
 class CopiesOfFakes(TorchFunctionMode):
     """Let ``copy.deepcopy`` make fakes of the same mode, as modules that clone their layers need.
 
@@ -61,10 +81,13 @@ def as_fake(value: Any, mode: FakeTensorMode) -> Any:
 
 
 @contextmanager
-def values_explained() -> Iterator[None]:
+def values_explained(
+    op: str = "capture", remedy: str = "capture a real model with fake=False, which follows values"
+) -> Iterator[None]:
     """Say in an error's words that what ran needs values, where torch names only the operator.
 
-    What torch would log of an error besides raising it is left out.
+    ``op`` is who says it, ``remedy`` what helps besides a model whose shapes do not depend on its data. What
+    torch would log of an error besides raising it is left out.
     """
     logger = logging.getLogger(torch._subclasses.fake_tensor.__name__)
     logger.addFilter(_nothing)
@@ -72,8 +95,9 @@ def values_explained() -> Iterator[None]:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ValueError(
-            f"[capture] the model asks for values at {error.func}, and with fake=True there are only shapes; "
-            f"capture a real model with fake=False, or a model whose shapes do not depend on its data"
+            f"[{op}] the model asks for values at {error.func}, and only its shapes are followed; {remedy}, "
+            "or give a model whose shapes do not depend on its data (experts of transformers: "
+            'experts_implementation="grouped_mm")'
         ) from error
     finally:
         logger.removeFilter(_nothing)

@@ -47,28 +47,45 @@ def train(
     steps: int,
     loss: Callable[[Any], torch.Tensor] | None,
     optimizer: Any,
+    keep_outputs: bool = True,
 ) -> None:
-    """Run ``steps`` iterations: forward, loss, backward and the optimizer's step."""
+    """Run ``steps`` iterations: forward, loss, backward and the optimizer's step.
+
+    ``keep_outputs``: what the model returns lives until the step is done, and not until the loss is there.
+    """
     for _ in range(steps):
         recording.begin_iteration()
         module.zero_grad(set_to_none=True)
         outputs = call(module, inputs)
         value = (loss or default_loss)(outputs)
+        if not keep_outputs:
+            outputs = None
         value.backward()  # type: ignore[no-untyped-call]
         if optimizer is not None:
             optimizer.step()
         recording.scope.add_gradients(module.named_parameters())
-        del outputs, value
-        gc.collect()
+        del value
+        with recording.outputs_given_back():
+            outputs = None
 
 
-def infer(recording: Recording, module: torch.nn.Module, inputs: Any, *, steps: int) -> None:
-    """Run the model ``steps`` times without gradients."""
+def infer(
+    recording: Recording, module: torch.nn.Module, inputs: Any, *, steps: int, keep_outputs: bool = False
+) -> None:
+    """Run the model ``steps`` times without gradients.
+
+    ``keep_outputs``: what the model returns lives until the next pass has returned.
+    """
+    before = None
     with torch.no_grad():
         for _ in range(steps):
             recording.begin_iteration()
-            call(module, inputs)
-            gc.collect()
+            outputs = call(module, inputs)
+            with recording.outputs_given_back():
+                before = outputs if keep_outputs else None
+                del outputs
+    with recording.outputs_given_back():
+        del before
 
 
 def decode(recording: Recording, module: torch.nn.Module, inputs: Any, *, tokens: int) -> None:

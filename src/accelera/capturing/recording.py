@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -14,6 +17,7 @@ from accelera.capturing.listening import Listener
 from accelera.capturing.operands import Effect, tensors_in
 from accelera.capturing.scope import Scope
 from accelera.capturing.storages import NOTHING, Storages
+from accelera.capturing.workspaces import workspace_bytes
 from accelera.trace import Kind, Trace
 
 _READ, _WRITE = int(Kind.READ), int(Kind.WRITE)
@@ -34,15 +38,25 @@ class Recording:
         Whether activations are named after the module that makes them; without, recording is quicker.
     follow_optimizer
         Whether an iteration begins after each step of the first optimizer that steps.
+    workspaces
+        Whether what kernels of the CPU allocate for themselves counts, as buffers of one step.
     """
 
-    def __init__(self, *, names: bool = True, follow_optimizer: bool = False) -> None:
+    def __init__(
+        self, *, names: bool = True, follow_optimizer: bool = False, workspaces: bool = False
+    ) -> None:
         self._columns = Columns()
-        self.storages = Storages(on_death=self._columns.free)
+        self.storages = Storages(on_death=self._ended)
         self.scope = Scope(self.storages, self._after_step if follow_optimizer else lambda _: None)
-        self._names = names
+        self._reusable: tuple[int, int] | None = None
+        """The result of the present step, and the operand that it would be written into if that ends now."""
+        self._births: dict[int, int] = {}
+        """The step in which each buffer was made."""
+        self._names, self._workspaces = names, workspaces
         self._listener = Listener(self._record)
         self._iterations: list[int] = []
+        self.outputs_bytes = 0
+        """Bytes of what the model returned, of the iteration with the most."""
         self._leader: Any = None
         self._outsiders = 0
 
@@ -70,6 +84,15 @@ class Recording:
         """Note that the next step is the first of an iteration."""
         self._iterations.append(len(self._columns.ops))
 
+    @contextmanager
+    def outputs_given_back(self) -> Iterator[None]:
+        """Count what is freed in the block as the model's outputs, for ``outputs_bytes``."""
+        begun = self._columns.events
+        yield
+        gc.collect()
+        freed = self._columns.freed_since(begun)
+        self.outputs_bytes = max(self.outputs_bytes, sum(self.storages.sizes_bytes[each] for each in freed))
+
     def idle_bytes(self) -> int:
         """Return the bytes that were described beforehand and never accessed."""
         idle = set(range(self._outsiders)) - self._columns.touched
@@ -96,12 +119,50 @@ class Recording:
             return
         elements = max(each.numel() for each in (*operands.values(), *made.values()))
         self._columns.begin_step(effect.name, flops_of(func, effect.name, args, kwargs, result, elements))
+        self._reusable = self._reusing(effect.name, args, made)
         filled = self._filled(changed) if effect.fills else {}
         self._read({buffer: each for buffer, each in operands.items() if buffer not in filled})
         self._make({**made, **filled}, effect.name)
         for buffer, tensor in changed.items():
             if buffer not in filled:
                 self._columns.access(buffer, _WRITE, _stride(tensor))
+        if self._workspaces:
+            self._take_workspace(effect.name, workspace_bytes(func, args, kwargs))
+
+    def _reusing(self, op: str, args: Any, made: _Tensors) -> tuple[int, int] | None:
+        """Return the result, and the operand into which torch would have written it unobserved."""
+        if len(made) != 1 or not args or not self.scope.works_in_place(op):
+            return None
+        ((result, tensor),) = made.items()
+        first = args[0]
+        if not isinstance(first, torch.Tensor) or first._is_view() or first.dtype != tensor.dtype:
+            return None
+        operand = self.storages.number(first)
+        same_size = self.storages.sizes_bytes[operand] == self.storages.sizes_bytes[result]
+        return (result, operand) if same_size and not self._are_twins(args) else None
+
+    def _are_twins(self, args: Any) -> bool:
+        """Whether both operands are results of one step: then torch's engine holds the first one still."""
+        births = [self._births.get(self.storages.number(each)) for each in tensors_in(args[:2])]
+        return len(births) == 2 and births[0] is not None and births[0] == births[1]
+
+    def _ended(self, buffer: int) -> None:
+        """Note the end of a storage: of its buffer, unless the present step's result goes on in that."""
+        if self._reusable is not None and buffer == self._reusable[1]:
+            result, self._reusable = self._reusable[0], None
+            self._births[buffer] = len(self._columns.ops)
+            self._columns.write_into(buffer, result)
+            self.storages.rename(result, buffer)
+        else:
+            self._columns.free(buffer)
+
+    def _take_workspace(self, op: str, nbytes: int) -> None:
+        """Note memory that the kernel of this step takes and gives back."""
+        if nbytes:
+            buffer = self.storages.add(nbytes, "uint8")
+            self._describe(buffer, f"{op}.workspace", "workspace")
+            self._columns.access(buffer, _WRITE, 1)
+            self._columns.free(buffer)
 
     def _numbered(self, values: Any) -> _Tensors:
         number = self.storages.number
@@ -126,6 +187,7 @@ class Recording:
             name = self.scope.name(op, role)
         for buffer, tensor in made.items():
             self._describe(buffer, name, role)
+            self._births[buffer] = len(self._columns.ops)
             self._columns.access(buffer, _WRITE, _stride(tensor))
 
     def _describe(self, buffer: int, name: str, role: str) -> None:

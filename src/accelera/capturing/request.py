@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from accelera.capturing import iterations
 from accelera.capturing.fake import (
@@ -17,13 +16,16 @@ from accelera.capturing.fake import (
     as_fake,
     default_dtype,
     faked,
+    initializers_of_shapes,
     is_on_meta,
     values_explained,
 )
 from accelera.capturing.keeping import collection_by_hand, everything_kept, mode_kept, random_kept
 from accelera.capturing.live import peak_live_bytes
+from accelera.capturing.lstm import cpu_lstm
 from accelera.capturing.operands import tensors_in
 from accelera.capturing.recording import Recording
+from accelera.capturing.shape_rules import ShapeMode
 from accelera.trace import Trace
 
 
@@ -41,6 +43,8 @@ class Request:
     dtype: torch.dtype | str | None
     names: bool
     generate_tokens: int
+    keep_outputs: bool | None = None
+    workspaces: bool = False
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -72,10 +76,11 @@ class Request:
         with ExitStack() as stack:
             stack.enter_context(values_explained())
             stack.enter_context(random_kept())
-            mode = stack.enter_context(FakeTensorMode()) if self.follows_shapes else None
+            mode = stack.enter_context(ShapeMode()) if self.follows_shapes else None
             module, inputs = self._built()
             if mode is not None:
                 stack.enter_context(faked(module, mode))
+                stack.enter_context(cpu_lstm())
                 inputs = as_fake(inputs, mode)
             optimizer = iterations.optimizer_for(module, self.optimizer) if self.train else None
             if mode is None:
@@ -86,7 +91,7 @@ class Request:
 
     def _built(self) -> tuple[torch.nn.Module, Any]:
         dtype = getattr(torch, self.dtype) if isinstance(self.dtype, str) else self.dtype
-        with default_dtype(dtype), CopiesOfFakes():
+        with default_dtype(dtype), CopiesOfFakes(), initializers_of_shapes():
             module = self.model() if self._builds and callable(self.model) else self.model
             if not isinstance(module, torch.nn.Module):
                 raise TypeError(
@@ -96,19 +101,26 @@ class Request:
             return module, dict(inputs) if isinstance(inputs, Mapping) else inputs
 
     def _recorded(self, module: torch.nn.Module, inputs: Any, optimizer: Any) -> Trace:
-        recording = Recording(names=self.names)
+        recording = Recording(names=self.names, workspaces=self.workspaces)
         recording.scope.add_module(module)
         for index, tensor in enumerate(tensors_in(inputs)):
             recording.storages.describe(tensor, f"input.{index}", "input")
         with recording:
             if self.train:
                 iterations.train(
-                    recording, module, inputs, steps=self.steps, loss=self.loss, optimizer=optimizer
+                    recording,
+                    module,
+                    inputs,
+                    steps=self.steps,
+                    loss=self.loss,
+                    optimizer=optimizer,
+                    keep_outputs=self.keep_outputs is not False,
                 )
             elif self.generate_tokens:
                 iterations.decode(recording, module, inputs, tokens=self.generate_tokens)
             else:
-                iterations.infer(recording, module, inputs, steps=self.steps)
+                keeps = self.keep_outputs is True
+                iterations.infer(recording, module, inputs, steps=self.steps, keep_outputs=keeps)
         return self._told(recording, module, optimizer)
 
     def _told(self, recording: Recording, module: torch.nn.Module, optimizer: Any) -> Trace:
@@ -120,4 +132,8 @@ class Request:
             optimizer=type(optimizer).__name__ if optimizer is not None else "",
             fake=self.follows_shapes,
         )
-        return trace.with_meta(peak_live_bytes=peak_live_bytes(trace), idle_bytes=recording.idle_bytes())
+        return trace.with_meta(
+            peak_live_bytes=peak_live_bytes(trace),
+            idle_bytes=recording.idle_bytes(),
+            outputs_bytes=recording.outputs_bytes,
+        )

@@ -14,6 +14,12 @@ from torch.optim import optimizer as optimizers
 from accelera.capturing.operands import tensors_in
 from accelera.capturing.storages import Storages
 
+_PUTTING = ("add", "index_put", "scatter", "scatter_add", "index_add", "masked_scatter", "select_scatter")
+"""Operators by which gradients that meet are added, and put where they belong among zeros."""
+
+_LINEAR = (torch.nn.Linear, torch.nn.RNNBase)
+"""Modules that multiply and add a bias by ``torch.nn.functional.linear``."""
+
 
 class Scope:
     """Follows modules and optimizers by torch's global hooks, and describes their storages.
@@ -31,6 +37,7 @@ class Scope:
         self._on_step = on_step
         self._paths: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._stack: list[str] = []
+        self._kinds: list[type] = []
         self._optimizing = False
         self._hooks = ExitStack()
 
@@ -67,6 +74,19 @@ class Scope:
             for plain in tensors_in(parameter.grad):
                 self._storages.describe(plain, f"{name}.grad", "gradient")
 
+    def works_in_place(self, op: str) -> bool:
+        """Return whether torch, unobserved, writes the result of ``op`` into an operand that ends then.
+
+        While operators are observed it does not: in the sums of gradients that meet, in what a gradient puts
+        into zeros, and in the bias of a linear layer whose rows do not follow one another.
+        """
+        if torch._C._current_graph_task_id() != -1:
+            is_python = isinstance(
+                torch._C._current_autograd_node(), torch.autograd.function.BackwardCFunction
+            )
+            return op in _PUTTING and not is_python
+        return op == "add" and bool(self._kinds) and issubclass(self._kinds[-1], _LINEAR)
+
     @property
     def path(self) -> str:
         """Path of the innermost module that runs; ``""`` outside."""
@@ -91,9 +111,11 @@ class Scope:
             if module not in self._paths:
                 self.add_module(module)
         self._stack.append(self._paths.get(module, self.path))
+        self._kinds.append(type(module))
 
     def _leave(self, _module: Any, _args: Any, _output: Any) -> None:
         self._stack.pop()
+        self._kinds.pop()
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._optimizing = True

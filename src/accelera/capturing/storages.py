@@ -75,18 +75,30 @@ class Storages:
         buffer = self.number(tensor)
         return "" if buffer == NOTHING else self.roles[buffer]
 
+    def rename(self, buffer: int, other: int) -> None:
+        """Let the storage of ``buffer``, one of the last that were seen, stand for ``other``."""
+        for watch in reversed(self._watches.values()):
+            if watch.buffer == buffer:
+                watch.buffer = other
+                return
+
     def close(self) -> None:
         """Watch no more: later deaths are not told."""
         self._watches.clear()
 
-    def _watch(self, storage: Any, nbytes: int, dtype: torch.dtype) -> int:
-        watch = _Watch(storage, self._forget)
-        watch.buffer, watch.key, watch.nbytes = len(self.sizes_bytes), storage._cdata, nbytes
-        self._watches[watch.key] = watch
+    def add(self, nbytes: int, dtype: str) -> int:
+        """Return the number of a new buffer that no tensor shows."""
         self.sizes_bytes.append(nbytes)
-        self.dtypes.append(str(dtype).removeprefix("torch."))
+        self.dtypes.append(dtype)
         self.names.append("")
         self.roles.append("")
+        return len(self.sizes_bytes) - 1
+
+    def _watch(self, storage: Any, nbytes: int, dtype: torch.dtype) -> int:
+        watch = _Watch(storage, self._forget)
+        watch.key, watch.nbytes = storage._cdata, nbytes
+        watch.buffer = self.add(nbytes, str(dtype).removeprefix("torch."))
+        self._watches[watch.key] = watch
         return watch.buffer
 
     def _forget(self, watch: _Watch) -> None:

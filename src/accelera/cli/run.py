@@ -68,16 +68,16 @@ Json = Annotated[bool, typer.Option("--json", help="The same as one JSON object 
 class ProgramCommand(TyperCommand):
     """Takes its own options before and after the program, and leaves the program all others.
 
-    Everything after ``--`` is the program's.
+    A program's ``--help`` is the program's, and so is everything after ``--``.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command's own options first, so that the rest is not read."""
-        with_value, flags = set[str](), set[str](ctx.help_option_names)
+        with_value, flags = set[str](), set[str]()
         for each in self.params:
             if each.param_type_name == "option":
                 (flags if getattr(each, "is_flag", False) else with_value).update(each.opts)
-        own, program = _parted(args, with_value, flags)
+        own, program = _parted(args, with_value, flags, set(ctx.help_option_names))
         return super().parse_args(ctx, [*own, "--", *program])
 
 
@@ -94,8 +94,8 @@ def run(
     """Run an unchanged Python program; its large PyTorch calls keep to the budget.
 
     The program runs as with python: its output, errors and exit code are its own. The options below are
-    taken wherever they stand, also after the program's name; all others are the program's, and so is
-    everything after --, as in: accelera run --report -- train.py --json
+    taken wherever they stand, also after the program's name; all others are the program's, its --help too,
+    and so is everything after --, as in: accelera run --report -- train.py --json
     """
     try:
         program = Program.of(words or ())
@@ -180,8 +180,13 @@ def _device_peaks() -> Iterator[tuple[str, int]]:
                 yield f"cuda:{index}", peak
 
 
-def _parted(words: list[str], with_value: set[str], flags: set[str]) -> tuple[list[str], list[str]]:
-    """Return the words that are the command's own, and those of the program."""
+def _parted(
+    words: list[str], with_value: set[str], flags: set[str], helping: set[str]
+) -> tuple[list[str], list[str]]:
+    """Return the words that are the command's own, and those of the program.
+
+    ``helping`` are flags that are the command's own before the program is named.
+    """
     own: list[str] = []
     program: list[str] = []
     rest = iter(words)
@@ -189,7 +194,7 @@ def _parted(words: list[str], with_value: set[str], flags: set[str]) -> tuple[li
         name, has_value, _ = word.partition("=")
         if word == "--":
             program.extend(rest)
-        elif word in flags or (name in with_value and has_value):
+        elif word in flags or (word in helping and not program) or (name in with_value and has_value):
             own.append(word)
         elif word in with_value:
             own.extend([word, *islice(rest, 1)])

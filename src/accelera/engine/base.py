@@ -266,6 +266,7 @@ class BaseEngine(Operations):
                 f"[matmul] node_budget={node_budget!r} without cluster=: it is for the nodes of one; give"
                 f" cluster='ray' too, or budget= for this machine"
             )
+        self._load(out)
         pair = None if out is not None or pinned is not None else self._pair(A, B)
         route = self._route(None if pair is None else self._situation(pair, fixed, budget))
         logger.debug("matmul: %s", route)

@@ -26,7 +26,7 @@ from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
 from accelera.plan import Plan, SavedPlan, as_saved
 from accelera.settings import current
-from accelera.stores import Store, is_tensor
+from accelera.stores import Store, is_tensor, load_format
 from accelera.trace import Recorder
 
 if TYPE_CHECKING:
@@ -181,13 +181,13 @@ class Operations(abc.ABC):
         self, A: Any, axes: Sequence[int] | None = None, *, out: Any = None, **how: Unpack[How]
     ) -> Matrix | Store:
         """Return ``A`` with permuted axes (reversed by default), written in the new order."""
-        place, options = _place(out, how), self._options(in_ram(self.device), how)
+        place, options = _place(out, how), self._options(in_ram(self.device), how, out)
         found = copying.transpose(unwrapped(A), axes, place, **options)
         return self._kept(found, out, A)
 
     def copy(self, src: Any, out: Any = None, dtype: Any = None, **how: Unpack[How]) -> Matrix | Store:
         """Copy ``src`` into ``out``, whose name decides the format; see ``copying.copy`` for ``dtype``."""
-        place, options = _place(out, how), self._options(in_ram(self.device), how)
+        place, options = _place(out, how), self._options(in_ram(self.device), how, out)
         found = copying.copy(unwrapped(src), place, dtype, **options)
         return self._kept(found, out, src)
 
@@ -196,12 +196,12 @@ class Operations(abc.ABC):
         store, target = open_operand(A), _place(out, how)
         place = multiplier(self.device, store.dtype)
         try:
-            found = gram(store, target, side=side, **self._options(place, how))
+            found = gram(store, target, side=side, **self._options(place, how, out))
         except BudgetExceededError as error:
             if place.host_memory or self._limit(how.get("budget"), place).is_given:
                 raise
             logger.warning("gram is planned on the CPU: %s", error)
-            found = gram(store, target, side=side, **self._options(get_device("cpu"), how))
+            found = gram(store, target, side=side, **self._options(get_device("cpu"), how, out))
         return self._kept(found, out, A)
 
     def plan_gram(
@@ -238,7 +238,20 @@ class Operations(abc.ABC):
     def _limit(self, budget: Amount | None, device: Device) -> Budget:
         return Budget.parse(self.budget if budget is None else budget, self._memory_of(device))
 
-    def _options(self, device: Device, how: How) -> Options:
+    def _load(self, out: Any) -> None:
+        """Load the libraries that a result in ``out`` needs, before any budget is read.
+
+        They stay in the process for good, and so are no part of what one operation may add.
+        """
+        progress_observer(self.enable_progress)
+        if isinstance(out, (str, PathLike)):
+            load_format(out)
+        elif not lies_in_store(out):
+            from accelera.engine import incore as incore
+
+    def _options(self, device: Device, how: How, out: Any, *, is_number: bool = False) -> Options:
+        if not is_number:
+            self._load(out)
         bar, settings = progress_observer(self.enable_progress), current()
         observers = how.get("observers", ())
         pinned = as_saved(how.get("plan"))
@@ -260,9 +273,10 @@ class Operations(abc.ABC):
         return self._evaluated(op, apply(getattr(np, op), A, B), out, how, A)
 
     def _evaluated(self, op: str, expr: Expr, out: Any, how: How, beside: Any = None) -> Any:
-        options = self._options(in_ram(self.device), how)
+        is_number = out is None and not expr.shape
+        options = self._options(in_ram(self.device), how, out, is_number=is_number)
         found = evaluate_all(expr, _place(out, how), operation=op, **options)
-        if out is None and not expr.shape:
+        if is_number:
             self.last_report = found[1]
             return found[0].to_numpy().item()
         return self._kept(found, out, beside)

@@ -29,6 +29,7 @@ def progress_observer(enabled: bool = True) -> Observer | None:
     wish = current().progress
     if not enabled or wish == "never" or (wish == "auto" and not _someone_watches()):
         return None
+    from rich import progress as progress  # loaded now, and not while a run's memory is counted
     from rich.console import Console
 
     return ProgressObserver(Console(stderr=True, force_terminal=True if wish == "always" else None))

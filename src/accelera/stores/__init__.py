@@ -12,7 +12,14 @@ from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement
 from accelera.stores.flatoutput import FlatOutput
 from accelera.stores.foreign import is_foreign, is_sparse
-from accelera.stores.formats import Source, Target, known_suffixes, partial_path, register_format
+from accelera.stores.formats import (
+    Source,
+    Target,
+    known_suffixes,
+    load_format,
+    partial_path,
+    register_format,
+)
 from accelera.stores.joined import JoinedStore, joined_shape
 from accelera.stores.opening import (
     create_store,
@@ -57,6 +64,7 @@ __all__ = [
     "join_output",
     "joined_shape",
     "known_suffixes",
+    "load_format",
     "open_result",
     "open_store",
     "output_scratch_bytes",

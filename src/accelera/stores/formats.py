@@ -2,12 +2,14 @@
 
 A format is a module with two functions: ``open_path(source: Source) -> Store`` and
 ``create_path(target: Target) -> OutputStore``. Adding one is that file and one line of the table.
+One that needs a library of its own has a third, ``load_library()``.
 """
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +118,17 @@ def register_format(suffix: str, module: str) -> None:
 def known_suffixes() -> list[str]:
     """Return the suffixes that can be opened and written."""
     return sorted(_MODULES)
+
+
+def load_format(path: str | PathLike[str]) -> None:
+    """Load what writing a file of that name needs, before an operation's memory is budgeted.
+
+    Names of no known format are left to ``format_of``. Raises BackendMissingError without the library.
+    """
+    module = _MODULES.get(Path(path).suffix.lower())
+    load_library = getattr(importlib.import_module(module), "load_library", None) if module else None
+    if load_library is not None:
+        load_library()
 
 
 def format_of(path: Path) -> Any:

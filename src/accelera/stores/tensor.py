@@ -53,10 +53,32 @@ def fill_tensor(tensor: torch.Tensor, shape: tuple[int, ...], dtype: np.dtype[An
 
 
 def share(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return a NumPy view of a CPU tensor, bfloat16 included."""
+    """Return a NumPy view of a CPU tensor, bfloat16 included; it must not outlive the storage's size.
+
+    ``Tensor.numpy`` would forbid for ever that the tensor's storage is resized, as FSDP does with weights.
+    """
+    if type(tensor) is torch.Tensor:
+        dtype = parse_dtype(tensor.dtype)
+        return np.asarray(_Memory(tensor)).view(dtype) if tensor.numel() else np.empty(tensor.shape, dtype)
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy().view(BFLOAT16)
     return tensor.numpy()
+
+
+@final
+class _Memory:
+    """Memory of a tensor as NumPy's array interface describes it; arrays over it keep the tensor alive."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        kind = "c" if tensor.is_complex() else "i"
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": np.dtype(f"{kind}{tensor.itemsize}").str,
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * tensor.itemsize for stride in tensor.stride()),
+            "data": (tensor.data_ptr(), False),
+        }
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

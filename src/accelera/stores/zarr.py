@@ -81,6 +81,11 @@ def create_path(target: Target) -> ZarrOutput:
     return ZarrOutput(target)
 
 
+def load_library() -> None:
+    """Load ``zarr`` and its codecs; raises BackendMissingError without them."""
+    zarr_library()
+
+
 @final
 class ZarrOutput(OutputStore):
     """A Zarr array being written in ``<name>.partial``, renamed when it is complete."""

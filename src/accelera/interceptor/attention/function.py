@@ -72,10 +72,11 @@ class AttentionGradient(torch.autograd.Function):
         ]
         with torch.enable_grad():
             out = composed_attention(Operands(*saved[1:]), ctx.options)
-            first = torch.autograd.grad(out, _chosen(saved[1:], ctx.wanted), saved[0], create_graph=True)
-        second = torch.autograd.grad(
-            first, _chosen(saved, needed), _chosen(outer, ctx.wanted), create_graph=again, allow_unused=True
-        )
+            first = torch.autograd.grad(
+                _inner([out], saved[:1]), _chosen(saved[1:], ctx.wanted), create_graph=True
+            )
+            of_first = _inner(first, _chosen(outer, ctx.wanted))
+        second = torch.autograd.grad(of_first, _chosen(saved, needed), create_graph=again, allow_unused=True)
         following = iter(second)
         return (*(next(following) if wanted else None for wanted in needed), None, None)
 
@@ -117,6 +118,13 @@ def _independent(tensor: torch.Tensor, again: bool) -> torch.Tensor:
         return tensor.detach().requires_grad_()
     with torch.enable_grad():
         return tensor.view_as(tensor)
+
+
+def _inner(tensors: Sequence[torch.Tensor], weights: Sequence[_Maybe]) -> torch.Tensor:
+    """Return the inner product, differentiated in place of weighted results, for which torch loads SymPy."""
+    pairs = zip(tensors, weights, strict=True)
+    products = [(one * other).sum() for one, other in pairs if other is not None]
+    return sum(products[1:], start=products[0])
 
 
 def _chosen(tensors: Sequence[_Maybe], wanted: Sequence[bool]) -> list[torch.Tensor]:

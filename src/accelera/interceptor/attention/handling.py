@@ -15,6 +15,7 @@ from accelera.errors import BudgetExceededError
 from accelera.interceptor.allowance import budget_left, empty, must_be_cut, stays_in_memory
 from accelera.interceptor.attention.enduring import OP as _OP
 from accelera.interceptor.attention.function import attend
+from accelera.interceptor.attention.layout import gradient_orders
 from accelera.interceptor.attention.operands import Operands, align, ungroup
 from accelera.interceptor.attention.options import Options, computing_dtype
 from accelera.interceptor.attention.tiling import row_bytes
@@ -79,8 +80,18 @@ def scaled_dot_product_attention(
         else:
             statistics.direct(_OP, weighed.looked_bytes, weighed.added_bytes)
             return result
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    return ungroup(_in_tiles(weighed, dropout_p, is_causal, factor), enable_gqa)
+    options = Options(
+        is_causal=is_causal,
+        scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
+        dropout=dropout_p,
+        seed=int(torch.randint(1 << 62, ())) if dropout_p else 0,
+        scratch_bytes=scratch_bytes(query, weighed.result_bytes, budget_left(query.device) or 0),
+        results=lambda: results(options.scratch_bytes),
+        gradient_orders=gradient_orders(
+            args[:4], weighed.operands.query.dim(), is_causal=is_causal, enable_gqa=enable_gqa
+        ),
+    )
+    return ungroup(_in_tiles(weighed, options), enable_gqa)
 
 
 def _why_whole(args: tuple[Any, ...], how: dict[str, Any]) -> str | None:
@@ -130,17 +141,9 @@ def _weigh(operands: Operands, dropout: float) -> _Weighed:
     return _Weighed(operands, given + result_bytes, result_bytes, added_bytes)
 
 
-def _in_tiles(weighed: _Weighed, dropout: float, is_causal: bool, scale: float) -> torch.Tensor:
+def _in_tiles(weighed: _Weighed, options: Options) -> torch.Tensor:
     device, began = weighed.operands.query.device, time.perf_counter()
     budget_bytes = budget_left(device) or 0
-    options = Options(
-        is_causal=is_causal,
-        scale=scale,
-        dropout=dropout,
-        seed=int(torch.randint(1 << 62, ())) if dropout else 0,
-        scratch_bytes=scratch_bytes(weighed.operands.query, weighed.result_bytes, budget_bytes),
-        results=lambda: results(options.scratch_bytes),
-    )
     try:
         _check_room(weighed, options, budget_bytes)
         with statistics.in_progress(weighed.added_bytes if device.type == "cpu" else 0):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from accelera.interceptor.attention.layout import BY_ROWS, Orders
 from accelera.interceptor.broadcasting.product import Empty
 
 
@@ -28,6 +29,8 @@ class Options:
     """Returns, for one pass, where its result or its gradients come from."""
     mask_hides: bool = False
     """Whether the mask is not zero where a row must not see a key, as the fast path of heads has it."""
+    gradient_orders: Orders = BY_ROWS
+    """How the gradients lie in memory."""
     on_cpu: bool = False
     """Whether operands of an accelerator, which had no memory left, are computed with on the CPU."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from accelera.interceptor.attention.layout import Order, empty_in_order
 from accelera.interceptor.attention.operands import Operands
 from accelera.interceptor.attention.options import Options, computing_dtype
 from accelera.interceptor.attention.probabilities import (
@@ -61,8 +62,8 @@ def backward(
     workspace = Workspace(operands, tiling, buffers=3 if options.dropout else 2)
     empty = options.results()
     totals = [
-        _Total(each, empty) if each is not None and needed else None
-        for each, needed in zip(operands, wanted, strict=True)
+        _Total(each, empty, order) if each is not None and needed else None
+        for each, needed, order in zip(operands, wanted, options.gradient_orders, strict=True)
     ]
     for tile in tiling:
         _add_tile(operands, options, grad, totals, tiling, tile, workspace)
@@ -129,9 +130,13 @@ def _row_products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 class _Total:
     """A gradient that tiles are added to, in the type that is computed in."""
 
-    def __init__(self, of: torch.Tensor, empty: Empty) -> None:
-        self._dtype, self._empty = of.dtype, empty
-        self._sum = empty(tuple(of.shape), computing_dtype(of.dtype), of.device).zero_()
+    def __init__(self, of: torch.Tensor, empty: Empty, order: Order | None) -> None:
+        self._of, self._empty = of, empty
+        self._shape, self._axes = empty_in_order(tuple(of.shape), order)
+        self._sum = self._dense(computing_dtype(of.dtype)).zero_()
+
+    def _dense(self, dtype: torch.dtype) -> torch.Tensor:
+        return self._empty(self._shape, dtype, self._of.device).permute(self._axes)
 
     def add(self, x: torch.Tensor, y: torch.Tensor, box: Box, rows: slice, alpha: float = 1) -> None:
         """Add ``alpha * (x @ y)``, summed over the batch axes that this gradient lacks."""
@@ -144,7 +149,6 @@ class _Total:
 
     def finished(self) -> torch.Tensor:
         """Return the gradient in the type of its operand."""
-        if self._sum.dtype == self._dtype:
+        if self._sum.dtype == self._of.dtype:
             return self._sum
-        out = self._empty(tuple(self._sum.shape), self._dtype, self._sum.device)
-        return out.copy_(self._sum)
+        return self._dense(self._of.dtype).copy_(self._sum)

@@ -23,6 +23,7 @@ def estimate(
     train: bool | None = None,
     optimizer: Any = "adamw",
     loss: Callable[[Any], torch.Tensor] | None = None,
+    keep_outputs: bool | None = None,
     budget: int | float | str | None = None,
 ) -> Estimate:
     """Predict what a PyTorch model takes in memory, by role, phase and element type.
@@ -53,6 +54,11 @@ def estimate(
         ``"adamw"``, ``"adam"``, ``"sgd"``, a function from parameters to an optimizer, or None.
     loss
         From the model's outputs to a scalar; by default as ``capture`` finds it.
+    keep_outputs
+        Whether the loop keeps what the model returns: in training through the backward pass and the step
+        (``outputs = model(...)``, and not ``loss = model(...).loss``), in inference until the next pass has
+        returned (``for batch in batches: outputs = model(batch)``). By default in training only;
+        ``Phase.outputs_bytes`` says how much that holds.
     budget
         Memory to compare with, such as ``"16GB"``.
 
@@ -78,6 +84,6 @@ def estimate(
     from accelera.interceptor.estimating.phases import Wanted, estimated
     from accelera.interceptor.estimating.subject import subject_of
 
-    wanted = Wanted(None if dtypes is None else tuple(dtypes), train, optimizer, loss)
+    wanted = Wanted(None if dtypes is None else tuple(dtypes), train, optimizer, loss, keep_outputs)
     budget_bytes = None if budget is None else parse_bytes(budget)
     return estimated(subject_of(model, inputs, batch, context), wanted, budget_bytes)

@@ -27,6 +27,8 @@ class Phase:
     """The operator that runs then."""
     largest: tuple[tuple[str, int], ...]
     """The largest tensors alive then, by name."""
+    outputs_bytes: int
+    """What nothing but the kept outputs of the model held: 0 where they are not kept past the loss."""
     trace: Trace = field(repr=False, compare=False)
     """Every access of it, for ``accelera.simulate`` and ``accelera.advise``."""
     subject: tuple[Any, Any] = field(repr=False, compare=False)
@@ -42,4 +44,5 @@ class Phase:
             "peak_bytes": self.peak_bytes,
             "peak_op": self.peak_op,
             "largest": [list(each) for each in self.largest],
+            "outputs_bytes": self.outputs_bytes,
         }

@@ -39,6 +39,7 @@ class Wanted:
     train: bool | None
     optimizer: Any
     loss: Callable[[Any], torch.Tensor] | None
+    keep_outputs: bool | None = None
 
     @property
     def optimizer_name(self) -> str:
@@ -112,12 +113,20 @@ def _runs(subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: 
     given = None if kind.name == own_type(subject.module) else kind.computes
     if wanted.train is not True:
         inputs = subject.inputs(train=False, dtype=given)
-        yield _Run("inference", inputs, partial(capture, module, inputs, train=False, fake=True))
+        how = {"steps": _ITERATIONS if wanted.keep_outputs else 1, "keep_outputs": wanted.keep_outputs}
+        options: dict[str, Any] = {"train": False, "fake": True, "workspaces": True, **how}
+        yield _Run("inference", inputs, partial(capture, module, inputs, **options))
         if subject.generates:
             yield _Run("generation", subject.prompt(), partial(_generation, subject, module))
     if wanted.train is not False and kind.trains:
         inputs = subject.inputs(train=True, dtype=given)
-        options = {"steps": _ITERATIONS, "loss": wanted.loss, "optimizer": wanted.optimizer}
+        options = {
+            "steps": _ITERATIONS,
+            "loss": wanted.loss,
+            "optimizer": wanted.optimizer,
+            "keep_outputs": wanted.keep_outputs,
+            "workspaces": True,
+        }
         yield _Run("training", inputs, partial(capture, module, inputs, fake=True, **options))
 
 

@@ -37,6 +37,7 @@ def phase_of(trace: Trace, name: str, dtype: str, subject: tuple[Any, Any]) -> P
         peak_bytes=alive.peak_bytes + idle["weights"],
         peak_op=told.ops[told.step[alive.peak_event]] if alive.peak_event >= 0 else "",
         largest=tuple((each.name, each.size_bytes) for each in alive.top_live(_LARGEST)),
+        outputs_bytes=int(trace.meta.get("outputs_bytes", 0)),
         trace=trace,
         subject=subject,
     )

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from accelera.capturing import CopiesOfFakes, ShapeMode, initializers_of_shapes
 from accelera.interceptor.estimating import huggingface
 from accelera.interceptor.estimating.element_types import own_type
 from accelera.interceptor.estimating.twin import shape_of, twin
@@ -81,7 +81,7 @@ def _built(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
     if huggingface.is_config(model):
         return huggingface.build(model), inputs
     if not isinstance(model, torch.nn.Module) and callable(model):
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with ShapeMode(allow_non_fake_inputs=True), CopiesOfFakes(), initializers_of_shapes():
             return _without_contents(model(), inputs)
     return _without_contents(model, inputs)
 

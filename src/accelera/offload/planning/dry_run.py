@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from accelera.capturing import (
     CopiesOfFakes,
     Listener,
+    ShapeMode,
     as_fake,
     call,
     collection_by_hand,
@@ -118,7 +119,7 @@ def dry_run(scene: Scene, block_bytes: int, room_bytes: int) -> DryRun:
 
     Raises BudgetExceededError when an operation needs a tensor whole that ``room_bytes`` do not hold.
     """
-    mode = FakeTensorMode()
+    mode = ShapeMode()
     with _stage(), mode:
         module, inputs = _built(scene)
         with faked(module, mode), mode_kept(module, train=scene.train):
@@ -130,7 +131,7 @@ def largest_weight_bytes(scene: Scene) -> int:
     """Return the bytes of the largest parameter or buffer."""
     if isinstance(scene.model, torch.nn.Module):
         return max((each.nbytes for _, each in tensors_of(scene.model)), default=0)
-    with _stage(), FakeTensorMode():
+    with _stage(), ShapeMode():
         module, _ = _built(scene)
         return max((each.nbytes for _, each in tensors_of(module)), default=0)
 
@@ -138,7 +139,8 @@ def largest_weight_bytes(scene: Scene) -> int:
 @contextmanager
 def _stage() -> Iterator[None]:
     with ExitStack() as stack:
-        for each in (values_explained(), random_kept(), collection_by_hand()):
+        explained = values_explained("plan_offload", "offload it without inputs=, which plans nothing")
+        for each in (explained, random_kept(), collection_by_hand()):
             stack.enter_context(each)
         yield
 

@@ -19,7 +19,17 @@ class Contents:
     The blocks are freed when the last tensor that refers to them is.
     """
 
-    __slots__ = ("__weakref__", "_mapped", "blocks", "dtype", "keeper", "nbytes", "row_splits", "shape")
+    __slots__ = (
+        "__weakref__",
+        "_mapped",
+        "_mapped_version",
+        "blocks",
+        "dtype",
+        "keeper",
+        "nbytes",
+        "row_splits",
+        "shape",
+    )
 
     def __init__(
         self, keeper: Keeper, blocks: Sequence[Block], shape: Sequence[int], dtype: torch.dtype
@@ -33,6 +43,7 @@ class Contents:
         self.row_splits = self._splits()
         """First row of each block, then the number of rows."""
         self._mapped: weakref.ref[torch.Tensor] | None = None
+        self._mapped_version: int | None = None
 
     def _splits(self) -> tuple[int, ...]:
         if len(self.blocks) < 2:
@@ -43,14 +54,15 @@ class Contents:
             splits.append(splits[-1] + block.nbytes // row_bytes)
         return tuple(splits)
 
-    def mapped(self) -> torch.Tensor:
+    def mapped(self, version: int | None = None) -> torch.Tensor:
         """Return the bytes as an ordinary flat uint8 tensor over a file or the host's memory.
 
         It takes no anonymous memory. As long as somebody holds it, the same one is given again, and these
-        contents live.
+        contents live. Another ``version``, which counts changes, is shown anew.
         """
         known = self._mapped() if self._mapped is not None else None
-        if known is None:
+        if known is None or (version is not None and version != self._mapped_version):
+            self._mapped_version = version
             one = len(self.blocks) == 1
             shown = self.keeper.mapped(self.blocks[0]) if one else self.keeper.joined(self.blocks)
             pages = shown.numpy()

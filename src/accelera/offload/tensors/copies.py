@@ -11,7 +11,7 @@ from accelera.offload.tensors.contents import Contents
 from accelera.offload.tensors.results import dense, like
 from accelera.offload.tensors.tensor import OffloadedTensor
 
-_OWN = ("contents", "_is_param")
+_OWN = ("contents", "_is_param", "is_state", "_shown")
 """Attributes that say what an offloaded tensor is; all others are the user's."""
 
 
@@ -63,12 +63,12 @@ def whole_of(contents: Contents) -> OffloadedTensor:
     return OffloadedTensor(contents, contents.shape, strides)
 
 
-def as_mapped(tensor: OffloadedTensor) -> torch.Tensor:
+def as_mapped(tensor: OffloadedTensor, version: int | None = None) -> torch.Tensor:
     """Return an ordinary tensor or parameter over the file where the bytes are; it takes no anonymous memory.
 
-    Tensors that share contents share its storage.
+    Tensors that share contents share its storage. Another ``version`` than before is shown anew.
     """
-    return over(tensor.contents.mapped(), tensor)
+    return over(tensor.contents.mapped(version), tensor)
 
 
 def over(flat: torch.Tensor, tensor: OffloadedTensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,10 @@ class OffloadedTensor(torch.Tensor):
     """
 
     contents: Contents
+    is_state = False
+    """Whether it is a value of a ``state_dict``, for writers: with an address to read from."""
+    _shown: torch.Tensor | None = None
+    """The bytes that a state shows at its address, kept until the state is gone."""
 
     @staticmethod
     def __new__(
@@ -112,20 +117,73 @@ class OffloadedTensor(torch.Tensor):
         """Return the values as nested lists."""
         return self.materialized().tolist()
 
+    def detach(self) -> OffloadedTensor:
+        """Return the tensor without its history; for a module's ``state_dict``, one that can be written."""
+        bare: Any = super().detach()
+        if sys._getframe(1).f_code is torch.nn.Module._save_to_state_dict.__code__:
+            bare.is_state = True
+        detached: OffloadedTensor = bare
+        return detached
+
+    def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+        """Return it with elements in order; of a state an ordinary tensor where they must be moved."""
+        if self.is_state and not self.is_contiguous(memory_format=memory_format):
+            return self._as_shown().contiguous(memory_format=memory_format)
+        return super().contiguous(memory_format=memory_format)
+
+    def clone(self, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
+        """Return a copy within the same keeper; of a state, a state."""
+        return self._handed_on(super().clone(memory_format=memory_format or torch.preserve_format))
+
+    def view(self, *shape: Any) -> torch.Tensor:
+        """Return it in another shape or type; of a state, a state."""
+        return self._handed_on(super().view(*shape))
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """Return a part; of a state, a state."""
+        return self._handed_on(super().__getitem__(index))
+
+    def _handed_on(self, part: torch.Tensor) -> torch.Tensor:
+        if self.is_state and isinstance(part, OffloadedTensor):
+            part.is_state = True
+        return part
+
+    def _as_shown(self) -> torch.Tensor:
+        """Return an ordinary tensor over the file where the bytes are, and hold it; anew when they change."""
+        self._shown = self.contents.mapped(self._version)
+        shown: torch.Tensor = way("as_mapped")(self, self._version)
+        return shown
+
     def data_ptr(self) -> int:
-        """Raise DeviceError: the bytes have no lasting address."""
+        """Return where a value of a ``state_dict`` can be read as long as it lives; others have no address.
+
+        Raises DeviceError for those: their bytes are in memory only while an operation uses them.
+        """
+        if self.is_state:
+            return self._as_shown().data_ptr()
         raise DeviceError(
             f"[data_ptr] {self} has no address: its bytes are in memory only while an operation uses them; "
             "take a copy with .materialized()"
         )
 
-    def storage(self) -> Any:
-        """Raise DeviceError: writers such as safetensors ask for it to find the bytes, and to hold them."""
+    def untyped_storage(self) -> Any:
+        """Return what a value of a ``state_dict`` can be read from, as ``data_ptr``; raises as that does.
+
+        Writers such as safetensors ask for it to find the bytes, and what shares them.
+        """
+        if self.is_state:
+            return self._as_shown().untyped_storage()
         raise DeviceError(
             f"[storage] {self} has no storage: its bytes are in memory only while an operation uses them; "
-            "write the model with accelera.offloaded(model).save(folder), or give the writer "
-            "state_dict=accelera.offloaded(model).state_dict(); load one with model.load_state_dict(...)"
+            "write values of model.state_dict(), or the model with accelera.offloaded(model).save(folder); "
+            "load one with model.load_state_dict(...)"
         )
+
+    def storage(self) -> Any:
+        """Return the storage of a value of a ``state_dict``; raises DeviceError as ``untyped_storage``."""
+        self.untyped_storage()
+        stored: Any = self._as_shown().storage()  # type: ignore[no-untyped-call]
+        return stored
 
     def __dlpack__(self, **_: Any) -> Any:
         """Raise DeviceError: the bytes are in no memory that another library could hold."""

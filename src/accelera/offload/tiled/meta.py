@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from accelera.capturing import shape_rule
+
 
 def twin(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of the same sizes, strides and type that has no memory."""
@@ -19,7 +21,7 @@ def foretold(func: Any, args: Any, kwargs: Any) -> Any:
     if "device" in {argument.name for argument in func._schema.arguments} and not _has_tensor(args):
         kwargs["device"] = torch.device("meta")
     args, kwargs = tree_map_only(torch.Tensor, twin, (args, kwargs))
-    return func(*args, **kwargs)
+    return (shape_rule(func) or func)(*args, **kwargs)
 
 
 def _has_tensor(args: Any) -> bool:
