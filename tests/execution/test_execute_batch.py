@@ -41,7 +41,6 @@ def test_an_interrupted_caller_begins_nothing_further(executor: Executor) -> Non
         begun.append(task)
         try:
             if began.wait(PATIENCE_S) == 0:
-                time.sleep(0.2)  # a signal is heard late by a thread that is just about to wait
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             go.wait(PATIENCE_S)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -68,12 +69,13 @@ def test_what_is_no_exception_ends_the_batch(manager: StrategyManager, kind: typ
 
 
 def test_an_interrupted_caller_leaves_at_once(strategy: ExecutionStrategy) -> None:
-    never, caller = threading.Event(), threading.current_thread()
+    never, caller, first = threading.Event(), threading.current_thread(), threading.Lock()
 
     def hangs_elsewhere(task: int) -> None:
-        if threading.current_thread() is caller:
-            raise KeyboardInterrupt
-        never.wait()
+        if first.acquire(blocking=False):
+            _thread.interrupt_main()
+        if threading.current_thread() is not caller:
+            never.wait()
 
     manager = StrategyManager(ThreadsExecutor(3), FakeGpu(room=1), strategy, learn=False)
     with pytest.raises(KeyboardInterrupt):

@@ -26,6 +26,8 @@ INLINE_S = 2e-4
 """The caller works alone for so long before others are woken, and on if they would save no more than that."""
 IDLE_S = 30.0
 """Threads wait so long for another batch before they end."""
+HEARD_S = 0.5
+"""A wait is taken up again after so long: a signal that came just as it began is heard then."""
 _KNOWN = 1024
 """Of so many functions it is remembered how long a task takes."""
 
@@ -40,7 +42,11 @@ class _Run:
 
     def join(self, timeout: float | None = None) -> None:
         """Wait until it is over, or for so many seconds."""
-        self.over.wait(timeout)
+        if timeout is not None:
+            self.over.wait(timeout)
+            return
+        while not self.over.wait(HEARD_S):
+            pass
 
     def is_alive(self) -> bool:
         """Whether it is not over."""
