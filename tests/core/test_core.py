@@ -85,6 +85,7 @@ USES = {
         "accelera.sweep(trace, ['lru'], ['50%']).to_pandas()",
     ),
     "zarr": ("engine.copy(a, 'a.zarr')", "engine.matmul(a, a, out='c.zarr')"),
+    "hdf5": ("engine.copy(a, 'a.h5')", "Path('b.h5').touch(), engine.sum('b.h5')"),
     "ray": ("accelera.execution.RayCluster()", "engine.matmul(a, a, out='c.npy', cluster='ray')"),
     "learned": ("score(trace, 'learned')", "train_scorer([trace])"),
     "llm": ("score(trace, 'llm', path='model')",),

@@ -81,7 +81,7 @@ def _stages(engine: MatrixEngine, folder: Path, options: Any) -> Any:
 
 
 def _compressed(engine: MatrixEngine, folder: Path, options: Any) -> Any:
-    return _stages(engine, folder, {**options, "chunks": (100, 70), "codec": "zstd"})
+    return _stages(engine, folder, {**options, "chunks": (200, 150), "codec": "zstd"})
 
 
 def _transpose(engine: MatrixEngine, folder: Path, options: Any) -> Any:
