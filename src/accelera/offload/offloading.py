@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -10,14 +11,15 @@ import torch
 
 from accelera.devices import Device
 from accelera.errors import DeviceError
-from accelera.memory import Budget, MemoryManager
+from accelera.offload.device_budgets import DeviceBudgets
 from accelera.offload.handle import Offloaded
+from accelera.offload.homes import Homes
 from accelera.offload.keeping.allocator import trim
 from accelera.offload.keeping.cutting import block_bytes_of
 from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.operating.loading import load_code
 from accelera.offload.planning.fixed import SPARE_BYTES, require_floor, reserved_on
-from accelera.offload.planning.planning import device_of, plan_offload
+from accelera.offload.planning.planning import plan_offload
 from accelera.offload.tensors.adopting import check_values
 from accelera.offload.tensors.staying import stay
 from accelera.offload.tensors.taking import offloaded_tensors, take_over, tensors_of
@@ -40,7 +42,7 @@ Of a small budget it is what every model takes besides blocks, and a little.
 
 def offload(
     model: torch.nn.Module,
-    budget: int | float | str | None = None,
+    budget: int | float | str | Mapping[Any, Any] | None = None,
     store: str | Path | None = None,
     *,
     inputs: Any = None,
@@ -58,7 +60,9 @@ def offload(
     ----------
     budget
         Most bytes of the device's memory that the model may take: weights that are here, activations and
-        temporaries. Written as everywhere (``"2GiB"``, ``0.5``); None means the default budget.
+        temporaries. Written as everywhere (``"2GiB"``, ``0.5``); None means the default budget. By device,
+        as ``{"cuda:0": "10GiB", "cpu": "30GiB"}``: ``"cpu"`` bounds the RAM that holds what is not on the
+        accelerator, and the rest is in ``store``.
     store
         Folder for weights that are not here; None means the system's folder for temporary files.
     inputs
@@ -77,27 +81,34 @@ def offload(
         Whether to keep a trace, see ``Offloaded.trace``.
 
     Raises BudgetExceededError, with the model as it was, for a budget in which no operation fits, DeviceError
-    for a model that is offloaded already or has no values and for a device that is not there, TypeError for
-    what is no module.
+    for a model that is offloaded already or has no values and for a device that is not there, ArgumentError
+    for budgets by device that are none, TypeError for what is no module.
     """
     _refuse_what_is_no_module(model)
     _refuse_twice(model)
     check_activations(model, activations)
     for name, tensor in tensors_of(model):
         check_values(tensor, name)
-    place = device_of(model, device)
-    limit = Budget.parse(budget, MemoryManager(place)).limit_bytes
+    budgets = DeviceBudgets.parse("offload", budget, model, device)
+    place, limit = budgets.only("offload")
     named = policy or (advice.causal_policy if advice is not None else "loop")
     plan = None
     if inputs is not None:
         plan = plan_offload(
-            model, inputs, limit, store=store, device=device, policy=named, activations=activations
+            model,
+            inputs,
+            budget if isinstance(budget, Mapping) else limit,
+            store=store,
+            device=device,
+            policy=named,
+            activations=activations,
         )
     else:
         weights = [tensor for _, tensor in tensors_of(model)]
         require_floor("offload", limit, weights, place, train=model.training)
+    homes = budgets.homes(store)
     keeper = keeper_for(
-        limit, plan, train=model.training, policy=named, store=store, place=place, record=record
+        limit, plan, train=model.training, policy=named, store=store, place=place, record=record, homes=homes
     )
     take_over(model, keeper)
     return handed_over(model, keeper, plan, activations)
@@ -112,10 +123,11 @@ def keeper_for(
     store: str | Path | None,
     place: Device,
     record: bool,
+    homes: Homes | None = None,
 ) -> Keeper:
     """Return the keeper for a budget: with the room that ``plan`` found, else a usual share.
 
-    ``train``: blocks are small enough for an optimizer's step.
+    ``train``: blocks are small enough for an optimizer's step. ``homes``: None for those of ``store``.
     """
     load_code()
     capacity = _usual_capacity(limit_bytes, place) if plan is None else plan.capacity_bytes
@@ -127,7 +139,8 @@ def keeper_for(
         fixed_bytes=sum(reserved_on(place).values()),
         planned=plan is not None,
         store=store,
-        device=place.name,
+        device=place,
+        homes=homes,
         recorder=record,
     )
 

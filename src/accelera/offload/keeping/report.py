@@ -37,3 +37,6 @@ class OffloadReport:
     ``pack``, ``recompute`` or ``offload``; empty before there was a plan."""
     activation_added_s: float = 0.0
     """Seconds that this choice is predicted to add to a step in which everything is kept."""
+    home_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes that lie beside the accelerators, in ``ram`` and in ``files``, where a budget for the CPU bounds
+    those in RAM; else empty."""
