@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from accelera.devices import Device
-from accelera.errors import DeviceError
+from accelera.errors import ArgumentError, DeviceError
+from accelera.offload.crossings import Crossings, UnitHooks
 from accelera.offload.device_budgets import DeviceBudgets
 from accelera.offload.handle import Offloaded
 from accelera.offload.homes import Homes
@@ -22,10 +23,11 @@ from accelera.offload.planning.fixed import SPARE_BYTES, require_floor, reserved
 from accelera.offload.planning.planning import plan_offload
 from accelera.offload.tensors.adopting import check_values
 from accelera.offload.tensors.staying import stay
-from accelera.offload.tensors.taking import offloaded_tensors, take_over, tensors_of
+from accelera.offload.tensors.taking import offloaded_tensors, take_over, take_over_by, tensors_of
 from accelera.offload.tensors.tensor import OffloadedTensor
 from accelera.offload.training.activation_choice import Planned
 from accelera.offload.training.training import CopiedTraining, Training, check_activations
+from accelera.offload.units import assigned
 
 if TYPE_CHECKING:
     from accelera.offload.planning.offload_plan import OffloadPlan
@@ -90,8 +92,11 @@ def offload(
     for name, tensor in tensors_of(model):
         check_values(tensor, name)
     budgets = DeviceBudgets.parse("offload", budget, model, device)
-    place, limit = budgets.only("offload")
     named = policy or (advice.causal_policy if advice is not None else "loop")
+    if len(budgets.computing) > 1:
+        _refuse_inputs(inputs)
+        return _over_several(model, budgets, store, activations, policy=named, record=record)
+    place, limit = budgets.only("offload")
     plan = None
     if inputs is not None:
         plan = plan_offload(
@@ -112,6 +117,42 @@ def offload(
     )
     take_over(model, keeper)
     return handed_over(model, keeper, plan, activations)
+
+
+def _refuse_inputs(inputs: Any) -> None:
+    if inputs is not None:
+        raise ArgumentError(
+            "[offload] inputs= beside budgets of several accelerators: a plan is of one; leave inputs= out"
+        )
+
+
+def _over_several(
+    model: torch.nn.Module,
+    budgets: DeviceBudgets,
+    store: str | Path | None,
+    activations: str,
+    *,
+    policy: str,
+    record: bool,
+) -> torch.nn.Module:
+    """Offload ``model`` with units on each device in proportion to the budgets; return it."""
+    assignment = assigned(model, [each.limit_bytes for each in budgets.computing])
+    used = [budgets.computing[number] for number in assignment.devices]
+    for number, one in zip(assignment.devices, used, strict=True):
+        there = [tensor for name, tensor in tensors_of(model) if assignment.tensors[name] == number]
+        require_floor("offload", one.limit_bytes, there, one.device, train=model.training)
+    homes = budgets.homes(store)
+    options: Any = {"train": model.training, "policy": policy, "store": store, "record": record}
+    keepers = {
+        number: keeper_for(one.limit_bytes, None, place=one.device, homes=homes, **options)
+        for number, one in zip(assignment.devices, used, strict=True)
+    }
+    take_over_by(model, lambda name: keepers[assignment.tensors[name]])
+    places = {number: place for place, number in enumerate(keepers)}
+    crossings = Crossings(list(keepers.values()))
+    hooks = [UnitHooks(crossings, places[number]).put_on(unit) for unit, number in assignment.units]
+    crossings.handles = [each for both in hooks for each in both]
+    return handed_over(model, crossings.keepers[0], None, activations, crossings)
 
 
 def keeper_for(
@@ -152,18 +193,28 @@ def _usual_capacity(limit_bytes: int, place: Device) -> int:
 
 
 def handed_over(
-    model: torch.nn.Module, keeper: Keeper, plan: OffloadPlan | None, activations: str
+    model: torch.nn.Module,
+    keeper: Keeper,
+    plan: OffloadPlan | None,
+    activations: str,
+    crossings: Crossings | None = None,
 ) -> torch.nn.Module:
-    """Return ``model``, whose tensors are with ``keeper``, with its handle and the hooks for training."""
-    if keeper.device.type == "cpu":
-        trim()
-    elif hasattr(module := torch.get_device_module(keeper.device), "empty_cache"):
-        module.empty_cache()
+    """Return ``model``, whose tensors are with ``keeper``, with its handle and the hooks for training.
+
+    With ``crossings``, they are with several, of which ``keeper`` is the first.
+    """
+    keepers = (keeper,) if crossings is None else crossings.keepers
+    for kind in {each.device.type for each in keepers}:
+        if kind == "cpu":
+            trim()
+        elif hasattr(module := torch.get_device_module(kind), "empty_cache"):
+            module.empty_cache()
     stay(model)
     planned = None
     if plan is not None and plan.activation_plan is not None:
         planned = Planned(plan.signature, plan.activation_plan)
-    _HANDLES[model] = Offloaded(model, keeper, plan, Training(model, keeper, activations, planned=planned))
+    training = Training(model, keeper, activations, planned=planned, crossings=crossings)
+    _HANDLES[model] = Offloaded(model, keepers, plan, training)
     return model
 
 
@@ -181,7 +232,8 @@ def offloaded(model: torch.nn.Module) -> Offloaded:
             f"[offload] this {type(model).__name__} is not offloaded; call accelera.offload(model, budget) "
             "first"
         )
-    return Offloaded(model, tensors[0].keeper, training=CopiedTraining(model))
+    keepers = dict.fromkeys(each.keeper for each in tensors)
+    return Offloaded(model, tuple(keepers), training=CopiedTraining(model))
 
 
 def _refuse_what_is_no_module(model: Any) -> None:

@@ -92,6 +92,8 @@ class Keeper:
         make_arena = functools.partial(_arena, shared_bytes, weakref.ref(self))
         self._place = place_on(device, make_arena) if place is None else place
         self.device: torch.device = self._place.device
+        self.name = device.name if isinstance(device, Device) else str(self.device)
+        """Name of the device that computes."""
         self._homes = _homes_for(self._place, store) if homes is None else homes
         self._log = TraceLog() if recorder else None
         if self._log is not None:
@@ -247,6 +249,7 @@ class Keeper:
                 stall_s=self._stall_s,
                 compute_s=self._compute_s,
                 peak_tensor_bytes=0 if self._guard is None else self._guard.most_bytes,
+                device=self.name,
                 home_bytes=self._homes.nbytes if isinstance(self._homes, TieredHomes) else {},
             )
 
