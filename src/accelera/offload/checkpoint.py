@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,15 @@ from typing import Any
 import torch
 
 from accelera.errors import DTypeError
-from accelera.memory import Budget, MemoryManager
 from accelera.offload.checkpoints.configuring import architecture_of, config_of, generate_as
 from accelera.offload.checkpoints.filling import fill
 from accelera.offload.checkpoints.naming import listed, matched
 from accelera.offload.checkpoints.shards import Shards
 from accelera.offload.checkpoints.skeleton import skeleton_of
+from accelera.offload.device_budgets import DeviceBudgets
 from accelera.offload.offloading import handed_over, keeper_for
 from accelera.offload.planning.fixed import require_floor
-from accelera.offload.planning.planning import device_of, plan_offload
+from accelera.offload.planning.planning import plan_offload
 from accelera.offload.tensors.taking import tensors_of
 from accelera.offload.training.training import check_activations
 
@@ -32,7 +32,7 @@ def offload_checkpoint(
     model_class: Any = None,
     config: Any = None,
     *,
-    budget: int | float | str | None = None,
+    budget: int | float | str | Mapping[Any, Any] | None = None,
     dtype: torch.dtype | str | None = None,
     store: str | Path | None = None,
     inputs: Any = None,
@@ -82,17 +82,26 @@ def offload_checkpoint(
     found = matched(model, shards)
     check_activations(model, activations)
     _warn(found.unexpected, place, model)
-    computes = device_of(model, device)
-    limit = Budget.parse(budget, MemoryManager(computes)).limit_bytes
+    budgets = DeviceBudgets.parse("offload_checkpoint", budget, model, device)
+    computes, limit = budgets.only("offload_checkpoint")
     plan = None
     if inputs is not None:
         plan = plan_offload(
-            model, inputs, limit, store=store, device=device, policy=policy, activations=activations
+            model,
+            inputs,
+            budget if isinstance(budget, Mapping) else limit,
+            store=store,
+            device=device,
+            policy=policy,
+            activations=activations,
         )
     else:
         weights = [tensor for _, tensor in tensors_of(model)]
         require_floor("offload_checkpoint", limit, weights, computes, train=False)
-    keeper = keeper_for(limit, plan, train=False, policy=policy, store=store, place=computes, record=record)
+    homes = budgets.homes(store)
+    keeper = keeper_for(
+        limit, plan, train=False, policy=policy, store=store, place=computes, record=record, homes=homes
+    )
     fill(found, keeper, wanted)
     generate_as(place, model)
     return handed_over(model, keeper, plan, activations)

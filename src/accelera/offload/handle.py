@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from accelera.errors import DeviceError
+from accelera.offload.keeping.report import total_of
 from accelera.offload.tensors.copies import as_mapped
 from accelera.offload.tensors.staying import may_leave
 from accelera.offload.tensors.taking import give_back, offloaded_tensors
@@ -30,29 +32,47 @@ class Offloaded:
     def __init__(
         self,
         model: torch.nn.Module,
-        keeper: Keeper,
+        keepers: Sequence[Keeper],
         plan: OffloadPlan | None = None,
         training: Training | CopiedTraining | None = None,
     ) -> None:
         self._model = weakref.ref(model)
         self._training = training
-        self.keeper = keeper
-        """What keeps the bytes."""
+        self.keepers = tuple(keepers)
+        """What keeps the bytes, one for each device."""
         self.plan = plan
         """What was predicted, when the model was offloaded with ``inputs``; else None."""
         self.restored = False
         """Whether the model is an ordinary one again."""
 
+    @property
+    def keeper(self) -> Keeper:
+        """What keeps the bytes, of several the first device's."""
+        return self.keepers[0]
+
     def report(self) -> OffloadReport:
-        """Return what was moved, held and waited for so far, and what becomes of saved tensors."""
-        counted = self.keeper.report()
+        """Return what was moved, held and waited for so far, and what becomes of saved tensors.
+
+        Of a model over several devices, figures are sums, and ``by_device`` has those of each.
+        """
+        crossings = self._training.crossings if isinstance(self._training, Training) else None
+        counted = total_of([keeper.report() for keeper in self.keepers])
+        if crossings is not None:
+            counted = replace(counted, crossed_bytes=crossings.moved_bytes)
         chosen = self._training.choice.chosen if isinstance(self._training, Training) else None
         if chosen is None:
             return counted
         return replace(counted, activation_bytes=chosen.bytes_by_fate(), activation_added_s=chosen.added_s)
 
     def trace(self) -> Trace:
-        """Return the accesses so far; raises ValueError unless ``offload`` was told to record."""
+        """Return the accesses so far; raises ValueError unless ``offload`` was told to record.
+
+        A model over several devices has several traces: those of ``keepers``; ValueError is raised for it.
+        """
+        if len(self.keepers) > 1:
+            raise ValueError(
+                "[offload] each device has a trace of its own: [each.trace() for each in handle.keepers]"
+            )
         return self.keeper.trace()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -68,14 +88,18 @@ class Offloaded:
         }
 
     def restore(self) -> torch.nn.Module:
-        """Make the model an ordinary one again, whole in memory, and return it; the values stay."""
+        """Make the model an ordinary one again, whole in memory, and return it; the values stay.
+
+        It is on its device, and in RAM when there are several.
+        """
         model = self._alive()
         if self._training is not None:
             self._training.stop()
-        give_back(model, self.keeper)
+        give_back(model, *self.keepers)
         may_leave(model)
         self.restored = True
-        self.keeper.let_go()
+        for keeper in self.keepers:
+            keeper.let_go()
         return model
 
     def save(self, folder: str | Path) -> Path:
@@ -90,7 +114,8 @@ class Offloaded:
 
     def close(self) -> None:
         """Give all memory and files back without restoring; the model is of no use afterwards."""
-        self.keeper.close()
+        for keeper in self.keepers:
+            keeper.close()
 
     def _alive(self) -> torch.nn.Module:
         model = self._model()
@@ -102,5 +127,5 @@ class Offloaded:
         model = self._model()
         if model is None:
             return "Offloaded(a model that is gone)"
-        tensors = offloaded_tensors(model, self.keeper)
+        tensors = [each for each in offloaded_tensors(model) if each.keeper in self.keepers]
         return f"Offloaded({type(model).__name__}, {len(tensors)} tensors, {self.report()})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -9,21 +10,24 @@ from weakref import WeakKeyDictionary
 import torch
 
 from accelera.devices import Device
-from accelera.errors import DeviceError
-from accelera.memory import Budget, MemoryManager
+from accelera.errors import ArgumentError, DeviceError
+from accelera.offload.crossings import Crossings, UnitHooks
+from accelera.offload.device_budgets import DeviceBudgets
 from accelera.offload.handle import Offloaded
+from accelera.offload.homes import Homes
 from accelera.offload.keeping.allocator import trim
 from accelera.offload.keeping.cutting import block_bytes_of
 from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.operating.loading import load_code
 from accelera.offload.planning.fixed import SPARE_BYTES, require_floor, reserved_on
-from accelera.offload.planning.planning import device_of, plan_offload
+from accelera.offload.planning.planning import plan_offload
 from accelera.offload.tensors.adopting import check_values
 from accelera.offload.tensors.staying import stay
-from accelera.offload.tensors.taking import offloaded_tensors, take_over, tensors_of
+from accelera.offload.tensors.taking import offloaded_tensors, take_over, take_over_by, tensors_of
 from accelera.offload.tensors.tensor import OffloadedTensor
 from accelera.offload.training.activation_choice import Planned
 from accelera.offload.training.training import CopiedTraining, Training, check_activations
+from accelera.offload.units import assigned
 
 if TYPE_CHECKING:
     from accelera.offload.planning.offload_plan import OffloadPlan
@@ -40,7 +44,7 @@ Of a small budget it is what every model takes besides blocks, and a little.
 
 def offload(
     model: torch.nn.Module,
-    budget: int | float | str | None = None,
+    budget: int | float | str | Mapping[Any, Any] | None = None,
     store: str | Path | None = None,
     *,
     inputs: Any = None,
@@ -58,7 +62,9 @@ def offload(
     ----------
     budget
         Most bytes of the device's memory that the model may take: weights that are here, activations and
-        temporaries. Written as everywhere (``"2GiB"``, ``0.5``); None means the default budget.
+        temporaries. Written as everywhere (``"2GiB"``, ``0.5``); None means the default budget. By device,
+        as ``{"cuda:0": "10GiB", "cpu": "30GiB"}``: ``"cpu"`` bounds the RAM that holds what is not on the
+        accelerator, and the rest is in ``store``.
     store
         Folder for weights that are not here; None means the system's folder for temporary files.
     inputs
@@ -77,30 +83,76 @@ def offload(
         Whether to keep a trace, see ``Offloaded.trace``.
 
     Raises BudgetExceededError, with the model as it was, for a budget in which no operation fits, DeviceError
-    for a model that is offloaded already or has no values and for a device that is not there, TypeError for
-    what is no module.
+    for a model that is offloaded already or has no values and for a device that is not there, ArgumentError
+    for budgets by device that are none, TypeError for what is no module.
     """
     _refuse_what_is_no_module(model)
     _refuse_twice(model)
     check_activations(model, activations)
     for name, tensor in tensors_of(model):
         check_values(tensor, name)
-    place = device_of(model, device)
-    limit = Budget.parse(budget, MemoryManager(place)).limit_bytes
+    budgets = DeviceBudgets.parse("offload", budget, model, device)
     named = policy or (advice.causal_policy if advice is not None else "loop")
+    if len(budgets.computing) > 1:
+        _refuse_inputs(inputs)
+        return _over_several(model, budgets, store, activations, policy=named, record=record)
+    place, limit = budgets.only("offload")
     plan = None
     if inputs is not None:
         plan = plan_offload(
-            model, inputs, limit, store=store, device=device, policy=named, activations=activations
+            model,
+            inputs,
+            budget if isinstance(budget, Mapping) else limit,
+            store=store,
+            device=device,
+            policy=named,
+            activations=activations,
         )
     else:
         weights = [tensor for _, tensor in tensors_of(model)]
         require_floor("offload", limit, weights, place, train=model.training)
+    homes = budgets.homes(store)
     keeper = keeper_for(
-        limit, plan, train=model.training, policy=named, store=store, place=place, record=record
+        limit, plan, train=model.training, policy=named, store=store, place=place, record=record, homes=homes
     )
     take_over(model, keeper)
     return handed_over(model, keeper, plan, activations)
+
+
+def _refuse_inputs(inputs: Any) -> None:
+    if inputs is not None:
+        raise ArgumentError(
+            "[offload] inputs= beside budgets of several accelerators: a plan is of one; leave inputs= out"
+        )
+
+
+def _over_several(
+    model: torch.nn.Module,
+    budgets: DeviceBudgets,
+    store: str | Path | None,
+    activations: str,
+    *,
+    policy: str,
+    record: bool,
+) -> torch.nn.Module:
+    """Offload ``model`` with units on each device in proportion to the budgets; return it."""
+    assignment = assigned(model, [each.limit_bytes for each in budgets.computing])
+    used = [budgets.computing[number] for number in assignment.devices]
+    for number, one in zip(assignment.devices, used, strict=True):
+        there = [tensor for name, tensor in tensors_of(model) if assignment.tensors[name] == number]
+        require_floor("offload", one.limit_bytes, there, one.device, train=model.training)
+    homes = budgets.homes(store)
+    options: Any = {"train": model.training, "policy": policy, "store": store, "record": record}
+    keepers = {
+        number: keeper_for(one.limit_bytes, None, place=one.device, homes=homes, **options)
+        for number, one in zip(assignment.devices, used, strict=True)
+    }
+    take_over_by(model, lambda name: keepers[assignment.tensors[name]])
+    places = {number: place for place, number in enumerate(keepers)}
+    crossings = Crossings(list(keepers.values()))
+    hooks = [UnitHooks(crossings, places[number]).put_on(unit) for unit, number in assignment.units]
+    crossings.handles = [each for both in hooks for each in both]
+    return handed_over(model, crossings.keepers[0], None, activations, crossings)
 
 
 def keeper_for(
@@ -112,10 +164,11 @@ def keeper_for(
     store: str | Path | None,
     place: Device,
     record: bool,
+    homes: Homes | None = None,
 ) -> Keeper:
     """Return the keeper for a budget: with the room that ``plan`` found, else a usual share.
 
-    ``train``: blocks are small enough for an optimizer's step.
+    ``train``: blocks are small enough for an optimizer's step. ``homes``: None for those of ``store``.
     """
     load_code()
     capacity = _usual_capacity(limit_bytes, place) if plan is None else plan.capacity_bytes
@@ -127,7 +180,8 @@ def keeper_for(
         fixed_bytes=sum(reserved_on(place).values()),
         planned=plan is not None,
         store=store,
-        device=place.name,
+        device=place,
+        homes=homes,
         recorder=record,
     )
 
@@ -139,18 +193,28 @@ def _usual_capacity(limit_bytes: int, place: Device) -> int:
 
 
 def handed_over(
-    model: torch.nn.Module, keeper: Keeper, plan: OffloadPlan | None, activations: str
+    model: torch.nn.Module,
+    keeper: Keeper,
+    plan: OffloadPlan | None,
+    activations: str,
+    crossings: Crossings | None = None,
 ) -> torch.nn.Module:
-    """Return ``model``, whose tensors are with ``keeper``, with its handle and the hooks for training."""
-    if keeper.device.type == "cpu":
-        trim()
-    elif hasattr(module := torch.get_device_module(keeper.device), "empty_cache"):
-        module.empty_cache()
+    """Return ``model``, whose tensors are with ``keeper``, with its handle and the hooks for training.
+
+    With ``crossings``, they are with several, of which ``keeper`` is the first.
+    """
+    keepers = (keeper,) if crossings is None else crossings.keepers
+    for kind in {each.device.type for each in keepers}:
+        if kind == "cpu":
+            trim()
+        elif hasattr(module := torch.get_device_module(kind), "empty_cache"):
+            module.empty_cache()
     stay(model)
     planned = None
     if plan is not None and plan.activation_plan is not None:
         planned = Planned(plan.signature, plan.activation_plan)
-    _HANDLES[model] = Offloaded(model, keeper, plan, Training(model, keeper, activations, planned=planned))
+    training = Training(model, keeper, activations, planned=planned, crossings=crossings)
+    _HANDLES[model] = Offloaded(model, keepers, plan, training)
     return model
 
 
@@ -168,7 +232,8 @@ def offloaded(model: torch.nn.Module) -> Offloaded:
             f"[offload] this {type(model).__name__} is not offloaded; call accelera.offload(model, budget) "
             "first"
         )
-    return Offloaded(model, tensors[0].keeper, training=CopiedTraining(model))
+    keepers = dict.fromkeys(each.keeper for each in tensors)
+    return Offloaded(model, tuple(keepers), training=CopiedTraining(model))
 
 
 def _refuse_what_is_no_module(model: Any) -> None:

@@ -7,5 +7,6 @@ from accelera.offload.homes.file import FileHome
 from accelera.offload.homes.open_file import OpenFile
 from accelera.offload.homes.ram import RamHomes
 from accelera.offload.homes.scratch import ScratchHomes
+from accelera.offload.homes.tiered import TieredHomes
 
-__all__ = ["Bytes", "FileHome", "Home", "Homes", "OpenFile", "RamHomes", "ScratchHomes"]
+__all__ = ["Bytes", "FileHome", "Home", "Homes", "OpenFile", "RamHomes", "ScratchHomes", "TieredHomes"]

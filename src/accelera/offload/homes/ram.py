@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
@@ -22,15 +23,22 @@ _LOGGER = logging.getLogger("accelera.offload")
 
 @final
 class RamHome:
-    """A slab of pages of its own; pinned by ``pins`` where there are any."""
+    """A slab of pages of its own; pinned by ``pins`` where there are any. ``on_release`` hears of its end."""
 
     writable = True
 
-    def __init__(self, device: CpuDevice, nbytes: int, pins: HostPins | None) -> None:
+    def __init__(
+        self,
+        device: CpuDevice,
+        nbytes: int,
+        pins: HostPins | None,
+        on_release: Callable[[], None] | None = None,
+    ) -> None:
         self.nbytes = nbytes
         self.slab: Bytes = device.allocate(nbytes)
         self._device = device
         self._pins = pins
+        self._on_release = on_release
         if pins is not None and nbytes > 0:
             pins.pin(self.slab)
 
@@ -57,6 +65,8 @@ class RamHome:
         if self._pins is not None:
             self._pins.unpin(self.slab)
         self._device.release(self.slab)
+        if self._on_release is not None:
+            self._on_release()
 
 
 @final
@@ -67,9 +77,9 @@ class RamHomes:
         self._device = CpuDevice()
         self._pins = None if pinned_for is None else HostPins(pinned_for)
 
-    def create(self, nbytes: int) -> RamHome:
+    def create(self, nbytes: int, on_release: Callable[[], None] | None = None) -> RamHome:
         """Return a slab of exactly ``nbytes``; raises DeviceMemoryError when RAM is short."""
-        return RamHome(self._device, nbytes, self._pins)
+        return RamHome(self._device, nbytes, self._pins, on_release)
 
     def close(self) -> None:
         """Unpin all slabs; they go with their homes."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import final
 
@@ -31,16 +33,18 @@ class ScratchHomes:
         self._lock = threading.RLock()
         """The garbage collector may give a region back while this thread takes one."""
 
-    def create(self, nbytes: int) -> FileHome:
+    def create(self, nbytes: int, on_release: Callable[[], None] | None = None) -> FileHome:
         """Return a region of ``nbytes``; raises StoreError when the folder takes no files."""
         with self._lock:
+            take_back = functools.partial(self._take_back, on_release)
             if self._spare[nbytes]:
-                return self._spare[nbytes].pop()
+                spare = self._spare[nbytes].pop()
+                return FileHome(spare.file, spare.offset, nbytes, take_back)
             room = -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
             if not self._files or self._used_bytes + room > self._files[-1].nbytes:
                 self._files.append(_nameless_file(self.folder, max(FILE_BYTES, room)))
                 self._used_bytes = 0
-            home = FileHome(self._files[-1], self._used_bytes, nbytes, self._take_back)
+            home = FileHome(self._files[-1], self._used_bytes, nbytes, take_back)
             self._used_bytes += room
             return home
 
@@ -51,9 +55,11 @@ class ScratchHomes:
         self._files.clear()
         self._spare.clear()
 
-    def _take_back(self, home: FileHome) -> None:
+    def _take_back(self, on_release: Callable[[], None] | None, home: FileHome) -> None:
         with self._lock:
             self._spare[home.nbytes].append(home)
+        if on_release is not None:
+            on_release()
 
 
 def _nameless_file(folder: Path, nbytes: int) -> OpenFile:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -19,7 +20,6 @@ from accelera._native import Arena, leave_arena
 from accelera.offload.keeping.guard import Guard
 
 
-@final
 class AllocationScope:
     """Charges what threads allocate to the memory of one model.
 
@@ -30,6 +30,11 @@ class AllocationScope:
         self.arena = arena
         """Memory of the model; None where it is not counted."""
         self._guard = guard
+
+    @property
+    def parts(self) -> tuple[AllocationScope, ...]:
+        """The scopes that are open when this one is."""
+        return (self,)
 
     def open(self, phase: str) -> ScopeEntry:
         """Open it in this thread for a part of a step; what lingers ends."""
@@ -64,6 +69,39 @@ class AllocationScope:
     def _tell(self, phase: str) -> None:
         if self._guard is not None:
             self._guard.enter(phase)
+
+
+@final
+class JointScope(AllocationScope):
+    """The scopes of one model over several devices: open together, and one at a time charges a thread."""
+
+    def __init__(self, parts: Sequence[AllocationScope]) -> None:
+        super().__init__(parts[0].arena, None)
+        self._parts = tuple(parts)
+        self._threads = threading.local()
+
+    @property
+    def parts(self) -> tuple[AllocationScope, ...]:
+        """The scopes of the devices."""
+        return self._parts
+
+    @property
+    def current(self) -> int:
+        """Number of the part that charges this thread."""
+        return getattr(self._threads, "current", 0)
+
+    def charge(self, part: int) -> int:
+        """Let another part charge this thread while this scope is the innermost; return the one before."""
+        before, self._threads.current = self.current, part
+        _THREAD.apply()
+        return before
+
+    def _charge(self) -> None:
+        self._parts[self.current]._charge()
+
+    def _tell(self, phase: str) -> None:
+        for part in self._parts:
+            part._tell(phase)
 
 
 @final
@@ -137,7 +175,7 @@ class _Thread(threading.local):
     def end_lingering(self, scope: AllocationScope | None = None) -> None:
         """Close the entries that linger, of one scope or of all."""
         for entry in [each for each in self.entries if each.lingers or each._over]:
-            if scope in (None, entry.scope):
+            if scope is None or scope in entry.scope.parts:
                 entry._end()
 
 

@@ -16,9 +16,10 @@ from typing import final
 import torch
 
 from accelera._native import Arena
+from accelera.devices import Device
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.memory import Block, Books, Pins, Residence, Slab, Stream, Use, window_of
-from accelera.offload.homes import Home, Homes, RamHomes, ScratchHomes
+from accelera.offload.homes import Home, Homes, RamHomes, ScratchHomes, TieredHomes
 from accelera.offload.keeping.allocation_scope import AllocationScope
 from accelera.offload.keeping.allocator import arenas_in_torch, free_heap_bytes, give_pages_back, trim
 from accelera.offload.keeping.guard import ArenaCount, Guard, HeldCount, held_on
@@ -26,7 +27,7 @@ from accelera.offload.keeping.plain import has_bytes
 from accelera.offload.keeping.refusing import refusal, tensor_refusal
 from accelera.offload.keeping.report import OffloadReport
 from accelera.offload.keeping.rows import row_parts
-from accelera.offload.places import CpuPlace, TensorPlace, place_on
+from accelera.offload.places import SimulatedPlace, TensorPlace, place_on
 from accelera.trace import Trace, TraceLog
 
 LEAST_BYTES = 64 << 10
@@ -78,7 +79,7 @@ class Keeper:
         fixed_bytes: int = 0,
         planned: bool = False,
         store: str | Path | None = None,
-        device: torch.device | str | None = None,
+        device: Device | torch.device | str | None = None,
         place: TensorPlace | None = None,
         homes: Homes | None = None,
         recorder: bool = False,
@@ -91,7 +92,9 @@ class Keeper:
         make_arena = functools.partial(_arena, shared_bytes, weakref.ref(self))
         self._place = place_on(device, make_arena) if place is None else place
         self.device: torch.device = self._place.device
-        self._homes = _homes_for(self.device, store) if homes is None else homes
+        self.name = device.name if isinstance(device, Device) else str(self.device)
+        """Name of the device that computes."""
+        self._homes = _homes_for(self._place, store) if homes is None else homes
         self._log = TraceLog() if recorder else None
         if self._log is not None:
             facts = {"operation": "offload", "policy": policy, "capacity_bytes": capacity_bytes}
@@ -100,7 +103,7 @@ class Keeper:
         self._books = Books(capacity_bytes, policy, self._residence, self._log)
         self._stream = Stream(self._books, self.window_bytes)
         self._budget_bytes = budget_bytes
-        self._arena = self._place.arena if isinstance(self._place, CpuPlace) else None
+        self._arena = self._place.arena
         self._guard: Guard | None = None
         if budget_bytes is not None:
             self._guard = self._made_guard(budget_bytes - capacity_bytes, fixed_bytes, planned)
@@ -246,6 +249,8 @@ class Keeper:
                 stall_s=self._stall_s,
                 compute_s=self._compute_s,
                 peak_tensor_bytes=0 if self._guard is None else self._guard.most_bytes,
+                device=self.name,
+                home_bytes=self._homes.nbytes if isinstance(self._homes, TieredHomes) else {},
             )
 
     def check_there(self, op: str) -> None:
@@ -441,10 +446,11 @@ def _arena(limit_bytes: int, keeper: weakref.ref[Keeper]) -> Arena:
     return Arena(limit_bytes, make_room)
 
 
-def _homes_for(device: torch.device, store: str | Path | None) -> Homes:
-    if device.type == "cpu" or store is not None:
+def _homes_for(place: TensorPlace, store: str | Path | None) -> Homes:
+    simulated = isinstance(place, SimulatedPlace)
+    if store is not None or (place.device.type == "cpu" and not simulated):
         return ScratchHomes(store)
-    return RamHomes(pinned_for=device if device.type == "cuda" else None)
+    return RamHomes(pinned_for=place.device if place.device.type == "cuda" else None)
 
 
 def _part_name(name: str, part: slice, parts: int) -> str:

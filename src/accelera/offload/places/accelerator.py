@@ -22,6 +22,7 @@ class AcceleratorPlace:
 
     def __init__(self, name: str) -> None:
         self.device = torch.device(name)
+        self.arena = None
         self._device = TorchDevice(name)
 
     def allocate(self, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:

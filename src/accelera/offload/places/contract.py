@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
+from accelera._native import Arena
 from accelera.memory import Place
 
 
@@ -13,6 +14,10 @@ class TensorPlace(Place, Protocol):
     """The memory that operations compute on."""
 
     device: torch.device
+
+    @property
+    def arena(self) -> Arena | None:
+        """Memory of the tensors beside blocks, where they are counted one by one."""
 
     def allocate(self, nbytes: int) -> tuple[torch.Tensor, Any]:
         """Return new memory as a uint8 tensor of ``nbytes`` on ``device``, and as the place knows it.

@@ -64,6 +64,7 @@ class PaperPlace:
         self, device: torch.device, mode: FakeTensorMode, on_slab: Callable[[torch.Tensor], None]
     ) -> None:
         self.device = device
+        self.arena = None
         self._mode = mode
         self._on_slab = on_slab
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from accelera.devices import Device, get_device
-from accelera.errors import DeviceError
-from accelera.memory import Budget, MemoryManager
+from accelera.offload.device_budgets import DeviceBudgets
 from accelera.offload.keeping.keeper import LEAST_BYTES
+from accelera.offload.places import tensor_device
 from accelera.offload.planning.dry_run import Scene
 from accelera.offload.planning.fitting import Fitted, Fitting, offload_price_s
 from accelera.offload.planning.fixed import reserved_on
@@ -27,7 +26,7 @@ PASSES = 4
 def plan_offload(
     model: torch.nn.Module | Callable[[], torch.nn.Module],
     inputs: Any,
-    budget: int | float | str | None = None,
+    budget: int | float | str | Mapping[Any, Any] | None = None,
     *,
     train: bool | None = None,
     optimizer: Any = "adamw",
@@ -50,7 +49,8 @@ def plan_offload(
     inputs
         A tensor, a tuple of arguments, a dictionary of named ones, or a function that makes any of these.
     budget
-        Most bytes of the device's memory, as ``offload`` takes it.
+        Most bytes of the device's memory, as ``offload`` takes it; by device, of one accelerator and
+        ``"cpu"``.
     train
         Whether a pass is a training step (forward, loss, backward, optimizer) or one forward pass without
         gradients; None: as the module's mode is.
@@ -77,7 +77,8 @@ def plan_offload(
         raise ValueError(f"[plan_offload] passes={passes}; at least 1 is needed")
     _refuse_wrong_kinds(model, inputs, budget)
     training = _trains(model) if train is None else train
-    place = device_of(model, device)
+    budgets = DeviceBudgets.parse("plan_offload", budget, model, device)
+    place, limit = budgets.only("plan_offload")
     scene = Scene(
         model,
         inputs,
@@ -86,15 +87,14 @@ def plan_offload(
         loss,
         activations,
         policy,
-        torch.device(place.name),
+        tensor_device(place),
         LEAST_BYTES,
     )
-    limit = Budget.parse(budget, MemoryManager(place)).limit_bytes
     with planning_progress(type(model).__name__) as tell:
         fitting = Fitting(scene, sum(reserved_on(place).values()), offload_price_s(place, store), tell)
         found = fitting.within(limit)
         tell("replaying")
-        return _plan(scene, place, store, limit, found, passes, fitting.least_bytes)
+        return _plan(scene, budgets, store, found, passes, fitting.least_bytes)
 
 
 def _refuse_wrong_kinds(model: Any, inputs: Any, budget: Any) -> None:
@@ -108,26 +108,18 @@ def _refuse_wrong_kinds(model: Any, inputs: Any, budget: Any) -> None:
             f"[plan_offload] inputs={inputs!r}: give a tensor, a tuple of arguments, a dictionary of named "
             "ones, or a function that makes any of these; the order is plan_offload(model, inputs, budget)"
         )
-    if isinstance(budget, (torch.Tensor, tuple, list, Mapping)):
+    if isinstance(budget, (torch.Tensor, tuple, list)):
         raise TypeError(
             f"[plan_offload] budget is of type {type(budget).__name__}: give bytes, a share, or text such as "
             "'2GiB'; the order is plan_offload(model, inputs, budget)"
         )
 
 
-def device_of(model: Any, device: Any) -> Device:
-    """Return the device that computes: the one asked for, else the one where the weights are.
-
-    Raises UnknownNameError for a name that is none, DeviceError for a device that torch does not compute on
-    here.
-    """
-    if device is None:
-        first = next(model.parameters(), None) if isinstance(model, torch.nn.Module) else None
-        device = "cpu" if first is None or first.is_meta else first.device
-    place = get_device(str(device))
-    if place.name.startswith("sim"):
-        raise DeviceError(f"[offload] {place.name} is simulated: it runs no model; name another")
-    return place
+def _slowest_home(budgets: DeviceBudgets, store: str | Path | None, weights_bytes: int) -> str:
+    """Return where the last of the weights live beside the device: ``"ram"`` or ``"disk"``."""
+    if budgets.ram_bytes is not None:
+        return "ram" if weights_bytes <= budgets.ram_bytes else "disk"
+    return "disk" if budgets.computing[0].device.host_memory or store is not None else "ram"
 
 
 def _trains(model: Any) -> bool:
@@ -136,14 +128,14 @@ def _trains(model: Any) -> bool:
 
 def _plan(
     scene: Scene,
-    device: Device,
+    budgets: DeviceBudgets,
     store: str | Path | None,
-    limit: int,
     found: Fitted,
     passes: int,
     find_least: Callable[[], int],
 ) -> OffloadPlan:
-    run, home = found.run, "disk" if device.host_memory or store is not None else "ram"
+    run, (device, limit) = found.run, budgets.only("plan_offload")
+    home = _slowest_home(budgets, store, run.weights_bytes)
     replayed = replay(run, found.capacity_bytes, scene.policy, passes, found.plans, found.plan)
     return OffloadPlan(
         model=run.model,

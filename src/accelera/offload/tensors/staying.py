@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def stay(model: nn.Module) -> None:
     """Refuse moves of ``model``, and of every part with offloaded tensors, before anything is moved."""
     for module in model.modules():
-        if _keeper_of(module) is not None:
+        if _keepers_of(module):
             module.__dict__["_apply"] = Staying(module)
 
 
 def may_leave(model: nn.Module) -> None:
     """Undo ``stay`` for the parts that have no offloaded tensors any more."""
     for module in model.modules():
-        if isinstance(module.__dict__.get("_apply"), Staying) and _keeper_of(module) is None:
+        if isinstance(module.__dict__.get("_apply"), Staying) and not _keepers_of(module):
             del module.__dict__["_apply"]
 
 
@@ -43,8 +43,7 @@ class Staying:
         Raises DeviceError, with nothing changed, if they would go to another device or the weights are gone.
         """
         module: Any = self._module()
-        keeper = _keeper_of(module)
-        if keeper is not None:
+        for keeper in _keepers_of(module):
             keeper.check_there("to")
             _check(fn, keeper, module)
         return type(module)._apply(module, fn, recurse)
@@ -59,9 +58,9 @@ class Staying:
         return getattr, (self._module(), "_apply")
 
 
-def _keeper_of(module: nn.Module) -> Keeper | None:
+def _keepers_of(module: nn.Module) -> list[Keeper]:
     tensors = (*module.parameters(), *module.buffers())
-    return next((each.keeper for each in tensors if isinstance(each, OffloadedTensor)), None)
+    return list(dict.fromkeys(each.keeper for each in tensors if isinstance(each, OffloadedTensor)))
 
 
 def _check(fn: Callable[[torch.Tensor], torch.Tensor], keeper: Keeper, module: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +41,11 @@ def offloaded_tensors(model: nn.Module, keeper: Keeper | None = None) -> list[Of
     ]
 
 
+def storage_key(tensor: torch.Tensor) -> int:
+    """Return what tensors that share a storage have in common."""
+    return tensor.untyped_storage()._cdata if can_be_adopted(tensor) else id(tensor)
+
+
 def take_over(model: nn.Module, keeper: Keeper) -> None:
     """Make the large parameters and buffers of ``model`` offloaded ones, where they are; move the small ones.
 
@@ -48,37 +53,47 @@ def take_over(model: nn.Module, keeper: Keeper) -> None:
     Tensors that share a storage still do. Those of another kind (sparse, quantized) stay as they are. Raises
     DeviceError, with nothing changed, when a graph of autograd holds one of the large ones.
     """
+    take_over_by(model, lambda _: keeper)
+
+
+def take_over_by(model: nn.Module, keeper_of: Callable[[str], Keeper]) -> None:
+    """Do as ``take_over``, with the keeper for the first name of tensors that share a storage."""
     large: list[list[Named]] = []
     small: list[list[Named]] = []
     for sharing in _by_storage(model):
+        keeper = keeper_of(sharing[0].name)
         is_large = any(named.tensor.nbytes >= keeper.least_bytes for named in sharing)
         (large if is_large else small).append(sharing)
     for name, tensor in chain.from_iterable(large):
         check_free(tensor, name)
     for sharing in large:
-        _offload(sharing, keeper)
+        _offload(sharing, keeper_of(sharing[0].name))
     for sharing in small:
-        _move(sharing, keeper.device)
+        _move(sharing, keeper_of(sharing[0].name).device)
 
 
-def give_back(model: nn.Module, keeper: Keeper) -> None:
-    """Make the tensors that ``keeper`` has of ``model`` ordinary ones, where they are, on its device.
+def give_back(model: nn.Module, *keepers: Keeper) -> None:
+    """Make the tensors that ``keepers`` have of ``model`` ordinary ones, where they are.
 
-    Raises DeviceError, with nothing changed, when a graph of autograd holds one.
+    Those of one keeper are on its device then, and those of several in RAM, with all small ones. Raises
+    DeviceError, with nothing changed, when a graph of autograd holds one.
     """
     for name, tensor in tensors_of(model):
-        if isinstance(tensor, OffloadedTensor) and tensor.keeper is keeper:
+        if isinstance(tensor, OffloadedTensor) and tensor.keeper in keepers:
             check_free(tensor, name)
+    device = keepers[0].device if len(keepers) == 1 else torch.device("cpu")
     flats: dict[Contents, torch.Tensor] = {}
     for name, tensor in tensors_of(model):
-        if not isinstance(tensor, OffloadedTensor) or tensor.keeper is not keeper:
+        if not isinstance(tensor, OffloadedTensor) or tensor.keeper not in keepers:
+            if len(keepers) > 1:
+                _move([Named(name, tensor)], device)
             continue
         contents = tensor.contents
         if contents not in flats:
-            flats[contents] = contents.mapped().to(keeper.device, copy=True)
+            flats[contents] = contents.mapped().to(device, copy=True)
         ordinary = over(flats[contents], tensor)
         if isinstance(tensor.grad, OffloadedTensor):
-            tensor.grad = tensor.grad.materialized()
+            tensor.grad = tensor.grad.materialized().to(device)
         become(tensor, ordinary, name)
 
 
@@ -103,5 +118,5 @@ def _offload(sharing: list[Named], keeper: Keeper) -> None:
 
 def _move(sharing: list[Named], device: torch.device) -> None:
     for _, tensor in sharing:
-        if tensor.device != device:
+        if tensor.device != device and not isinstance(tensor, OffloadedTensor):
             tensor.data = tensor.data.to(device)

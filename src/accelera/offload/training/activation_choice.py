@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
@@ -46,10 +47,17 @@ class ActivationChoice:
     """
 
     def __init__(
-        self, keeper: Keeper, *, plans: bool, keeps: bool = False, planned: Planned | None = None
+        self,
+        keeper: Keeper,
+        *,
+        plans: bool,
+        keeps: bool = False,
+        planned: Planned | None = None,
+        here: Callable[[], Keeper] | None = None,
     ) -> None:
         self._keeper = keeper
         self._keeps = keeps
+        self._here = here
         self._planned = planned
         self._arena = keeper.scope.arena if plans else None
         self._plans: dict[Signature, ActivationPlans] = {}
@@ -67,7 +75,7 @@ class ActivationChoice:
         if self._planned is not None and _covers(self._planned.signature, signature):
             return self._following(entry, self._planned.plan)
         if self._arena is None:
-            return ForwardPass(self._keeper, entry)
+            return ForwardPass(self._keeper, entry, here=self._here)
         plans = self._known(signature)
         if plans is None:
             return self._recorded(entry, signature)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any, final
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from accelera.offload.keeping.allocation_scope import ScopeEntry
+from accelera.offload.keeping.allocation_scope import AllocationScope, ScopeEntry
 from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.tensors.adopting import adopted, can_be_adopted
 from accelera.offload.tensors.tensor import OffloadedTensor
@@ -18,16 +18,18 @@ from accelera.offload.tensors.tensor import OffloadedTensor
 
 @final
 class OptimizerStates:
-    """Looks, before every step of any optimizer, after the states of the weights of one keeper.
+    """Looks, before every step of any optimizer, after the states of the weights of some keepers.
 
-    It does so for as long as somebody holds it. What the step allocates counts against the keeper's budget.
+    It does so for as long as somebody holds it. What the step allocates counts in ``scope``.
     """
 
-    def __init__(self, keeper: Keeper) -> None:
-        known = weakref.ref(keeper)
+    def __init__(self, keepers: Iterable[Keeper], scope: AllocationScope) -> None:
+        known = weakref.WeakSet(keepers)
         self._entries: weakref.WeakKeyDictionary[torch.optim.Optimizer, ScopeEntry]
         self._entries = weakref.WeakKeyDictionary()
-        before = register_optimizer_step_pre_hook(functools.partial(_before_step, known, self._entries))
+        before = register_optimizer_step_pre_hook(
+            functools.partial(_before_step, known, scope, self._entries)
+        )
         after = register_optimizer_step_post_hook(functools.partial(_after_step, self._entries))
         weakref.finalize(self, before.remove)
         weakref.finalize(self, after.remove)
@@ -37,16 +39,19 @@ Entries = MutableMapping[torch.optim.Optimizer, ScopeEntry]
 
 
 def _before_step(
-    known: weakref.ref[Keeper], entries: Entries, optimizer: torch.optim.Optimizer, *_: Any
+    known: weakref.WeakSet[Keeper],
+    scope: AllocationScope,
+    entries: Entries,
+    optimizer: torch.optim.Optimizer,
+    *_: Any,
 ) -> None:
-    keeper = known()
     weights = [each for group in optimizer.param_groups for each in group["params"]]
-    ours = [each for each in weights if isinstance(each, OffloadedTensor) and each.keeper is keeper]
-    if keeper is None or not ours:
+    ours = [each for each in weights if isinstance(each, OffloadedTensor) and each.keeper in known]
+    if not ours:
         return
     for weight in ours:
         _move(weight, optimizer.state.get(weight, {}))
-    entries[optimizer] = entry = keeper.scope.open("step")
+    entries[optimizer] = entry = scope.open("step")
     entry.linger()  # a step that raises tells nobody
 
 

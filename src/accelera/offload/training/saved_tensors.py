@@ -115,6 +115,8 @@ class ForwardPass:
         Is called with the record when the backward pass is over.
     keeps
         Whether saved tensors stay where they are.
+    here
+        Returns the keeper to whose pool tensors go now; None: always to ``keeper``.
     """
 
     def __init__(
@@ -127,8 +129,10 @@ class ForwardPass:
         finish: Callable[[StepRecord], None] | None = None,
         *,
         keeps: bool = False,
+        here: Callable[[], Keeper] | None = None,
     ) -> None:
         self._keeper = keeper
+        self._here = here
         self._keeps = keeps
         self._entry = entry
         self._plan = plan
@@ -172,12 +176,13 @@ class ForwardPass:
         return self._recorder.needed(pooled.number, pooled.values.tensor)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
-        if self._keeps or not is_large(tensor, self._keeper):
+        keeper = self._keeper if self._here is None else self._here()
+        if self._keeps or not is_large(tensor, keeper):
             return self._kept(tensor)
         if self._tape is None:
-            return self._to_pool(tensor)
+            return self._to_pool(tensor, keeper)
         with self._tape.paused():
-            return self._to_pool(tensor) if self._plan is None else self._as_planned(tensor)
+            return self._to_pool(tensor, keeper) if self._plan is None else self._as_planned(tensor)
 
     def _as_planned(self, tensor: torch.Tensor) -> Any:
         assert self._tape is not None
@@ -197,13 +202,13 @@ class ForwardPass:
         alone = tensor if tensor.grad_fn is None else tensor.detach()
         return KeptTensor(alone, tensor._version, self, value)
 
-    def _to_pool(self, tensor: torch.Tensor) -> PooledTensor:
+    def _to_pool(self, tensor: torch.Tensor, keeper: Keeper) -> PooledTensor:
         """Save the values of ``tensor``, the same ones once."""
         key = _key(tensor)
         pooled = self._pooled.get(key)
         if pooled is None:
             number = -1 if self._recorder is None else self._recorder.saved(tensor)
-            values = save_values(tensor, self._keeper)
+            values = save_values(tensor, keeper)
             pooled = self._pooled[key] = PooledTensor(values, self, number)
         return pooled
 
@@ -254,7 +259,7 @@ class ForwardPass:
             return
         self._backward_id = current
         if not self._entry.is_open:
-            self._entry = self._keeper.scope.open("training")
+            self._entry = self._entry.scope.open("training")
             self._entry.linger()
         backward = _BackwardPass(self._recorder, self._finish)
         self._entry.until_end_of(backward)

@@ -9,7 +9,8 @@ from typing import Any, final
 import torch
 
 from accelera.errors import UnknownNameError
-from accelera.offload.keeping.allocation_scope import ScopeEntry
+from accelera.offload.crossings import Crossings, UnitHooks
+from accelera.offload.keeping.allocation_scope import AllocationScope, ScopeEntry
 from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.training.activation_choice import ActivationChoice, Planned, signature_of_inputs
 from accelera.offload.training.gradients import keep_gradients
@@ -44,14 +45,22 @@ class Training:
         activations: str = "auto",
         choice: Any = None,
         planned: Planned | None = None,
+        crossings: Crossings | None = None,
     ) -> None:
         check_activations(model, activations)
         keep_gradients(model.parameters())
         self._blocks = recompute_blocks(model) if activations == "recompute" else []
         self.choice = choice or ActivationChoice(
-            keeper, plans=activations == "auto", keeps=activations == "keep", planned=planned
+            keeper,
+            plans=activations == "auto" and crossings is None,
+            keeps=activations == "keep",
+            planned=planned,
+            here=None if crossings is None else crossings.here,
         )
-        forward = _ForwardHooks(keeper, self.choice, OptimizerStates(keeper))
+        self.crossings = crossings
+        scope = keeper.scope if crossings is None else crossings.scope
+        keepers = (keeper,) if crossings is None else crossings.keepers
+        forward = _ForwardHooks(scope, self.choice, OptimizerStates(keepers, scope), crossings)
         self._handles = [
             model.register_forward_pre_hook(forward.begin, prepend=True, with_kwargs=True),
             model.register_forward_hook(forward.end, always_call=True),
@@ -59,7 +68,7 @@ class Training:
 
     def stop(self) -> None:
         """Leave the model as it was; gradients that are in the pool stay there."""
-        for handle in self._handles:
+        for handle in (*self._handles, *(() if self.crossings is None else self.crossings.handles)):
             handle.remove()
         keep_blocks(self._blocks)
 
@@ -76,17 +85,24 @@ class CopiedTraining:
         model = self._model()
         if model is None or not any(_is_ours(each) for each in model._forward_pre_hooks.values()):
             return
-        for hooks in (model._forward_pre_hooks, model._forward_hooks):
-            for number in [number for number, hook in hooks.items() if _is_ours(hook)]:
-                del hooks[number]
-                model._forward_hooks_always_called.pop(number, None)
+        for module in model.modules():
+            _drop_hooks(module)
         keep_blocks(
             [each for each in model.modules() if isinstance(each.__dict__.get("forward"), Recomputed)]
         )
 
 
+def _drop_hooks(module: torch.nn.Module) -> None:
+    hooks: Any
+    for hooks in (module._forward_pre_hooks, module._forward_hooks):
+        for number in [number for number, hook in hooks.items() if _is_ours(hook)]:
+            del hooks[number]
+            for noted in (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called):
+                noted.pop(number, None)
+
+
 def _is_ours(hook: Any) -> bool:
-    return isinstance(getattr(hook, "__self__", None), _ForwardHooks)
+    return isinstance(getattr(hook, "__self__", None), (_ForwardHooks, UnitHooks))
 
 
 @final
@@ -94,35 +110,46 @@ class _ForwardHooks:
     """Hooks of the root module; they keep up what looks after optimizers."""
 
     def __init__(
-        self, keeper: Keeper | None, choice: ActivationChoice | None, states: OptimizerStates | None
+        self,
+        scope: AllocationScope | None,
+        choice: ActivationChoice | None,
+        states: OptimizerStates | None,
+        crossings: Crossings | None = None,
     ) -> None:
-        self._keeper = keeper
+        self._scope = scope
+        self._crossings = crossings
         self._choice = choice
         self._states = states
         self._threads = threading.local()
 
     def begin(self, model: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Watch parameters that need gradients now, and take in what autograd saves from here on."""
-        if torch.compiler.is_compiling() or self._keeper is None:
+        if torch.compiler.is_compiling() or self._scope is None:
             return
+        if self._crossings is not None:
+            self._crossings.scope.charge(0)
         if not torch.is_grad_enabled():
-            self._open().append(_Running(self._keeper.scope.open("inference")))
+            self._open().append(_Running(self._scope.open("inference")))
             return
         keep_gradients(model.parameters())
-        entry = self._keeper.scope.open("training")
+        entry = self._scope.open("training")
         one = None
         if self._choice is not None and _may_save():
             one = self._choice.begin(entry, signature_of_inputs(args, kwargs))
         self._open().append(_Running(entry, one))
 
-    def end(self, model: torch.nn.Module, args: Any, result: Any) -> None:
-        """Take in no more."""
-        if self._open():
-            self._open().pop().end(failed=result is None)
+    def end(self, model: torch.nn.Module, args: Any, result: Any) -> Any:
+        """Take in no more; return the result where the first device is."""
+        if not self._open():
+            return None
+        if self._crossings is not None:
+            result = self._crossings.bring(result, 0)
+        self._open().pop().end(failed=result is None)
+        return None if self._crossings is None else result
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ForwardHooks:
         """Return the hooks of a copied model: its activations go to the same pool."""
-        return _ForwardHooks(self._keeper, self._choice, self._states)
+        return _ForwardHooks(self._scope, self._choice, self._states, self._crossings)
 
     def __reduce__(self) -> Any:
         """Pickle as hooks of a model that is not offloaded."""
