@@ -1,8 +1,10 @@
-"""A model whose handle was closed: nothing of it works, and everything says why."""
+"""A model whose handle was closed, or that is garbage: nothing of it works, all of it is given back."""
 
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from accelera import offload, offloaded
+from accelera import offload, offloaded, plan_offload
 from accelera.errors import DeviceError
+from accelera.memory import process_memory
 
 
 def _closed() -> nn.Module:
@@ -56,3 +59,35 @@ def test_a_model_that_a_graph_holds_is_refused_whole() -> None:
     assert all(type(each) is nn.Parameter for each in model.parameters())
     del held, result
     offload(model, "64MiB")
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_model_that_is_garbage_leaves_no_memory_behind(planned: bool, train: bool) -> None:
+    def used() -> tuple[weakref.ref[Any], weakref.ref[Any]]:
+        model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(4))).train(train)
+        x = torch.randn(1024, 512)
+        offload(model, "64MiB", inputs=x if planned else None)
+        for _ in range(2):
+            if train:
+                model(x).square().mean().backward()
+            else:
+                model(x)
+        return weakref.ref(model), weakref.ref(offloaded(model).keeper)
+
+    model, keeper = used()
+    gc.collect()
+    before = process_memory().anon_bytes
+    assert model() is None
+    assert keeper() is None
+    for _ in range(4):
+        used()
+        gc.collect()
+    assert process_memory().anon_bytes - before < 32 << 20
+
+
+def test_the_least_budget_of_a_plan_whose_model_is_gone_is_refused() -> None:
+    plan = plan_offload(nn.Linear(512, 512), torch.randn(4, 512), "64MiB", train=False)
+    gc.collect()
+    with pytest.raises(DeviceError, match="the model of this plan is gone"):
+        _ = plan.least_budget_bytes

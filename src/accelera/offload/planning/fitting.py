@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
+import torch
+
 from accelera.devices import Device
-from accelera.errors import BudgetExceededError
+from accelera.errors import BudgetExceededError, DeviceError
 from accelera.offload.keeping.cutting import FINER, block_bytes_of
 from accelera.offload.planning.dry_run import DryRun, Scene, dry_run, largest_weight_bytes
 from accelera.offload.planning.fixed import least_room
@@ -83,6 +86,27 @@ class Fitting:
         if found is None:
             raise self._refusal(limit_bytes, least, tightest or run)
         return found
+
+    def least_later(self) -> Callable[[], int]:
+        """Return ``least_bytes`` as a function that does not keep a module alive.
+
+        It raises DeviceError when the module is gone.
+        """
+        if not isinstance(self._scene.model, torch.nn.Module):
+            return self.least_bytes
+        model, scene = weakref.ref(self._scene.model), replace(self._scene, model=None)
+        fixed_bytes, price_s = self._fixed_bytes, self._price_s
+
+        def least() -> int:
+            alive = model()
+            if alive is None:
+                raise DeviceError(
+                    "[plan_offload] the model of this plan is gone: hold it while the least budget is looked "
+                    "for, or plan a function that builds it"
+                )
+            return Fitting(replace(scene, model=alive), fixed_bytes, price_s).least_bytes()
+
+        return least
 
     def least_bytes(self) -> int:
         """Return the smallest workable budget: the largest weight is cut into ``PARTS`` at most."""

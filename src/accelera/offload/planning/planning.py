@@ -20,7 +20,7 @@ from accelera.offload.planning.progress import planning_progress
 from accelera.offload.planning.timing import Rates
 
 PASSES = 4
-"""Passes rehearsed: in the second the order of use is known, the last stands for all that follow."""
+"""Passes planned: in the second the order of use is known, the last stands for all that follow."""
 
 
 def plan_offload(
@@ -94,7 +94,7 @@ def plan_offload(
         fitting = Fitting(scene, sum(reserved_on(place).values()), offload_price_s(place, store), tell)
         found = fitting.within(limit)
         tell("replaying")
-        return _plan(scene, budgets, store, found, passes, fitting.least_bytes)
+        return _plan(scene, budgets, store, found, passes, fitting.least_later())
 
 
 def _refuse_wrong_kinds(model: Any, inputs: Any, budget: Any) -> None:
