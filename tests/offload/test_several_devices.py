@@ -256,26 +256,53 @@ def test_a_model_over_two_devices_and_ram_gives_the_same_bits(
     assert "one, two" in repr(handle)
 
 
-def test_units_find_their_arguments_on_their_device() -> None:
-    """Arguments, results and gradients of a unit lie in the memory of the device where its weights are."""
-    model, x = layers(6), torch.randn(64, 512, requires_grad=True)
-    offload(model, {device("one"): "16MiB", device("two"): "16MiB", device("three"): "16MiB"})
+class Half(nn.Module):
+    """A product, and an operation without weights; looks where its tensors and gradients lie."""
+
+    def __init__(self, seen: list[bool]) -> None:
+        super().__init__()
+        self.linear, self.seen = nn.Linear(512, 512), seen
+
+    def forward(self, x: torch.Tensor, *, mask: tuple[torch.Tensor, int]) -> torch.Tensor:
+        product = self.linear(x) + mask[0]
+        result = nn.functional.gelu(product)
+        for each in (x, mask[0], product, result):
+            self.note(each)
+        for each in (product, result):
+            each.register_hook(self.note)
+        return result
+
+    def note(self, tensor: torch.Tensor) -> None:
+        self.seen.append(is_on(tensor, self.linear.weight.keeper))
+
+
+class Halves(nn.Module):
+    """Gives all its units one mask."""
+
+    def __init__(self, seen: list[bool]) -> None:
+        super().__init__()
+        self.units = nn.ModuleList(Half(seen) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        mask = torch.ones(len(x), 1).expand_as(x).contiguous()
+        for unit in self.units:
+            x = unit(x, mask=(mask, 1))
+        return {"result": x}
+
+
+def test_what_a_unit_works_with_lies_on_its_device() -> None:
+    """Arguments, intermediate values, results and gradients: in the memory where the unit's weights are."""
     seen: list[bool] = []
-
-    def check(unit: nn.Module, tensors: Any) -> None:
-        seen.extend(is_on(each, unit.weight.keeper) for each in tensors)
-
-    for unit in model:
-        unit.register_forward_pre_hook(check)
-        unit.register_forward_hook(lambda unit, _, result: check(unit, [result]))
-        unit.register_full_backward_pre_hook(check)
-    y = model(x)
+    model, x = Halves(seen), torch.randn(64, 512)
+    offload(model, {device("one"): "16MiB", device("two"): "16MiB", device("three"): "16MiB"})
+    y = model(x)["result"]
     assert is_on(y, offloaded(model).keepers[0])
     y.square().mean().backward()
-    assert seen == [True] * 18
-    there = [("one", "two"), ("two", "three"), ("three", "one")]
-    pairs = [("host", "one"), *there, *(pair[::-1] for pair in there)]
-    assert offloaded(model).report().crossed_bytes == dict.fromkeys(pairs, x.nbytes)
+    assert seen == [True] * 6 * 6
+    once = [("host", "one"), ("two", "three"), ("three", "one"), ("two", "one"), ("three", "two")]
+    with_masks = [("one", "two"), ("one", "three")]  # to two units each
+    crossed = dict.fromkeys(once, x.nbytes) | dict.fromkeys(with_masks, 3 * x.nbytes)
+    assert offloaded(model).report().crossed_bytes == crossed
 
 
 @pytest.mark.parametrize("activations", ["auto", "offload", "keep", "recompute"])
@@ -283,13 +310,17 @@ def test_training_over_two_devices_gives_the_same_bits(activations: str, peaks: 
     plain, x = layers(6), torch.randn(256, 512)
     model = copy.deepcopy(plain)
     budgets: dict[Any, Any] = {device("one"): "20MiB", device("two"): "20MiB"}
-    offload(model, budgets, activations=activations)
+    offload(model, budgets, activations=activations, record=True)
     assert losses_of(model, x) == losses_of(plain, x)
     for one, other in weights_of(plain, model):
         assert same(values(one), values(other))
         assert same(values(one.grad), values(other.grad))
     for unit in model:
         assert unit.weight.grad.keeper is unit.weight.keeper
+    saved = ["activation" in keeper.trace().roles for keeper in offloaded(model).keepers]
+    assert saved == [activations != "keep"] * 2
+    with pytest.raises(ValueError, match="each device has a trace"):
+        offloaded(model).trace()
     check_peaks(model, budgets, peaks)
 
 
@@ -303,8 +334,11 @@ def test_a_tie_across_the_boundary(tmp_path: Path, peaks: Peaks) -> None:
     assert model.head.weight is model.words.weight
     assert model.head.weight.keeper is handle.keepers[0]
     assert model.blocks[3].wide.weight.keeper is handle.keepers[1]
+    seen: list[bool] = []
+    model.head.register_forward_pre_hook(lambda _, args: seen.append(is_on(args[0], handle.keepers[0])))
     assert train(model, 3, micro_batches=2) == train(plain, 3, micro_batches=2)
     assert all(same(values(one), values(other)) for one, other in weights_of(plain, model))
+    assert seen == [True] * 6
     moved = handle.report().crossed_bytes
     assert moved["one", "two"] > 0 < moved["two", "one"]
     assert handle.report().home_bytes["ram"] <= 2 * MIB
