@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from accelera import offload, offload_checkpoint, offloaded, plan_offload
 from accelera.devices import SimulatedDevice
@@ -17,6 +18,8 @@ from accelera.errors import ArgumentError, BudgetExceededError, DeviceError, Unk
 from accelera.offload.homes import RamHomes
 from accelera.offload.homes.ram import RamHome
 from accelera.offload.keeping.guard import ArenaCount
+from accelera.offload.operating.loading import load_code
+from accelera.testing import FakeCuda
 from tests.offload.language_model import language_model, train
 from tests.offload.pools import same, values
 
@@ -52,6 +55,7 @@ def file_bytes(folder: Path) -> int:
 @pytest.fixture
 def ram_peak(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of slabs in RAM after each that was made, counted by their lives."""
+    load_code()  # makes a small home of its own, once in a process
     alive: dict[int, int] = {}
     peaks: list[int] = []
     create, release = RamHomes.create, RamHome.release
@@ -420,6 +424,50 @@ def test_a_part_runs_on_its_own_device() -> None:
     model, x = over_two(layers(4)), torch.randn(8, 512)
     assert is_on(model[3](x), offloaded(model).keepers[1])
     assert offloaded(model).report().crossed_bytes == {("host", "two"): x.nbytes}
+
+
+def test_compiled_it_crosses_the_same_boundaries() -> None:
+    plain, x = layers(4), torch.randn(8, 512)
+    model = over_two(copy.deepcopy(plain))
+    with torch.no_grad():
+        assert torch.equal(torch.compile(model, backend="eager")(x), plain(x))
+    there = [("host", "one"), ("one", "two"), ("two", "one")]
+    assert offloaded(model).report().crossed_bytes == dict.fromkeys(there, x.nbytes)
+
+
+class Recalled(nn.Sequential):
+    """Calls its units again in the backward pass."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for unit in self:
+            x = checkpoint(unit.__call__, x, use_reentrant=False)
+        return x
+
+
+def test_units_that_are_called_again_in_the_backward_pass() -> None:
+    plain, x = Recalled(*layers(4)), torch.randn(64, 512)
+    model = over_two(copy.deepcopy(plain))
+    assert losses_of(model, x) == losses_of(plain, x)
+    assert all(same(values(one), values(other)) for one, other in weights_of(plain, model))
+
+
+def test_the_gradient_of_a_gradient_crosses_too() -> None:
+    plain, x = layers(4), torch.randn(8, 512, requires_grad=True)
+    model = over_two(copy.deepcopy(plain))
+    found = []
+    for one in (plain, model):
+        (gradient,) = torch.autograd.grad(one(x).tanh().sum(), x, create_graph=True)
+        found.append(
+            [values(each) for each in torch.autograd.grad(gradient.square().sum(), [*one.parameters()])]
+        )
+    assert same(*found)
+
+
+def test_a_device_that_is_spelled_in_two_ways_is_one() -> None:
+    with FakeCuda("1GiB", devices=2):
+        for spellings in (("cuda:1", 1), ("cuda", "cuda:0"), (torch.device("cuda", 0), " CUDA:0")):
+            with pytest.raises(ArgumentError, match="has a budget already"):
+                offload(nn.Linear(300, 300), dict.fromkeys(spellings, "64MiB"))
 
 
 def test_an_error_of_the_model_leaves_it_as_it_was() -> None:
