@@ -17,6 +17,7 @@ from accelera.devices import SimulatedDevice
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceError, UnknownNameError
 from accelera.offload.homes import RamHomes
 from accelera.offload.homes.ram import RamHome
+from accelera.offload.keeping.allocator import arenas_in_torch
 from accelera.offload.keeping.guard import ArenaCount
 from accelera.offload.operating.loading import load_code
 from accelera.testing import FakeCuda
@@ -24,6 +25,8 @@ from tests.offload.language_model import language_model, train
 from tests.offload.pools import same, values
 
 MIB = 1 << 20
+
+pytestmark = pytest.mark.skipif(not arenas_in_torch(), reason="the library for this torch is not built")
 
 
 def device(name: str = "sim", capacity: str = "64MiB") -> SimulatedDevice:
@@ -479,6 +482,14 @@ def test_an_error_of_the_model_leaves_it_as_it_was() -> None:
     broken.remove()
     assert not any(is_on(torch.ones(4096), keeper) for keeper in offloaded(model).keepers)
     assert torch.equal(model(x), plain(x))
+
+
+def test_a_checkpoint_over_several_accelerators_is_refused(tmp_path: Path) -> None:
+    model = offload(layers(2), "64MiB")
+    offloaded(model).save(tmp_path)
+    budgets = {device("one"): "16MiB", device("two"): "16MiB"}
+    with pytest.raises(ArgumentError, match=r"\[offload_checkpoint\] budgets of 2 accelerators"):
+        offload_checkpoint(tmp_path, lambda: layers(2), budget=budgets)
 
 
 @pytest.mark.parametrize("plans", [True, False])
