@@ -20,6 +20,7 @@ from accelera.offload.homes.ram import RamHome
 from accelera.offload.keeping.allocator import arenas_in_torch
 from accelera.offload.keeping.guard import ArenaCount
 from accelera.offload.operating.loading import load_code
+from accelera.offload.units import units_of
 from accelera.testing import FakeCuda
 from tests.offload.language_model import language_model, train
 from tests.offload.pools import same, values
@@ -506,3 +507,33 @@ def test_a_device_that_is_too_small_for_its_part_is_told_by_its_budget() -> None
     with pytest.raises(BudgetExceededError, match=r"a budget of 6\.0 MiB"):
         offload(model, {device("one"): "12MiB", device("two"): "6MiB"})
     assert type(model[0].weight) is nn.Parameter
+
+
+def _net(**children: nn.Module) -> nn.Module:
+    net = nn.Module()
+    for name, child in children.items():
+        net.add_module(name, child)
+    return net
+
+
+def _linear() -> nn.Linear:
+    return nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        (_linear(), [""]),
+        (_net(a=_linear(), b=nn.GELU(), c=_linear()), ["a", "c"]),
+        (_net(net=_net(a=_linear(), b=_linear())), ["net.a", "net.b"]),
+        (_net(a=_net(b=_linear(), c=_linear()), d=_linear()), ["a", "d"]),
+        (_net(a=_linear(), h=nn.ModuleList([_net(x=_linear()), _net(x=_linear())])), ["a", "h.0", "h.1"]),
+        (nn.Sequential(nn.Sequential(_linear(), _linear()), _linear()), ["0.0", "0.1", "1"]),
+        (nn.ModuleList([_net(experts=nn.ModuleList([_linear(), _linear()])), _linear()]), ["0", "1"]),
+        (_net(a=_linear(), b=Recalled(_linear(), _linear())), ["a", "b"]),
+    ],
+)
+def test_units_stay_whole(model: nn.Module, names: list[str]) -> None:
+    """A subclass of a list may do anything with its children, and an element of a list with its own lists."""
+    of = {module: name for name, module in model.named_modules()}
+    assert [of[unit] for unit in units_of(model)] == names
