@@ -10,17 +10,24 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from accelera import offload, offload_checkpoint, offloaded, plan_offload
 from accelera.devices import SimulatedDevice
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceError, UnknownNameError
 from accelera.offload.homes import RamHomes
 from accelera.offload.homes.ram import RamHome
+from accelera.offload.keeping.allocator import arenas_in_torch
 from accelera.offload.keeping.guard import ArenaCount
+from accelera.offload.operating.loading import load_code
+from accelera.offload.units import units_of
+from accelera.testing import FakeCuda
 from tests.offload.language_model import language_model, train
 from tests.offload.pools import same, values
 
 MIB = 1 << 20
+
+pytestmark = pytest.mark.skipif(not arenas_in_torch(), reason="the library for this torch is not built")
 
 
 def device(name: str = "sim", capacity: str = "64MiB") -> SimulatedDevice:
@@ -52,6 +59,7 @@ def file_bytes(folder: Path) -> int:
 @pytest.fixture
 def ram_peak(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of slabs in RAM after each that was made, counted by their lives."""
+    load_code()  # makes a small home of its own, once in a process
     alive: dict[int, int] = {}
     peaks: list[int] = []
     create, release = RamHomes.create, RamHome.release
@@ -256,26 +264,53 @@ def test_a_model_over_two_devices_and_ram_gives_the_same_bits(
     assert "one, two" in repr(handle)
 
 
-def test_units_find_their_arguments_on_their_device() -> None:
-    """Arguments, results and gradients of a unit lie in the memory of the device where its weights are."""
-    model, x = layers(6), torch.randn(64, 512, requires_grad=True)
-    offload(model, {device("one"): "16MiB", device("two"): "16MiB", device("three"): "16MiB"})
+class Half(nn.Module):
+    """A product, and an operation without weights; looks where its tensors and gradients lie."""
+
+    def __init__(self, seen: list[bool]) -> None:
+        super().__init__()
+        self.linear, self.seen = nn.Linear(512, 512), seen
+
+    def forward(self, x: torch.Tensor, *, mask: tuple[torch.Tensor, int]) -> torch.Tensor:
+        product = self.linear(x) + mask[0]
+        result = nn.functional.gelu(product)
+        for each in (x, mask[0], product, result):
+            self.note(each)
+        for each in (product, result):
+            each.register_hook(self.note)
+        return result
+
+    def note(self, tensor: torch.Tensor) -> None:
+        self.seen.append(is_on(tensor, self.linear.weight.keeper))
+
+
+class Halves(nn.Module):
+    """Gives all its units one mask."""
+
+    def __init__(self, seen: list[bool]) -> None:
+        super().__init__()
+        self.units = nn.ModuleList(Half(seen) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        mask = torch.ones(len(x), 1).expand_as(x).contiguous()
+        for unit in self.units:
+            x = unit(x, mask=(mask, 1))
+        return {"result": x}
+
+
+def test_what_a_unit_works_with_lies_on_its_device() -> None:
+    """Arguments, intermediate values, results and gradients: in the memory where the unit's weights are."""
     seen: list[bool] = []
-
-    def check(unit: nn.Module, tensors: Any) -> None:
-        seen.extend(is_on(each, unit.weight.keeper) for each in tensors)
-
-    for unit in model:
-        unit.register_forward_pre_hook(check)
-        unit.register_forward_hook(lambda unit, _, result: check(unit, [result]))
-        unit.register_full_backward_pre_hook(check)
-    y = model(x)
+    model, x = Halves(seen), torch.randn(64, 512)
+    offload(model, {device("one"): "16MiB", device("two"): "16MiB", device("three"): "16MiB"})
+    y = model(x)["result"]
     assert is_on(y, offloaded(model).keepers[0])
     y.square().mean().backward()
-    assert seen == [True] * 18
-    there = [("one", "two"), ("two", "three"), ("three", "one")]
-    pairs = [("host", "one"), *there, *(pair[::-1] for pair in there)]
-    assert offloaded(model).report().crossed_bytes == dict.fromkeys(pairs, x.nbytes)
+    assert seen == [True] * 6 * 6
+    once = [("host", "one"), ("two", "three"), ("three", "one"), ("two", "one"), ("three", "two")]
+    with_masks = [("one", "two"), ("one", "three")]  # to two units each
+    crossed = dict.fromkeys(once, x.nbytes) | dict.fromkeys(with_masks, 3 * x.nbytes)
+    assert offloaded(model).report().crossed_bytes == crossed
 
 
 @pytest.mark.parametrize("activations", ["auto", "offload", "keep", "recompute"])
@@ -283,13 +318,17 @@ def test_training_over_two_devices_gives_the_same_bits(activations: str, peaks: 
     plain, x = layers(6), torch.randn(256, 512)
     model = copy.deepcopy(plain)
     budgets: dict[Any, Any] = {device("one"): "20MiB", device("two"): "20MiB"}
-    offload(model, budgets, activations=activations)
+    offload(model, budgets, activations=activations, record=True)
     assert losses_of(model, x) == losses_of(plain, x)
     for one, other in weights_of(plain, model):
         assert same(values(one), values(other))
         assert same(values(one.grad), values(other.grad))
     for unit in model:
         assert unit.weight.grad.keeper is unit.weight.keeper
+    saved = ["activation" in keeper.trace().roles for keeper in offloaded(model).keepers]
+    assert saved == [activations != "keep"] * 2
+    with pytest.raises(ValueError, match="each device has a trace"):
+        offloaded(model).trace()
     check_peaks(model, budgets, peaks)
 
 
@@ -303,8 +342,11 @@ def test_a_tie_across_the_boundary(tmp_path: Path, peaks: Peaks) -> None:
     assert model.head.weight is model.words.weight
     assert model.head.weight.keeper is handle.keepers[0]
     assert model.blocks[3].wide.weight.keeper is handle.keepers[1]
+    seen: list[bool] = []
+    model.head.register_forward_pre_hook(lambda _, args: seen.append(is_on(args[0], handle.keepers[0])))
     assert train(model, 3, micro_batches=2) == train(plain, 3, micro_batches=2)
     assert all(same(values(one), values(other)) for one, other in weights_of(plain, model))
+    assert seen == [True] * 6
     moved = handle.report().crossed_bytes
     assert moved["one", "two"] > 0 < moved["two", "one"]
     assert handle.report().home_bytes["ram"] <= 2 * MIB
@@ -388,6 +430,50 @@ def test_a_part_runs_on_its_own_device() -> None:
     assert offloaded(model).report().crossed_bytes == {("host", "two"): x.nbytes}
 
 
+def test_compiled_it_crosses_the_same_boundaries() -> None:
+    plain, x = layers(4), torch.randn(8, 512)
+    model = over_two(copy.deepcopy(plain))
+    with torch.no_grad():
+        assert torch.equal(torch.compile(model, backend="eager")(x), plain(x))
+    there = [("host", "one"), ("one", "two"), ("two", "one")]
+    assert offloaded(model).report().crossed_bytes == dict.fromkeys(there, x.nbytes)
+
+
+class Recalled(nn.Sequential):
+    """Calls its units again in the backward pass."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for unit in self:
+            x = checkpoint(unit.__call__, x, use_reentrant=False)
+        return x
+
+
+def test_units_that_are_called_again_in_the_backward_pass() -> None:
+    plain, x = Recalled(*layers(4)), torch.randn(64, 512)
+    model = over_two(copy.deepcopy(plain))
+    assert losses_of(model, x) == losses_of(plain, x)
+    assert all(same(values(one), values(other)) for one, other in weights_of(plain, model))
+
+
+def test_the_gradient_of_a_gradient_crosses_too() -> None:
+    plain, x = layers(4), torch.randn(8, 512, requires_grad=True)
+    model = over_two(copy.deepcopy(plain))
+    found = []
+    for one in (plain, model):
+        (gradient,) = torch.autograd.grad(one(x).tanh().sum(), x, create_graph=True)
+        found.append(
+            [values(each) for each in torch.autograd.grad(gradient.square().sum(), [*one.parameters()])]
+        )
+    assert same(*found)
+
+
+def test_a_device_that_is_spelled_in_two_ways_is_one() -> None:
+    with FakeCuda("1GiB", devices=2):
+        for spellings in (("cuda:1", 1), ("cuda", "cuda:0"), (torch.device("cuda", 0), " CUDA:0")):
+            with pytest.raises(ArgumentError, match="has a budget already"):
+                offload(nn.Linear(300, 300), dict.fromkeys(spellings, "64MiB"))
+
+
 def test_an_error_of_the_model_leaves_it_as_it_was() -> None:
     plain, x = layers(4), torch.randn(8, 512)
     model = over_two(copy.deepcopy(plain))
@@ -397,6 +483,14 @@ def test_an_error_of_the_model_leaves_it_as_it_was() -> None:
     broken.remove()
     assert not any(is_on(torch.ones(4096), keeper) for keeper in offloaded(model).keepers)
     assert torch.equal(model(x), plain(x))
+
+
+def test_a_checkpoint_over_several_accelerators_is_refused(tmp_path: Path) -> None:
+    model = offload(layers(2), "64MiB")
+    offloaded(model).save(tmp_path)
+    budgets = {device("one"): "16MiB", device("two"): "16MiB"}
+    with pytest.raises(ArgumentError, match=r"\[offload_checkpoint\] budgets of 2 accelerators"):
+        offload_checkpoint(tmp_path, lambda: layers(2), budget=budgets)
 
 
 @pytest.mark.parametrize("plans", [True, False])
@@ -413,3 +507,33 @@ def test_a_device_that_is_too_small_for_its_part_is_told_by_its_budget() -> None
     with pytest.raises(BudgetExceededError, match=r"a budget of 6\.0 MiB"):
         offload(model, {device("one"): "12MiB", device("two"): "6MiB"})
     assert type(model[0].weight) is nn.Parameter
+
+
+def _net(**children: nn.Module) -> nn.Module:
+    net = nn.Module()
+    for name, child in children.items():
+        net.add_module(name, child)
+    return net
+
+
+def _linear() -> nn.Linear:
+    return nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        (_linear(), [""]),
+        (_net(a=_linear(), b=nn.GELU(), c=_linear()), ["a", "c"]),
+        (_net(net=_net(a=_linear(), b=_linear())), ["net.a", "net.b"]),
+        (_net(a=_net(b=_linear(), c=_linear()), d=_linear()), ["a", "d"]),
+        (_net(a=_linear(), h=nn.ModuleList([_net(x=_linear()), _net(x=_linear())])), ["a", "h.0", "h.1"]),
+        (nn.Sequential(nn.Sequential(_linear(), _linear()), _linear()), ["0.0", "0.1", "1"]),
+        (nn.ModuleList([_net(experts=nn.ModuleList([_linear(), _linear()])), _linear()]), ["0", "1"]),
+        (_net(a=_linear(), b=Recalled(_linear(), _linear())), ["a", "b"]),
+    ],
+)
+def test_units_stay_whole(model: nn.Module, names: list[str]) -> None:
+    """A subclass of a list may do anything with its children, and an element of a list with its own lists."""
+    of = {module: name for name, module in model.named_modules()}
+    assert [of[unit] for unit in units_of(model)] == names

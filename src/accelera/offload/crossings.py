@@ -68,6 +68,11 @@ class Crossings:
             return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
         return value
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def bring_back(self, result: Any) -> Any:
+        """Return the result of the model on the first device."""
+        return self.bring(result, 0)
+
     def copied(self, tensor: torch.Tensor, source: int | None, target: int) -> torch.Tensor:
         """Return a copy on ``target`` of a tensor on ``source``."""
         with self._lock:

@@ -63,13 +63,14 @@ def offload(
     budget
         Most bytes of the device's memory that the model may take: weights that are here, activations and
         temporaries. Written as everywhere (``"2GiB"``, ``0.5``); None means the default budget. By device,
-        as ``{"cuda:0": "10GiB", "cpu": "30GiB"}``: ``"cpu"`` bounds the RAM that holds what is not on the
-        accelerator, and the rest is in ``store``.
+        as ``{"cuda:0": "10GiB", "cuda:1": "10GiB", "cpu": "30GiB"}``: accelerators get consecutive parts of
+        the model in proportion, ``"cpu"`` bounds the RAM that holds what is on none, and the rest is in
+        ``store``.
     store
         Folder for weights that are not here; None means the system's folder for temporary files.
     inputs
         Example inputs, as ``plan_offload`` takes them: the reserve for activations is then planned, for the
-        mode in which the model is, and not guessed to be a quarter of the budget.
+        mode in which the model is, and not guessed to be a quarter of the budget. Of one device.
     device
         Device that computes; None means the one where the model is.
     policy

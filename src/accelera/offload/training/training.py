@@ -140,12 +140,10 @@ class _ForwardHooks:
 
     def end(self, model: torch.nn.Module, args: Any, result: Any) -> Any:
         """Take in no more; return the result where the first device is."""
-        if not self._open():
-            return None
-        if self._crossings is not None:
-            result = self._crossings.bring(result, 0)
-        self._open().pop().end(failed=result is None)
-        return None if self._crossings is None else result
+        brought = None if self._crossings is None else self._crossings.bring_back(result)
+        if self._open():
+            self._open().pop().end(failed=result is None)
+        return brought
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ForwardHooks:
         """Return the hooks of a copied model: its activations go to the same pool."""
