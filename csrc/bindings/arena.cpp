@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace nb = nanobind;
@@ -22,6 +23,10 @@ using Log = nb::ndarray<nb::numpy, int64_t, nb::ndim<2>>;
 /// What a refused allocation of this thread is to raise; owned.
 thread_local PyObject* refusal = nullptr;
 
+/// Whether this thread is making room: what it allocates meanwhile must not come from an arena. Which arena
+/// it takes from may change meanwhile, and an arena may be gone afterwards.
+thread_local bool making_room = false;
+
 /// Ask Python for room; what it raises is kept for `arena_allocate`.
 Arena::OnFull asking(nb::object function) {
     // Shared, so that copies made without the GIL count no references of Python's.
@@ -33,8 +38,7 @@ Arena::OnFull asking(nb::object function) {
     return [held](int64_t missing) {
         if (!Py_IsInitialized()) return false;
         const nb::gil_scoped_acquire gil;
-        // An allocation made while room is made must not come from here.
-        Arena* outer = enter_arena(nullptr);
+        const bool outer = std::exchange(making_room, true);
         bool made = false;
         try {
             made = nb::cast<bool>((*held)(missing));
@@ -42,7 +46,7 @@ Arena::OnFull asking(nb::object function) {
             Py_XDECREF(refusal);
             refusal = error.value().inc_ref().ptr();
         }
-        enter_arena(outer);
+        making_room = outer;
         return made;
     };
 }
@@ -94,7 +98,7 @@ Log log_of(Owner& owner) {
 void* arena_allocate(size_t nbytes, bool* refused) {
     Arena* arena = current_arena();
     *refused = false;
-    if (!arena || static_cast<int64_t>(nbytes) < Arena::least_bytes) return nullptr;
+    if (!arena || making_room || static_cast<int64_t>(nbytes) < Arena::least_bytes) return nullptr;
     void* memory = arena->allocate(static_cast<int64_t>(nbytes));
     *refused = !memory;
     return memory;

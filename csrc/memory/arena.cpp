@@ -126,11 +126,18 @@ void* Arena::allocate(int64_t nbytes) {
             return memory;
         }
         if (asked || !on_full_) return nullptr;
-        const OnFull on_full = on_full_;
+        OnFull on_full = on_full_;
+        ++visitors_;  // whoever makes room may let go of the arena
         lock.unlock();
-        if (!on_full(missing)) return nullptr;
+        const bool made = on_full(missing);
+        on_full = nullptr;  // the last copy of it asks for more than this lock
         lock.lock();
+        --visitors_;
+        if (!made) break;
     }
+    const bool last = retired_ && empty();
+    lock.unlock();
+    if (last) Registry::reap(this);
     return nullptr;
 }
 

@@ -103,7 +103,7 @@ class Arena {
     void give_pages_back(int64_t wanted_pages);
     int64_t give_pages_back(int64_t start, int64_t nbytes);
     void note_peak();
-    bool empty() const { return used_.empty(); }
+    bool empty() const { return used_.empty() && visitors_ == 0; }
 
     friend struct Registry;
 
@@ -123,6 +123,7 @@ class Arena {
     bool keeps_pages_ = true;
     bool logs_ = false;
     bool retired_ = false;
+    int64_t visitors_ = 0;                              // threads that are asking for room
     std::map<int64_t, int64_t> free_;                   // start -> bytes
     std::set<std::pair<int64_t, int64_t>> free_sizes_;  // (bytes, start)
     std::map<int64_t, Block> used_;                     // start -> block

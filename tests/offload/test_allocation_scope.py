@@ -249,6 +249,19 @@ def test_a_refused_budget_names_one_that_does() -> None:
     assert budget < 70 * MIB
 
 
+def test_after_a_refusal_a_thread_takes_from_no_arena() -> None:
+    """Also not from that of a model that is gone, which the refused operation was using."""
+    for _ in range(3):
+        model = offload(net(), 30 * MIB, activations="keep")
+        result = model(X)
+        with pytest.raises(BudgetExceededError):
+            torch.empty(40 * MIB, dtype=torch.uint8)
+        assert not is_charged(model)
+        del model, result
+        gc.collect()
+        torch.empty(MIB, dtype=torch.uint8).fill_(1)
+
+
 def refused_budget(trained: Callable[[int], None], budget: int) -> int | None:
     """Return the budget that the refusal names; None when ``budget`` does."""
     try:
