@@ -220,10 +220,9 @@ def _table(
     depths = sorted(
         {(sub, min(sub * times, k)) for sub in subs for times in _SLAB_TIMES} | {(s, k) for s in subs}
     )
-    grid = np.array(
-        [(s, p, *d) for s in range(len(shapes)) for p in _STRIP_PARTS for d in depths], dtype=np.int64
-    )
-    shape, parts, sub, slab = grid.T
+    shape = np.repeat(np.arange(len(shapes)), len(_STRIP_PARTS) * len(depths))
+    parts = np.tile(np.repeat(_STRIP_PARTS, len(depths)), len(shapes))
+    sub, slab = np.tile(np.array(depths, np.int64).T, len(shapes) * len(_STRIP_PARTS))
     tall = np.array([each.tall for each in tilings])[shape]
     strip = np.maximum(-(-tall // parts), np.minimum(FLOOR, tall))
     figures = _Figures(problem, shapes[0], capacity_bytes, cost, tilings, shape, strip, slab, sub)
