@@ -65,7 +65,6 @@ def _best(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _plans(*, small: bool) -> dict[str, Any]:
-    torch.set_num_threads(2)
     ids = torch.randint(0, 500, (4, 64 if small else 256))
     labelled = {"input_ids": ids, "labels": ids}
     made: dict[str, Callable[[], Any]] = {

@@ -14,7 +14,10 @@ from torch.nn import functional
 from tests.interceptor.forcing import forced
 from tests.interceptor.samples import Sample, outputs, samples, significant_strides
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The distutils package:DeprecationWarning"),
+]
 
 OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "add": torch.add,
