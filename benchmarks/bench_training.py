@@ -1,8 +1,8 @@
 """Training of a GPT-2 (29 M parameters) in memory, with checkpointing, and offloaded in several budgets.
 
 Each contender trains in a process of its own, in turn, several rounds; a step of AdamW on 4 x 256 tokens,
-dropout on. The losses of all are the same. Then: how long plans take, of this model, of 24 small layers, and
-of a model of 7 G parameters.
+dropout on. The losses of all are the same to a thousandth. Then: how long plans take, of this model, of 24
+small layers, and of a model of 7 G parameters.
 
     python -m benchmarks training
     python -m benchmarks training --cases steps --rounds 3 --save training
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -56,7 +57,9 @@ def _steps(options: Any) -> dict[str, Any]:
         found["of_in_memory"] = found["step_s"] / base_s
         grown, ratio = format_bytes(found["growth_bytes"]), found["of_in_memory"]
         print(f"{name:14} {found['step_s']:.2f} s, {ratio:.2f} of in memory, memory grew by {grown}")
-        assert found["losses"] == figures["in memory"]["losses"], f"{name} computes something else"
+        assert np.allclose(found["losses"], figures["in memory"]["losses"], rtol=1e-3), (
+            f"{name} learns otherwise"
+        )
     return figures
 
 
