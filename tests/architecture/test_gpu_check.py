@@ -77,10 +77,9 @@ def test_what_a_machine_lacks_is_named(tool: ModuleType, monkeypatch: pytest.Mon
     monkeypatch.setattr(tool.shutil, "which", lambda name: None if name == "nvcc" else f"/bin/{name}")
     assert "nvcc is not on the PATH" in tool.found_device()
     monkeypatch.setattr(tool.shutil, "which", lambda name: f"/bin/{name}")
-    found = importlib.util.find_spec
     absent = {"nanobind", "pytest"}
     monkeypatch.setattr(
-        tool.importlib.util, "find_spec", lambda name: None if name in absent else found(name)
+        tool.importlib.util, "find_spec", lambda name: None if name in absent else object()
     )
     assert f"{sys.executable} lacks nanobind, pytest" in tool.found_device()
 
