@@ -78,9 +78,7 @@ def test_what_a_machine_lacks_is_named(tool: ModuleType, monkeypatch: pytest.Mon
     assert "nvcc is not on the PATH" in tool.found_device()
     monkeypatch.setattr(tool.shutil, "which", lambda name: f"/bin/{name}")
     absent = {"nanobind", "pytest"}
-    monkeypatch.setattr(
-        tool.importlib.util, "find_spec", lambda name: None if name in absent else object()
-    )
+    monkeypatch.setattr(tool.importlib.util, "find_spec", lambda name: None if name in absent else object())
     assert f"{sys.executable} lacks nanobind, pytest" in tool.found_device()
 
 

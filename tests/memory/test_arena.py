@@ -99,8 +99,9 @@ def test_memory_goes_back_with_the_last_of_what_was_taken_from_it(last: str) -> 
         slab = None
     if last != "arena":
         arena = None
-    assert tensor is None or bool((tensor == 1).all())
-    assert slab is None or bool((slab == 1).all())
+    # Without results as large as these, which the heap may keep.
+    assert tensor is None or int(tensor.min()) == int(tensor.max()) == 1
+    assert slab is None or int(slab.min()) == int(slab.max()) == 1
     tensor = slab = arena = None
     assert held - process_memory().anon_bytes > 40 << 20
 

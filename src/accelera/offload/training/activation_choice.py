@@ -80,7 +80,8 @@ class ActivationChoice:
         if plans is None:
             return self._recorded(entry, signature)
         plan = self._affordable(plans)
-        self._keeper.expect("training", plan.peak_bytes)
+        if plan is not self.chosen:
+            self._keeper.expect("training", plan.peak_bytes)
         return self._following(entry, plan)
 
     def _following(self, entry: ScopeEntry, plan: ActivationPlan) -> ForwardPass:
