@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import logging
 import os
@@ -102,7 +103,17 @@ def _state_of_torch() -> dict[str, Any]:
         "autocast": (torch.is_autocast_enabled("cpu"), False),
         "threads": (torch.get_num_threads(), _threads_of_torch()),
     }
+    usual["charged to a model"] = (_is_charged(), False)
     return {f"torch: {name}": value for name, (value, expected) in usual.items() if value != expected}
+
+
+def _is_charged() -> bool:
+    """Whether new tensors still come from the memory of an offloaded model: its graph is alive."""
+    scopes = sys.modules.get("accelera.offload.keeping.allocation_scope")
+    if scopes is None or not scopes._THREAD.entries:
+        return False
+    gc.collect()  # a graph in a cycle, as an exception with its traceback makes
+    return bool(scopes._THREAD.entries)
 
 
 @functools.cache
