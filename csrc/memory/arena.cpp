@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <limits>
 #include <new>
 #include <shared_mutex>
 
@@ -229,42 +228,19 @@ void* Arena::place(int64_t nbytes, int64_t alignment, int64_t id) {
     if (static_cast<int64_t>(touched_.size()) * 64 < top_page_)
         touched_.resize(std::max(2 * touched_.size(), static_cast<size_t>(top_page_ + 63) / 64));
     give_pages_back(touched_pages_ + untouched_pages(start, taken) - limit_ / page_bytes);
-    fault_in(start, taken);
     touch(start, taken);
     used_.emplace(start, Block{nbytes, id});
     return base_ + start;
 }
 
-// Of the ranges in which it fits, the one with the fewest pages to fault in, and of those the smallest.
 // Ranges begin at granules; one that is larger by an alignment fits in any case.
 int64_t Arena::best_fit(int64_t nbytes, int64_t alignment) const {
-    constexpr int most_looked_at = 128;
-    int64_t best = -1;
-    int64_t least_pages = std::numeric_limits<int64_t>::max();
-    int looked_at = 0;
     for (auto range = free_sizes_.lower_bound({nbytes, 0}); range != free_sizes_.end(); ++range) {
         const auto [size, start] = *range;
         const int64_t aligned = rounded(start, alignment);
-        if (aligned + nbytes > start + size) continue;
-        const int64_t pages = untouched_pages(aligned, nbytes);
-        if (pages < least_pages) {
-            least_pages = pages;
-            best = aligned;
-        }
-        if (pages == 0 || ++looked_at == most_looked_at) break;
+        if (aligned + nbytes <= start + size) return aligned;
     }
-    return best;
-}
-
-// All pages of a range at once cost half of what they do one by one.
-void Arena::fault_in(int64_t start, int64_t nbytes) const {
-#ifdef MADV_POPULATE_WRITE
-    constexpr int64_t least_pages = 16;
-    if (untouched_pages(start, nbytes) < least_pages) return;
-    const int64_t first = start / page_bytes * page_bytes;
-    const int64_t end = rounded(start + nbytes, page_bytes);
-    madvise(base_ + first, static_cast<size_t>(end - first), MADV_POPULATE_WRITE);  // older systems refuse
-#endif
+    return -1;
 }
 
 void Arena::take_range(int64_t start, int64_t nbytes) {
@@ -323,18 +299,10 @@ void Arena::touch(int64_t start, int64_t nbytes) {
 }
 
 int64_t Arena::untouched_pages(int64_t start, int64_t nbytes) const {
-    const int64_t first = start / page_bytes;
-    const int64_t end = (start + nbytes - 1) / page_bytes + 1;
-    const int64_t known_end = std::min(end, static_cast<int64_t>(touched_.size()) * 64);
-    int64_t touched = 0;
-    for (int64_t page = first; page < known_end;) {
-        const int64_t stop = std::min(known_end, (page / 64 + 1) * 64);
-        const uint64_t word = touched_[static_cast<size_t>(page / 64)] >> (page % 64);
-        const uint64_t mask = stop - page == 64 ? ~uint64_t{0} : (uint64_t{1} << (stop - page)) - 1;
-        touched += __builtin_popcountll(word & mask);
-        page = stop;
-    }
-    return end - first - touched;
+    int64_t count = 0;
+    for (int64_t page = start / page_bytes; page <= (start + nbytes - 1) / page_bytes; ++page)
+        count += !(touched_[static_cast<size_t>(page / 64)] >> (page % 64) & 1);
+    return count;
 }
 
 // From the largest range on: its pages are the least likely to be needed soon.

@@ -94,7 +94,6 @@ class Arena {
     void map_range();
     void* place(int64_t nbytes, int64_t alignment, int64_t id);
     int64_t best_fit(int64_t nbytes, int64_t alignment) const;
-    void fault_in(int64_t start, int64_t nbytes) const;
     void take_range(int64_t start, int64_t nbytes);
     void give_range(int64_t start, int64_t nbytes);
     void insert_free(int64_t start, int64_t nbytes);

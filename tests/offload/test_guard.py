@@ -136,59 +136,6 @@ def test_a_phase_that_is_counted_exactly_is_expected_to_take_what_it_took() -> N
     assert one.withheld_bytes() == 60_000
 
 
-def test_a_phase_is_expected_to_take_its_course_again() -> None:
-    """Room is kept before the tensors come, and not when they are gone for good."""
-    arena = Arena(1 << 20)
-    one = Guard(0, ArenaCount(arena))
-
-    def phase(before: int, held: int, after: int) -> list[int]:
-        one.enter("training")
-        found = [one.withheld_bytes() for _ in range(before)]
-        token = arena.enter()
-        kept = torch.empty(50_000, dtype=torch.uint8)
-        leave_arena(token)
-        found += [one.withheld_bytes() for _ in range(held)]
-        del kept
-        found += [one.withheld_bytes() for _ in range(after)]
-        one.enter("")
-        return found
-
-    if not arenas_in_torch():
-        pytest.skip("the library for this torch is not built")
-    assert phase(100, 20, 100) == [0] * 100 + [50_000] * 20 + [0] * 100
-    learned = phase(100, 20, 100)
-    assert learned[:60] == [0] * 60, "not long before"
-    assert learned[92:120] == [50_000] * 28, "in time"
-    assert learned[130:] == [0] * 90, "no longer"
-    assert one.withheld_bytes(expects=False) == 0
-
-
-def test_what_is_only_expected_refuses_nothing() -> None:
-    """A plan may tell more than a step takes; what is to come then makes blocks leave when it comes."""
-    if not arenas_in_torch():
-        pytest.skip("the library for this torch is not built")
-    size = 1 << 20
-    keeper = Keeper(8 * size, budget_bytes=8 * size, block_bytes=size)
-    blocks = [keeper.create(size, str(i)) for i in range(4)]
-    keeper.expect("training", 6 * size)
-    entry = keeper.scope.open("training")
-    try:
-        with keeper.use([Use(block, read=False, write=True) for block in blocks]) as memory:
-            for number, each in enumerate(memory):
-                each.fill_(number)
-        kept = torch.ones(6 * size, dtype=torch.uint8)
-        assert keeper.report().peak_bytes == 4 * size
-        assert len(keeper._books.resident) == 2, "the tensor has made two of them leave"
-        for number, block in enumerate(blocks):
-            with keeper.use([Use(block)]) as (found,):
-                assert bool((found == number).all())
-        with pytest.raises(BudgetExceededError, match="are taken by what is held beside them"):
-            keeper.use([Use(block) for block in blocks]).__enter__()
-        del kept
-    finally:
-        entry.close()
-
-
 def test_what_a_process_holds_is_counted() -> None:
     count = held_on(torch.device("cpu"))
     before = count()

@@ -11,12 +11,11 @@ import torch
 
 from accelera.devices import Device
 from accelera.errors import ArgumentError, DeviceError
-from accelera.memory import window_of
 from accelera.offload.crossings import Crossings, UnitHooks
 from accelera.offload.device_budgets import DeviceBudgets
 from accelera.offload.handle import Offloaded
 from accelera.offload.homes import Homes
-from accelera.offload.keeping.allocator import arenas_in_torch, trim
+from accelera.offload.keeping.allocator import trim
 from accelera.offload.keeping.cutting import block_bytes_of
 from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.operating.loading import load_code
@@ -70,8 +69,8 @@ def offload(
     store
         Folder for weights that are not here; None means the system's folder for temporary files.
     inputs
-        Example inputs, as ``plan_offload`` takes them: the room for activations is then planned, for the
-        mode in which the model is, and not learned from the first steps. Of one device.
+        Example inputs, as ``plan_offload`` takes them: the reserve for activations is then planned, for the
+        mode in which the model is, and not guessed to be a quarter of the budget. Of one device.
     device
         Device that computes; None means the one where the model is.
     policy
@@ -173,12 +172,11 @@ def keeper_for(
     ``train``: blocks are small enough for an optimizer's step. ``homes``: None for those of ``store``.
     """
     load_code()
-    cut = _usual_capacity(limit_bytes, place) if plan is None else plan.capacity_bytes
+    capacity = _usual_capacity(limit_bytes, place) if plan is None else plan.capacity_bytes
     return Keeper(
-        _shared_capacity(limit_bytes, place) if plan is None else cut,
+        capacity,
         policy=policy,
-        block_bytes=block_bytes_of(cut, train=train) if plan is None else plan.block_bytes,
-        window_bytes=window_of(cut),
+        block_bytes=block_bytes_of(capacity, train=train) if plan is None else plan.block_bytes,
         budget_bytes=limit_bytes,
         fixed_bytes=sum(reserved_on(place).values()),
         planned=plan is not None,
@@ -193,13 +191,6 @@ def _usual_capacity(limit_bytes: int, place: Device) -> int:
     """Return what is left for blocks: ``RESERVED_FRACTION`` less, more of a small budget."""
     fixed = sum(reserved_on(place).values()) + SPARE_BYTES
     return limit_bytes - max(int(limit_bytes * RESERVED_FRACTION), fixed)
-
-
-def _shared_capacity(limit_bytes: int, place: Device) -> int:
-    """Return all the room there is for blocks, where tensors are counted one by one and make blocks leave."""
-    if not (place.host_memory and arenas_in_torch()):
-        return _usual_capacity(limit_bytes, place)
-    return limit_bytes - sum(reserved_on(place).values()) - SPARE_BYTES
 
 
 def handed_over(

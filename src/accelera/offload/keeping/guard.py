@@ -115,41 +115,14 @@ class HeldCount:
 
 
 @final
-class Course:
-    """Course of what was counted in a phase: the most of every few looks, in the order of the looks.
-
-    Where nothing was noted, ``nbytes`` all the time.
-    """
-
-    _LOOKS, _AHEAD = 4, 4
-    """Looks of one entry, and entries whose most is expected beside the present one."""
-
-    def __init__(self, nbytes: int = 0) -> None:
-        self._most_bytes = [nbytes]
-
-    def note(self, look: int, nbytes: int) -> None:
-        """Note that up to ``nbytes`` were there when a look was taken, or since the one before."""
-        entry = look // self._LOOKS
-        if entry == len(self._most_bytes):
-            self._most_bytes.append(nbytes)
-        else:
-            self._most_bytes[entry] = max(self._most_bytes[entry], nbytes)
-
-    def expected_bytes(self, look: int) -> int:
-        """Return the most that is to come soon after a look."""
-        entry = min(look // self._LOOKS, len(self._most_bytes) - 1)
-        return max(self._most_bytes[entry : entry + 1 + self._AHEAD])
-
-
-@final
 class Guard:
     """Knows how many bytes of the capacity are to stay empty because something else takes room, or will.
 
     ``reserve_bytes`` are there for everything that is counted and is no block. A *phase* is a part of a step
-    that comes again, such as the forward and backward pass of training: where it is counted exactly, it is
-    expected to take the course that it took the last time, so that blocks leave before the tensors come, and
-    a few times instead of with every tensor. ``learns``: as much as the count ever grew unforeseen between
-    two looks is expected to come again, at most half of the reserve.
+    that comes again, such as the forward and backward pass of training: as much as it took the last time,
+    where that is counted exactly, is expected from its beginning on, so that blocks leave once and not with
+    every tensor. ``learns``: as much as the count ever grew unforeseen between two looks is expected to come
+    again, at most half of the reserve.
     """
 
     def __init__(self, reserve_bytes: int, count: MemoryCount, *, learns: bool = False) -> None:
@@ -162,9 +135,7 @@ class Guard:
         self._learns = learns
         self._foreseen_bytes = sys.maxsize
         self._phase = ""
-        self._looks = 0
-        self._course = Course()
-        self._known: dict[str, Course] = {}
+        self._phase_peaks: dict[str, int] = {}
         self._most_bytes = 0
 
     @property
@@ -174,25 +145,25 @@ class Guard:
 
     def enter(self, phase: str) -> None:
         """Begin a phase, which ends the one before; ``""`` is none."""
-        self._note()
+        peak = self._count.restart_peak()
+        self._most_bytes = max(self._most_bytes, peak)
         if self._phase and self.exact:
-            self._known[self._phase] = self._course
+            self._phase_peaks[self._phase] = peak
         if phase and not self._phase:
             self._count.resume()
         elif self._phase and not phase:
             self._count.pause()
-        self._phase, self._looks, self._course = phase, 0, Course()
+        self._phase = phase
 
     def expect(self, phase: str, nbytes: int) -> None:
         """Expect ``nbytes`` of others in a phase that was not seen yet, or that will take another course."""
-        self._known[phase] = Course(nbytes)
+        self._phase_peaks[phase] = nbytes
 
-    def withheld_bytes(self, coming_bytes: int = 0, *, settled: bool = True, expects: bool = True) -> int:
+    def withheld_bytes(self, coming_bytes: int = 0, *, settled: bool = True) -> int:
         """Return how much of the capacity must stay empty.
 
         ``coming_bytes`` are known to be taken by what begins now. Without ``settled``, blocks are being
-        allocated at this moment, and a growth tells nothing. Without ``expects``, what the phase took the
-        last time is left out.
+        allocated at this moment, and a growth tells nothing.
         """
         others = self._count.others_bytes()
         if self._learns and settled:
@@ -200,17 +171,7 @@ class Guard:
             self.margin_bytes = max(self.margin_bytes, growth)
             self._foreseen_bytes = others + coming_bytes
         ahead = others + coming_bytes + self.margin_bytes
-        if self.exact and expects:
-            self._note()
-            known = self._known.get(self._phase)
-            ahead = max(ahead, 0 if known is None else known.expected_bytes(self._looks))
-            self._looks += 1
-        return max(0, ahead - self._reserve_bytes)
-
-    def _note(self) -> None:
-        peak = self._count.restart_peak()
-        self._most_bytes = max(self._most_bytes, peak)
-        self._course.note(self._looks, peak)
+        return max(0, max(ahead, self._phase_peaks.get(self._phase, 0)) - self._reserve_bytes)
 
 
 def held_on(device: torch.device) -> Callable[[], int]:

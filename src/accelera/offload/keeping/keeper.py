@@ -301,7 +301,7 @@ class Keeper:
             self._uses += 1
             self._most_pinned_bytes = max(self._most_pinned_bytes, sum(block.nbytes for block, _, _ in uses))
             try:
-                pins = self._begin_in_what_is_there(uses, op, coming_bytes)
+                pins = self._stream.begin(uses, op)
             except BudgetExceededError as error:
                 heap_bytes = free_heap_bytes() if self.watched and self._arena is not None else 0
                 raise refusal(op, uses, self._budget_bytes, error, heap_bytes) from error
@@ -310,19 +310,6 @@ class Keeper:
         except BaseException:
             self._give_up(pins, uses)
             raise
-
-    def _begin_in_what_is_there(self, uses: Sequence[Use], op: str, coming_bytes: int) -> Pins:
-        """Pin blocks, in the room that is kept for tensors to come as well when they do not fit otherwise."""
-        try:
-            return self._stream.begin(uses, op)
-        except BudgetExceededError:
-            if self._guard is None or not self._guard.exact:
-                raise
-            needed = self._guard.withheld_bytes(coming_bytes, expects=False)
-            if needed >= self._stream.withheld_bytes:
-                raise
-            self._leave_empty(needed)
-            return self._stream.begin(uses, op)
 
     def _ready(self, slab: Slab, use: Use) -> torch.Tensor:
         if use.write:
@@ -373,9 +360,8 @@ class Keeper:
 
     def _leave_empty(self, withheld_bytes: int) -> None:
         """Let blocks leave until so much of the capacity is empty, and keep it so."""
-        if withheld_bytes > self._stream.withheld_bytes:
-            self._stream.forget_guesses()
         self._stream.withheld_bytes = withheld_bytes
+        self._stream.forget_guesses()
         self._books.evict(withheld_bytes - self._books.room_bytes, self._stream.step)
         self._residence.limit(self.capacity_bytes - withheld_bytes)
 

@@ -80,8 +80,7 @@ class ActivationChoice:
         if plans is None:
             return self._recorded(entry, signature)
         plan = self._affordable(plans)
-        if plan is not self.chosen:
-            self._keeper.expect("training", plan.peak_bytes)
+        self._keeper.expect("training", plan.peak_bytes)
         return self._following(entry, plan)
 
     def _following(self, entry: ScopeEntry, plan: ActivationPlan) -> ForwardPass:
