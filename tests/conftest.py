@@ -102,8 +102,8 @@ def _state_of_torch() -> dict[str, Any]:
         "deterministic": (torch.are_deterministic_algorithms_enabled(), False),
         "autocast": (torch.is_autocast_enabled("cpu"), False),
         "threads": (torch.get_num_threads(), _threads_of_torch()),
+        "charged to a model": (_is_charged(), False),
     }
-    usual["charged to a model"] = (_is_charged(), False)
     return {f"torch: {name}": value for name, (value, expected) in usual.items() if value != expected}
 
 
