@@ -10,14 +10,15 @@ pip := $(bin)/python -m pip --disable-pip-version-check -q
 created := $(venv)/.created
 tools := $(venv)/.tools
 built := $(venv)/.built
+pages := $(venv)/.pages
 installed := $(venv)/.installed
-extras := dev,torch,trace,zarr,hdf5,ray,learned,llm,plot,metrics
+extras := dev,torch,trace,zarr,hdf5,ray,learned,llm,plot,metrics,service,ui
 native := CMakeLists.txt $(wildcard cmake/*) $(shell find csrc -type f)
 formatted := $(filter %.h %.cpp %.cu,$(native))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench docs reference cuda gpu-check install install-bin clean
+.PHONY: help demo ui test test-services lint format bench docs reference cuda gpu-check install install-bin clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -25,8 +26,14 @@ help: ## list the targets
 demo: $(built) ## two matrix files multiplied inside a budget a fraction of their size
 	$(bin)/python examples/demo.py $(ARGS)
 
+ui: $(pages) ## the Copilot in a browser, until Ctrl-C; ARGS="--ui-port 8501" and so on
+	@$(bin)/accelera serve --ui $(ARGS)
+
 test: $(installed) ## every test; ARGS goes to pytest
 	$(bin)/python -m pytest $(ARGS)
+
+test-services: ## Chromium and PostgreSQL from Debian's packages, for the tests of the service and its pages
+	@tools/test_services.sh
 
 lint: $(installed) ## style, types, layers
 	$(bin)/ruff check
@@ -89,6 +96,11 @@ $(tools): $(created) constraints.txt
 # The core: what `make demo` needs.
 $(built): $(native) pyproject.toml constraints.txt | $(tools)
 	$(pip) install -c constraints.txt --no-build-isolation -e .
+	touch $@
+
+# What the service and its pages need.
+$(pages): pyproject.toml constraints.txt | $(built)
+	$(pip) install -c constraints.txt --no-build-isolation -e '.[service,ui]'
 	touch $@
 
 # Everything that the tests need, and then the shim for the torch that has come with it.

@@ -3,7 +3,9 @@
 python -m benchmarks compile [--small]
 
 Kernels and bytes are counted in inductor's scheduler after fusion, so they need no C++ compiler; times do,
-and are left out with the reason where there is none. The small form counts one model only.
+and are left out with the reason where there is none. Times are CPU seconds of one thread (``--threads 0``:
+wall clock of all), so that other programs count little: as traced from speeds probed on this machine alone;
+compiled from these, and from the time as traced where that is measured. The small form counts one model only.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import math
 import shutil
 import statistics
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,9 +24,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from accelera.capturing.timing import quickest_s
 from accelera.interceptor import capture
-from accelera.memory import Compute, Hierarchy, Tier
+from accelera.interceptor.local_machine import local_machine
+from accelera.memory import Hierarchy
 from accelera.simulator.compiling import CompilePrediction, predict_trace
+from accelera.simulator.compiling.timing import StepTime
 from benchmarks.machine import save
 from benchmarks.models import small_references
 
@@ -104,6 +108,11 @@ HELD_OUT = ("resnet34", "gpt2", "bert", "llama")
 """Small models of reference that nothing was adjusted to."""
 
 
+ROUNDS = 15
+TIMES = ("eager_s", "compiled_s", "compiled_from_run_s")
+"""As traced from probed speeds; compiled from these; compiled from a timed run as traced."""
+
+
 class _EnoughSeenError(Exception):
     """Ends a compilation once its kernels are counted."""
 
@@ -113,14 +122,30 @@ def main(arguments: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks compile")
     parser.add_argument("--save")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--threads", type=int, default=1, help="of torch; 0: as many as it takes")
     options = parser.parse_args(arguments)
-    machine = measured_machine(small=options.small)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(options.threads or threads)
+    try:
+        return _measured(options)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _measured(options: argparse.Namespace) -> dict[str, Any]:
+    machine = local_machine(small=options.small)
     timed, reason = _may_time(options.small)
     rows = [
         _row(name, build, inputs, train, machine, timed)
         for name, build, inputs, train in _cases(options.small)
     ]
-    figures = {"rows": rows, "errors": _errors(rows), "not_timed": reason}
+    figures = {
+        "rows": rows,
+        "errors": _errors(rows),
+        "inside": _inside(rows),
+        "not_timed": reason,
+        "threads": torch.get_num_threads(),
+    }
     _print(figures)
     if options.save:
         print("saved", save(options.save, figures))
@@ -169,15 +194,27 @@ def _row(
         "eager_bytes": predicted.fusion.eager_traffic.value,
     }
     if timed:
-        eager_s = _seconds(program, inputs, train)
-        row["eager_s"] = {"predicted": predicted.time.eager.total.value, "measured": eager_s}
-        row["compiled_s"] = {"predicted": predicted.time.compiled.total.value, "measured": seconds}
+        from_run = _predicted(program, inputs, train, machine, timed=ROUNDS).time
+        row["eager_s"] = _beside(predicted.time.eager, from_run.eager.total.value)
+        row["compiled_s"] = _beside(predicted.time.compiled, seconds)
+        row["compiled_from_run_s"] = _beside(from_run.compiled, seconds)
     return row
 
 
-def _predicted(program: nn.Module, inputs: Any, train: bool, machine: Hierarchy) -> CompilePrediction:
+def _beside(predicted: StepTime, measured: float | None) -> dict[str, float | None]:
+    return {
+        "predicted": predicted.total.value,
+        "measured": measured,
+        "low": predicted.low.value,
+        "high": predicted.high.value,
+    }
+
+
+def _predicted(
+    program: nn.Module, inputs: Any, train: bool, machine: Hierarchy, timed: int = 0
+) -> CompilePrediction:
     loss = (lambda found: found) if train else None
-    trace = capture(program, inputs, train, optimizer=None, loss=loss)
+    trace = capture(program, inputs, train, optimizer=None, loss=loss, timed=timed)
     return predict_trace(trace, hierarchy=machine, budgets=[1.0])
 
 
@@ -216,9 +253,11 @@ def _counting(*, stop: bool) -> Iterator[list[int]]:
         yield counted
 
 
-def _run(program: Callable[..., Any], inputs: Any, train: bool) -> None:
+def _run(program: nn.Module, inputs: Any, train: bool) -> None:
     arguments, named = _arguments(inputs)
     with torch.set_grad_enabled(train):
+        if train:
+            program.zero_grad(set_to_none=True)
         found = program(*arguments, **named)
         if train:
             found.backward()
@@ -230,58 +269,31 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
-def _seconds(program: Callable[..., Any], inputs: Any, train: bool, rounds: int = 15) -> float:
+def _seconds(program: nn.Module, inputs: Any, train: bool) -> float:
     """Return the seconds of the quickest step, after two that warm up."""
-    times = []
-    for _ in range(rounds + 2):
-        began = time.perf_counter()
-        _run(program, inputs, train)
-        times.append(time.perf_counter() - began)
-    return min(times[2:])
-
-
-def measured_machine(*, small: bool) -> Hierarchy:
-    """Return this CPU as a hierarchy: arithmetic of a product, bandwidth of a sum, start of an operation.
-
-    A start is what a step of training costs when its tensors are tiny, per operation: torch's dispatch,
-    Python and autograd together.
-    """
-    edge, length = (128, 1 << 16) if small else (1024, 1 << 24)
-    left, right = torch.randn(edge, edge), torch.randn(edge, edge)
-    long = torch.randn(length)
-    flops_per_s = 2 * edge**3 / _best_s(lambda: left @ right)
-    bytes_per_s = 12 * length / _best_s(lambda: torch.add(long, long, out=long))
-    launch_s = _start_s(rounds=3 if small else 50)
-    memory, disk = Tier("memory", 1 << 33, math.inf), Tier("disk", 1 << 40, 2e9)
-    return Hierarchy((memory, disk), Compute(flops_per_s, bytes_per_s, launch_s))
-
-
-def _best_s(call: Callable[[], Any]) -> float:
-    best = math.inf
-    for _ in range(7):
-        began = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - began)
-    return best
-
-
-def _start_s(rounds: int) -> float:
-    program, inputs = WithLoss(Perceptron(8)), torch.randn(2, 8)
-    trace = capture(program, inputs, True, optimizer=None, loss=lambda found: found)
-    return _seconds(program, inputs, True, rounds) / trace.step_count
+    return quickest_s(lambda: _run(program, inputs, train), ROUNDS)
 
 
 def _errors(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Return the geometric mean and the largest ratio by which predictions miss, both ways, per figure."""
     found = {}
-    for what, held_out in (
-        (w, h) for w in ("kernels", "bytes", "eager_s", "compiled_s") for h in (False, True)
-    ):
+    for what, held_out in ((w, h) for w in ("kernels", "bytes", *TIMES) for h in (False, True)):
         chosen = [row[what] for row in rows if what in row and held_out == ("held out" in row["model"])]
         ratios = [abs(math.log(each["predicted"] / list(each.values())[1])) for each in chosen]
         if ratios:
             key = f"{what}, {'held out' if held_out else 'tuned'}"
             found[key] = {"mean": math.exp(statistics.mean(ratios)), "largest": math.exp(max(ratios))}
+    return found
+
+
+def _inside(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """Return per figure how many measured times lie in the range that was given for them, and of how many."""
+    found = {}
+    for what, held_out in ((w, h) for w in TIMES for h in (False, True)):
+        chosen = [row[what] for row in rows if what in row and held_out == ("held out" in row["model"])]
+        if chosen:
+            inside = sum(each["low"] <= each["measured"] <= each["high"] for each in chosen)
+            found[f"{what}, {'held out' if held_out else 'tuned'}"] = inside, len(chosen)
     return found
 
 
@@ -294,13 +306,15 @@ def _print(figures: dict[str, Any]) -> None:
             f"(eager {row['eager_launches']:>4.0f})   MB {nbytes['predicted'] / 1e6:>8.2f} of "
             f"{nbytes['inductor'] / 1e6:>8.2f} (eager {row['eager_bytes'] / 1e6:.2f})"
         )
-        for what in ("eager_s", "compiled_s"):
+        for what in TIMES:
             if what in row:
                 both = row[what]
                 line += f"   {what[:-2]} ms {both['predicted'] * 1e3:.2f} of {both['measured'] * 1e3:.2f}"
         print(line)
     for what, error in figures["errors"].items():
         print(f"{what:<24} off by {error['mean']:.2f}x on average, {error['largest']:.2f}x at most")
+    for what, (count, of) in figures["inside"].items():
+        print(f"{what:<32} measured inside the expected range for {count} of {of}")
     if figures["not_timed"]:
         print("no times:", figures["not_timed"])
 

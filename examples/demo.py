@@ -103,6 +103,7 @@ def main() -> int:
     right, held = error < 4, peak_bytes <= budget_bytes
     print(f"\nsampled entries agree with float64 to {error:.2f} of one rounding of the sum of magnitudes")
     print("the budget was kept" if held else "THE BUDGET WAS EXCEEDED")
+    print("\nWill your model fit? `make ui` answers in a browser (elsewhere: accelera serve --ui)")
     return 0 if right and held else 1
 
 

@@ -15,6 +15,7 @@ namespace {
 using simulator::Conduct;
 using simulator::Flow;
 using simulator::HierarchyFigures;
+using simulator::History;
 using simulator::LinkFigures;
 using simulator::LinkSpec;
 using simulator::Machine;
@@ -75,17 +76,46 @@ HierarchyFigures run(const nb::object& policy, const std::vector<GivenKnowledge>
                      const GivenTrace& trace, const std::vector<int64_t>& capacities,
                      const std::vector<std::tuple<double, double, double, bool>>& links, double hit_s,
                      const std::optional<Column<double>>& seconds,
-                     const std::optional<Column<policy::Time>>& next_read, size_t window) {
+                     const std::optional<Column<policy::Time>>& next_read, size_t window, History* history) {
     Machine machine{capacities, {}, hit_s};
     for (const auto& [towards, away, latency, duplex] : links)
         machine.links.push_back({towards, away, latency, duplex});
-    const Conduct conduct{window, span_of(seconds), next_read ? trace.origins() : nullptr,
-                          span_of(next_read)};
+    const Conduct conduct{window, span_of(seconds), next_read ? trace.origins() : nullptr, span_of(next_read),
+                          history};
     if (!nb::isinstance<nb::str>(policy))
         return plugged_in(nb::cast<nb::sequence>(policy), trace.prepared(), machine, conduct);
     std::vector<policy::Knowledge> views;
     for (const GivenKnowledge& each : known) views.push_back(each.view());
     return named(nb::cast<std::string>(policy), views, trace.prepared(), machine, conduct);
+}
+
+/// A column of a history, as an array that keeps the history alive.
+template <class Part, class T>
+auto column(Part History::* part, std::vector<T> Part::* values) {
+    return [part, values](nb::handle_t<History> self) {
+        std::vector<T>& kept = nb::cast<History&>(self).*part.*values;
+        return nb::ndarray<nb::numpy, const T, nb::ndim<1>>(kept.data(), {kept.size()}, self);
+    };
+}
+
+void bind_history(nb::module_& module) {
+    using Steps = History::Steps;
+    using Moves = History::Moves;
+    using Residency = History::Residency;
+    nb::class_<History>(module, "ReplayHistory", "When everything of one replay happened, by columns.")
+        .def(nb::init<>())
+        .def("step", column(&History::steps, &Steps::step))
+        .def("step_begin_s", column(&History::steps, &Steps::begin_s))
+        .def("step_end_s", column(&History::steps, &Steps::end_s))
+        .def("move_link", column(&History::moves, &Moves::link))
+        .def("move_away", column(&History::moves, &Moves::away))
+        .def("move_buffer", column(&History::moves, &Moves::buffer))
+        .def("move_step", column(&History::moves, &Moves::step))
+        .def("move_bytes", column(&History::moves, &Moves::bytes))
+        .def("move_begin_s", column(&History::moves, &Moves::begin_s))
+        .def("move_end_s", column(&History::moves, &Moves::end_s))
+        .def("resident_since_s", column(&History::residency, &Residency::since_s))
+        .def("resident_bytes", column(&History::residency, &Residency::bytes));
 }
 
 void bind_figures(nb::module_& module) {
@@ -123,6 +153,7 @@ void bind_figures(nb::module_& module) {
 void init_hierarchy(nanobind::module_& module) {
     using namespace accelera;
     bind_figures(module);
+    bind_history(module);
     nb::class_<GivenTrace>(module, "PreparedTrace", "A trace with what every replay of it needs, found once.")
         .def(nb::init<Column<policy::Id>, std::optional<Column<uint8_t>>, std::optional<Column<int32_t>>,
                       Column<int64_t>>(),
@@ -130,10 +161,11 @@ void init_hierarchy(nanobind::module_& module) {
         .def_prop_ro("recorded", [](const GivenTrace& self) { return self.prepared().recorded(); })
         .def_prop_ro("largest_step_bytes",
                      [](const GivenTrace& self) { return self.prepared().largest_step_bytes(); });
-    module.def("simulate_hierarchy", &run, "policy"_a, "known"_a, "trace"_a, "capacities"_a, "links"_a,
-               "hit_s"_a, "seconds"_a.none(), "next_read"_a.none(), "window"_a,
-               "Replay a trace; `policy` is a compiled one's name, with what it knows per cache, or a\n"
-               "sequence of objects, one per cache. Links are (seconds per byte towards, away, latency,\n"
-               "duplex). With `next_read`, buffers may be made again instead of moved. The lock is released "
-               "unless the policies are Python's.");
+    module.def(
+        "simulate_hierarchy", &run, "policy"_a, "known"_a, "trace"_a, "capacities"_a, "links"_a, "hit_s"_a,
+        "seconds"_a.none(), "next_read"_a.none(), "window"_a, "history"_a.none(),
+        "Replay a trace; `policy` is a compiled one's name, with what it knows per cache, or a\n"
+        "sequence of objects, one per cache. Links are (seconds per byte towards, away, latency,\n"
+        "duplex). With `next_read`, buffers may be made again instead of moved. With `history`, an empty "
+        "one, it is told when everything happens. The lock is released unless the policies are Python's.");
 }

@@ -90,6 +90,7 @@ class Replay {
                 continue;
             }
             if (step >= 0 && trace_.step(event) != step) break;
+            if (step < 0 && conduct_.history) conduct_.history->admitted = trace_.step(event);
             step = trace_.step(event);
             if (!pending_.empty() && settle(event, begin)) begin = event;
             access(trace_.buffer(event), trace_.kind(event) == Kind::write);
@@ -138,6 +139,7 @@ class Replay {
             const Id id = trace_.buffer(event);
             const auto step = static_cast<size_t>(trace_.step(event));
             if (trace_.is_access(event)) {
+                if (conduct_.history) conduct_.history->admitted = trace_.step(event);
                 access(id, trace_.kind(event) == Kind::write);
                 if (trace_.completes_step(event)) done_s[step] = compute(trace_.step(event));
             } else if (trace_.kind(event) == Kind::release) {
@@ -209,7 +211,9 @@ class Replay {
 
     /// Wait for what was admitted and compute for `seconds`; what is streamed away leaves then.
     double finish(double seconds) {
+        const double begin_s = timeline_.begin_s();
         const double done_s = timeline_.compute(seconds);
+        if (conduct_.history) conduct_.history->compute(begin_s, done_s);
         for (const Streamed& each : streamed_) stack_.pass_by(each.id, each.time, done_s);
         streamed_.clear();
         return done_s;

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "simulator/hierarchy_history.h"
 #include "simulator/hierarchy_origins.h"
 
 namespace accelera::simulator {
@@ -34,6 +35,8 @@ struct Conduct {
     const Origins* origins = nullptr;
     /// Per access, the next read of the same contents; goes with `origins`.
     Span<Time> next_read;
+    /// Where to write when everything happened; null: nowhere.
+    History* history = nullptr;
 };
 
 struct Flow {

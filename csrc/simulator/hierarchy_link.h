@@ -24,6 +24,11 @@ class Link {
     double towards_s(int64_t nbytes) const { return spec_.latency_s + nbytes * spec_.towards_s_per_byte; }
     double away_s(int64_t nbytes) const { return spec_.latency_s + nbytes * spec_.away_s_per_byte; }
 
+    /// When a move that is ready at `ready_s` would begin.
+    double towards_begin_s(double ready_s) const { return std::max(towards_free_s_, ready_s); }
+    double away_begin_s(double ready_s) const {
+        return std::max(spec_.duplex ? away_free_s_ : towards_free_s_, ready_s);
+    }
     double idle_from_s() const { return std::max(towards_free_s_, away_free_s_); }
     const LinkFigures& figures() const { return figures_; }
 
@@ -96,9 +101,11 @@ class Timeline {
     /// Add arithmetic to the step being admitted.
     void add(double seconds) { extra_s_ += seconds; }
 
+    /// When the admitted step begins to compute, as far as its operands are known.
+    double begin_s() const { return std::max(done_s_, arrival_s_); }
     /// Compute the admitted step; returns when it is done.
     double compute(double seconds) {
-        const double start_s = std::max(done_s_, arrival_s_);
+        const double start_s = begin_s();
         stall_s_ += start_s - done_s_;
         compute_s_ += seconds + extra_s_;
         done_s_ = start_s + seconds + extra_s_;

@@ -11,7 +11,7 @@ class Stack {
   public:
     Stack(const std::vector<P*>& policies, const PreparedTrace& trace, const Machine& machine,
           const Conduct& conduct)
-        : home_(trace), remaking_(trace, conduct) {
+        : home_(trace), remaking_(trace, conduct), history_(conduct.history) {
         tiers_.reserve(policies.size());
         for (size_t level = 0; level < policies.size(); ++level)
             tiers_.emplace_back(*policies[level], machine.capacities[level], trace);
@@ -47,21 +47,21 @@ class Stack {
         if (stays) tier.policy().miss(id, nbytes, time, false);
         const double below_s = obtain(level + 1, id, time);
         const double room_s = stays ? make_room(level, nbytes) : 0.0;
-        const double arrival_s = links_[level].towards(nbytes, std::max({now_s_, below_s, room_s}));
+        const double arrival_s = move_towards(level, id, std::max({now_s_, below_s, room_s}));
         if (level + 1 < tiers_.size()) tiers_[level + 1].unpin(id);
         if (stays) tier.insert(id, time, false, arrival_s);
+        if (stays && level == 0 && history_) note_bytes(history_->moves.begin_s.back());
         tier.pin(id);
         return arrival_s;
     }
 
     /// Bring absent `id` to the top tier's arithmetic without a place there; returns when it has arrived.
     double carry(Id id) {
-        const int64_t nbytes = top()[id].nbytes;
         size_t level = 1;
         while (level < tiers_.size() && !tiers_[level][id].here) ++level;
         double ready_s = tiers_[std::min(level, tiers_.size() - 1)][id].ready_s;
-        while (level-- > 0) ready_s = links_[level].towards(nbytes, std::max(now_s_, ready_s));
-        top().figures().fetched_bytes += nbytes;
+        while (level-- > 0) ready_s = move_towards(level, id, std::max(now_s_, ready_s));
+        top().figures().fetched_bytes += top()[id].nbytes;
         return ready_s;
     }
 
@@ -74,6 +74,7 @@ class Stack {
         const double ready_s = std::max(now_s_, make_room(0, nbytes));
         tier.insert(id, time, write, ready_s);
         tier[id].dirty = true;
+        if (history_) note_bytes(ready_s);
         return ready_s;
     }
 
@@ -114,11 +115,27 @@ class Stack {
     }
 
   private:
+    /// Carry `id` over link `level` to the faster tier, or `away` from it, once it is `ready_s`; returns when
+    /// it is there.
+    double move(size_t level, Id id, bool away, double ready_s) {
+        Link& link = links_[level];
+        const int64_t nbytes = top()[id].nbytes;
+        const double begin_s = away ? link.away_begin_s(ready_s) : link.towards_begin_s(ready_s);
+        const double end_s = away ? link.away(nbytes, ready_s) : link.towards(nbytes, ready_s);
+        if (history_) history_->move(level, away, id, nbytes, begin_s, end_s);
+        return end_s;
+    }
+    double move_towards(size_t level, Id id, double ready_s) { return move(level, id, false, ready_s); }
+    double move_away(size_t level, Id id, double ready_s) { return move(level, id, true, ready_s); }
+
+    /// Write down what the top tier holds since `since_s`.
+    void note_bytes(double since_s) { history_->hold(top().occupied_bytes(), since_s); }
+
     /// Write `id`, whose contents are ready in the tier above, into `level`; returns when it is there.
     double store(size_t level, Id id, Time time, double ready_s) {
         const int64_t nbytes = top()[id].nbytes;
         if (level == tiers_.size()) {
-            const double stored_s = links_[level - 1].away(nbytes, ready_s);
+            const double stored_s = move_away(level - 1, id, ready_s);
             home_.store(id);
             Copy& last = tiers_.back()[id];
             if (!last.here) last.ready_s = stored_s;
@@ -127,17 +144,17 @@ class Stack {
         Tier<P>& tier = tiers_[level];
         if (tier[id].here) {
             tier.touch(id, time, true);
-            return tier[id].ready_s = links_[level - 1].away(nbytes, std::max(ready_s, tier[id].ready_s));
+            return tier[id].ready_s = move_away(level - 1, id, std::max(ready_s, tier[id].ready_s));
         }
         if (!tier.fits(nbytes)) {
-            const double passed_s = links_[level - 1].away(nbytes, ready_s);
+            const double passed_s = move_away(level - 1, id, ready_s);
             tier.figures().saved_bytes += nbytes;
             return store(level + 1, id, time, passed_s);
         }
         tier.miss(id, true);
         tier.policy().miss(id, nbytes, time, true);
         const double room_s = make_room(level, nbytes);
-        const double stored_s = links_[level - 1].away(nbytes, std::max(ready_s, room_s));
+        const double stored_s = move_away(level - 1, id, std::max(ready_s, room_s));
         tier.insert(id, time, true, stored_s);
         return stored_s;
     }
@@ -166,12 +183,14 @@ class Stack {
         if (!tier[id].here) return;
         tier.policy().remove(id);
         tier.forget(id, saved_s, now_s_);
+        if (level == 0 && history_) note_bytes(now_s_);
     }
 
     std::vector<Tier<P>> tiers_;
     std::vector<Link> links_;
     Home home_;
     Remaking remaking_;
+    History* history_;
     double now_s_ = 0.0;
 };
 

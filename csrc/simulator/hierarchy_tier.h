@@ -49,6 +49,7 @@ class Tier {
     TierFigures& figures() { return figures_; }
     const TierFigures& figures() const { return figures_; }
     Room& room() { return room_; }
+    int64_t occupied_bytes() const { return occupied_bytes_; }
 
     bool fits(int64_t nbytes) const { return pinned_bytes_ + nbytes <= capacity_bytes_; }
     bool lacks_room(int64_t nbytes) const { return occupied_bytes_ + nbytes > capacity_bytes_; }

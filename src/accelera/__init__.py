@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from accelera.errors import DeviceMemoryError as DeviceMemoryError
     from accelera.errors import DTypeError as DTypeError
     from accelera.errors import IndexingError as IndexingError
+    from accelera.errors import JobError as JobError
     from accelera.errors import PoisonTaskError as PoisonTaskError
     from accelera.errors import ScorerError as ScorerError
+    from accelera.errors import ServiceError as ServiceError
+    from accelera.errors import ServiceUnreachableError as ServiceUnreachableError
     from accelera.errors import SettingError as SettingError
     from accelera.errors import ShapeError as ShapeError
     from accelera.errors import StoreChangedError as StoreChangedError
@@ -138,6 +141,9 @@ _NAMES_BY_PACKAGE = {
         "UnknownOutcomeError",
         "TaskTooLargeError",
         "ClusterError",
+        "ServiceError",
+        "ServiceUnreachableError",
+        "JobError",
         "ArgumentError",
         "SettingError",
     ),

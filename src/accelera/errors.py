@@ -20,6 +20,9 @@
     ├── UnknownOutcomeError   (RuntimeError)  a task was lost on its way and must not be begun again
     ├── TaskTooLargeError     (MemoryError)   a task fits neither the device nor what the CPU may take
     ├── ClusterError          (ConnectionError)  no cluster answers, or it is not one that fits
+    ├── ServiceError          (RuntimeError)  the Copilot's service refused or failed; has its problem details
+    │   ├── ServiceUnreachableError (ConnectionError)  no service answers at the address
+    │   └── JobError                          a job of the service failed, was cancelled or interrupted
     ├── ArgumentError         (ValueError, TypeError)  an argument means nothing here, such as a bad size
     └── SettingError          (ValueError)    an ACCELERA_* variable cannot be read
 
@@ -29,7 +32,7 @@ Every message reads: ``[op]`` · what was asked, with numbers · the rule it met
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -140,6 +143,32 @@ class TaskTooLargeError(AcceleraError, MemoryError):
 
 class ClusterError(AcceleraError, ConnectionError):
     """No cluster answers, or its versions or resources do not fit."""
+
+
+class ServiceError(AcceleraError, RuntimeError):
+    """The Copilot's service refused a request, or failed; problem details (RFC 9457) say why."""
+
+    def __init__(self, message: str, *, status: int = 0, problem: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status; 0 when there was no reply."""
+        self.problem = dict(problem or {})
+        """Members of the problem details: ``detail``, ``limit``, ``found``, ``errors`` …"""
+
+
+class ServiceUnreachableError(ServiceError, ConnectionError):
+    """No service answers at the address, or not in time."""
+
+
+class JobError(ServiceError):
+    """A job of the service has ended without a result: it failed, was cancelled, or was interrupted."""
+
+    def __init__(self, message: str, *, id: str, state: str) -> None:
+        super().__init__(message)
+        self.id = id
+        """Of the job, to run it again by."""
+        self.state = state
+        """``"failed"``, ``"cancelled"`` or ``"interrupted"``."""
 
 
 class ArgumentError(AcceleraError, ValueError, TypeError):

@@ -19,7 +19,17 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "llm": ("transformers", "accelerate", "bitsandbytes"),
     "plot": ("matplotlib",),
     "metrics": ("opentelemetry", "prometheus_client", "pynvml"),
-    "service": ("fastapi", "uvicorn"),
+    "service": (
+        "fastapi",
+        "uvicorn",
+        "orjson",
+        "sqlalchemy",
+        "alembic",
+        "psycopg",
+        "multipart",
+        "limits",
+        "sse_starlette",
+    ),
     "ui": ("streamlit", "httpx"),
 }
 """The modules that each extra of ``pyproject.toml`` brings, by the name they are imported by."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from accelera.errors import BackendMissingError
 from accelera.extras import stand_in
 
 
@@ -24,6 +25,10 @@ def opened(package: str, file_of: Mapping[str, str]) -> tuple[Callable[[str], An
             value = getattr(importlib.import_module(f"{package}.{file_of[name]}"), name)
         except ModuleNotFoundError as error:
             return stand_in(name, error)
+        except BackendMissingError as error:  # of a file that says it itself when it is imported alone
+            if not isinstance(error.__cause__, ModuleNotFoundError):
+                raise
+            return stand_in(name, error.__cause__)
         setattr(sys.modules[package], name, value)
         return value
 

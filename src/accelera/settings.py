@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -119,6 +119,8 @@ class Setting(NamedTuple):
     """What may be written, for people."""
     sentence: str
     """What it does."""
+    secret: bool = False
+    """Whether its value is never shown."""
 
     @property
     def variable(self) -> str:
@@ -248,6 +250,21 @@ SETTINGS = (
         "Tasks that StrategyManager.auto runs at once on the CPU; unset means the usable cores.",
     ),
     Setting(
+        "copilot_url",
+        None,
+        _parse_name,
+        "an address such as http://127.0.0.1:8000",
+        "Copilot's service that the web UI, and a client without an address, speak to.",
+    ),
+    Setting(
+        "copilot_token",
+        None,
+        _parse_name,
+        "the token that the service was started with",
+        "Token that is sent to the Copilot's service; unset means none.",
+        secret=True,
+    ),
+    Setting(
         "log_level",
         None,
         _one_of(get_args(LogLevel)),
@@ -279,6 +296,8 @@ class Settings:
     cache: str | None
     strategy: StrategyName
     workers: int | None
+    copilot_url: str | None
+    copilot_token: str | None = field(repr=False)
     log_level: LogLevel | None
 
 
@@ -308,6 +327,26 @@ def cache_folder() -> Path:
         return Path(named).expanduser()
     usual = {"darwin": "~/Library/Caches", "win32": "~/AppData/Local"}.get(sys.platform, "~/.cache")
     return Path(os.environ.get("XDG_CACHE_HOME") or usual).expanduser() / "accelera"
+
+
+def child_environment(**values: str | None) -> dict[str, str]:
+    """Return this process's environment with the settings ``values``, by field name; None unsets one.
+
+    For a child process: what others must not see, such as a token, goes there and not into its arguments.
+    """
+    found = dict(os.environ)
+    for name, value in values.items():
+        variable = _BY_NAME[name].variable
+        if value is None:
+            found.pop(variable, None)
+        else:
+            found[variable] = value
+    return found
+
+
+def passed_on(*names: str) -> dict[str, str]:
+    """Return those variables of this process's environment, for a child that is to get no others."""
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def visible_gpus() -> str | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.__main__ import NAMES
+from tests.chromium import needed_chromium
 
 WITH_FILES = ("cluster", "matmul", "offload", "tile_io")
 """Those that make files in the current folder unless they are told another."""
@@ -15,6 +16,8 @@ WITH_FILES = ("cluster", "matmul", "offload", "tile_io")
 
 @pytest.mark.parametrize("name", NAMES)
 def test_small_form_runs(name: str, tmp_path: Path) -> None:
+    if name == "pages":
+        needed_chromium()
     module = importlib.import_module(f"benchmarks.bench_{name}")
     arguments = ["--small"]
     if name in WITH_FILES:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from accelera.interceptor import local_machine
 from accelera.trace import Trace, write_trace
 
 Run = Callable[..., Any]
@@ -41,6 +42,15 @@ def test_a_trace_as_json(run: Run) -> None:
     assert [each["verdict"] for each in found["fits"]] == ["fits with offload", "fits"]
     assert found["fusion"]["launches"] == {"value": 2, "unit": "", "source": "analytic"}
     assert len(found["plans"]) == 2
+
+
+def test_on_this_machine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = local_machine.local_machine(small=True)
+    monkeypatch.setattr(local_machine, "local_machine", lambda: small)
+    ran = run("predict-compile", "t.parquet", "--machine", "local")
+    assert ran.exit_code == 0, ran.output
+    assert "time on local" in ran.stdout
+    assert "expected from" in ran.stdout
 
 
 def test_a_source_file(run: Run) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from accelera.simulator import generate_synthetic_trace, lower_bound, score, simulate
+from accelera.simulator import gated, generate_synthetic_trace, lower_bound, score, simulate
 from accelera.trace import Occupancy, Trace, write_trace
 from tests.cli.conftest import call
 
@@ -27,6 +27,16 @@ def test_simulate_prints_the_same_figures_as_the_function(trace: Trace) -> None:
     assert found["moved_bytes"] == report.moved_bytes
     assert found["lower_bound_bytes"] == lower_bound(trace, capacity)
     assert found["policy"] == "planner"
+
+
+def test_a_policy_that_follows_scores_comes_with_the_gates_verdict(trace: Trace) -> None:
+    wanted = gated(trace, "heuristic", "50%").to_dict()
+    found = json.loads(call("simulate", "t.parquet", "-c", "50%", "-p", "ML", "--json").stdout)
+    assert found["gate"] == wanted
+    assert f"gate: {wanted['reason']}" in call("simulate", "t.parquet", "-c", "50%", "-p", "scored").stdout
+    told = json.loads(call("simulate", "t.parquet", "-c", "50%", "-p", "iteration_replay", "--json").stdout)
+    assert told["gate"]["scorer_bytes"] == told["moved_bytes"]
+    assert "gate" not in call("simulate", "t.parquet", "-c", "50%").stdout
 
 
 def test_simulate_as_text(trace: Trace) -> None:

@@ -37,6 +37,9 @@ def test_says_what_it_wrote(run: Callable[..., Any], tmp_path: Path) -> None:
         (["--model-type", "moo"], "MoE"),
         (["--num-layers", "0"], "num_layers=0"),
         (["--dtype", "int3"], "int3"),
+        (["--num-layers", "1000000000"], "at most 10,000,000 are made"),
+        (["--seq-length", "1000000000000"], "over 2**62"),
+        (["--mode", "decode", "--seq-length", "10000000", "--block-tokens", "1"], "larger block_tokens"),
     ],
 )
 def test_a_shape_that_cannot_be_meant_is_bad_usage(

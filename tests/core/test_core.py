@@ -121,6 +121,8 @@ VERBS = {
     "trace capture": (["trace", "capture", "program.py"], 2),
     "trace stats": (["trace", "stats", "t.json"], 2),
     "trace convert": (["trace", "convert", "t.json", "t.csv"], 2),
+    "report": (["report", "t.json"], 2),
+    "serve": (["serve"], 2),
 }
 """Every verb, and how it ends with the core alone."""
 

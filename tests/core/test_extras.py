@@ -119,6 +119,6 @@ def test_make_installs_extras_that_there_are() -> None:
     found = re.search(r"^extras := (.+)$", makefile, re.MULTILINE)
     assert found
     installed = set(found[1].split(","))
-    assert installed == optional_requirements().keys() - {"all", "bench", "service", "ui"}
+    assert installed == optional_requirements().keys() - {"all", "bench"}
     told = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert [extra for extra in installed if f"`{extra}`" not in told] == []

@@ -219,9 +219,20 @@ def written_behind(diary: Diary) -> list[bool]:
 
 def next_reads_have_begun(diary: Diary, product: int) -> None:
     """Let a product of the grid, row after row, end only when what the next one needs is being read."""
-    rows, columns = divmod(min(product + 1, TILES - 1), EDGE // TILE)
-    blocks = 1 + rows + (EDGE // TILE if rows else columns + 1)
-    diary.wait_for(lambda: diary.count("read") >= blocks, "nothing is read during a product")
+    row, column = (at * TILE for at in divmod(min(product + 1, TILES - 1), EDGE // TILE))
+
+    def begun() -> bool:
+        # By name, not by number: of two readers the one that began later may be noted first.
+        reads = [(name, region) for kind, name, region in map(_three, diary.entries) if kind == "read"]
+        rows = any(name == "A" and region[0].start == row for name, region in reads)
+        return rows and any(name == "B" and region[1].start == column for name, region in reads)
+
+    diary.wait_for(begun, "nothing is read during a product")
+
+
+def _three(entry: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    kind, name, region = (*entry, None, None)[:3]
+    return kind, name, region
 
 
 def block_before_is_being_written(diary: Diary, product: int) -> None:

@@ -255,6 +255,35 @@ class TestVerdicts:
         total = predict_trace(trace, hierarchy=MACHINE).time.eager.total
         assert (total.value, total.source) == (0.75, "measured")
 
+    def test_times_that_nobody_measured_come_with_a_range(self) -> None:
+        found = predict_trace(between(10.0), hierarchy=MACHINE)
+        for time in (found.time.eager, found.time.compiled):
+            low, total, high = (each.value or 0.0 for each in (time.low, time.total, time.high))
+            assert 0 < low < total < high
+            assert {time.low.source, time.high.source} == {"analytic"}
+            assert f"{time.low.text} to {time.high.text} is to be expected" in found.explain()
+            assert time.low.text in found.table()
+            assert time.high.text in found.table()
+        assert not found.time.measured
+
+    @pytest.mark.parametrize("of_the_whole", [False, True])
+    def test_a_measured_step_narrows_the_range(self, of_the_whole: bool) -> None:
+        trace = between(10.0)
+        measured = trace.with_meta(measured_s=2.0 * trace.step_count)
+        if not of_the_whole:
+            measured = replace(trace, seconds=np.full(trace.step_count, 2.0))
+        time, plain = (predict_trace(each, hierarchy=MACHINE).time for each in (measured, trace))
+        assert time.measured
+        assert time.eager.low == time.eager.high == time.eager.total
+        assert time.eager.total.value == 2.0 * trace.step_count
+        assert time.compiled.high.value / time.compiled.low.value < (
+            plain.compiled.high.value / plain.compiled.low.value
+        )
+
+    @pytest.mark.parametrize("told", [float("nan"), float("inf"), "soon", None])
+    def test_a_measured_time_that_is_none_counts_not(self, told: Any) -> None:
+        assert not predict_trace(between(1.0).with_meta(measured_s=told), hierarchy=MACHINE).time.measured
+
     def test_recorded_seconds_change_no_share(self) -> None:
         trace = between(10.0)
         recorded = replace(trace, seconds=np.full(trace.step_count, 2.0))

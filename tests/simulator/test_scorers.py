@@ -81,6 +81,41 @@ class TestTable:
         trace = training()
         assert predict_eviction_scores(trace).equals(predict_eviction_scores(trace, "replay"))
 
+    def test_it_says_that_it_is_not_gated(self) -> None:
+        gate = predict_eviction_scores(training()).attrs["gate"]
+        assert gate["checked"] is False
+        assert "replay was not compared" in gate["reason"]
+        assert "hierarchy=" in gate["reason"]
+
+    @pytest.mark.parametrize("capacity", ["20%", "50%", "copilot"])
+    def test_with_a_memory_the_gate_says_whether_to_follow_it(self, capacity: str) -> None:
+        trace = training()
+        table = predict_eviction_scores(trace, "heuristic", hierarchy=capacity, lookahead=1)
+        wanted = gated(trace, "heuristic", capacity, lookahead=1).to_dict()
+        assert table.attrs["gate"] == {"checked": True, **wanted}
+        scores = table.eviction_score.dropna().to_numpy()
+        report = simulate(trace, capacity, "scored", score=scores, lookahead=1)
+        assert report.moved_bytes == wanted["scorer_bytes"]
+        assert table.equals(predict_eviction_scores(trace, "heuristic"))
+
+    def test_a_scorer_that_loses_is_said_to(self) -> None:
+        """The seed's formula moves more than LRU on the seed's own request."""
+        gate = predict_eviction_scores(generate_synthetic_trace(), "heuristic", hierarchy="copilot").attrs[
+            "gate"
+        ]
+        assert not gate["accepted"]
+        assert gate["policy"] == "lru"
+        assert "lru is used" in gate["reason"]
+
+    @pytest.mark.parametrize("trace", [Trace.from_arrays([], []), Trace.from_arrays([0, 1, 0], 8)])
+    def test_where_nothing_is_evicted_no_scorer_is_praised(self, trace: Trace) -> None:
+        gate = predict_eviction_scores(trace, "heuristic", hierarchy="1GiB").attrs["gate"]
+        assert "makes no difference" in gate["reason"]
+
+    def test_an_unknown_memory_is_named(self) -> None:
+        with pytest.raises(UnknownNameError, match="laptop"):
+            predict_eviction_scores(training(), hierarchy="labtop")
+
     def test_an_unknown_scorer_is_named(self) -> None:
         with pytest.raises(UnknownNameError, match="replay"):
             score(training(), "reply")

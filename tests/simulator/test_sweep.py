@@ -6,12 +6,14 @@ import json
 import re
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from accelera.errors import BackendMissingError, UnknownNameError
+from accelera.plotting import MOST_LINES
 from accelera.policy import POLICIES
 from accelera.simulator import (
     HIERARCHIES,
@@ -159,13 +161,39 @@ def test_page_is_well_formed_and_stands_alone(found: Sweep, tmp_path: Path) -> N
     page = Well()
     page.feed(text)
     assert page.open == page.elsewhere == []
-    assert text.count("<polyline ") == 3
+    # One drawing for wide windows and one for narrow ones, of which the page shows one.
+    assert text.count("<polyline ") == 2 * 3
     assert "planner" in text
     assert "<polygon" not in found.plot(tmp_path / "b.html", bound=False).read_text(encoding="utf-8")
 
 
+def test_page_shows_five_lines_and_the_others_on_demand(trace: Trace, tmp_path: Path) -> None:
+    names = [name for name in POLICIES if name != "learned"]
+    swept = sweep(trace, names, 6, progress=False)
+    text = swept.plot(tmp_path / "all.html").read_text(encoding="utf-8")
+    wide = text[text.index('<svg class="wide"') : text.index('<svg class="narrow"')]
+    others = len(names) - MOST_LINES
+    assert len(re.findall(r"<polyline (class=\"best\" )?stroke=", wide)) == MOST_LINES + others
+    assert wide.count('<polyline class="other"') == wide.count('<g class="more') == others
+    assert text.count('type="checkbox"') == others
+    shown = set(re.findall(r'stroke="(#\w+)" points', wide))
+    assert len(shown) == MOST_LINES
+    assert swept.best() in text
+    for words in ("B moved", "capacity of the first tier, ", "knee ", "no schedule moves less", "10⁹ bytes"):
+        assert words in text
+
+
+def test_ticks_of_the_page_are_round(found: Sweep, tmp_path: Path) -> None:
+    text = found.plot(tmp_path / "sweep.html").read_text(encoding="utf-8")
+    wide = text[text.index('<svg class="wide"') : text.index('<svg class="narrow"')]
+    upright = [float(one) for one in re.findall(r'text-anchor="end">([\d.,]+)</text>', wide)]
+    steps = {round(one - other, 9) for other, one in pairwise(upright)}
+    assert upright[0] == 0
+    assert len(steps) == 1
+    assert f"{steps.pop():e}"[0] in "125"
+
+
 def test_picture(found: Sweep, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the extra plot is not installed")
     assert found.plot(str(tmp_path / "sweep.png")).read_bytes().startswith(b"\x89PNG")
 
 

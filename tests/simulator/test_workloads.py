@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from itertools import product
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.errors import DTypeError, UnknownNameError
-from accelera.simulator import WORKLOADS, generate_synthetic_trace, simulate
+from accelera.simulator import WORKLOADS, expected_accesses, generate_synthetic_trace, simulate
 from accelera.trace import Kind, Trace, content_hash
 
 EVERYTHING = 1 << 60
@@ -192,6 +193,19 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"model_type": "MoE", "experts": 2, "top_k": 3}, ValueError, "top_k=3"),
     ({"model_type": "CNN", "mode": "decode"}, ValueError, "CNN"),
     ({"batch_size": 1 << 40, "seq_length": 1 << 40}, ValueError, "2\\*\\*62"),
+    (
+        {"num_layers": 10**9},
+        ValueError,
+        r"num_layers=1000000000, .* at most 10,000,000 are made. Take",
+    ),
+    ({"steps": 10**9, "model_type": "MLP"}, ValueError, "steps=1000000000"),
+    ({"seq_length": 10**12}, ValueError, "scores_0 would have .* smaller batch_size, seq_length"),
+    ({"seq_length": 10**12, "mode": "decode"}, ValueError, "seq_length=1000000000000 .* larger block_tokens"),
+    ({"seq_length": 10**6, "mode": "decode", "block_tokens": 1}, ValueError, "larger block_tokens"),
+    ({"hidden_size": 10**15}, ValueError, "W_embedding would have .* hidden_size"),
+    ({"model_type": "CNN", "seq_length": 10**10}, ValueError, "images would have"),
+    ({"model_type": "MoE", "experts": 10**12}, ValueError, "experts=1000000000000 .* weights"),
+    ({"batch_size": 10**400}, ValueError, "batch_size has 1329 bits"),
 ]
 
 
@@ -199,6 +213,63 @@ BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_what_cannot_be_meant_is_refused(wrong: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         generate_synthetic_trace(**wrong)
+
+
+ANY_SHAPE: dict[str, st.SearchStrategy[Any]] = {
+    "batch_size": st.integers(1, 40),
+    "seq_length": st.integers(1, 200),
+    "reuse_probability": st.sampled_from([0.0, 0.01]) | st.floats(0, 1),
+    "seed": st.integers(0, 2**40),
+    "experts": st.sampled_from([2, 8, 64]),
+    "block_tokens": st.integers(1, 64),
+}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    case=st.sampled_from(CASES),
+    layers=st.integers(1, 8),
+    steps=st.integers(1, 6),
+    shape=st.fixed_dictionaries(ANY_SHAPE),
+)
+def test_the_expected_accesses_are_at_least_those_made_and_less_than_twice_as_many(
+    case: tuple[str, str], layers: int, steps: int, shape: dict[str, Any]
+) -> None:
+    model, mode = case
+    asked = {"model_type": model, "mode": mode, "num_layers": layers, "steps": steps, **shape}
+    made = generate_synthetic_trace(**asked).access_count
+    expected = expected_accesses(**asked)
+    assert made <= expected < 2 * made + 60
+    if not shape["reuse_probability"] and model != "MoE":
+        assert made == expected
+
+
+COUNTS = ("num_layers", "steps", "batch_size", "seq_length")
+huge = st.integers(1, 100) | st.integers(1, 10**30)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    case=st.sampled_from(CASES),
+    shape=st.fixed_dictionaries(
+        dict.fromkeys(
+            (*COUNTS, "hidden_size", "experts", "block_tokens"),
+            huge,
+        )
+    ),
+)
+def test_whatever_is_asked_is_made_or_refused_at_once(case: tuple[str, str], shape: dict[str, Any]) -> None:
+    asked = {"model_type": case[0], "mode": case[1], "top_k": 1, **shape}
+    try:
+        expected = expected_accesses(**asked)
+    except ValueError:
+        expected = 10**9
+    if expected < 20_000:
+        with contextlib.suppress(ValueError):
+            assert generate_synthetic_trace(**asked).access_count <= expected
+    elif expected > 10**7:
+        with pytest.raises(ValueError, match=r"\[workload\]"):
+            generate_synthetic_trace(**asked)
 
 
 FROZEN: dict[tuple[str, str], tuple[int, int]] = {

@@ -146,3 +146,14 @@ def test_a_malformed_snapshot(tmp_path: Path, content: Any, said: str) -> None:
     path.write_bytes(pickle.dumps(content))
     with pytest.raises(TraceFormatError, match=said):
         read_trace(path)
+
+
+def test_a_container_that_holds_itself_over_and_over_is_refused_at_once(tmp_path: Path) -> None:
+    """Few bytes of a pickle tell of 2**200 lists; to write them out for a message would never end."""
+    nested: Any = []
+    for _ in range(200):
+        nested = [nested, nested]
+    path = tmp_path / "laughing.pickle"
+    path.write_bytes(pickle.dumps({"device_traces": [nested]}))
+    with pytest.raises(TraceFormatError, match="not an object"):
+        read_trace(path)

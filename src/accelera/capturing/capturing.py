@@ -27,6 +27,7 @@ def capture(
     generate_tokens: int = 0,
     keep_outputs: bool | None = None,
     workspaces: bool = False,
+    timed: int = 0,
 ) -> Trace:
     """Record every tensor access of a PyTorch model.
 
@@ -64,6 +65,9 @@ def capture(
     workspaces
         Whether what torch's kernels for the CPU allocate while they compute counts, where it is known: a
         buffer that lives for one step.
+    timed
+        How many times the same is run again, with nothing recorded, to see how long it takes:
+        ``meta["measured_s"]`` is the quickest round, in CPU time where torch has one thread. For real models.
 
     Returns
     -------
@@ -97,5 +101,6 @@ def capture(
         generate_tokens=generate_tokens,
         keep_outputs=keep_outputs,
         workspaces=workspaces,
+        timed=timed,
     )
     return request.fulfilled()

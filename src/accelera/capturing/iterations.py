@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from accelera.capturing.recording import Recording
+from accelera.capturing.timing import Unrecorded
 from accelera.errors import UnknownNameError
 
 _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
@@ -40,7 +41,7 @@ def call(module: torch.nn.Module, inputs: Any) -> Any:
 
 
 def train(
-    recording: Recording,
+    recording: Recording | Unrecorded,
     module: torch.nn.Module,
     inputs: Any,
     *,
@@ -70,7 +71,12 @@ def train(
 
 
 def infer(
-    recording: Recording, module: torch.nn.Module, inputs: Any, *, steps: int, keep_outputs: bool = False
+    recording: Recording | Unrecorded,
+    module: torch.nn.Module,
+    inputs: Any,
+    *,
+    steps: int,
+    keep_outputs: bool = False,
 ) -> None:
     """Run the model ``steps`` times without gradients.
 

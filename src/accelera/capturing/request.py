@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from accelera.capturing.lstm import cpu_lstm
 from accelera.capturing.operands import tensors_in
 from accelera.capturing.recording import Recording
 from accelera.capturing.shape_rules import ShapeMode
+from accelera.capturing.timing import Unrecorded, quickest_s
 from accelera.trace import Trace
 
 
@@ -45,12 +46,17 @@ class Request:
     generate_tokens: int
     keep_outputs: bool | None = None
     workspaces: bool = False
+    timed: int = 0
 
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ValueError(f"[capture] steps={self.steps}; at least 1 is needed")
         if self.generate_tokens and self.train:
             raise ValueError(f"[capture] generate_tokens={self.generate_tokens} needs train=False")
+        if self.timed < 0 or (self.timed and (self.follows_shapes or self.generate_tokens)):
+            raise ValueError(
+                f"[capture] timed={self.timed} rounds need a real model, no fake one, and no generate_tokens"
+            )
         if self.dtype is not None and not self._builds:
             raise ValueError(
                 f"[capture] dtype={self.dtype} is for a model that is built; this one exists, convert it "
@@ -106,22 +112,33 @@ class Request:
         for index, tensor in enumerate(tensors_in(inputs)):
             recording.storages.describe(tensor, f"input.{index}", "input")
         with recording:
-            if self.train:
-                iterations.train(
-                    recording,
-                    module,
-                    inputs,
-                    steps=self.steps,
-                    loss=self.loss,
-                    optimizer=optimizer,
-                    keep_outputs=self.keep_outputs is not False,
-                )
-            elif self.generate_tokens:
+            if self.generate_tokens:
                 iterations.decode(recording, module, inputs, tokens=self.generate_tokens)
             else:
-                keeps = self.keep_outputs is True
-                iterations.infer(recording, module, inputs, steps=self.steps, keep_outputs=keeps)
-        return self._told(recording, module, optimizer)
+                self._run(recording, module, inputs, optimizer)
+        trace = self._told(recording, module, optimizer)
+        if not self.timed:
+            return trace
+        again = partial(self._run, Unrecorded(), module, inputs, optimizer)
+        return trace.with_meta(measured_s=quickest_s(again, self.timed))
+
+    def _run(
+        self, recording: Recording | Unrecorded, module: torch.nn.Module, inputs: Any, optimizer: Any
+    ) -> None:
+        """Train or infer."""
+        if self.train:
+            iterations.train(
+                recording,
+                module,
+                inputs,
+                steps=self.steps,
+                loss=self.loss,
+                optimizer=optimizer,
+                keep_outputs=self.keep_outputs is not False,
+            )
+        else:
+            keeps = self.keep_outputs is True
+            iterations.infer(recording, module, inputs, steps=self.steps, keep_outputs=keeps)
 
     def _told(self, recording: Recording, module: torch.nn.Module, optimizer: Any) -> Trace:
         trace = recording.trace(

@@ -17,7 +17,9 @@ from accelera.cli.info import info
 from accelera.cli.matmul import matmul
 from accelera.cli.plan import plan
 from accelera.cli.predict_compile import predict_compile
+from accelera.cli.report import report
 from accelera.cli.run import ProgramCommand, run
+from accelera.cli.serve import serve
 from accelera.cli.simulate import simulate
 from accelera.cli.strategy import strategy
 from accelera.cli.sweep import sweep
@@ -32,7 +34,21 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _verb in (info, plan, matmul, gram, copy, transpose, simulate, sweep, advise, estimate, strategy):
+for _verb in (
+    info,
+    plan,
+    matmul,
+    gram,
+    copy,
+    transpose,
+    simulate,
+    sweep,
+    advise,
+    report,
+    estimate,
+    strategy,
+    serve,
+):
     app.command()(_verb)
 app.command(name="predict-compile")(predict_compile)
 app.command(name="build-shim")(build_shim)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from accelera.cli.factories import is_python_name, python_object
-from accelera.cli.offloads import offloads
 from accelera.cli.options import Json, checked_budget
 from accelera.errors import AcceleraError
+from accelera.estimates import as_dict, offloads
 from accelera.extras import is_there, require
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def estimate(
     )
     planned = list(offloads(found, trainer))
     if as_json:
-        typer.echo(json.dumps({**found.to_dict(), "offload": [each.to_dict() for each in planned]}, indent=2))
+        typer.echo(json.dumps(as_dict(found, planned), indent=2))
     else:
         typer.echo("\n".join([found.table(), "", found.explain(), *(each.line() for each in planned)]))
 

@@ -39,7 +39,7 @@ Budgets = Annotated[
     list[str] | None,
     typer.Option("--budget", "-b", metavar="SIZE", help="16GB, or a share of the peak as 60%; repeatable."),
 ]
-Machine = Annotated[str, typer.Option(metavar="NAME", help="The machine that a trace would run on.")]
+Machine = Annotated[str, typer.Option(metavar="NAME", help="Where a trace would run; local: measured here.")]
 Optimizer = Annotated[bool, typer.Option("--optimizer", help="Compile the optimizer's step too.")]
 Batch = Annotated[int | None, typer.Option(min=1, help="The trace's batch, to scale from.")]
 Context = Annotated[int | None, typer.Option(min=1, help="The trace's context, to scale from.")]
@@ -97,10 +97,10 @@ def _of_source(path: Path, opt_level: str, language: str) -> SourcePrediction:
 
 
 def _of_trace(path: Path, source_format: str | None, **options: Any) -> CompilePrediction:
-    from accelera.simulator.compiling import predict_trace
+    from accelera.interceptor.prediction import predict_compile as predicted
 
     trace = tiers.opened(str(path), source_format)
     try:
-        return predict_trace(trace, **options)
+        return predicted(trace, **options)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from accelera.simulator import Report
 
 
+SCORER_OF = {"scored": "heuristic", "learned": "learned", "iteration_replay": "replay"}
+"""Whose scores a policy follows that is given none."""
+
+
 def simulate(
     trace: tiers.TraceFile,
     capacity: Annotated[
@@ -33,25 +37,31 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Replay a trace under one policy: bytes moved, evictions, waiting, and the least possible."""
+    from accelera.simulator import gated
     from accelera.simulator import simulate as replay
 
     record = tiers.opened(trace, source_format)
     machine = tiers.machine_of(hierarchy, capacity, record)
+    scores = tiers.score_for(policy, record)
     report = replay(
-        record,
-        machine,
-        policy,
-        lookahead=lookahead,
-        recompute=recompute,
-        score=tiers.score_for(policy, record),
-        seed=seed,
+        record, machine, policy, lookahead=lookahead, recompute=recompute, score=scores, seed=seed
     )
+    choice = None
+    if report.policy in SCORER_OF:
+        given = SCORER_OF[report.policy] if scores is None else scores
+        choice = gated(record, given, machine, lookahead=lookahead, name=SCORER_OF[report.policy])
     if as_json:
-        typer.echo(json.dumps(report.to_dict(bound=bound), indent=2))
+        gate = {} if choice is None else {"gate": choice.to_dict()}
+        typer.echo(json.dumps(report.to_dict(bound=bound) | gate, indent=2))
     else:
-        typer.echo("\n".join([report.table(), *([_least(report)] if bound else [])]))
+        notes = [_least(report)] if bound else []
+        typer.echo(
+            "\n".join([report.table(), *notes, *([] if choice is None else [f"gate: {choice.reason}"])])
+        )
 
 
 def _least(report: Report) -> str:
+    if not report.lower_bound_bytes:
+        return f"a schedule may move nothing; {report.policy} moves {format_bytes(report.moved_bytes)}"
     least = format_bytes(report.lower_bound_bytes)
     return f"no schedule moves less than {least}: {report.policy} moves {report.regret:.3f} times that"

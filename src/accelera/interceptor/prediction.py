@@ -14,6 +14,10 @@ from accelera.trace import Trace
 if TYPE_CHECKING:
     import torch
 
+LOCAL = "local"
+"""This machine, among the names of machines."""
+ROUNDS = 15
+"""How often a module's step is timed."""
 MakeInputs = Callable[[int, int], Any]
 
 
@@ -52,7 +56,8 @@ def predict_compile(program: Any, inputs: Any = None, **options: Any) -> Compile
     opt_level, model_type, language
         For a source text: ``O0`` to ``O3``; what the text is; its language, of which only Python is parsed.
     hierarchy
-        A machine with an arithmetic speed, or a name of ``accelera.simulator.HIERARCHIES``.
+        A machine with an arithmetic speed, a name of ``accelera.simulator.HIERARCHIES``, or ``"local"``: this
+        machine, whose speeds are measured once, and on which a real module's step is timed.
     budgets
         Sizes such as ``"16GB"``, or shares of the peak such as ``"60%"``. By default the machine's capacity
         for the verdict, and 100 % to 30 % of the peak for plans.
@@ -88,7 +93,7 @@ def predict_compile(program: Any, inputs: Any = None, **options: Any) -> Compile
     if isinstance(program, str):
         return predict_source(program, **options)
     if isinstance(program, Trace):
-        return predict_trace(program, **options)
+        return predict_trace(program, **_located(options))
     if not callable(program):
         raise TypeError(
             f"[predict_compile] program is a {type(program).__name__}; give source text, a Trace, a module "
@@ -106,12 +111,28 @@ def _predict_module(
     predicting = {name: options.pop(name) for name in _OF_PREDICTION if name in options}
     batch, context = predicting.get("batch") or 1, predicting.get("context") or 1
     require("predict_compile", "torch")
+    import torch
+
+    from accelera.capturing.fake import is_on_meta
+
     if inputs is None and make_inputs is None:
         raise TypeError("[predict_compile] a module needs inputs=, or make_inputs= with batch and context")
     if make_inputs is not None:
         predicting.setdefault("make_trace", _traces(model, make_inputs, options))
         inputs = make_inputs(batch, context) if inputs is None else inputs
-    return predict_trace(capture(model, inputs, **options), **predicting)
+    if predicting.get("hierarchy") == LOCAL and isinstance(model, torch.nn.Module) and not is_on_meta(model):
+        options = {"timed": 0 if options.get("fake") or options.get("generate_tokens") else ROUNDS, **options}
+    return predict_trace(capture(model, inputs, **options), **_located(predicting))
+
+
+def _located(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with this machine's speeds where it is meant."""
+    if options.get("hierarchy") != LOCAL:
+        return options
+    require("predict_compile", "torch", otherwise="or give a Hierarchy with a Compute")
+    from accelera.interceptor.local_machine import local_machine
+
+    return {**options, "hierarchy": local_machine()}
 
 
 def _traces(model: Any, make_inputs: MakeInputs, options: dict[str, Any]) -> Callable[[int, int], Trace]:

@@ -21,6 +21,7 @@ from accelera.simulator.scorers import (
     train_scorer,
 )
 from accelera.simulator.sweeps import Sweep, sweep
+from accelera.simulator.timeline import Timeline
 from accelera.simulator.validation import (
     SizeComparison,
     Validation,
@@ -29,7 +30,7 @@ from accelera.simulator.validation import (
     validate_tensor_size_distribution,
     validate_trace,
 )
-from accelera.simulator.workloads import WORKLOADS, generate_synthetic_trace
+from accelera.simulator.workloads import WORKLOADS, expected_accesses, generate_synthetic_trace
 
 __all__ = [
     "HIERARCHIES",
@@ -51,11 +52,13 @@ __all__ = [
     "SizeComparison",
     "Sweep",
     "TierReport",
+    "Timeline",
     "Validation",
     "advise",
     "bound_curve",
     "calculate_reuse_entropy",
     "calculate_temporal_locality",
+    "expected_accesses",
     "gain",
     "gated",
     "generate_synthetic_trace",

@@ -14,7 +14,7 @@ class Ranked:
     stall_s: float
     total_s: float
     regret: float | None
-    """Moved bytes over the least that any schedule moves; None where that was not worked out."""
+    """Moved bytes over the least that any schedule moves; None where that is 0 or was not worked out."""
     needs_future: bool
     """Whether it must know the accesses to come, as the engine does, and a loop's second turn."""
 

@@ -218,7 +218,7 @@ def _preference(policy: str) -> int:
 
 def _ranked(report: Report, least: int | None) -> Ranked:
     moved = report.moved_bytes
-    regret = None if least is None else (moved / least if least else 1.0 if not moved else float("inf"))
+    regret = moved / least if least else 1.0 if least == 0 and not moved else None
     future = _needs_future(report.policy)
     return Ranked(report.policy, moved, report.stall_s, report.total_s, regret, future)
 

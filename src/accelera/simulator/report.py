@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from accelera.memory import Hierarchy
+from accelera.simulator.timeline import Timeline
 from accelera.trace import Trace
 from accelera.units import format_bytes
 
@@ -100,6 +102,8 @@ class Report:
     """How often a buffer was made again instead of moved."""
     recomputed_s: float
     trace: Trace = field(repr=False)
+    timeline: Timeline | None = field(default=None, repr=False)
+    """When everything happened; None unless ``simulate`` was asked to ``record``."""
 
     @property
     def hits(self) -> int:
@@ -187,12 +191,16 @@ class Report:
         }
 
     def to_dict(self, *, bound: bool = False) -> dict[str, Any]:
-        """Return all figures as JSON-able values; ``bound`` adds the lower bound and the regret."""
+        """Return all figures as JSON-able values; ``bound`` adds the lower bound and the regret.
+
+        The regret is None where nothing need be moved and something is: JSON has no infinity.
+        """
         figures: dict[str, Any] = {name: getattr(self, name) for name in FIGURES}
         figures["tiers"] = [asdict(tier) for tier in self.tiers]
         figures["links"] = [asdict(link) for link in self.links]
         if bound:
-            figures |= {"lower_bound_bytes": self.lower_bound_bytes, "regret": self.regret}
+            regret = self.regret if math.isfinite(self.regret) else None
+            figures |= {"lower_bound_bytes": self.lower_bound_bytes, "regret": regret}
         return figures
 
     def table(self) -> str:

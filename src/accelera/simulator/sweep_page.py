@@ -2,127 +2,131 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from html import escape
 
 import numpy as np
-from numpy.typing import NDArray
 
+from accelera.plotting import DARK, LIGHT, Theme, dark_colours, format_budget, format_size
 from accelera.simulator.curves import Curves
-from accelera.units import format_bytes
+from accelera.simulator.sweep_drawing import Frame, SweepScales, other_colour, sweep_drawing
 
-WIDTH, HEIGHT = 900, 480
-LEFT, RIGHT, TOP, BOTTOM = 90, 20, 20, 50
-LEGEND_ROW = 20
-TICKS = 5
+WIDE, NARROW = Frame(900, 500), Frame(366, 360)
+"""Of the two drawings the page shows the one that its width is for, so that letters stay readable."""
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
 <title>Bytes moved over capacity</title>
 <style>
-body {{ font: 15px system-ui, sans-serif; margin: 2rem auto; max-width: 960px; color: #222 }}
-svg text {{ font: 12px system-ui, sans-serif; fill: #444 }}
-polyline {{ fill: none; stroke-width: 1.4 }}
-polyline.best {{ stroke-width: 3 }}
-polyline:hover {{ stroke-width: 4 }}
-table {{ border-collapse: collapse; margin-top: 1rem }}
-td, th {{ padding: 0.15rem 0.7rem; text-align: right; border-bottom: 1px solid #ddd }}
+{colours}
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 0; background: var(--background); color: var(--ink) }}
+main {{ max-width: 940px; margin: 0 auto; padding: 24px 12px }}
+h1 {{ font-size: 1.6rem; line-height: 1.3; margin: 0 0 .4rem }}
+svg {{ display: block; width: 100%; margin: 1rem 0 }}
+svg text {{ font-size: 12px; font-family: system-ui, sans-serif }}
+svg text:not([fill]) {{ fill: var(--muted) }}
+svg .name {{ font-size: 13px; paint-order: stroke; stroke: var(--background); stroke-width: 4px }}
+svg text.least {{ fill: var(--least); font-style: italic; font-size: 13px }}
+svg .grid {{ stroke: var(--line) }}
+svg .knee {{ stroke: var(--muted); stroke-dasharray: 2 4; stroke-width: 1.5 }}
+svg .impossible {{ fill: var(--least); fill-opacity: .16 }}
+polyline {{ fill: none; stroke-width: 2 }}
+polyline.best {{ stroke-width: 3.5 }}
+polyline.other {{ stroke: var(--plain); stroke-width: 1; stroke-opacity: .7 }}
+circle {{ fill: transparent; pointer-events: all }}
+.more {{ display: none }}
+.narrow {{ display: none }}
+@media (max-width: 640px) {{ .narrow {{ display: block }} .wide {{ display: none }} }}
+fieldset {{ border: 1px solid var(--line); border-radius: 8px; padding: .4rem .9rem .6rem }}
+fieldset label {{ display: inline-block; margin-right: 1rem; white-space: nowrap }}
+{demand}
+.table {{ overflow-x: auto; margin-top: 1.4rem }}
+table {{ border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums }}
+td, th {{ padding: .2rem .8rem .2rem 0; text-align: right; white-space: nowrap; font-weight: normal }}
+tr {{ border-bottom: 1px solid var(--line) }}
 td:first-child, th:first-child {{ text-align: left }}
+.note {{ color: var(--muted) }}
 </style>
-<h1>Bytes moved over capacity</h1>
+<main>
+<h1>{headline}</h1>
 <p>{summary}</p>
-{drawing}
-{table}
+{drawings}
+{choice}
+<div class="table" tabindex="0" role="region" aria-label="Bytes moved by policy and capacity">{table}</div>
+<p class="note">{note}</p>
+</main>
 </html>
 """
 
 
 def sweep_page(curves: Curves) -> str:
     """Return the page."""
-    summary = (
-        f"Best by and large: <b>{escape(curves.best)}</b>, whose knee is at {format_bytes(curves.knee)}. "
-        f"Nobody waits for want of memory from {format_bytes(curves.without_stalls)}."
-    )
-    return _PAGE.format(summary=summary, drawing=_drawing(curves), table=_table(curves))
-
-
-def _drawing(curves: Curves) -> str:
-    ranking = curves.ranking()
-    height = HEIGHT + LEGEND_ROW * -(-len(ranking) // 5)
-    parts = [*_grid(curves), *_impossible(curves)]
-    knee = _across(curves, curves.knee)
-    parts.append(
-        f'<line x1="{knee}" x2="{knee}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#888" '
-        'stroke-dasharray="3 4"><title>knee</title></line>'
-    )
-    for index, policy in enumerate(ranking):
-        hue = index * 360 // len(ranking)
-        parts += [*_curve(curves, policy, hue), *_legend(policy, index, hue)]
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img">{"".join(parts)}</svg>'
-
-
-def _curve(curves: Curves, policy: str, hue: int) -> Iterable[str]:
-    thick = ' class="best"' if policy == curves.best else ""
-    yield (
-        f'<polyline{thick} stroke="hsl({hue} 65% 45%)" points="{_points(curves, curves.moved[policy])}">'
-        f"<title>{escape(policy)}</title></polyline>"
+    scales = SweepScales(curves)
+    return _PAGE.format(
+        colours=_colours(),
+        demand=_demand(scales),
+        headline=f"{escape(curves.best)} moves the fewest bytes by and large",
+        summary=_summary(curves),
+        drawings=sweep_drawing(curves, WIDE, "wide") + sweep_drawing(curves, NARROW, "narrow"),
+        choice=_choice(scales),
+        table=_table(curves),
+        note="1 GB is 10⁹ bytes. Bytes moved are those between the first tier and the next, both ways.",
     )
 
 
-def _legend(policy: str, index: int, hue: int) -> Iterable[str]:
-    x, y = LEFT + index % 5 * 160, HEIGHT + index // 5 * LEGEND_ROW + 8
-    yield f'<rect x="{x}" y="{y - 8}" width="12" height="8" fill="hsl({hue} 65% 45%)"/>'
-    yield f'<text x="{x + 18}" y="{y}">{escape(policy)}</text>'
+def _summary(curves: Curves) -> str:
+    return (
+        f"Its knee is at {format_size(curves.knee)}: beyond it more memory saves less. From "
+        f"{format_size(curves.without_stalls)} on nobody waits for want of memory."
+    )
 
 
-def _impossible(curves: Curves) -> Iterable[str]:
-    if curves.bounds is not None:
-        floor = HEIGHT - BOTTOM
-        first, last = (_across(curves, curves.capacities[end]) for end in (0, -1))
-        points = f"{first},{floor} {_points(curves, curves.bounds)} {last},{floor}"
-        yield f'<polygon fill="#ddd" points="{points}"><title>no schedule moves so little</title></polygon>'
+def _colours() -> str:
+    def of(theme: Theme) -> str:
+        return (
+            f"--background: {theme.background}; --ink: {theme.ink}; --muted: {theme.muted}; "
+            f"--line: {theme.grid}; --plain: {theme.plain}; --least: {theme.least}"
+        )
+
+    dark = "\n".join(
+        f'[fill="{light}"] {{ fill: {there} }} [stroke="{light}"] {{ stroke: {there} }}'
+        for light, there in dark_colours().items()
+    )
+    when = "@media screen and (prefers-color-scheme: dark)"
+    return f":root {{ {of(LIGHT)} }}\n{when} {{ :root {{ {of(DARK)} }}\n{dark} }}"
 
 
-def _grid(curves: Curves) -> Iterable[str]:
-    for share in np.linspace(0, 1, TICKS):
-        moved = share * _most(curves)
-        y = _down(curves, moved)
-        yield f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#eee"/>'
-        yield f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{format_bytes(moved)}</text>'
-        size = curves.capacities[0] + share * (curves.capacities[-1] - curves.capacities[0])
-        x = _across(curves, size)
-        yield f'<text x="{x}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">{format_bytes(size)}</text>'
+def _choice(scales: SweepScales) -> str:
+    """Return the boxes by which the other policies are shown, if there are any."""
+    if not scales.others:
+        return ""
+    boxes = "".join(
+        f'<label><input type="checkbox" id="show{index}"/> {escape(name)}</label> '
+        for index, name in enumerate(scales.others)
+    )
+    return f"<fieldset><legend>The others are drawn in grey; show</legend>{boxes}</fieldset>"
 
 
-def _points(curves: Curves, moved: NDArray[np.int64]) -> str:
-    pairs = zip(curves.capacities, moved.tolist(), strict=True)
-    return " ".join(f"{_across(curves, size)},{_down(curves, each)}" for size, each in pairs)
-
-
-def _across(curves: Curves, size: float) -> float:
-    span = max(curves.capacities[-1] - curves.capacities[0], 1)
-    return round(LEFT + (size - curves.capacities[0]) / span * (WIDTH - LEFT - RIGHT), 1)
-
-
-def _down(curves: Curves, moved: float) -> float:
-    return round(TOP + (1 - moved / _most(curves)) * (HEIGHT - TOP - BOTTOM), 1)
-
-
-def _most(curves: Curves) -> float:
-    return float(max(1, *(int(each.max()) for each in curves.moved.values())))
+def _demand(scales: SweepScales) -> str:
+    return "\n".join(
+        f"body:has(#show{index}:checked) .p{index} {{ display: inline }} "
+        f"#show{index} {{ accent-color: {other_colour(index)} }}"
+        for index in range(len(scales.others))
+    )
 
 
 def _table(curves: Curves) -> str:
     shown = np.unique(np.linspace(0, len(curves.capacities) - 1, 8).astype(int)).tolist()
-    rows = [_row("th", "capacity", [curves.capacities[at] for at in shown])]
+    rows = [_row("th", "capacity", [format_budget(curves.capacities[at]) for at in shown])]
     if curves.bounds is not None:
-        rows.append(_row("td", "lower bound", [int(curves.bounds[at]) for at in shown]))
+        rows.append(_row("td", "least possible", [format_size(int(curves.bounds[at])) for at in shown]))
     for policy in curves.ranking():
-        rows.append(_row("td", policy, [int(curves.moved[policy][at]) for at in shown]))
+        rows.append(_row("td", policy, [format_size(int(curves.moved[policy][at])) for at in shown]))
     return f"<table>{''.join(rows)}</table>"
 
 
-def _row(tag: str, name: str, sizes: list[int]) -> str:
-    cells = "".join(f"<{tag}>{format_bytes(size)}</{tag}>" for size in sizes)
+def _row(tag: str, name: str, sizes: list[str]) -> str:
+    cells = "".join(f"<{tag}>{size}</{tag}>" for size in sizes)
     return f"<tr><{tag}>{escape(name)}</{tag}>{cells}</tr>"

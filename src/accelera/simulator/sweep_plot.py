@@ -1,15 +1,24 @@
-"""A sweep as a picture, or as a page that stands alone."""
+"""A sweep as a picture, or as a page that stands alone.
+
+The drawings live here and not in ``accelera.charts``, which is above the simulator: ``Sweep.plot`` needs no
+browser and no views. What both share, colours, ticks, names of units and places of labels, is in
+``accelera.plotting``, below both.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from accelera.extras import needed_for
+from accelera.plotting import LIGHT, TextSize, text_colour
 from accelera.simulator.curves import Curves
+from accelera.simulator.sweep_drawing import EXPLANATION, SweepScales
 from accelera.simulator.sweep_page import sweep_page
 
-GIB = 2**30
 SIZE_INCHES = (9, 5.5)
+TEXT = TextSize(0.0125, 0.045)
+"""Of ten-point letters in a picture of this size."""
 
 
 def plot_sweep(curves: Curves, path: Path) -> Path:
@@ -29,24 +38,67 @@ def plot_sweep(curves: Curves, path: Path) -> Path:
 
 def _draw(curves: Curves, path: Path) -> None:
     with needed_for("sweep", "or plot to a .html file"):
-        from matplotlib import colormaps
+        from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    axes.set_prop_cycle(color=colormaps["tab20"](range(20)))
-    capacities = [size / GIB for size in curves.capacities]
-    for policy in curves.ranking():
-        axes.plot(
-            capacities,
-            curves.moved[policy] / GIB,
-            label=policy,
-            linewidth=2.5 if policy == curves.best else 1,
-        )
+    with rc_context({"text.parse_math": False}):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots()
+        scales = SweepScales(curves)
+        _dress(axes, scales)
+        _draw_lines(axes, scales)
+        _write_names(axes, scales)
+        figure.savefig(path, dpi=150)
+
+
+def _dress(axes: Any, scales: SweepScales) -> None:
+    axes.set(xlim=(scales.x.low, scales.x.high), ylim=(0, scales.y.high))
+    axes.set_xticks(scales.x.values, [f"{tick:,g}" for tick in scales.x.values])
+    axes.set_yticks(scales.y.values, [f"{tick:,g}" for tick in scales.y.values])
+    axes.set_xlabel(scales.x_title, color=LIGHT.muted)
+    axes.set_title(scales.y_title, loc="left", size=10, color=LIGHT.muted, pad=24)
+    axes.tick_params(length=0, labelcolor=LIGHT.muted)
+    axes.grid(axis="y", color=LIGHT.grid)
+    axes.set_axisbelow(True)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def _draw_lines(axes: Any, scales: SweepScales) -> None:
+    curves = scales.curves
+    sizes = [size / scales.x_unit.factor for size in curves.capacities]
+    factor = scales.y_unit.factor
     if curves.bounds is not None:
-        axes.fill_between(capacities, curves.bounds / GIB, color="0.85", label="impossible")
-    axes.axvline(curves.knee / GIB, color="0.4", linestyle=":", label="knee")
-    axes.set(xlabel="capacity of the first tier, GiB", ylabel="moved, GiB", ylim=(0, None))
-    axes.legend(fontsize="small", ncols=2)
-    figure.savefig(path, dpi=150)
+        axes.fill_between(sizes, curves.bounds / factor, color=LIGHT.least, alpha=0.16, linewidth=0)
+    for policy in scales.others:
+        axes.plot(sizes, curves.moved[policy] / factor, color=LIGHT.plain, linewidth=0.8)
+    for policy in reversed(scales.shown):
+        width = 3 if policy == curves.best else 1.6
+        axes.plot(sizes, curves.moved[policy] / factor, color=scales.colours[policy], linewidth=width)
+    axes.axvline(curves.knee / scales.x_unit.factor, color=LIGHT.muted, linestyle=":")
+
+
+def _write_names(axes: Any, scales: SweepScales) -> None:
+    knee = scales.knee_share
+    side = "left" if knee < 0.15 else "right" if knee > 0.85 else "center"
+    within = {"transform": axes.transAxes, "va": "center", "ha": "center"}
+    axes.text(knee, 1.02, scales.knee_text, color=LIGHT.muted, transform=axes.transAxes, ha=side)
+    words = scales.explanation(TEXT)
+    if words is not None:
+        place = (words.left + words.right) / 2, (words.bottom + words.top) / 2
+        axes.text(*place, EXPLANATION, color=LIGHT.least, style="italic", **within)
+    for label in scales.labels(TEXT, [] if words is None else [words]):
+        colour = scales.colours[label.names[0]] if len(label.names) == 1 else LIGHT.ink
+        axes.text(
+            label.x,
+            label.y,
+            ", ".join(label.names),
+            color=text_colour(colour, LIGHT.background),
+            weight="bold" if scales.curves.best in label.names else "normal",
+            **within,
+        )
+    if scales.others:
+        count = len(scales.others)
+        note = f"grey: {count} other {'policy' if count == 1 else 'policies'}"
+        axes.text(1, 1.02, note, color=LIGHT.muted, size=9, transform=axes.transAxes, ha="right")

@@ -47,6 +47,22 @@ _COLUMNS = (
 )
 
 
+def depths_below_chord(sizes: Sequence[int], curve: ArrayLike) -> NDArray[np.float64]:
+    """Return how far a curve, made non-rising, lies below the line between its ends; shape (sizes,).
+
+    Both axes are scaled to 0..1; a curve that does not fall lies nowhere below. The knee is where the depth
+    is largest.
+    """
+    falling = np.minimum.accumulate(np.asarray(curve, dtype=np.float64))
+    at = np.array(sizes, dtype=np.float64)
+    if falling[0] == falling[-1]:
+        return np.zeros(len(at))
+    down = (falling - falling[-1]) / (falling[0] - falling[-1])
+    along = (at - at[0]) / (at[-1] - at[0])
+    depths: NDArray[np.float64] = np.round(1 - along - down, 12)
+    return depths
+
+
 @dataclass(frozen=True, eq=False)
 class Sweep:
     """Reports by policy and capacity."""
@@ -99,13 +115,8 @@ class Sweep:
         knee is where it lies furthest below the straight line between them, both axes scaled to 0..1. A
         curve that nowhere lies below has its knee at the first capacity. ``policy``: ``best()`` when absent.
         """
-        curve = np.minimum.accumulate(self.moved_bytes(policy or self.best())).astype(np.float64)
-        sizes = np.array(self.capacities, dtype=np.float64)
-        if curve[0] == curve[-1]:
-            return self.capacities[0]
-        down = (curve - curve[-1]) / (curve[0] - curve[-1])
-        along = (sizes - sizes[0]) / (sizes[-1] - sizes[0])
-        return self.capacities[int(np.argmax(np.round(1 - along - down, 12)))]
+        depths = depths_below_chord(self.capacities, self.moved_bytes(policy or self.best()))
+        return self.capacities[int(np.argmax(depths))]
 
     def smallest_without_stalls(self, policy: str | None = None, *, tolerance: float = 0.01) -> int:
         """Return the smallest capacity in bytes from which on nobody waits for want of memory.
@@ -178,7 +189,8 @@ class Sweep:
                 row = {"policy": policy, "capacity_bytes": self.capacities[index]}
                 row |= {name: getattr(report, name) for name in _COLUMNS}
                 if regret is not None:
-                    row |= {"lower_bound_bytes": self.lower_bounds[index], "regret": float(regret[index])}
+                    told = float(regret[index]) if np.isfinite(regret[index]) else None
+                    row |= {"lower_bound_bytes": self.lower_bounds[index], "regret": told}
                 yield row
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,9 @@ MOST_BYTES = 1 << 62
 
 MOST_SHOWN = 60
 """Characters of a bad value that a message shows."""
+_CONTAINERS = reprlib.Repr()
+_CONTAINERS.maxlevel = 3
+_CONTAINERS.maxstring = _CONTAINERS.maxlong = MOST_SHOWN
 
 
 class BadCell(ValueError):
@@ -193,7 +197,8 @@ def _require(good: NDArray[np.bool_], what: str, values: NDArray[Any], rule: str
 def shown(value: Any, write: Callable[[Any], str] = str) -> str:
     """Return a bad value as a message shows it, cut where it is long; ``write=repr`` puts texts in quotes."""
     try:
-        text = write(value)
+        # Few bytes of a file can tell of a container that is written out in gigabytes.
+        text = _CONTAINERS.repr(value) if isinstance(value, (list, tuple, dict, set)) else write(value)
     except ValueError:  # Python writes out no number of thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}… ({len(text)} characters)"

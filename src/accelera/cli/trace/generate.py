@@ -32,6 +32,7 @@ def generate(
     dtype: Annotated[str, typer.Option(metavar="NAME", help="Element type of the weights.")] = "float32",
     experts: Annotated[int, _number("Experts per layer of an MoE.")] = 8,
     top_k: Annotated[int, _number("Experts that each token goes to.")] = 2,
+    block_tokens: Annotated[int, _number("Tokens per block of the key-value cache, in decoding.")] = 16,
     seed: Annotated[int, _number("Of everything that is left to chance.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -54,6 +55,7 @@ def generate(
         dtype=dtype,
         experts=experts,
         top_k=top_k,
+        block_tokens=block_tokens,
     )
     write_trace(trace, out)
     found = {

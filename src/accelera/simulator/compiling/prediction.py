@@ -12,7 +12,7 @@ from accelera.simulator.compiling.fitting import FITS, INFEASIBLE, Fit
 from accelera.simulator.compiling.memory import MemoryPrediction
 from accelera.simulator.compiling.scaling import Limit
 from accelera.simulator.compiling.tables import aligned
-from accelera.simulator.compiling.timing import TimePrediction
+from accelera.simulator.compiling.timing import StepTime, TimePrediction
 
 _LISTED = 8
 
@@ -96,6 +96,8 @@ def _facts(found: CompilePrediction) -> str:
             ("traffic", fusion.eager_traffic.text, fusion.traffic.text),
             ("peak memory", found.memory.peak.text, fusion.peak.text),
             (f"time on {found.machine}", eager.total.text, compiled.total.text),
+            ("  expected from", eager.low.text, compiled.low.text),
+            ("  expected to", eager.high.text, compiled.high.text),
             ("  arithmetic", eager.compute.text, compiled.compute.text),
             ("  memory", eager.bandwidth.text, compiled.bandwidth.text),
             ("  launches", eager.launches.text, compiled.launches.text),
@@ -230,9 +232,16 @@ def _time_sentences(found: CompilePrediction) -> Iterator[str]:
         f"{fusion.eager_traffic.text} of traffic {fusion.traffic} on {found.machine}."
     )
     yield (
-        f"A step takes {time.eager.total} as traced, bound by {time.eager.bound}, and {time.compiled.total} "
-        f"compiled, bound by {time.compiled.bound}: {time.speedup.text} faster."
+        f"A step takes {_ranged(time.eager)} as traced, bound by {time.eager.bound}, and "
+        f"{_ranged(time.compiled)} compiled, bound by {time.compiled.bound}: {time.speedup.text} faster."
     )
+
+
+def _ranged(time: StepTime) -> str:
+    """Return the seconds with what is to be expected, where they were not measured."""
+    if time.total.source == "measured":
+        return str(time.total)
+    return f"{time.total.text} ({time.total.source}; {time.low.text} to {time.high.text} is to be expected)"
 
 
 def _plan_sentence(plan: BudgetPlan) -> str:

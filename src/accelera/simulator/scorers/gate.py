@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.memory import Hierarchy
+from accelera.plotting import format_size
 from accelera.policy import POLICIES, needs
 from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
 from accelera.simulator.scorers.scoring import score
 from accelera.trace import Trace
-from accelera.units import format_bytes
 
 PLAIN = ("lru", *(name for name in POLICIES if name != "lru" and set(needs(name)) <= {"capacity_bytes"}))
 """Heuristics that look at nothing but what happened, against which a scorer must stand: all there are."""
@@ -51,8 +51,10 @@ class Gated:
     def reason(self) -> str:
         """The decision in a sentence."""
         best = self.plain_bytes[self.best_plain]
+        if set(self.plain_bytes.values()) == {self.scorer_bytes}:
+            return f"all policies move {format_size(best)} here: {self.scorer} makes no difference"
         compared = (
-            f"{self.scorer} moves {format_bytes(self.scorer_bytes)}, {self.best_plain} {format_bytes(best)}"
+            f"{self.scorer} moves {format_size(self.scorer_bytes)}, {self.best_plain} {format_size(best)}"
         )
         said = "is used" if self.accepted else f"is over {TOLERANCE:.0%} worse, so {self.best_plain} is used"
         return f"{compared} in {self.shadow_steps} steps: {self.scorer} {said}"
@@ -66,11 +68,12 @@ class Gated:
 def gated(
     trace: Trace,
     scorer: str | NDArray[np.float64],
-    hierarchy: Hierarchy | int | str,
+    hierarchy: Hierarchy | int | float | str,
     *,
     plain: Sequence[str] = PLAIN,
     prefix: float = 1.0,
     lookahead: int = 0,
+    name: str | None = None,
     **options: Any,
 ) -> Gated:
     """Compare a scorer with plain heuristics by bytes moved, and choose.
@@ -88,6 +91,8 @@ def gated(
         Policies to stand against.
     prefix
         Share of the trace's steps to simulate, above 0 and at most 1.
+    name
+        What to call scores of your own in the verdict; ``"given"`` when absent.
     options
         For the scorer; see ``score``.
 
@@ -97,7 +102,7 @@ def gated(
         raise ValueError(f"[gate] prefix={prefix} must be above 0 and at most 1")
     if not plain:
         raise ValueError("[gate] plain names no policy; give at least one to compare with")
-    name = scorer if isinstance(scorer, str) else "given"
+    known_as = name or (scorer if isinstance(scorer, str) else "given")
     scores = score(trace, scorer, **options) if isinstance(scorer, str) else np.asarray(scorer, np.float64)
     shadow = trace if prefix == 1 else head(trace, max(1, round(prefix * trace.step_count)))
 
@@ -110,7 +115,7 @@ def gated(
     best = min(by_plain, key=by_plain.__getitem__)
     accepted = by_scorer <= (1 + TOLERANCE) * by_plain[best]
     policy, followed = ("scored", scores) if accepted else (best, None)
-    return Gated(name, accepted, policy, followed, by_scorer, by_plain, shadow.step_count)
+    return Gated(known_as, accepted, policy, followed, by_scorer, by_plain, shadow.step_count)
 
 
 def head(trace: Trace, steps: int) -> Trace:

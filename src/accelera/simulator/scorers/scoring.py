@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import UnknownNameError
-from accelera.extras import require
 from accelera.policy import heuristic_scores, replay_next_uses
 from accelera.simulator.scorers.learned import learned_scores
 from accelera.simulator.scorers.llm import llm_scores
 from accelera.trace import Trace
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Scores = NDArray[np.float64]
 _SCORERS: dict[str, Callable[..., Scores]] = {
@@ -51,32 +47,10 @@ def score(trace: Trace, scorer: str = "replay", **options: Any) -> Scores:
     return _SCORERS[scorer](trace, **options)
 
 
-def predict_eviction_scores(
-    trace: Trace | pd.DataFrame, scorer: str = "replay", **options: Any
-) -> pd.DataFrame:
-    """Return the trace's table with the column ``eviction_score``, from 0 (keep) to 1 (evict first).
-
-    Events that are no accesses have none (NaN). ``heuristic`` and ``llm`` are as they are; the times that
-    ``replay`` and ``learned`` predict are replaced by their rank, which keeps their order: a simulation with
-    these scores evicts what one with the times does.
-
-    Parameters
-    ----------
-    trace
-        A trace, or its table.
-    scorer, options
-        See ``score``.
-
-    >>> from accelera.simulator import generate_synthetic_trace
-    >>> trace = generate_synthetic_trace(num_layers=1)
-    >>> table = predict_eviction_scores(trace, scorer="heuristic")
-    >>> bool(table.eviction_score.between(0, 1).sum() == trace.access_count)
-    True
-    """
-    require("predict_eviction_scores", "pandas", otherwise="or call score, which returns an array")
-    given = trace if isinstance(trace, Trace) else Trace.from_pandas(trace)
-    found = score(given, scorer, **options)
-    return given.to_pandas(scores=found if scorer in IN_UNITS else ranks(found))
+def unit_scores(trace: Trace, scorer: str = "replay", **options: Any) -> Scores:
+    """Return ``score`` in 0..1, shape (accesses,): predicted times are replaced by their ranks."""
+    found = score(trace, scorer, **options)
+    return found if scorer in IN_UNITS else ranks(found)
 
 
 def ranks(scores: Scores) -> Scores:

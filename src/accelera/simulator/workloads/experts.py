@@ -10,7 +10,7 @@ from accelera.simulator.workloads.layers import FFN_FACTOR, Linear, Norm
 from accelera.simulator.workloads.request import Request
 from accelera.simulator.workloads.tape import Tape
 
-_DRAWS = 1024
+DRAWS = 1024
 """Most routing decisions drawn per layer; more tokens are routed in groups."""
 
 
@@ -63,7 +63,7 @@ def _popularity(experts: int, chance: Chance) -> NDArray[np.float64]:
 
 def _loads(cumulative: NDArray[np.float64], assignments: int, chance: Chance) -> list[int]:
     """Return how many of ``assignments`` go to each expert."""
-    draws = min(assignments, _DRAWS)
+    draws = min(assignments, DRAWS)
     chosen = np.searchsorted(cumulative[:-1], chance.uniforms(draws), side="right")
     counts = np.bincount(chosen, minlength=len(cumulative)).tolist()
     return [-(-count * assignments // draws) for count in counts]

@@ -17,17 +17,13 @@ Integers = NDArray[np.int64]
 def finished(tape: Tape, results: tuple[int, ...], *, model_type: str, meta: Mapping[str, Any]) -> Trace:
     """Return the trace of ``tape``; ``results`` are kept alive to the end."""
     buffers, kinds, steps = _accesses(tape)
-    strides = np.ones(len(buffers), dtype=np.int64)
-    for (step, buffer), stride in tape.strides.items():
-        low, high = np.searchsorted(steps, (step, step + 1))
-        here = slice(int(low), int(high))
-        strides[here][(buffers[here] == buffer) & (kinds[here] == Kind.READ)] = stride
+    strides = _strides(tape, buffers, kinds, steps)
     dead, when = _deaths(tape, results, buffers, steps)
     order = np.argsort(np.concatenate([steps, when]), kind="stable")
     ids = np.concatenate([buffers, dead])[order]
     used, first = np.unique(ids, return_index=True)
     described = used[np.argsort(first)].tolist()
-    sizes = _sizes(tape)
+    sizes = np.array(tape.sizes, dtype=np.int64)
     return Trace.from_arrays(
         ids,
         sizes[ids],
@@ -56,6 +52,21 @@ def _accesses(tape: Tape) -> tuple[Integers, Integers, Integers]:
     return np.array(buffers, dtype=np.int64), halves % 2, halves // 2
 
 
+def _strides(tape: Tape, buffers: Integers, kinds: Integers, steps: Integers) -> Integers:
+    """Return the stride of each access."""
+    found = np.ones(len(buffers), dtype=np.int64)
+    if not tape.strides:
+        return found
+    places = np.array(list(tape.strides), dtype=np.int64)
+    noted = places[:, 0] * len(tape.sizes) + places[:, 1]
+    order = np.argsort(noted)
+    wanted = steps * len(tape.sizes) + buffers
+    at = order[np.minimum(np.searchsorted(noted, wanted, sorter=order), len(order) - 1)]
+    here = (noted[at] == wanted) & (kinds == Kind.READ)
+    found[here] = np.array(list(tape.strides.values()), dtype=np.int64)[at[here]]
+    return found
+
+
 def _deaths(
     tape: Tape, results: tuple[int, ...], buffers: Integers, steps: Integers
 ) -> tuple[Integers, Integers]:
@@ -66,13 +77,3 @@ def _deaths(
     dies[list(results)] = False
     dead = np.flatnonzero(dies)
     return dead, last[dead]
-
-
-def _sizes(tape: Tape) -> Integers:
-    largest = max(tape.sizes)
-    if largest >= 1 << 62:
-        raise ValueError(
-            f"[workload] {tape.names[tape.sizes.index(largest)]} would have {largest} bytes, over 2**62; "
-            "take a smaller batch_size, seq_length or hidden_size"
-        )
-    return np.array(tape.sizes, dtype=np.int64)

@@ -18,6 +18,8 @@ HIDDEN_SIZES = {"Transformer": 768, "CNN": 512, "MLP": 1024, "MoE": 768}
 USUAL_STEPS = {"inference": 1, "training": 2, "decode": 32}
 """Batches, optimizer steps or generated tokens, where no number is given."""
 HEAD_SIZE = 64
+MOST = 1 << 62
+"""Above every number that a workload may be asked for, the seed apart."""
 VOCABULARY = 32_000
 CLASSES = 1000
 
@@ -107,6 +109,8 @@ def _count(name: str, value: Any) -> int:
     least = 0 if name == "seed" else 1
     if number < least:
         raise ValueError(f"[workload] {name}={number} must be at least {least}")
+    if number >= MOST and name != "seed":
+        raise ValueError(f"[workload] {name} has {number.bit_length()} bits; give a number below 2**62")
     return number
 
 

@@ -17,6 +17,8 @@ CHANCES = 2
 """How many further buffers a forward step may read; each with the probability of reuse."""
 _ITEM_BYTES = {"int64": 8, "float32": 4}
 """Of buffers with an element type of their own."""
+MOST_BYTES = 1 << 62
+"""Of all buffers of a trace together: sums of sizes are counted in 64 bits."""
 LASTING = frozenset({"weight", "optimizer_state"})
 """Roles of buffers that exist before the first step and after the last one."""
 
@@ -50,6 +52,7 @@ class Tape:
         """Index of the first step of every iteration."""
         self._reuse_probability = reuse_probability
         self._chance = chance
+        self._made_bytes = 0
         self._suffix = ""
         self._history: list[int] = []
 
@@ -104,7 +107,14 @@ class Tape:
         self.strides[len(self.steps) - 1, buffer] = stride
 
     def _buffer(self, name: str, elements: int, role: str, dtype: str) -> int:
-        self.sizes.append(elements * _ITEM_BYTES.get(dtype, self.item_bytes))
+        nbytes = elements * _ITEM_BYTES.get(dtype, self.item_bytes)
+        self._made_bytes += nbytes
+        if self._made_bytes >= MOST_BYTES:
+            raise ValueError(
+                f"[workload] {name} would have {nbytes} bytes, and all buffers {self._made_bytes}, "
+                "over 2**62; take a smaller batch_size, seq_length or hidden_size"
+            )
+        self.sizes.append(nbytes)
         self.names.append(name)
         self.roles.append(role)
         self.dtypes.append(dtype or self.dtype)

@@ -68,6 +68,8 @@ def cells_of(path: Path, names: tuple[str, ...] | None = None) -> pd.DataFrame:
             "cells that hold a comma"
         ) from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        if "out of memory" in str(error):  # of the C parser
+            raise MemoryError(str(error)) from error
         raise TraceFormatError(f"[read_trace] {path} is not a sound CSV file: {error}") from error
 
 

@@ -61,5 +61,7 @@ def _contents(path: Path) -> tuple[bytes | None, Any]:
         table = parquet.read_table(path, partitioning=None)
         stored = (table.schema.metadata or {}).get(_KEY)
         return stored, table.replace_schema_metadata(None).to_pandas()
+    except MemoryError:  # pyarrow's own is an ArrowException too, and says nothing of the file
+        raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         raise TraceFormatError(f"[read_trace] {path} is not a sound Parquet file: {error}") from error

@@ -1,8 +1,8 @@
-"""What offloading would do for the phases of an estimate that do not fit its budget."""
+"""Estimates of models with the offload plans of the phases that do not fit: for command line and service."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from accelera.errors import BudgetExceededError
@@ -15,13 +15,25 @@ if TYPE_CHECKING:
 _PHASES = ("inference", "training")
 
 
-class Offload(NamedTuple):
-    """One phase, and how it would run offloaded."""
+class OffloadedPhase(NamedTuple):
+    """Phase of an estimate, and how it would run offloaded."""
 
     phase: Phase
     plan: OffloadPlan | None
     refusal: Exception | None
     """Why it would not."""
+
+    @classmethod
+    def planned(cls, phase: Phase, budget: int | str | None, optimizer: Any) -> OffloadedPhase:
+        """Plan a phase of inference or training within a budget; a refusal is kept."""
+        from accelera.offload import plan_offload
+
+        training = phase.name == "training"
+        try:
+            plan = plan_offload(*phase.subject, budget=budget, train=training, optimizer=optimizer)
+        except (BudgetExceededError, RuntimeError, TypeError, ValueError) as error:
+            return cls(phase, None, error)
+        return cls(phase, plan, None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-able values."""
@@ -44,19 +56,13 @@ class Offload(NamedTuple):
         return f"{what}, takes {peaks}, and each pass reads {read} and writes {written}."
 
 
-def offloads(found: Estimate, optimizer: Any) -> Iterator[Offload]:
+def offloads(found: Estimate, optimizer: Any) -> Iterator[OffloadedPhase]:
     """Yield what offloading would do for each phase that does not fit; the same budget is the model's."""
-    from accelera.offload import plan_offload
-
     for phase in found.phases:
-        if found.fits(phase) or phase.name not in _PHASES:
-            continue
-        training = phase.name == "training"
-        try:
-            plan = plan_offload(
-                *phase.subject, budget=found.budget_bytes, train=training, optimizer=optimizer
-            )
-        except (BudgetExceededError, RuntimeError, TypeError, ValueError) as error:
-            yield Offload(phase, None, error)
-        else:
-            yield Offload(phase, plan, None)
+        if not found.fits(phase) and phase.name in _PHASES:
+            yield OffloadedPhase.planned(phase, found.budget_bytes, optimizer)
+
+
+def as_dict(found: Estimate, planned: Iterable[OffloadedPhase]) -> dict[str, Any]:
+    """Return an estimate and its offload plans as JSON-able values."""
+    return {**found.to_dict(), "offload": [each.to_dict() for each in planned]}

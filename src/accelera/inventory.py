@@ -1,12 +1,14 @@
-"""What this machine and this installation have, as plain values."""
+"""Inventory of this machine and this installation, as plain values: for command line and service."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,9 @@ from accelera.plan import CostModel
 from accelera.settings import SETTINGS, current
 
 _PACKAGES = ("numpy", "scipy", "torch")
+
+
+_PATH = re.compile(r"(?<![\w.>-])/[^\s'\",;:()]+")
 
 
 def facts() -> dict[str, Any]:
@@ -42,6 +47,15 @@ def facts() -> dict[str, Any]:
         "extras": {extra: is_installed(extra) for extra in EXTRAS},
         "settings": list(_settings()),
     }
+
+
+def without_paths(value: Any) -> Any:
+    """Return JSON-able values without paths of this machine in texts, and without keys ``folder``."""
+    if isinstance(value, str):
+        return _PATH.sub("(path)", value)
+    if isinstance(value, Mapping):
+        return {name: without_paths(each) for name, each in value.items() if name != "folder"}
+    return [without_paths(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _cpu() -> dict[str, Any]:
@@ -152,4 +166,9 @@ def _settings() -> Iterator[dict[str, Any]]:
     values = vars(current())
     for setting in SETTINGS:
         value = values[setting.name]
-        yield {"variable": setting.variable, "value": value, "is_default": value == setting.default}
+        shown = "(set)" if setting.secret and value is not None else value
+        yield {"variable": setting.variable, "value": shown, "is_default": value == setting.default}
+
+
+if __name__ == "__main__":  # the service asks in a process of its own, as this may load torch
+    sys.stdout.write(json.dumps(without_paths(facts())))

@@ -1,0 +1,45 @@
+"""Charts of the views: options of ECharts, files by matplotlib, tables of the numbers."""
+
+from accelera.charts.curves import (
+    CURVES_HEIGHT,
+    budget_mark,
+    curves_chart,
+    curves_legend,
+)
+from accelera.charts.figures import TITLES, figure_bytes
+from accelera.charts.heatmap import (
+    CIVIDIS,
+    HEATMAP_HEIGHT,
+    distance_class_of,
+    heatmap_chart,
+    heatmap_colour,
+)
+from accelera.charts.occupancy import OCCUPANCY_HEIGHT, occupancy_chart, occupancy_legend
+from accelera.charts.policies import bars_height, policy_bars
+from accelera.charts.tables import table_bytes, table_of
+from accelera.charts.timeline import TIMELINE_HEIGHT, timeline_chart
+from accelera.views import policy_label
+
+__all__ = [
+    "CIVIDIS",
+    "CURVES_HEIGHT",
+    "HEATMAP_HEIGHT",
+    "OCCUPANCY_HEIGHT",
+    "TIMELINE_HEIGHT",
+    "TITLES",
+    "bars_height",
+    "budget_mark",
+    "curves_chart",
+    "curves_legend",
+    "distance_class_of",
+    "figure_bytes",
+    "heatmap_chart",
+    "heatmap_colour",
+    "occupancy_chart",
+    "occupancy_legend",
+    "policy_bars",
+    "policy_label",
+    "table_bytes",
+    "table_of",
+    "timeline_chart",
+]

@@ -1,0 +1,139 @@
+"""Sizes, times and counts as people read them; decimal units: 1 GB is 10**9 bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+_SIZES = (("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15))
+_TIMES = (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0))
+MINUTE, HOUR, DAY = 60, 3600, 86400
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A unit that the numbers of one axis are shown in."""
+
+    unit: str
+    """``"GB"``, ``"ms"`` …"""
+    factor: float
+    """Bytes or seconds per unit."""
+    decimals: int
+    """Digits after the point that are worth showing, given the largest number."""
+
+    def of(self, value: float) -> float:
+        """Return ``value`` in this unit, rounded to the decimals worth showing."""
+        return round(float(value) / self.factor, self.decimals)
+
+    def all_of(self, values: ArrayLike) -> list[float]:
+        """Return ``values`` in this unit, rounded; shape (values,)."""
+        scaled: list[float] = np.round(np.asarray(values, np.float64) / self.factor, self.decimals).tolist()
+        return scaled
+
+    @property
+    def printf(self) -> str:
+        """A printf-style format of one number with its unit, such as ``"%.1f GB"``."""
+        return f"%.{min(self.decimals, 2)}f {self.unit}"
+
+
+def size_scale(largest: float) -> Scale:
+    """Return the decimal unit for sizes up to ``largest`` bytes."""
+    return _scale(largest, _SIZES)
+
+
+def time_scale(largest: float) -> Scale:
+    """Return the unit for times up to ``largest`` seconds: nanoseconds to seconds."""
+    return _scale(largest, _TIMES)
+
+
+def _scale(largest: float, units: Sequence[tuple[str, float]]) -> Scale:
+    largest = abs(float(largest))
+    unit, factor = units[0]
+    for unit_, factor_ in units:
+        # 0.995 of the next unit would be printed as 1000 of this one.
+        if largest >= 0.9995 * factor_:
+            unit, factor = unit_, factor_
+    top = largest / factor
+    decimals = 0 if factor == 1.0 and unit == "B" else 3 if top < 10 else 2 if top < 100 else 1
+    return Scale(unit, factor, decimals)
+
+
+def format_size(count: float) -> str:
+    """Return ``count`` bytes with three significant digits in a decimal unit.
+
+    >>> format_size(39_612_000_000)
+    '39.6 GB'
+    >>> format_size(524e6)
+    '524 MB'
+    >>> format_size(0)
+    '0 B'
+    """
+    return _format(count, _SIZES)
+
+
+def format_budget(count: float) -> str:
+    """Return ``count`` bytes as ``format_size`` does, without zeros after the point.
+
+    >>> format_budget(24e9), format_budget(1.5e9)
+    ('24 GB', '1.5 GB')
+    """
+    number, unit = format_size(count).split(" ")
+    return f"{number.rstrip('0').rstrip('.') if '.' in number else number} {unit}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a time with three significant digits, over a minute in two parts.
+
+    >>> format_seconds(0.00193), format_seconds(125), format_seconds(7380)
+    ('1.93 ms', '2 min 5 s', '2 h 3 min')
+    """
+    if not math.isfinite(seconds):
+        return "never"
+    if abs(seconds) < MINUTE - 0.05:
+        return _format(seconds, _TIMES)
+    whole = round(seconds)
+    for unit, size, lower, part in (
+        ("d", DAY, "h", HOUR),
+        ("h", HOUR, "min", MINUTE),
+        ("min", MINUTE, "s", 1),
+    ):
+        if whole >= size:
+            first, rest = divmod(whole, size)
+            return f"{first} {unit}" + (f" {rest // part} {lower}" if rest // part else "")
+    return f"{whole} s"
+
+
+def format_count(count: float) -> str:
+    """Return a whole number with commas: ``1,842``."""
+    return f"{round(count):,}"
+
+
+def format_ratio(ratio: float) -> str:
+    """Return how many times: ``7.2×``, ``14×``, ``1.04×``."""
+    if not math.isfinite(ratio):
+        return "∞×"
+    digits = 2 if ratio < 1.1 else 1 if ratio < 10 else 0
+    return f"{ratio:.{digits}f}×"
+
+
+def format_share(share: float) -> str:
+    """Return a share of one as percent: ``78 %``."""
+    percent = 100 * share
+    return f"{percent:.1f} %" if 0 < percent < 10 or 99 < percent < 100 else f"{percent:.0f} %"
+
+
+def _format(value: float, units: Sequence[tuple[str, float]]) -> str:
+    if not value:
+        return f"0 {units[0][0] if units is _SIZES else 's'}"
+    scale = _scale(value, units)
+    scaled = value / scale.factor
+    if scale.unit == "B":
+        return f"{round(scaled)} B"
+    decimals = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
+    if units is _SIZES and decimals == 2:
+        decimals = 1 if abs(scaled) >= 0.95 else 2
+    return f"{scaled:.{decimals}f} {scale.unit}"

@@ -1,0 +1,453 @@
+"""Client of the Copilot's service: every endpoint as a method, over HTTP alone.
+
+with CopilotClient("http://127.0.0.1:8000") as copilot:
+    found = copilot.fit({"num_layers": 32, "hidden_size": 4096, "mode": "decode"}, "12GB")
+    print(found["verdict"]["sentence"])
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from accelera.errors import ArgumentError, JobError, ServiceError, ServiceUnreachableError
+from accelera.extras import needed_for
+from accelera.service.settings import ENDED
+from accelera.settings import current_value
+
+with needed_for("CopilotClient"):
+    import httpx
+
+    from accelera.service.transport import Transport
+
+Json = dict[str, Any]
+Source = Mapping[str, Any] | str
+"""A synthetic model by its fields (``num_layers``, ``mode`` …), or the digest of a stored trace."""
+OnProgress = Callable[["JobStatus"], None]
+
+_RECONNECT_S = 0.5
+_RECONNECTS = 5
+Record = TypeVar("Record", bound="_Record")
+
+
+@dataclass(frozen=True)
+class _Record:
+    @classmethod
+    def of(cls: type[Record], found: Mapping[str, Any]) -> Record:
+        """Return the record; members that this version does not know are left out."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{name: value for name, value in found.items() if name in known})
+
+
+@dataclass(frozen=True)
+class JobStatus(_Record):
+    """How far a job of the service is."""
+
+    id: str
+    kind: str
+    """``"sweep"``, ``"advise"``, ``"bounds"``, ``"capture"`` …"""
+    state: str
+    """``"queued"``, ``"running"``, or one of ``ENDED``."""
+    created_s: float = 0.0
+    """When it was submitted, in seconds since 1970."""
+    finished_s: float | None = None
+    attempt: int = 0
+    progress: float = 0.0
+    """From 0 to 1."""
+    doing: str = ""
+    sequence: int = 0
+    """Rises with every change."""
+    error: str | None = None
+    request: Json | None = None
+    """What was asked, in lists and descriptions; None of one that is over 16,384 bytes as JSON."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it stays as it is until it is run again."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True)
+class TraceRecord(_Record):
+    """A stored trace, without its contents."""
+
+    digest: str
+    """SHA-256 of the contents."""
+    name: str
+    created_s: float = 0.0
+    model_type: str | None = None
+    accesses: int = 0
+    buffers: int = 0
+    steps: int = 0
+    footprint_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class PastRun(_Record):
+    """A run in the history: what was asked, and what was found in a few figures."""
+
+    id: str
+    kind: str
+    created_s: float = 0.0
+    title: str = ""
+    request: Mapping[str, Any] | None = None
+    headline: str = ""
+    """The answer in a sentence."""
+    figures: Mapping[str, Any] | None = None
+    trace: str | None = None
+    """Digest of the stored trace that it is about."""
+    job: str | None = None
+    """The job that found it."""
+
+
+class CopilotClient:
+    """Speaks to the Copilot's service.
+
+    Needs httpx (the extra ``ui``), and nothing of the service's own packages.
+
+    Parameters
+    ----------
+    url
+        Such as ``http://127.0.0.1:8000``; by default the setting ``ACCELERA_COPILOT_URL``.
+    token
+        Where the service asks for one; by default the setting ``ACCELERA_COPILOT_TOKEN``.
+    timeout_s
+        For one request. Answers that take longer come as jobs, which are waited for.
+    transport
+        A transport of httpx instead of the network, for tests.
+
+    Raises
+    ------
+    ArgumentError
+        No address, or one that is no HTTP address.
+    ServiceError
+        By every method: the service refused or failed; ``status`` and ``problem`` say more.
+    ServiceUnreachableError
+        By every method: no service answers.
+    JobError
+        By methods that wait for a job which ends without a result.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        timeout_s: float = 60.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        address = url or current_value("copilot_url")
+        if not address:
+            raise ArgumentError(
+                "[client] no address of a service: give url=, or set ACCELERA_COPILOT_URL; "
+                "`accelera serve` starts a service and prints its address"
+            )
+        secret = current_value("copilot_token") if token is None else token
+        self._at = Transport(address, secret or "", timeout_s, transport)
+
+    @property
+    def url(self) -> str:
+        """Address of the service."""
+        return self._at.url
+
+    def __enter__(self) -> CopilotClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._at.close()
+
+    # The service itself
+
+    def health(self) -> Json:
+        """Return ``status`` and ``version``; needs no token."""
+        return self._json("GET", "/v1/health")
+
+    def hardware(self) -> Json:
+        """Return the devices and memory of the service's machine."""
+        return self._json("GET", "/v1/hardware")
+
+    def metrics(self) -> str:
+        """Return the counters of the service as Prometheus reads them."""
+        return self._at.send("GET", "/v1/metrics").text
+
+    def models(self) -> Json:
+        """Return ``models`` and ``cards`` that a first look can start from."""
+        return self._json("GET", "/v1/models")
+
+    # A synthetic model's trace, as the seed has it
+
+    def simulate(self, workload: Mapping[str, Any], policy: str = "lru", trace: str = "rows") -> Json:
+        """Return metrics, the trace with eviction scores, and with ``validate`` its validation.
+
+        ``trace`` is ``"rows"``, ``"columns"`` or ``"none"``.
+        """
+        return self._ask("/v1/simulate", workload, {"policy": policy, "trace": trace})
+
+    def predict_schedule(self, workload: Mapping[str, Any], trace: str = "rows") -> Json:
+        """Return the trace with eviction scores from 0 (keep) to 1 (evict first)."""
+        return self._ask("/v1/predict-schedule", workload, {"trace": trace})
+
+    def validate_trace(self, workload: Mapping[str, Any]) -> Json:
+        """Return reuse entropy, locality and the fit of sizes, and what they mean."""
+        return self._ask("/v1/validate-trace", workload)
+
+    def generate_trace(self, workload: Mapping[str, Any], trace: str = "rows") -> Json:
+        """Return the accesses in order, and what the trace holds."""
+        return self._ask("/v1/generate-trace", workload, {"trace": trace})
+
+    def predict_compile(self, workload: Mapping[str, Any]) -> Json:
+        """Return what compiling a model, or the text in ``source``, would bring."""
+        return self._ask("/v1/predict-compile", workload)
+
+    # Will it fit, and what does it cost if it does not
+
+    def fit(self, source: Source, budget: str | int, **options: Any) -> Json:
+        """Return ``verdict``, ``occupancy`` and ``comparison`` of a trace in a budget.
+
+        Options: ``hierarchy``, ``link_bytes_per_s``, ``policies``, and ``on_progress`` for long traces.
+        """
+        return self._ask("/v1/fit", _question(source, budget=budget), **options)
+
+    def ways_to_fit(self, source: Source, budget: str | int, **options: Any) -> Json:
+        """Return ``ways`` that make it fit, and ``room`` for more when it does; options as of ``fit``."""
+        return self._ask("/v1/fit/ways", _question(source, budget=budget), **options)
+
+    def least_bytes(self, source: Source, budget: str | int, **options: Any) -> int | None:
+        """Return the least bytes that any schedule moves per step, token or pass; options as of ``fit``.
+
+        None where no schedule runs in the budget.
+        """
+        found = self._ask("/v1/fit/least", _question(source, budget=budget), {"wait": 10}, **options)
+        return None if found["least_bytes"] is None else int(found["least_bytes"])
+
+    def curves(self, source: Source, **options: Any) -> Json:
+        """Return what each policy moves at each capacity, the knee, and with ``bound`` the least possible.
+
+        Options: ``policies``, ``points``, ``hierarchy``, ``link_bytes_per_s``, ``bound``, ``on_progress``.
+        """
+        return self._ask("/v1/curves", _question(source), **options)
+
+    def timeline(self, source: Source, budget: str | int, **options: Any) -> Json:
+        """Return transfers against compute, and the occupancy under the budget.
+
+        Options: ``hierarchy``, ``link_bytes_per_s``, ``policy``, ``lookahead``, ``on_progress``.
+        """
+        return self._ask("/v1/timeline", _question(source, budget=budget), **options)
+
+    # Analyses that are jobs: without `wait` for their results, see `submit`
+
+    def sweep(self, source: Source, *, on_progress: OnProgress | None = None, **options: Any) -> Json:
+        """Return what policies move at capacities; options ``policies``, ``capacities``, ``seed``."""
+        return self._ask("/v1/sweeps", _question(source), on_progress=on_progress, **options)
+
+    def advise(self, source: Source, capacity: str | int, **options: Any) -> Json:
+        """Return the policy, lookahead and tensors to keep.
+
+        Options: ``hierarchy``, ``bound``, ``on_progress``.
+        """
+        return self._ask("/v1/advise", _question(source, capacity=capacity), **options)
+
+    def bounds(self, source: Source, capacities: Sequence[str | int], **options: Any) -> Json:
+        """Return the least bytes that any schedule moves in all, at each capacity."""
+        return self._ask("/v1/bounds", _question(source, capacities=list(map(str, capacities))), **options)
+
+    def capture(
+        self, config: Mapping[str, Any], *, on_progress: OnProgress | None = None, **options: Any
+    ) -> TraceRecord:
+        """Trace a model of a Hugging Face configuration, which is stored.
+
+        Options: ``batch``, ``context``, ``training``, ``dtype``.
+        """
+        found = self._ask("/v1/captures", {"config": dict(config)}, on_progress=on_progress, **options)
+        return self.trace(found["digest"])
+
+    def submit(self, kind: str, body: Mapping[str, Any]) -> JobStatus:
+        """Queue ``"sweeps"``, ``"advise"``, ``"bounds"`` or ``"captures"`` and return at once.
+
+        What was asked before is the job that answered it.
+        """
+        reply = self._at.post(f"/v1/{kind}", body)
+        if reply.status_code == httpx.codes.ACCEPTED:
+            return JobStatus.of(reply.json())
+        return self.job(reply.headers["location"].rpartition("/")[2])
+
+    # Jobs
+
+    def jobs(self, limit: int = 50, offset: int = 0) -> list[JobStatus]:
+        """Return jobs, newest first."""
+        return [JobStatus.of(each) for each in self._at.get("/v1/jobs", limit=limit, offset=offset)["jobs"]]
+
+    def job(self, id: str) -> JobStatus:
+        """Return how far a job is."""
+        return JobStatus.of(self._at.get(f"/v1/jobs/{id}"))
+
+    def watch(self, id: str) -> Iterator[JobStatus]:
+        """Yield a job after each change until it has ended; a lost connection is taken up again."""
+        seen: int | None = None
+        lost = 0
+        while True:
+            try:
+                for event in self._at.events(f"/v1/jobs/{id}/events", seen):
+                    status, lost = JobStatus.of(event), 0
+                    seen = status.sequence
+                    yield status
+                    if status.has_ended:
+                        return
+            except ServiceUnreachableError:
+                lost += 1
+                if lost > _RECONNECTS:
+                    raise
+            time.sleep(_RECONNECT_S)
+
+    def result(self, id: str) -> Json:
+        """Return what a job found; raises ServiceError (409) while there is nothing."""
+        return self._json("GET", f"/v1/jobs/{id}/result")
+
+    def wait(self, id: str, on_progress: OnProgress | None = None) -> Json:
+        """Wait for a job and return its result; ``on_progress`` hears each change."""
+        for status in self.watch(id):
+            if on_progress is not None:
+                on_progress(status)
+            if status.has_ended and status.state != "done":
+                raise JobError(
+                    f"[client] job {id} ({status.kind}) is {status.state}: "
+                    f"{status.error or 'no reason given'}; rerun(id) runs it again",
+                    id=id,
+                    state=status.state,
+                )
+        return self.result(id)
+
+    def cancel(self, id: str) -> JobStatus:
+        """Cancel a job that waits or runs."""
+        return JobStatus.of(self._at.post(f"/v1/jobs/{id}/cancel").json())
+
+    def rerun(self, id: str) -> JobStatus:
+        """Queue a job again that failed, was cancelled or interrupted."""
+        return JobStatus.of(self._at.post(f"/v1/jobs/{id}/rerun").json())
+
+    def delete_job(self, id: str) -> None:
+        """Forget a job that has ended, and its result."""
+        self._at.send("DELETE", f"/v1/jobs/{id}")
+
+    # Stored traces
+
+    def upload_trace(
+        self, content: Path | str | bytes, name: str | None = None, format: str | None = None
+    ) -> TraceRecord:
+        """Store a trace from a file or from bytes; the same contents are stored once.
+
+        ``format`` is ``"parquet"``, ``"csv"`` …, by the end of ``name`` when absent; bytes need a name.
+        """
+        body = content if isinstance(content, bytes) else Path(content).read_bytes()
+        called = name or (None if isinstance(content, bytes) else Path(content).name)
+        if not called:
+            raise ArgumentError(
+                "[client] bytes have no name: give name='trace.parquet', by whose end they are read"
+            )
+        parameters = {"name": called} | ({} if format is None else {"format": format})
+        headers = {"Content-Type": "application/octet-stream"}
+        reply = self._at.send("POST", "/v1/traces", params=parameters, content=body, headers=headers)
+        return TraceRecord.of(reply.json())
+
+    def traces(self, limit: int = 50, offset: int = 0) -> list[TraceRecord]:
+        """Return stored traces, newest first."""
+        found = self._at.get("/v1/traces", limit=limit, offset=offset)
+        return [TraceRecord.of(each) for each in found["traces"]]
+
+    def trace(self, digest: str) -> TraceRecord:
+        """Return what a stored trace holds."""
+        return TraceRecord.of(self._at.get(f"/v1/traces/{digest}"))
+
+    def download_trace(self, digest: str) -> bytes:
+        """Return a stored trace as Parquet."""
+        return self._at.send("GET", f"/v1/traces/{digest}/content").content
+
+    def delete_trace(self, digest: str) -> None:
+        """Delete a stored trace; what was found out about it stays."""
+        self._at.send("DELETE", f"/v1/traces/{digest}")
+
+    # Plans
+
+    def plan(self, kind: str, *, on_progress: OnProgress | None = None, **request: Any) -> Json:
+        """Return a plan from shapes: of a product (``"matmul"``), or of a model (``"offload"``)."""
+        return self._ask("/v1/plan", {"kind": kind}, on_progress=on_progress, **request)
+
+    def estimate(self, config: Mapping[str, Any], **options: Any) -> Json:
+        """Return the memory that a Hugging Face configuration needs.
+
+        Options: ``batch``, ``context``, ``dtypes``, ``mode``, ``optimizer``, ``budget``.
+        """
+        return self._ask("/v1/estimate", {"config": dict(config)}, **options)
+
+    # History
+
+    def runs(self, limit: int = 50, offset: int = 0) -> list[PastRun]:
+        """Return past runs, newest first."""
+        return [PastRun.of(each) for each in self._at.get("/v1/runs", limit=limit, offset=offset)["runs"]]
+
+    def run(self, id: str) -> PastRun:
+        """Return a past run."""
+        return PastRun.of(self._at.get(f"/v1/runs/{id}"))
+
+    def save_run(
+        self,
+        kind: str,
+        request: Mapping[str, Any],
+        *,
+        title: str | None = None,
+        headline: str = "",
+        figures: Mapping[str, Any] | None = None,
+    ) -> PastRun:
+        """Keep what was asked, such as ``"fit"``, and the answer's sentence and figures."""
+        body: Json = {"kind": kind, "request": dict(request), "headline": headline}
+        named = {"title": title, "figures": None if figures is None else dict(figures)}
+        found = self._at.post("/v1/runs", body | {name: value for name, value in named.items() if value})
+        return PastRun.of(found.json())
+
+    def delete_run(self, id: str) -> None:
+        """Delete a past run."""
+        self._at.send("DELETE", f"/v1/runs/{id}")
+
+    def _json(self, method: str, path: str) -> Json:
+        found: Json = self._at.send(method, path).json()
+        return found
+
+    def _ask(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        query: Mapping[str, Any] | None = None,
+        on_progress: OnProgress | None = None,
+        **options: Any,
+    ) -> Json:
+        """Ask, and wait for the job where the answer is one; options that are None are not sent."""
+        given = {name: value for name, value in options.items() if value is not None}
+        reply = self._at.post(path, {**body, **given}, **(query or {}))
+        found: Json = reply.json()
+        if reply.status_code != httpx.codes.ACCEPTED:
+            return found
+        return self.wait(found["id"], on_progress)
+
+
+def _question(source: Source, **more: Any) -> Json:
+    asked = source if isinstance(source, str) else dict(source)
+    sizes = {name: str(value) if isinstance(value, int) else value for name, value in more.items()}
+    return {"source": asked, **sizes}
+
+
+__all__ = [
+    "CopilotClient",
+    "JobError",
+    "JobStatus",
+    "PastRun",
+    "ServiceError",
+    "ServiceUnreachableError",
+    "TraceRecord",
+]

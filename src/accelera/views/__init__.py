@@ -1,0 +1,79 @@
+"""Numbers behind every picture: verdict, occupancy, policies, curves, ways out, timeline."""
+
+from accelera.views.comparison import (
+    USUAL_POLICIES,
+    ComparisonView,
+    PolicyRow,
+    comparison_view,
+    known_policies,
+    least_per_unit,
+    needs_schedule,
+)
+from accelera.views.curves import CurvesView, curves_view
+from accelera.views.facts import MeasuredTrace, Units
+from accelera.views.fit import FitView, fit_view, verdict_of
+from accelera.views.machine import MACHINES, WhatIf
+from accelera.views.occupancy import OccupancyPeak, OccupancyView, RoleSeries, occupancy_view
+from accelera.views.phases import PhaseSpan
+from accelera.views.presets import CARDS, MODELS, CardPreset, ModelPreset, presets
+from accelera.views.scores import ScoreCell, ScoresView, scores_of, scores_view
+from accelera.views.timeline import (
+    LaneSpan,
+    OccupancyOverTime,
+    TimedPhase,
+    TimelineLane,
+    TimelineView,
+    timeline_view,
+)
+from accelera.views.verdict import LoadedAhead, Verdict
+from accelera.views.view import JsonView, ViewJson
+from accelera.views.ways import RoomLeft, WayOut, WaysView, ways_view
+from accelera.views.wording import policy_label
+
+__all__ = [
+    "CARDS",
+    "MACHINES",
+    "MODELS",
+    "USUAL_POLICIES",
+    "CardPreset",
+    "ComparisonView",
+    "CurvesView",
+    "FitView",
+    "JsonView",
+    "LaneSpan",
+    "LoadedAhead",
+    "MeasuredTrace",
+    "ModelPreset",
+    "OccupancyOverTime",
+    "OccupancyPeak",
+    "OccupancyView",
+    "PhaseSpan",
+    "PolicyRow",
+    "RoleSeries",
+    "RoomLeft",
+    "ScoreCell",
+    "ScoresView",
+    "TimedPhase",
+    "TimelineLane",
+    "TimelineView",
+    "Units",
+    "Verdict",
+    "ViewJson",
+    "WayOut",
+    "WaysView",
+    "WhatIf",
+    "comparison_view",
+    "curves_view",
+    "fit_view",
+    "known_policies",
+    "least_per_unit",
+    "needs_schedule",
+    "occupancy_view",
+    "policy_label",
+    "presets",
+    "scores_of",
+    "scores_view",
+    "timeline_view",
+    "verdict_of",
+    "ways_view",
+]

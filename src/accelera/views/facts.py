@@ -1,0 +1,132 @@
+"""Facts of a trace that all its pictures share, worked out once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.errors import BudgetExceededError
+from accelera.memory import Compute
+from accelera.plotting import format_budget, format_size
+from accelera.simulator import Report, simulate
+from accelera.simulator.moments import Moments
+from accelera.simulator.roofline import step_seconds
+from accelera.trace import Occupancy, Trace
+from accelera.trace.occupancy import largest_op
+from accelera.views.machine import WhatIf
+
+Per = Literal["step", "token", "pass"]
+"""What figures are counted by: an optimizer step, a generated token, or a forward pass."""
+_PER_MODE: Mapping[str, Per] = {"training": "step", "decode": "token", "inference": "pass"}
+
+
+@dataclass(frozen=True)
+class Units:
+    """The repetitions of a trace by which its figures are divided."""
+
+    per: Per
+    count: int
+    first_step: int
+    """Index of the step with which the first of them begins: after the prompt, where tokens are counted."""
+
+    @classmethod
+    def of(cls, trace: Trace) -> Units:
+        """Return the units of ``trace``; one pass over everything where it does not say where one begins."""
+        starts = [int(each) for each in (trace.meta.get("iterations") or ()) if 0 <= each < trace.step_count]
+        per = _PER_MODE.get(str(workload_of(trace).get("mode", "")), _per_roles(trace))
+        if per == "token":
+            return cls("token", max(len(starts) - 1, 1), starts[1] if len(starts) > 1 else 0)
+        return cls(per, max(len(starts), 1), 0)
+
+
+class MeasuredTrace:
+    """A trace with what its views share: units, occupancy, floor. Give it where a trace is asked for."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._first_load: dict[int, int] = {}
+        self._computed: dict[Compute | None, NDArray[np.float64]] = {}
+
+    @cached_property
+    def units(self) -> Units:
+        """By what figures are divided."""
+        return Units.of(self.trace)
+
+    @cached_property
+    def occupancy(self) -> Occupancy:
+        """What is alive, and when."""
+        return Occupancy(self.trace)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """Most bytes alive at any time: what it needs."""
+        return self.occupancy.peak_bytes
+
+    @cached_property
+    def floor_bytes(self) -> int:
+        """The smallest budget in which the operands of every step fit together."""
+        return Moments.of(self.trace).floor_bytes
+
+    @cached_property
+    def floor_op(self) -> str:
+        """Operation of the step with the most operands, in words."""
+        return largest_op(self.trace).op.replace("_", " ")
+
+    def check_runs(self, op: str, budget_bytes: int) -> None:
+        """Raise BudgetExceededError where no schedule runs in a budget.
+
+        ``simulate`` replays there all the same: operands that find no room pass by without staying.
+        """
+        if budget_bytes < self.floor_bytes:
+            needed = format_size(self.floor_bytes)
+            raise BudgetExceededError(
+                f"[{op}] no schedule runs in {format_budget(budget_bytes)}: one operation alone "
+                f"({self.floor_op}) needs {needed}; take at least {self.floor_bytes:,} bytes",
+                needed_bytes=self.floor_bytes,
+                budget_bytes=budget_bytes,
+            )
+
+    def resident(self, what_if: WhatIf) -> Report:
+        """Return the replay with room for everything: what is moved and waited for in any case."""
+        room = max(self.trace.footprint_bytes, 1)
+        return simulate(self.trace, what_if.at(room), "lru", lookahead=what_if.lookahead)
+
+    def first_load_bytes(self, lookahead: int = 0) -> int:
+        """Return the bytes that are moved at any budget: mostly the load of what is there from the start."""
+        if lookahead not in self._first_load:
+            self._first_load[lookahead] = self.resident(WhatIf(lookahead=lookahead)).moved_bytes
+        return self._first_load[lookahead]
+
+    def unit_seconds(self, compute: Compute | None) -> float:
+        """Return the seconds of arithmetic per unit, the prompt of a generation left out."""
+        if compute not in self._computed:
+            self._computed[compute] = step_seconds(self.trace, compute)
+        return float(self._computed[compute][self.units.first_step :].sum()) / self.units.count
+
+    def per_unit(self, moved_bytes: int, lookahead: int = 0) -> int:
+        """Return moved bytes per unit, without the first load."""
+        beyond = moved_bytes - self.first_load_bytes(lookahead)
+        return max(round(beyond / self.units.count), 0)
+
+
+def facts_of(trace: Trace | MeasuredTrace) -> MeasuredTrace:
+    """Return the facts of a trace, or those given."""
+    return trace if isinstance(trace, MeasuredTrace) else MeasuredTrace(trace)
+
+
+def workload_of(trace: Trace) -> Mapping[str, Any]:
+    """Return the arguments that a synthetic trace was generated from; nothing for any other."""
+    found = trace.meta.get("workload", {})
+    return found if isinstance(found, Mapping) else {}
+
+
+def _per_roles(trace: Trace) -> Per:
+    roles = set(trace.roles)
+    if roles & {"optimizer_state", "gradient"}:
+        return "step"
+    return "token" if "kv_cache" in roles else "pass"
