@@ -1,0 +1,246 @@
+// Python numbers, sequences, types and foreign arrays as tensors, and back.
+#include "tensora/bindings/convert.h"
+
+#include <cstring>
+
+#include "tensora/functions.h"
+#include "tensora/kernels/lines.h"
+#include "tensora/ops/elementwise.h"
+
+namespace nanobind::detail {
+
+using accelera::tensora::Dims;
+
+bool type_caster<Dims>::from_python(handle source, uint32_t, cleanup_list*) noexcept {
+    PyObject* object = source.ptr();
+    const auto push = [&](PyObject* item) {
+        const int64_t number = PyNumber_AsSsize_t(item, PyExc_OverflowError);
+        if (number == -1 && PyErr_Occurred()) {
+            PyErr_Clear();
+            return false;
+        }
+        if (value.size() == Dims::most) return false;
+        value.push_back(number);
+        return true;
+    };
+    value = Dims();
+    if (PyIndex_Check(object) && !PySequence_Check(object)) return push(object);
+    if (!PyTuple_Check(object) && !PyList_Check(object)) return false;
+    const Py_ssize_t n = PySequence_Size(object);
+    for (Py_ssize_t i = 0; i < n; ++i) {
+        const nanobind::object item = nanobind::steal(PySequence_GetItem(object, i));
+        if (!item.is_valid() || !PyIndex_Check(item.ptr()) || !push(item.ptr())) return false;
+    }
+    return true;
+}
+
+handle type_caster<Dims>::from_cpp(const Dims& dims, rv_policy, cleanup_list*) noexcept {
+    PyObject* result = PyTuple_New(dims.size());
+    for (int i = 0; i < dims.size(); ++i) PyTuple_SetItem(result, i, PyLong_FromLongLong(dims[i]));
+    return result;
+}
+
+}  // namespace nanobind::detail
+
+namespace accelera::tensora {
+
+namespace {
+
+bool is_bool(nb::handle object) { return PyBool_Check(object.ptr()); }
+bool is_int(nb::handle object) { return PyLong_Check(object.ptr()) && !is_bool(object); }
+
+}  // namespace
+
+DType to_dtype(nb::handle source) {
+    DType dtype = DType::f32;
+    if (nb::try_cast<DType>(source, dtype)) return dtype;
+    PyObject* const object = source.ptr();
+    if (object == reinterpret_cast<PyObject*>(&PyBool_Type)) return DType::bool_;
+    if (object == reinterpret_cast<PyObject*>(&PyLong_Type)) return DType::i64;
+    if (object == reinterpret_cast<PyObject*>(&PyFloat_Type)) return default_float();
+    if (object == reinterpret_cast<PyObject*>(&PyComplex_Type)) return complex_of(default_float());
+    nb::object name = nb::getattr(source, "name", nb::none());
+    if (name.is_none()) name = nb::getattr(source, "__name__", nb::none());  // a NumPy scalar type
+    if (nb::isinstance<nb::str>(source)) name = nb::borrow(source);
+    if (nb::isinstance<nb::str>(name))
+        if (const auto found = dtype_named(nb::cast<std::string>(name))) return *found;
+    fail(Kind::type, "tensora: ", nb::cast<std::string>(nb::repr(source)), " is no element type; give tensora.float32, 'float32' or the like");
+}
+
+bool is_number(nb::handle object) {
+    PyObject* const p = object.ptr();
+    return PyFloat_Check(p) || PyLong_Check(p) || PyComplex_Check(p);
+}
+
+DType scalar_dtype(nb::handle number, DType other) {
+    if (is_bool(number)) return DType::bool_;
+    if (is_int(number)) return other == DType::bool_ ? DType::i64 : other;
+    if (PyFloat_Check(number.ptr())) return is(other, inexact) ? other : default_float();
+    return is(other, complexes) ? other : complex_of(is(other, floats) ? other : default_float());
+}
+
+namespace {
+
+/// Store a Python number as an element.
+void store(nb::handle number, DType dtype, char* place) {
+    visit(dtype, [&]<typename E>(Tag<E>) {
+        PyObject* const object = number.ptr();
+        E& element = *reinterpret_cast<E*>(place);
+        if constexpr (is_integer<E>) {
+            if (is_int(number) || is_bool(number)) {
+                int overflow = 0;
+                const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+                unsigned long long large = 0;
+                bool fits = overflow == 0 && (std::is_same_v<E, uint64_t> ? value >= 0 : (long long)(E(value)) == value);
+                if (overflow > 0 && std::is_same_v<E, uint64_t>) {
+                    large = PyLong_AsUnsignedLongLong(object);
+                    fits = !PyErr_Occurred();
+                    PyErr_Clear();
+                }
+                require(fits, "tensora: the integer ", nb::cast<std::string>(nb::str(number)), " does not fit ", name_of(dtype));
+                element = overflow > 0 ? E(large) : E(value);
+                return;
+            }
+        }
+        if (PyComplex_Check(object)) {
+            const Py_complex value = PyComplex_AsCComplex(object);
+            if (!is_complex<E>) fail(Kind::type, "tensora: a complex number for elements of type ", name_of(dtype));
+            element = cast_value<E>(C128(value.real, value.imag));
+            return;
+        }
+        const double value = PyFloat_AsDouble(object);
+        if (value == -1 && PyErr_Occurred()) throw nb::python_error();
+        element = cast_value<E>(value);
+    });
+}
+
+}  // namespace
+
+T scalar_tensor(nb::handle number, DType dtype) {
+    const T result = Tensor::empty({}, dtype);
+    store(number, dtype, result->bytes());
+    return result;
+}
+
+T operand(nb::handle object, DType other) {
+    T tensor;
+    if (nb::try_cast<T>(object, tensor) && tensor) return tensor;
+    if (is_number(object)) return scalar_tensor(object, scalar_dtype(object, other));
+    fail(Kind::type, "tensora: a tensor or a number is needed, not ", nb::cast<std::string>(nb::repr(nb::handle(object.type()))),
+         "; tensora.asarray() converts");
+}
+
+// --- nested sequences ------------------------------------------------------------------------------------
+
+namespace {
+
+/// Shape and type of nested sequences.
+struct Nested {
+    Dims shape;
+    std::optional<DType> dtype;
+
+    void look(nb::handle object, int depth) {
+        T tensor;
+        if (nb::try_cast<T>(object, tensor) && tensor) {
+            for (int64_t extent : tensor->shape()) meet(depth++, extent);
+            end(depth);
+            merge(tensor->dtype());
+        } else if (is_number(object)) {
+            end(depth);
+            merge(is_bool(object) ? DType::bool_ : is_int(object) ? DType::i64 : scalar_dtype(object, default_float()));
+        } else if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
+            meet(depth, PySequence_Size(object.ptr()));
+            for (nb::handle item : nb::borrow<nb::sequence>(object)) look(item, depth + 1);
+        } else if (PyObject_HasAttrString(object.ptr(), "__float__")) {
+            end(depth);
+            merge(default_float());
+        } else {
+            fail(Kind::type, "tensora: no tensor is made of ", nb::cast<std::string>(nb::repr(nb::handle(object.type()))),
+                 "; give numbers, nested lists of them, or an array");
+        }
+    }
+
+    bool closed = false;
+    void meet(int depth, int64_t extent) {
+        if (depth < shape.size())
+            require(shape[depth] == extent, "tensora: nested lists of unequal lengths, ", shape[depth], " and ", extent, " at depth ", depth);
+        else
+            require(!closed, "tensora: nested lists of unequal depth"), shape.push_back(extent);
+    }
+    void end(int depth) {
+        require(depth == shape.size(), "tensora: nested lists of unequal depth");
+        closed = true;
+    }
+    void merge(DType next) { dtype = dtype ? promote(*dtype, next) : next; }
+};
+
+void fill(nb::handle object, DType dtype, char*& place) {
+    T tensor;
+    if (nb::try_cast<T>(object, tensor) && tensor) {
+        const T part = contiguous(cast(tensor, dtype));
+        const int64_t nbytes = part->size() * size_of(dtype);
+        std::memcpy(place, part->bytes(), size_t(nbytes));
+        place += nbytes;
+    } else if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
+        for (nb::handle item : nb::borrow<nb::sequence>(object)) fill(item, dtype, place);
+    } else {
+        store(object, dtype, place);
+        place += size_of(dtype);
+    }
+}
+
+}  // namespace
+
+T tensor_from(nb::handle source, std::optional<DType> dtype) {
+    T tensor;
+    if (nb::try_cast<T>(source, tensor) && tensor) return cast(copy(tensor), dtype.value_or(tensor->dtype()));
+    if (!is_number(source) && !PyList_Check(source.ptr()) && !PyTuple_Check(source.ptr())) {
+        if (PyObject_HasAttrString(source.ptr(), "__dlpack__")) {
+            const T foreign = from_dlpack(source, std::nullopt);
+            return dtype && *dtype != foreign->dtype() ? cast(foreign, *dtype) : copy(foreign);
+        }
+        if (PyObject_CheckBuffer(source.ptr())) {
+            const T foreign = from_buffer(source);
+            return dtype && *dtype != foreign->dtype() ? cast(foreign, *dtype) : copy(foreign);
+        }
+    }
+    Nested nested;
+    nested.look(source, 0);
+    const DType type = dtype ? *dtype : nested.dtype.value_or(default_float());
+    const T result = Tensor::empty(nested.shape, type);
+    char* place = result->bytes();
+    fill(source, type, place);
+    return result;
+}
+
+nb::object scalar_to_python(const Tensor& tensor) {
+    require(tensor.size() == 1, "tensora: a tensor of shape ", tensor.shape().words(), " is not one number; only a tensor with one element is");
+    return visit(tensor.dtype(), [&]<typename E>(Tag<E>) -> nb::object {
+        const E value = *tensor.data<E>();
+        if constexpr (std::is_same_v<E, bool>)
+            return nb::bool_(value);
+        else if constexpr (is_complex<E>)
+            return nb::steal(PyComplex_FromDoubles(double(value.real()), double(value.imag())));
+        else if constexpr (is_integer<E>)
+            return nb::int_(value);
+        else
+            return nb::float_(double(value));
+    });
+}
+
+nb::object list_of(const Tensor& tensor) {
+    if (tensor.dims() == 0) return scalar_to_python(tensor);
+    nb::list result;
+    Layout layout = tensor.layout();
+    const int64_t extent = layout.shape[0], stride = layout.strides[0];
+    layout.shape.erase(0);
+    layout.strides.erase(0);
+    for (int64_t i = 0; i < extent; ++i) {
+        Layout one = layout;
+        one.offset += i * stride;
+        result.append(list_of(*tensor.alias(one)));
+    }
+    return result;
+}
+
+}  // namespace accelera::tensora

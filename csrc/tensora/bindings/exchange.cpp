@@ -1,0 +1,249 @@
+// DLPack (https://dmlc.github.io/dlpack, versions 0 and 1) and the buffer protocol, both ways, without copying.
+#include <cstring>
+
+#include "tensora/bindings/convert.h"
+#include "tensora/functions.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+struct Device {
+    int32_t type;
+    int32_t id;
+};
+struct Type {
+    uint8_t code;
+    uint8_t bits;
+    uint16_t lanes;
+};
+struct Described {
+    void* data;
+    Device device;
+    int32_t n_dims;
+    Type type;
+    int64_t* shape;
+    int64_t* strides;
+    uint64_t byte_offset;
+};
+struct Managed {
+    Described tensor;
+    void* context;
+    void (*deleter)(Managed*);
+};
+struct ManagedVersioned {
+    uint32_t major, minor;
+    void* context;
+    void (*deleter)(ManagedVersioned*);
+    uint64_t flags;
+    Described tensor;
+};
+constexpr uint64_t read_only = 1;
+constexpr uint64_t copied = 2;
+constexpr int32_t cpu = 1;
+
+// Codes of kinds: 0 signed, 1 unsigned, 2 float, 4 bfloat, 5 complex, 6 bool.
+Type type_of(DType dtype) {
+    constexpr uint8_t codes[n_dtypes] = {6, 1, 1, 1, 1, 0, 0, 0, 0, 2, 4, 2, 2, 5, 5};
+    return {codes[int(dtype)], uint8_t(8 * size_of(dtype)), 1};
+}
+
+DType dtype_of(Type type) {
+    for (int i = 0; i < n_dtypes; ++i) {
+        const Type known = type_of(DType(i));
+        if (known.code == type.code && known.bits == type.bits && type.lanes == 1) return DType(i);
+    }
+    fail(Kind::type, "from_dlpack: elements with type code ", int(type.code), ", ", int(type.bits), " bits and ", type.lanes,
+         " lanes; tensora has none such");
+}
+
+/// What an exported tensor keeps alive until its importer is done.
+struct Lent {
+    Ref<Storage> storage;
+    Dims shape;
+    Dims strides;
+
+    explicit Lent(const Tensor& tensor) : storage(tensor.storage()), shape(tensor.shape()), strides(tensor.strides()) {}
+    Described described(const Tensor& tensor) {
+        return {tensor.bytes(), {cpu, 0}, int32_t(shape.size()), type_of(tensor.dtype()), shape.begin(), strides.begin(), 0};
+    }
+};
+
+template <typename M>
+nb::object capsule_of(const T& tensor, const char* name, M* managed) {
+    auto* const lent = new Lent(*tensor);
+    managed->tensor = lent->described(*tensor);
+    managed->context = lent;
+    managed->deleter = [](M* self) {
+        delete static_cast<Lent*>(self->context);
+        delete self;
+    };
+    PyObject* const capsule = PyCapsule_New(managed, name, [](PyObject* given) {
+        // Renamed by whoever took it; otherwise nobody did.
+        for (const char* unused : {"dltensor", "dltensor_versioned"})
+            if (PyCapsule_IsValid(given, unused)) {
+                M* const left = static_cast<M*>(PyCapsule_GetPointer(given, unused));
+                left->deleter(left);
+            }
+    });
+    return nb::steal(capsule);
+}
+
+}  // namespace
+
+nb::object to_dlpack(const T& given, nb::handle max_version, std::optional<bool> copy_wanted) {
+    if (given->tracked() && grad_enabled() && given->gradient()->required)
+        fail(Kind::value, "__dlpack__: the tensor requires gradients, which another library would not see; use .detach()");
+    const T tensor = copy_wanted.value_or(false) ? copy(given->detach()) : given;
+    const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
+    if (versioned) {
+        auto* const managed = new ManagedVersioned{};
+        managed->major = 1;
+        managed->flags = (tensor->storage()->writable() ? 0 : read_only) | (copy_wanted.value_or(false) ? copied : 0);
+        return capsule_of(tensor, "dltensor_versioned", managed);
+    }
+    if (!tensor->storage()->writable()) fail(Kind::value, "__dlpack__: the memory is read-only, which only DLPack 1 can say; give max_version=(1, 0)");
+    return capsule_of(tensor, "dltensor", new Managed{});
+}
+
+namespace {
+
+template <typename M>
+T import(M* managed, bool writable) {
+    const Described& given = managed->tensor;
+    if (given.device.type != cpu && given.device.type != 3)
+        fail(Kind::value, "from_dlpack: the array lies on device type ", given.device.type, "; only CPU memory is imported; copy it there before");
+    const DType dtype = dtype_of(given.type);
+    Layout layout{Dims(given.shape, given.n_dims), {}, 0};
+    layout.strides = given.strides ? Dims(given.strides, given.n_dims) : strides_of(layout.shape);
+    char* const data = static_cast<char*>(given.data) + given.byte_offset;
+    const auto release = [managed] {
+        if (managed->deleter) managed->deleter(managed);
+    };
+    const Ref<Storage> storage = Storage::borrow(data, layout.shape.product() * size_of(dtype), writable, [release] {
+        const nb::gil_scoped_acquire held;
+        release();
+    });
+    return T(new Tensor(storage, layout, dtype));
+}
+
+nb::object ask_for_capsule(nb::handle source, std::optional<bool> copy_wanted) {
+    const nb::object method = source.attr("__dlpack__");
+    try {
+        if (copy_wanted) return method(nb::arg("max_version") = nb::make_tuple(1, 1), nb::arg("copy") = *copy_wanted);
+        return method(nb::arg("max_version") = nb::make_tuple(1, 1));
+    } catch (nb::python_error& error) {
+        if (!error.matches(PyExc_TypeError)) throw;
+    }
+    return method();  // a library from before DLPack 1
+}
+
+}  // namespace
+
+T from_dlpack(nb::handle source, std::optional<bool> copy_wanted) {
+    if (!PyObject_HasAttrString(source.ptr(), "__dlpack__"))
+        fail(Kind::type, "from_dlpack: ", nb::cast<std::string>(nb::repr(nb::handle(source.type()))), " has no __dlpack__; asarray() takes more kinds of objects");
+    const nb::object capsule = ask_for_capsule(source, copy_wanted);
+    T result;
+    if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+        auto* const managed = static_cast<ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+        require(managed->major <= 1, "from_dlpack: DLPack ", managed->major, " is not known here; 1 is the newest");
+        result = import(managed, !(managed->flags & read_only));
+        PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
+        if (copy_wanted.value_or(false) && !(managed->flags & copied)) result = copy(result);
+    } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+        result = import(static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor")), true);
+        PyCapsule_SetName(capsule.ptr(), "used_dltensor");
+        if (copy_wanted.value_or(false)) result = copy(result);
+    } else {
+        fail(Kind::type, "from_dlpack: __dlpack__ returned no DLPack capsule");
+    }
+    return result;
+}
+
+// --- the buffer protocol ---------------------------------------------------------------------------------
+
+namespace {
+
+constexpr const char* formats[n_dtypes] = {"?", "B", "H", "I", "Q", "b", "h", "i", "q", "e", nullptr, "f", "d", "Zf", "Zd"};
+
+std::optional<DType> dtype_of_format(const char* format, int64_t size) {
+    std::string_view text = format ? format : "B";
+    if (!text.empty() && (text[0] == '@' || text[0] == '=' || text[0] == '<')) text.remove_prefix(1);
+    if (text == "l") text = size == 8 ? "q" : "i";
+    if (text == "L") text = size == 8 ? "Q" : "I";
+    for (int i = 0; i < n_dtypes; ++i)
+        if (formats[i] && text == formats[i] && size_of(DType(i)) == size) return DType(i);
+    return std::nullopt;
+}
+
+struct LentBuffer {
+    Ref<Storage> storage;
+    Dims shape, strides;
+};
+
+int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
+    const Tensor& tensor = *nb::inst_ptr<Tensor>(self);
+    const char* const format = formats[int(tensor.dtype())];
+    const bool wants_strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
+    const char* problem = nullptr;
+    if (!format) problem = "bfloat16 has no format in the buffer protocol; use DLPack";
+    if ((flags & PyBUF_WRITABLE) && !tensor.storage()->writable()) problem = "the tensor's memory is read-only";
+    if (!wants_strides && !tensor.contiguous()) problem = "the tensor is not contiguous";
+    if (problem) {
+        PyErr_SetString(PyExc_BufferError, problem);
+        view->obj = nullptr;
+        return -1;
+    }
+    auto* const lent = new LentBuffer{tensor.storage(), tensor.shape(), tensor.strides()};
+    const int64_t each = size_of(tensor.dtype());
+    for (int64_t& stride : lent->strides) stride *= each;
+    view->buf = tensor.bytes();
+    view->len = tensor.size() * each;
+    view->readonly = !tensor.storage()->writable();
+    view->itemsize = each;
+    view->format = (flags & PyBUF_FORMAT) ? const_cast<char*>(format) : nullptr;
+    view->ndim = tensor.dims();
+    view->shape = (flags & PyBUF_ND) == PyBUF_ND ? reinterpret_cast<Py_ssize_t*>(lent->shape.begin()) : nullptr;
+    view->strides = wants_strides ? reinterpret_cast<Py_ssize_t*>(lent->strides.begin()) : nullptr;
+    view->suboffsets = nullptr;
+    view->internal = lent;
+    view->obj = Py_NewRef(self);
+    return 0;
+}
+
+void release_buffer(PyObject*, Py_buffer* view) noexcept { delete static_cast<LentBuffer*>(view->internal); }
+
+}  // namespace
+
+PyType_Slot tensor_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+                              {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
+                              {0, nullptr}};
+
+T from_buffer(nb::handle source) {
+    auto* const view = new Py_buffer;
+    const int refused = PyObject_GetBuffer(source.ptr(), view, PyBUF_RECORDS_RO);
+    if (refused) {
+        delete view;
+        throw nb::python_error();
+    }
+    const std::function<void()> release = [view] {
+        const nb::gil_scoped_acquire held;
+        PyBuffer_Release(view);
+        delete view;
+    };
+    const Ref<Storage> storage = Storage::borrow(view->buf, view->len, !view->readonly, release);
+    const auto dtype = dtype_of_format(view->format, view->itemsize);
+    if (!dtype) fail(Kind::type, "tensora: elements of format '", view->format ? view->format : "", "' have no type here");
+    Layout layout;
+    bool divides = true;
+    for (int i = 0; i < view->ndim; ++i) {
+        layout.shape.push_back(view->shape[i]);
+        layout.strides.push_back(view->strides[i] / view->itemsize);
+        divides = divides && view->strides[i] % view->itemsize == 0;
+    }
+    require(divides, "tensora: strides of the buffer are no multiples of its elements' size; copy it before");
+    return T(new Tensor(storage, layout, *dtype));
+}
+
+}  // namespace accelera::tensora

@@ -1,0 +1,143 @@
+// Operations as functions of Python. Elementwise ones come straight from the op table.
+#include "tensora/bindings/convert.h"
+
+#include "tensora/core/threads.h"
+#include "tensora/functions.h"
+#include "tensora/kernels/blas.h"
+#include "tensora/kernels/lines.h"
+#include "tensora/ops/elementwise.h"
+#include "tensora/ops/indexing.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+/// Tensors of an elementwise call: numbers take their type from the tensors among them.
+std::vector<T> operands(nb::args args, const char* op) {
+    std::vector<T> result(args.size());
+    std::optional<DType> dtype;
+    for (size_t i = 0; i < args.size(); ++i)
+        if (nb::try_cast<T>(args[i], result[i]) && result[i]) dtype = dtype ? promote(*dtype, result[i]->dtype()) : result[i]->dtype();
+    if (!dtype) fail(Kind::type, op, ": no tensor among the arguments; tensora.asarray() makes one");
+    for (size_t i = 0; i < args.size(); ++i)
+        if (!result[i]) result[i] = operand(args[i], *dtype);
+    return result;
+}
+
+void bind_elementwise(nb::module_& module) {
+    for (const Op* op : table()) {
+        if (!op->loops) continue;
+        const std::string name = op->name;
+        if (op->arity == 1)
+            module.def(name.c_str(), [op](const T& x) { return run(*op, no_params, x); });
+        else if (op->arity == 2)
+            module.def(name.c_str(), [op](const T& x, const T& y) { return run(*op, no_params, x, y); });
+        if (op->arity >= 2)
+            module.def(name.c_str(), [op](nb::args args) { return apply(*op, operands(args, op->name), no_params); });
+    }
+    module.def("where", [](const T& condition, nb::handle a, nb::handle b) {
+        T first, second;
+        const bool has_first = nb::try_cast<T>(a, first) && first, has_second = nb::try_cast<T>(b, second) && second;
+        if (!has_first) first = operand(a, has_second ? second->dtype() : default_float());
+        if (!has_second) second = operand(b, first->dtype());
+        return where(condition, first, second);
+    });
+}
+
+Dims all_axes(const T& x) {
+    Dims axes;
+    for (int i = 0; i < x->dims(); ++i) axes.push_back(i);
+    return axes;
+}
+
+void bind_reductions(nb::module_& module) {
+    for (const char* name : {"sum", "prod", "max", "min", "any", "all"}) {
+        const Op* const op = &op_named(name);
+        module.def(
+            name,
+            [op](const T& x, std::optional<Dims> axis, bool keepdims) {
+                Params params;
+                params.a = axis ? axes_of(*axis, x->dims(), op->name) : all_axes(x);
+                params.flag = keepdims;
+                return run(*op, params, x);
+            },
+            nb::arg("x"), nb::arg("axis") = nb::none(), nb::arg("keepdims") = false);
+    }
+    for (const char* name : {"cumsum", "cumprod"}) {
+        const Op* const op = &op_named(name);
+        module.def(name, [op](const T& x, int axis) {
+            Params params;
+            params.mode = axis_of(axis, x->dims(), op->name);
+            return run(*op, params, x);
+        });
+    }
+}
+
+void bind_movement(nb::module_& module) {
+    module.def("reshape", reshape);
+    module.def("expand", expand);
+    module.def("permute", permute);
+    module.def("flip", flip);
+    module.def("concat", concat);
+    module.def("copy", copy);
+    module.def("contiguous", contiguous);
+    module.def("cast", cast);
+    module.def("as_strided", [](const T& x, const Dims& shape, const Dims& strides, int64_t offset) {
+        return as_strided(contiguous(x), {shape, strides, offset});
+    });
+    module.def("shares_memory", [](const T& a, const T& b) { return a->storage() == b->storage(); });
+    module.def("can_view", [](const T& x, const Dims& shape) { return bool(reshaped_layout(*x, complete_shape(*x, shape, "reshape"))); });
+}
+
+void bind_creation(nb::module_& module) {
+    module.def("empty", [](const Dims& shape, DType dtype) { return Tensor::empty(shape, dtype); });
+    module.def("full", [](const Dims& shape, nb::handle value, DType dtype) { return copy(expand(scalar_tensor(value, dtype), shape)); });
+    module.def("asarray", tensor_from, nb::arg("source"), nb::arg("dtype") = nb::none());
+    module.def("from_dlpack", from_dlpack, nb::arg("source"), nb::arg("copy") = nb::none());
+    module.def("from_buffer", from_buffer);
+    module.def("arange", [](int64_t n) {
+        const T result = Tensor::empty({n}, DType::i64);
+        int64_t* const data = result->data<int64_t>();
+        parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) data[i] = i;
+        });
+        return result;
+    });
+}
+
+void bind_indexing(nb::module_& module) {
+    module.def("matmul", matmul);
+    module.def("load_blas", [](const std::string& path) { load_blas(path.c_str()); });
+    module.def("take", take);
+    module.def("take_along_axis", take_along);
+    module.def("scatter_add", scatter_add);
+    module.def("nonzero", nonzero);
+}
+
+nb::dict description(const Op& op) {
+    nb::dict result;
+    result["name"] = op.name;
+    result["family"] = name_of(op.family);
+    result["inputs"] = op.arity;
+    result["outputs"] = op.outputs;
+    result["differentiable"] = op.vjp != nullptr;
+    result["view"] = op.view != nullptr;
+    return result;
+}
+
+}  // namespace
+
+void bind_ops(nb::module_& module) {
+    bind_elementwise(module);
+    bind_reductions(module);
+    bind_movement(module);
+    bind_creation(module);
+    bind_indexing(module);
+    module.def("ops", [] {
+        nb::list result;
+        for (const Op* op : table()) result.append(description(*op));
+        return result;
+    }, "The op table: name, family and properties of each primitive operation.");
+}
+
+}  // namespace accelera::tensora

@@ -1,0 +1,460 @@
+#include "tensora/core/autograd.h"
+
+#include <algorithm>
+#include <atomic>
+#include <unordered_map>
+
+#include "tensora/functions.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+std::atomic<uint64_t> next_sequence{1};
+thread_local bool recording = true;
+Placer placer = nullptr;
+void (*interrupt_check)() = nullptr;
+
+/// Destroys edges one after another: a chain of nodes that each destroyed the next would end the stack.
+class Undertaker {
+  public:
+    void bury(std::vector<Edge>&& edges) {
+        for (Edge& edge : edges) waiting_.push_back(std::move(edge));
+        if (busy_) return;
+        busy_ = true;
+        while (!waiting_.empty()) {
+            const Edge edge = std::move(waiting_.back());
+            waiting_.pop_back();
+        }
+        busy_ = false;
+    }
+
+  private:
+    std::vector<Edge> waiting_;
+    bool busy_ = false;
+};
+// Leaked: tensors may die after the thread's own objects.
+thread_local Undertaker* undertaker = nullptr;
+
+Edge edge_to(const T& input, uint64_t sequence) {
+    Edge edge;
+    edge.shape = input->shape();
+    edge.dtype = input->dtype();
+    if (Ref<Node> node = node_of(*input)) {
+        edge.node = std::move(node);
+        edge.output = input->gradient()->output;
+    } else if (input->gradient() && input->gradient()->required) {
+        edge.leaf = input;
+        uint64_t& first = input->gradient()->first_use;
+        if (first == 0) first = sequence;
+    }
+    return edge;
+}
+
+bool any_tracked(std::span<const T> inputs) {
+    for (const T& input : inputs)
+        if (input->tracked() || (input->base() && input->base()->tracked())) return true;
+    return false;
+}
+
+}  // namespace
+
+bool grad_enabled() { return recording; }
+void set_grad_enabled(bool enabled) { recording = enabled; }
+GradMode::GradMode(bool enabled) : before_(recording) { recording = enabled; }
+GradMode::~GradMode() { recording = before_; }
+
+void set_anomaly(Placer next) { placer = next; }
+bool anomaly() { return placer != nullptr; }
+void set_interrupt_check(void (*check)()) { interrupt_check = check; }
+void check_interrupt() {
+    if (interrupt_check) interrupt_check();
+}
+
+Gradient::Gradient() = default;
+Gradient::~Gradient() = default;
+
+Node::Node(const Op* op, std::span<const T> inputs) : op(op), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {
+    edges.reserve(inputs.size());
+    for (const T& input : inputs) edges.push_back(edge_to(input, sequence));
+    if (placer) [[unlikely]] place = placer();
+}
+
+Node::~Node() {
+    if (!undertaker) undertaker = new Undertaker;
+    undertaker->bury(std::move(edges));
+}
+
+std::vector<T> Node::backward(const std::vector<T>& grads) {
+    Backward call(*this, grads);
+    op->vjp(call);
+    return call.take();
+}
+
+void Node::release() {
+    if (op && op->saves) released = true;
+    for (Edge& edge : edges) edge.saved.reset();
+    saved_outputs.clear();
+}
+
+namespace {
+
+void check_kept(const Node& node, bool saved) {
+    if (node.released || !saved)
+        fail(Kind::runtime, "backward through '", node.name(), "' a second time: what it saved was let go after the first; give "
+             "retain_graph=True to the first backward, or compute the forward again");
+}
+
+void check_version(const Node& node, const char* what, int i, uint32_t then, const Tensor& tensor) {
+    const uint32_t now = tensor.storage()->version();
+    if (then != now)
+        fail(Kind::runtime, "backward of '", node.name(), "': ", what, " ", i, ", of shape ", tensor.shape().words(), ", was written in place "
+             "after the operation (version ", then, ", now ", now, "), so its gradient is lost; write to a copy instead");
+}
+
+}  // namespace
+
+T Backward::input(int i) const {
+    const Edge& edge = node_.edges[i];
+    check_kept(node_, bool(edge.saved));
+    check_version(node_, "input", i, edge.version, *edge.saved);
+    return edge.saved;
+}
+
+T Backward::output(int i) const {
+    check_kept(node_, size_t(i) < node_.saved_outputs.size() && node_.saved_outputs[i]);
+    const T& saved = node_.saved_outputs[i];
+    check_version(node_, "output", i, node_.saved_versions[i], *saved);
+    if (!grad_enabled()) return saved;
+    T output = saved->detach();
+    output->make_gradient().node = Ref<Node>(&node_);
+    output->make_gradient().output = i;
+    return output;
+}
+
+T Backward::grad(int i) const {
+    if (grads_[i]) return grads_[i];
+    return zeros(node_.outputs[i].shape, node_.outputs[i].dtype);
+}
+
+void Backward::give(int i, const T& grad) {
+    if (!wants(i)) return;
+    T value = grad;
+    if (is(value->dtype(), complexes) && !is(dtype(i), complexes)) value = real(value);
+    if (!(value->shape() == shape(i))) value = sum_to(value, shape(i));
+    given_[i] = cast(value, dtype(i));
+}
+
+void record(Call& call) {
+    if (!recording || !any_tracked(call.in)) return;
+    bool differentiable = call.op.vjp != nullptr;
+    for (int i = 0; i < call.op.outputs && differentiable; ++i) differentiable = is(call.made[0].dtype, inexact);
+    if (!differentiable) return;
+    Ref<Node> node(new Node(&call.op, call.in));
+    for (size_t i = 0; i < call.in.size(); ++i)
+        if (call.op.saves & (in0 << std::min<size_t>(i, 7))) {
+            node->edges[i].saved = call.in[i];
+            node->edges[i].version = call.in[i]->storage()->version();
+        }
+    if (&call.params != &no_params) node->params = std::make_unique<Params>(call.params);
+    for (int i = 0; i < call.op.outputs; ++i) {
+        node->outputs.push_back(call.made[i]);
+        const bool saved = call.op.saves & (out0 << i);
+        node->saved_outputs.push_back(saved ? call.out[i]->detach() : T());
+        node->saved_versions.push_back(saved ? call.out[i]->storage()->version() : 0);
+        if (!is(call.made[i].dtype, inexact)) continue;
+        Gradient& gradient = call.out[i]->make_gradient();
+        gradient.node = node;
+        gradient.output = i;
+    }
+}
+
+void watch(Tensor& tensor, bool retain) {
+    Gradient& gradient = tensor.make_gradient();
+    if (retain && !gradient.grad) gradient.grad = std::make_shared<T>();
+    const Ref<Node> node = node_of(tensor);
+    if (!node) return;
+    for (Node::Watch& one : node->watches)
+        if (one.output == gradient.output) {
+            one.hooks = gradient.hooks;
+            one.grad = gradient.grad;
+            return;
+        }
+    node->watches.push_back({gradient.output, gradient.hooks, gradient.grad});
+}
+
+// --- writing in place ------------------------------------------------------------------------------------
+
+namespace {
+
+/// Gradient of "base, but with `value` where the view lies": inputs are both.
+void write_vjp(Backward& call) {
+    const Params& params = call.params();
+    const Layout layout{params.a, params.b, params.c[0]};
+    const T grad = contiguous(call.grad());
+    const T part = as_strided(grad, layout);
+    call.give(0, [&] { return grad - strided_scatter(part, grad->shape(), layout); });
+    call.give(1, part);
+}
+
+const Op write_op{.name = "write_view", .family = Family::movement, .arity = 2, .vjp = write_vjp};
+
+/// Makes `node` the one that made `tensor`.
+void set_node(Tensor& tensor, const Ref<Node>& node, int output) {
+    Gradient& gradient = tensor.make_gradient();
+    gradient.node = node;
+    gradient.output = output;
+    if (gradient.hooks || gradient.grad) watch(tensor, false);
+}
+
+Params layout_params(const Layout& layout) {
+    Params params;
+    params.a = layout.shape;
+    params.b = layout.strides;
+    params.c = {layout.offset};
+    return params;
+}
+
+/// Layout of a view within the elements of its base.
+Layout within(const Tensor& view, const Tensor& base) {
+    Layout layout = view.layout();
+    layout.offset -= base.layout().offset;
+    return layout;
+}
+
+/// The node of "this view of its base as the base is now".
+void remake_view(Tensor& view) {
+    const T base = view.base();
+    if (!base->contiguous())
+        fail(Kind::not_implemented, "autograd: a view of a tensor that is not contiguous was written in place; copy it before");
+    Ref<Node> node(new Node(&op_named("as_strided"), std::span(&base, 1)));
+    node->params = std::make_unique<Params>(layout_params(within(view, *base)));
+    node->outputs.push_back({view.shape(), view.dtype()});
+    set_node(view, node, 0);
+    view.set_base(base);
+}
+
+}  // namespace
+
+Ref<Node> node_of(const Tensor& tensor) {
+    const T& base = tensor.base();
+    if (base && tensor.base_version() != tensor.storage()->version()) {
+        if (base->tracked())
+            remake_view(const_cast<Tensor&>(tensor));
+        else
+            const_cast<Tensor&>(tensor).set_base(base);
+    }
+    return tensor.gradient() ? tensor.gradient()->node : Ref<Node>();
+}
+
+void rebase(Tensor& target, const T& value) {
+    const bool tracked = recording && (value->tracked() || target.tracked());
+    if (!target.base()) {
+        target.storage()->bump();
+        if (!tracked) return;
+        if (value->tracked()) {
+            set_node(target, node_of(*value), value->gradient()->output);
+        } else if (target.gradient()) {
+            target.gradient()->node = Ref<Node>();
+        }
+        return;
+    }
+    const T base = target.base();
+    if (tracked || (recording && base->tracked())) {
+        if (!base->contiguous())
+            fail(Kind::not_implemented, "autograd: a view of a tensor that is not contiguous was written in place; copy it before");
+        const T inputs[] = {base, value};
+        Ref<Node> node(new Node(&write_op, inputs));
+        node->params = std::make_unique<Params>(layout_params(within(target, *base)));
+        node->outputs.push_back({base->shape(), base->dtype()});
+        target.storage()->bump();
+        set_node(*base, node, 0);
+        remake_view(target);
+    } else {
+        target.storage()->bump();
+    }
+}
+
+void check_writable(const Tensor& target, const char* op) {
+    if (!target.storage()->writable())
+        fail(Kind::value, op, ": the tensor's memory is read-only, lent by another library; write to a copy");
+    for (int i = 0; i < target.dims(); ++i)
+        if (target.strides()[i] == 0 && target.shape()[i] > 1)
+            fail(Kind::value, op, ": several elements of the tensor, of shape ", target.shape().words(),
+                 ", lie at one place, as expand makes them; write to a copy");
+    if (!recording) return;
+    const auto is_leaf = [](const Tensor& tensor) {
+        return tensor.gradient() && tensor.gradient()->required && !tensor.gradient()->node;
+    };
+    if (is_leaf(target) || (target.base() && is_leaf(*target.base())))
+        fail(Kind::runtime, op, ": a leaf that requires gradients is written in place; do it under no_grad(), or to a copy");
+}
+
+// --- the backward pass -----------------------------------------------------------------------------------
+
+namespace {
+
+T call_hooks(const Hooks& hooks, T grad) {
+    const auto all = hooks.all;  // a hook may remove itself
+    for (const auto& [number, hook] : all) {
+        T next = hook(grad);
+        if (!next) continue;
+        if (!(next->shape() == grad->shape()))
+            fail(Kind::value, "hook: returned a gradient of shape ", next->shape().words(), ", not ", grad->shape().words());
+        grad = next;
+    }
+    return grad;
+}
+
+class Engine {
+  public:
+    Engine(const std::vector<T>& inputs, const BackwardOptions& options) : options_(options), found_(inputs.size()) {
+        for (size_t i = 0; i < inputs.size(); ++i) {
+            const Ref<Node> node = node_of(*inputs[i]);
+            const void* key = node ? static_cast<const void*>(node.get()) : inputs[i].get();
+            wanted_[key].push_back({node ? inputs[i]->gradient()->output : 0, i});
+        }
+    }
+
+    /// Send a gradient along an edge.
+    void send(const Edge& edge, const T& grad) {
+        const void* key = edge.node ? static_cast<const void*>(edge.node.get()) : edge.leaf.get();
+        auto [place, is_new] = waiting_.try_emplace(key);
+        Waiting& waiting = place->second;
+        if (is_new) {
+            waiting.node = edge.node;
+            waiting.leaf = edge.leaf;
+            waiting.grads.resize(edge.node ? edge.node->outputs.size() : 1);
+            const uint64_t sequence = edge.node ? 2 * edge.node->sequence : 2 * edge.leaf->gradient()->first_use - 1;
+            heap_.push_back({sequence, key});
+            std::push_heap(heap_.begin(), heap_.end());
+        }
+        T& sum = waiting.grads[edge.output];
+        sum = sum ? sum + grad : grad;
+    }
+
+    void run() {
+        int until_check = 64;
+        while (!heap_.empty()) {
+            std::pop_heap(heap_.begin(), heap_.end());
+            const void* const key = heap_.back().second;
+            heap_.pop_back();
+            const auto place = waiting_.find(key);
+            Waiting waiting = std::move(place->second);
+            waiting_.erase(place);
+            if (waiting.node)
+                run_node(key, waiting);
+            else
+                reach_leaf(key, waiting);
+            if (--until_check == 0) {
+                check_interrupt();
+                until_check = 64;
+            }
+        }
+    }
+
+    std::vector<T> found() { return std::move(found_); }
+
+  private:
+    struct Waiting {
+        Ref<Node> node;
+        T leaf;
+        std::vector<T> grads;
+    };
+
+    void keep_wanted(const void* key, const Waiting& waiting) {
+        if (wanted_.empty()) return;
+        const auto wanted = wanted_.find(key);
+        if (wanted == wanted_.end()) return;
+        for (const auto& [output, i] : wanted->second) found_[i] = waiting.grads[output];
+    }
+
+    void run_node(const void* key, Waiting& waiting) {
+        Node& node = *waiting.node;
+        for (const Node::Watch& watch : node.watches) {
+            T& grad = waiting.grads[watch.output];
+            if (!grad) continue;
+            if (watch.hooks) grad = call_hooks(*watch.hooks, grad);
+            if (const auto kept = watch.grad.lock(); kept && options_.accumulate) *kept = *kept ? *kept + grad : grad;
+        }
+        keep_wanted(key, waiting);
+        const std::vector<T> grads = backward_of(node, waiting.grads);
+        if (!options_.retain_graph) node.release();
+        for (size_t i = 0; i < node.edges.size(); ++i)
+            if (node.edges[i].wanted() && i < grads.size() && grads[i]) send(node.edges[i], grads[i]);
+    }
+
+    std::vector<T> backward_of(Node& node, const std::vector<T>& grads) {
+        if (node.place.empty()) return node.backward(grads);
+        std::vector<T> results;
+        try {
+            results = node.backward(grads);
+        } catch (const Error& error) {
+            fail(error.kind, error.what(), "\nThe forward operation '", node.name(), "' ran here:\n", node.place);
+        }
+        for (const T& result : results)
+            if (result && is(result->dtype(), floats) && has_nan(result))
+                fail(Kind::runtime, "backward of '", node.name(), "' made NaN. The forward operation ran here:\n", node.place);
+        return results;
+    }
+
+    void reach_leaf(const void* key, Waiting& waiting) {
+        Gradient& gradient = *waiting.leaf->gradient();
+        gradient.first_use = 0;
+        T& grad = waiting.grads[0];
+        if (gradient.hooks) grad = call_hooks(*gradient.hooks, grad);
+        keep_wanted(key, waiting);
+        if (!options_.accumulate) return;
+        if (!gradient.grad) gradient.grad = std::make_shared<T>();
+        *gradient.grad = *gradient.grad ? *gradient.grad + grad : own(grad);
+    }
+
+    /// A gradient that shares its memory with nobody, since users write to it.
+    T own(const T& grad) {
+        if (options_.create_graph) return grad;
+        const bool alone = grad->storage()->ref_count() == 1 && grad->contiguous();
+        return alone ? grad->detach() : copy(grad);
+    }
+
+    const BackwardOptions& options_;
+    std::unordered_map<const void*, Waiting> waiting_;
+    std::vector<std::pair<uint64_t, const void*>> heap_;
+    std::unordered_map<const void*, std::vector<std::pair<int, size_t>>> wanted_;
+    std::vector<T> found_;
+};
+
+T first_gradient(const T& output, const T& grad, size_t i) {
+    if (grad) {
+        require(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ", grad->shape().words(), ", its tensor ",
+                output->shape().words());
+        return cast(grad, output->dtype());
+    }
+    require(output->size() == 1, "backward: tensor ", i, " has shape ", output->shape().words(),
+            "; only of a tensor with one element the gradient is known to be 1, so give one");
+    return ones(output->shape(), output->dtype());
+}
+
+}  // namespace
+
+std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>& grads, const std::vector<T>& inputs,
+                            const BackwardOptions& options) {
+    for (size_t i = 0; i < inputs.size(); ++i)
+        if (!inputs[i]->tracked()) fail(Kind::runtime, "grad: input ", i, " does not require gradients");
+    Engine engine(inputs, options);
+    const GradMode mode(options.create_graph);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+        const T& output = outputs[i];
+        if (!output->tracked() && !node_of(*output))
+            fail(Kind::runtime, "backward: tensor ", i, " was not computed from any tensor with requires_grad=True, or under no_grad()");
+        const Edge edge = edge_to(output, next_sequence.load(std::memory_order_relaxed));
+        engine.send(edge, first_gradient(output, i < grads.size() ? grads[i] : T(), i));
+    }
+    engine.run();
+    std::vector<T> found = engine.found();
+    for (size_t i = 0; i < found.size(); ++i)
+        if (!found[i] && !options.allow_unused)
+            fail(Kind::runtime, "grad: nothing leads from the outputs to input ", i, "; give allow_unused=True to get None for it");
+    return found;
+}
+
+}  // namespace accelera::tensora

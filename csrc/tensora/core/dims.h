@@ -1,0 +1,121 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "tensora/core/error.h"
+
+namespace accelera::tensora {
+
+/// A short list of integers kept in place: a shape, strides, axes. At most `most` of them.
+class Dims {
+  public:
+    static constexpr int most = 16;
+
+    Dims() = default;
+    Dims(std::initializer_list<int64_t> values) : Dims(values.begin(), int64_t(values.size())) {}
+    Dims(const int64_t* values, int64_t n) {
+        resize(n);
+        std::copy_n(values, n, values_);
+    }
+    static Dims filled(int64_t n, int64_t value) {
+        Dims dims;
+        dims.resize(n);
+        std::fill_n(dims.values_, n, value);
+        return dims;
+    }
+    // Only what is used is copied: the rest of the room is most of it.
+    Dims(const Dims& other) : n_(other.n_) { std::copy_n(other.values_, n_, values_); }
+    Dims& operator=(const Dims& other) {
+        n_ = other.n_;
+        std::copy_n(other.values_, n_, values_);
+        return *this;
+    }
+
+    int size() const { return n_; }
+    bool empty() const { return n_ == 0; }
+    int64_t operator[](int i) const { return values_[i]; }
+    int64_t& operator[](int i) { return values_[i]; }
+    int64_t back() const { return values_[n_ - 1]; }
+    int64_t& back() { return values_[n_ - 1]; }
+    const int64_t* begin() const { return values_; }
+    const int64_t* end() const { return values_ + n_; }
+    int64_t* begin() { return values_; }
+    int64_t* end() { return values_ + n_; }
+
+    void push_back(int64_t value) {
+        resize(n_ + 1);
+        values_[n_ - 1] = value;
+    }
+    void insert(int at, int64_t value) {
+        resize(n_ + 1);
+        std::copy_backward(values_ + at, values_ + n_ - 1, values_ + n_);
+        values_[at] = value;
+    }
+    void erase(int at) {
+        std::copy(values_ + at + 1, values_ + n_, values_ + at);
+        --n_;
+    }
+    /// New places hold anything.
+    void resize(int64_t n) {
+        if (n > most) [[unlikely]]
+            fail(Kind::value, n, " dimensions; a tensor has at most ", most);
+        n_ = int(n);
+    }
+    bool contains(int64_t value) const { return std::find(begin(), end(), value) != end(); }
+    int64_t product() const {
+        int64_t result = 1;
+        for (int64_t value : *this) result *= value;
+        return result;
+    }
+    friend bool operator==(const Dims& a, const Dims& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+
+    /// As Python writes a tuple.
+    std::string words() const {
+        std::string result = "(";
+        for (int i = 0; i < n_; ++i) result += std::to_string(values_[i]) + (i + 1 < n_ ? ", " : n_ == 1 ? "," : "");
+        return result + ")";
+    }
+
+  private:
+    int n_ = 0;
+    int64_t values_[most];
+};
+
+/// Strides, in elements, of a new tensor of this shape: the last axis varies fastest.
+inline Dims strides_of(const Dims& shape) {
+    Dims strides;
+    strides.resize(shape.size());
+    int64_t step = 1;
+    for (int i = shape.size() - 1; i >= 0; --i) {
+        strides[i] = step;
+        step *= std::max<int64_t>(shape[i], 1);
+    }
+    return strides;
+}
+
+/// Axis counted from the front; negative ones count from the end, as in Python.
+inline int axis_of(int64_t axis, int n_dims, const char* op) {
+    if (axis < -n_dims || axis >= n_dims)
+        fail(Kind::index, op, ": axis ", axis, " of a tensor with ", n_dims, " dimensions; give one from ", -n_dims, " to ",
+             n_dims - 1);
+    return int(axis < 0 ? axis + n_dims : axis);
+}
+
+/// All of them counted from the front; no axis twice.
+inline Dims axes_of(const Dims& axes, int n_dims, const char* op) {
+    Dims result;
+    for (int64_t axis : axes) {
+        const int64_t index = axis_of(axis, n_dims, op);
+        require(!result.contains(index), op, ": axis ", axis, " stands twice in ", axes.words());
+        result.push_back(index);
+    }
+    return result;
+}
+
+/// Shape that both have after broadcasting.
+Dims broadcast(const Dims& a, const Dims& b, const char* op);
+
+}  // namespace accelera::tensora

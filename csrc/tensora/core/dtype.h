@@ -1,0 +1,122 @@
+#pragma once
+
+#include <complex>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <type_traits>
+
+#include "tensora/core/half.h"
+
+namespace accelera::tensora {
+
+/// Element types. The order within a kind is by size: promotion relies on it.
+enum class DType : uint8_t { bool_, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64, c64, c128 };
+constexpr int n_dtypes = 15;
+
+using C64 = std::complex<float>;
+using C128 = std::complex<double>;
+
+/// What a set of element types is made of; values may be or-ed.
+enum Class : uint8_t { booleans = 1, unsigneds = 2, signeds = 4, halves = 8, reals = 16, complexes = 32 };
+constexpr uint8_t integers = unsigneds | signeds;
+constexpr uint8_t floats = halves | reals;
+constexpr uint8_t inexact = floats | complexes;
+constexpr uint8_t numbers = integers | inexact;
+constexpr uint8_t any_type = numbers | booleans;
+constexpr uint8_t ordered = integers | floats | booleans;
+
+struct DTypeInfo {
+    std::string_view name;
+    int64_t size;
+    Class kind;
+};
+const DTypeInfo& info(DType dtype);
+inline int64_t size_of(DType dtype) {
+    constexpr int64_t sizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+    return sizes[int(dtype)];
+}
+inline std::string_view name_of(DType dtype) { return info(dtype).name; }
+inline bool is(DType dtype, uint8_t classes) { return (info(dtype).kind & classes) != 0; }
+std::optional<DType> dtype_named(std::string_view name);
+
+/// The array API's type promotion, with float16 and bfloat16 meeting in float32, and any integer with any
+/// inexact type in the latter.
+DType promote(DType a, DType b);
+/// The real type of a complex one, and of any other itself.
+DType real_of(DType dtype);
+/// The complex type with parts of (at least) this one.
+DType complex_of(DType dtype);
+
+template <typename T>
+struct Tag {
+    using type = T;
+};
+
+/// Call `function` with the Tag of the C++ type of `dtype`.
+template <typename Function>
+decltype(auto) visit(DType dtype, Function&& function) {
+    switch (dtype) {
+        case DType::bool_: return function(Tag<bool>());
+        case DType::u8: return function(Tag<uint8_t>());
+        case DType::u16: return function(Tag<uint16_t>());
+        case DType::u32: return function(Tag<uint32_t>());
+        case DType::u64: return function(Tag<uint64_t>());
+        case DType::i8: return function(Tag<int8_t>());
+        case DType::i16: return function(Tag<int16_t>());
+        case DType::i32: return function(Tag<int32_t>());
+        case DType::i64: return function(Tag<int64_t>());
+        case DType::f16: return function(Tag<Half>());
+        case DType::bf16: return function(Tag<BFloat>());
+        case DType::f32: return function(Tag<float>());
+        case DType::f64: return function(Tag<double>());
+        case DType::c64: return function(Tag<C64>());
+        default: return function(Tag<C128>());
+    }
+}
+
+template <typename T>
+constexpr bool is_half = std::is_same_v<T, Half> || std::is_same_v<T, BFloat>;
+template <typename T>
+constexpr bool is_complex = std::is_same_v<T, C64> || std::is_same_v<T, C128>;
+template <typename T>
+constexpr bool is_real = std::is_floating_point_v<T>;
+template <typename T>
+constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+
+/// The type that a half is computed in; all others are computed in themselves.
+template <typename T>
+using Computed = std::conditional_t<is_half<T>, float, T>;
+
+/// `value` as a `To`, in the way that casts between element types go.
+template <typename To, typename From>
+TENSORA_INLINE To cast_value(From value) {
+    if constexpr (is_half<From>) {
+        return cast_value<To>(float(value));
+    } else if constexpr (is_complex<To>) {
+        using Part = typename To::value_type;
+        if constexpr (is_complex<From>)
+            return To(Part(value.real()), Part(value.imag()));
+        else
+            return To(Part(value), Part(0));
+    } else if constexpr (is_complex<From>) {
+        if constexpr (std::is_same_v<To, bool>)
+            return value != From(0);
+        else
+            return cast_value<To>(value.real());
+    } else if constexpr (std::is_same_v<To, bool>) {
+        return value != From(0);
+    } else if constexpr (is_half<To>) {
+        return To(float(value));
+    } else if constexpr (is_integer<To> && is_real<From>) {
+        // Straight to a narrow or unsigned type is undefined when it does not fit.
+        if constexpr (std::is_same_v<To, uint64_t>)
+            return value >= From(0x1p63) ? To(int64_t(value - From(0x1p63))) ^ (To(1) << 63) : To(int64_t(value));
+        else
+            return To(int64_t(value));
+    } else {
+        return To(value);
+    }
+}
+
+}  // namespace accelera::tensora

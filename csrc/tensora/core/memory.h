@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tensora/core/ref.h"
+
+namespace accelera::tensora {
+
+/// Bytes of tensors on the CPU, and the blocks kept for the next ones.
+struct MemoryStats {
+    int64_t live_bytes = 0;      ///< held by tensors now
+    int64_t peak_bytes = 0;      ///< most of it since the last reset
+    int64_t cached_bytes = 0;    ///< free blocks kept for reuse
+    int64_t limit_bytes = 0;     ///< 0: none
+    int64_t allocations = 0;     ///< since the process began
+    int64_t reused = 0;          ///< of these, blocks from the cache
+};
+
+/// Memory of one or more tensors: a block of the allocator, or memory of somebody else.
+class Storage final : public Counted {
+  public:
+    /// Block of at least `nbytes`, aligned to 64 bytes; its contents are anything.
+    /// Throws Error(memory) when the limit leaves too little, before anything is allocated.
+    static Ref<Storage> allocate(int64_t nbytes);
+    /// Memory of another library, which `release` gives back.
+    static Ref<Storage> borrow(void* data, int64_t nbytes, bool writable, std::function<void()> release);
+    ~Storage() override;
+
+    char* data() const { return data_; }
+    int64_t nbytes() const { return nbytes_; }
+    bool writable() const { return writable_; }
+    bool borrowed() const { return bool(release_); }
+    /// How often an operation has written in place; what a graph has saved is compared with it.
+    uint32_t version() const { return version_.load(std::memory_order_relaxed); }
+    void bump() { version_.fetch_add(1, std::memory_order_relaxed); }
+
+    static void* operator new(size_t size);
+    static void operator delete(void* memory, size_t size);
+
+  private:
+    Storage() = default;
+    char* data_ = nullptr;
+    int64_t nbytes_ = 0;
+    int size_class_ = -1;
+    bool writable_ = true;
+    std::atomic<uint32_t> version_{0};
+    std::function<void()> release_;
+};
+
+MemoryStats memory_stats();
+void reset_peak();
+/// Bytes that tensors may hold at once; 0 lifts the limit.
+void set_memory_limit(int64_t nbytes);
+/// Give cached blocks back to the system.
+void empty_cache();
+
+/// Free list of objects of one size, per thread: small objects are made and destroyed with every operation.
+void* take_small(size_t size);
+void give_small(void* memory, size_t size);
+
+/// Scratch memory of an operation; counts against the limit as tensors do.
+class Scratch {
+  public:
+    explicit Scratch(int64_t nbytes) : storage_(Storage::allocate(nbytes)) {}
+    template <typename T>
+    T* as() const {
+        return reinterpret_cast<T*>(storage_->data());
+    }
+
+  private:
+    Ref<Storage> storage_;
+};
+
+}  // namespace accelera::tensora

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "tensora/core/tensor.h"
+
+namespace accelera::tensora {
+
+/// What an operation is given besides tensors. Which fields an operation reads, its entry says.
+struct Params {
+    Dims a;
+    Dims b;
+    Dims c;
+    double x = 0;
+    double y = 0;
+    DType dtype = DType::f32;
+    bool flag = false;
+    int mode = 0;
+};
+
+struct Op;
+struct LoopRow;
+class Backward;
+
+/// One use of an operation: its inputs, and what its rule and kernel make of them.
+struct Call {
+    struct Output {
+        Dims shape;
+        DType dtype = DType::f32;
+    };
+    const Op& op;
+    std::span<const T> in;
+    const Params& params;
+    std::array<Output, 3> made{};  ///< set by the rule
+    std::array<T, 3> out{};        ///< allocated from `made`, then filled by the kernel
+
+    const Tensor& input(int i = 0) const { return *in[i]; }
+    void make(const Dims& shape, DType dtype, int i = 0) { made[i] = {shape, dtype}; }
+};
+
+/// Work of one use: operations on numbers, and bytes read and written at least.
+struct Cost {
+    double flops = 0;
+    double bytes = 0;
+};
+
+enum class Family : uint8_t { elementwise, reduction, scan, movement, indexing, contraction, fused, search, linalg, creation };
+const char* name_of(Family family);
+
+/// Entry of the op table: all that the library knows of one primitive operation.
+struct Op {
+    const char* name;
+    Family family;
+    int arity;                 ///< number of inputs; -1: any
+    int outputs = 1;
+    uint8_t types = any_type;  ///< classes of types that the inputs may have
+    /// Shape and type of each output; raises when the inputs do not fit.
+    void (*rule)(Call&) = nullptr;
+    /// Fills the outputs, which are contiguous and new.
+    void (*cpu)(Call&) = nullptr;
+    /// Layout of the output over the first input's storage, instead of `rule` and `cpu`.
+    Layout (*view)(const Call&) = nullptr;
+    /// Gives each input its gradient, in terms of operations. Null: the result is not differentiable.
+    void (*vjp)(Backward&) = nullptr;
+    /// Inputs (bit i) and outputs (bit 8 + i) that `vjp` reads; all others are let go.
+    uint32_t saves = 0;
+    /// Operations per element of the larger of inputs and outputs.
+    double flops_per_element = 1;
+    /// Instead of `flops_per_element`, where it depends on shapes.
+    Cost (*cost)(const Call&) = nullptr;
+
+    /// Loops of an elementwise operation, found when it is entered.
+    const LoopRow* loops = nullptr;
+
+    bool inexact_only() const { return !(types & (integers | booleans)); }
+};
+
+constexpr uint32_t in0 = 1, in1 = 2, in2 = 4, in3 = 8, in4 = 16, out0 = 1 << 8, out1 = 1 << 9, out2 = 1 << 10;
+
+/// Puts an entry into the table while the library is loaded.
+const Op& enter(const Op& op);
+/// All entries, by name.
+const std::vector<const Op*>& table();
+const Op& op_named(const char* name);
+Cost cost_of(const Call& call);
+
+/// Run an operation, and record it where gradients are wanted. The first output.
+T apply(const Op& op, std::span<const T> inputs, const Params& params);
+std::array<T, 3> apply_all(const Op& op, std::span<const T> inputs, const Params& params);
+template <typename... Ts>
+T run(const Op& op, const Params& params, const Ts&... tensors) {
+    const T inputs[] = {tensors...};
+    return apply(op, inputs, params);
+}
+
+/// Told of each operation that ran: the recorder of traces.
+using Observer = void (*)(const Call& call);
+void set_observer(Observer observer);
+
+extern const Params no_params;
+
+}  // namespace accelera::tensora

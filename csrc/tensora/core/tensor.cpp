@@ -1,0 +1,137 @@
+#include "tensora/core/tensor.h"
+
+#include <cstring>
+
+namespace accelera::tensora {
+
+Dims broadcast(const Dims& a, const Dims& b, const char* op) {
+    const Dims& longer = a.size() >= b.size() ? a : b;
+    const Dims& shorter = a.size() >= b.size() ? b : a;
+    Dims result = longer;
+    const int skip = longer.size() - shorter.size();
+    for (int i = 0; i < shorter.size(); ++i) {
+        int64_t& extent = result[i + skip];
+        if (extent == shorter[i] || shorter[i] == 1) continue;
+        if (extent != 1)
+            fail(Kind::value, op, ": shapes ", a.words(), " and ", b.words(), " do not broadcast: ", a.size() >= b.size() ? extent : shorter[i],
+                 " and ", a.size() >= b.size() ? shorter[i] : extent, " at axis ", i + skip, "; each pair must be equal, or one of it 1");
+        extent = shorter[i];
+    }
+    return result;
+}
+
+T Tensor::empty(const Dims& shape, DType dtype) {
+    int64_t size = size_of(dtype);
+    for (int64_t extent : shape) {
+        require(extent >= 0, "tensora: a shape of ", shape.words(), "; no extent may be negative");
+        if (__builtin_mul_overflow(size, std::max<int64_t>(extent, 1), &size))
+            fail(Kind::memory, "tensora: a tensor of shape ", shape.words(), " has more bytes than a computer can address");
+    }
+    const int64_t nbytes = shape.contains(0) ? 0 : size;
+    return T(new Tensor(Storage::allocate(nbytes), Layout{shape, strides_of(shape), 0}, dtype));
+}
+
+T Tensor::full(const Dims& shape, DType dtype, C128 value) {
+    T result = empty(shape, dtype);
+    visit(dtype, [&]<typename E>(Tag<E>) {
+        const E element = is_integer<E> ? cast_value<E>(int64_t(value.real())) : cast_value<E>(value);
+        std::fill_n(result->data<E>(), result->size(), element);
+    });
+    return result;
+}
+
+bool Tensor::lies_contiguous() const {
+    int64_t step = 1;
+    for (int i = layout_.shape.size() - 1; i >= 0; --i) {
+        if (layout_.shape[i] != 1 && layout_.strides[i] != step) return size_ == 0;
+        step *= layout_.shape[i];
+    }
+    return true;
+}
+
+void Tensor::become(const Tensor& other) {
+    storage_ = other.storage_;
+    layout_ = other.layout_;
+    size_ = other.size_;
+    dtype_ = other.dtype_;
+    contiguous_ = other.contiguous_;
+}
+
+Layout broadcast_layout(const Tensor& tensor, const Dims& shape, const char* op) {
+    const int skip = shape.size() - tensor.dims();
+    Layout layout{shape, Dims::filled(shape.size(), 0), tensor.layout().offset};
+    bool fits = skip >= 0;
+    for (int i = 0; fits && i < tensor.dims(); ++i) {
+        if (tensor.shape()[i] == shape[i + skip])
+            layout.strides[i + skip] = tensor.strides()[i];
+        else
+            fits = tensor.shape()[i] == 1;
+    }
+    require(fits, op, ": a tensor of shape ", tensor.shape().words(), " does not broadcast to ", shape.words());
+    return layout;
+}
+
+std::optional<Layout> reshaped_layout(const Tensor& tensor, const Dims& shape) {
+    Layout layout{shape, strides_of(shape), tensor.layout().offset};
+    if (tensor.contiguous()) return layout;
+    // Axes of the old shape that lie as one are runs; each new axis must divide within its run.
+    Dims old_shape, old_strides;
+    for (int i = 0; i < tensor.dims(); ++i)
+        if (tensor.shape()[i] != 1) {
+            old_shape.push_back(tensor.shape()[i]);
+            old_strides.push_back(tensor.strides()[i]);
+        }
+    int at = 0;
+    int next = 0;
+    while (at < old_shape.size()) {
+        int64_t run = old_shape[at];
+        int end = at + 1;
+        while (end < old_shape.size() && old_strides[end - 1] == old_strides[end] * old_shape[end]) run *= old_shape[end++];
+        int64_t made = 1;
+        const int first = next;
+        while (made < run && next < shape.size()) made *= shape[next++];
+        if (made != run) return std::nullopt;
+        int64_t step = old_strides[end - 1];
+        for (int i = next - 1; i >= first; --i) {
+            layout.strides[i] = step;
+            step *= shape[i];
+        }
+        at = end;
+    }
+    return layout;
+}
+
+Dims complete_shape(const Tensor& tensor, const Dims& shape, const char* op) {
+    Dims result = shape;
+    int unknown = -1;
+    int64_t known = 1;
+    for (int i = 0; i < shape.size(); ++i) {
+        require(shape[i] >= -1, op, ": an extent of ", shape[i], " in ", shape.words());
+        if (shape[i] >= 0) {
+            known *= shape[i];
+        } else {
+            require(unknown < 0, op, ": -1 stands twice in ", shape.words(), "; only one extent can follow from the others");
+            unknown = i;
+        }
+    }
+    if (unknown >= 0 && known > 0 && tensor.size() % known == 0) {
+        result[unknown] = tensor.size() / known;
+        known *= result[unknown];
+    }
+    require(known == tensor.size() && (unknown < 0 || result[unknown] >= 0), op, ": a tensor of shape ", tensor.shape().words(), " has ",
+            tensor.size(), " elements, which the shape ", shape.words(), " does not hold");
+    return result;
+}
+
+std::pair<const char*, const char*> extent(const Tensor& tensor) {
+    int64_t low = 0, high = 0;
+    for (int i = 0; i < tensor.dims(); ++i) {
+        const int64_t reach = (tensor.shape()[i] - 1) * tensor.strides()[i];
+        (reach < 0 ? low : high) += reach;
+    }
+    const int64_t each = size_of(tensor.dtype());
+    if (tensor.size() == 0) return {tensor.bytes(), tensor.bytes()};
+    return {tensor.bytes() + low * each, tensor.bytes() + (high + 1) * each};
+}
+
+}  // namespace accelera::tensora

@@ -1,0 +1,128 @@
+// OpenBLAS, loaded while running, on the threads of the pool.
+#include "tensora/kernels/blas.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tensora/core/autograd.h"
+#include "tensora/core/threads.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+using Job = void (*)(int thread, void* data, int argument);
+using Callback = void (*)(int sync, Job job, int jobs, size_t size, void* data, int argument);
+using Gemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const void* a, int lda, const void* b, int ldb,
+                      float beta, void* c, int ldc);
+using GemmDouble = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, double alpha, const void* a, int lda, const void* b,
+                            int ldb, double beta, void* c, int ldc);
+using GemmComplex = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, const void* alpha, const void* a, int lda,
+                             const void* b, int ldb, const void* beta, void* c, int ldc);
+
+struct Library {
+    void* handle = nullptr;
+    Gemm sgemm = nullptr;
+    GemmDouble dgemm = nullptr;
+    GemmComplex cgemm = nullptr, zgemm = nullptr;
+    void (*set_threads)(int) = nullptr;
+} library;
+
+template <typename Function>
+void find(Function& function, const char* name) {
+    void* found = dlsym(library.handle, (std::string("scipy_") + name).c_str());
+    if (!found) found = dlsym(library.handle, name);
+    if (!found) fail(Kind::runtime, "tensora: the OpenBLAS that was loaded has no ", name);
+    function = reinterpret_cast<Function>(found);
+}
+
+/// OpenBLAS's jobs may wait for one another, so all of them run at the same time.
+void run_jobs(int, Job job, int jobs, size_t size, void* data, int argument) {
+    struct Jobs {
+        Job job;
+        size_t size;
+        char* data;
+        int argument;
+        void run(int i) const { job(i, data + size_t(i) * size, argument); }
+    } all{job, size, static_cast<char*>(data), argument};
+    if (!inside_pool()) return run_together(jobs, [](void* context, int i) { static_cast<Jobs*>(context)->run(i); }, &all);
+    // The pool's threads are taken by the operation that this is a part of; see BlasOnOneThread, which avoids it.
+    std::vector<std::thread> threads;
+    for (int i = 1; i < jobs; ++i) threads.emplace_back([&all, i] { all.run(i); });
+    all.run(0);
+    for (std::thread& thread : threads) thread.join();
+}
+
+std::atomic<int> alone{0};
+
+constexpr int row_major = 101, no_trans = 111, trans = 112;
+
+void gemm_panel(DType dtype, const MatrixView& a, const MatrixView& b, void* c) {
+    const int m = int(a.rows), n = int(b.columns), k = int(a.columns);
+    const int trans_a = a.by_rows() ? no_trans : trans, trans_b = b.by_rows() ? no_trans : trans;
+    const int lda = int(std::max<int64_t>(1, a.by_rows() ? a.row_step : a.column_step));
+    const int ldb = int(std::max<int64_t>(1, b.by_rows() ? b.row_step : b.column_step));
+    const C128 one = 1, zero = 0;
+    const C64 one_single = 1, zero_single = 0;
+    if (dtype == DType::f32)
+        library.sgemm(row_major, trans_a, trans_b, m, n, k, 1, a.data, lda, b.data, ldb, 0, c, n);
+    else if (dtype == DType::f64)
+        library.dgemm(row_major, trans_a, trans_b, m, n, k, 1, a.data, lda, b.data, ldb, 0, c, n);
+    else if (dtype == DType::c64)
+        library.cgemm(row_major, trans_a, trans_b, m, n, k, &one_single, a.data, lda, b.data, ldb, &zero_single, c, n);
+    else
+        library.zgemm(row_major, trans_a, trans_b, m, n, k, &one, a.data, lda, b.data, ldb, &zero, c, n);
+}
+
+}  // namespace
+
+void load_blas(const char* path) {
+    library.handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library.handle) fail(Kind::runtime, "tensora: OpenBLAS cannot be loaded: ", dlerror());
+    find(library.sgemm, "cblas_sgemm");
+    find(library.dgemm, "cblas_dgemm");
+    find(library.cgemm, "cblas_cgemm");
+    find(library.zgemm, "cblas_zgemm");
+    find(library.set_threads, "openblas_set_num_threads");
+    void (*set_callback)(Callback) = nullptr;
+    find(set_callback, "openblas_set_threads_callback_function");
+    set_callback(run_jobs);
+    library.set_threads(thread_count());
+}
+
+BlasOnOneThread::BlasOnOneThread() {
+    if (alone.fetch_add(1) == 0) library.set_threads(1);
+}
+BlasOnOneThread::~BlasOnOneThread() {
+    if (alone.fetch_sub(1) == 1) library.set_threads(thread_count());
+}
+
+void* blas_function(const char* name) {
+    void* function = nullptr;
+    find(function, name);
+    return function;
+}
+
+void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c) {
+    if (!library.handle) fail(Kind::runtime, "tensora: no OpenBLAS; pip install scipy-openblas32");
+    for (int64_t extent : {a.rows, a.columns, b.columns, a.row_step, a.column_step, b.row_step, b.column_step})
+        require(extent <= INT32_MAX, "matmul: an extent or stride of ", extent, "; OpenBLAS takes at most ", INT32_MAX);
+    // About a tenth of a second at a time, so that an interrupt is heard.
+    const double flops_per_row = 2.0 * double(a.columns) * double(b.columns);
+    const int64_t rows = std::max<int64_t>(128, int64_t(1e10 / std::max(flops_per_row, 1.0)));
+    const int64_t each = size_of(dtype);
+    for (int64_t begin = 0; begin < a.rows; begin += rows) {
+        if (begin) check_interrupt();
+        MatrixView panel = a;
+        panel.rows = std::min(rows, a.rows - begin);
+        panel.data = static_cast<const char*>(a.data) + begin * a.row_step * each;
+        gemm_panel(dtype, panel, b, static_cast<char*>(c) + begin * b.columns * each);
+    }
+}
+
+}  // namespace accelera::tensora

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tensora/core/dtype.h"
+
+namespace accelera::tensora {
+
+/// Load the OpenBLAS at this path, and let its jobs run on the pool's threads. Raises when it is no OpenBLAS.
+void load_blas(const char* path);
+/// A function of the library, as "dgesdd_"; raises when there is none.
+void* blas_function(const char* name);
+
+/// While it lives, the library stays on its callers' threads: they are pieces of an operation on the pool.
+class BlasOnOneThread {
+  public:
+    BlasOnOneThread();
+    ~BlasOnOneThread();
+};
+
+/// A matrix in memory: `rows` x `columns` with neighbours in a row `column_step` elements apart.
+struct MatrixView {
+    const void* data;
+    int64_t rows, columns;
+    int64_t row_step, column_step;
+
+    bool by_rows() const { return column_step == 1 && row_step >= columns; }
+    bool by_columns() const { return row_step == 1 && column_step >= rows; }
+};
+
+/// c = a b, contiguous; `a` and `b` lie by rows or by columns, and have elements of float32, float64 or a
+/// complex type.
+void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c);
+
+}  // namespace accelera::tensora

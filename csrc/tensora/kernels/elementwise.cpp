@@ -1,0 +1,166 @@
+// Loops of the elementwise operations. Compiled once for each instruction set: TENSORA_ISA names it. Types that
+// a wider set does not speed up much (TENSORA_ALL_TYPES is not defined) are left to the baseline.
+#include "tensora/kernels/elementwise.h"
+
+#include <array>
+
+#include "tensora/kernels/scalar.h"
+
+namespace accelera::tensora::TENSORA_ISA {
+
+namespace {
+
+template <typename E>
+constexpr DType dtype_of() {
+    constexpr auto find = []<typename... Es>(Tag<Es>...) {
+        constexpr bool same[] = {std::is_same_v<E, Es>...};
+        int i = 0;
+        while (!same[i]) ++i;
+        return DType(i);
+    };
+    return find(Tag<bool>(), Tag<uint8_t>(), Tag<uint16_t>(), Tag<uint32_t>(), Tag<uint64_t>(), Tag<int8_t>(), Tag<int16_t>(),
+                Tag<int32_t>(), Tag<int64_t>(), Tag<Half>(), Tag<BFloat>(), Tag<float>(), Tag<double>(), Tag<C64>(), Tag<C128>());
+}
+
+template <typename E>
+TENSORA_INLINE const E& at(const char* data, int64_t step, int64_t i) {
+    return *reinterpret_cast<const E*>(data + step * i);
+}
+
+/// `F::of` of stored values; halves are computed as floats.
+template <typename F, typename S>
+struct Loops {
+    using E = Computed<S>;
+    template <typename... Es>
+    static TENSORA_INLINE auto value(Es... stored) {
+        return F::template of<S, E>(E(stored)...);
+    }
+
+    template <size_t... I>
+    static constexpr auto result_of(std::index_sequence<I...>) -> decltype(value((void(I), S())...));
+    template <int N>
+    using Result = decltype(result_of(std::make_index_sequence<N>()));
+    template <int N>
+    using Stored = std::conditional_t<std::is_same_v<Result<N>, E>, S, Result<N>>;
+
+    static void one(int64_t n, char* out_bytes, int64_t out_step, const char* const* in, const int64_t* steps) {
+        using O = Stored<1>;
+        if (out_step == sizeof(O) && steps[0] == sizeof(S)) {
+            O* __restrict out = reinterpret_cast<O*>(out_bytes);
+            const S* x = reinterpret_cast<const S*>(in[0]);
+            for (int64_t i = 0; i < n; ++i) out[i] = O(value(x[i]));
+        } else {
+            for (int64_t i = 0; i < n; ++i)
+                *reinterpret_cast<O*>(out_bytes + i * out_step) = O(value(at<S>(in[0], steps[0], i)));
+        }
+    }
+
+    static void two(int64_t n, char* out_bytes, int64_t out_step, const char* const* in, const int64_t* steps) {
+        using O = Stored<2>;
+        const bool dense = out_step == sizeof(O);
+        O* __restrict out = reinterpret_cast<O*>(out_bytes);
+        const S* x = reinterpret_cast<const S*>(in[0]);
+        const S* y = reinterpret_cast<const S*>(in[1]);
+        if (dense && steps[0] == sizeof(S) && steps[1] == sizeof(S)) {
+            for (int64_t i = 0; i < n; ++i) out[i] = O(value(x[i], y[i]));
+        } else if (dense && steps[0] == sizeof(S) && steps[1] == 0) {
+            const S b = *y;
+            for (int64_t i = 0; i < n; ++i) out[i] = O(value(x[i], b));
+        } else if (dense && steps[0] == 0 && steps[1] == sizeof(S)) {
+            const S a = *x;
+            for (int64_t i = 0; i < n; ++i) out[i] = O(value(a, y[i]));
+        } else {
+            for (int64_t i = 0; i < n; ++i)
+                *reinterpret_cast<O*>(out_bytes + i * out_step) = O(value(at<S>(in[0], steps[0], i), at<S>(in[1], steps[1], i)));
+        }
+    }
+
+    static void three(int64_t n, char* out_bytes, int64_t out_step, const char* const* in, const int64_t* steps) {
+        using O = Stored<3>;
+        if (out_step == sizeof(O) && steps[0] == sizeof(S) && steps[1] == 0 && steps[2] == 0) {
+            O* __restrict out = reinterpret_cast<O*>(out_bytes);
+            const S* x = reinterpret_cast<const S*>(in[0]);
+            const S b = at<S>(in[1], 0, 0);
+            const S c = at<S>(in[2], 0, 0);
+            for (int64_t i = 0; i < n; ++i) out[i] = O(value(x[i], b, c));
+            return;
+        }
+        for (int64_t i = 0; i < n; ++i)
+            *reinterpret_cast<O*>(out_bytes + i * out_step) =
+                O(value(at<S>(in[0], steps[0], i), at<S>(in[1], steps[1], i), at<S>(in[2], steps[2], i)));
+    }
+};
+
+#define FORMULA(name, inputs, types_, ...)                          \
+    struct name##_formula {                                         \
+        static constexpr uint8_t types = types_;                    \
+        static constexpr int arity = inputs;                        \
+        template <typename S, typename E>                           \
+        static TENSORA_INLINE auto of(E x, E y = E(), E z = E()) {  \
+            (void)y, (void)z;                                       \
+            return __VA_ARGS__;                                     \
+        }                                                           \
+    };
+#include "tensora/kernels/formulas.def"
+#undef FORMULA
+
+template <typename F, typename S>
+void fill(LoopRow& row) {
+    constexpr Class kind = std::is_same_v<S, bool> ? booleans
+                           : is_half<S>            ? halves
+                           : is_real<S>            ? reals
+                           : is_complex<S>         ? complexes
+                           : std::is_signed_v<S>   ? signeds
+                                                   : unsigneds;
+    if constexpr (F::types & kind) {
+        using L = Loops<F, S>;
+        LoopRow::Entry& entry = row.of[int(dtype_of<S>())];
+        entry.out = dtype_of<typename L::template Stored<F::arity>>();
+        if constexpr (F::arity == 1)
+            entry.loop = L::one;
+        else if constexpr (F::arity == 2)
+            entry.loop = L::two;
+        else
+            entry.loop = L::three;
+    }
+}
+
+template <typename F>
+LoopRow row() {
+    LoopRow row;
+    fill<F, float>(row);
+    fill<F, double>(row);
+    fill<F, Half>(row);
+    fill<F, BFloat>(row);
+    fill<F, int32_t>(row);
+    fill<F, int64_t>(row);
+#ifdef TENSORA_ALL_TYPES
+    fill<F, bool>(row);
+    fill<F, uint8_t>(row);
+    fill<F, uint16_t>(row);
+    fill<F, uint32_t>(row);
+    fill<F, uint64_t>(row);
+    fill<F, int8_t>(row);
+    fill<F, int16_t>(row);
+    fill<F, C64>(row);
+    fill<F, C128>(row);
+#endif
+    return row;
+}
+
+}  // namespace
+
+/// Fills the loops that this instruction set has into rows that come in the order of formulas.def.
+void fill_rows(LoopRow* rows) {
+    int i = 0;
+    const auto merge = [&](const LoopRow& row) {
+        for (int dtype = 0; dtype < n_dtypes; ++dtype)
+            if (row.of[dtype].loop) rows[i].of[dtype] = row.of[dtype];
+        ++i;
+    };
+#define FORMULA(name, ...) merge(row<name##_formula>());
+#include "tensora/kernels/formulas.def"
+#undef FORMULA
+}
+
+}  // namespace accelera::tensora::TENSORA_ISA

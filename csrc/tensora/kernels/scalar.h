@@ -1,0 +1,347 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <complex>
+#include <limits>
+#include <type_traits>
+
+#include "tensora/core/dtype.h"
+
+/// Functions of one element. The name space is that of the instruction set they are compiled for.
+#ifndef TENSORA_ISA
+#define TENSORA_ISA base
+#endif
+
+namespace accelera::tensora::TENSORA_ISA {
+
+template <typename E>
+concept Complex = is_complex<E>;
+template <typename E>
+concept Real = std::is_floating_point_v<E>;
+template <typename E>
+concept Integer = std::is_integral_v<E>;
+
+template <typename E>
+TENSORA_INLINE auto abs_of(E x) {
+    if constexpr (std::is_unsigned_v<E>)
+        return x;
+    else if constexpr (Integer<E>)
+        return E(x < 0 ? -x : x);
+    else
+        return std::abs(x);
+}
+
+template <typename E>
+TENSORA_INLINE E sign_of(E x) {
+    if constexpr (Complex<E>)
+        return x == E(0) ? E(0) : x / std::abs(x);
+    else if constexpr (Real<E>)
+        return x != x ? x : E(x > E(0)) - E(x < E(0));
+    else
+        return E((x > E(0)) - (x < E(0)));
+}
+
+template <typename E>
+TENSORA_INLINE E conj_of(E x) {
+    if constexpr (Complex<E>)
+        return std::conj(x);
+    else
+        return x;
+}
+template <typename E>
+TENSORA_INLINE auto real_part(E x) {
+    if constexpr (Complex<E>)
+        return x.real();
+    else
+        return x;
+}
+
+template <typename E>
+TENSORA_INLINE bool isnan_of(E x) {
+    if constexpr (Integer<E>)
+        return false;
+    else
+        return x != x;
+}
+template <typename E>
+TENSORA_INLINE bool isinf_of(E x) {
+    if constexpr (Complex<E>)
+        return std::isinf(x.real()) || std::isinf(x.imag());
+    else if constexpr (Real<E>)
+        return std::fabs(x) == std::numeric_limits<E>::infinity();
+    else
+        return false;
+}
+template <typename E>
+TENSORA_INLINE bool isfinite_of(E x) {
+    if constexpr (Complex<E>)
+        return std::isfinite(x.real()) && std::isfinite(x.imag());
+    else if constexpr (Real<E>)
+        return std::fabs(x) <= std::numeric_limits<E>::max();
+    else
+        return true;
+}
+template <typename E>
+TENSORA_INLINE bool signbit_of(E x) {
+    if constexpr (Real<E>) {
+        // Kept from the vectoriser, with which gcc 12 fails here.
+        auto bits = std::bit_cast<std::conditional_t<std::is_same_v<E, float>, int32_t, int64_t>>(x);
+        __asm__("" : "+r"(bits));
+        return bits < 0;
+    } else {
+        return x < E(0);
+    }
+}
+template <typename E>
+TENSORA_INLINE auto angle_of(E x) {
+    if constexpr (Complex<E>)
+        return std::arg(x);
+    else
+        return x < E(0) ? E(M_PI) : x != x ? x : E(0);
+}
+template <typename E>
+TENSORA_INLINE E invert_of(E x) {
+    if constexpr (std::is_same_v<E, bool>)
+        return !x;
+    else
+        return E(~x);
+}
+
+template <typename E>
+TENSORA_INLINE E floor_of(E x) {
+    if constexpr (Integer<E>)
+        return x;
+    else
+        return std::floor(x);
+}
+template <typename E>
+TENSORA_INLINE E ceil_of(E x) {
+    if constexpr (Integer<E>)
+        return x;
+    else
+        return std::ceil(x);
+}
+template <typename E>
+TENSORA_INLINE E trunc_of(E x) {
+    if constexpr (Integer<E>)
+        return x;
+    else
+        return std::trunc(x);
+}
+template <typename E>
+TENSORA_INLINE E round_of(E x) {
+    if constexpr (Integer<E>)
+        return x;
+    else if constexpr (Complex<E>)
+        return E(std::nearbyint(x.real()), std::nearbyint(x.imag()));
+    else
+        return std::nearbyint(x);
+}
+
+template <typename E>
+TENSORA_INLINE E exp_of(E x) {
+    return std::exp(x);
+}
+template <typename E>
+TENSORA_INLINE E log_of(E x) {
+    return std::log(x);
+}
+template <typename E>
+TENSORA_INLINE E sqrt_of(E x) {
+    return std::sqrt(x);
+}
+template <typename E>
+TENSORA_INLINE E tanh_of(E x) {
+    return std::tanh(x);
+}
+template <typename E>
+TENSORA_INLINE E expm1_of(E x) {
+    if constexpr (Complex<E>) {
+        using R = typename E::value_type;
+        // (e^a - 1) cos b + (cos b - 1): both small where x is small.
+        const R a = std::expm1(x.real());
+        const R half = std::sin(x.imag() / 2);
+        const R imaginary = x.imag() == 0 ? x.imag() : std::exp(x.real()) * std::sin(x.imag());
+        return E(x.imag() == 0 ? a : a * std::cos(x.imag()) - 2 * half * half, imaginary);
+    } else {
+        return std::expm1(x);
+    }
+}
+template <typename E>
+TENSORA_INLINE E log1p_of(E x) {
+    if constexpr (Complex<E>) {
+        using R = typename E::value_type;
+        const R a = x.real(), b = x.imag();
+        const bool small = std::abs(a) < R(0.5) && std::abs(b) < R(0.5);
+        const R magnitude = small ? std::log1p(a * (2 + a) + b * b) / 2 : std::log(std::abs(E(1 + a, b)));
+        return E(magnitude, std::atan2(b, 1 + a));
+    } else {
+        return std::log1p(x);
+    }
+}
+template <typename E>
+TENSORA_INLINE E log2_of(E x) {
+    if constexpr (Complex<E>)
+        return std::log(x) / typename E::value_type(0.69314718055994530942);
+    else
+        return std::log2(x);
+}
+template <typename E>
+TENSORA_INLINE E sigmoid_of(E x) {
+    return E(1) / (E(1) + std::exp(-x));
+}
+
+template <typename E>
+TENSORA_INLINE E lgamma_of(E x) {
+    int sign;
+    if constexpr (std::is_same_v<E, float>)
+        return lgammaf_r(x, &sign);
+    else
+        return lgamma_r(x, &sign);
+}
+
+/// Derivative of lgamma: recurrence up to 10, then the asymptotic series (Abramowitz and Stegun 6.3.18).
+template <typename E>
+TENSORA_INLINE E digamma_of(E given) {
+    double x = double(given);
+    double result = 0;
+    if (x == 0) return std::copysign(E(INFINITY), -given);
+    if (x < 0) {
+        if (x == std::floor(x)) return E(NAN);
+        result = -M_PI / std::tan(M_PI * x);
+        x = 1 - x;
+    }
+    while (x < 10) {
+        result -= 1 / x;
+        x += 1;
+    }
+    const double y = 1 / (x * x);
+    const double series = y * (1.0 / 12 - y * (1.0 / 120 - y * (1.0 / 252 - y * (1.0 / 240 - y * (5.0 / 660 - y * (691.0 / 32760 - y / 12))))));
+    return E(result + std::log(x) - 0.5 / x - series);
+}
+
+/// Inverse of erf: Giles's approximation (2010), then two steps of Halley's method.
+template <typename E>
+TENSORA_INLINE E erfinv_of(E given) {
+    const double x = double(given);
+    if (!(std::fabs(x) < 1)) return std::fabs(x) == 1 ? std::copysign(E(INFINITY), given) : E(NAN);
+    double w = -std::log((1 - x) * (1 + x));
+    double p;
+    if (w < 5) {
+        w -= 2.5;
+        p = 1.50140941 + w * (0.246640727 + w * (-0.00417768164 + w * (-0.00125372503 + w * (0.00021858087 +
+            w * (-4.39150654e-06 + w * (-3.5233877e-06 + w * (3.43273939e-07 + w * 2.81022636e-08)))))));
+    } else {
+        w = std::sqrt(w) - 3;
+        p = 2.83297682 + w * (1.00167406 + w * (0.00943887047 + w * (-0.0076224613 + w * (0.00573950773 +
+            w * (-0.00367342844 + w * (0.00134934322 + w * (0.000100950558 - w * 0.000200214257)))))));
+    }
+    double y = p * x;
+    for (int i = 0; i < 2; ++i) {
+        const double miss = (x < 0 ? -1 : 1) * ((1 - std::fabs(x)) - std::erfc(std::fabs(y)));
+        const double step = miss / (M_2_SQRTPI * std::exp(-y * y));
+        y -= step / (1 + y * step);
+    }
+    return E(y);
+}
+
+template <typename E>
+TENSORA_INLINE E floor_divide_of(E x, E y) {
+    if constexpr (Integer<E>) {
+        if (y == E(0)) return E(0);
+        if constexpr (std::is_signed_v<E>) {
+            if (y == E(-1)) return E(0 - std::make_unsigned_t<E>(x));
+            const E q = E(x / y);
+            return E(q - ((x % y != 0) && ((x < 0) != (y < 0))));
+        }
+        return E(x / y);
+    } else {
+        return std::floor(x / y);
+    }
+}
+/// Remainder with the sign of the divisor, as Python's.
+template <typename E>
+TENSORA_INLINE E remainder_of(E x, E y) {
+    if constexpr (Integer<E>) {
+        if (y == E(0)) return E(0);
+        if constexpr (std::is_signed_v<E>) {
+            if (y == E(-1)) return E(0);
+            const E r = E(x % y);
+            return E(r != 0 && ((r < 0) != (y < 0)) ? r + y : r);
+        }
+        return E(x % y);
+    } else {
+        const E r = std::fmod(x, y);
+        if (r == E(0)) return std::copysign(E(0), y);
+        return (r < E(0)) != (y < E(0)) ? r + y : r;
+    }
+}
+template <typename E>
+TENSORA_INLINE E fmod_of(E x, E y) {
+    if constexpr (Integer<E>) {
+        if (y == E(0)) return E(0);
+        if constexpr (std::is_signed_v<E>)
+            if (y == E(-1)) return E(0);
+        return E(x % y);
+    } else {
+        return std::fmod(x, y);
+    }
+}
+
+template <typename E>
+TENSORA_INLINE E pow_of(E x, E y) {
+    if constexpr (Integer<E>) {
+        if constexpr (std::is_signed_v<E>)
+            if (y < 0) return x == E(1) ? E(1) : x == E(-1) ? E(y & 1 ? -1 : 1) : E(0);
+        using U = uint64_t;
+        U base = U(x), result = 1;
+        for (U exponent = U(y); exponent; exponent >>= 1, base *= base)
+            if (exponent & 1) result *= base;
+        return E(result);
+    } else if constexpr (Complex<E>) {
+        if (y == E(0)) return E(1);
+        if (x == E(0)) return y.real() > 0 && y.imag() == 0 ? E(0) : std::pow(x, y);
+        return std::pow(x, y);
+    } else {
+        return y == E(2) ? x * x : std::pow(x, y);
+    }
+}
+
+/// Neighbour of x towards y, in the type that is stored.
+template <typename S, typename E>
+TENSORA_INLINE E nextafter_of(E x, E y) {
+    if constexpr (!is_half<S>) {
+        return std::nextafter(x, y);
+    } else {
+        if (x != x || y != y) return x + y;
+        if (x == y) return y;
+        S result(x);
+        if (x == 0)
+            result.bits = y > 0 ? 0x0001 : 0x8001;
+        else
+            result.bits = uint16_t(result.bits + ((x < y) == (x > 0) ? 1 : -1));
+        return E(result);
+    }
+}
+
+template <typename E>
+TENSORA_INLINE E logaddexp_of(E x, E y) {
+    if (x == y) return x + E(0.69314718055994530942);
+    const E high = x > y ? x : y;
+    const E low = x > y ? y : x;
+    return x != x || y != y ? x + y : high + std::log1p(std::exp(low - high));
+}
+
+template <typename E>
+TENSORA_INLINE E left_shift_of(E x, E y) {
+    const bool fits = y >= E(0) && uint64_t(y) < 8 * sizeof(E);
+    return fits ? E(uint64_t(x) << uint64_t(y)) : E(0);
+}
+template <typename E>
+TENSORA_INLINE E right_shift_of(E x, E y) {
+    const bool fits = y >= E(0) && uint64_t(y) < 8 * sizeof(E);
+    return fits ? E(x >> y) : x < E(0) ? E(-1) : E(0);
+}
+
+}  // namespace accelera::tensora::TENSORA_ISA

@@ -1,0 +1,318 @@
+// Entries of the elementwise operations. Their formulas are in kernels/formulas.def; here are their gradients.
+#include "tensora/ops/elementwise.h"
+
+#include <atomic>
+#include <cmath>
+
+#include "tensora/core/autograd.h"
+#include "tensora/core/threads.h"
+#include "tensora/functions.h"
+#include "tensora/kernels/lines.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+std::atomic<DType> float_of_integers{DType::f32};
+
+DType common_type(const Call& call) {
+    DType dtype = call.in[0]->dtype();
+    for (size_t i = 1; i < call.in.size(); ++i) dtype = promote(dtype, call.in[i]->dtype());
+    return dtype;
+}
+
+}  // namespace
+
+DType default_float() { return float_of_integers.load(std::memory_order_relaxed); }
+void set_default_float(DType dtype) {
+    require(is(dtype, floats), "set_default_dtype: ", name_of(dtype), "; give a real floating-point type");
+    float_of_integers.store(dtype);
+}
+
+namespace {
+
+/// Type that the loops compute in.
+DType loop_type(const Call& call) {
+    const DType dtype = common_type(call);
+    if (call.op.loops->of[int(dtype)].loop) return dtype;
+    const DType wider = default_float();
+    if (is(dtype, integers | booleans) && !call.op.loops->of[int(DType::i64)].loop && call.op.loops->of[int(DType::f32)].loop) return wider;
+    fail(Kind::type, call.op.name, ": not defined for ", name_of(dtype));
+}
+
+}  // namespace
+
+void elementwise_rule(Call& call) {
+    const DType dtype = loop_type(call);
+    Dims shape = call.in[0]->shape();
+    for (size_t i = 1; i < call.in.size(); ++i)
+        if (!(shape == call.in[i]->shape())) shape = broadcast(shape, call.in[i]->shape(), call.op.name);
+    call.make(shape, call.op.loops->of[int(dtype)].out);
+}
+
+namespace {
+
+void run_loop(const Call& call, const Tensor& out, DType dtype) {
+    const Loop loop = call.op.loops->of[int(dtype)].loop;
+    const int n = int(call.in.size());
+    bool direct = out.size() <= grain && out.contiguous();
+    for (int i = 0; i < n && direct; ++i) {
+        const Tensor& in = *call.in[i];
+        direct = in.dtype() == dtype && (in.size() == 1 || (in.contiguous() && in.size() == out.size()));
+    }
+    if (direct) {
+        const char* data[3];
+        int64_t steps[3];
+        for (int i = 0; i < n; ++i) {
+            data[i] = call.in[i]->bytes();
+            steps[i] = call.in[i]->size() == 1 ? 0 : size_of(dtype);
+        }
+        if (out.size() == 1)
+            for (int i = 0; i < n; ++i) steps[i] = size_of(dtype);
+        loop(out.size(), out.bytes(), size_of(out.dtype()), data, steps);
+        return;
+    }
+    T converted[3];
+    Lines lines(out.shape());
+    lines.add(out);
+    for (int i = 0; i < n; ++i) {
+        converted[i] = call.in[i];
+        if (converted[i]->dtype() != dtype) {
+            converted[i] = Tensor::empty(call.in[i]->shape(), dtype);
+            copy_elements(*call.in[i], *converted[i]);
+        }
+        lines.add(*converted[i]);
+    }
+    lines.run(loop);
+}
+
+}  // namespace
+
+void elementwise_kernel(Call& call) { run_loop(call, *call.out[0], loop_type(call)); }
+
+bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
+    Call call{op, inputs, no_params};
+    if (!op.loops) return false;
+    elementwise_rule(call);
+    if (!(call.made[0].shape == out.shape()) || call.made[0].dtype != out.dtype()) return false;
+    for (const T& input : inputs) {
+        // An input that overlaps the output in another layout would be read after it was written.
+        const bool same = input->bytes() == out.bytes() && input->strides() == out.strides() && input->shape() == out.shape();
+        if (!same && input->storage() == out.storage()) return false;
+    }
+    run_loop(call, out, loop_type(call));
+    return true;
+}
+
+// --- the table -------------------------------------------------------------------------------------------
+
+namespace {
+
+T conjugate(const T& x) { return is(x->dtype(), complexes) ? conj(x) : x; }
+T truth(const T& condition, DType dtype) { return cast(condition, dtype); }
+
+/// The gradient is zero wherever there is one.
+void flat(Backward& c) {
+    for (int i = 0; i < c.inputs(); ++i) c.give(i, [&] { return zeros(c.shape(i), c.dtype(i)); });
+}
+
+const Op& entry(const char* name, int arity, void (*vjp)(Backward&), uint32_t saves, double flops = 1) {
+    return enter({.name = name, .family = Family::elementwise, .arity = arity, .vjp = vjp, .saves = saves, .flops_per_element = flops});
+}
+
+/// Entry of an operation with one input and this gradient, in terms of the gradient `g` of its output.
+#define ONE(name, saves, flops, ...) \
+    const Op& name##_op = entry(#name, 1, [](Backward& c) { const T g = c.grad(); c.give(0, [&]() -> T { return __VA_ARGS__; }); }, saves, flops)
+#define X conjugate(c.input())
+#define OUT conjugate(c.output())
+#define FLAT(name, n) const Op& name##_op = entry(#name, n, flat, 0)
+#define NONE(name, n) const Op& name##_op = entry(#name, n, nullptr, 0)
+
+ONE(negative, 0, 1, -g);
+ONE(positive, 0, 1, g);
+ONE(abs, in0, 1, g * sign(c.input()));
+FLAT(sign, 1);
+ONE(square, in0, 1, g * X * 2);
+ONE(reciprocal, out0, 1, -(g * square(OUT)));
+ONE(sqrt, out0, 1, g / (OUT * 2));
+ONE(rsqrt, out0, 2, g * (OUT * square(OUT)) * -0.5);
+ONE(exp, out0, 10, g * OUT);
+ONE(exp2, out0, 10, g * OUT * M_LN2);
+ONE(expm1, out0, 10, g * (OUT + 1));
+ONE(log, in0, 10, g / X);
+ONE(log2, in0, 10, g / (X * M_LN2));
+ONE(log10, in0, 10, g / (X * M_LN10));
+ONE(log1p, in0, 10, g / (X + 1));
+ONE(sin, in0, 10, g * cos(X));
+ONE(cos, in0, 10, -(g * sin(X)));
+ONE(tan, out0, 10, g * (square(OUT) + 1));
+ONE(asin, in0, 10, g / sqrt(1 - square(X)));
+ONE(acos, in0, 10, -(g / sqrt(1 - square(X))));
+ONE(atan, in0, 10, g / (square(X) + 1));
+ONE(sinh, in0, 10, g * cosh(X));
+ONE(cosh, in0, 10, g * sinh(X));
+ONE(tanh, out0, 10, g * (1 - square(OUT)));
+ONE(asinh, in0, 10, g / sqrt(square(X) + 1));
+ONE(acosh, in0, 10, is(g->dtype(), complexes) ? g / (sqrt(X - 1) * sqrt(X + 1)) : g / sqrt(square(X) - 1));
+ONE(atanh, in0, 10, g / (1 - square(X)));
+ONE(sigmoid, out0, 10, g * (OUT * (1 - OUT)));
+ONE(erf, in0, 15, g * exp(-square(c.input())) * M_2_SQRTPI);
+ONE(erfc, in0, 15, g * exp(-square(c.input())) * -M_2_SQRTPI);
+ONE(erfinv, out0, 40, g * exp(square(c.output())) / M_2_SQRTPI);
+ONE(lgamma, in0, 30, g * digamma(c.input()));
+NONE(digamma, 1);
+FLAT(floor, 1);
+FLAT(ceil, 1);
+FLAT(trunc, 1);
+FLAT(round, 1);
+ONE(relu, out0, 1, where(greater(c.output(), like(g, 0)), g, like(g, 0)));
+ONE(conj, 0, 1, conjugate(g));
+ONE(real, 0, 1, g);
+ONE(imag, 0, 1, complex(like(g, 0), g));
+ONE(angle, in0, 10, is(c.dtype(), complexes)
+        ? complex(-imag(c.input()), real(c.input())) * (g / square(abs(c.input()))) : zeros(c.shape(), c.dtype()));
+NONE(isnan, 1);
+NONE(isinf, 1);
+NONE(isfinite, 1);
+NONE(signbit, 1);
+NONE(logical_not, 1);
+NONE(bitwise_not, 1);
+
+/// Entry of an operation with two inputs and a gradient for each.
+#define TWO(name, saves, flops, first, ...)                \
+    const Op& name##_op = entry(                           \
+        #name, 2,                                          \
+        [](Backward& c) {                                  \
+            const T g = c.grad();                          \
+            c.give(0, [&]() -> T { return first; });       \
+            c.give(1, [&]() -> T { return __VA_ARGS__; }); \
+        },                                                 \
+        saves, flops)
+#define A c.input(0)
+#define B c.input(1)
+
+/// 1 where `wins` is positive, a half where both are equal.
+T share(const T& a, const T& b, DType dtype, bool larger) {
+    const T wins = truth(larger ? greater(a, b) : less(a, b), dtype);
+    return wins + truth(equal(a, b), dtype) * 0.5;
+}
+
+TWO(add, 0, 1, g, g);
+TWO(subtract, 0, 1, g, -g);
+TWO(multiply, in0 | in1, 1, g * conjugate(B), g * conjugate(A));
+TWO(divide, in1 | out0, 1, g / conjugate(B), -(g * conjugate(c.output() / B)));
+FLAT(floor_divide, 2);
+TWO(remainder, in0 | in1, 4, g, -(g * run(op_named("floor_divide"), no_params, A, B)));
+TWO(fmod, in0 | in1, 4, g, -(g * run(op_named("trunc"), no_params, A / B)));
+
+T pow_base(const T& x, const T& y) {
+    const T power = y * pow(x, y - 1.0);
+    return where(equal(y, like(y, 0)), like(power, 0), power);
+}
+T pow_exponent(const T& x, const T& out) {
+    const T slope = out * log(x);
+    return where(logical_and(equal(x, like(x, 0)), equal(out, like(out, 0))), like(slope, 0), slope);
+}
+TWO(pow, in0 | in1 | out0, 15, g * conjugate(pow_base(cast(A, g->dtype()), cast(B, g->dtype()))),
+    g * conjugate(pow_exponent(cast(A, g->dtype()), c.output())));
+TWO(maximum, in0 | in1, 1, g * share(A, B, g->dtype(), true), g * share(A, B, g->dtype(), false));
+TWO(minimum, in0 | in1, 1, g * share(A, B, g->dtype(), false), g * share(A, B, g->dtype(), true));
+TWO(fmax, in0 | in1, 1, where(logical_and(less(A, B), equal(B, B)), like(g, 0), g), where(logical_and(less(A, B), equal(B, B)), g, like(g, 0)));
+TWO(fmin, in0 | in1, 1, where(logical_and(greater(A, B), equal(B, B)), like(g, 0), g), where(logical_and(greater(A, B), equal(B, B)), g, like(g, 0)));
+TWO(atan2, in0 | in1, 15, g * B / (square(A) + square(B)), -(g * A) / (square(A) + square(B)));
+TWO(hypot, in0 | in1 | out0, 5, g * A / c.output(), g * B / c.output());
+TWO(copysign, in0 | out0, 1, where(equal(A, like(A, 0)), like(g, 0), g * (c.output() / A)), zeros(c.shape(1), c.dtype(1)));
+NONE(nextafter, 2);
+TWO(logaddexp, in0 | in1, 20, g * sigmoid(A - B), g * sigmoid(B - A));
+TWO(xlogy, in0 | in1, 10, where(equal(A, like(A, 0)), like(g, 0), g * log(B)), g * A / B);
+FLAT(heaviside, 2);
+NONE(equal, 2);
+NONE(not_equal, 2);
+NONE(less, 2);
+NONE(less_equal, 2);
+NONE(greater, 2);
+NONE(greater_equal, 2);
+NONE(logical_and, 2);
+NONE(logical_or, 2);
+NONE(logical_xor, 2);
+NONE(bitwise_and, 2);
+NONE(bitwise_or, 2);
+NONE(bitwise_xor, 2);
+NONE(bitwise_left_shift, 2);
+NONE(bitwise_right_shift, 2);
+TWO(complex, 0, 0, real(g), imag(g));
+
+const Op& clip_op = entry("clip", 3, [](Backward& c) {
+    const T g = c.grad();
+    const T low = less(c.input(0), c.input(1));
+    const T high = greater(c.input(0), c.input(2));
+    const T zero = like(g, 0);
+    c.give(0, [&] { return where(low, zero, where(high, zero, g)); });
+    c.give(1, [&] { return where(low, g, zero); });
+    c.give(2, [&] { return where(low, zero, where(high, g, zero)); });
+}, in0 | in1 | in2, 2);
+const Op& lerp_op = entry("lerp", 3, [](Backward& c) {
+    const T g = c.grad();
+    c.give(0, [&] { return g * conjugate(1 - c.input(2)); });
+    c.give(1, [&] { return g * conjugate(c.input(2)); });
+    c.give(2, [&] { return g * conjugate(c.input(1) - c.input(0)); });
+}, in0 | in1 | in2, 3);
+const Op& addcmul_op = entry("addcmul", 3, [](Backward& c) {
+    const T g = c.grad();
+    c.give(0, g);
+    c.give(1, [&] { return g * conjugate(c.input(2)); });
+    c.give(2, [&] { return g * conjugate(c.input(1)); });
+}, in1 | in2, 2);
+
+// --- where and conversion --------------------------------------------------------------------------------
+
+void where_rule(Call& call) {
+    if (call.input(0).dtype() != DType::bool_)
+        fail(Kind::type, "where: the condition has type ", name_of(call.input(0).dtype()), "; give a bool tensor, as x > 0 makes one");
+    const Dims values = broadcast(call.input(1).shape(), call.input(2).shape(), "where");
+    call.make(broadcast(call.input(0).shape(), values, "where"), promote(call.input(1).dtype(), call.input(2).dtype()));
+}
+
+void where_kernel(Call& call) {
+    const DType dtype = call.out[0]->dtype();
+    const T a = cast(call.in[1], dtype), b = cast(call.in[2], dtype);
+    Lines lines(call.out[0]->shape());
+    lines.add(*call.out[0]);
+    lines.add(call.input(0));
+    lines.add(*a);
+    lines.add(*b);
+    lines.run(where_loop(dtype));
+}
+
+const Op& where_op = enter({.name = "where", .family = Family::elementwise, .arity = 3, .rule = where_rule, .cpu = where_kernel,
+    .vjp = [](Backward& c) {
+        const T g = c.grad();
+        c.give(1, [&] { return where(c.input(0), g, like(g, 0)); });
+        c.give(2, [&] { return where(c.input(0), like(g, 0), g); });
+    }, .saves = in0});
+
+const Op& cast_op = enter({.name = "cast", .family = Family::elementwise, .arity = 1,
+    .rule = [](Call& call) { call.make(call.input().shape(), call.params.dtype); },
+    .cpu = [](Call& call) { copy_elements(call.input(), *call.out[0]); },
+    .vjp = [](Backward& c) { c.give(0, c.grad()); }});
+
+}  // namespace
+
+T cast(const T& x, DType dtype) {
+    if (x->dtype() == dtype) return x;
+    Params params;
+    params.dtype = dtype;
+    return run(cast_op, params, x);
+}
+
+T copy(const T& x) {
+    Params params;
+    params.dtype = x->dtype();
+    return run(cast_op, params, x);
+}
+
+T contiguous(const T& x) { return x->contiguous() ? x : copy(x); }
+T zeros(const Dims& shape, DType dtype) { return Tensor::full(shape, dtype, 0); }
+T ones(const Dims& shape, DType dtype) { return Tensor::full(shape, dtype, 1); }
+
+}  // namespace accelera::tensora

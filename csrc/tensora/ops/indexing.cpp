@@ -1,0 +1,394 @@
+// Entries of the operations that read and write at given places, and indexing built on them.
+#include "tensora/ops/indexing.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tensora/core/autograd.h"
+#include "tensora/core/threads.h"
+#include "tensora/functions.h"
+#include "tensora/kernels/lines.h"
+#include "tensora/ops/elementwise.h"
+
+namespace accelera::tensora {
+
+T checked_index(const T& given, int64_t extent, const char* op) {
+    if (!is(given->dtype(), integers)) fail(Kind::index, op, ": an index of type ", name_of(given->dtype()), "; give integers or a bool mask");
+    const GradMode off(false);
+    const T index = contiguous(cast(given, DType::i64));
+    const int64_t* const values = index->data<int64_t>();
+    bool negative = false;
+    for (int64_t i = 0; i < index->size(); ++i) {
+        if (values[i] < -extent || values[i] >= extent)
+            fail(Kind::index, op, ": index ", values[i], " of an axis with ", extent, " elements");
+        negative = negative || values[i] < 0;
+    }
+    if (!negative) return index;
+    const T result = copy(index);
+    int64_t* const counted = result->data<int64_t>();
+    for (int64_t i = 0; i < result->size(); ++i)
+        if (counted[i] < 0) counted[i] += extent;
+    return result;
+}
+
+namespace {
+
+Params on_axis(int axis, const Dims& shape = {}) {
+    Params params;
+    params.mode = axis;
+    params.a = shape;
+    return params;
+}
+
+/// Extents before an axis, of it, and behind it.
+struct Sides {
+    int64_t outer = 1, extent = 1, inner = 1;
+    Sides(const Dims& shape, int axis) : extent(shape[axis]) {
+        for (int i = 0; i < axis; ++i) outer *= shape[i];
+        for (int i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
+    }
+};
+
+// --- take: whole slices along one axis -------------------------------------------------------------------
+
+void take_rule(Call& call) {
+    Dims shape;
+    const Dims& from = call.input(0).shape();
+    for (int i = 0; i < call.params.mode; ++i) shape.push_back(from[i]);
+    for (int64_t extent : call.input(1).shape()) shape.push_back(extent);
+    for (int i = call.params.mode + 1; i < from.size(); ++i) shape.push_back(from[i]);
+    call.make(shape, call.input(0).dtype());
+}
+
+void take_kernel(Call& call) {
+    const T x = contiguous(call.in[0]);
+    const T index = contiguous(call.in[1]);
+    const Sides sides(x->shape(), call.params.mode);
+    const int64_t n = index->size();
+    const int64_t row = sides.inner * size_of(x->dtype());
+    const int64_t* const at = index->data<int64_t>();
+    const char* const from = x->bytes();
+    char* const out = call.out[0]->bytes();
+    parallel_for(sides.outer * n, std::max<int64_t>(1, 65536 / std::max<int64_t>(row, 1)), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+            std::memcpy(out + i * row, from + ((i / n) * sides.extent + at[i % n]) * row, size_t(row));
+    });
+}
+
+/// mode: axis. The index is int64 and in range.
+const Op& take_op = enter({.name = "take", .family = Family::indexing, .arity = 2, .rule = take_rule, .cpu = take_kernel,
+    .vjp = [](Backward& c) {
+        c.give(0, [&] { return run(op_named("take_add"), on_axis(c.params().mode, c.shape()), c.grad(), c.input(1)); });
+    }, .saves = in1, .flops_per_element = 0});
+
+/// dest[(i, at[k], j)] op= values[(i, k, j)], slices in order, so that the result does not depend on threads.
+template <typename Write>
+void write_slices(const Sides& sides, const T& index, Write write) {
+    const int64_t* const at = index->data<int64_t>();
+    const int64_t n = index->size();
+    parallel_for(sides.outer, std::max<int64_t>(1, grain / std::max<int64_t>(1, n * sides.inner)), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+            for (int64_t k = 0; k < n; ++k) write((i * sides.extent + at[k]) * sides.inner, (i * n + k) * sides.inner);
+    });
+}
+
+template <typename E>
+void add_elements(E* to, const E* from, int64_t n) {
+    using C = Computed<E>;
+    for (int64_t i = 0; i < n; ++i) {
+        if constexpr (std::is_same_v<E, bool>)
+            to[i] = to[i] || from[i];
+        else
+            to[i] = E(C(to[i]) + C(from[i]));
+    }
+}
+
+void take_add_kernel(Call& call) {
+    Tensor& out = *call.out[0];
+    const T values = contiguous(call.in[0]);
+    const Sides sides(out.shape(), call.params.mode);
+    std::memset(out.bytes(), 0, size_t(out.size() * size_of(out.dtype())));
+    visit(out.dtype(), [&]<typename E>(Tag<E>) {
+        write_slices(sides, contiguous(call.in[1]), [&](int64_t to, int64_t from) {
+            add_elements(out.data<E>() + to, values->data<E>() + from, sides.inner);
+        });
+    });
+}
+
+/// Zeros of shape `a` to which the values are added where `take` would take them from.
+const Op& take_add_op = enter({.name = "take_add", .family = Family::indexing, .arity = 2,
+    .rule = [](Call& call) { call.make(call.params.a, call.input(0).dtype()); }, .cpu = take_add_kernel,
+    .vjp = [](Backward& c) { c.give(0, [&] { return run(take_op, on_axis(c.params().mode), c.grad(), c.input(1)); }); },
+    .saves = in1});
+
+/// The first input with the values of the third at the places of the second; of several the last.
+const Op& put_op = enter({.name = "put", .family = Family::indexing, .arity = 3,
+    .rule = [](Call& call) { call.make(call.input(0).shape(), call.input(0).dtype()); },
+    .cpu = [](Call& call) {
+        Tensor& out = *call.out[0];
+        copy_elements(call.input(0), out);
+        const T values = contiguous(cast(call.in[2], out.dtype()));
+        const Sides sides(out.shape(), call.params.mode);
+        const int64_t each = size_of(out.dtype());
+        write_slices(sides, contiguous(call.in[1]), [&](int64_t to, int64_t from) {
+            std::memcpy(out.bytes() + to * each, values->bytes() + from * each, size_t(sides.inner * each));
+        });
+    },
+    .vjp = [](Backward& c) {
+        const T g = c.grad();
+        const Params params = on_axis(c.params().mode);
+        c.give(0, [&] { return run(op_named("put"), params, g, c.input(1), zeros(c.shape(2), g->dtype())); });
+        c.give(2, [&] { return run(take_op, params, g, c.input(1)); });
+    }, .saves = in1, .flops_per_element = 0});
+
+// --- take_along: one element for each index --------------------------------------------------------------
+
+/// Call `each(place in the indexed tensor, place in the index)`, both in elements of contiguous tensors.
+template <typename Each>
+void walk_along(const Dims& shape, const T& index, int axis, Each each) {
+    const Dims& index_shape = index->shape();
+    const Sides of_index(index_shape, axis);
+    const int64_t* const at = index->data<int64_t>();
+    const Dims strides = strides_of(shape);
+    for (int64_t i = 0; i < index->size(); ++i) {
+        int64_t rest = i, place = 0;
+        for (int k = index_shape.size() - 1; k >= 0; --k) {
+            const int64_t digit = rest % index_shape[k];
+            rest /= index_shape[k];
+            place += (k == axis ? at[i] : digit) * strides[k];
+        }
+        each(place, i);
+    }
+}
+
+void along_rule(const char* op, const Dims& shape, const Dims& index, int axis) {
+    bool fits = shape.size() == index.size();
+    for (int i = 0; i < shape.size() && fits; ++i) fits = i == axis || index[i] <= shape[i];
+    require(fits, op, ": an index of shape ", index.words(), " for a tensor of shape ", shape.words(), "; extents but that of axis ", axis,
+            " must not be larger");
+}
+
+void take_along_kernel(Call& call) {
+    const T x = contiguous(call.in[0]);
+    visit(x->dtype(), [&]<typename E>(Tag<E>) {
+        const E* const from = x->data<E>();
+        E* const out = call.out[0]->data<E>();
+        walk_along(x->shape(), contiguous(call.in[1]), call.params.mode, [&](int64_t place, int64_t i) { out[i] = from[place]; });
+    });
+}
+
+/// mode: axis. The index is int64 and in range.
+const Op& take_along_op = enter({.name = "take_along", .family = Family::indexing, .arity = 2,
+    .rule = [](Call& call) {
+        along_rule("take_along_axis", call.input(0).shape(), call.input(1).shape(), call.params.mode);
+        call.make(call.input(1).shape(), call.input(0).dtype());
+    },
+    .cpu = take_along_kernel,
+    .vjp = [](Backward& c) {
+        c.give(0, [&] { return scatter_add(zeros(c.shape(), c.dtype()), c.input(1), c.grad(), c.params().mode); });
+    }, .saves = in1, .flops_per_element = 0});
+
+const Op& scatter_add_op = enter({.name = "scatter_add", .family = Family::indexing, .arity = 3,
+    .rule = [](Call& call) {
+        along_rule("scatter_add", call.input(0).shape(), call.input(1).shape(), call.params.mode);
+        require(call.input(1).shape() == call.input(2).shape(), "scatter_add: an index of shape ", call.input(1).shape().words(),
+                " and values of shape ", call.input(2).shape().words());
+        call.make(call.input(0).shape(), call.input(0).dtype());
+    },
+    .cpu = [](Call& call) {
+        Tensor& out = *call.out[0];
+        copy_elements(call.input(0), out);
+        const T values = contiguous(cast(call.in[2], out.dtype()));
+        visit(out.dtype(), [&]<typename E>(Tag<E>) {
+            walk_along(out.shape(), contiguous(call.in[1]), call.params.mode,
+                       [&](int64_t place, int64_t i) { add_elements(out.data<E>() + place, values->data<E>() + i, 1); });
+        });
+    },
+    .vjp = [](Backward& c) {
+        c.give(0, c.grad());
+        c.give(2, [&] { return run(op_named("take_along"), on_axis(c.params().mode), c.grad(), c.input(1)); });
+    }, .saves = in1});
+
+}  // namespace
+
+T take(const T& x, const T& index, int axis) {
+    const int at = axis_of(axis, x->dims(), "take");
+    return run(take_op, on_axis(at), x, checked_index(index, x->shape()[at], "take"));
+}
+
+T take_along(const T& x, const T& index, int axis) {
+    const int at = axis_of(axis, x->dims(), "take_along_axis");
+    return run(take_along_op, on_axis(at), x, checked_index(index, x->shape()[at], "take_along_axis"));
+}
+
+T scatter_add(const T& x, const T& index, const T& values, int axis) {
+    const int at = axis_of(axis, x->dims(), "scatter_add");
+    return run(scatter_add_op, on_axis(at), x, checked_index(index, x->shape()[at], "scatter_add"), values);
+}
+
+std::vector<T> nonzero(const T& x) {
+    const T mask = contiguous(cast(x->detach(), DType::bool_));
+    const bool* const hit = mask->data<bool>();
+    const int64_t n = std::count(hit, hit + mask->size(), true);
+    std::vector<T> result;
+    for (int i = 0; i < x->dims(); ++i) result.push_back(Tensor::empty({n}, DType::i64));
+    int64_t k = 0;
+    for (int64_t i = 0; i < mask->size(); ++i) {
+        if (!hit[i]) continue;
+        int64_t rest = i;
+        for (int axis = x->dims() - 1; axis >= 0; --axis) {
+            result[axis]->data<int64_t>()[k] = rest % x->shape()[axis];
+            rest /= x->shape()[axis];
+        }
+        ++k;
+    }
+    return result;
+}
+
+// --- x[...] ----------------------------------------------------------------------------------------------
+
+namespace {
+
+/// An index with tensors in it, as one `take` along one axis: of `view` (ranges applied, indexed axes joined).
+struct Gathering {
+    T view;
+    T index;           ///< int64, of the shape that the index tensors broadcast to
+    int axis = 0;
+};
+
+/// The view without the tensors: their axes stay whole. `places` are these axes in the view.
+T without_tensors(const T& x, const std::vector<Subscript>& subscripts, Dims& places) {
+    Dims start, step, size, shape;
+    for (const Subscript& each : subscripts) {
+        if (each.kind == Subscript::Kind::new_axis) {
+            shape.push_back(1);
+            continue;
+        }
+        const int axis = start.size();
+        const bool whole = each.kind == Subscript::Kind::tensor;
+        start.push_back(whole ? 0 : each.start);
+        step.push_back(whole || each.kind == Subscript::Kind::number ? 1 : each.step);
+        size.push_back(whole ? x->shape()[axis] : each.kind == Subscript::Kind::number ? 1 : each.size);
+        if (whole) places.push_back(shape.size());
+        if (each.kind != Subscript::Kind::number) shape.push_back(size.back());
+    }
+    return reshape(slice(x, start, step, size), shape);
+}
+
+Gathering gathering(const T& x, const std::vector<Subscript>& subscripts) {
+    Gathering result;
+    Dims places, common;
+    std::vector<T> indices;
+    result.view = without_tensors(x, subscripts, places);
+    for (const Subscript& each : subscripts)
+        if (each.kind == Subscript::Kind::tensor) {
+            indices.push_back(each.tensor);
+            common = broadcast(common, each.tensor->shape(), "index");
+        }
+    bool adjacent = true;
+    for (int i = 1; i < places.size(); ++i) adjacent = adjacent && places[i] == places[i - 1] + 1;
+    if (!adjacent) {
+        // As NumPy: the indexed axes come first.
+        Dims order = places;
+        for (int i = 0; i < result.view->dims(); ++i)
+            if (!places.contains(i)) order.push_back(i);
+        result.view = permute(result.view, order);
+    }
+    result.axis = adjacent ? int(places[0]) : 0;
+    int64_t joined = 1;
+    for (size_t i = 0; i < indices.size(); ++i) {
+        const int64_t extent = result.view->shape()[result.axis + int(i)];
+        result.index = i ? result.index * Tensor::full({}, DType::i64, double(extent)) + indices[i] : indices[0];
+        joined *= extent;
+    }
+    result.index = contiguous(expand(result.index, common));
+    if (indices.size() > 1) {
+        Dims shape = result.view->shape();
+        for (size_t i = 1; i < indices.size(); ++i) shape.erase(result.axis);
+        shape[result.axis] = joined;
+        result.view = reshape(result.view, shape);
+    }
+    return result;
+}
+
+bool has_tensor(const std::vector<Subscript>& subscripts) {
+    return std::any_of(subscripts.begin(), subscripts.end(), [](const Subscript& each) { return each.kind == Subscript::Kind::tensor; });
+}
+
+}  // namespace
+
+T subscripted(const T& x, const std::vector<Subscript>& subscripts) {
+    if (!has_tensor(subscripts)) {
+        Dims places;
+        return without_tensors(x, subscripts, places);
+    }
+    const Gathering found = gathering(x, subscripts);
+    return run(take_op, on_axis(found.axis), found.view, found.index);
+}
+
+void assign(const T& x, const std::vector<Subscript>& subscripts, const T& value) {
+    if (!has_tensor(subscripts)) {
+        Dims places;
+        write_in_place(without_tensors(x, subscripts, places), value, "assignment");
+        return;
+    }
+    const Gathering found = gathering(x, subscripts);
+    Dims shape;
+    for (int i = 0; i < found.axis; ++i) shape.push_back(found.view->shape()[i]);
+    for (int64_t extent : found.index->shape()) shape.push_back(extent);
+    for (int i = found.axis + 1; i < found.view->dims(); ++i) shape.push_back(found.view->shape()[i]);
+    const T values = expand(cast(value, x->dtype()), shape);
+    const T written = run(put_op, on_axis(found.axis), found.view, found.index, values);
+    // Where the joined axes made a copy, its elements go back to their places.
+    if (found.view->storage() == x->storage()) return write_in_place(found.view, written, "assignment");
+    Dims places;
+    const T view = without_tensors(x, subscripts, places);
+    bool adjacent = found.axis == places[0];
+    for (int i = 1; i < places.size(); ++i) adjacent = adjacent && places[i] == places[i - 1] + 1;
+    if (adjacent) return write_in_place(view, reshape(written, view->shape()), "assignment");
+    Dims order = places;
+    for (int i = 0; i < view->dims(); ++i)
+        if (!places.contains(i)) order.push_back(i);
+    const T moved = permute(view, order);
+    write_in_place(moved, reshape(written, moved->shape()), "assignment");
+}
+
+// --- in place --------------------------------------------------------------------------------------------
+
+namespace {
+
+void check_type(DType from, DType to, const char* op) {
+    const auto rank = [](DType dtype) { return is(dtype, complexes) ? 3 : is(dtype, floats) ? 2 : is(dtype, integers) ? 1 : 0; };
+    if (rank(from) > rank(to))
+        fail(Kind::type, op, ": a result of type ", name_of(from), " does not fit elements of type ", name_of(to), "; write to a new tensor");
+}
+
+}  // namespace
+
+void apply_in_place(const Op& op, std::span<const T> inputs, const T& target) {
+    check_writable(*target, op.name);
+    bool tracked = false;
+    for (const T& input : inputs) tracked = tracked || input->tracked() || (input->base() && input->base()->tracked());
+    if (!(grad_enabled() && tracked) && write_elementwise(op, inputs, *target)) {
+        target->storage()->bump();
+        return;
+    }
+    const T value = apply(op, inputs, no_params);
+    require(value->shape() == target->shape(), op.name, ": a result of shape ", value->shape().words(), " cannot be written to a tensor of shape ",
+            target->shape().words());
+    check_type(value->dtype(), target->dtype(), op.name);
+    write_in_place(target, value, op.name);
+}
+
+void write_in_place(const T& target, const T& given, const char* op) {
+    check_writable(*target, op);
+    const T value = expand(cast(given, target->dtype()), target->shape());
+    const bool shared = value->storage() == target->storage();
+    {
+        const GradMode off(false);
+        copy_elements(shared ? *copy(value) : *value, *target);
+    }
+    rebase(*target, value);
+}
+
+}  // namespace accelera::tensora

@@ -1,0 +1,131 @@
+// Entry of the product of matrices.
+#include <cstring>
+
+#include "tensora/core/autograd.h"
+#include "tensora/core/threads.h"
+#include "tensora/functions.h"
+#include "tensora/kernels/blas.h"
+#include "tensora/kernels/lines.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+Dims batch_of(const Dims& shape) { return Dims(shape.begin(), shape.size() - 2); }
+
+void matmul_rule(Call& call) {
+    const Dims &a = call.input(0).shape(), &b = call.input(1).shape();
+    require(a.back() == b[b.size() - 2], "matmul: shapes ", a.words(), " and ", b.words(), " do not match: ", a.back(), " columns and ",
+            b[b.size() - 2], " rows");
+    Dims shape = broadcast(batch_of(a), batch_of(b), "matmul");
+    shape.push_back(a[a.size() - 2]);
+    shape.push_back(b.back());
+    call.make(shape, promote(call.input(0).dtype(), call.input(1).dtype()));
+}
+
+MatrixView matrix(const Tensor& x, int64_t offset) {
+    const int n = x.dims();
+    return {x.bytes() + offset * size_of(x.dtype()), x.shape()[n - 2], x.shape()[n - 1], x.strides()[n - 2], x.strides()[n - 1]};
+}
+
+/// The tensor in a type that gemm computes in, its matrices by rows or by columns.
+T prepared(const T& x, DType dtype) {
+    const T converted = cast(x, dtype);
+    const MatrixView view = matrix(*converted, 0);
+    return view.by_rows() || view.by_columns() ? converted : copy(converted);
+}
+
+template <typename E>
+void multiply_integers(const MatrixView& a, const MatrixView& b, E* c) {
+    std::fill_n(c, a.rows * b.columns, E(0));
+    for (int64_t i = 0; i < a.rows; ++i)
+        for (int64_t k = 0; k < a.columns; ++k) {
+            const E factor = static_cast<const E*>(a.data)[i * a.row_step + k * a.column_step];
+            const E* const row = static_cast<const E*>(b.data) + k * b.row_step;
+            for (int64_t j = 0; j < b.columns; ++j) {
+                if constexpr (std::is_same_v<E, bool>)
+                    c[i * b.columns + j] |= factor && row[j * b.column_step];
+                else
+                    c[i * b.columns + j] = E(c[i * b.columns + j] + factor * row[j * b.column_step]);
+            }
+        }
+}
+
+/// Offset of the i-th matrix of a batch of this shape.
+int64_t batch_offset(const Tensor& x, const Dims& batch, int64_t i) {
+    int64_t offset = 0;
+    const int own = x.dims() - 2;
+    for (int axis = batch.size() - 1; axis >= 0; --axis) {
+        const int64_t digit = i % batch[axis];
+        i /= batch[axis];
+        const int at = axis - (batch.size() - own);
+        if (at >= 0 && x.shape()[at] != 1) offset += digit * x.strides()[at];
+    }
+    return offset;
+}
+
+void matmul_kernel(Call& call) {
+    Tensor& out = *call.out[0];
+    const DType dtype = is(out.dtype(), halves) ? DType::f32 : out.dtype();
+    const T a = prepared(call.in[0], dtype), b = prepared(call.in[1], dtype);
+    const T result = dtype == out.dtype() ? call.out[0] : Tensor::empty(out.shape(), dtype);
+    const Dims batch = batch_of(out.shape());
+    const int64_t n = batch.product(), each = result->shape().back() * result->shape()[result->dims() - 2];
+    const int64_t inner = a->shape().back();
+    if (out.size() == 0) return;
+    if (inner == 0) {
+        std::memset(out.bytes(), 0, size_t(out.size() * size_of(out.dtype())));
+        return;
+    }
+    const auto multiply_range = [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            const MatrixView x = matrix(*a, batch_offset(*a, batch, i)), y = matrix(*b, batch_offset(*b, batch, i));
+            void* const to = result->bytes() + i * each * size_of(dtype);
+            if (is(dtype, inexact))
+                gemm(dtype, x, y, to);
+            else
+                visit(dtype, [&]<typename E>(Tag<E>) {
+                    if constexpr (std::is_integral_v<E>) multiply_integers(x, y, static_cast<E*>(to));
+                });
+        }
+    };
+    // Many small products go side by side, large ones one after another on all threads.
+    const int64_t work = each * inner;
+    if (n >= 2 * thread_count() && work < (int64_t(1) << 21)) {
+        const BlasOnOneThread one_thread;
+        parallel_for(n, std::max<int64_t>(1, grain * 8 / std::max<int64_t>(work, 1)), multiply_range);
+    } else {
+        multiply_range(0, n);
+    }
+    if (dtype != out.dtype()) copy_elements(*result, out);
+}
+
+T adjoint(const T& x) { return is(x->dtype(), complexes) ? conj(mt(x)) : mt(x); }
+
+const Op& matmul_op = enter({.name = "matmul", .family = Family::contraction, .arity = 2, .types = any_type, .rule = matmul_rule, .cpu = matmul_kernel,
+    .vjp = [](Backward& c) {
+        const T g = c.grad();
+        c.give(0, [&] { return matmul(g, adjoint(c.input(1))); });
+        c.give(1, [&] { return matmul(adjoint(c.input(0)), g); });
+    }, .saves = in0 | in1,
+    .cost = [](const Call& call) -> Cost {
+        const double inner = double(call.input(0).shape().back());
+        const double out = double(call.made[0].shape.product());
+        double bytes = out * double(size_of(call.made[0].dtype));
+        for (const T& x : call.in) bytes += double(x->size() * size_of(x->dtype()));
+        return {2 * out * inner, bytes};
+    }});
+
+}  // namespace
+
+T matmul(const T& a, const T& b) {
+    require(a->dims() > 0 && b->dims() > 0, "matmul: a 0-d tensor; multiply it with *");
+    const T x = a->dims() == 1 ? unsqueeze(a, 0) : a;
+    const T y = b->dims() == 1 ? unsqueeze(b, -1) : b;
+    T result = run(matmul_op, no_params, x, y);
+    if (a->dims() == 1) result = squeeze(result, -2);
+    if (b->dims() == 1) result = squeeze(result, -1);
+    return result;
+}
+
+}  // namespace accelera::tensora
