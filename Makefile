@@ -93,19 +93,19 @@ $(tools): $(created) constraints.txt
 	$(pip) install -c constraints.txt cmake nanobind ninja scikit-build-core
 	touch $@
 
-# The core: what `make demo` needs.
+# The core: what `make demo` needs. The tensor library takes minutes to compile and comes with the rest.
 $(built): $(native) pyproject.toml constraints.txt | $(tools)
-	$(pip) install -c constraints.txt --no-build-isolation -e .
+	$(pip) install -c constraints.txt --no-build-isolation -C cmake.define.ACCELERA_TENSORA=OFF -e .
 	touch $@
 
 # What the service and its pages need.
 $(pages): pyproject.toml constraints.txt | $(built)
-	$(pip) install -c constraints.txt --no-build-isolation -e '.[service,ui]'
+	$(pip) install -c constraints.txt --no-build-isolation -C cmake.define.ACCELERA_TENSORA=OFF -e '.[service,ui]'
 	touch $@
 
 # Everything that the tests need, and then the shim for the torch that has come with it.
 $(installed): pyproject.toml constraints.txt | $(built)
-	$(pip) install -c constraints.txt --no-build-isolation -e '.[$(extras)]'
-	$(pip) install --no-build-isolation --no-deps -e .
+	$(pip) install -c constraints.txt --no-build-isolation -C cmake.define.ACCELERA_TENSORA=OFF -e '.[$(extras)]'
+	$(pip) install --no-build-isolation --no-deps -C cmake.define.ACCELERA_TENSORA=ON -e .
 	-$(pip) install -c constraints.txt --only-binary :all: libcachesim  # an oracle of the tests, where there is one
 	touch $@

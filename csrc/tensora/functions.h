@@ -113,6 +113,10 @@ T cumsum(const T& x, int axis);
 
 /// x[..., index, ...] along one axis, for an index tensor of any shape.
 T take(const T& x, const T& index, int axis);
+/// Zeros of `shape` to which the values are added where `take` would take them from.
+T take_add(const T& values, const T& index, const Dims& shape, int axis);
+/// The tensor with the values at the places that `take` would take from.
+T put(const T& x, const T& index, const T& values, int axis);
 /// out[index[i, j], j] += x[i, j] for axis 0, and so on; `index` has the shape of `x`.
 T take_along(const T& x, const T& index, int axis);
 T scatter_add(const T& x, const T& index, const T& values, int axis);

@@ -85,6 +85,10 @@ void bind_movement(nb::module_& module) {
     module.def("as_strided", [](const T& x, const Dims& shape, const Dims& strides, int64_t offset) {
         return as_strided(contiguous(x), {shape, strides, offset});
     });
+    module.def("strided_scatter", [](const T& x, const Dims& shape, const Dims& strides, int64_t offset) {
+        return strided_scatter(x, shape, {x->shape(), strides, offset});
+    });
+    module.def("unslice", unslice);
     module.def("shares_memory", [](const T& a, const T& b) { return a->storage() == b->storage(); });
     module.def("can_view", [](const T& x, const Dims& shape) { return bool(reshaped_layout(*x, complete_shape(*x, shape, "reshape"))); });
 }
@@ -111,6 +115,8 @@ void bind_indexing(nb::module_& module) {
     module.def("take", take);
     module.def("take_along_axis", take_along);
     module.def("scatter_add", scatter_add);
+    module.def("take_add", take_add);
+    module.def("put", put);
     module.def("nonzero", nonzero);
 }
 

@@ -216,6 +216,16 @@ T take(const T& x, const T& index, int axis) {
     return run(take_op, on_axis(at), x, checked_index(index, x->shape()[at], "take"));
 }
 
+T take_add(const T& values, const T& index, const Dims& shape, int axis) {
+    const int at = axis_of(axis, shape.size(), "take_add");
+    return run(take_add_op, on_axis(at, shape), values, checked_index(index, shape[at], "take_add"));
+}
+
+T put(const T& x, const T& index, const T& values, int axis) {
+    const int at = axis_of(axis, x->dims(), "put");
+    return run(put_op, on_axis(at), x, checked_index(index, x->shape()[at], "put"), values);
+}
+
 T take_along(const T& x, const T& index, int axis) {
     const int at = axis_of(axis, x->dims(), "take_along_axis");
     return run(take_along_op, on_axis(at), x, checked_index(index, x->shape()[at], "take_along_axis"));

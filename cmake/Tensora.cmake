@@ -1,0 +1,49 @@
+# accelera_add_tensora(): the extension module of accelera.tensora. It takes minutes to build and the engine
+# does not need it: `make demo` leaves it out.
+set(ACCELERA_TENSORA ON CACHE BOOL "Build the tensor library, accelera._tensora")
+
+# A loop file compiled for one instruction set; `isa` is the namespace that its functions get.
+function(tensora_kernels file isa march)
+  get_filename_component(name "${file}" NAME_WE)
+  add_library(tensora_${name}_${isa} OBJECT "${file}")
+  target_include_directories(tensora_${name}_${isa} PRIVATE csrc)
+  target_compile_features(tensora_${name}_${isa} PRIVATE cxx_std_20)
+  target_compile_definitions(tensora_${name}_${isa} PRIVATE TENSORA_ISA=${isa})
+  target_compile_options(tensora_${name}_${isa} PRIVATE
+    -Wall -Wextra -O3 -fvisibility=hidden -fno-math-errno -fno-trapping-math -ffp-contract=fast)
+  if(march)
+    target_compile_options(tensora_${name}_${isa} PRIVATE -march=${march})
+  endif()
+  target_sources(_tensora PRIVATE $<TARGET_OBJECTS:tensora_${name}_${isa}>)
+endfunction()
+
+function(accelera_add_tensora)
+  if(NOT ACCELERA_TENSORA)
+    return()
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS csrc/tensora/core/*.cpp csrc/tensora/ops/*.cpp csrc/tensora/bindings/*.cpp)
+  nanobind_add_module(_tensora STABLE_ABI NB_STATIC NOMINSIZE ${sources}
+    csrc/tensora/kernels/blas.cpp csrc/tensora/kernels/choice.cpp csrc/tensora/kernels/lines.cpp)
+  set(isas base)
+  set(march_base "")
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    target_compile_definitions(_tensora PRIVATE TENSORA_X86)
+    set(isas base v3 v4)
+    set(march_base x86-64-v2)
+    set(march_v3 x86-64-v3)
+    set(march_v4 x86-64-v4)
+  endif()
+  foreach(isa IN LISTS isas)
+    tensora_kernels(csrc/tensora/kernels/elementwise.cpp ${isa} "${march_${isa}}")
+    tensora_kernels(csrc/tensora/kernels/reduce.cpp ${isa} "${march_${isa}}")
+    # Sums in any order; nowhere else, since it would lose the sign of zero.
+    target_compile_options(tensora_reduce_${isa} PRIVATE -fassociative-math -fno-signed-zeros)
+  endforeach()
+  # Types that a wider instruction set does not speed up are compiled for the baseline only.
+  target_compile_definitions(tensora_elementwise_base PRIVATE TENSORA_ALL_TYPES)
+  target_compile_features(_tensora PRIVATE cxx_std_20)
+  target_include_directories(_tensora PRIVATE csrc)
+  target_compile_options(_tensora PRIVATE -Wall -Wextra -O2)
+  target_link_libraries(_tensora PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+  install(TARGETS _tensora LIBRARY DESTINATION accelera)
+endfunction()
