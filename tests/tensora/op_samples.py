@@ -42,7 +42,7 @@ class Sample:
             values = random.uniform(self.low, self.high, shape)
             if self.apart:
                 n = values.size
-                spread = (np.arange(n) + 0.5) / n * (self.high - self.low) + self.low + 0.013 * i
+                spread = (np.arange(n) + 0.5) / n * (self.high - self.low) + self.low + 0.07 + 0.013 * i
                 values = random.permutation(spread).reshape(shape)
             if dtype.startswith("complex"):
                 values = values + 1j * random.uniform(self.low, self.high, shape)

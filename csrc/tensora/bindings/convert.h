@@ -66,5 +66,6 @@ nb::object to_dlpack(const T& tensor, nb::handle max_version, std::optional<bool
 void bind_tensor(nb::module_& module);
 void bind_ops(nb::module_& module);
 void bind_autograd(nb::module_& module);
+void bind_search(nb::module_& module);
 
 }  // namespace accelera::tensora

@@ -325,7 +325,9 @@ class Engine {
             waiting.node = edge.node;
             waiting.leaf = edge.leaf;
             waiting.grads.resize(edge.node ? edge.node->outputs.size() : 1);
-            const uint64_t sequence = edge.node ? 2 * edge.node->sequence : 2 * edge.leaf->gradient()->first_use - 1;
+            // Unknown first use: last of all, which is always right.
+            const uint64_t first = edge.leaf ? edge.leaf->gradient()->first_use : 0;
+            const uint64_t sequence = edge.node ? 2 * edge.node->sequence : first ? 2 * first - 1 : 0;
             heap_.push_back({sequence, key});
             std::push_heap(heap_.begin(), heap_.end());
         }
@@ -366,7 +368,11 @@ class Engine {
         if (wanted_.empty()) return;
         const auto wanted = wanted_.find(key);
         if (wanted == wanted_.end()) return;
-        for (const auto& [output, i] : wanted->second) found_[i] = waiting.grads[output];
+        for (const auto& [output, i] : wanted->second) {
+            const T& grad = waiting.grads[output];
+            // A leaf that an older graph reads as well may be reached more than once.
+            if (grad) found_[i] = found_[i] ? found_[i] + grad : grad;
+        }
     }
 
     void run_node(const void* key, Waiting& waiting) {
@@ -400,7 +406,7 @@ class Engine {
 
     void reach_leaf(const void* key, Waiting& waiting) {
         Gradient& gradient = *waiting.leaf->gradient();
-        gradient.first_use = 0;
+        if (!options_.retain_graph) gradient.first_use = 0;
         T& grad = waiting.grads[0];
         if (gradient.hooks) grad = call_hooks(*gradient.hooks, grad);
         keep_wanted(key, waiting);

@@ -131,7 +131,10 @@ const Op& entry(const char* name, int arity, void (*vjp)(Backward&), uint32_t sa
 ONE(negative, 0, 1, -g);
 ONE(positive, 0, 1, g);
 ONE(abs, in0, 1, g * sign(c.input()));
-FLAT(sign, 1);
+/// Of a complex number z / |z|, only the part of the gradient across its direction counts.
+ONE(sign, in0 | out0, 1, is(c.dtype(), complexes)
+        ? where(equal(c.input(), like(g, 0)), like(g, 0), (g - c.output() * cast(real(g * OUT), g->dtype())) / cast(abs(c.input()), g->dtype()))
+        : zeros(c.shape(), c.dtype()));
 ONE(square, in0, 1, g * X * 2);
 ONE(reciprocal, out0, 1, -(g * square(OUT)));
 ONE(sqrt, out0, 1, g / (OUT * 2));
@@ -244,8 +247,9 @@ TWO(complex, 0, 0, real(g), imag(g));
 
 const Op& clip_op = entry("clip", 3, [](Backward& c) {
     const T g = c.grad();
-    const T low = less(c.input(0), c.input(1));
-    const T high = greater(c.input(0), c.input(2));
+    const T crossed = greater(c.input(1), c.input(2));  // then the upper bound is the result
+    const T low = logical_and(less(c.input(0), c.input(1)), logical_not(crossed));
+    const T high = where(crossed, crossed, greater(c.input(0), c.input(2)));
     const T zero = like(g, 0);
     c.give(0, [&] { return where(low, zero, where(high, zero, g)); });
     c.give(1, [&] { return where(low, g, zero); });
