@@ -2,6 +2,7 @@
 #include <nanobind/intrusive/counter.inl>
 
 #include "tensora/bindings/convert.h"
+#include "tensora/core/released.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/elementwise.h"
@@ -74,10 +75,13 @@ NB_MODULE(_tensora, module) {
         const nb::gil_scoped_acquire held;
         if (PyErr_CheckSignals() != 0) throw nb::python_error();
     });
+    set_interpreter_lock([]() -> void* { return PyEval_SaveThread(); },
+                         [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); });
     bind_dtypes(module);
     bind_memory(module);
     bind_tensor(module);
     bind_ops(module);
+    bind_linalg(module);
     bind_autograd(module);
     bind_search(module);
     module.def("instruction_set", [] { return std::string(instruction_set()); });

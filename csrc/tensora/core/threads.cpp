@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tensora/core/autograd.h"
+#include "tensora/core/released.h"
 
 namespace accelera::tensora {
 
@@ -171,7 +172,28 @@ struct Ranges {
     }
 };
 
+void* (*release_lock)() = nullptr;
+void (*restore_lock)(void*) = nullptr;
+
 }  // namespace
+
+void set_interpreter_lock(void* (*release)(), void (*restore)(void*)) {
+    release_lock = release;
+    restore_lock = restore;
+}
+
+namespace {
+thread_local bool lock_released = false;
+}
+
+InterpreterReleased::InterpreterReleased() : state_(release_lock && !in_piece && !lock_released ? release_lock() : nullptr) {
+    if (state_) lock_released = true;
+}
+InterpreterReleased::~InterpreterReleased() {
+    if (!state_) return;
+    restore_lock(state_);
+    lock_released = false;
+}
 
 int thread_count() { return pool().threads(); }
 
@@ -183,6 +205,7 @@ void set_thread_count(int n) {
 bool inside_pool() { return in_piece; }
 
 void parallel_ranges(int64_t n, int64_t least, Piece piece, void* context) {
+    const InterpreterReleased released;
     Pool& workers = pool();
     const int64_t most = std::max<int64_t>(1, n / std::max<int64_t>(least, 1));
     const int threads = int(std::min<int64_t>(workers.threads(), most));

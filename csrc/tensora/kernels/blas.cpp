@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tensora/core/autograd.h"
+#include "tensora/core/released.h"
 #include "tensora/core/threads.h"
 
 namespace accelera::tensora {
@@ -112,6 +114,8 @@ void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c) {
     if (!library.handle) fail(Kind::runtime, "tensora: no OpenBLAS; pip install scipy-openblas32");
     for (int64_t extent : {a.rows, a.columns, b.columns, a.row_step, a.column_step, b.row_step, b.column_step})
         require(extent <= INT32_MAX, "matmul: an extent or stride of ", extent, "; OpenBLAS takes at most ", INT32_MAX);
+    std::optional<InterpreterReleased> released;
+    if (2.0 * double(a.rows) * double(a.columns) * double(b.columns) > 1e6) released.emplace();
     // About a tenth of a second at a time, so that an interrupt is heard.
     const double flops_per_row = 2.0 * double(a.columns) * double(b.columns);
     const int64_t rows = std::max<int64_t>(128, int64_t(1e10 / std::max(flops_per_row, 1.0)));

@@ -383,7 +383,11 @@ void apply_in_place(const Op& op, std::span<const T> inputs, const T& target) {
         target->storage()->bump();
         return;
     }
-    const T value = apply(op, inputs, no_params);
+    // What the gradient reads and this overwrites is kept as a copy.
+    std::vector<T> kept(inputs.begin(), inputs.end());
+    for (size_t i = 0; i < kept.size(); ++i)
+        if (tracked && (op.saves & (in0 << i)) && kept[i]->storage() == target->storage()) kept[i] = copy(kept[i]);
+    const T value = apply(op, kept, no_params);
     require(value->shape() == target->shape(), op.name, ": a result of shape ", value->shape().words(), " cannot be written to a tensor of shape ",
             target->shape().words());
     check_type(value->dtype(), target->dtype(), op.name);
