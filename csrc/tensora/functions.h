@@ -5,15 +5,15 @@
 /// Operations as C++ functions, in which vjps and composed operations are written.
 namespace accelera::tensora {
 
-#define TENSORA_UNARY(name)                           \
-    inline T name(const T& x) {                       \
-        static const Op& op = op_named(#name);        \
-        return run(op, no_params, x);                 \
+#define TENSORA_UNARY(name)                    \
+    inline T name(const T& x) {                \
+        static const Op& op = op_named(#name); \
+        return run(op, no_params, x);          \
     }
-#define TENSORA_BINARY(name)                          \
-    inline T name(const T& a, const T& b) {           \
-        static const Op& op = op_named(#name);        \
-        return run(op, no_params, a, b);              \
+#define TENSORA_BINARY(name)                   \
+    inline T name(const T& a, const T& b) {    \
+        static const Op& op = op_named(#name); \
+        return run(op, no_params, a, b);       \
     }
 
 TENSORA_UNARY(negative)

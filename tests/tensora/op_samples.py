@@ -162,59 +162,164 @@ SAMPLES: dict[str, list[Sample]] = {
     "bitwise_left_shift": _two("bitwise_left_shift", np.left_shift, low=0, high=4),
     "bitwise_right_shift": _two("bitwise_right_shift", np.right_shift, low=0, high=4),
     "complex": _two("complex", lambda x, y: x + 1j * y, integers=False),
-    "clip": [Sample(native.clip, lambda x, low, high: np.minimum(np.maximum(x, low), high),
-                    ((3, 4), (1, 4), (3, 1)), apart=0.3, broadcasts=True)],
-    "lerp": [Sample(native.lerp, lambda x, y, w: x + w * (y - x), ((3, 4), (3, 4), (4,)), complexes=True,
-                    integers=False, broadcasts=True)],
-    "addcmul": [Sample(native.addcmul, lambda x, y, z: x + y * z, ((3, 4), (3, 4), (3, 1)), complexes=True,
-                       broadcasts=True)],
-    "where": [Sample(native.where, np.where, ((3, 4), (3, 4), (4,)), complexes=True, broadcasts=True,
-                     fixed={0: np.arange(12).reshape(3, 4) % 3 > 0})],
+    "clip": [
+        Sample(
+            native.clip,
+            lambda x, low, high: np.minimum(np.maximum(x, low), high),
+            ((3, 4), (1, 4), (3, 1)),
+            apart=0.3,
+            broadcasts=True,
+        )
+    ],
+    "lerp": [
+        Sample(
+            native.lerp,
+            lambda x, y, w: x + w * (y - x),
+            ((3, 4), (3, 4), (4,)),
+            complexes=True,
+            integers=False,
+            broadcasts=True,
+        )
+    ],
+    "addcmul": [
+        Sample(
+            native.addcmul,
+            lambda x, y, z: x + y * z,
+            ((3, 4), (3, 4), (3, 1)),
+            complexes=True,
+            broadcasts=True,
+        )
+    ],
+    "where": [
+        Sample(
+            native.where,
+            np.where,
+            ((3, 4), (3, 4), (4,)),
+            complexes=True,
+            broadcasts=True,
+            fixed={0: np.arange(12).reshape(3, 4) % 3 > 0},
+        )
+    ],
     "cast": [Sample(lambda x: native.cast(x, x.dtype), np.array, ((3, 4),), complexes=True)],
     "reshape": [Sample(lambda x: native.reshape(x, (2, -1)), lambda x: x.reshape(2, -1), ((3, 4),), **_OPEN)],
-    "expand": [Sample(lambda x: native.expand(x, (2, 3, 4)), lambda x: np.broadcast_to(x, (2, 3, 4)), ((3, 1),),
-                      **_OPEN)],
-    "permute": [Sample(lambda x: native.permute(x, (2, 0, 1)), lambda x: np.transpose(x, (2, 0, 1)),
-                       ((2, 3, 4),), **_OPEN)],
+    "expand": [
+        Sample(
+            lambda x: native.expand(x, (2, 3, 4)), lambda x: np.broadcast_to(x, (2, 3, 4)), ((3, 1),), **_OPEN
+        )
+    ],
+    "permute": [
+        Sample(
+            lambda x: native.permute(x, (2, 0, 1)),
+            lambda x: np.transpose(x, (2, 0, 1)),
+            ((2, 3, 4),),
+            **_OPEN,
+        )
+    ],
     "slice": [Sample(lambda x: x[1:, ::-2], lambda x: x[1:, ::-2], ((3, 5),), **_OPEN)],
-    "unslice": [Sample(lambda x: native.unslice(x, (4, 7), (1, 0), (1, 2)), lambda x: _unsliced(x), ((2, 3),),
-                       **_OPEN)],
+    "unslice": [
+        Sample(
+            lambda x: native.unslice(x, (4, 7), (1, 0), (1, 2)), lambda x: _unsliced(x), ((2, 3),), **_OPEN
+        )
+    ],
     "flip": [Sample(lambda x: native.flip(x, (0, 2)), lambda x: np.flip(x, (0, 2)), ((2, 3, 4),), **_OPEN)],
-    "as_strided": [Sample(lambda x: native.as_strided(x, (2, 2), (1, 2), 1),
-                          lambda x: np.lib.stride_tricks.as_strided(
-                              np.ascontiguousarray(x).reshape(-1)[1:], (2, 2), (x.itemsize, 2 * x.itemsize)),
-                          ((3, 4),), **_OPEN)],
-    "strided_scatter": [Sample(lambda x: native.strided_scatter(x, (3, 4), (4, 1), 2), lambda x: _scattered(x),
-                               ((2, 2),), **_OPEN)],
-    "concat": [Sample(lambda x, y: native.concat([x, y], 1), lambda x, y: np.concatenate([x, y], 1),
-                      ((2, 3), (2, 1)), **_OPEN)],
-    "take": [Sample(lambda x: native.take(x, native.asarray([[0, 2], [2, 1]]), 1),
-                    lambda x: np.take(x, [[0, 2], [2, 1]], 1), ((2, 3, 2),), **_OPEN)],
-    "take_add": [Sample(lambda x: native.take_add(x, native.asarray([0, 2, 0]), (4, 2), 0),
-                        lambda x: _added(x), ((3, 2),), **_OPEN)],
-    "put": [Sample(lambda x, y: native.put(x, native.asarray([2, 0]), y, 0), lambda x, y: _put(x, y),
-                   ((3, 2), (2, 2)), **_OPEN)],
-    "take_along": [Sample(lambda x: native.take_along_axis(x, native.asarray([[0, 2, 1], [1, 1, 0]]), 1),
-                          lambda x: np.take_along_axis(x, np.array([[0, 2, 1], [1, 1, 0]]), 1), ((2, 3),),
-                          **_OPEN)],
-    "scatter_add": [Sample(lambda x, y: native.scatter_add(x, native.asarray([[0, 1, 0], [1, 1, 1]]), y, 0),
-                           lambda x, y: _scatter_added(x, y), ((2, 3), (2, 3)), **_OPEN)],
-    "matmul": [Sample(native.matmul, np.matmul, ((3, 4), (4, 2)), **_OPEN),
-               Sample(native.matmul, np.matmul, ((2, 1, 3, 4), (5, 4, 2)), **_OPEN),
-               Sample(native.matmul, np.matmul, ((4,), (2, 4, 3)), **_OPEN)],
-    "sum": [Sample(lambda x: native.sum(x, (0, 2)), lambda x: np.sum(x, (0, 2)), ((2, 3, 4),), **_OPEN),
-            Sample(native.sum, np.sum, ((2, 3),), **_OPEN)],
+    "as_strided": [
+        Sample(
+            lambda x: native.as_strided(x, (2, 2), (1, 2), 1),
+            lambda x: np.lib.stride_tricks.as_strided(
+                np.ascontiguousarray(x).reshape(-1)[1:], (2, 2), (x.itemsize, 2 * x.itemsize)
+            ),
+            ((3, 4),),
+            **_OPEN,
+        )
+    ],
+    "strided_scatter": [
+        Sample(
+            lambda x: native.strided_scatter(x, (3, 4), (4, 1), 2),
+            lambda x: _scattered(x),
+            ((2, 2),),
+            **_OPEN,
+        )
+    ],
+    "concat": [
+        Sample(
+            lambda x, y: native.concat([x, y], 1),
+            lambda x, y: np.concatenate([x, y], 1),
+            ((2, 3), (2, 1)),
+            **_OPEN,
+        )
+    ],
+    "take": [
+        Sample(
+            lambda x: native.take(x, native.asarray([[0, 2], [2, 1]]), 1),
+            lambda x: np.take(x, [[0, 2], [2, 1]], 1),
+            ((2, 3, 2),),
+            **_OPEN,
+        )
+    ],
+    "take_add": [
+        Sample(
+            lambda x: native.take_add(x, native.asarray([0, 2, 0]), (4, 2), 0),
+            lambda x: _added(x),
+            ((3, 2),),
+            **_OPEN,
+        )
+    ],
+    "put": [
+        Sample(
+            lambda x, y: native.put(x, native.asarray([2, 0]), y, 0),
+            lambda x, y: _put(x, y),
+            ((3, 2), (2, 2)),
+            **_OPEN,
+        )
+    ],
+    "take_along": [
+        Sample(
+            lambda x: native.take_along_axis(x, native.asarray([[0, 2, 1], [1, 1, 0]]), 1),
+            lambda x: np.take_along_axis(x, np.array([[0, 2, 1], [1, 1, 0]]), 1),
+            ((2, 3),),
+            **_OPEN,
+        )
+    ],
+    "scatter_add": [
+        Sample(
+            lambda x, y: native.scatter_add(x, native.asarray([[0, 1, 0], [1, 1, 1]]), y, 0),
+            lambda x, y: _scatter_added(x, y),
+            ((2, 3), (2, 3)),
+            **_OPEN,
+        )
+    ],
+    "matmul": [
+        Sample(native.matmul, np.matmul, ((3, 4), (4, 2)), **_OPEN),
+        Sample(native.matmul, np.matmul, ((2, 1, 3, 4), (5, 4, 2)), **_OPEN),
+        Sample(native.matmul, np.matmul, ((4,), (2, 4, 3)), **_OPEN),
+    ],
+    "sum": [
+        Sample(lambda x: native.sum(x, (0, 2)), lambda x: np.sum(x, (0, 2)), ((2, 3, 4),), **_OPEN),
+        Sample(native.sum, np.sum, ((2, 3),), **_OPEN),
+    ],
     "prod": [Sample(lambda x: native.prod(x, (0, 2)), lambda x: np.prod(x, (0, 2)), ((2, 3, 2),), **_OPEN)],
     "max": [Sample(lambda x: native.max(x, 1), lambda x: np.max(x, 1), ((3, 4),), apart=0.1)],
-    "min": [Sample(lambda x: native.min(x, (0, 1), True), lambda x: np.min(x, (0, 1), keepdims=True), ((3, 4),),
-                   apart=0.1)],
+    "min": [
+        Sample(
+            lambda x: native.min(x, (0, 1), True),
+            lambda x: np.min(x, (0, 1), keepdims=True),
+            ((3, 4),),
+            apart=0.1,
+        )
+    ],
     "any": [Sample(lambda x: native.any(x, 1), lambda x: np.any(x, 1), ((3, 4),), **_OPEN)],
     "all": [Sample(lambda x: native.all(x, 0), lambda x: np.all(x, 0), ((3, 4),), **_OPEN)],
     "cumsum": [Sample(lambda x: native.cumsum(x, 1), lambda x: np.cumsum(x, 1), ((3, 4, 2),), **_OPEN)],
-    "cumprod": [Sample(lambda x: native.cumprod(x, 1), lambda x: np.cumprod(x, 1), ((3, 4),), **_OPEN),
-                Sample(lambda x: native.cumprod(native.multiply(x, native.asarray([[1.0, 0, 2, 0]], x.dtype)), 1),
-                       lambda x: np.cumprod(x * np.array([[1.0, 0, 2, 0]]), 1), ((3, 4),), integers=False)],
-}  # fmt: skip
+    "cumprod": [
+        Sample(lambda x: native.cumprod(x, 1), lambda x: np.cumprod(x, 1), ((3, 4),), **_OPEN),
+        Sample(
+            lambda x: native.cumprod(native.multiply(x, native.asarray([[1.0, 0, 2, 0]], x.dtype)), 1),
+            lambda x: np.cumprod(x * np.array([[1.0, 0, 2, 0]]), 1),
+            ((3, 4),),
+            integers=False,
+        ),
+    ],
+}
 """By the name of the entry."""
 
 WRITTEN_ELSEWHERE = {"write_view": "tests/tensora/test_in_place.py"}

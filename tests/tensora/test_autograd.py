@@ -247,8 +247,12 @@ def test_jacobian_hessian_and_products_agree_with_pytorch() -> None:
         functional.hessian(lambda x: theirs(x).sum(), t).numpy(),
     )
     weight = native.asarray(v)
-    np.testing.assert_allclose(autograd.vjp(ours, x, weight)[1].tolist(), functional.vjp(theirs, t, w)[1].numpy())
-    np.testing.assert_allclose(autograd.jvp(ours, x, weight)[1].tolist(), functional.jvp(theirs, t, w)[1].numpy())
+    np.testing.assert_allclose(
+        autograd.vjp(ours, x, weight)[1].tolist(), functional.vjp(theirs, t, w)[1].numpy()
+    )
+    np.testing.assert_allclose(
+        autograd.jvp(ours, x, weight)[1].tolist(), functional.jvp(theirs, t, w)[1].numpy()
+    )
 
 
 def test_the_graph_can_be_walked() -> None:

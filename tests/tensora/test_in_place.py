@@ -31,7 +31,9 @@ def gradients_of_both(program: Any, *arrays: Any) -> None:
     other.backward(torch.tensor(weight))
     for a, b in zip(ours, theirs, strict=True):
         expected = np.zeros(b.shape) if b.grad is None else b.grad.numpy()
-        np.testing.assert_allclose(np.asarray(a.grad.tolist() if a.grad is not None else 0 * expected), expected)
+        np.testing.assert_allclose(
+            np.asarray(a.grad.tolist() if a.grad is not None else 0 * expected), expected
+        )
 
 
 def test_an_operation_in_place() -> None:
@@ -81,7 +83,10 @@ def test_a_tensor_without_gradient_gets_one_by_assignment() -> None:
     w[:, 1] = v[2]
     autograd.backward(native.sum(w * w))
     torch = pytest.importorskip("torch")
-    t, u = torch.zeros(2, 3, dtype=torch.float64), torch.tensor([1.0, 2, 3], dtype=torch.float64, requires_grad=True)
+    t, u = (
+        torch.zeros(2, 3, dtype=torch.float64),
+        torch.tensor([1.0, 2, 3], dtype=torch.float64, requires_grad=True),
+    )
     t[0] = u * 2
     t[:, 1] = u[2]
     (t * t).sum().backward()

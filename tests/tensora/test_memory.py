@@ -44,7 +44,9 @@ def test_a_limit_refuses_and_names_the_smallest_that_would_do() -> None:
     native.set_memory_limit(live + 8 * MIB)
     try:
         x = native.full((MIB,), 1.0, native.dtype.float32)
-        with pytest.raises(MemoryError, match="the smallest limit that would do here is (\\d+) bytes") as refused:
+        with pytest.raises(
+            MemoryError, match=r"the smallest limit that would do here is \d+ bytes"
+        ) as refused:
             native.full((2 * MIB,), 1.0, native.dtype.float32)
         needed = int(str(refused.value).split("here is ")[1].split()[0])
         assert native.memory_stats().live_bytes - live <= 5 * MIB

@@ -12,10 +12,21 @@ from accelera.tensora.core import native
 from tests.tensora.op_samples import SAMPLES, WRITTEN_ELSEWHERE, Sample
 
 OPS = {op["name"]: op for op in native.ops()}
-CASES = [pytest.param(name, each, id=f"{name}-{i}") for name, all in SAMPLES.items() for i, each in enumerate(all)]
+CASES = [
+    pytest.param(name, each, id=f"{name}-{i}")
+    for name, samples in SAMPLES.items()
+    for i, each in enumerate(samples)
+]
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 OTHERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
-TOLERANCE = {"float64": 1e-12, "complex128": 1e-12, "float32": 2e-5, "complex64": 3e-5, "float16": 4e-3, "bfloat16": 3e-2}
+TOLERANCE = {
+    "float64": 1e-12,
+    "complex128": 1e-12,
+    "float32": 2e-5,
+    "complex64": 3e-5,
+    "float16": 4e-3,
+    "bfloat16": 3e-2,
+}
 SCALE = {"float16": 1.0, "bfloat16": 1.0}
 
 
@@ -61,8 +72,9 @@ def test_values_are_those_of_numpy(name: str, sample: Sample, dtype: str) -> Non
     try:
         found = sample.call(*given)
     except TypeError as error:
-        assert "not defined for" in str(error) and dtype in str(error)  # noqa: PT018
-        return
+        if "not defined for" in str(error) and dtype in str(error):
+            return
+        raise
     inexact = found.dtype.name.startswith(("float", "bfloat", "complex"))
     if name == "nextafter":
         if dtype in ("float16", "bfloat16"):
@@ -76,7 +88,9 @@ def test_values_are_those_of_numpy(name: str, sample: Sample, dtype: str) -> Non
         expected = np.asarray(sample.reference(*exact))
     assert tuple(found.shape) == expected.shape
     tolerance = TOLERANCE.get(dtype, 2e-5)
-    np.testing.assert_allclose(numbers(found).astype(expected.dtype), expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        numbers(found).astype(expected.dtype), expected, rtol=tolerance, atol=tolerance
+    )
 
 
 @pytest.mark.parametrize(("name", "sample"), CASES)
@@ -116,8 +130,27 @@ def test_nan_and_infinity_go_through_as_in_numpy(name: str, sample: Sample) -> N
         return
     with np.errstate(all="ignore"):
         expected = np.asarray(sample.reference(*arrays))
-    if name in ("clip", "lerp", "heaviside", "remainder", "floor_divide", "logaddexp", "lgamma", "digamma", "complex",
-                "sign", "angle", "fmax", "fmin", "maximum", "minimum", "relu", "xlogy", "sigmoid", "addcmul"):
+    if name in (
+        "clip",
+        "lerp",
+        "heaviside",
+        "remainder",
+        "floor_divide",
+        "logaddexp",
+        "lgamma",
+        "digamma",
+        "complex",
+        "sign",
+        "angle",
+        "fmax",
+        "fmin",
+        "maximum",
+        "minimum",
+        "relu",
+        "xlogy",
+        "sigmoid",
+        "addcmul",
+    ):
         # NumPy's own choices differ by version, or the sign of a zero is free.
         np.testing.assert_array_equal(np.isnan(found).any(), np.isnan(expected).any())
         return
@@ -148,7 +181,7 @@ GRADIENTS = [case for case in CASES if OPS[case.values[0]]["differentiable"]]
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize(("name", "sample"), GRADIENTS)
 def test_gradients_are_those_of_differences(name: str, sample: Sample, dtype: str) -> None:
-    if not accepts(sample, dtype) or name == "imag" and dtype == "float64":
+    if not accepts(sample, dtype) or (name == "imag" and dtype == "float64"):
         return
     given = tensors(sample.inputs(dtype), dtype, sample)
     for i, x in enumerate(given):

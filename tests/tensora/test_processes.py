@@ -1,4 +1,4 @@
-"""Threads, forks and signals: other Python threads run during long work, a fork has a pool of its own, Ctrl-C ends an operation."""
+"""Threads, forks and signals: who runs during long work, a fork's own pool, Ctrl-C."""
 
 from __future__ import annotations
 

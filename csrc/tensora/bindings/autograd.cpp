@@ -1,6 +1,5 @@
 // Automatic differentiation as Python sees it.
 #include "tensora/bindings/convert.h"
-
 #include "tensora/functions.h"
 #include "tensora/ops/indexing.h"
 
@@ -26,7 +25,9 @@ class CustomNode final : public Node {
 
     std::vector<T> backward(const std::vector<T>& grads) override {
         const nb::gil_scoped_acquire gil;
-        if (!function_) fail(Kind::runtime, "backward through '", name_, "' a second time: give retain_graph=True to the first backward");
+        if (!function_)
+            fail(Kind::runtime, "backward through '", name_,
+                 "' a second time: give retain_graph=True to the first backward");
         nb::list given;
         for (size_t i = 0; i < grads.size(); ++i)
             given.append(grads[i] ? grads[i] : zeros(outputs[i].shape, outputs[i].dtype));
@@ -34,14 +35,15 @@ class CustomNode final : public Node {
         if (!nb::isinstance<nb::tuple>(result)) result = nb::make_tuple(result);
         const nb::tuple all = nb::borrow<nb::tuple>(result);
         if (all.size() != edges.size())
-            fail(Kind::runtime, "backward of '", name_, "' returned ", all.size(), " gradients for ", edges.size(), " inputs");
+            fail(Kind::runtime, "backward of '", name_, "' returned ", all.size(), " gradients for ",
+                 edges.size(), " inputs");
         std::vector<T> results(edges.size());
         for (size_t i = 0; i < edges.size(); ++i) {
             if (all[i].is_none() || !edges[i].wanted()) continue;
             const T grad = nb::cast<T>(all[i]);
             if (!(grad->shape() == edges[i].shape))
-                fail(Kind::runtime, "backward of '", name_, "' returned a gradient of shape ", grad->shape().words(), " for input ", i, ", whose shape is ",
-                     edges[i].shape.words());
+                fail(Kind::runtime, "backward of '", name_, "' returned a gradient of shape ",
+                     grad->shape().words(), " for input ", i, ", whose shape is ", edges[i].shape.words());
             results[i] = cast(grad, edges[i].dtype);
         }
         return results;
@@ -53,7 +55,8 @@ class CustomNode final : public Node {
     std::shared_ptr<nb::object> function_;
 };
 
-std::vector<T> attach(const std::string& name, nb::object function, const std::vector<T>& inputs, const std::vector<T>& outputs) {
+std::vector<T> attach(const std::string& name, nb::object function, const std::vector<T>& inputs,
+                      const std::vector<T>& outputs) {
     bool tracked = false;
     for (const T& input : inputs) tracked = tracked || input->tracked() || bool(node_of(*input));
     std::vector<T> results;
@@ -80,7 +83,8 @@ nb::object grad_fn(const T& x) {
             parts.append(edge.leaf ? edge.leaf : edge.saved);
             continue;
         }
-        const T shell(new Tensor(Storage::borrow(nullptr, 0, false, nullptr), Layout{edge.shape, Dims::filled(edge.shape.size(), 0), 0}, edge.dtype));
+        const T shell(new Tensor(Storage::borrow(nullptr, 0, false, nullptr),
+                                 Layout{edge.shape, Dims::filled(edge.shape.size(), 0), 0}, edge.dtype));
         if (edge.node) {
             shell->make_gradient().node = edge.node;
             shell->make_gradient().output = edge.output;
@@ -91,7 +95,8 @@ nb::object grad_fn(const T& x) {
 }
 
 int64_t add_hook(const T& x, nb::object function) {
-    if (!x->tracked() && !node_of(*x)) fail(Kind::runtime, "register_hook: the tensor does not require gradients");
+    if (!x->tracked() && !node_of(*x))
+        fail(Kind::runtime, "register_hook: the tensor does not require gradients");
     Gradient& gradient = x->make_gradient();
     if (!gradient.hooks) gradient.hooks = std::make_shared<Hooks>();
     const auto held = shared(std::move(function));
@@ -124,8 +129,9 @@ void bind_autograd(nb::module_& module) {
     module.def("set_grad_enabled", set_grad_enabled);
     module.def("set_anomaly", [](bool on) { set_anomaly(on ? place : nullptr); });
     module.def("anomaly", anomaly);
-    module.def("backward", [](const std::vector<T>& outputs, const std::vector<std::optional<T>>& grads, const std::vector<T>& inputs, bool retain_graph,
-                              bool create_graph, bool accumulate, bool allow_unused) {
+    module.def("backward", [](const std::vector<T>& outputs, const std::vector<std::optional<T>>& grads,
+                              const std::vector<T>& inputs, bool retain_graph, bool create_graph,
+                              bool accumulate, bool allow_unused) {
         std::vector<T> given;
         for (const auto& grad : grads) given.push_back(grad.value_or(T()));
         return run_backward(outputs, given, inputs, {retain_graph, create_graph, accumulate, allow_unused});

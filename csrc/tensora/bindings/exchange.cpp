@@ -1,4 +1,5 @@
-// DLPack (https://dmlc.github.io/dlpack, versions 0 and 1) and the buffer protocol, both ways, without copying.
+// DLPack (https://dmlc.github.io/dlpack, versions 0 and 1) and the buffer protocol, both ways, without
+// copying.
 #include <cstring>
 
 #include "tensora/bindings/convert.h"
@@ -53,8 +54,8 @@ DType dtype_of(Type type) {
         const Type known = type_of(DType(i));
         if (known.code == type.code && known.bits == type.bits && type.lanes == 1) return DType(i);
     }
-    fail(Kind::type, "from_dlpack: elements with type code ", int(type.code), ", ", int(type.bits), " bits and ", type.lanes,
-         " lanes; tensora has none such");
+    fail(Kind::type, "from_dlpack: elements with type code ", int(type.code), ", ", int(type.bits),
+         " bits and ", type.lanes, " lanes; tensora has none such");
 }
 
 /// What an exported tensor keeps alive until its importer is done.
@@ -63,9 +64,11 @@ struct Lent {
     Dims shape;
     Dims strides;
 
-    explicit Lent(const Tensor& tensor) : storage(tensor.storage()), shape(tensor.shape()), strides(tensor.strides()) {}
+    explicit Lent(const Tensor& tensor)
+        : storage(tensor.storage()), shape(tensor.shape()), strides(tensor.strides()) {}
     Described described(const Tensor& tensor) {
-        return {tensor.bytes(), {cpu, 0}, int32_t(shape.size()), type_of(tensor.dtype()), shape.begin(), strides.begin(), 0};
+        return {tensor.bytes(),  {cpu, 0}, int32_t(shape.size()), type_of(tensor.dtype()), shape.begin(),
+                strides.begin(), 0};
     }
 };
 
@@ -93,16 +96,20 @@ nb::object capsule_of(const T& tensor, const char* name, M* managed) {
 
 nb::object to_dlpack(const T& given, nb::handle max_version, std::optional<bool> copy_wanted) {
     if (given->tracked() && grad_enabled() && given->gradient()->required)
-        fail(Kind::value, "__dlpack__: the tensor requires gradients, which another library would not see; use .detach()");
+        fail(Kind::value,
+             "__dlpack__: the tensor requires gradients, which another library would not see; use .detach()");
     const T tensor = copy_wanted.value_or(false) ? copy(given->detach()) : given;
     const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
     if (versioned) {
         auto* const managed = new ManagedVersioned{};
         managed->major = 1;
-        managed->flags = (tensor->storage()->writable() ? 0 : read_only) | (copy_wanted.value_or(false) ? copied : 0);
+        managed->flags =
+            (tensor->storage()->writable() ? 0 : read_only) | (copy_wanted.value_or(false) ? copied : 0);
         return capsule_of(tensor, "dltensor_versioned", managed);
     }
-    if (!tensor->storage()->writable()) fail(Kind::value, "__dlpack__: the memory is read-only, which only DLPack 1 can say; give max_version=(1, 0)");
+    if (!tensor->storage()->writable())
+        fail(Kind::value,
+             "__dlpack__: the memory is read-only, which only DLPack 1 can say; give max_version=(1, 0)");
     return capsule_of(tensor, "dltensor", new Managed{});
 }
 
@@ -112,7 +119,8 @@ template <typename M>
 T import(M* managed, bool writable) {
     const Described& given = managed->tensor;
     if (given.device.type != cpu && given.device.type != 3)
-        fail(Kind::value, "from_dlpack: the array lies on device type ", given.device.type, "; only CPU memory is imported; copy it there before");
+        fail(Kind::value, "from_dlpack: the array lies on device type ", given.device.type,
+             "; only CPU memory is imported; copy it there before");
     const DType dtype = dtype_of(given.type);
     Layout layout{Dims(given.shape, given.n_dims), {}, 0};
     layout.strides = given.strides ? Dims(given.strides, given.n_dims) : strides_of(layout.shape);
@@ -120,17 +128,19 @@ T import(M* managed, bool writable) {
     const auto release = [managed] {
         if (managed->deleter) managed->deleter(managed);
     };
-    const Ref<Storage> storage = Storage::borrow(data, layout.shape.product() * size_of(dtype), writable, [release] {
-        const nb::gil_scoped_acquire held;
-        release();
-    });
+    const Ref<Storage> storage =
+        Storage::borrow(data, layout.shape.product() * size_of(dtype), writable, [release] {
+            const nb::gil_scoped_acquire held;
+            release();
+        });
     return T(new Tensor(storage, layout, dtype));
 }
 
 nb::object ask_for_capsule(nb::handle source, std::optional<bool> copy_wanted) {
     const nb::object method = source.attr("__dlpack__");
     try {
-        if (copy_wanted) return method(nb::arg("max_version") = nb::make_tuple(1, 1), nb::arg("copy") = *copy_wanted);
+        if (copy_wanted)
+            return method(nb::arg("max_version") = nb::make_tuple(1, 1), nb::arg("copy") = *copy_wanted);
         return method(nb::arg("max_version") = nb::make_tuple(1, 1));
     } catch (nb::python_error& error) {
         if (!error.matches(PyExc_TypeError)) throw;
@@ -142,12 +152,15 @@ nb::object ask_for_capsule(nb::handle source, std::optional<bool> copy_wanted) {
 
 T from_dlpack(nb::handle source, std::optional<bool> copy_wanted) {
     if (!PyObject_HasAttrString(source.ptr(), "__dlpack__"))
-        fail(Kind::type, "from_dlpack: ", nb::cast<std::string>(nb::repr(nb::handle(source.type()))), " has no __dlpack__; asarray() takes more kinds of objects");
+        fail(Kind::type, "from_dlpack: ", nb::cast<std::string>(nb::repr(nb::handle(source.type()))),
+             " has no __dlpack__; asarray() takes more kinds of objects");
     const nb::object capsule = ask_for_capsule(source, copy_wanted);
     T result;
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
-        auto* const managed = static_cast<ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
-        require(managed->major <= 1, "from_dlpack: DLPack ", managed->major, " is not known here; 1 is the newest");
+        auto* const managed =
+            static_cast<ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+        require(managed->major <= 1, "from_dlpack: DLPack ", managed->major,
+                " is not known here; 1 is the newest");
         result = import(managed, !(managed->flags & read_only));
         PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
         if (copy_wanted.value_or(false) && !(managed->flags & copied)) result = copy(result);
@@ -165,7 +178,8 @@ T from_dlpack(nb::handle source, std::optional<bool> copy_wanted) {
 
 namespace {
 
-constexpr const char* formats[n_dtypes] = {"?", "B", "H", "I", "Q", "b", "h", "i", "q", "e", nullptr, "f", "d", "Zf", "Zd"};
+constexpr const char* formats[n_dtypes] = {"?", "B", "H",     "I", "Q", "b",  "h", "i",
+                                           "q", "e", nullptr, "f", "d", "Zf", "Zd"};
 
 std::optional<DType> dtype_of_format(const char* format, int64_t size) {
     std::string_view text = format ? format : "B";
@@ -188,7 +202,8 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
     const bool wants_strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
     const char* problem = nullptr;
     if (!format) problem = "bfloat16 has no format in the buffer protocol; use DLPack";
-    if ((flags & PyBUF_WRITABLE) && !tensor.storage()->writable()) problem = "the tensor's memory is read-only";
+    if ((flags & PyBUF_WRITABLE) && !tensor.storage()->writable())
+        problem = "the tensor's memory is read-only";
     if (!wants_strides && !tensor.contiguous()) problem = "the tensor is not contiguous";
     if (problem) {
         PyErr_SetString(PyExc_BufferError, problem);
@@ -204,7 +219,8 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
     view->itemsize = each;
     view->format = (flags & PyBUF_FORMAT) ? const_cast<char*>(format) : nullptr;
     view->ndim = tensor.dims();
-    view->shape = (flags & PyBUF_ND) == PyBUF_ND ? reinterpret_cast<Py_ssize_t*>(lent->shape.begin()) : nullptr;
+    view->shape =
+        (flags & PyBUF_ND) == PyBUF_ND ? reinterpret_cast<Py_ssize_t*>(lent->shape.begin()) : nullptr;
     view->strides = wants_strides ? reinterpret_cast<Py_ssize_t*>(lent->strides.begin()) : nullptr;
     view->suboffsets = nullptr;
     view->internal = lent;
@@ -234,7 +250,9 @@ T from_buffer(nb::handle source) {
     };
     const Ref<Storage> storage = Storage::borrow(view->buf, view->len, !view->readonly, release);
     const auto dtype = dtype_of_format(view->format, view->itemsize);
-    if (!dtype) fail(Kind::type, "tensora: elements of format '", view->format ? view->format : "", "' have no type here");
+    if (!dtype)
+        fail(Kind::type, "tensora: elements of format '", view->format ? view->format : "",
+             "' have no type here");
     Layout layout;
     bool divides = true;
     for (int i = 0; i < view->ndim; ++i) {

@@ -18,7 +18,8 @@ Subscript range(PyObject* slice, int64_t extent) {
 Subscript number(nb::handle item, int axis, int64_t extent) {
     const Py_ssize_t given = PyNumber_AsSsize_t(item.ptr(), PyExc_IndexError);
     if (given == -1 && PyErr_Occurred()) throw nb::python_error();
-    if (given < -extent || given >= extent) fail(Kind::index, "tensora: index ", given, " of axis ", axis, ", which has ", extent, " elements");
+    if (given < -extent || given >= extent)
+        fail(Kind::index, "tensora: index ", given, " of axis ", axis, ", which has ", extent, " elements");
     return {Subscript::Kind::number, given < 0 ? given + extent : given, 1, 1, {}};
 }
 
@@ -47,7 +48,8 @@ class Reader {
             open = open || item.ptr() == Py_Ellipsis;
             used += axes_of_item(item);
         }
-        if (used > x->dims()) fail(Kind::index, "tensora: ", used, " indices for a tensor with ", x->dims(), " dimensions");
+        if (used > x->dims())
+            fail(Kind::index, "tensora: ", used, " indices for a tensor with ", x->dims(), " dimensions");
         bool filled = false;
         for (const nb::object& item : items) {
             if (item.ptr() == Py_Ellipsis) {
@@ -70,7 +72,8 @@ class Reader {
     }
 
     void whole(int n) {
-        for (int i = 0; i < n; ++i) subscripts.push_back({Subscript::Kind::range, 0, 1, x_->shape()[axis_++], {}});
+        for (int i = 0; i < n; ++i)
+            subscripts.push_back({Subscript::Kind::range, 0, 1, x_->shape()[axis_++], {}});
     }
 
     void read(const nb::object& item) {
@@ -78,13 +81,16 @@ class Reader {
             subscripts.push_back({Subscript::Kind::new_axis, 0, 1, 1, {}});
         } else if (PySlice_Check(item.ptr())) {
             subscripts.push_back(range(item.ptr(), x_->shape()[axis_++]));
-        } else if (const T tensor = as_tensor(item); !tensor || (tensor->dims() == 0 && is(tensor->dtype(), integers))) {
-            subscripts.push_back(number(tensor ? scalar_to_python(*tensor) : nb::object(item), axis_, x_->shape()[axis_]));
+        } else if (const T tensor = as_tensor(item);
+                   !tensor || (tensor->dims() == 0 && is(tensor->dtype(), integers))) {
+            subscripts.push_back(
+                number(tensor ? scalar_to_python(*tensor) : nb::object(item), axis_, x_->shape()[axis_]));
             ++axis_;
         } else if (tensor->dtype() == DType::bool_) {
             read_mask(tensor);
         } else {
-            subscripts.push_back({Subscript::Kind::tensor, 0, 1, 0, checked_index(tensor, x_->shape()[axis_], "index")});
+            subscripts.push_back(
+                {Subscript::Kind::tensor, 0, 1, 0, checked_index(tensor, x_->shape()[axis_], "index")});
             ++axis_;
         }
     }
@@ -99,8 +105,8 @@ class Reader {
         }
         for (int i = 0; i < mask->dims(); ++i)
             if (mask->shape()[i] != x_->shape()[axis_ + i])
-                fail(Kind::index, "tensora: a mask of shape ", mask->shape().words(), " for axes ", axis_, " to ", axis_ + mask->dims() - 1,
-                     " of a tensor of shape ", x_->shape().words());
+                fail(Kind::index, "tensora: a mask of shape ", mask->shape().words(), " for axes ", axis_,
+                     " to ", axis_ + mask->dims() - 1, " of a tensor of shape ", x_->shape().words());
         for (T& places : nonzero(mask)) {
             subscripts.push_back({Subscript::Kind::tensor, 0, 1, 0, std::move(places)});
             ++axis_;
@@ -154,7 +160,8 @@ void set_item(const T& x, nb::handle key, nb::handle value) {
         if (is_number(value)) {
             const DType dtype = scalar_dtype(value, x->dtype());
             if (is(dtype, inexact) && !is(x->dtype(), inexact))
-                fail(Kind::type, "tensora: a ", name_of(dtype), " cannot be assigned to elements of type ", name_of(x->dtype()));
+                fail(Kind::type, "tensora: a ", name_of(dtype), " cannot be assigned to elements of type ",
+                     name_of(x->dtype()));
             source = scalar_tensor(value, x->dtype());
         } else {
             source = tensor_from(value, std::nullopt);

@@ -74,10 +74,12 @@ void check_interrupt() {
 Gradient::Gradient() = default;
 Gradient::~Gradient() = default;
 
-Node::Node(const Op* op, std::span<const T> inputs) : op(op), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {
+Node::Node(const Op* op, std::span<const T> inputs)
+    : op(op), sequence(next_sequence.fetch_add(1, std::memory_order_relaxed)) {
     edges.reserve(inputs.size());
     for (const T& input : inputs) edges.push_back(edge_to(input, sequence));
-    if (placer) [[unlikely]] place = placer();
+    if (placer) [[unlikely]]
+        place = placer();
 }
 
 Node::~Node() {
@@ -101,15 +103,19 @@ namespace {
 
 void check_kept(const Node& node, bool saved) {
     if (node.released || !saved)
-        fail(Kind::runtime, "backward through '", node.name(), "' a second time: what it saved was let go after the first; give "
+        fail(Kind::runtime, "backward through '", node.name(),
+             "' a second time: what it saved was let go after the first; give "
              "retain_graph=True to the first backward, or compute the forward again");
 }
 
 void check_version(const Node& node, const char* what, int i, uint32_t then, const Tensor& tensor) {
     const uint32_t now = tensor.storage()->version();
     if (then != now)
-        fail(Kind::runtime, "backward of '", node.name(), "': ", what, " ", i, ", of shape ", tensor.shape().words(), ", was written in place "
-             "after the operation (version ", then, ", now ", now, "), so its gradient is lost; write to a copy instead");
+        fail(Kind::runtime, "backward of '", node.name(), "': ", what, " ", i, ", of shape ",
+             tensor.shape().words(),
+             ", was written in place "
+             "after the operation (version ",
+             then, ", now ", now, "), so its gradient is lost; write to a copy instead");
 }
 
 }  // namespace
@@ -148,7 +154,8 @@ void Backward::give(int i, const T& grad) {
 void record(Call& call) {
     if (!recording || !any_tracked(call.in)) return;
     bool differentiable = call.op.vjp != nullptr;
-    for (int i = 0; i < call.op.outputs && differentiable; ++i) differentiable = is(call.made[0].dtype, inexact);
+    for (int i = 0; i < call.op.outputs && differentiable; ++i)
+        differentiable = is(call.made[0].dtype, inexact);
     if (!differentiable) return;
     Ref<Node> node(new Node(&call.op, call.in));
     for (size_t i = 0; i < call.in.size(); ++i)
@@ -226,7 +233,8 @@ Layout within(const Tensor& view, const Tensor& base) {
 void remake_view(Tensor& view) {
     const T base = view.base();
     if (!base->contiguous())
-        fail(Kind::not_implemented, "autograd: a view of a tensor that is not contiguous was written in place; copy it before");
+        fail(Kind::not_implemented,
+             "autograd: a view of a tensor that is not contiguous was written in place; copy it before");
     Ref<Node> node(new Node(&op_named("as_strided"), std::span(&base, 1)));
     node->params = std::make_unique<Params>(layout_params(within(view, *base)));
     node->outputs.push_back({view.shape(), view.dtype()});
@@ -262,7 +270,8 @@ void rebase(Tensor& target, const T& value) {
     const T base = target.base();
     if (tracked || (recording && base->tracked())) {
         if (!base->contiguous())
-            fail(Kind::not_implemented, "autograd: a view of a tensor that is not contiguous was written in place; copy it before");
+            fail(Kind::not_implemented,
+                 "autograd: a view of a tensor that is not contiguous was written in place; copy it before");
         const T inputs[] = {base, value};
         Ref<Node> node(new Node(&write_op, inputs));
         node->params = std::make_unique<Params>(layout_params(within(target, *base)));
@@ -287,7 +296,8 @@ void check_writable(const Tensor& target, const char* op) {
         return tensor.gradient() && tensor.gradient()->required && !tensor.gradient()->node;
     };
     if (is_leaf(target) || (target.base() && is_leaf(*target.base())))
-        fail(Kind::runtime, op, ": a leaf that requires gradients is written in place; do it under no_grad(), or to a copy");
+        fail(Kind::runtime, op,
+             ": a leaf that requires gradients is written in place; do it under no_grad(), or to a copy");
 }
 
 // --- the backward pass -----------------------------------------------------------------------------------
@@ -300,7 +310,8 @@ T call_hooks(const Hooks& hooks, T grad) {
         T next = hook(grad);
         if (!next) continue;
         if (!(next->shape() == grad->shape()))
-            fail(Kind::value, "hook: returned a gradient of shape ", next->shape().words(), ", not ", grad->shape().words());
+            fail(Kind::value, "hook: returned a gradient of shape ", next->shape().words(), ", not ",
+                 grad->shape().words());
         grad = next;
     }
     return grad;
@@ -308,7 +319,8 @@ T call_hooks(const Hooks& hooks, T grad) {
 
 class Engine {
   public:
-    Engine(const std::vector<T>& inputs, const BackwardOptions& options) : options_(options), found_(inputs.size()) {
+    Engine(const std::vector<T>& inputs, const BackwardOptions& options)
+        : options_(options), found_(inputs.size()) {
         for (size_t i = 0; i < inputs.size(); ++i) {
             const Ref<Node> node = node_of(*inputs[i]);
             const void* key = node ? static_cast<const void*>(node.get()) : inputs[i].get();
@@ -381,7 +393,8 @@ class Engine {
             T& grad = waiting.grads[watch.output];
             if (!grad) continue;
             if (watch.hooks) grad = call_hooks(*watch.hooks, grad);
-            if (const auto kept = watch.grad.lock(); kept && options_.accumulate) *kept = *kept ? *kept + grad : grad;
+            if (const auto kept = watch.grad.lock(); kept && options_.accumulate)
+                *kept = *kept ? *kept + grad : grad;
         }
         keep_wanted(key, waiting);
         const std::vector<T> grads = backward_of(node, waiting.grads);
@@ -396,11 +409,13 @@ class Engine {
         try {
             results = node.backward(grads);
         } catch (const Error& error) {
-            fail(error.kind, error.what(), "\nThe forward operation '", node.name(), "' ran here:\n", node.place);
+            fail(error.kind, error.what(), "\nThe forward operation '", node.name(), "' ran here:\n",
+                 node.place);
         }
         for (const T& result : results)
             if (result && is(result->dtype(), floats) && has_nan(result))
-                fail(Kind::runtime, "backward of '", node.name(), "' made NaN. The forward operation ran here:\n", node.place);
+                fail(Kind::runtime, "backward of '", node.name(),
+                     "' made NaN. The forward operation ran here:\n", node.place);
         return results;
     }
 
@@ -431,8 +446,8 @@ class Engine {
 
 T first_gradient(const T& output, const T& grad, size_t i) {
     if (grad) {
-        require(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ", grad->shape().words(), ", its tensor ",
-                output->shape().words());
+        require(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ",
+                grad->shape().words(), ", its tensor ", output->shape().words());
         return cast(grad, output->dtype());
     }
     require(output->size() == 1, "backward: tensor ", i, " has shape ", output->shape().words(),
@@ -442,8 +457,8 @@ T first_gradient(const T& output, const T& grad, size_t i) {
 
 }  // namespace
 
-std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>& grads, const std::vector<T>& inputs,
-                            const BackwardOptions& options) {
+std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>& grads,
+                            const std::vector<T>& inputs, const BackwardOptions& options) {
     for (size_t i = 0; i < inputs.size(); ++i)
         if (!inputs[i]->tracked()) fail(Kind::runtime, "grad: input ", i, " does not require gradients");
     Engine engine(inputs, options);
@@ -451,7 +466,8 @@ std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>&
     for (size_t i = 0; i < outputs.size(); ++i) {
         const T& output = outputs[i];
         if (!output->tracked() && !node_of(*output))
-            fail(Kind::runtime, "backward: tensor ", i, " was not computed from any tensor with requires_grad=True, or under no_grad()");
+            fail(Kind::runtime, "backward: tensor ", i,
+                 " was not computed from any tensor with requires_grad=True, or under no_grad()");
         const Edge edge = edge_to(output, next_sequence.load(std::memory_order_relaxed));
         engine.send(edge, first_gradient(output, i < grads.size() ? grads[i] : T(), i));
     }
@@ -459,7 +475,8 @@ std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>&
     std::vector<T> found = engine.found();
     for (size_t i = 0; i < found.size(); ++i)
         if (!found[i] && !options.allow_unused)
-            fail(Kind::runtime, "grad: nothing leads from the outputs to input ", i, "; give allow_unused=True to get None for it");
+            fail(Kind::runtime, "grad: nothing leads from the outputs to input ", i,
+                 "; give allow_unused=True to get None for it");
     return found;
 }
 

@@ -63,7 +63,8 @@ class Node : public Counted {
 /// What a vjp sees.
 class Backward {
   public:
-    Backward(Node& node, const std::vector<T>& grads) : node_(node), grads_(grads), given_(node.edges.size()) {}
+    Backward(Node& node, const std::vector<T>& grads)
+        : node_(node), grads_(grads), given_(node.edges.size()) {}
 
     T input(int i = 0) const;
     T output(int i = 0) const;
@@ -119,19 +120,20 @@ void check_writable(const Tensor& target, const char* op);
 struct BackwardOptions {
     bool retain_graph = false;
     bool create_graph = false;
-    bool accumulate = true;      ///< into leaves; otherwise only the gradients of `inputs` are found
+    bool accumulate = true;  ///< into leaves; otherwise only the gradients of `inputs` are found
     bool allow_unused = false;
 };
 /// Gradients of `inputs` (null where nothing leads there), and of all leaves when accumulating.
-std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>& grads, const std::vector<T>& inputs,
-                            const BackwardOptions& options);
+std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>& grads,
+                            const std::vector<T>& inputs, const BackwardOptions& options);
 
 /// Tells where the program stands, for the nodes of anomaly mode; set by the bindings.
 using Placer = std::string (*)();
 void set_anomaly(Placer placer);
 bool anomaly();
 
-/// Asked between operations of a backward pass and pieces of long work; throws what ended the program's patience.
+/// Asked between operations of a backward pass and pieces of long work; throws what ended the program's
+/// patience.
 void set_interrupt_check(void (*check)());
 void check_interrupt();
 

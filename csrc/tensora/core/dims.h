@@ -70,12 +70,15 @@ class Dims {
         for (int64_t value : *this) result *= value;
         return result;
     }
-    friend bool operator==(const Dims& a, const Dims& b) { return std::equal(a.begin(), a.end(), b.begin(), b.end()); }
+    friend bool operator==(const Dims& a, const Dims& b) {
+        return std::equal(a.begin(), a.end(), b.begin(), b.end());
+    }
 
     /// As Python writes a tuple.
     std::string words() const {
         std::string result = "(";
-        for (int i = 0; i < n_; ++i) result += std::to_string(values_[i]) + (i + 1 < n_ ? ", " : n_ == 1 ? "," : "");
+        for (int i = 0; i < n_; ++i)
+            result += std::to_string(values_[i]) + (i + 1 < n_ ? ", " : n_ == 1 ? "," : "");
         return result + ")";
     }
 
@@ -99,8 +102,8 @@ inline Dims strides_of(const Dims& shape) {
 /// Axis counted from the front; negative ones count from the end, as in Python.
 inline int axis_of(int64_t axis, int n_dims, const char* op) {
     if (axis < -n_dims || axis >= n_dims)
-        fail(Kind::index, op, ": axis ", axis, " of a tensor with ", n_dims, " dimensions; give one from ", -n_dims, " to ",
-             n_dims - 1);
+        fail(Kind::index, op, ": axis ", axis, " of a tensor with ", n_dims, " dimensions; give one from ",
+             -n_dims, " to ", n_dims - 1);
     return int(axis < 0 ? axis + n_dims : axis);
 }
 

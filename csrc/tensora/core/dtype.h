@@ -57,21 +57,36 @@ struct Tag {
 template <typename Function>
 decltype(auto) visit(DType dtype, Function&& function) {
     switch (dtype) {
-        case DType::bool_: return function(Tag<bool>());
-        case DType::u8: return function(Tag<uint8_t>());
-        case DType::u16: return function(Tag<uint16_t>());
-        case DType::u32: return function(Tag<uint32_t>());
-        case DType::u64: return function(Tag<uint64_t>());
-        case DType::i8: return function(Tag<int8_t>());
-        case DType::i16: return function(Tag<int16_t>());
-        case DType::i32: return function(Tag<int32_t>());
-        case DType::i64: return function(Tag<int64_t>());
-        case DType::f16: return function(Tag<Half>());
-        case DType::bf16: return function(Tag<BFloat>());
-        case DType::f32: return function(Tag<float>());
-        case DType::f64: return function(Tag<double>());
-        case DType::c64: return function(Tag<C64>());
-        default: return function(Tag<C128>());
+        case DType::bool_:
+            return function(Tag<bool>());
+        case DType::u8:
+            return function(Tag<uint8_t>());
+        case DType::u16:
+            return function(Tag<uint16_t>());
+        case DType::u32:
+            return function(Tag<uint32_t>());
+        case DType::u64:
+            return function(Tag<uint64_t>());
+        case DType::i8:
+            return function(Tag<int8_t>());
+        case DType::i16:
+            return function(Tag<int16_t>());
+        case DType::i32:
+            return function(Tag<int32_t>());
+        case DType::i64:
+            return function(Tag<int64_t>());
+        case DType::f16:
+            return function(Tag<Half>());
+        case DType::bf16:
+            return function(Tag<BFloat>());
+        case DType::f32:
+            return function(Tag<float>());
+        case DType::f64:
+            return function(Tag<double>());
+        case DType::c64:
+            return function(Tag<C64>());
+        default:
+            return function(Tag<C128>());
     }
 }
 
@@ -111,7 +126,8 @@ TENSORA_INLINE To cast_value(From value) {
     } else if constexpr (is_integer<To> && is_real<From>) {
         // Straight to a narrow or unsigned type is undefined when it does not fit.
         if constexpr (std::is_same_v<To, uint64_t>)
-            return value >= From(0x1p63) ? To(int64_t(value - From(0x1p63))) ^ (To(1) << 63) : To(int64_t(value));
+            return value >= From(0x1p63) ? To(int64_t(value - From(0x1p63))) ^ (To(1) << 63)
+                                         : To(int64_t(value));
         else
             return To(int64_t(value));
     } else {

@@ -29,7 +29,8 @@ template <typename... Parts>
 
 template <typename... Parts>
 void require(bool holds, const Parts&... parts) {
-    if (!holds) [[unlikely]] fail(Kind::value, parts...);
+    if (!holds) [[unlikely]]
+        fail(Kind::value, parts...);
 }
 
 }  // namespace accelera::tensora

@@ -41,8 +41,9 @@ struct Allocator {
         const int64_t nbytes = bytes_of_class(size_class);
         std::unique_lock lock(mutex);
         if (stats.limit_bytes && stats.live_bytes + nbytes > stats.limit_bytes) [[unlikely]]
-            fail(Kind::memory, "tensora: ", nbytes, " bytes asked for, ", stats.live_bytes, " held, limit ", stats.limit_bytes,
-                 "; the smallest limit that would do here is ", stats.live_bytes + nbytes, " bytes");
+            fail(Kind::memory, "tensora: ", nbytes, " bytes asked for, ", stats.live_bytes, " held, limit ",
+                 stats.limit_bytes, "; the smallest limit that would do here is ", stats.live_bytes + nbytes,
+                 " bytes");
         char* block = nullptr;
         auto& list = cached[size_class];
         if (!list.empty()) {
@@ -63,7 +64,8 @@ struct Allocator {
         const int64_t nbytes = bytes_of_class(size_class);
         std::lock_guard lock(mutex);
         stats.live_bytes -= nbytes;
-        const int64_t room = stats.limit_bytes ? std::max<int64_t>(stats.limit_bytes - stats.live_bytes, 0) : most_cached;
+        const int64_t room =
+            stats.limit_bytes ? std::max<int64_t>(stats.limit_bytes - stats.live_bytes, 0) : most_cached;
         if (stats.cached_bytes + nbytes > std::max(room, nbytes < 4096 ? nbytes : 0)) {
             std::free(block);
             return;
@@ -87,7 +89,8 @@ struct Allocator {
             block = static_cast<char*>(std::aligned_alloc(64, size_t(nbytes)));
         }
         if (!block)
-            fail(Kind::memory, "tensora: the system has no ", nbytes, " bytes; ", stats.live_bytes, " are held by tensors");
+            fail(Kind::memory, "tensora: the system has no ", nbytes, " bytes; ", stats.live_bytes,
+                 " are held by tensors");
         return block;
     }
 };

@@ -11,12 +11,12 @@ namespace accelera::tensora {
 
 /// Bytes of tensors on the CPU, and the blocks kept for the next ones.
 struct MemoryStats {
-    int64_t live_bytes = 0;      ///< held by tensors now
-    int64_t peak_bytes = 0;      ///< most of it since the last reset
-    int64_t cached_bytes = 0;    ///< free blocks kept for reuse
-    int64_t limit_bytes = 0;     ///< 0: none
-    int64_t allocations = 0;     ///< since the process began
-    int64_t reused = 0;          ///< of these, blocks from the cache
+    int64_t live_bytes = 0;    ///< held by tensors now
+    int64_t peak_bytes = 0;    ///< most of it since the last reset
+    int64_t cached_bytes = 0;  ///< free blocks kept for reuse
+    int64_t limit_bytes = 0;   ///< 0: none
+    int64_t allocations = 0;   ///< since the process began
+    int64_t reused = 0;        ///< of these, blocks from the cache
 };
 
 /// Memory of one or more tensors: a block of the allocator, or memory of somebody else.

@@ -28,7 +28,9 @@ void check(const Call& call) {
     for (const T& tensor : call.in)
         if (!is(tensor->dtype(), op.types))
             fail(Kind::type, op.name, ": not defined for ", name_of(tensor->dtype()),
-                 op.inexact_only() ? "; convert with .to(float32)" : op.types & booleans ? "" : "; convert with .to(int64) or .to(float32)");
+                 op.inexact_only()     ? "; convert with .to(float32)"
+                 : op.types & booleans ? ""
+                                       : "; convert with .to(int64) or .to(float32)");
 }
 
 }  // namespace
@@ -41,8 +43,9 @@ const char* name_of(Family family) {
 
 const Op& enter(const Op& op) {
     auto& all = entries();
-    const auto place = std::lower_bound(all.begin(), all.end(), op.name,
-                                        [](const Op* a, const char* name) { return std::strcmp(a->name, name) < 0; });
+    const auto place = std::lower_bound(all.begin(), all.end(), op.name, [](const Op* a, const char* name) {
+        return std::strcmp(a->name, name) < 0;
+    });
     Op* const kept = new Op(op);
     if (op.family == Family::elementwise && !op.cpu) {
         kept->loops = loops_named(op.name);
@@ -92,11 +95,13 @@ void run_forward(Call& call) {
         call.made[0] = {call.out[0]->shape(), call.out[0]->dtype()};
     } else {
         op.rule(call);
-        for (int i = 0; i < op.outputs; ++i) call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
+        for (int i = 0; i < op.outputs; ++i)
+            call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
         const GradMode off(false);  // kernels may use operations
         op.cpu(call);
     }
-    if (observer) [[unlikely]] observer(call);
+    if (observer) [[unlikely]]
+        observer(call);
     if (op.vjp || op.view) record(call);
 }
 

@@ -46,14 +46,25 @@ struct Cost {
     double bytes = 0;
 };
 
-enum class Family : uint8_t { elementwise, reduction, scan, movement, indexing, contraction, fused, search, linalg, creation };
+enum class Family : uint8_t {
+    elementwise,
+    reduction,
+    scan,
+    movement,
+    indexing,
+    contraction,
+    fused,
+    search,
+    linalg,
+    creation
+};
 const char* name_of(Family family);
 
 /// Entry of the op table: all that the library knows of one primitive operation.
 struct Op {
     const char* name;
     Family family;
-    int arity;                 ///< number of inputs; -1: any
+    int arity;  ///< number of inputs; -1: any
     int outputs = 1;
     uint8_t types = any_type;  ///< classes of types that the inputs may have
     /// Shape and type of each output; raises when the inputs do not fit.

@@ -13,8 +13,10 @@ Dims broadcast(const Dims& a, const Dims& b, const char* op) {
         int64_t& extent = result[i + skip];
         if (extent == shorter[i] || shorter[i] == 1) continue;
         if (extent != 1)
-            fail(Kind::value, op, ": shapes ", a.words(), " and ", b.words(), " do not broadcast: ", a.size() >= b.size() ? extent : shorter[i],
-                 " and ", a.size() >= b.size() ? shorter[i] : extent, " at axis ", i + skip, "; each pair must be equal, or one of it 1");
+            fail(Kind::value, op, ": shapes ", a.words(), " and ", b.words(),
+                 " do not broadcast: ", a.size() >= b.size() ? extent : shorter[i], " and ",
+                 a.size() >= b.size() ? shorter[i] : extent, " at axis ", i + skip,
+                 "; each pair must be equal, or one of it 1");
         extent = shorter[i];
     }
     return result;
@@ -25,7 +27,8 @@ T Tensor::empty(const Dims& shape, DType dtype) {
     for (int64_t extent : shape) {
         require(extent >= 0, "tensora: a shape of ", shape.words(), "; no extent may be negative");
         if (__builtin_mul_overflow(size, std::max<int64_t>(extent, 1), &size))
-            fail(Kind::memory, "tensora: a tensor of shape ", shape.words(), " has more bytes than a computer can address");
+            fail(Kind::memory, "tensora: a tensor of shape ", shape.words(),
+                 " has more bytes than a computer can address");
     }
     const int64_t nbytes = shape.contains(0) ? 0 : size;
     return T(new Tensor(Storage::allocate(nbytes), Layout{shape, strides_of(shape), 0}, dtype));
@@ -67,7 +70,8 @@ Layout broadcast_layout(const Tensor& tensor, const Dims& shape, const char* op)
         else
             fits = tensor.shape()[i] == 1;
     }
-    require(fits, op, ": a tensor of shape ", tensor.shape().words(), " does not broadcast to ", shape.words());
+    require(fits, op, ": a tensor of shape ", tensor.shape().words(), " does not broadcast to ",
+            shape.words());
     return layout;
 }
 
@@ -86,7 +90,8 @@ std::optional<Layout> reshaped_layout(const Tensor& tensor, const Dims& shape) {
     while (at < old_shape.size()) {
         int64_t run = old_shape[at];
         int end = at + 1;
-        while (end < old_shape.size() && old_strides[end - 1] == old_strides[end] * old_shape[end]) run *= old_shape[end++];
+        while (end < old_shape.size() && old_strides[end - 1] == old_strides[end] * old_shape[end])
+            run *= old_shape[end++];
         int64_t made = 1;
         const int first = next;
         while (made < run && next < shape.size()) made *= shape[next++];
@@ -110,7 +115,8 @@ Dims complete_shape(const Tensor& tensor, const Dims& shape, const char* op) {
         if (shape[i] >= 0) {
             known *= shape[i];
         } else {
-            require(unknown < 0, op, ": -1 stands twice in ", shape.words(), "; only one extent can follow from the others");
+            require(unknown < 0, op, ": -1 stands twice in ", shape.words(),
+                    "; only one extent can follow from the others");
             unknown = i;
         }
     }
@@ -118,8 +124,9 @@ Dims complete_shape(const Tensor& tensor, const Dims& shape, const char* op) {
         result[unknown] = tensor.size() / known;
         known *= result[unknown];
     }
-    require(known == tensor.size() && (unknown < 0 || result[unknown] >= 0), op, ": a tensor of shape ", tensor.shape().words(), " has ",
-            tensor.size(), " elements, which the shape ", shape.words(), " does not hold");
+    require(known == tensor.size() && (unknown < 0 || result[unknown] >= 0), op, ": a tensor of shape ",
+            tensor.shape().words(), " has ", tensor.size(), " elements, which the shape ", shape.words(),
+            " does not hold");
     return result;
 }
 

@@ -34,7 +34,8 @@ int quota() {
 }
 
 int default_threads() {
-    if (const char* wish = std::getenv("OMP_NUM_THREADS"); wish && std::atoi(wish) > 0) return std::atoi(wish);
+    if (const char* wish = std::getenv("OMP_NUM_THREADS"); wish && std::atoi(wish) > 0)
+        return std::atoi(wish);
     cpu_set_t set;
     int n = int(std::thread::hardware_concurrency());
     if (sched_getaffinity(0, sizeof set, &set) == 0) n = CPU_COUNT(&set);
@@ -80,7 +81,8 @@ class Pool {
         in_piece = true;
         while (true) {
             // A job often follows the last one at once: look for it a while before sleeping.
-            for (int i = 0; i < 2000 && round_seen_.load(std::memory_order_acquire) == seen; ++i) __builtin_ia32_pause();
+            for (int i = 0; i < 2000 && round_seen_.load(std::memory_order_acquire) == seen; ++i)
+                __builtin_ia32_pause();
             std::unique_lock lock(mutex_);
             begin_.wait(lock, [&] { return round_ != seen; });
             seen = round_;
@@ -125,7 +127,8 @@ std::atomic<int> wished{0};
 
 Pool& pool() {
     Pool* one = the_pool.load(std::memory_order_acquire);
-    if (one) [[likely]] return *one;
+    if (one) [[likely]]
+        return *one;
     static const bool registered = [] {
         pthread_atfork(nullptr, nullptr, [] { the_pool.store(nullptr); });
         return true;
@@ -140,7 +143,8 @@ Pool& pool() {
 }
 
 struct Ranges {
-    Ranges(Piece piece, void* context, int64_t n, int64_t step) : piece(piece), context(context), n(n), step(step) {}
+    Ranges(Piece piece, void* context, int64_t n, int64_t step)
+        : piece(piece), context(context), n(n), step(step) {}
 
     Piece piece;
     void* context;
@@ -186,7 +190,8 @@ namespace {
 thread_local bool lock_released = false;
 }
 
-InterpreterReleased::InterpreterReleased() : state_(release_lock && !in_piece && !lock_released ? release_lock() : nullptr) {
+InterpreterReleased::InterpreterReleased()
+    : state_(release_lock && !in_piece && !lock_released ? release_lock() : nullptr) {
     if (state_) lock_released = true;
 }
 InterpreterReleased::~InterpreterReleased() {
@@ -210,7 +215,8 @@ void parallel_ranges(int64_t n, int64_t least, Piece piece, void* context) {
     const int64_t most = std::max<int64_t>(1, n / std::max<int64_t>(least, 1));
     const int threads = int(std::min<int64_t>(workers.threads(), most));
     // Several pieces for each thread, so that one that is held up does not hold up all.
-    const int64_t pieces = threads == 1 ? std::min<int64_t>(most, 64) : std::min<int64_t>(most, int64_t(threads) * 8);
+    const int64_t pieces =
+        threads == 1 ? std::min<int64_t>(most, 64) : std::min<int64_t>(most, int64_t(threads) * 8);
     Ranges ranges(piece, context, n, (n + pieces - 1) / pieces);
     std::unique_lock alone(workers.one_job, std::defer_lock);
     if (threads == 1 || in_piece || !alone.try_lock()) {

@@ -23,7 +23,8 @@ void parallel_for(int64_t n, int64_t grain, Function&& function) {
     }
     using Body = std::remove_reference_t<Function>;
     parallel_ranges(
-        n, grain, [](void* context, int64_t begin, int64_t end) { (*static_cast<Body*>(context))(begin, end); },
+        n, grain,
+        [](void* context, int64_t begin, int64_t end) { (*static_cast<Body*>(context))(begin, end); },
         const_cast<void*>(static_cast<const void*>(&function)));
 }
 

@@ -20,12 +20,13 @@ namespace {
 
 using Job = void (*)(int thread, void* data, int argument);
 using Callback = void (*)(int sync, Job job, int jobs, size_t size, void* data, int argument);
-using Gemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const void* a, int lda, const void* b, int ldb,
-                      float beta, void* c, int ldc);
-using GemmDouble = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, double alpha, const void* a, int lda, const void* b,
-                            int ldb, double beta, void* c, int ldc);
-using GemmComplex = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, const void* alpha, const void* a, int lda,
-                             const void* b, int ldb, const void* beta, void* c, int ldc);
+using Gemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const void* a,
+                      int lda, const void* b, int ldb, float beta, void* c, int ldc);
+using GemmDouble = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, double alpha,
+                            const void* a, int lda, const void* b, int ldb, double beta, void* c, int ldc);
+using GemmComplex = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, const void* alpha,
+                             const void* a, int lda, const void* b, int ldb, const void* beta, void* c,
+                             int ldc);
 
 struct Library {
     void* handle = nullptr;
@@ -52,8 +53,10 @@ void run_jobs(int, Job job, int jobs, size_t size, void* data, int argument) {
         int argument;
         void run(int i) const { job(i, data + size_t(i) * size, argument); }
     } all{job, size, static_cast<char*>(data), argument};
-    if (!inside_pool()) return run_together(jobs, [](void* context, int i) { static_cast<Jobs*>(context)->run(i); }, &all);
-    // The pool's threads are taken by the operation that this is a part of; see BlasOnOneThread, which avoids it.
+    if (!inside_pool())
+        return run_together(jobs, [](void* context, int i) { static_cast<Jobs*>(context)->run(i); }, &all);
+    // The pool's threads are taken by the operation that this is a part of; see BlasOnOneThread, which avoids
+    // it.
     std::vector<std::thread> threads;
     for (int i = 1; i < jobs; ++i) threads.emplace_back([&all, i] { all.run(i); });
     all.run(0);
@@ -76,7 +79,8 @@ void gemm_panel(DType dtype, const MatrixView& a, const MatrixView& b, void* c) 
     else if (dtype == DType::f64)
         library.dgemm(row_major, trans_a, trans_b, m, n, k, 1, a.data, lda, b.data, ldb, 0, c, n);
     else if (dtype == DType::c64)
-        library.cgemm(row_major, trans_a, trans_b, m, n, k, &one_single, a.data, lda, b.data, ldb, &zero_single, c, n);
+        library.cgemm(row_major, trans_a, trans_b, m, n, k, &one_single, a.data, lda, b.data, ldb,
+                      &zero_single, c, n);
     else
         library.zgemm(row_major, trans_a, trans_b, m, n, k, &one, a.data, lda, b.data, ldb, &zero, c, n);
 }
@@ -112,8 +116,10 @@ void* blas_function(const char* name) {
 
 void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c) {
     if (!library.handle) fail(Kind::runtime, "tensora: no OpenBLAS; pip install scipy-openblas32");
-    for (int64_t extent : {a.rows, a.columns, b.columns, a.row_step, a.column_step, b.row_step, b.column_step})
-        require(extent <= INT32_MAX, "matmul: an extent or stride of ", extent, "; OpenBLAS takes at most ", INT32_MAX);
+    for (int64_t extent :
+         {a.rows, a.columns, b.columns, a.row_step, a.column_step, b.row_step, b.column_step})
+        require(extent <= INT32_MAX, "matmul: an extent or stride of ", extent, "; OpenBLAS takes at most ",
+                INT32_MAX);
     std::optional<InterpreterReleased> released;
     if (2.0 * double(a.rows) * double(a.columns) * double(b.columns) > 1e6) released.emplace();
     // About a tenth of a second at a time, so that an interrupt is heard.

@@ -31,11 +31,14 @@ int choose_level() {
     int level = 2;
 #ifdef TENSORA_X86
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) level = 3;
-    if (level == 3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2"))
+        level = 3;
+    if (level == 3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512cd"))
         level = 4;
-    if (const char* wish = std::getenv("TENSORA_LEVEL"); wish && std::atoi(wish) >= 2) level = std::min(level, std::atoi(wish));
+    if (const char* wish = std::getenv("TENSORA_LEVEL"); wish && std::atoi(wish) >= 2)
+        level = std::min(level, std::atoi(wish));
 #endif
     return level;
 }
@@ -63,7 +66,8 @@ std::vector<LoopRow> all_rows() {
 }
 
 template <typename From, typename To>
-void cast_elements(int64_t n, char* out_bytes, int64_t out_step, const char* const* in, const int64_t* steps) {
+void cast_elements(int64_t n, char* out_bytes, int64_t out_step, const char* const* in,
+                   const int64_t* steps) {
     if (out_step == sizeof(To) && steps[0] == sizeof(From)) {
         To* __restrict out = reinterpret_cast<To*>(out_bytes);
         const From* x = reinterpret_cast<const From*>(in[0]);
@@ -74,7 +78,8 @@ void cast_elements(int64_t n, char* out_bytes, int64_t out_step, const char* con
         return;
     }
     for (int64_t i = 0; i < n; ++i)
-        *reinterpret_cast<To*>(out_bytes + i * out_step) = cast_value<To>(*reinterpret_cast<const From*>(in[0] + i * steps[0]));
+        *reinterpret_cast<To*>(out_bytes + i * out_step) =
+            cast_value<To>(*reinterpret_cast<const From*>(in[0] + i * steps[0]));
 }
 
 template <typename E>

@@ -1,5 +1,5 @@
-// Loops of the elementwise operations. Compiled once for each instruction set: TENSORA_ISA names it. Types that
-// a wider set does not speed up much (TENSORA_ALL_TYPES is not defined) are left to the baseline.
+// Loops of the elementwise operations. Compiled once for each instruction set: TENSORA_ISA names it. Types
+// that a wider set does not speed up much (TENSORA_ALL_TYPES is not defined) are left to the baseline.
 #include "tensora/kernels/elementwise.h"
 
 #include <array>
@@ -18,8 +18,9 @@ constexpr DType dtype_of() {
         while (!same[i]) ++i;
         return DType(i);
     };
-    return find(Tag<bool>(), Tag<uint8_t>(), Tag<uint16_t>(), Tag<uint32_t>(), Tag<uint64_t>(), Tag<int8_t>(), Tag<int16_t>(),
-                Tag<int32_t>(), Tag<int64_t>(), Tag<Half>(), Tag<BFloat>(), Tag<float>(), Tag<double>(), Tag<C64>(), Tag<C128>());
+    return find(Tag<bool>(), Tag<uint8_t>(), Tag<uint16_t>(), Tag<uint32_t>(), Tag<uint64_t>(), Tag<int8_t>(),
+                Tag<int16_t>(), Tag<int32_t>(), Tag<int64_t>(), Tag<Half>(), Tag<BFloat>(), Tag<float>(),
+                Tag<double>(), Tag<C64>(), Tag<C128>());
 }
 
 template <typename E>
@@ -43,7 +44,8 @@ struct Loops {
     template <int N>
     using Stored = std::conditional_t<std::is_same_v<Result<N>, E>, S, Result<N>>;
 
-    static void one(int64_t n, char* out_bytes, int64_t out_step, const char* const* in, const int64_t* steps) {
+    static void one(int64_t n, char* out_bytes, int64_t out_step, const char* const* in,
+                    const int64_t* steps) {
         using O = Stored<1>;
         if (out_step == sizeof(O) && steps[0] == sizeof(S)) {
             O* __restrict out = reinterpret_cast<O*>(out_bytes);
@@ -55,7 +57,8 @@ struct Loops {
         }
     }
 
-    static void two(int64_t n, char* out_bytes, int64_t out_step, const char* const* in, const int64_t* steps) {
+    static void two(int64_t n, char* out_bytes, int64_t out_step, const char* const* in,
+                    const int64_t* steps) {
         using O = Stored<2>;
         const bool dense = out_step == sizeof(O);
         O* __restrict out = reinterpret_cast<O*>(out_bytes);
@@ -71,11 +74,13 @@ struct Loops {
             for (int64_t i = 0; i < n; ++i) out[i] = O(value(a, y[i]));
         } else {
             for (int64_t i = 0; i < n; ++i)
-                *reinterpret_cast<O*>(out_bytes + i * out_step) = O(value(at<S>(in[0], steps[0], i), at<S>(in[1], steps[1], i)));
+                *reinterpret_cast<O*>(out_bytes + i * out_step) =
+                    O(value(at<S>(in[0], steps[0], i), at<S>(in[1], steps[1], i)));
         }
     }
 
-    static void three(int64_t n, char* out_bytes, int64_t out_step, const char* const* in, const int64_t* steps) {
+    static void three(int64_t n, char* out_bytes, int64_t out_step, const char* const* in,
+                      const int64_t* steps) {
         using O = Stored<3>;
         if (out_step == sizeof(O) && steps[0] == sizeof(S) && steps[1] == 0 && steps[2] == 0) {
             O* __restrict out = reinterpret_cast<O*>(out_bytes);
@@ -91,15 +96,15 @@ struct Loops {
     }
 };
 
-#define FORMULA(name, inputs, types_, ...)                          \
-    struct name##_formula {                                         \
-        static constexpr uint8_t types = types_;                    \
-        static constexpr int arity = inputs;                        \
-        template <typename S, typename E>                           \
-        static TENSORA_INLINE auto of(E x, E y = E(), E z = E()) {  \
-            (void)y, (void)z;                                       \
-            return __VA_ARGS__;                                     \
-        }                                                           \
+#define FORMULA(name, inputs, types_, ...)                         \
+    struct name##_formula {                                        \
+        static constexpr uint8_t types = types_;                   \
+        static constexpr int arity = inputs;                       \
+        template <typename S, typename E>                          \
+        static TENSORA_INLINE auto of(E x, E y = E(), E z = E()) { \
+            (void)y, (void)z;                                      \
+            return __VA_ARGS__;                                    \
+        }                                                          \
     };
 #include "tensora/kernels/formulas.def"
 #undef FORMULA

@@ -88,11 +88,13 @@ void Lines::run(Loop loop) {
         return;
     }
     const int64_t length = shape_.back();
-    parallel_for(size / length, std::max<int64_t>(1, grain / length), [&](int64_t begin, int64_t end) { run_lines(loop, begin, end); });
+    parallel_for(size / length, std::max<int64_t>(1, grain / length),
+                 [&](int64_t begin, int64_t end) { run_lines(loop, begin, end); });
 }
 
 void copy_elements(const Tensor& from, const Tensor& to) {
-    if (from.dtype() == to.dtype() && from.contiguous() && to.contiguous() && from.shape() == to.shape() && from.size() < grain) {
+    if (from.dtype() == to.dtype() && from.contiguous() && to.contiguous() && from.shape() == to.shape() &&
+        from.size() < grain) {
         std::memcpy(to.bytes(), from.bytes(), size_t(from.size() * size_of(from.dtype())));
         return;
     }

@@ -8,7 +8,8 @@
 
 namespace accelera::tensora {
 
-/// Walk over tensors of one shape (or broadcast to it) line by line: neighbouring axes that lie as one are one.
+/// Walk over tensors of one shape (or broadcast to it) line by line: neighbouring axes that lie as one are
+/// one.
 class Lines {
   public:
     static constexpr int most = 6;

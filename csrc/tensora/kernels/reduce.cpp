@@ -13,8 +13,11 @@ namespace {
 /// Sum: lines in eight float lanes for at most `piece` elements, then in double.
 template <typename S>
 struct Sum {
-    using A = std::conditional_t<is_half<S> || is_real<S>, double,
-                                 std::conditional_t<is_complex<S>, C128, std::conditional_t<std::is_unsigned_v<S> && !std::is_same_v<S, bool>, uint64_t, int64_t>>>;
+    using A = std::conditional_t<
+        is_half<S> || is_real<S>, double,
+        std::conditional_t<
+            is_complex<S>, C128,
+            std::conditional_t<std::is_unsigned_v<S> && !std::is_same_v<S, bool>, uint64_t, int64_t>>>;
     using Out = std::conditional_t<Integer<S>, A, S>;
     static A identity() { return A(0); }
     static TENSORA_INLINE A one(S x) {
@@ -144,7 +147,8 @@ void rows(int64_t n, const char* x, int64_t step, char* acc_bytes) {
         const S* from = reinterpret_cast<const S*>(x);
         for (int64_t i = 0; i < n; ++i) acc[i] = R::both(acc[i], R::one(from[i]));
     } else {
-        for (int64_t i = 0; i < n; ++i) acc[i] = R::both(acc[i], R::one(*reinterpret_cast<const S*>(x + i * step)));
+        for (int64_t i = 0; i < n; ++i)
+            acc[i] = R::both(acc[i], R::one(*reinterpret_cast<const S*>(x + i * step)));
     }
 }
 
@@ -166,7 +170,8 @@ void finish(int64_t n, const char* acc_bytes, char* out_bytes) {
 
 template <typename R, typename S>
 void fill_one(Reducer& reducer, DType out) {
-    reducer = {int64_t(sizeof(typename R::A)), start<R, S>, line<R, S>, rows<R, S>, merge<R, S>, finish<R, S>, out};
+    reducer = {
+        int64_t(sizeof(typename R::A)), start<R, S>, line<R, S>, rows<R, S>, merge<R, S>, finish<R, S>, out};
 }
 
 }  // namespace
@@ -176,7 +181,9 @@ void fill_reducers(Reducers& table) {
         const DType dtype = DType(i);
         auto& of = table.of;
         visit(dtype, [&]<typename S>(Tag<S>) {
-            const DType wide = is(dtype, unsigneds) ? DType::u64 : is(dtype, signeds | booleans) ? DType::i64 : dtype;
+            const DType wide = is(dtype, unsigneds)            ? DType::u64
+                               : is(dtype, signeds | booleans) ? DType::i64
+                                                               : dtype;
             fill_one<Sum<S>, S>(of[int(Reduction::sum)][i], wide);
             fill_one<Prod<S>, S>(of[int(Reduction::prod)][i], wide);
             fill_one<Any<S>, S>(of[int(Reduction::any)][i], DType::bool_);

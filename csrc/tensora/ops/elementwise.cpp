@@ -1,4 +1,5 @@
-// Entries of the elementwise operations. Their formulas are in kernels/formulas.def; here are their gradients.
+// Entries of the elementwise operations. Their formulas are in kernels/formulas.def; here are their
+// gradients.
 #include "tensora/ops/elementwise.h"
 
 #include <atomic>
@@ -36,7 +37,9 @@ DType loop_type(const Call& call) {
     const DType dtype = common_type(call);
     if (call.op.loops->of[int(dtype)].loop) return dtype;
     const DType wider = default_float();
-    if (is(dtype, integers | booleans) && !call.op.loops->of[int(DType::i64)].loop && call.op.loops->of[int(DType::f32)].loop) return wider;
+    if (is(dtype, integers | booleans) && !call.op.loops->of[int(DType::i64)].loop &&
+        call.op.loops->of[int(DType::f32)].loop)
+        return wider;
     fail(Kind::type, call.op.name, ": not defined for ", name_of(dtype));
 }
 
@@ -97,7 +100,8 @@ bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
     if (!(call.made[0].shape == out.shape()) || call.made[0].dtype != out.dtype()) return false;
     for (const T& input : inputs) {
         // An input that overlaps the output in another layout would be read after it was written.
-        const bool same = input->bytes() == out.bytes() && input->strides() == out.strides() && input->shape() == out.shape();
+        const bool same = input->bytes() == out.bytes() && input->strides() == out.strides() &&
+                          input->shape() == out.shape();
         if (!same && input->storage() == out.storage()) return false;
     }
     run_loop(call, out, loop_type(call));
@@ -117,12 +121,23 @@ void flat(Backward& c) {
 }
 
 const Op& entry(const char* name, int arity, void (*vjp)(Backward&), uint32_t saves, double flops = 1) {
-    return enter({.name = name, .family = Family::elementwise, .arity = arity, .vjp = vjp, .saves = saves, .flops_per_element = flops});
+    return enter({.name = name,
+                  .family = Family::elementwise,
+                  .arity = arity,
+                  .vjp = vjp,
+                  .saves = saves,
+                  .flops_per_element = flops});
 }
 
 /// Entry of an operation with one input and this gradient, in terms of the gradient `g` of its output.
-#define ONE(name, saves, flops, ...) \
-    const Op& name##_op = entry(#name, 1, [](Backward& c) { const T g = c.grad(); c.give(0, [&]() -> T { return __VA_ARGS__; }); }, saves, flops)
+#define ONE(name, saves, flops, ...)                       \
+    const Op& name##_op = entry(                           \
+        #name, 1,                                          \
+        [](Backward& c) {                                  \
+            const T g = c.grad();                          \
+            c.give(0, [&]() -> T { return __VA_ARGS__; }); \
+        },                                                 \
+        saves, flops)
 #define X conjugate(c.input())
 #define OUT conjugate(c.output())
 #define FLAT(name, n) const Op& name##_op = entry(#name, n, flat, 0)
@@ -130,39 +145,41 @@ const Op& entry(const char* name, int arity, void (*vjp)(Backward&), uint32_t sa
 
 ONE(negative, 0, 1, -g);
 ONE(positive, 0, 1, g);
-ONE(abs, in0, 1, g * sign(c.input()));
+ONE(abs, in0, 1, g* sign(c.input()));
 /// Of a complex number z / |z|, only the part of the gradient across its direction counts.
-ONE(sign, in0 | out0, 1, is(c.dtype(), complexes)
-        ? where(equal(c.input(), like(g, 0)), like(g, 0), (g - c.output() * cast(real(g * OUT), g->dtype())) / cast(abs(c.input()), g->dtype()))
+ONE(sign, in0 | out0, 1,
+    is(c.dtype(), complexes)
+        ? where(equal(c.input(), like(g, 0)), like(g, 0),
+                (g - c.output() * cast(real(g * OUT), g->dtype())) / cast(abs(c.input()), g->dtype()))
         : zeros(c.shape(), c.dtype()));
 ONE(square, in0, 1, g * X * 2);
-ONE(reciprocal, out0, 1, -(g * square(OUT)));
+ONE(reciprocal, out0, 1, -(g* square(OUT)));
 ONE(sqrt, out0, 1, g / (OUT * 2));
-ONE(rsqrt, out0, 2, g * (OUT * square(OUT)) * -0.5);
-ONE(exp, out0, 10, g * OUT);
+ONE(rsqrt, out0, 2, g*(OUT* square(OUT)) * -0.5);
+ONE(exp, out0, 10, g* OUT);
 ONE(exp2, out0, 10, g * OUT * M_LN2);
-ONE(expm1, out0, 10, g * (OUT + 1));
+ONE(expm1, out0, 10, g*(OUT + 1));
 ONE(log, in0, 10, g / X);
 ONE(log2, in0, 10, g / (X * M_LN2));
 ONE(log10, in0, 10, g / (X * M_LN10));
 ONE(log1p, in0, 10, g / (X + 1));
-ONE(sin, in0, 10, g * cos(X));
-ONE(cos, in0, 10, -(g * sin(X)));
-ONE(tan, out0, 10, g * (square(OUT) + 1));
+ONE(sin, in0, 10, g* cos(X));
+ONE(cos, in0, 10, -(g* sin(X)));
+ONE(tan, out0, 10, g*(square(OUT) + 1));
 ONE(asin, in0, 10, g / sqrt(1 - square(X)));
 ONE(acos, in0, 10, -(g / sqrt(1 - square(X))));
 ONE(atan, in0, 10, g / (square(X) + 1));
-ONE(sinh, in0, 10, g * cosh(X));
-ONE(cosh, in0, 10, g * sinh(X));
+ONE(sinh, in0, 10, g* cosh(X));
+ONE(cosh, in0, 10, g* sinh(X));
 ONE(tanh, out0, 10, g * (1 - square(OUT)));
 ONE(asinh, in0, 10, g / sqrt(square(X) + 1));
 ONE(acosh, in0, 10, is(g->dtype(), complexes) ? g / (sqrt(X - 1) * sqrt(X + 1)) : g / sqrt(square(X) - 1));
 ONE(atanh, in0, 10, g / (1 - square(X)));
-ONE(sigmoid, out0, 10, g * (OUT * (1 - OUT)));
-ONE(erf, in0, 15, g * exp(-square(c.input())) * M_2_SQRTPI);
-ONE(erfc, in0, 15, g * exp(-square(c.input())) * -M_2_SQRTPI);
-ONE(erfinv, out0, 40, g * exp(square(c.output())) / M_2_SQRTPI);
-ONE(lgamma, in0, 30, g * digamma(c.input()));
+ONE(sigmoid, out0, 10, g*(OUT * (1 - OUT)));
+ONE(erf, in0, 15, g* exp(-square(c.input())) * M_2_SQRTPI);
+ONE(erfc, in0, 15, g* exp(-square(c.input())) * -M_2_SQRTPI);
+ONE(erfinv, out0, 40, g* exp(square(c.output())) / M_2_SQRTPI);
+ONE(lgamma, in0, 30, g* digamma(c.input()));
 NONE(digamma, 1);
 FLAT(floor, 1);
 FLAT(ceil, 1);
@@ -172,8 +189,9 @@ ONE(relu, out0, 1, where(greater(c.output(), like(g, 0)), g, like(g, 0)));
 ONE(conj, 0, 1, conjugate(g));
 ONE(real, 0, 1, g);
 ONE(imag, 0, 1, complex(like(g, 0), g));
-ONE(angle, in0, 10, is(c.dtype(), complexes)
-        ? complex(-imag(c.input()), real(c.input())) * (g / square(abs(c.input()))) : zeros(c.shape(), c.dtype()));
+ONE(angle, in0, 10,
+    is(c.dtype(), complexes) ? complex(-imag(c.input()), real(c.input())) * (g / square(abs(c.input())))
+                             : zeros(c.shape(), c.dtype()));
 NONE(isnan, 1);
 NONE(isinf, 1);
 NONE(isfinite, 1);
@@ -202,11 +220,11 @@ T share(const T& a, const T& b, DType dtype, bool larger) {
 
 TWO(add, 0, 1, g, g);
 TWO(subtract, 0, 1, g, -g);
-TWO(multiply, in0 | in1, 1, g * conjugate(B), g * conjugate(A));
-TWO(divide, in1 | out0, 1, g / conjugate(B), -(g * conjugate(c.output() / B)));
+TWO(multiply, in0 | in1, 1, g* conjugate(B), g* conjugate(A));
+TWO(divide, in1 | out0, 1, g / conjugate(B), -(g* conjugate(c.output() / B)));
 FLAT(floor_divide, 2);
-TWO(remainder, in0 | in1, 4, g, -(g * run(op_named("floor_divide"), no_params, A, B)));
-TWO(fmod, in0 | in1, 4, g, -(g * run(op_named("trunc"), no_params, A / B)));
+TWO(remainder, in0 | in1, 4, g, -(g* run(op_named("floor_divide"), no_params, A, B)));
+TWO(fmod, in0 | in1, 4, g, -(g* run(op_named("trunc"), no_params, A / B)));
 
 T pow_base(const T& x, const T& y) {
     const T power = y * pow(x, y - 1.0);
@@ -216,18 +234,21 @@ T pow_exponent(const T& x, const T& out) {
     const T slope = out * log(x);
     return where(logical_and(equal(x, like(x, 0)), equal(out, like(out, 0))), like(slope, 0), slope);
 }
-TWO(pow, in0 | in1 | out0, 15, g * conjugate(pow_base(cast(A, g->dtype()), cast(B, g->dtype()))),
-    g * conjugate(pow_exponent(cast(A, g->dtype()), c.output())));
-TWO(maximum, in0 | in1, 1, g * share(A, B, g->dtype(), true), g * share(A, B, g->dtype(), false));
-TWO(minimum, in0 | in1, 1, g * share(A, B, g->dtype(), false), g * share(A, B, g->dtype(), true));
-TWO(fmax, in0 | in1, 1, where(logical_and(less(A, B), equal(B, B)), like(g, 0), g), where(logical_and(less(A, B), equal(B, B)), g, like(g, 0)));
-TWO(fmin, in0 | in1, 1, where(logical_and(greater(A, B), equal(B, B)), like(g, 0), g), where(logical_and(greater(A, B), equal(B, B)), g, like(g, 0)));
-TWO(atan2, in0 | in1, 15, g * B / (square(A) + square(B)), -(g * A) / (square(A) + square(B)));
-TWO(hypot, in0 | in1 | out0, 5, g * A / c.output(), g * B / c.output());
-TWO(copysign, in0 | out0, 1, where(equal(A, like(A, 0)), like(g, 0), g * (c.output() / A)), zeros(c.shape(1), c.dtype(1)));
+TWO(pow, in0 | in1 | out0, 15, g* conjugate(pow_base(cast(A, g->dtype()), cast(B, g->dtype()))),
+    g* conjugate(pow_exponent(cast(A, g->dtype()), c.output())));
+TWO(maximum, in0 | in1, 1, g* share(A, B, g->dtype(), true), g* share(A, B, g->dtype(), false));
+TWO(minimum, in0 | in1, 1, g* share(A, B, g->dtype(), false), g* share(A, B, g->dtype(), true));
+TWO(fmax, in0 | in1, 1, where(logical_and(less(A, B), equal(B, B)), like(g, 0), g),
+    where(logical_and(less(A, B), equal(B, B)), g, like(g, 0)));
+TWO(fmin, in0 | in1, 1, where(logical_and(greater(A, B), equal(B, B)), like(g, 0), g),
+    where(logical_and(greater(A, B), equal(B, B)), g, like(g, 0)));
+TWO(atan2, in0 | in1, 15, g* B / (square(A) + square(B)), -(g* A) / (square(A) + square(B)));
+TWO(hypot, in0 | in1 | out0, 5, g* A / c.output(), g* B / c.output());
+TWO(copysign, in0 | out0, 1, where(equal(A, like(A, 0)), like(g, 0), g*(c.output() / A)),
+    zeros(c.shape(1), c.dtype(1)));
 NONE(nextafter, 2);
-TWO(logaddexp, in0 | in1, 20, g * sigmoid(A - B), g * sigmoid(B - A));
-TWO(xlogy, in0 | in1, 10, where(equal(A, like(A, 0)), like(g, 0), g * log(B)), g * A / B);
+TWO(logaddexp, in0 | in1, 20, g* sigmoid(A - B), g* sigmoid(B - A));
+TWO(xlogy, in0 | in1, 10, where(equal(A, like(A, 0)), like(g, 0), g* log(B)), g* A / B);
 FLAT(heaviside, 2);
 NONE(equal, 2);
 NONE(not_equal, 2);
@@ -245,36 +266,47 @@ NONE(bitwise_left_shift, 2);
 NONE(bitwise_right_shift, 2);
 TWO(complex, 0, 0, real(g), imag(g));
 
-const Op& clip_op = entry("clip", 3, [](Backward& c) {
-    const T g = c.grad();
-    const T crossed = greater(c.input(1), c.input(2));  // then the upper bound is the result
-    const T low = logical_and(less(c.input(0), c.input(1)), logical_not(crossed));
-    const T high = where(crossed, crossed, greater(c.input(0), c.input(2)));
-    const T zero = like(g, 0);
-    c.give(0, [&] { return where(low, zero, where(high, zero, g)); });
-    c.give(1, [&] { return where(low, g, zero); });
-    c.give(2, [&] { return where(low, zero, where(high, g, zero)); });
-}, in0 | in1 | in2, 2);
-const Op& lerp_op = entry("lerp", 3, [](Backward& c) {
-    const T g = c.grad();
-    c.give(0, [&] { return g * conjugate(1 - c.input(2)); });
-    c.give(1, [&] { return g * conjugate(c.input(2)); });
-    c.give(2, [&] { return g * conjugate(c.input(1) - c.input(0)); });
-}, in0 | in1 | in2, 3);
-const Op& addcmul_op = entry("addcmul", 3, [](Backward& c) {
-    const T g = c.grad();
-    c.give(0, g);
-    c.give(1, [&] { return g * conjugate(c.input(2)); });
-    c.give(2, [&] { return g * conjugate(c.input(1)); });
-}, in1 | in2, 2);
+const Op& clip_op = entry(
+    "clip", 3,
+    [](Backward& c) {
+        const T g = c.grad();
+        const T crossed = greater(c.input(1), c.input(2));  // then the upper bound is the result
+        const T low = logical_and(less(c.input(0), c.input(1)), logical_not(crossed));
+        const T high = where(crossed, crossed, greater(c.input(0), c.input(2)));
+        const T zero = like(g, 0);
+        c.give(0, [&] { return where(low, zero, where(high, zero, g)); });
+        c.give(1, [&] { return where(low, g, zero); });
+        c.give(2, [&] { return where(low, zero, where(high, g, zero)); });
+    },
+    in0 | in1 | in2, 2);
+const Op& lerp_op = entry(
+    "lerp", 3,
+    [](Backward& c) {
+        const T g = c.grad();
+        c.give(0, [&] { return g * conjugate(1 - c.input(2)); });
+        c.give(1, [&] { return g * conjugate(c.input(2)); });
+        c.give(2, [&] { return g * conjugate(c.input(1) - c.input(0)); });
+    },
+    in0 | in1 | in2, 3);
+const Op& addcmul_op = entry(
+    "addcmul", 3,
+    [](Backward& c) {
+        const T g = c.grad();
+        c.give(0, g);
+        c.give(1, [&] { return g * conjugate(c.input(2)); });
+        c.give(2, [&] { return g * conjugate(c.input(1)); });
+    },
+    in1 | in2, 2);
 
 // --- where and conversion --------------------------------------------------------------------------------
 
 void where_rule(Call& call) {
     if (call.input(0).dtype() != DType::bool_)
-        fail(Kind::type, "where: the condition has type ", name_of(call.input(0).dtype()), "; give a bool tensor, as x > 0 makes one");
+        fail(Kind::type, "where: the condition has type ", name_of(call.input(0).dtype()),
+             "; give a bool tensor, as x > 0 makes one");
     const Dims values = broadcast(call.input(1).shape(), call.input(2).shape(), "where");
-    call.make(broadcast(call.input(0).shape(), values, "where"), promote(call.input(1).dtype(), call.input(2).dtype()));
+    call.make(broadcast(call.input(0).shape(), values, "where"),
+              promote(call.input(1).dtype(), call.input(2).dtype()));
 }
 
 void where_kernel(Call& call) {
@@ -288,17 +320,25 @@ void where_kernel(Call& call) {
     lines.run(where_loop(dtype));
 }
 
-const Op& where_op = enter({.name = "where", .family = Family::elementwise, .arity = 3, .rule = where_rule, .cpu = where_kernel,
-    .vjp = [](Backward& c) {
-        const T g = c.grad();
-        c.give(1, [&] { return where(c.input(0), g, like(g, 0)); });
-        c.give(2, [&] { return where(c.input(0), like(g, 0), g); });
-    }, .saves = in0});
+const Op& where_op = enter({.name = "where",
+                            .family = Family::elementwise,
+                            .arity = 3,
+                            .rule = where_rule,
+                            .cpu = where_kernel,
+                            .vjp =
+                                [](Backward& c) {
+                                    const T g = c.grad();
+                                    c.give(1, [&] { return where(c.input(0), g, like(g, 0)); });
+                                    c.give(2, [&] { return where(c.input(0), like(g, 0), g); });
+                                },
+                            .saves = in0});
 
-const Op& cast_op = enter({.name = "cast", .family = Family::elementwise, .arity = 1,
-    .rule = [](Call& call) { call.make(call.input().shape(), call.params.dtype); },
-    .cpu = [](Call& call) { copy_elements(call.input(), *call.out[0]); },
-    .vjp = [](Backward& c) { c.give(0, c.grad()); }});
+const Op& cast_op = enter({.name = "cast",
+                           .family = Family::elementwise,
+                           .arity = 1,
+                           .rule = [](Call& call) { call.make(call.input().shape(), call.params.dtype); },
+                           .cpu = [](Call& call) { copy_elements(call.input(), *call.out[0]); },
+                           .vjp = [](Backward& c) { c.give(0, c.grad()); }});
 
 }  // namespace
 

@@ -13,7 +13,9 @@
 namespace accelera::tensora {
 
 T checked_index(const T& given, int64_t extent, const char* op) {
-    if (!is(given->dtype(), integers)) fail(Kind::index, op, ": an index of type ", name_of(given->dtype()), "; give integers or a bool mask");
+    if (!is(given->dtype(), integers))
+        fail(Kind::index, op, ": an index of type ", name_of(given->dtype()),
+             "; give integers or a bool mask");
     const GradMode off(false);
     const T index = contiguous(cast(given, DType::i64));
     const int64_t* const values = index->data<int64_t>();
@@ -69,27 +71,41 @@ void take_kernel(Call& call) {
     const int64_t* const at = index->data<int64_t>();
     const char* const from = x->bytes();
     char* const out = call.out[0]->bytes();
-    parallel_for(sides.outer * n, std::max<int64_t>(1, 65536 / std::max<int64_t>(row, 1)), [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i)
-            std::memcpy(out + i * row, from + ((i / n) * sides.extent + at[i % n]) * row, size_t(row));
-    });
+    parallel_for(sides.outer * n, std::max<int64_t>(1, 65536 / std::max<int64_t>(row, 1)),
+                 [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i)
+                         std::memcpy(out + i * row, from + ((i / n) * sides.extent + at[i % n]) * row,
+                                     size_t(row));
+                 });
 }
 
 /// mode: axis. The index is int64 and in range.
-const Op& take_op = enter({.name = "take", .family = Family::indexing, .arity = 2, .rule = take_rule, .cpu = take_kernel,
-    .vjp = [](Backward& c) {
-        c.give(0, [&] { return run(op_named("take_add"), on_axis(c.params().mode, c.shape()), c.grad(), c.input(1)); });
-    }, .saves = in1, .flops_per_element = 0});
+const Op& take_op = enter({.name = "take",
+                           .family = Family::indexing,
+                           .arity = 2,
+                           .rule = take_rule,
+                           .cpu = take_kernel,
+                           .vjp =
+                               [](Backward& c) {
+                                   c.give(0, [&] {
+                                       return run(op_named("take_add"), on_axis(c.params().mode, c.shape()),
+                                                  c.grad(), c.input(1));
+                                   });
+                               },
+                           .saves = in1,
+                           .flops_per_element = 0});
 
 /// dest[(i, at[k], j)] op= values[(i, k, j)], slices in order, so that the result does not depend on threads.
 template <typename Write>
 void write_slices(const Sides& sides, const T& index, Write write) {
     const int64_t* const at = index->data<int64_t>();
     const int64_t n = index->size();
-    parallel_for(sides.outer, std::max<int64_t>(1, grain / std::max<int64_t>(1, n * sides.inner)), [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i)
-            for (int64_t k = 0; k < n; ++k) write((i * sides.extent + at[k]) * sides.inner, (i * n + k) * sides.inner);
-    });
+    parallel_for(sides.outer, std::max<int64_t>(1, grain / std::max<int64_t>(1, n * sides.inner)),
+                 [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i)
+                         for (int64_t k = 0; k < n; ++k)
+                             write((i * sides.extent + at[k]) * sides.inner, (i * n + k) * sides.inner);
+                 });
 }
 
 template <typename E>
@@ -116,30 +132,47 @@ void take_add_kernel(Call& call) {
 }
 
 /// Zeros of shape `a` to which the values are added where `take` would take them from.
-const Op& take_add_op = enter({.name = "take_add", .family = Family::indexing, .arity = 2,
-    .rule = [](Call& call) { call.make(call.params.a, call.input(0).dtype()); }, .cpu = take_add_kernel,
-    .vjp = [](Backward& c) { c.give(0, [&] { return run(take_op, on_axis(c.params().mode), c.grad(), c.input(1)); }); },
-    .saves = in1});
+const Op& take_add_op =
+    enter({.name = "take_add",
+           .family = Family::indexing,
+           .arity = 2,
+           .rule = [](Call& call) { call.make(call.params.a, call.input(0).dtype()); },
+           .cpu = take_add_kernel,
+           .vjp =
+               [](Backward& c) {
+                   c.give(0, [&] { return run(take_op, on_axis(c.params().mode), c.grad(), c.input(1)); });
+               },
+           .saves = in1});
 
 /// The first input with the values of the third at the places of the second; of several the last.
-const Op& put_op = enter({.name = "put", .family = Family::indexing, .arity = 3,
-    .rule = [](Call& call) { call.make(call.input(0).shape(), call.input(0).dtype()); },
-    .cpu = [](Call& call) {
-        Tensor& out = *call.out[0];
-        copy_elements(call.input(0), out);
-        const T values = contiguous(cast(call.in[2], out.dtype()));
-        const Sides sides(out.shape(), call.params.mode);
-        const int64_t each = size_of(out.dtype());
-        write_slices(sides, contiguous(call.in[1]), [&](int64_t to, int64_t from) {
-            std::memcpy(out.bytes() + to * each, values->bytes() + from * each, size_t(sides.inner * each));
-        });
-    },
-    .vjp = [](Backward& c) {
-        const T g = c.grad();
-        const Params params = on_axis(c.params().mode);
-        c.give(0, [&] { return run(op_named("put"), params, g, c.input(1), zeros(c.shape(2), g->dtype())); });
-        c.give(2, [&] { return run(take_op, params, g, c.input(1)); });
-    }, .saves = in1, .flops_per_element = 0});
+const Op& put_op =
+    enter({.name = "put",
+           .family = Family::indexing,
+           .arity = 3,
+           .rule = [](Call& call) { call.make(call.input(0).shape(), call.input(0).dtype()); },
+           .cpu =
+               [](Call& call) {
+                   Tensor& out = *call.out[0];
+                   copy_elements(call.input(0), out);
+                   const T values = contiguous(cast(call.in[2], out.dtype()));
+                   const Sides sides(out.shape(), call.params.mode);
+                   const int64_t each = size_of(out.dtype());
+                   write_slices(sides, contiguous(call.in[1]), [&](int64_t to, int64_t from) {
+                       std::memcpy(out.bytes() + to * each, values->bytes() + from * each,
+                                   size_t(sides.inner * each));
+                   });
+               },
+           .vjp =
+               [](Backward& c) {
+                   const T g = c.grad();
+                   const Params params = on_axis(c.params().mode);
+                   c.give(0, [&] {
+                       return run(op_named("put"), params, g, c.input(1), zeros(c.shape(2), g->dtype()));
+                   });
+                   c.give(2, [&] { return run(take_op, params, g, c.input(1)); });
+               },
+           .saves = in1,
+           .flops_per_element = 0});
 
 // --- take_along: one element for each index --------------------------------------------------------------
 
@@ -164,8 +197,8 @@ void walk_along(const Dims& shape, const T& index, int axis, Each each) {
 void along_rule(const char* op, const Dims& shape, const Dims& index, int axis) {
     bool fits = shape.size() == index.size();
     for (int i = 0; i < shape.size() && fits; ++i) fits = i == axis || index[i] <= shape[i];
-    require(fits, op, ": an index of shape ", index.words(), " for a tensor of shape ", shape.words(), "; extents but that of axis ", axis,
-            " must not be larger");
+    require(fits, op, ": an index of shape ", index.words(), " for a tensor of shape ", shape.words(),
+            "; extents but that of axis ", axis, " must not be larger");
 }
 
 void take_along_kernel(Call& call) {
@@ -173,41 +206,62 @@ void take_along_kernel(Call& call) {
     visit(x->dtype(), [&]<typename E>(Tag<E>) {
         const E* const from = x->data<E>();
         E* const out = call.out[0]->data<E>();
-        walk_along(x->shape(), contiguous(call.in[1]), call.params.mode, [&](int64_t place, int64_t i) { out[i] = from[place]; });
+        walk_along(x->shape(), contiguous(call.in[1]), call.params.mode,
+                   [&](int64_t place, int64_t i) { out[i] = from[place]; });
     });
 }
 
 /// mode: axis. The index is int64 and in range.
-const Op& take_along_op = enter({.name = "take_along", .family = Family::indexing, .arity = 2,
-    .rule = [](Call& call) {
-        along_rule("take_along_axis", call.input(0).shape(), call.input(1).shape(), call.params.mode);
-        call.make(call.input(1).shape(), call.input(0).dtype());
-    },
-    .cpu = take_along_kernel,
-    .vjp = [](Backward& c) {
-        c.give(0, [&] { return scatter_add(zeros(c.shape(), c.dtype()), c.input(1), c.grad(), c.params().mode); });
-    }, .saves = in1, .flops_per_element = 0});
+const Op& take_along_op = enter(
+    {.name = "take_along",
+     .family = Family::indexing,
+     .arity = 2,
+     .rule =
+         [](Call& call) {
+             along_rule("take_along_axis", call.input(0).shape(), call.input(1).shape(), call.params.mode);
+             call.make(call.input(1).shape(), call.input(0).dtype());
+         },
+     .cpu = take_along_kernel,
+     .vjp =
+         [](Backward& c) {
+             c.give(0, [&] {
+                 return scatter_add(zeros(c.shape(), c.dtype()), c.input(1), c.grad(), c.params().mode);
+             });
+         },
+     .saves = in1,
+     .flops_per_element = 0});
 
-const Op& scatter_add_op = enter({.name = "scatter_add", .family = Family::indexing, .arity = 3,
-    .rule = [](Call& call) {
-        along_rule("scatter_add", call.input(0).shape(), call.input(1).shape(), call.params.mode);
-        require(call.input(1).shape() == call.input(2).shape(), "scatter_add: an index of shape ", call.input(1).shape().words(),
-                " and values of shape ", call.input(2).shape().words());
-        call.make(call.input(0).shape(), call.input(0).dtype());
-    },
-    .cpu = [](Call& call) {
-        Tensor& out = *call.out[0];
-        copy_elements(call.input(0), out);
-        const T values = contiguous(cast(call.in[2], out.dtype()));
-        visit(out.dtype(), [&]<typename E>(Tag<E>) {
-            walk_along(out.shape(), contiguous(call.in[1]), call.params.mode,
-                       [&](int64_t place, int64_t i) { add_elements(out.data<E>() + place, values->data<E>() + i, 1); });
-        });
-    },
-    .vjp = [](Backward& c) {
-        c.give(0, c.grad());
-        c.give(2, [&] { return run(op_named("take_along"), on_axis(c.params().mode), c.grad(), c.input(1)); });
-    }, .saves = in1});
+const Op& scatter_add_op = enter(
+    {.name = "scatter_add",
+     .family = Family::indexing,
+     .arity = 3,
+     .rule =
+         [](Call& call) {
+             along_rule("scatter_add", call.input(0).shape(), call.input(1).shape(), call.params.mode);
+             require(call.input(1).shape() == call.input(2).shape(), "scatter_add: an index of shape ",
+                     call.input(1).shape().words(), " and values of shape ", call.input(2).shape().words());
+             call.make(call.input(0).shape(), call.input(0).dtype());
+         },
+     .cpu =
+         [](Call& call) {
+             Tensor& out = *call.out[0];
+             copy_elements(call.input(0), out);
+             const T values = contiguous(cast(call.in[2], out.dtype()));
+             visit(out.dtype(), [&]<typename E>(Tag<E>) {
+                 walk_along(out.shape(), contiguous(call.in[1]), call.params.mode,
+                            [&](int64_t place, int64_t i) {
+                                add_elements(out.data<E>() + place, values->data<E>() + i, 1);
+                            });
+             });
+         },
+     .vjp =
+         [](Backward& c) {
+             c.give(0, c.grad());
+             c.give(2, [&] {
+                 return run(op_named("take_along"), on_axis(c.params().mode), c.grad(), c.input(1));
+             });
+         },
+     .saves = in1});
 
 }  // namespace
 
@@ -259,10 +313,11 @@ std::vector<T> nonzero(const T& x) {
 
 namespace {
 
-/// An index with tensors in it, as one `take` along one axis: of `view` (ranges applied, indexed axes joined).
+/// An index with tensors in it, as one `take` along one axis: of `view` (ranges applied, indexed axes
+/// joined).
 struct Gathering {
     T view;
-    T index;           ///< int64, of the shape that the index tensors broadcast to
+    T index;  ///< int64, of the shape that the index tensors broadcast to
     int axis = 0;
 };
 
@@ -308,7 +363,8 @@ Gathering gathering(const T& x, const std::vector<Subscript>& subscripts) {
     int64_t joined = 1;
     for (size_t i = 0; i < indices.size(); ++i) {
         const int64_t extent = result.view->shape()[result.axis + int(i)];
-        result.index = i ? result.index * Tensor::full({}, DType::i64, double(extent)) + indices[i] : indices[0];
+        result.index =
+            i ? result.index * Tensor::full({}, DType::i64, double(extent)) + indices[i] : indices[0];
         joined *= extent;
     }
     result.index = contiguous(expand(result.index, common));
@@ -322,7 +378,8 @@ Gathering gathering(const T& x, const std::vector<Subscript>& subscripts) {
 }
 
 bool has_tensor(const std::vector<Subscript>& subscripts) {
-    return std::any_of(subscripts.begin(), subscripts.end(), [](const Subscript& each) { return each.kind == Subscript::Kind::tensor; });
+    return std::any_of(subscripts.begin(), subscripts.end(),
+                       [](const Subscript& each) { return each.kind == Subscript::Kind::tensor; });
 }
 
 }  // namespace
@@ -368,9 +425,12 @@ void assign(const T& x, const std::vector<Subscript>& subscripts, const T& value
 namespace {
 
 void check_type(DType from, DType to, const char* op) {
-    const auto rank = [](DType dtype) { return is(dtype, complexes) ? 3 : is(dtype, floats) ? 2 : is(dtype, integers) ? 1 : 0; };
+    const auto rank = [](DType dtype) {
+        return is(dtype, complexes) ? 3 : is(dtype, floats) ? 2 : is(dtype, integers) ? 1 : 0;
+    };
     if (rank(from) > rank(to))
-        fail(Kind::type, op, ": a result of type ", name_of(from), " does not fit elements of type ", name_of(to), "; write to a new tensor");
+        fail(Kind::type, op, ": a result of type ", name_of(from), " does not fit elements of type ",
+             name_of(to), "; write to a new tensor");
 }
 
 }  // namespace
@@ -378,7 +438,8 @@ void check_type(DType from, DType to, const char* op) {
 void apply_in_place(const Op& op, std::span<const T> inputs, const T& target) {
     check_writable(*target, op.name);
     bool tracked = false;
-    for (const T& input : inputs) tracked = tracked || input->tracked() || (input->base() && input->base()->tracked());
+    for (const T& input : inputs)
+        tracked = tracked || input->tracked() || (input->base() && input->base()->tracked());
     if (!(grad_enabled() && tracked) && write_elementwise(op, inputs, *target)) {
         target->storage()->bump();
         return;
@@ -386,10 +447,11 @@ void apply_in_place(const Op& op, std::span<const T> inputs, const T& target) {
     // What the gradient reads and this overwrites is kept as a copy.
     std::vector<T> kept(inputs.begin(), inputs.end());
     for (size_t i = 0; i < kept.size(); ++i)
-        if (tracked && (op.saves & (in0 << i)) && kept[i]->storage() == target->storage()) kept[i] = copy(kept[i]);
+        if (tracked && (op.saves & (in0 << i)) && kept[i]->storage() == target->storage())
+            kept[i] = copy(kept[i]);
     const T value = apply(op, kept, no_params);
-    require(value->shape() == target->shape(), op.name, ": a result of shape ", value->shape().words(), " cannot be written to a tensor of shape ",
-            target->shape().words());
+    require(value->shape() == target->shape(), op.name, ": a result of shape ", value->shape().words(),
+            " cannot be written to a tensor of shape ", target->shape().words());
     check_type(value->dtype(), target->dtype(), op.name);
     write_in_place(target, value, op.name);
 }

@@ -15,8 +15,8 @@ Dims batch_of(const Dims& shape) { return Dims(shape.begin(), shape.size() - 2);
 
 void matmul_rule(Call& call) {
     const Dims &a = call.input(0).shape(), &b = call.input(1).shape();
-    require(a.back() == b[b.size() - 2], "matmul: shapes ", a.words(), " and ", b.words(), " do not match: ", a.back(), " columns and ",
-            b[b.size() - 2], " rows");
+    require(a.back() == b[b.size() - 2], "matmul: shapes ", a.words(), " and ", b.words(),
+            " do not match: ", a.back(), " columns and ", b[b.size() - 2], " rows");
     Dims shape = broadcast(batch_of(a), batch_of(b), "matmul");
     shape.push_back(a[a.size() - 2]);
     shape.push_back(b.back());
@@ -25,7 +25,8 @@ void matmul_rule(Call& call) {
 
 MatrixView matrix(const Tensor& x, int64_t offset) {
     const int n = x.dims();
-    return {x.bytes() + offset * size_of(x.dtype()), x.shape()[n - 2], x.shape()[n - 1], x.strides()[n - 2], x.strides()[n - 1]};
+    return {x.bytes() + offset * size_of(x.dtype()), x.shape()[n - 2], x.shape()[n - 1], x.strides()[n - 2],
+            x.strides()[n - 1]};
 }
 
 /// The tensor in a type that gemm computes in, its matrices by rows or by columns.
@@ -79,7 +80,8 @@ void matmul_kernel(Call& call) {
     }
     const auto multiply_range = [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-            const MatrixView x = matrix(*a, batch_offset(*a, batch, i)), y = matrix(*b, batch_offset(*b, batch, i));
+            const MatrixView x = matrix(*a, batch_offset(*a, batch, i)),
+                             y = matrix(*b, batch_offset(*b, batch, i));
             void* const to = result->bytes() + i * each * size_of(dtype);
             if (is(dtype, inexact))
                 gemm(dtype, x, y, to);
@@ -102,19 +104,26 @@ void matmul_kernel(Call& call) {
 
 T adjoint(const T& x) { return is(x->dtype(), complexes) ? conj(mt(x)) : mt(x); }
 
-const Op& matmul_op = enter({.name = "matmul", .family = Family::contraction, .arity = 2, .types = any_type, .rule = matmul_rule, .cpu = matmul_kernel,
-    .vjp = [](Backward& c) {
-        const T g = c.grad();
-        c.give(0, [&] { return matmul(g, adjoint(c.input(1))); });
-        c.give(1, [&] { return matmul(adjoint(c.input(0)), g); });
-    }, .saves = in0 | in1,
-    .cost = [](const Call& call) -> Cost {
-        const double inner = double(call.input(0).shape().back());
-        const double out = double(call.made[0].shape.product());
-        double bytes = out * double(size_of(call.made[0].dtype));
-        for (const T& x : call.in) bytes += double(x->size() * size_of(x->dtype()));
-        return {2 * out * inner, bytes};
-    }});
+const Op& matmul_op = enter({.name = "matmul",
+                             .family = Family::contraction,
+                             .arity = 2,
+                             .types = any_type,
+                             .rule = matmul_rule,
+                             .cpu = matmul_kernel,
+                             .vjp =
+                                 [](Backward& c) {
+                                     const T g = c.grad();
+                                     c.give(0, [&] { return matmul(g, adjoint(c.input(1))); });
+                                     c.give(1, [&] { return matmul(adjoint(c.input(0)), g); });
+                                 },
+                             .saves = in0 | in1,
+                             .cost = [](const Call& call) -> Cost {
+                                 const double inner = double(call.input(0).shape().back());
+                                 const double out = double(call.made[0].shape.product());
+                                 double bytes = out * double(size_of(call.made[0].dtype));
+                                 for (const T& x : call.in) bytes += double(x->size() * size_of(x->dtype()));
+                                 return {2 * out * inner, bytes};
+                             }});
 
 }  // namespace
 

@@ -66,15 +66,23 @@ const Op& slice_op = view_entry(
     [](Backward& c) { c.give(0, [&] { return unslice(c.grad(), c.shape(), c.params().a, c.params().b); }); });
 
 /// a: start, b: step, c: shape of the result.
-const Op& unslice_op = enter({.name = "unslice", .family = Family::movement, .arity = 1,
-    .rule = [](Call& call) { call.make(call.params.c, call.input().dtype()); },
-    .cpu = [](Call& call) {
-        Tensor& out = *call.out[0];
-        std::memset(out.bytes(), 0, size_t(out.size() * size_of(out.dtype())));
-        copy_elements(call.input(), *slice(call.out[0], call.params.a, call.params.b, call.input().shape()));
-    },
-    .vjp = [](Backward& c) { c.give(0, [&] { return slice(c.grad(), c.params().a, c.params().b, c.shape()); }); },
-    .flops_per_element = 0});
+const Op& unslice_op =
+    enter({.name = "unslice",
+           .family = Family::movement,
+           .arity = 1,
+           .rule = [](Call& call) { call.make(call.params.c, call.input().dtype()); },
+           .cpu =
+               [](Call& call) {
+                   Tensor& out = *call.out[0];
+                   std::memset(out.bytes(), 0, size_t(out.size() * size_of(out.dtype())));
+                   copy_elements(call.input(),
+                                 *slice(call.out[0], call.params.a, call.params.b, call.input().shape()));
+               },
+           .vjp =
+               [](Backward& c) {
+                   c.give(0, [&] { return slice(c.grad(), c.params().a, c.params().b, c.shape()); });
+               },
+           .flops_per_element = 0});
 
 /// a: axes.
 const Op& flip_op = view_entry(
@@ -102,57 +110,70 @@ const Op& as_strided_op = view_entry(
     });
 
 /// a: shape of the result, b: strides, c: offset; then the values are added at their places in zeros.
-const Op& strided_scatter_op = enter({.name = "strided_scatter", .family = Family::movement, .arity = 1,
-    .rule = [](Call& call) { call.make(call.params.a, call.input().dtype()); },
-    .cpu = [](Call& call) {
-        Tensor& out = *call.out[0];
-        std::memset(out.bytes(), 0, size_t(out.size() * size_of(out.dtype())));
-        const T view = out.alias({call.input().shape(), call.params.b, call.params.c[0]});
-        copy_elements(call.input(), *view);
-    },
-    .vjp = [](Backward& c) {
-        const Layout layout{c.shape(), c.params().b, c.params().c[0]};
-        c.give(0, [&] { return as_strided(contiguous(c.grad()), layout); });
-    },
-    .flops_per_element = 0});
+const Op& strided_scatter_op =
+    enter({.name = "strided_scatter",
+           .family = Family::movement,
+           .arity = 1,
+           .rule = [](Call& call) { call.make(call.params.a, call.input().dtype()); },
+           .cpu =
+               [](Call& call) {
+                   Tensor& out = *call.out[0];
+                   std::memset(out.bytes(), 0, size_t(out.size() * size_of(out.dtype())));
+                   const T view = out.alias({call.input().shape(), call.params.b, call.params.c[0]});
+                   copy_elements(call.input(), *view);
+               },
+           .vjp =
+               [](Backward& c) {
+                   const Layout layout{c.shape(), c.params().b, c.params().c[0]};
+                   c.give(0, [&] { return as_strided(contiguous(c.grad()), layout); });
+               },
+           .flops_per_element = 0});
 
 /// mode: axis.
-const Op& concat_op = enter({.name = "concat", .family = Family::movement, .arity = -1,
-    .rule = [](Call& call) {
-        require(!call.in.empty(), "concat: no tensors given");
-        const int axis = call.params.mode;
-        Dims shape = call.in[0]->shape();
-        DType dtype = call.in[0]->dtype();
-        for (size_t i = 1; i < call.in.size(); ++i) {
-            const Tensor& part = call.input(int(i));
-            dtype = promote(dtype, part.dtype());
-            bool fits = part.dims() == shape.size();
-            for (int k = 0; k < shape.size() && fits; ++k) fits = k == axis || part.shape()[k] == shape[k];
-            require(fits, "concat: part ", i, " has shape ", part.shape().words(), ", part 0 ", call.in[0]->shape().words(),
-                    "; all extents but that of axis ", axis, " must be equal");
-            shape[axis] += part.shape()[axis];
-        }
-        call.make(shape, dtype);
-    },
-    .cpu = [](Call& call) {
-        int64_t at = 0;
-        for (const T& part : call.in) {
-            const int64_t size = part->shape()[call.params.mode];
-            copy_elements(*part, *narrow(call.out[0], call.params.mode, at, size));
-            at += size;
-        }
-    },
-    .vjp = [](Backward& c) {
-        const T g = c.grad();
-        const int axis = c.params().mode;
-        int64_t at = 0;
-        for (int i = 0; i < c.inputs(); ++i) {
-            const int64_t size = c.shape(i)[axis];
-            c.give(i, [&] { return narrow(g, axis, at, size); });
-            at += size;
-        }
-    },
-    .flops_per_element = 0});
+const Op& concat_op =
+    enter({.name = "concat",
+           .family = Family::movement,
+           .arity = -1,
+           .rule =
+               [](Call& call) {
+                   require(!call.in.empty(), "concat: no tensors given");
+                   const int axis = call.params.mode;
+                   Dims shape = call.in[0]->shape();
+                   DType dtype = call.in[0]->dtype();
+                   for (size_t i = 1; i < call.in.size(); ++i) {
+                       const Tensor& part = call.input(int(i));
+                       dtype = promote(dtype, part.dtype());
+                       bool fits = part.dims() == shape.size();
+                       for (int k = 0; k < shape.size() && fits; ++k)
+                           fits = k == axis || part.shape()[k] == shape[k];
+                       require(fits, "concat: part ", i, " has shape ", part.shape().words(), ", part 0 ",
+                               call.in[0]->shape().words(), "; all extents but that of axis ", axis,
+                               " must be equal");
+                       shape[axis] += part.shape()[axis];
+                   }
+                   call.make(shape, dtype);
+               },
+           .cpu =
+               [](Call& call) {
+                   int64_t at = 0;
+                   for (const T& part : call.in) {
+                       const int64_t size = part->shape()[call.params.mode];
+                       copy_elements(*part, *narrow(call.out[0], call.params.mode, at, size));
+                       at += size;
+                   }
+               },
+           .vjp =
+               [](Backward& c) {
+                   const T g = c.grad();
+                   const int axis = c.params().mode;
+                   int64_t at = 0;
+                   for (int i = 0; i < c.inputs(); ++i) {
+                       const int64_t size = c.shape(i)[axis];
+                       c.give(i, [&] { return narrow(g, axis, at, size); });
+                       at += size;
+                   }
+               },
+           .flops_per_element = 0});
 
 }  // namespace
 
@@ -165,7 +186,8 @@ T reshape(const T& x, const Dims& wanted) {
 T expand(const T& x, const Dims& shape) { return shape == x->shape() ? x : run(expand_op, with(shape), x); }
 
 T permute(const T& x, const Dims& order) {
-    require(order.size() == x->dims(), "permute: ", order.size(), " axes in ", order.words(), " for a tensor with ", x->dims());
+    require(order.size() == x->dims(), "permute: ", order.size(), " axes in ", order.words(),
+            " for a tensor with ", x->dims());
     return run(permute_op, with(axes_of(order, x->dims(), "permute")), x);
 }
 
@@ -192,7 +214,9 @@ T squeeze(const T& x, int axis) {
     return reshape(x, shape);
 }
 
-T slice(const T& x, const Dims& start, const Dims& step, const Dims& size) { return run(slice_op, with(start, step, size), x); }
+T slice(const T& x, const Dims& start, const Dims& step, const Dims& size) {
+    return run(slice_op, with(start, step, size), x);
+}
 
 T narrow(const T& x, int axis, int64_t start, int64_t size) {
     Dims starts = Dims::filled(x->dims(), 0), sizes = x->shape();

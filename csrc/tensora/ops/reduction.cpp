@@ -1,6 +1,4 @@
 // Entries of the reductions and scans.
-#include "tensora/kernels/reduce.h"
-
 #include <algorithm>
 #include <cstring>
 
@@ -8,6 +6,7 @@
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
+#include "tensora/kernels/reduce.h"
 
 namespace accelera::tensora {
 
@@ -15,11 +14,11 @@ namespace {
 
 /// A reduction as loops: outer axes are kept, then come the reduced ones; neighbours that lie as one are one.
 struct Plan {
-    Dims kept, kept_steps;        // bytes
-    Dims folded, folded_steps;    // bytes
+    Dims kept, kept_steps;      // bytes
+    Dims folded, folded_steps;  // bytes
     int64_t outputs = 1;
-    int64_t lines = 1;            // of the folded axes but the last
-    int64_t length = 1;           // of the last
+    int64_t lines = 1;   // of the folded axes but the last
+    int64_t length = 1;  // of the last
     int64_t step = 0;
 
     Plan(const Tensor& x, const Dims& axes) {
@@ -67,9 +66,11 @@ int64_t place_of(int64_t index, const Dims& shape, const Dims& steps, int n) {
 constexpr int64_t chunk = 65536;
 
 /// Fold lines [begin, end) of one output.
-void fold_lines(const Plan& plan, const Reducer& reducer, const char* x, int64_t begin, int64_t end, char* acc) {
+void fold_lines(const Plan& plan, const Reducer& reducer, const char* x, int64_t begin, int64_t end,
+                char* acc) {
     for (int64_t line = begin; line < end; ++line)
-        reducer.line(plan.length, x + place_of(line, plan.folded, plan.folded_steps, plan.folded.size() - 1), plan.step, acc);
+        reducer.line(plan.length, x + place_of(line, plan.folded, plan.folded_steps, plan.folded.size() - 1),
+                     plan.step, acc);
 }
 
 /// Few outputs of many elements: pieces of one output, whose size depends on nothing but the shape, so that
@@ -101,16 +102,20 @@ void fold_rows(const Plan& plan, const Reducer& reducer, const char* x, char* ou
     const int64_t width = plan.kept.back();
     const int64_t blocks = (width + block - 1) / block;
     const int64_t total = plan.lines * plan.length;
-    const int64_t grain_blocks = std::max<int64_t>(1, grain / std::max<int64_t>(1, total * std::min(width, block)));
+    const int64_t grain_blocks =
+        std::max<int64_t>(1, grain / std::max<int64_t>(1, total * std::min(width, block)));
     parallel_for(plan.outputs / width * blocks, grain_blocks, [&](int64_t first, int64_t last) {
         alignas(64) char acc[block * sizeof(C128)];
         for (int64_t i = first; i < last; ++i) {
             const int64_t row = i / blocks, begin = i % blocks * block, n = std::min(block, width - begin);
-            const char* from = x + place_of(row, plan.kept, plan.kept_steps, plan.kept.size() - 1) + begin * plan.kept_steps.back();
+            const char* from = x + place_of(row, plan.kept, plan.kept_steps, plan.kept.size() - 1) +
+                               begin * plan.kept_steps.back();
             reducer.start(n, acc);
             for (int64_t line = 0; line < plan.lines; ++line) {
-                const char* at = from + place_of(line, plan.folded, plan.folded_steps, plan.folded.size() - 1);
-                for (int64_t k = 0; k < plan.length; ++k) reducer.rows(n, at + k * plan.step, plan.kept_steps.back(), acc);
+                const char* at =
+                    from + place_of(line, plan.folded, plan.folded_steps, plan.folded.size() - 1);
+                for (int64_t k = 0; k < plan.length; ++k)
+                    reducer.rows(n, at + k * plan.step, plan.kept_steps.back(), acc);
             }
             reducer.finish(n, acc, out + (row * width + begin) * out_size);
         }
@@ -130,19 +135,23 @@ void reduce(const Call& call, Reduction reduction) {
         for (int64_t i = 0; i < plan.outputs; ++i) {
             alignas(64) char acc[sizeof(C128)];
             reducer.start(1, acc);
-            fold_in_pieces(plan, reducer, x.bytes() + place_of(i, plan.kept, plan.kept_steps, plan.kept.size()), acc);
+            fold_in_pieces(plan, reducer,
+                           x.bytes() + place_of(i, plan.kept, plan.kept_steps, plan.kept.size()), acc);
             reducer.finish(1, acc, out.bytes() + i * out_size);
         }
         return;
     }
-    parallel_for(plan.outputs, std::max<int64_t>(1, grain / std::max<int64_t>(each, 1)), [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-            alignas(64) char acc[sizeof(C128)];
-            reducer.start(1, acc);
-            fold_lines(plan, reducer, x.bytes() + place_of(i, plan.kept, plan.kept_steps, plan.kept.size()), 0, plan.lines, acc);
-            reducer.finish(1, acc, out.bytes() + i * out_size);
-        }
-    });
+    parallel_for(plan.outputs, std::max<int64_t>(1, grain / std::max<int64_t>(each, 1)),
+                 [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i) {
+                         alignas(64) char acc[sizeof(C128)];
+                         reducer.start(1, acc);
+                         fold_lines(plan, reducer,
+                                    x.bytes() + place_of(i, plan.kept, plan.kept_steps, plan.kept.size()), 0,
+                                    plan.lines, acc);
+                         reducer.finish(1, acc, out.bytes() + i * out_size);
+                     }
+                 });
 }
 
 Dims reduced_shape(const Dims& shape, const Dims& axes, bool keep) {
@@ -163,8 +172,8 @@ void rule(Call& call) {
     if (!reducer.line) fail(Kind::type, call.op.name, ": not defined for ", name_of(x.dtype()));
     if constexpr (reduction == Reduction::max || reduction == Reduction::min)
         for (int64_t axis : call.params.a)
-            require(x.shape()[int(axis)] > 0, call.op.name, ": axis ", axis, " of ", x.shape().words(), " is empty, and nothing is the ",
-                    call.op.name, " of no elements");
+            require(x.shape()[int(axis)] > 0, call.op.name, ": axis ", axis, " of ", x.shape().words(),
+                    " is empty, and nothing is the ", call.op.name, " of no elements");
     call.make(reduced_shape(x.shape(), call.params.a, call.params.flag), reducer.out);
 }
 
@@ -181,8 +190,13 @@ T restored(const T& reduced, Backward& c) {
 /// params of all: a: axes, flag: whether they stay with extent 1.
 template <Reduction reduction>
 const Op& entry(const char* name, void (*vjp)(Backward&) = nullptr, uint32_t saves = 0) {
-    return enter({.name = name, .family = Family::reduction, .arity = 1, .rule = rule<reduction>, .cpu = kernel<reduction>,
-                  .vjp = vjp, .saves = saves});
+    return enter({.name = name,
+                  .family = Family::reduction,
+                  .arity = 1,
+                  .rule = rule<reduction>,
+                  .cpu = kernel<reduction>,
+                  .vjp = vjp,
+                  .saves = saves});
 }
 
 void extreme_vjp(Backward& c) {
@@ -192,7 +206,8 @@ void extreme_vjp(Backward& c) {
     });
 }
 
-const Op& sum_op = entry<Reduction::sum>("sum", [](Backward& c) { c.give(0, [&] { return expand(restored(c.grad(), c), c.shape()); }); });
+const Op& sum_op = entry<Reduction::sum>(
+    "sum", [](Backward& c) { c.give(0, [&] { return expand(restored(c.grad(), c), c.shape()); }); });
 const Op& max_op = entry<Reduction::max>("max", extreme_vjp, in0 | out0);
 const Op& min_op = entry<Reduction::min>("min", extreme_vjp, in0 | out0);
 const Op& any_op = entry<Reduction::any>("any");
@@ -204,30 +219,40 @@ T prod_of_others(const T& x) {
     const T one = ones(narrow(x, last, 0, 1)->shape(), x->dtype());
     const int64_t n = x->shape()[last];
     const auto before = [&](const T& y) {
-        return run(op_named("cumprod"), [&] { Params p; p.mode = last; return p; }(), concat({one, narrow(y, last, 0, n - 1)}, last));
+        return run(
+            op_named("cumprod"),
+            [&] {
+                Params p;
+                p.mode = last;
+                return p;
+            }(),
+            concat({one, narrow(y, last, 0, n - 1)}, last));
     };
     return before(x) * flip(before(flip(x, {last})), {last});
 }
 
-const Op& prod_op = entry<Reduction::prod>("prod", [](Backward& c) {
-    c.give(0, [&]() -> T {
-        const T x = c.input();
-        if (x->size() == 0) return zeros(c.shape(), c.dtype());
-        // Folded axes to the end and as one, and back.
-        Dims order, folded;
-        for (int i = 0; i < x->dims(); ++i) (c.params().a.contains(i) ? folded : order).push_back(i);
-        Dims shape;
-        for (int64_t axis : order) shape.push_back(x->shape()[int(axis)]);
-        for (int64_t axis : folded) order.push_back(axis);
-        shape.push_back(-1);
-        const T moved = permute(x, order);
-        T others = reshape(prod_of_others(reshape(moved, shape)), moved->shape());
-        Dims back = order;
-        for (int i = 0; i < order.size(); ++i) back[int(order[i])] = i;
-        others = permute(others, back);
-        return restored(c.grad(), c) * (is(others->dtype(), complexes) ? conj(others) : others);
-    });
-}, in0);
+const Op& prod_op = entry<Reduction::prod>(
+    "prod",
+    [](Backward& c) {
+        c.give(0, [&]() -> T {
+            const T x = c.input();
+            if (x->size() == 0) return zeros(c.shape(), c.dtype());
+            // Folded axes to the end and as one, and back.
+            Dims order, folded;
+            for (int i = 0; i < x->dims(); ++i) (c.params().a.contains(i) ? folded : order).push_back(i);
+            Dims shape;
+            for (int64_t axis : order) shape.push_back(x->shape()[int(axis)]);
+            for (int64_t axis : folded) order.push_back(axis);
+            shape.push_back(-1);
+            const T moved = permute(x, order);
+            T others = reshape(prod_of_others(reshape(moved, shape)), moved->shape());
+            Dims back = order;
+            for (int i = 0; i < order.size(); ++i) back[int(order[i])] = i;
+            others = permute(others, back);
+            return restored(c.grad(), c) * (is(others->dtype(), complexes) ? conj(others) : others);
+        });
+    },
+    in0);
 
 // --- scans: mode is the axis -----------------------------------------------------------------------------
 
@@ -261,7 +286,9 @@ void scan_kernel(Call& call) {
 
 void scan_rule(Call& call) {
     const DType dtype = call.input().dtype();
-    call.make(call.input().shape(), is(dtype, unsigneds) ? DType::u64 : is(dtype, signeds | booleans) ? DType::i64 : dtype);
+    call.make(call.input().shape(), is(dtype, unsigneds)            ? DType::u64
+                                    : is(dtype, signeds | booleans) ? DType::i64
+                                                                    : dtype);
 }
 
 T scan(const Op& op, const T& x, int axis) {
@@ -270,13 +297,19 @@ T scan(const Op& op, const T& x, int axis) {
     return run(op, params, x);
 }
 
-const Op& cumsum_op = enter({.name = "cumsum", .family = Family::scan, .arity = 1, .rule = scan_rule, .cpu = scan_kernel<false>,
-    .vjp = [](Backward& c) {
-        const int axis = c.params().mode;
-        c.give(0, [&] { return flip(cumsum(flip(c.grad(), {axis}), axis), {axis}); });
-    }});
+const Op& cumsum_op =
+    enter({.name = "cumsum",
+           .family = Family::scan,
+           .arity = 1,
+           .rule = scan_rule,
+           .cpu = scan_kernel<false>,
+           .vjp = [](Backward& c) {
+               const int axis = c.params().mode;
+               c.give(0, [&] { return flip(cumsum(flip(c.grad(), {axis}), axis), {axis}); });
+           }});
 
-/// Sum over j >= i of g[j] * prod of x[0..j] without x[i], by the scan's own recurrence where no element is zero.
+/// Sum over j >= i of g[j] * prod of x[0..j] without x[i], by the scan's own recurrence where no element is
+/// zero.
 T cumprod_gradient(const T& g, const T& x, const T& out, int axis) {
     const T zero = equal(x, like(x, 0));
     const T safe = where(zero, like(x, 1), x);
@@ -285,20 +318,29 @@ T cumprod_gradient(const T& g, const T& x, const T& out, int axis) {
     const T zeros_before = cumsum(cast(zero, DType::i64), axis);
     const T first = logical_and(zero, equal(zeros_before, like(zeros_before, 1)));
     const T patched = scan(op_named("cumprod"), where(first, like(x, 1), x), axis);
-    const T at_first = flip(cumsum(flip(g * patched * cast(greater(zeros_before, like(zeros_before, 0)), x->dtype()), {axis}), axis), {axis});
+    const T at_first = flip(
+        cumsum(flip(g * patched * cast(greater(zeros_before, like(zeros_before, 0)), x->dtype()), {axis}),
+               axis),
+        {axis});
     const T before = equal(zeros_before, like(zeros_before, 0));
     return where(first, at_first, where(before, direct, like(direct, 0)));
 }
 
-const Op& cumprod_op = enter({.name = "cumprod", .family = Family::scan, .arity = 1, .rule = scan_rule, .cpu = scan_kernel<true>,
-    .vjp = [](Backward& c) {
-        c.give(0, [&]() -> T {
-            const bool has_parts = is(c.dtype(), complexes);
-            const T x = has_parts ? conj(c.input()) : c.input();
-            const T out = has_parts ? conj(c.output()) : c.output();
-            return cumprod_gradient(c.grad(), x, out, c.params().mode);
-        });
-    }, .saves = in0 | out0});
+const Op& cumprod_op = enter({.name = "cumprod",
+                              .family = Family::scan,
+                              .arity = 1,
+                              .rule = scan_rule,
+                              .cpu = scan_kernel<true>,
+                              .vjp =
+                                  [](Backward& c) {
+                                      c.give(0, [&]() -> T {
+                                          const bool has_parts = is(c.dtype(), complexes);
+                                          const T x = has_parts ? conj(c.input()) : c.input();
+                                          const T out = has_parts ? conj(c.output()) : c.output();
+                                          return cumprod_gradient(c.grad(), x, out, c.params().mode);
+                                      });
+                                  },
+                              .saves = in0 | out0});
 
 }  // namespace
 

@@ -311,13 +311,11 @@ def hessian(function: Callable[..., Any], inputs: Any) -> Any:
 
     Of shape ``input.shape + input.shape``.
     """
+
     def gradient(x: Any) -> Any:
         value = function(x)
         if value.size != 1:
-            raise ValueError(f"hessian: the function returned shape {tuple(value.shape)}; one number is needed")
-        return vjp_of(value, x)
-
-    def vjp_of(value: Any, x: Any) -> Any:
+            raise ValueError(f"hessian: the function returned shape {tuple(value.shape)}, not one number")
         (found,) = grad(value, x, create_graph=True, allow_unused=True)
         return _zeros(x) if found is None else found
 
@@ -350,11 +348,11 @@ def _differences(function: Callable[..., Any], inputs: list[Any], i: int, weight
         given[i] = native.reshape(moved, tuple(x.shape))
         given = [each.detach() if isinstance(each, Tensor) else each for each in given]
         out = function(*given)
-        product = native.multiply(native.conj(out), weight) if out.dtype.name.startswith("c") else out * weight
+        product = native.multiply(native.conj(out), weight)
         return complex(native.sum(product).item())
 
     for at in range(x.size):
-        slope = (value(at, eps) - value(at, -eps)).real / (2 * eps)
+        slope: complex = (value(at, eps) - value(at, -eps)).real / (2 * eps)
         if is_complex:
             slope = complex(slope, (value(at, 1j * eps) - value(at, -1j * eps)).real / (2 * eps))
         result[at] = slope
@@ -432,7 +430,7 @@ def gradcheck(
 
 
 def gradgradcheck(function: Callable[..., Any], inputs: Any, **options: Any) -> bool:
-    """`gradcheck` of the function's gradients, with respect to its inputs and to the weights of its outputs."""
+    """`gradcheck` of the function's gradients, for its inputs and for the weights of its outputs."""
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     checked = [i for i, each in enumerate(given) if _is_differentiable(each)]
     outputs = [each for each in _listed(function(*given)) if each.requires_grad]

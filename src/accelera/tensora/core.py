@@ -14,7 +14,7 @@ try:
     from accelera import _tensora
 except ImportError as error:
     raise ImportError(
-        "[tensora] was not compiled: `make demo` leaves it out; run `make test`, or install the package with pip"
+        "[tensora] was not compiled: `make demo` leaves it out; `make test` or pip install compiles it"
     ) from error
 
 native: Any = _tensora
