@@ -25,7 +25,8 @@ struct type_caster<accelera::tensora::Ref<Object>> {
         value = Value(caster.operator Object*());
         return true;
     }
-    static handle from_cpp(const accelera::tensora::Ref<Object>& value, rv_policy policy, cleanup_list* cleanup) noexcept {
+    static handle from_cpp(const accelera::tensora::Ref<Object>& value, rv_policy policy,
+                           cleanup_list* cleanup) noexcept {
         if (!value) return none().release();
         return Caster::from_cpp(value.get(), policy, cleanup);
     }
@@ -65,6 +66,7 @@ nb::object to_dlpack(const T& tensor, nb::handle max_version, std::optional<bool
 
 void bind_tensor(nb::module_& module);
 void bind_ops(nb::module_& module);
+void bind_linalg(nb::module_& module);
 void bind_autograd(nb::module_& module);
 void bind_search(nb::module_& module);
 

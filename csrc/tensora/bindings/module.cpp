@@ -14,12 +14,18 @@ namespace {
 
 PyObject* python_type(Kind kind) {
     switch (kind) {
-        case Kind::type: return PyExc_TypeError;
-        case Kind::index: return PyExc_IndexError;
-        case Kind::runtime: return PyExc_RuntimeError;
-        case Kind::not_implemented: return PyExc_NotImplementedError;
-        case Kind::memory: return PyExc_MemoryError;
-        default: return PyExc_ValueError;
+        case Kind::type:
+            return PyExc_TypeError;
+        case Kind::index:
+            return PyExc_IndexError;
+        case Kind::runtime:
+            return PyExc_RuntimeError;
+        case Kind::not_implemented:
+            return PyExc_NotImplementedError;
+        case Kind::memory:
+            return PyExc_MemoryError;
+        default:
+            return PyExc_ValueError;
     }
 }
 
@@ -35,7 +41,8 @@ void bind_dtypes(nb::module_& module) {
 }
 
 void bind_memory(nb::module_& module) {
-    nb::class_<MemoryStats>(module, "MemoryStats", "Bytes of tensors on the CPU, and the blocks kept for the next ones.")
+    nb::class_<MemoryStats>(module, "MemoryStats",
+                            "Bytes of tensors on the CPU, and the blocks kept for the next ones.")
         .def_ro("live_bytes", &MemoryStats::live_bytes)
         .def_ro("peak_bytes", &MemoryStats::peak_bytes)
         .def_ro("cached_bytes", &MemoryStats::cached_bytes)

@@ -1,0 +1,284 @@
+"""New tensors: from numbers and foreign arrays, filled with one value, ranges, parts of matrices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from accelera.tensora import dtypes
+from accelera.tensora.core import Tensor, native
+from accelera.tensora.inspection import check_device
+
+Shape = int | Sequence[int]
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    if isinstance(shape, tuple):
+        return shape
+    return (int(shape),) if hasattr(shape, "__index__") else tuple(shape)
+
+
+def _float(dtype: Any) -> Any:
+    return dtypes.default_dtype() if dtype is None else dtypes.as_dtype(dtype)
+
+
+# --- from data --------------------------------------------------------------------------------------------
+
+
+def _foreign(obj: Any) -> Any:
+    """Tensor over the memory of an array of another library, or None."""
+    if type(obj) in (bool, int, float, complex, list, tuple):
+        return None
+    if isinstance(obj, (list, tuple)):
+        return None
+    if hasattr(obj, "__dlpack__") and not hasattr(obj, "__array_interface__"):
+        return native.from_dlpack(obj)
+    try:
+        return native.from_buffer(obj)
+    except (TypeError, BufferError):
+        if not hasattr(obj, "__array__"):
+            return None
+    return native.from_buffer(obj.__array__())
+
+
+def asarray(
+    obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None
+) -> Tensor:
+    """Tensor from numbers, nested lists of them, or an array.
+
+    Parameters
+    ----------
+    obj
+        Number, nested sequence, tensor, or object with DLPack, the buffer protocol or ``__array__``.
+    dtype
+        Element type. By default that of `obj`; Python integers become int64, floats and complex numbers the
+        default floating-point type and its complex one.
+    device
+        "cpu".
+    copy
+        True: always copy. False: never. None: share memory where that is possible.
+
+    Raises
+    ------
+    ValueError
+        If ``copy=False`` and only a copy would do, nested lists have unequal lengths, or an integer does not
+        fit the type.
+    TypeError
+        If no tensor is made of `obj`.
+
+    """
+    check_device(device)
+    wanted = None if dtype is None else dtypes.as_dtype(dtype)
+    found = obj if isinstance(obj, Tensor) else _foreign(obj)
+    if found is None:
+        if copy is False:
+            raise ValueError(f"asarray: a {type(obj).__name__} shares no memory with a tensor; leave copy=False out")
+        return native.asarray(obj, wanted)
+    if wanted is not None and wanted != found.dtype:
+        if copy is False:
+            raise ValueError(f"asarray: {found.dtype} becomes {wanted} only in a copy; leave copy=False out")
+        return native.cast(found, wanted)
+    return native.copy(found) if copy else found
+
+
+def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+    """Tensor with a copy of `data`, a leaf of any graph; see `asarray` for what `data` may be."""
+    made = asarray(data, dtype=dtype, copy=True) if _foreign_or_tensor(data) else asarray(data, dtype=dtype)
+    made = made.detach()
+    if requires_grad:
+        made.requires_grad = True
+    return made
+
+
+def _foreign_or_tensor(data: Any) -> bool:
+    return not isinstance(data, (int, float, complex, list, tuple))
+
+
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """Tensor over the memory of an object with ``__dlpack__``; a copy if ``copy=True``.
+
+    Raises
+    ------
+    TypeError
+        If the object has no DLPack, or elements of a type that is not known here.
+    ValueError
+        If its memory is not the CPU's.
+
+    """
+    check_device(device)
+    return native.from_dlpack(x, copy)
+
+
+# --- filled -----------------------------------------------------------------------------------------------
+
+
+def empty(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Tensor whose elements are anything."""
+    check_device(device)
+    return native.empty(_shape(shape), _float(dtype))
+
+
+def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Tensor filled with one number (or 0-d tensor), of whose type it is by default."""
+    check_device(device)
+    value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
+    if dtype is None:
+        dtype = fill_value.dtype if isinstance(fill_value, Tensor) else dtypes.result_type(value)
+    return native.full(_shape(shape), value, dtypes.as_dtype(dtype))
+
+
+def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Tensor of zeros."""
+    check_device(device)
+    return native.full(_shape(shape), 0, _float(dtype))
+
+
+def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Tensor of ones."""
+    check_device(device)
+    return native.full(_shape(shape), 1, _float(dtype))
+
+
+def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Tensor of the shape of `x` whose elements are anything."""
+    return empty(x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
+
+
+def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Tensor of the shape of `x` filled with one number."""
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device)
+
+
+def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Tensor of zeros of the shape of `x`."""
+    return zeros(x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
+
+
+def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Tensor of ones of the shape of `x`."""
+    return ones(x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
+
+
+# --- ranges -----------------------------------------------------------------------------------------------
+
+
+def _signed(value: int) -> int:
+    """The int64 with the same bits as an integer of up to 64 bits."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def arange(
+    start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """Vector of numbers from `start` (inclusive) to `stop` (exclusive), each `step` after the last.
+
+    Raises
+    ------
+    ValueError
+        If `step` is zero.
+
+    """
+    check_device(device)
+    if stop is None:
+        start, stop = 0, start
+    if step == 0:
+        raise ValueError("arange: a step of 0; give another")
+    if dtype is None:
+        dtype = dtypes.result_type(start, stop, step)
+    wanted = dtypes.as_dtype(dtype)
+    if isinstance(start, int) and isinstance(stop, int) and isinstance(step, int):
+        found = native.arange(len(range(start, stop, step)))
+        if step != 1:
+            found = found * _signed(step)
+        return native.cast(found + _signed(start) if start else found, wanted)
+    n = max(math.ceil((stop - start) / step), 0)
+    return native.cast(native.cast(native.arange(n), dtypes.float64) * float(step) + float(start), wanted)
+
+
+def linspace(
+    start: complex,
+    stop: complex,
+    /,
+    num: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """Vector of `num` numbers at equal distances from `start` to `stop`, the latter included by default.
+
+    Raises
+    ------
+    ValueError
+        If `num` is negative.
+
+    """
+    check_device(device)
+    if num < 0:
+        raise ValueError(f"linspace: num={num}; give 0 or more")
+    parts = isinstance(start, complex) or isinstance(stop, complex)
+    if dtype is None:
+        dtype = dtypes.result_type(1j if parts else 1.0)
+    wide = dtypes.complex128 if parts else dtypes.float64
+    n_steps = num - 1 if endpoint else num
+    at = native.cast(native.arange(num), wide)
+    step = (stop - start) / n_steps if n_steps > 0 else 0.0
+    found = at * step + start
+    if endpoint and num > 1:
+        found[-1] = stop
+    return native.cast(found, dtypes.as_dtype(dtype))
+
+
+# --- matrices ---------------------------------------------------------------------------------------------
+
+
+def eye(
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """Matrix with ones on the `k`-th diagonal (above the main one if positive) and zeros elsewhere."""
+    check_device(device)
+    n_cols = n_rows if n_cols is None else n_cols
+    difference = native.arange(n_cols) - native.reshape(native.arange(n_rows), (n_rows, 1))
+    return native.cast(difference == k, _float(dtype))
+
+
+def _difference(x: Any, name: str) -> Any:
+    """Column minus row of each element of a stack of matrices."""
+    if x.ndim < 2:
+        raise ValueError(f"{name}: a tensor of shape {tuple(x.shape)}; give a matrix or a stack of them")
+    rows, columns = x.shape[-2:]
+    return native.arange(columns) - native.reshape(native.arange(rows), (rows, 1))
+
+
+def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """Lower triangle of each matrix, up to the `k`-th diagonal; zeros elsewhere."""
+    return native.where(_difference(x, "tril") <= k, x, native.full((), 0, x.dtype))
+
+
+def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """Upper triangle of each matrix, from the `k`-th diagonal on; zeros elsewhere."""
+    return native.where(_difference(x, "triu") >= k, x, native.full((), 0, x.dtype))
+
+
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Any]:
+    """Coordinates of a grid: one tensor of the grid's shape for each vector, a view of it.
+
+    Parameters
+    ----------
+    *arrays
+        Vectors, one for each axis of the grid.
+    indexing
+        "ij": axes in the order of the vectors; "xy": the first two exchanged.
+
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"meshgrid: indexing={indexing!r}; give 'xy' or 'ij'")
+    n = len(arrays)
+    order = [1, 0, *range(2, n)] if indexing == "xy" and n > 1 else list(range(n))
+    grid = tuple(arrays[i].size for i in order)
+    result = []
+    for i, each in enumerate(arrays):
+        shape = tuple(each.size if k == i else 1 for k in order)
+        result.append(native.expand(native.reshape(each, shape), grid))
+    return result

@@ -1,0 +1,208 @@
+"""Element types: their names, what they hold, and which type two of them meet in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from accelera.tensora.core import Tensor, native
+
+dtype = native.dtype
+"""The class of element types."""
+
+bool = dtype.bool
+uint8 = dtype.uint8
+uint16 = dtype.uint16
+uint32 = dtype.uint32
+uint64 = dtype.uint64
+int8 = dtype.int8
+int16 = dtype.int16
+int32 = dtype.int32
+int64 = dtype.int64
+float16 = dtype.float16
+bfloat16 = dtype.bfloat16
+float32 = dtype.float32
+float64 = dtype.float64
+complex64 = dtype.complex64
+complex128 = dtype.complex128
+
+
+def _repr(self: Any) -> str:
+    return f"tensora.{self.name}"
+
+
+dtype.__repr__ = _repr
+dtype.__str__ = _repr
+
+_SIGNED = frozenset({int8, int16, int32, int64})
+_UNSIGNED = frozenset({uint8, uint16, uint32, uint64})
+_FLOATING = frozenset({float16, bfloat16, float32, float64})
+_COMPLEX = frozenset({complex64, complex128})
+INTEGERS = _SIGNED | _UNSIGNED
+INEXACT = _FLOATING | _COMPLEX
+KINDS = {
+    "bool": frozenset({bool}),
+    "signed integer": _SIGNED,
+    "unsigned integer": _UNSIGNED,
+    "integral": INTEGERS,
+    "real floating": _FLOATING,
+    "complex floating": _COMPLEX,
+    "numeric": INTEGERS | INEXACT,
+}
+"""The array API's kinds of element types."""
+
+
+def as_dtype(source: Any) -> Any:
+    """Element type from itself, its name, a NumPy type or a Python type.
+
+    Raises
+    ------
+    TypeError
+        If there is no such element type.
+
+    """
+    return source if isinstance(source, dtype) else native.to_dtype(source)
+
+
+def default_dtype() -> Any:
+    """Type of new floating-point tensors, and of what is computed from integers as a fraction."""
+    return native.default_float()
+
+
+def set_default_dtype(source: Any) -> None:
+    """Change `default_dtype` to another real floating-point type.
+
+    Raises
+    ------
+    ValueError
+        If it is no real floating-point type.
+
+    """
+    native.set_default_float(as_dtype(source))
+
+
+def itemsize(source: Any) -> int:
+    """Bytes of one element."""
+    return int(native.itemsize(as_dtype(source)))
+
+
+def real_dtype(source: Any) -> Any:
+    """Type of the parts of a complex type; any other type itself."""
+    return {complex64: float32, complex128: float64}.get(source, source)
+
+
+def isdtype(dtype: Any, kind: Any) -> Any:
+    """Whether an element type is of a kind.
+
+    Parameters
+    ----------
+    dtype
+        An element type.
+    kind
+        One of `KINDS` ("integral", "real floating" ...), an element type, or a tuple of both.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind.
+
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, each) for each in kind)
+    if isinstance(kind, str):
+        if kind not in KINDS:
+            raise ValueError(f"isdtype: no kind {kind!r}; give one of {', '.join(map(repr, KINDS))}")
+        return dtype in KINDS[kind]
+    return as_dtype(dtype) == as_dtype(kind)
+
+
+def _scalar_dtype(scalar: Any, met: Any) -> Any:
+    """Type of a Python number that meets tensors of type `met` (None: no tensors)."""
+    if isinstance(scalar, int):
+        if type(scalar) is type(True):
+            return bool if met is None else met
+        return met if met is not None and met != bool else int64
+    floating = met if met in INEXACT else default_dtype()
+    if isinstance(scalar, float) or floating in _COMPLEX:
+        return floating
+    return complex128 if floating == float64 else complex64
+
+
+def result_type(*arrays_and_dtypes: Any) -> Any:
+    """Type that tensors, element types and Python numbers have when they meet in an operation.
+
+    A number takes the type of the tensors, unless these cannot hold its kind. float16 and bfloat16 meet in
+    float32, and integers and floating-point types in the latter.
+
+    Raises
+    ------
+    ValueError
+        If nothing is given.
+
+    """
+    scalars = [each for each in arrays_and_dtypes if isinstance(each, (int, float, complex))]
+    found = None
+    for each in arrays_and_dtypes:
+        if isinstance(each, (int, float, complex)):
+            continue
+        one = each.dtype if isinstance(each, Tensor) else as_dtype(each)
+        found = one if found is None else native.promote(found, one)
+    for scalar in scalars:
+        one = _scalar_dtype(scalar, found)
+        found = one if found is None else native.promote(found, one)
+    if found is None:
+        raise ValueError("result_type: no tensor, element type or number given")
+    return found
+
+
+def can_cast(from_: Any, to: Any, /) -> Any:
+    """Whether elements of one type (or of a tensor) meet those of type `to` in the latter."""
+    source = from_.dtype if isinstance(from_, Tensor) else as_dtype(from_)
+    target = as_dtype(to)
+    return native.promote(source, target) == target
+
+
+@dataclass(frozen=True)
+class finfo:  # noqa: N801 - the array API's name
+    """Limits of a floating-point type; of a complex one, those of its parts."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: Any
+
+    def __init__(self, type: Any, /) -> None:  # noqa: A002
+        found = real_dtype(type.dtype if isinstance(type, Tensor) else as_dtype(type))
+        if found not in _FLOATING:
+            raise TypeError(f"finfo: {found} is no floating-point type; iinfo() is for integers")
+        digits, least = _FLOAT_PARTS[found]
+        most = (2 - 2.0**-digits) * 2.0 ** (1 - least)
+        values = (8 * itemsize(found), 2.0**-digits, most, -most, 2.0**least, found)
+        for name, value in zip(self.__dataclass_fields__, values, strict=True):
+            object.__setattr__(self, name, value)
+
+
+_FLOAT_PARTS = {float16: (10, -14), bfloat16: (7, -126), float32: (23, -126), float64: (52, -1022)}
+"""Stored digits, and exponent of the smallest normal number."""
+
+
+@dataclass(frozen=True)
+class iinfo:  # noqa: N801 - the array API's name
+    """Limits of an integer type."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: Any
+
+    def __init__(self, type: Any, /) -> None:  # noqa: A002
+        found = type.dtype if isinstance(type, Tensor) else as_dtype(type)
+        if found not in INTEGERS:
+            raise TypeError(f"iinfo: {found} is no integer type; finfo() is for floating-point types")
+        bits = 8 * itemsize(found)
+        signed = found in _SIGNED
+        values = (bits, 2 ** (bits - signed) - 1, -(2 ** (bits - 1)) if signed else 0, found)
+        for name, value in zip(self.__dataclass_fields__, values, strict=True):
+            object.__setattr__(self, name, value)

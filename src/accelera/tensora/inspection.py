@@ -1,0 +1,58 @@
+"""What the array API asks a namespace about itself: devices, element types, capabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelera.tensora import dtypes
+
+DEVICE = "cpu"
+"""The device of every tensor."""
+
+_SKIPPED = {"float16", "bfloat16"}  # the standard has no such types
+
+
+def check_device(device: Any) -> None:
+    """Raise ValueError if a device is none of `devices`; None is the default one."""
+    if device is not None and str(device) != DEVICE:
+        raise ValueError(f"tensora: no device {device!r}; the only one is {DEVICE!r}")
+
+
+class NamespaceInfo:
+    """Devices, element types and capabilities, as `__array_namespace_info__` returns them."""
+
+    def capabilities(self) -> dict[str, Any]:
+        """What a library may support or not."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 16}
+
+    def default_device(self) -> str:
+        """Device of new tensors."""
+        return DEVICE
+
+    def devices(self) -> list[str]:
+        """All devices."""
+        return [DEVICE]
+
+    def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
+        """Types of new tensors, by kind."""
+        check_device(device)
+        floating = dtypes.default_dtype()
+        return {
+            "real floating": floating,
+            "complex floating": dtypes.complex128 if floating == dtypes.float64 else dtypes.complex64,
+            "integral": dtypes.int64,
+            "indexing": dtypes.int64,
+        }
+
+    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
+        """Types that the standard knows, by name; of a kind (or a tuple of kinds) if one is given."""
+        check_device(device)
+        known = {each.name: each for each in dtypes.dtype if each.name not in _SKIPPED}
+        if kind is None:
+            return known
+        return {name: each for name, each in known.items() if dtypes.isdtype(each, kind)}
+
+
+def __array_namespace_info__() -> NamespaceInfo:
+    """Return what the library tells of itself."""
+    return NamespaceInfo()

@@ -1,0 +1,300 @@
+"""Tensors in other shapes and orders: views where there is one, copies otherwise."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from accelera.tensora import dtypes
+from accelera.tensora.core import Tensor, native
+
+Axes = int | tuple[int, ...]
+
+
+def _axis(axis: int, n: int, name: str) -> int:
+    """Axis counted from the front."""
+    if not -n <= axis < n:
+        raise IndexError(f"{name}: axis {axis} of a tensor with {n} dimensions; give one from {-n} to {n - 1}")
+    return axis % n
+
+
+def _axes(axes: Axes | None, n: int, name: str) -> tuple[int, ...]:
+    if axes is None:
+        return tuple(range(n))
+    return tuple(_axis(each, n, name) for each in (axes if isinstance(axes, (tuple, list)) else (axes,)))
+
+
+# --- shapes -----------------------------------------------------------------------------------------------
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape that tensors of these shapes have after broadcasting.
+
+    Raises
+    ------
+    ValueError
+        If two extents of one axis differ and none of them is 1.
+
+    """
+    n = builtins.max((len(each) for each in shapes), default=0)
+    result = [1] * n
+    for shape in shapes:
+        for i, extent in enumerate(shape, n - len(shape)):
+            if result[i] != 1 and extent not in (1, result[i]):
+                raise ValueError(f"broadcast: shapes {', '.join(map(str, shapes))} do not fit at axis {i}")
+            result[i] = extent if result[i] == 1 else result[i]
+    return tuple(result)
+
+
+def broadcast_to(x: Tensor, /, shape: tuple[int, ...]) -> Tensor:
+    """View of a tensor in a larger shape: axes are added in front, those of extent 1 repeated."""
+    return native.expand(x, tuple(shape))
+
+
+def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
+    """Views of all tensors in the shape that they have after broadcasting."""
+    shape = broadcast_shapes(*(each.shape for each in arrays))
+    return [native.expand(each, shape) for each in arrays]
+
+
+def reshape(x: Tensor, /, shape: tuple[int, ...], *, copy: Any = None) -> Tensor:
+    """Elements in another shape, in row-major order; one extent may be -1 and follows from the others.
+
+    Parameters
+    ----------
+    x
+        Tensor.
+    shape
+        New shape with the same number of elements.
+    copy
+        True: always copy. False: never. None: a view where there is one.
+
+    Raises
+    ------
+    ValueError
+        If the numbers of elements differ, or ``copy=False`` and no view has this shape.
+
+    """
+    if copy:
+        return native.reshape(native.copy(x), shape)
+    if copy is False and not native.can_view(x, shape):
+        raise ValueError(f"reshape: no view of a tensor of shape {x.shape}, strides {x.strides} has shape {shape}")
+    return native.reshape(x, shape)
+
+
+def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
+    """Axes from `start_axis` to `end_axis` (inclusive) as one."""
+    if x.ndim == 0:
+        return native.reshape(x, (1,))
+    first, last = _axis(start_axis, x.ndim, "flatten"), _axis(end_axis, x.ndim, "flatten")
+    return native.reshape(x, (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
+
+
+def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
+    """View with an axis of extent 1 at each given place of the result.
+
+    Raises
+    ------
+    IndexError
+        If an axis is out of range.
+    ValueError
+        If one is given twice.
+
+    """
+    n = x.ndim + (len(axis) if isinstance(axis, tuple) else 1)
+    places = _axes(axis, n, "expand_dims")
+    if len(set(places)) != len(places):
+        raise ValueError(f"expand_dims: an axis stands twice in {axis}")
+    rest = iter(x.shape)
+    return native.reshape(x, tuple(1 if i in places else next(rest) for i in range(n)))
+
+
+def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
+    """View without the given axes, which must have extent 1 (all such axes if None is given).
+
+    Raises
+    ------
+    ValueError
+        If a given axis has another extent.
+
+    """
+    if axis is None:
+        return native.reshape(x, tuple(each for each in x.shape if each != 1))
+    places = _axes(axis, x.ndim, "squeeze")
+    for each in places:
+        if x.shape[each] != 1:
+            raise ValueError(f"squeeze: axis {each} of a tensor of shape {x.shape} is not of extent 1")
+    return native.reshape(x, tuple(extent for i, extent in enumerate(x.shape) if i not in places))
+
+
+# --- order ------------------------------------------------------------------------------------------------
+
+
+def permute_dims(x: Tensor, /, axes: tuple[int, ...]) -> Tensor:
+    """View with the axes in another order."""
+    return native.permute(x, tuple(axes))
+
+
+def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
+    """View with some axes moved to other places; the rest keep their order.
+
+    Raises
+    ------
+    ValueError
+        If the numbers of axes and of places differ, or one is given twice.
+
+    """
+    sources, places = (_axes(each, x.ndim, "moveaxis") for each in (source, destination))
+    if len(set(sources)) != len(set(places)) or len(sources) != len(places):
+        raise ValueError(f"moveaxis: axes {source} and places {destination}; give as many of both, none twice")
+    order = [i for i in range(x.ndim) if i not in sources]
+    for place, each in sorted(zip(places, sources, strict=True)):
+        order.insert(place, each)
+    return native.permute(x, tuple(order))
+
+
+def swapaxes(x: Tensor, first: int, second: int, /) -> Tensor:
+    """View with two axes exchanged."""
+    order = list(range(x.ndim))
+    a, b = _axis(first, x.ndim, "swapaxes"), _axis(second, x.ndim, "swapaxes")
+    order[a], order[b] = order[b], order[a]
+    return native.permute(x, tuple(order))
+
+
+def flip(x: Tensor, /, *, axis: Axes | None = None) -> Tensor:
+    """View with the order of elements reversed along the given axes (all if None)."""
+    return native.flip(x, _axes(axis, x.ndim, "flip"))
+
+
+def roll(x: Tensor, /, shift: Axes, *, axis: Axes | None = None) -> Tensor:
+    """Elements moved along axes by so many places; those that leave at one end enter at the other.
+
+    Parameters
+    ----------
+    x
+        Tensor.
+    shift
+        Places, one number or one for each axis.
+    axis
+        Axes. None: the flattened tensor.
+
+    """
+    if axis is None:
+        flat = native.reshape(x, (x.size,))
+        return native.reshape(roll(flat, shift, axis=0), x.shape)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    shifts = shift if isinstance(shift, tuple) else (shift,) * len(axes)
+    axes = axes * len(shifts) if len(axes) == 1 else axes
+    if len(shifts) != len(axes):
+        raise ValueError(f"roll: {len(shifts)} shifts for {len(axes)} axes; give one for each")
+    for n_places, each in zip(shifts, axes, strict=True):
+        at = _axis(each, x.ndim, "roll")
+        extent = x.shape[at]
+        if extent and n_places % extent:
+            head, tail = split(x, [extent - n_places % extent], axis=at)
+            x = native.concat([tail, head], at)
+    return native.copy(x)
+
+
+# --- several tensors --------------------------------------------------------------------------------------
+
+
+def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
+    """Tensors one after the other along an axis; the flattened tensors if `axis` is None.
+
+    Raises
+    ------
+    ValueError
+        If none is given, or their shapes differ in another axis.
+
+    """
+    if axis is None:
+        return native.concat([native.reshape(each, (each.size,)) for each in arrays], 0)
+    return native.concat(list(arrays), axis)
+
+
+def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
+    """Tensors of one shape along a new axis."""
+    return native.concat([expand_dims(each, axis=axis) for each in arrays], axis)
+
+
+def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """Views of all slices along an axis."""
+    at = _axis(axis, x.ndim, "unstack")
+    front = (slice(None),) * at
+    return tuple(x[(*front, i)] for i in range(x.shape[at]))
+
+
+def split(x: Tensor, sections: int | Sequence[int], /, *, axis: int = 0) -> list[Tensor]:
+    """Views of parts along an axis: so many equal ones, or those between the given indices.
+
+    Raises
+    ------
+    ValueError
+        If the extent is no multiple of the number of parts.
+
+    """
+    at = _axis(axis, x.ndim, "split")
+    extent = x.shape[at]
+    if isinstance(sections, int):
+        if sections < 1 or extent % sections:
+            raise ValueError(f"split: {extent} elements in {sections} equal parts; chunk() makes unequal ones")
+        sections = range(extent // sections, extent, extent // sections) if extent else [0] * (sections - 1)
+    bounds = [0, *sections, extent]
+    front = (slice(None),) * at
+    return [x[(*front, slice(a, b))] for a, b in zip(bounds, bounds[1:], strict=False)]
+
+
+def chunk(x: Tensor, n: int, /, *, axis: int = 0) -> list[Tensor]:
+    """Views of at most `n` parts along an axis, all but the last of one size."""
+    extent = x.shape[_axis(axis, x.ndim, "chunk")]
+    size = builtins.max(-(-extent // n), 1)
+    return split(x, range(size, extent, size), axis=axis)
+
+
+# --- repetition -------------------------------------------------------------------------------------------
+
+
+def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
+    """Each element (or slice along an axis) several times.
+
+    Parameters
+    ----------
+    x
+        Tensor; flattened if `axis` is None.
+    repeats
+        How often: a number, or a vector of integers with one for each element of the axis.
+    axis
+        The axis.
+
+    """
+    if axis is None:
+        x, axis = native.reshape(x, (x.size,)), 0
+    at = _axis(axis, x.ndim, "repeat")
+    n = x.shape[at]
+    if isinstance(repeats, Tensor) and repeats.size == 1:
+        repeats = repeats.item()
+    if isinstance(repeats, int):
+        spread = native.expand(native.reshape(x, (*x.shape[: at + 1], 1, *x.shape[at + 1 :])),
+                               (*x.shape[: at + 1], repeats, *x.shape[at + 1 :]))
+        return native.copy(native.reshape(spread, (*x.shape[:at], n * repeats, *x.shape[at + 1 :])))
+    counts = repeats if isinstance(repeats, Tensor) else native.asarray(repeats, dtypes.int64)
+    if counts.shape != (n,):
+        raise ValueError(f"repeat: numbers of shape {counts.shape} for an axis with {n} elements")
+    ends = native.cumsum(native.cast(counts, dtypes.int64), 0)
+    total = ends[-1].item() if n else 0
+    return native.take(x, native.searchsorted(ends, native.arange(total), True), at)
+
+
+def tile(x: Tensor, repetitions: tuple[int, ...], /) -> Tensor:
+    """The whole tensor several times along each axis."""
+    times = repetitions if isinstance(repetitions, tuple) else (repetitions,)
+    n = builtins.max(len(times), x.ndim)
+    times = (1,) * (n - len(times)) + tuple(times)
+    shape = (1,) * (n - x.ndim) + tuple(x.shape)
+    apart = tuple(extent for each in shape for extent in (1, each))
+    wide = tuple(extent for pair in zip(times, shape, strict=True) for extent in pair)
+    spread = native.expand(native.reshape(x, apart), wide)
+    return native.copy(native.reshape(spread, tuple(a * b for a, b in zip(times, shape, strict=True))))

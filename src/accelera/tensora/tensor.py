@@ -1,0 +1,363 @@
+"""What the class Tensor has besides what C++ gives it: the array API's attributes, methods, conversions, pickling."""
+
+from __future__ import annotations
+
+import copyreg
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from accelera.tensora import autograd, dtypes, elementwise, manipulation, printing, products, reductions, searching
+from accelera.tensora.core import Tensor, native
+from accelera.tensora.inspection import DEVICE, check_device
+
+API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
+"""Versions of the array API standard that may be asked for."""
+
+Axes = int | tuple[int, ...] | None
+
+
+# --- the array API ----------------------------------------------------------------------------------------
+
+
+def array_namespace(self: Any, /, *, api_version: str | None = None) -> Any:
+    """Return the namespace of the array API, `accelera.tensora`.
+
+    Raises
+    ------
+    ValueError
+        If the version is none of `API_VERSIONS`.
+
+    """
+    if api_version not in (None, *API_VERSIONS):
+        raise ValueError(f"__array_namespace__: version {api_version!r}; give one of {', '.join(API_VERSIONS)}")
+    return sys.modules["accelera.tensora"]
+
+
+def to_device(self: Any, device: Any, /, *, stream: Any = None) -> Any:
+    """Return the tensor on a device; it is there already.
+
+    Raises
+    ------
+    ValueError
+        If there is no such device, or a stream is given, which the CPU does not have.
+
+    """
+    check_device(device)
+    if stream is not None:
+        raise ValueError("to_device: a stream for the CPU, which has none")
+    return self
+
+
+def transposed(self: Any) -> Any:
+    """View with the order of axes reversed."""
+    return native.permute(self, tuple(reversed(range(self.ndim))))
+
+
+def iterate(self: Any) -> Iterator[Any]:
+    """Views of the slices along the first axis."""
+    if self.ndim == 0:
+        raise TypeError("tensora: a 0-d tensor has nothing to iterate over; item() gives its number")
+    return (self[i] for i in range(self.shape[0]))
+
+
+def contains(self: Any, value: Any) -> bool:
+    """Whether an element equals the value."""
+    return bool(native.any(native.equal(self, value)))
+
+
+# --- conversions ------------------------------------------------------------------------------------------
+
+
+def convert(self: Any, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False) -> Any:
+    """Return the tensor with another element type, on another device, or both.
+
+    Parameters
+    ----------
+    *args
+        An element type (or its name), a device, or both in any order.
+    dtype, device
+        The same by name.
+    copy
+        Copy even if nothing changes.
+
+    """
+    for each in args:
+        if isinstance(each, str) and each.split(":")[0] in ("cpu", "cuda"):
+            device = each
+        else:
+            dtype = each
+    check_device(device)
+    wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
+    return native.copy(self) if copy and wanted == self.dtype else native.cast(self, wanted)
+
+
+def to_numpy(self: Any) -> Any:
+    """NumPy array over the same memory; bfloat16, which NumPy lacks, is copied to float32.
+
+    Raises
+    ------
+    RuntimeError
+        If the tensor requires gradients, which NumPy would not see.
+
+    """
+    if self.requires_grad:
+        raise RuntimeError("numpy: the tensor requires gradients, which NumPy would not see; use .detach().numpy()")
+    return to_array(self)
+
+
+def to_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
+    """NumPy array, as `numpy.asarray` asks for it."""
+    import numpy as np
+
+    source = native.cast(self.detach(), dtypes.float32) if self.dtype == dtypes.bfloat16 else self
+    found = np.asarray(memoryview(source))
+    if dtype is not None and found.dtype != dtype:
+        if copy is False:
+            raise ValueError(f"__array__: {self.dtype} becomes {dtype} only in a copy; leave copy=False out")
+        return found.astype(dtype)
+    return found.copy() if copy else found
+
+
+# --- gradients --------------------------------------------------------------------------------------------
+
+
+def backward(
+    self: Any, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
+) -> None:
+    """Add to `.grad` of each leaf the gradient of this tensor, weighted by `gradient`; see `autograd.backward`."""
+    autograd.backward(self, gradient, retain_graph=retain_graph, create_graph=create_graph)
+
+
+def set_requires_grad(self: Any, requires_grad: bool = True) -> Any:
+    """Set `requires_grad`, and return the tensor."""
+    self.requires_grad = requires_grad
+    return self
+
+
+# --- pickling ---------------------------------------------------------------------------------------------
+
+
+def _rebuild(data: Any, dtype: str, stored: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
+    """Tensor from what `_reduce` took it apart into."""
+    import numpy as np
+
+    made = native.copy(native.from_buffer(np.frombuffer(data, stored).reshape(shape)))
+    made = native.cast(made, dtypes.as_dtype(dtype))
+    if requires_grad:
+        made.requires_grad = True
+    return made
+
+
+def _reduce(x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Bytes, names of types, shape; the graph stays behind."""
+    source = x.detach()
+    dtype = stored = x.dtype.name
+    if stored == "bfloat16":
+        stored = "float32"
+        source = native.cast(source, dtypes.float32)
+    data = bytes(memoryview(native.contiguous(source)))
+    return _rebuild, (data, dtype, stored, tuple(x.shape), x.requires_grad)
+
+
+# --- methods ----------------------------------------------------------------------------------------------
+
+
+def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a reduction as a method, with `axis` and `keepdims` by position as well."""
+
+    def method(self: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        return function(self, axis=axis, keepdims=keepdims, **options)
+
+    return _documented(method, function)
+
+
+def _documented(method: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    method.__name__ = function.__name__
+    method.__qualname__ = f"Tensor.{function.__name__}"
+    method.__doc__ = function.__doc__
+    return method
+
+
+def _integers(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """``(2, 3)`` from ``f(2, 3)`` and from ``f((2, 3))``."""
+    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+
+
+def _reshape(self: Any, *shape: Any) -> Any:
+    """Elements in another shape: ``x.reshape(2, -1)`` or ``x.reshape((2, -1))``."""
+    return native.reshape(self, _integers(shape))
+
+
+def _view(self: Any, *shape: Any) -> Any:
+    """View in another shape; ValueError where only a copy has it."""
+    return manipulation.reshape(self, _integers(shape), copy=False)
+
+
+def _permute(self: Any, *axes: Any) -> Any:
+    """View with the axes in another order."""
+    return native.permute(self, _integers(axes))
+
+
+def _transpose(self: Any, *axes: Any) -> Any:
+    """Two axes exchanged, as PyTorch's; with none, all reversed, and with all, permuted, as NumPy's."""
+    given = _integers(axes)
+    if not given:
+        return transposed(self)
+    if len(given) == 2 and self.ndim != 2:
+        return manipulation.swapaxes(self, *given)
+    return manipulation.swapaxes(self, *given) if len(given) == 2 else native.permute(self, given)
+
+
+def _expand(self: Any, *shape: Any) -> Any:
+    """View in a larger shape; -1 leaves an extent as it is."""
+    wanted = _integers(shape)
+    skip = len(wanted) - self.ndim
+    return native.expand(self, tuple(self.shape[i - skip] if n == -1 and i >= skip else n for i, n in enumerate(wanted)))
+
+
+def _squeeze(self: Any, axis: Axes = None) -> Any:
+    """View without axes of extent 1."""
+    return manipulation.squeeze(self, axis=axis)
+
+
+def _unsqueeze(self: Any, axis: int) -> Any:
+    """View with a new axis of extent 1."""
+    return manipulation.expand_dims(self, axis=axis)
+
+
+def _clone(self: Any) -> Any:
+    """Copy that gradients flow back through."""
+    return native.copy(self)
+
+
+def _contiguous(self: Any) -> Any:
+    """Return the tensor itself if its elements lie in order without gaps, otherwise a copy."""
+    return native.contiguous(self)
+
+
+def _fill(self: Any, value: Any) -> Any:
+    """Set all elements to a number; return the tensor."""
+    self[...] = value
+    return self
+
+
+def _zero(self: Any) -> Any:
+    """Set all elements to zero; return the tensor."""
+    return _fill(self, 0)
+
+
+def _dim(self: Any) -> int:
+    """Return the number of axes."""
+    return int(self.ndim)
+
+
+def _dot(self: Any, other: Any) -> Any:
+    """Matrix product."""
+    return native.matmul(self, other)
+
+
+def _astype(self: Any, dtype: Any, copy: bool = True) -> Any:
+    """Elements as another type."""
+    return elementwise.astype(self, dtype, copy=copy)
+
+
+def _type_conversion(dtype: Any) -> Callable[[Any], Any]:
+    def method(self: Any) -> Any:
+        return native.cast(self, dtype)
+
+    method.__doc__ = f"Elements as {dtype.name}."
+    return method
+
+
+def _along(function: Callable[..., Any], default: int | None) -> Callable[..., Any]:
+    """Return a function of one axis as a method, with the axis by position as well."""
+
+    def method(self: Any, axis: Any = default, **options: Any) -> Any:
+        return function(self, axis=axis, **options)
+
+    return _documented(method, function)
+
+
+def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002
+    """Limit each element to a range."""
+    return elementwise.clip(self, min, max)
+
+
+def _topk(self: Any, k: int, axis: int = -1, largest: bool = True) -> Any:
+    """Return the `k` largest (or smallest) elements along an axis, and their indices."""
+    return searching.topk(self, k, axis=axis, largest=largest)
+
+
+_ELEMENTWISE = (
+    "abs acos acosh add asin asinh atan atan2 atanh ceil conj cos cosh divide erf exp expm1 floor isfinite isinf "
+    "isnan log log10 log1p log2 maximum minimum multiply negative pow reciprocal relu round rsqrt sigmoid sign sin "
+    "sinh sqrt square subtract tan tanh trunc lerp"
+)
+
+_METHODS: dict[str, Any] = {
+    "__array_namespace__": array_namespace,
+    "__array__": to_array,
+    "__iter__": iterate,
+    "__contains__": contains,
+    "__repr__": printing.represent,
+    "__str__": printing.represent,
+    "to_device": to_device,
+    "to": convert,
+    "numpy": to_numpy,
+    "backward": backward,
+    "register_hook": autograd.register_hook,
+    "requires_grad_": set_requires_grad,
+    "reshape": _reshape,
+    "view": _view,
+    "permute": _permute,
+    "transpose": _transpose,
+    "expand": _expand,
+    "squeeze": _squeeze,
+    "unsqueeze": _unsqueeze,
+    "flatten": manipulation.flatten,
+    "swapaxes": manipulation.swapaxes,
+    "clone": _clone,
+    "copy": _clone,
+    "contiguous": _contiguous,
+    "fill_": _fill,
+    "zero_": _zero,
+    "dim": _dim,
+    "dot": _dot,
+    "matmul": _dot,
+    "astype": _astype,
+    "float": _type_conversion(dtypes.float32),
+    "double": _type_conversion(dtypes.float64),
+    "half": _type_conversion(dtypes.float16),
+    "int": _type_conversion(dtypes.int32),
+    "long": _type_conversion(dtypes.int64),
+    "bool": _type_conversion(dtypes.bool),
+    "clip": _clamp,
+    "clamp": _clamp,
+    "topk": _topk,
+    "argmax": _along(searching.argmax, None),
+    "argmin": _along(searching.argmin, None),
+    "argsort": _along(searching.argsort, -1),
+    "sort": _along(searching.sort, -1),
+    "cumsum": _along(reductions.cumulative_sum, None),
+    "cumprod": _along(reductions.cumulative_prod, None),
+    "nonzero": searching.nonzero,
+    "logsumexp": _reduction(reductions.logsumexp),
+    "repeat": manipulation.repeat,
+    "tile": manipulation.tile,
+}
+
+
+def equip() -> None:
+    """Give the class Tensor its attributes and methods."""
+    for name, method in _METHODS.items():
+        setattr(Tensor, name, method)
+    for name in _ELEMENTWISE.split():
+        setattr(Tensor, name, getattr(elementwise, name))
+    for name in ("sum", "prod", "max", "min", "any", "all", "mean", "var", "std"):
+        setattr(Tensor, name, _reduction(getattr(reductions, name)))
+    Tensor.T = property(transposed, doc="View with the order of axes reversed.")
+    Tensor.mT = property(products.matrix_transpose, doc="View with each matrix transposed.")
+    Tensor.device = property(lambda self: DEVICE, doc="Device of the memory.")
+    Tensor._grad_fn = property(native.grad_fn, doc="Name of the operation and its inputs, or None.")
+    copyreg.pickle(Tensor, _reduce)  # type: ignore[arg-type]
