@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "tensora/core/dtype.h"
+#include "tensora/kernels/math.h"
 
 /// Functions of one element. The name space is that of the instruction set they are compiled for.
 #ifndef TENSORA_ISA
@@ -141,11 +142,17 @@ TENSORA_INLINE E round_of(E x) {
 
 template <typename E>
 TENSORA_INLINE E exp_of(E x) {
-    return std::exp(x);
+    if constexpr (Complex<E>)
+        return std::exp(x);
+    else
+        return fast_exp(x);
 }
 template <typename E>
 TENSORA_INLINE E log_of(E x) {
-    return std::log(x);
+    if constexpr (Complex<E>)
+        return std::log(x);
+    else
+        return fast_log(x);
 }
 template <typename E>
 TENSORA_INLINE E sqrt_of(E x) {
@@ -153,19 +160,29 @@ TENSORA_INLINE E sqrt_of(E x) {
 }
 template <typename E>
 TENSORA_INLINE E tanh_of(E x) {
-    return std::tanh(x);
+    if constexpr (Complex<E>) {
+        using R = typename E::value_type;
+        // The array API wants the limit's sign from the imaginary part itself, C that of sin(2 b).
+        if (std::isinf(x.real()) && std::isfinite(x.imag()))
+            return E(std::copysign(R(1), x.real()), std::copysign(R(0), x.imag()));
+        return std::tanh(x);
+    } else {
+        return fast_tanh(x);
+    }
 }
 template <typename E>
 TENSORA_INLINE E expm1_of(E x) {
     if constexpr (Complex<E>) {
         using R = typename E::value_type;
+        const R a = std::expm1(x.real()), b = x.imag();
+        if (b == 0) return E(a + R(0), b);  // never -0
+        if (std::isinf(x.real()) && !std::isfinite(b))
+            return x.real() < 0 ? E(-1, 0) : E(x.real(), std::numeric_limits<R>::quiet_NaN());
         // (e^a - 1) cos b + (cos b - 1): both small where x is small.
-        const R a = std::expm1(x.real());
-        const R half = std::sin(x.imag() / 2);
-        const R imaginary = x.imag() == 0 ? x.imag() : std::exp(x.real()) * std::sin(x.imag());
-        return E(x.imag() == 0 ? a : a * std::cos(x.imag()) - 2 * half * half, imaginary);
+        const R half = std::sin(b / 2);
+        return E(a * std::cos(b) - 2 * half * half, std::exp(x.real()) * std::sin(b));
     } else {
-        return std::expm1(x);
+        return fast_expm1(x);
     }
 }
 template <typename E>
@@ -177,7 +194,7 @@ TENSORA_INLINE E log1p_of(E x) {
         const R magnitude = small ? std::log1p(a * (2 + a) + b * b) / 2 : std::log(std::abs(E(1 + a, b)));
         return E(magnitude, std::atan2(b, 1 + a));
     } else {
-        return std::log1p(x);
+        return fast_log1p(x);
     }
 }
 template <typename E>
@@ -189,7 +206,7 @@ TENSORA_INLINE E log2_of(E x) {
 }
 template <typename E>
 TENSORA_INLINE E sigmoid_of(E x) {
-    return E(1) / (E(1) + std::exp(-x));
+    return E(1) / (E(1) + exp_of(-x));
 }
 
 template <typename E>

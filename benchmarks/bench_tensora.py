@@ -1,0 +1,158 @@
+"""Tensora beside PyTorch and NumPy: nanoseconds of small operations, and speed of large ones.
+
+python -m benchmarks tensora --save tensora
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+import accelera.tensora as ts
+from benchmarks.machine import save
+
+Call = Callable[[], object]
+GOALS = {
+    "a+b, 10 floats": 0.22,
+    "add + backward": 0.05,
+    "chain of 100 + backward": 0.15,
+    "gelu, 4M": 0.20,
+    "matmul 32": 0.40,
+}
+GOALS |= {f"matmul {n}": 1.05 for n in (256, 512, 1024, 2048)}
+"""Time as a share of torch's that the project wants to reach."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One piece of work in each library."""
+
+    name: str
+    tensora: Call
+    torch: Call
+    numpy: Call | None = None
+    calls: int = 1
+
+
+def main(arguments: list[str]) -> dict[str, Any]:
+    """Print and save the best time of each case in each library, and its share of torch's."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks tensora")
+    parser.add_argument("--save")
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args(arguments)
+    rounds = 2 if options.small else 15
+    figures: dict[str, Any] = {
+        "instruction_set": ts.core.native.instruction_set(),
+        "threads": torch.get_num_threads(),
+    }
+    for case in cases(options.small):
+        best = best_seconds(case, rounds)
+        figures[case.name] = best | {
+            "of_torch": best["tensora"] / best["torch"],
+            "goal": GOALS.get(case.name),
+        }
+        times = "  ".join(f"{library} {seconds * 1e6:10.2f} us" for library, seconds in best.items())
+        goal = f" (goal {GOALS[case.name]:.2f})" if case.name in GOALS else ""
+        print(f"{case.name:26} {times}   {figures[case.name]['of_torch']:.2f} of torch{goal}", flush=True)
+    if options.save:
+        print("saved", save(options.save, figures))
+    return figures
+
+
+def best_seconds(case: Case, rounds: int) -> dict[str, float]:
+    """Seconds of one call in each library, best of interleaved rounds."""
+    libraries = {"tensora": case.tensora, "torch": case.torch} | ({"numpy": case.numpy} if case.numpy else {})
+    best = dict.fromkeys(libraries, float("inf"))
+    for _ in range(rounds):
+        for library, call in libraries.items():
+            began = time.perf_counter()
+            for _ in range(case.calls):
+                call()
+            best[library] = min(best[library], (time.perf_counter() - began) / case.calls)
+    return best
+
+
+def cases(small: bool) -> list[Case]:
+    """Small operations, whose cost is that of the library, and large ones."""
+    n = 1 << 12 if small else 1 << 22
+    edges = (32, 64) if small else (32, 256, 512, 1024, 2048)
+    return [*_small(20 if small else 2000), *_large(n), *(_product(edge) for edge in edges)]
+
+
+def _small(calls: int) -> list[Case]:
+    array = np.random.default_rng(0).random(10, np.float32)
+    a, t, leaf, t_leaf = ts.asarray(array), torch.tensor(array), ts.asarray(array), torch.tensor(array)
+    leaf.requires_grad = t_leaf.requires_grad = True
+    one, t_one = ts.asarray(np.ones(10, np.float32)), torch.ones(10)
+
+    def chain(x: Any, weight: Any) -> None:
+        y = x
+        for _ in range(100):
+            y = y * x
+        y.backward(weight)
+
+    return [
+        Case("a+b, 10 floats", lambda: a + a, lambda: t + t, lambda: array + array, calls),
+        Case(
+            "add + backward",
+            lambda: (leaf + a).backward(one),
+            lambda: (t_leaf + t).backward(t_one),
+            None,
+            calls // 4,
+        ),
+        Case(
+            "chain of 100 + backward",
+            lambda: chain(leaf, one),
+            lambda: chain(t_leaf, t_one),
+            None,
+            calls // 20,
+        ),
+        Case(
+            "reshape",
+            lambda: ts.reshape(a, (2, 5)),
+            lambda: t.reshape(2, 5),
+            lambda: array.reshape(2, 5),
+            calls,
+        ),
+        Case("slice", lambda: a[2:7], lambda: t[2:7], lambda: array[2:7], calls),
+    ]
+
+
+def _large(n: int) -> list[Case]:
+    array = np.random.default_rng(0).standard_normal(n, np.float32)
+    x, t = ts.asarray(array), torch.tensor(array)
+
+    def gelu(x: Any, tanh: Any) -> Any:
+        return 0.5 * x * (1 + tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+    size = f"{n >> 20}M" if n >> 20 else str(n)
+    return [
+        Case(f"add, {size}", lambda: x + x, lambda: t + t, lambda: array + array),
+        Case(f"exp, {size}", lambda: ts.exp(x), lambda: t.exp(), lambda: np.exp(array)),
+        Case(f"tanh, {size}", lambda: ts.tanh(x), lambda: t.tanh(), lambda: np.tanh(array)),
+        Case(f"sum, {size}", lambda: ts.sum(x), lambda: t.sum(), lambda: array.sum()),
+        Case(
+            f"gelu, {size}",
+            lambda: gelu(x, ts.tanh),
+            lambda: gelu(t, torch.tanh),
+            lambda: gelu(array, np.tanh),
+        ),
+    ]
+
+
+def _product(edge: int) -> Case:
+    array = np.random.default_rng(0).random((edge, edge), np.float32)
+    x, t = ts.asarray(array), torch.tensor(array)
+    calls = max(1, (256 // edge) ** 3)
+    return Case(f"matmul {edge}", lambda: x @ x, lambda: t @ t, lambda: array @ array, calls)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

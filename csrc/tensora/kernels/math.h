@@ -1,0 +1,173 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "tensora/core/half.h"
+
+#ifndef TENSORA_ISA
+#define TENSORA_ISA base
+#endif
+
+/// exp, log and their kin for float and double, without branches, so that loops of them are vectorised. At
+/// most 3 units in the last place from the exact value.
+namespace accelera::tensora::TENSORA_ISA {
+
+template <typename E>
+struct Bits;
+template <>
+struct Bits<float> {
+    using Int = int32_t;
+    static constexpr int mantissa = 23;
+    static constexpr Int bias = 127;
+    static constexpr float magic = 12582912.0f;  // 1.5 x 2^23: adding it rounds to an integer
+    static constexpr float ln2_high = 0x1.62ep-1f, ln2_low = 0x1.0bfbe8p-15f;
+    static constexpr float exp_low = -104, exp_high = 89;
+    static constexpr int exp_terms = 7, log_terms = 5;
+};
+template <>
+struct Bits<double> {
+    using Int = int64_t;
+    static constexpr int mantissa = 52;
+    static constexpr Int bias = 1023;
+    static constexpr double magic = 6755399441055744.0;  // 1.5 x 2^52
+    static constexpr double ln2_high = 0x1.62e42fefap-1, ln2_low = 0x1.cf79abc9e3b39p-40;
+    static constexpr double exp_low = -746, exp_high = 710;
+    static constexpr int exp_terms = 13, log_terms = 11;
+};
+
+/// 2^n for an integer n that `shifted` = n + magic holds in its lowest bits.
+template <typename E>
+TENSORA_INLINE E power_of_two(E shifted) {
+    using B = Bits<E>;
+    using Int = typename B::Int;
+    using Unsigned = std::make_unsigned_t<Int>;
+    return std::bit_cast<E>(Int((Unsigned(std::bit_cast<Int>(shifted)) + Unsigned(B::bias)) << B::mantissa));
+}
+
+/// e^r - 1 for |r| <= ln(2) / 2, by its Taylor series.
+template <typename E>
+TENSORA_INLINE E expm1_near_zero(E r) {
+    constexpr double inverse[] = {1,
+                                  1.0 / 2,
+                                  1.0 / 6,
+                                  1.0 / 24,
+                                  1.0 / 120,
+                                  1.0 / 720,
+                                  1.0 / 5040,
+                                  1.0 / 40320,
+                                  1.0 / 362880,
+                                  1.0 / 3628800,
+                                  1.0 / 39916800,
+                                  1.0 / 479001600,
+                                  1.0 / 6227020800};
+    constexpr int terms = Bits<E>::exp_terms;
+    E sum = E(inverse[terms - 1]);
+#pragma GCC unroll 16
+    for (int k = terms - 2; k >= 1; --k) sum = sum * r + E(inverse[k]);
+    return sum * (r * r) + r;
+}
+
+/// x = n ln(2) + r. `shifted` is n + magic.
+template <typename E>
+TENSORA_INLINE E reduced(E x, E& n, E& shifted) {
+    using B = Bits<E>;
+    shifted = x * E(1.4426950408889634074) + B::magic;
+    n = shifted - B::magic;
+    return (x - n * B::ln2_high) - n * B::ln2_low;
+}
+
+template <typename E>
+TENSORA_INLINE E fast_exp(E given) {
+    using B = Bits<E>;
+    E x = given < B::exp_low ? B::exp_low : given;
+    x = x > B::exp_high ? B::exp_high : x;
+    E n, shifted;
+    const E r = reduced(x, n, shifted);
+    // In two steps: 2^n alone may be too large or too small.
+    const E half = n * E(0.5) + B::magic;
+    const E rest = (n - (half - B::magic)) + B::magic;
+    const E value = (expm1_near_zero(r) + E(1)) * power_of_two(half) * power_of_two(rest);
+    return given != given ? given : value;
+}
+
+template <typename E>
+TENSORA_INLINE E fast_expm1(E given) {
+    using B = Bits<E>;
+    E x = given < E(-50) ? E(-50) : given;
+    x = x > B::exp_high ? B::exp_high : x;
+    E n, shifted;
+    const E r = reduced(x, n, shifted);
+    const E half = n * E(0.5) + B::magic;
+    const E rest = (n - (half - B::magic)) + B::magic;
+    const E first = power_of_two(half), second = power_of_two(rest);
+    const E p = expm1_near_zero(r);
+    // 2^n (1 + p) - 1, where 2^n - 1 is exact when n is small.
+    const E small = p * first * second + (first * second - E(1));
+    const E large = (p + E(1)) * first * second - E(1);
+    const E value = n > E(B::mantissa) ? large : small;
+    return (given != given) | (given == E(0)) ? given : value;
+}
+
+template <typename E>
+TENSORA_INLINE E fast_log(E given) {
+    using B = Bits<E>;
+    using Int = typename B::Int;
+    constexpr E smallest_normal = std::is_same_v<E, float> ? E(0x1p-126) : E(0x1p-1022);
+    constexpr E scale = std::is_same_v<E, float> ? E(0x1p25) : E(0x1p54);
+    const bool tiny = given < smallest_normal;
+    const Int bits = std::bit_cast<Int>(tiny ? given * scale : given);
+    // Mantissa in [sqrt(1/2), sqrt(2)): subtract sqrt(1/2) from the bits, so that the exponent is the one of
+    // the range.
+    constexpr Int root = std::bit_cast<Int>(E(0.70710678118654752440));
+    const Int above = bits - root;
+    const Int exponent = above >> B::mantissa;
+    const E m = std::bit_cast<E>(Int(bits - (exponent << B::mantissa)));
+    // The exponent as a floating-point number, without a conversion of 64 bits.
+    const E n = std::bit_cast<E>(Int(std::bit_cast<Int>(B::magic) + exponent)) - B::magic -
+                (tiny ? (std::is_same_v<E, float> ? E(25) : E(54)) : E(0));
+    const E s = (m - E(1)) / (m + E(1));
+    const E z = s * s;
+    E sum = E(1.0 / (2 * B::log_terms + 1));
+#pragma GCC unroll 16
+    for (int k = B::log_terms - 1; k >= 1; --k) sum = sum * z + E(1.0 / (2 * k + 1));
+    // 2 atanh(s) = 2 s + 2 s z sum; and 2 s = (m - 1) - s (m - 1), whose first part is exact.
+    const E f = m - E(1);
+    const E correction = s * (E(2) * z * sum - f);
+    E value = n * B::ln2_high + (f + (correction + n * B::ln2_low));
+    value = given == E(0) ? -E(INFINITY) : value;
+    value = given < E(0) ? E(NAN) : value;
+    return (given == E(INFINITY)) | (given != given) ? given : value;
+}
+
+template <typename E>
+TENSORA_INLINE E fast_log1p(E x) {
+    const E u = E(1) + x;
+    const E value = fast_log(u) * (x / (u - E(1)));
+    const E inside = u == E(0) ? -E(INFINITY) : value;
+    return (u == E(1)) | (x == E(INFINITY)) ? x : inside;
+}
+
+template <typename E>
+TENSORA_INLINE E fast_tanh(E x) {
+    E y = std::fabs(x);
+    y = y > E(22) ? E(22) : y;
+    // e^(2 y) - 1, as in fast_expm1; one power is enough.
+    E n, shifted;
+    const E r = reduced(y + y, n, shifted);
+    const E power = power_of_two(shifted);
+    const E t = expm1_near_zero(r) * power + (power - E(1));
+    const E magnitude = t / (t + E(2));
+    // With the sign of x, by the bits: a choice would not be vectorised.
+    using Int = typename Bits<E>::Int;
+    constexpr Int sign = std::bit_cast<Int>(-E(0));
+    return std::bit_cast<E>(Int(std::bit_cast<Int>(magnitude) | (std::bit_cast<Int>(x) & sign)));
+}
+
+template <typename E>
+TENSORA_INLINE E fast_sigmoid(E x) {
+    return E(1) / (E(1) + fast_exp(-x));
+}
+
+}  // namespace accelera::tensora::TENSORA_ISA
