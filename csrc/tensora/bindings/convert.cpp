@@ -64,7 +64,8 @@ DType to_dtype(nb::handle source) {
     if (nb::isinstance<nb::str>(source)) name = nb::borrow(source);
     if (nb::isinstance<nb::str>(name))
         if (const auto found = dtype_named(nb::cast<std::string>(name))) return *found;
-    fail(Kind::type, "tensora: ", nb::cast<std::string>(nb::repr(source)), " is no element type; give tensora.float32, 'float32' or the like");
+    fail(Kind::type, "tensora: ", nb::cast<std::string>(nb::repr(source)),
+         " is no element type; give tensora.float32, 'float32' or the like");
 }
 
 bool is_number(nb::handle object) {
@@ -91,20 +92,23 @@ void store(nb::handle number, DType dtype, char* place) {
                 int overflow = 0;
                 const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
                 unsigned long long large = 0;
-                bool fits = overflow == 0 && (std::is_same_v<E, uint64_t> ? value >= 0 : (long long)(E(value)) == value);
+                bool fits = overflow == 0 &&
+                            (std::is_same_v<E, uint64_t> ? value >= 0 : (long long)(E(value)) == value);
                 if (overflow > 0 && std::is_same_v<E, uint64_t>) {
                     large = PyLong_AsUnsignedLongLong(object);
                     fits = !PyErr_Occurred();
                     PyErr_Clear();
                 }
-                require(fits, "tensora: the integer ", nb::cast<std::string>(nb::str(number)), " does not fit ", name_of(dtype));
+                require(fits, "tensora: the integer ", nb::cast<std::string>(nb::str(number)),
+                        " does not fit ", name_of(dtype));
                 element = overflow > 0 ? E(large) : E(value);
                 return;
             }
         }
         if (PyComplex_Check(object)) {
             const Py_complex value = PyComplex_AsCComplex(object);
-            if (!is_complex<E>) fail(Kind::type, "tensora: a complex number for elements of type ", name_of(dtype));
+            if (!is_complex<E>)
+                fail(Kind::type, "tensora: a complex number for elements of type ", name_of(dtype));
             element = cast_value<E>(C128(value.real, value.imag));
             return;
         }
@@ -126,13 +130,23 @@ T operand(nb::handle object, DType other) {
     T tensor;
     if (nb::try_cast<T>(object, tensor) && tensor) return tensor;
     if (is_number(object)) return scalar_tensor(object, scalar_dtype(object, other));
-    fail(Kind::type, "tensora: a tensor or a number is needed, not ", nb::cast<std::string>(nb::repr(nb::handle(object.type()))),
-         "; tensora.asarray() converts");
+    fail(Kind::type, "tensora: a tensor or a number is needed, not ",
+         nb::cast<std::string>(nb::repr(nb::handle(object.type()))), "; tensora.asarray() converts");
 }
 
 // --- nested sequences ------------------------------------------------------------------------------------
 
 namespace {
+
+/// A tensor or an array of another library among the items of a list, or null.
+T array_item(nb::handle item) {
+    T tensor;
+    if (nb::try_cast<T>(item, tensor) && tensor) return tensor;
+    PyObject* const p = item.ptr();
+    if (is_number(item) || PyList_Check(p) || PyTuple_Check(p)) return {};
+    if (PyObject_CheckBuffer(p)) return from_buffer(item);
+    return PyObject_HasAttrString(p, "__dlpack__") ? from_dlpack(item, std::nullopt) : T();
+}
 
 /// Shape and type of nested sequences.
 struct Nested {
@@ -140,14 +154,15 @@ struct Nested {
     std::optional<DType> dtype;
 
     void look(nb::handle object, int depth) {
-        T tensor;
-        if (nb::try_cast<T>(object, tensor) && tensor) {
+        if (const T tensor = array_item(object)) {
             for (int64_t extent : tensor->shape()) meet(depth++, extent);
             end(depth);
             merge(tensor->dtype());
         } else if (is_number(object)) {
             end(depth);
-            merge(is_bool(object) ? DType::bool_ : is_int(object) ? DType::i64 : scalar_dtype(object, default_float()));
+            merge(is_bool(object)  ? DType::bool_
+                  : is_int(object) ? DType::i64
+                                   : scalar_dtype(object, default_float()));
         } else if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
             meet(depth, PySequence_Size(object.ptr()));
             for (nb::handle item : nb::borrow<nb::sequence>(object)) look(item, depth + 1);
@@ -155,7 +170,8 @@ struct Nested {
             end(depth);
             merge(default_float());
         } else {
-            fail(Kind::type, "tensora: no tensor is made of ", nb::cast<std::string>(nb::repr(nb::handle(object.type()))),
+            fail(Kind::type, "tensora: no tensor is made of ",
+                 nb::cast<std::string>(nb::repr(nb::handle(object.type()))),
                  "; give numbers, nested lists of them, or an array");
         }
     }
@@ -163,7 +179,8 @@ struct Nested {
     bool closed = false;
     void meet(int depth, int64_t extent) {
         if (depth < shape.size())
-            require(shape[depth] == extent, "tensora: nested lists of unequal lengths, ", shape[depth], " and ", extent, " at depth ", depth);
+            require(shape[depth] == extent, "tensora: nested lists of unequal lengths, ", shape[depth],
+                    " and ", extent, " at depth ", depth);
         else
             require(!closed, "tensora: nested lists of unequal depth"), shape.push_back(extent);
     }
@@ -175,8 +192,7 @@ struct Nested {
 };
 
 void fill(nb::handle object, DType dtype, char*& place) {
-    T tensor;
-    if (nb::try_cast<T>(object, tensor) && tensor) {
+    if (const T tensor = array_item(object)) {
         const T part = contiguous(cast(tensor, dtype));
         const int64_t nbytes = part->size() * size_of(dtype);
         std::memcpy(place, part->bytes(), size_t(nbytes));
@@ -214,7 +230,8 @@ T tensor_from(nb::handle source, std::optional<DType> dtype) {
 }
 
 nb::object scalar_to_python(const Tensor& tensor) {
-    require(tensor.size() == 1, "tensora: a tensor of shape ", tensor.shape().words(), " is not one number; only a tensor with one element is");
+    require(tensor.size() == 1, "tensora: a tensor of shape ", tensor.shape().words(),
+            " is not one number; only a tensor with one element is");
     return visit(tensor.dtype(), [&]<typename E>(Tag<E>) -> nb::object {
         const E value = *tensor.data<E>();
         if constexpr (std::is_same_v<E, bool>)

@@ -104,7 +104,8 @@ class Reader {
             return;
         }
         for (int i = 0; i < mask->dims(); ++i)
-            if (mask->shape()[i] != x_->shape()[axis_ + i])
+            // An empty mask fits anything, says the array API.
+            if (mask->shape()[i] != x_->shape()[axis_ + i] && mask->shape()[i] != 0)
                 fail(Kind::index, "tensora: a mask of shape ", mask->shape().words(), " for axes ", axis_,
                      " to ", axis_ + mask->dims() - 1, " of a tensor of shape ", x_->shape().words());
         for (T& places : nonzero(mask)) {

@@ -221,8 +221,11 @@ void bind_tensor(nb::module_& module) {
         nb::kw_only(), nb::arg("stream").none() = nb::none(), nb::arg("max_version").none() = nb::none(),
         nb::arg("dl_device").none() = nb::none(), nb::arg("copy").none() = nb::none());
     type.def("__dlpack_device__", [](const T&) { return nb::make_tuple(1, 0); });
-    type.def("__getitem__", [](const T& x, nb::handle key) { return get_item(x, key); });
-    type.def("__setitem__", [](const T& x, nb::handle key, nb::handle value) { set_item(x, key, value); });
+    type.def(
+        "__getitem__", [](const T& x, nb::handle key) { return get_item(x, key); }, nb::arg("key").none());
+    type.def(
+        "__setitem__", [](const T& x, nb::handle key, nb::handle value) { set_item(x, key, value); },
+        nb::arg("key").none(), nb::arg("value"));
     bind_operators(type);
     bind_conversions(type);
     bind_gradient(type);

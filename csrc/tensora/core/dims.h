@@ -12,7 +12,7 @@ namespace accelera::tensora {
 /// A short list of integers kept in place: a shape, strides, axes. At most `most` of them.
 class Dims {
   public:
-    static constexpr int most = 16;
+    static constexpr int most = 32;
 
     Dims() = default;
     Dims(std::initializer_list<int64_t> values) : Dims(values.begin(), int64_t(values.size())) {}

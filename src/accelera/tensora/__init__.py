@@ -1,4 +1,4 @@
-"""Tensora: tensors and automatic differentiation on a C++ core; a namespace of the array API standard 2024.12."""
+"""Tensora: tensors and automatic differentiation in C++; a namespace of the array API standard 2024.12."""
 
 from __future__ import annotations
 
@@ -266,8 +266,8 @@ __all__ = [
     "ceil",
     "chunk",
     "clip",
-    "complex128",
     "complex64",
+    "complex128",
     "concat",
     "conj",
     "copysign",
@@ -322,10 +322,10 @@ __all__ = [
     "iinfo",
     "imag",
     "inf",
+    "int8",
     "int16",
     "int32",
     "int64",
-    "int8",
     "is_grad_enabled",
     "isdtype",
     "isfinite",
@@ -341,9 +341,9 @@ __all__ = [
     "linalg",
     "linspace",
     "log",
-    "log10",
     "log1p",
     "log2",
+    "log10",
     "logaddexp",
     "logical_and",
     "logical_not",
@@ -414,10 +414,10 @@ __all__ = [
     "tril",
     "triu",
     "trunc",
+    "uint8",
     "uint16",
     "uint32",
     "uint64",
-    "uint8",
     "unique_all",
     "unique_counts",
     "unique_inverse",
@@ -436,10 +436,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a part of the namespace when it is first used."""
     if name in _MODULES:
-        try:
-            return importlib.import_module(f"accelera.tensora.{name}")
-        except ModuleNotFoundError:
-            pass
+        return importlib.import_module(f"accelera.tensora.{name}")
     raise AttributeError(f"module 'accelera.tensora' has no attribute {name!r}")
 
 

@@ -42,9 +42,7 @@ def _foreign(obj: Any) -> Any:
     return native.from_buffer(obj.__array__())
 
 
-def asarray(
-    obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None
-) -> Tensor:
+def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
     """Tensor from numbers, nested lists of them, or an array.
 
     Parameters
@@ -73,7 +71,9 @@ def asarray(
     found = obj if isinstance(obj, Tensor) else _foreign(obj)
     if found is None:
         if copy is False:
-            raise ValueError(f"asarray: a {type(obj).__name__} shares no memory with a tensor; leave copy=False out")
+            raise ValueError(
+                f"asarray: a {type(obj).__name__} shares no memory with a tensor; leave copy=False out"
+            )
         return native.asarray(obj, wanted)
     if wanted is not None and wanted != found.dtype:
         if copy is False:
@@ -240,7 +240,7 @@ def eye(
     check_device(device)
     n_cols = n_rows if n_cols is None else n_cols
     difference = native.arange(n_cols) - native.reshape(native.arange(n_rows), (n_rows, 1))
-    return native.cast(difference == k, _float(dtype))
+    return native.cast(difference == max(-n_rows, min(k, n_cols)), _float(dtype))
 
 
 def _difference(x: Any, name: str) -> Any:
@@ -251,14 +251,19 @@ def _difference(x: Any, name: str) -> Any:
     return native.arange(columns) - native.reshape(native.arange(rows), (rows, 1))
 
 
+def _within(k: int) -> int:
+    """Return the number of a diagonal as int64; beyond that all are as far from any element."""
+    return max(-(2**63), min(k, 2**63 - 1))
+
+
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Lower triangle of each matrix, up to the `k`-th diagonal; zeros elsewhere."""
-    return native.where(_difference(x, "tril") <= k, x, native.full((), 0, x.dtype))
+    return native.where(_difference(x, "tril") <= _within(k), x, native.full((), 0, x.dtype))
 
 
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Upper triangle of each matrix, from the `k`-th diagonal on; zeros elsewhere."""
-    return native.where(_difference(x, "triu") >= k, x, native.full((), 0, x.dtype))
+    return native.where(_difference(x, "triu") >= _within(k), x, native.full((), 0, x.dtype))
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Any]:

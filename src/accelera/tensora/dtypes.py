@@ -119,7 +119,7 @@ def isdtype(dtype: Any, kind: Any) -> Any:
 def _scalar_dtype(scalar: Any, met: Any) -> Any:
     """Type of a Python number that meets tensors of type `met` (None: no tensors)."""
     if isinstance(scalar, int):
-        if type(scalar) is type(True):
+        if scalar is True or scalar is False:
             return bool if met is None else met
         return met if met is not None and met != bool else int64
     floating = met if met in INEXACT else default_dtype()

@@ -53,7 +53,9 @@ asin = _unary("asin", "Inverse sine, from -pi/2 to pi/2.")
 asinh = _unary("asinh", "Inverse hyperbolic sine.")
 atan = _unary("atan", "Inverse tangent, from -pi/2 to pi/2.")
 atanh = _unary("atanh", "Inverse hyperbolic tangent.")
-bitwise_invert = _unary("bitwise_invert", "Each bit of an integer inverted; the opposite of a bool.", op="bitwise_not")
+bitwise_invert = _unary(
+    "bitwise_invert", "Each bit of an integer inverted; the opposite of a bool.", op="bitwise_not"
+)
 ceil = _unary("ceil", "Smallest integer that is not less.")
 conj = _unary("conj", "Complex conjugate.")
 cos = _unary("cos", "Cosine of an angle in radians.")
@@ -162,7 +164,11 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Any:  # noqa: A002
 def _limit(x: Any, limit: Any, side: str) -> Any:
     """One limit of `clip` in the type of `x`, or None where every element keeps it."""
     if limit is None or x.dtype not in dtypes.INTEGERS:
-        return limit if limit is None or not isinstance(limit, Tensor) or limit.dtype == x.dtype else _same_kind(x, limit)
+        return (
+            limit
+            if limit is None or not isinstance(limit, Tensor) or limit.dtype == x.dtype
+            else _same_kind(x, limit)
+        )
     if not isinstance(limit, int):
         return _same_kind(x, limit) if isinstance(limit, Tensor) else limit
     bounds = dtypes.iinfo(x.dtype)

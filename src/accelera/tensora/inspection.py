@@ -23,7 +23,7 @@ class NamespaceInfo:
 
     def capabilities(self) -> dict[str, Any]:
         """What a library may support or not."""
-        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 16}
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 32}
 
     def default_device(self) -> str:
         """Device of new tensors."""
@@ -53,6 +53,6 @@ class NamespaceInfo:
         return {name: each for name, each in known.items() if dtypes.isdtype(each, kind)}
 
 
-def __array_namespace_info__() -> NamespaceInfo:
+def __array_namespace_info__() -> NamespaceInfo:  # noqa: N807
     """Return what the library tells of itself."""
     return NamespaceInfo()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,9 @@ Axes = int | tuple[int, ...]
 def _axis(axis: int, n: int, name: str) -> int:
     """Axis counted from the front."""
     if not -n <= axis < n:
-        raise IndexError(f"{name}: axis {axis} of a tensor with {n} dimensions; give one from {-n} to {n - 1}")
+        raise IndexError(
+            f"{name}: axis {axis} of a tensor with {n} dimensions; give one from {-n} to {n - 1}"
+        )
     return axis % n
 
 
@@ -24,6 +27,11 @@ def _axes(axes: Axes | None, n: int, name: str) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(n))
     return tuple(_axis(each, n, name) for each in (axes if isinstance(axes, (tuple, list)) else (axes,)))
+
+
+def on_axis(axis: int, index: int | slice) -> tuple[int | slice, ...]:
+    """Subscript that takes `index` on one axis, counted from the front, and all of the others."""
+    return (*(slice(None),) * axis, index)
 
 
 # --- shapes -----------------------------------------------------------------------------------------------
@@ -80,7 +88,9 @@ def reshape(x: Tensor, /, shape: tuple[int, ...], *, copy: Any = None) -> Tensor
     if copy:
         return native.reshape(native.copy(x), shape)
     if copy is False and not native.can_view(x, shape):
-        raise ValueError(f"reshape: no view of a tensor of shape {x.shape}, strides {x.strides} has shape {shape}")
+        raise ValueError(
+            f"reshape: no view of a tensor of shape {x.shape}, strides {x.strides} has shape {shape}"
+        )
     return native.reshape(x, shape)
 
 
@@ -148,7 +158,9 @@ def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
     """
     sources, places = (_axes(each, x.ndim, "moveaxis") for each in (source, destination))
     if len(set(sources)) != len(set(places)) or len(sources) != len(places):
-        raise ValueError(f"moveaxis: axes {source} and places {destination}; give as many of both, none twice")
+        raise ValueError(
+            f"moveaxis: axes {source} and places {destination}; give as many of both, none twice"
+        )
     order = [i for i in range(x.ndim) if i not in sources]
     for place, each in sorted(zip(places, sources, strict=True)):
         order.insert(place, each)
@@ -223,8 +235,7 @@ def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """Views of all slices along an axis."""
     at = _axis(axis, x.ndim, "unstack")
-    front = (slice(None),) * at
-    return tuple(x[(*front, i)] for i in range(x.shape[at]))
+    return tuple(x[on_axis(at, i)] for i in range(x.shape[at]))
 
 
 def split(x: Tensor, sections: int | Sequence[int], /, *, axis: int = 0) -> list[Tensor]:
@@ -240,11 +251,12 @@ def split(x: Tensor, sections: int | Sequence[int], /, *, axis: int = 0) -> list
     extent = x.shape[at]
     if isinstance(sections, int):
         if sections < 1 or extent % sections:
-            raise ValueError(f"split: {extent} elements in {sections} equal parts; chunk() makes unequal ones")
+            raise ValueError(
+                f"split: {extent} elements in {sections} equal parts; chunk() makes unequal ones"
+            )
         sections = range(extent // sections, extent, extent // sections) if extent else [0] * (sections - 1)
     bounds = [0, *sections, extent]
-    front = (slice(None),) * at
-    return [x[(*front, slice(a, b))] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [x[on_axis(at, slice(a, b))] for a, b in itertools.pairwise(bounds)]
 
 
 def chunk(x: Tensor, n: int, /, *, axis: int = 0) -> list[Tensor]:
@@ -277,8 +289,10 @@ def repeat(x: Tensor, repeats: Any, /, *, axis: int | None = None) -> Tensor:
     if isinstance(repeats, Tensor) and repeats.size == 1:
         repeats = repeats.item()
     if isinstance(repeats, int):
-        spread = native.expand(native.reshape(x, (*x.shape[: at + 1], 1, *x.shape[at + 1 :])),
-                               (*x.shape[: at + 1], repeats, *x.shape[at + 1 :]))
+        spread = native.expand(
+            native.reshape(x, (*x.shape[: at + 1], 1, *x.shape[at + 1 :])),
+            (*x.shape[: at + 1], repeats, *x.shape[at + 1 :]),
+        )
         return native.copy(native.reshape(spread, (*x.shape[:at], n * repeats, *x.shape[at + 1 :])))
     counts = repeats if isinstance(repeats, Tensor) else native.asarray(repeats, dtypes.int64)
     if counts.shape != (n,):

@@ -16,10 +16,19 @@ def _values(x: Any) -> str:
     """Values in nested brackets, aligned."""
     import numpy as np
 
-    wide = native.cast(x.detach(), dtypes.float32) if x.dtype in (dtypes.float16, dtypes.bfloat16) else x.detach()
+    wide = (
+        native.cast(x.detach(), dtypes.float32)
+        if x.dtype in (dtypes.float16, dtypes.bfloat16)
+        else x.detach()
+    )
     return str(
         np.array2string(
-            np.asarray(wide), separator=", ", prefix="tensor(", precision=4, threshold=MOST_ELEMENTS, suffix=")"
+            np.asarray(wide),
+            separator=", ",
+            prefix="tensor(",
+            precision=4,
+            threshold=MOST_ELEMENTS,
+            suffix=")",
         )
     )
 
@@ -32,7 +41,7 @@ def _origin(x: Any) -> str | None:
 
 
 def represent(x: Any) -> str:
-    """Values of a tensor; its type if it is not float32 or bool, shape if not all is written, and gradient's origin.
+    """Values of a tensor, its type unless float32 or bool, its shape if summarised, its gradient's origin.
 
     For example ``tensor([1., 2.], dtype=float64, requires_grad=True)``.
     """

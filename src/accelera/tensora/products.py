@@ -10,7 +10,9 @@ from accelera.tensora.core import Tensor, native
 
 
 def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
-    """Product of matrices, or of stacks of them that broadcast; a vector is a row on the left, a column on the right.
+    """Product of matrices, or of stacks of them that broadcast.
+
+    A vector is a row on the left and a column on the right.
 
     Raises
     ------
@@ -62,7 +64,9 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | Sequence[Sequence[int]] 
         first, second = ([axis % x.ndim for axis in each] for x, each in zip((x1, x2), axes, strict=True))
     extents = [x1.shape[i] for i in first]
     if extents != [x2.shape[i] for i in second]:
-        raise ValueError(f"tensordot: axes {first} of shape {x1.shape} and {second} of {x2.shape} differ in extent")
+        raise ValueError(
+            f"tensordot: axes {first} of shape {x1.shape} and {second} of {x2.shape} differ in extent"
+        )
     left = [i for i in range(x1.ndim) if i not in first]
     right = [i for i in range(x2.ndim) if i not in second]
     shape = tuple(x1.shape[i] for i in left) + tuple(x2.shape[i] for i in right)
@@ -115,12 +119,17 @@ def einsum(subscripts: str, *operands: Tensor) -> Tensor:
     for term, x in zip(terms, operands, strict=True):
         for label, extent in zip(term, x.shape, strict=True):
             if extents.get(label, 1) not in (1, extent) and extent != 1:
-                raise ValueError(f"einsum: '{label}' is {extents[label]} in one operand and {extent} in another")
+                raise ValueError(
+                    f"einsum: '{label}' is {extents[label]} in one operand and {extent} in another"
+                )
             extents[label] = max(extents.get(label, 1), extent) if extent else 0
     missing = [label for label in output if label not in extents]
     if missing or len(set(output)) != len(output):
-        raise ValueError(f"einsum: the output of {subscripts!r} names {missing or output}; each of the inputs', once")
-    labels, found = [], None
+        raise ValueError(
+            f"einsum: the output of {subscripts!r} names {missing or output}; each of the inputs', once"
+        )
+    labels: list[Any] = []
+    found = None
     for i, (term, x) in enumerate(zip(terms, operands, strict=True)):
         wanted = set(output).union(*terms[i + 1 :])
         one = _diagonal(list(term), x)

@@ -7,6 +7,7 @@ from typing import Any
 
 from accelera.tensora import dtypes
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.manipulation import on_axis
 
 Axes = int | tuple[int, ...] | None
 
@@ -198,7 +199,7 @@ def cumulative_sum(
 def cumulative_prod(
     x: Tensor, /, *, axis: int | None = None, dtype: Any = None, include_initial: Any = False
 ) -> Tensor:
-    """Product of each element and all before it along an axis; the arguments are those of `cumulative_sum`."""
+    """Product of each element and all before it along an axis, with the arguments of `cumulative_sum`."""
     return _cumulative("cumulative_prod", x, axis, dtype, 1 if include_initial else None)
 
 
@@ -223,7 +224,6 @@ def diff(
     if len(parts) > 1:
         x = native.concat(parts, axis)
     at = axis % x.ndim
-    front = (slice(None),) * at
     for _ in range(n):
-        x = native.subtract(x[(*front, slice(1, None))], x[(*front, slice(None, -1))])
+        x = native.subtract(x[on_axis(at, slice(1, None))], x[on_axis(at, slice(None, -1))])
     return x

@@ -40,7 +40,7 @@ class TopK(NamedTuple):
 # --- sorting ----------------------------------------------------------------------------------------------
 
 
-def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:  # noqa: ARG001
     """Indices that sort a tensor along an axis.
 
     Parameters
@@ -68,7 +68,7 @@ def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool
 
 
 def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> TopK:
-    """Return the `k` largest (or smallest) elements along an axis, in order, and their indices. Differentiable.
+    """Return the `k` largest (or smallest) elements along an axis in order, and their indices.
 
     NaN counts as less than every number, and as greater with ``largest=False``.
 
@@ -93,7 +93,7 @@ def _extreme(find: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
 
 
 def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Index of the first largest element along an axis (None: in the flattened tensor); of NaN if there is one.
+    """Index of the first largest element along an axis, or in the flattened tensor; of NaN if there is one.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> 
 
 
 def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Index of the first smallest element along an axis (None: in the flattened tensor); of NaN if there is one.
+    """Index of the first smallest element along an axis, or in the flattened tensor; of NaN if there is one.
 
     Raises
     ------
@@ -157,7 +157,7 @@ def searchsorted(x1: Tensor, x2: Any, /, *, side: str = "left", sorter: Tensor |
 
 
 def unique_all(x: Tensor, /) -> UniqueAll:
-    """Return the different elements in order, where each is first, the places of all elements among them, counts.
+    """Return the different elements in order, where each is first, the place of each element, and counts.
 
     Every NaN is an element of its own; -0.0 and 0.0 are one.
     """

@@ -1,4 +1,4 @@
-"""What the class Tensor has besides what C++ gives it: the array API's attributes, methods, conversions, pickling."""
+"""What Python adds to the class Tensor: the array API's attributes, methods, conversions, pickling."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from accelera.tensora import autograd, dtypes, elementwise, manipulation, printing, products, reductions, searching
+from accelera.tensora import (
+    autograd,
+    dtypes,
+    elementwise,
+    manipulation,
+    printing,
+    products,
+    reductions,
+    searching,
+)
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.inspection import DEVICE, check_device
 
@@ -20,7 +29,7 @@ Axes = int | tuple[int, ...] | None
 # --- the array API ----------------------------------------------------------------------------------------
 
 
-def array_namespace(self: Any, /, *, api_version: str | None = None) -> Any:
+def array_namespace(_self: Any, /, *, api_version: str | None = None) -> Any:
     """Return the namespace of the array API, `accelera.tensora`.
 
     Raises
@@ -30,7 +39,9 @@ def array_namespace(self: Any, /, *, api_version: str | None = None) -> Any:
 
     """
     if api_version not in (None, *API_VERSIONS):
-        raise ValueError(f"__array_namespace__: version {api_version!r}; give one of {', '.join(API_VERSIONS)}")
+        raise ValueError(
+            f"__array_namespace__: version {api_version!r}; give one of {', '.join(API_VERSIONS)}"
+        )
     return sys.modules["accelera.tensora"]
 
 
@@ -102,7 +113,9 @@ def to_numpy(self: Any) -> Any:
 
     """
     if self.requires_grad:
-        raise RuntimeError("numpy: the tensor requires gradients, which NumPy would not see; use .detach().numpy()")
+        raise RuntimeError(
+            "numpy: the tensor requires gradients, which NumPy would not see; use .detach().numpy()"
+        )
     return to_array(self)
 
 
@@ -125,7 +138,7 @@ def to_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
 def backward(
     self: Any, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
 ) -> None:
-    """Add to `.grad` of each leaf the gradient of this tensor, weighted by `gradient`; see `autograd.backward`."""
+    """Add to `.grad` of each leaf the gradient of this tensor, weighted by `gradient`."""
     autograd.backward(self, gradient, retain_graph=retain_graph, create_graph=create_graph)
 
 
@@ -213,7 +226,9 @@ def _expand(self: Any, *shape: Any) -> Any:
     """View in a larger shape; -1 leaves an extent as it is."""
     wanted = _integers(shape)
     skip = len(wanted) - self.ndim
-    return native.expand(self, tuple(self.shape[i - skip] if n == -1 and i >= skip else n for i, n in enumerate(wanted)))
+    return native.expand(
+        self, tuple(self.shape[i - skip] if n == -1 and i >= skip else n for i, n in enumerate(wanted))
+    )
 
 
 def _squeeze(self: Any, axis: Axes = None) -> Any:
@@ -290,9 +305,9 @@ def _topk(self: Any, k: int, axis: int = -1, largest: bool = True) -> Any:
 
 
 _ELEMENTWISE = (
-    "abs acos acosh add asin asinh atan atan2 atanh ceil conj cos cosh divide erf exp expm1 floor isfinite isinf "
-    "isnan log log10 log1p log2 maximum minimum multiply negative pow reciprocal relu round rsqrt sigmoid sign sin "
-    "sinh sqrt square subtract tan tanh trunc lerp"
+    "abs acos acosh add asin asinh atan atan2 atanh ceil conj cos cosh divide erf exp expm1 floor isfinite "
+    "isinf isnan log log10 log1p log2 maximum minimum multiply negative pow reciprocal relu round rsqrt "
+    "sigmoid sign sin sinh sqrt square subtract tan tanh trunc lerp"
 )
 
 _METHODS: dict[str, Any] = {
@@ -348,6 +363,14 @@ _METHODS: dict[str, Any] = {
 }
 
 
+_PROPERTIES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "T": (transposed, "View with the order of axes reversed."),
+    "mT": (products.matrix_transpose, "View with each matrix transposed."),
+    "device": (lambda _: DEVICE, "Device of the memory."),
+    "_grad_fn": (native.grad_fn, "Name of the operation and its inputs, or None."),
+}
+
+
 def equip() -> None:
     """Give the class Tensor its attributes and methods."""
     for name, method in _METHODS.items():
@@ -356,8 +379,6 @@ def equip() -> None:
         setattr(Tensor, name, getattr(elementwise, name))
     for name in ("sum", "prod", "max", "min", "any", "all", "mean", "var", "std"):
         setattr(Tensor, name, _reduction(getattr(reductions, name)))
-    Tensor.T = property(transposed, doc="View with the order of axes reversed.")
-    Tensor.mT = property(products.matrix_transpose, doc="View with each matrix transposed.")
-    Tensor.device = property(lambda self: DEVICE, doc="Device of the memory.")
-    Tensor._grad_fn = property(native.grad_fn, doc="Name of the operation and its inputs, or None.")
-    copyreg.pickle(Tensor, _reduce)  # type: ignore[arg-type]
+    for name, (read, doc) in _PROPERTIES.items():
+        setattr(Tensor, name, property(read, doc=doc))
+    copyreg.pickle(Tensor, _reduce)
