@@ -91,7 +91,7 @@ def _moved(path: str, small: bool) -> dict[str, Any]:
 
 def _move(page: Any, slider: str) -> tuple[float, float]:
     page.get_by_role("slider", name=slider).press("ArrowRight")
-    page.wait_for_function("window.changes.length > 0", timeout=60_000)
+    page.wait_for_function("window.changes.length > 0", timeout=600_000)
     _settle(page)
     changes: Sequence[float] = page.evaluate("window.changes")
     return min(changes), max(changes)
@@ -104,7 +104,7 @@ def _settle(page: Any) -> None:
     before = -1
     while True:
         page.wait_for_timeout(_QUIET_MS)
-        page.locator(done).wait_for(timeout=60_000)
+        page.locator(done).wait_for(timeout=600_000)
         count = page.evaluate("(window.changes || []).length")
         if count == before:
             return

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 SEED = "SEED"
 """In a body: stands for a number that is used once, or for one of a few."""
-_PATIENCE_S = 60.0
+_PATIENCE_S = 300.0
 
 
 @contextmanager

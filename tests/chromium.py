@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 Found = TypeVar("Found")
-PATIENCE_S = 60
+PATIENCE_S = 300
 SWITCHES = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb")
 
 

@@ -122,6 +122,32 @@ def _threads_of_torch() -> int:
     return int(sys.modules["torch"].get_num_threads())
 
 
+class FailuresAtOnce:
+    """Names of failed tests as soon as they fail: a log that is cut off has no summary.
+
+    Also of the test at which a worker process died, for which xdist makes a report as well.
+    """
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            why = " ".join((crash.message if crash else str(report.longrepr)).split())
+            why = why if len(why) <= 600 else f"{why[:300]} ... {why[-300:]}"
+            part = f" ({report.when})" if report.when in ("setup", "teardown") else ""
+            self._terminal.write(f"\nFAILED {report.nodeid}{part}: {why}\n", flush=True)
+
+
+@pytest.hookimpl(trylast=True)  # the terminal is there by then
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(terminal))
+
+
 def has_driver() -> bool:
     """Whether a driver of NVIDIA's shows itself."""
     devices = (*Path("/dev").glob("nvidia[0-9]*"), *Path("/dev").glob("dxg"))

@@ -19,7 +19,7 @@ struct Registry {
         return registry;
     }
 
-    Registry() { pthread_atfork(&lock_all, &unlock_all, &unlock_all); }
+    Registry() { pthread_atfork(&lock_all, &unlock_all, &unlock_all_in_child); }
 
     // A child that is forked while another thread allocates could never allocate itself.
     static void lock_all() {
@@ -31,6 +31,13 @@ struct Registry {
         auto& registry = instance();
         for (auto* arena : registry.arenas) arena->mutex_.unlock();
         registry.mutex.unlock();
+    }
+    // The C library knows the writer by the thread's number, which is another one in the child: unlocked
+    // there, the mutex would count a reader too few, and block whoever comes next.
+    static void unlock_all_in_child() {
+        auto& registry = instance();
+        for (auto* arena : registry.arenas) arena->mutex_.unlock();
+        new (&registry.mutex) std::shared_mutex;
     }
 
     /// Remove `arena` if it is retired and empty.

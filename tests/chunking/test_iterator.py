@@ -19,7 +19,7 @@ class SlowStore:
     def read(self, region, out):
         self.reads += 1
         self.begun.release()
-        assert self.may_finish.acquire(timeout=60)
+        assert self.may_finish.acquire(timeout=300)
         out[...] = self.data[region]
         return out.nbytes
 
@@ -63,8 +63,8 @@ def test_the_next_chunk_really_loads_while_the_present_one_is_worked_on():
     store.may_finish.release()
     chunks = iter(ChunkIterator(store, RowChunking(), 3))
     np.testing.assert_array_equal(next(chunks), DATA[:3])
-    assert store.begun.acquire(timeout=60)
-    assert store.begun.acquire(timeout=60), "the second read has begun though nobody asked for it yet"
+    assert store.begun.acquire(timeout=300)
+    assert store.begun.acquire(timeout=300), "the second read has begun though nobody asked for it yet"
     assert store.reads == 2, "one chunk ahead, never more"
     store.may_finish.release(4)
     assert len(list(chunks)) == 3

@@ -20,7 +20,7 @@ def completed(words: str, count: int) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     return ran.stdout.split()
 

@@ -40,7 +40,7 @@ def run_core(core_python: Path, tmp_path: Path) -> RunCore:
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=840,
         )
 
     return run

@@ -72,7 +72,7 @@ class Patient(Observer):
         self._products += 1
         needed = self._needed_bytes[min(self._products, len(self._needed_bytes) - 1)]
         with self._sent:
-            assert self._sent.wait_for(lambda: self._device.report().bytes_up >= needed, 60)
+            assert self._sent.wait_for(lambda: self._device.report().bytes_up >= needed, 300)
         self._gemm(*operands, **how)
 
 

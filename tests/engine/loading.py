@@ -111,7 +111,7 @@ def late_by_operation() -> dict[str, Any]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=840,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

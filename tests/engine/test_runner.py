@@ -149,7 +149,7 @@ class WatchedDevice(Device):
 
 EDGE, TILE = 80, 20
 TILES = (EDGE // TILE) ** 2
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 
 @pytest.fixture

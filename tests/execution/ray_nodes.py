@@ -15,7 +15,7 @@ from accelera.execution import RayExecutor
 
 SMALL = {"num_cpus": 1, "object_store_memory": 80 << 20}
 """One node."""
-PATIENCE_S = 120
+PATIENCE_S = 600
 """How long a node may take to join on a busy machine."""
 _QUICK = {
     "health_check_failure_threshold": 3,

@@ -85,7 +85,7 @@ class Meeting:
     """Has the first ``count`` threads that come wait for one another; all who come later pass."""
 
     def __init__(self, count: int) -> None:
-        self._barrier = threading.Barrier(count, timeout=60)
+        self._barrier = threading.Barrier(count, timeout=300)
         self.over = False
 
     def __call__(self, *_: Any) -> None:

@@ -13,7 +13,7 @@ from accelera.execution.watching.watch import Watch
 from accelera.execution.work.batch import Batch
 from accelera.execution.work.pieces import Side
 
-PATIENCE_S = 30
+PATIENCE_S = 300
 
 
 def test_all_that_was_done_is_told_though_the_batch_is_closed_meanwhile() -> None:

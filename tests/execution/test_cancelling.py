@@ -19,7 +19,7 @@ from accelera.execution import (
 )
 from accelera.execution.work import batch
 
-PATIENCE_S = 30
+PATIENCE_S = 300
 """Longer than anything here takes, shorter than for ever."""
 
 

@@ -535,12 +535,12 @@ def test_calls_can_be_cancelled_before_they_begin() -> None:
 
     def waits() -> bool:
         begun.set()
-        return hold.wait(60)
+        return hold.wait(300)
 
     pool = LaneExecutor(ThreadsExecutor(1))
     first = pool.submit(waits)
     later = [pool.submit(double, number) for number in range(3)]
-    assert begun.wait(60)
+    assert begun.wait(300)
     assert later[1].cancel()
     pool.shutdown(wait=False, cancel_futures=False)
     hold.set()

@@ -92,7 +92,7 @@ def test_what_is_lower_already_stays_lower(monkeypatch: pytest.MonkeyPatch) -> N
 def held(count: int, may_end: threading.Event, after: dict[str, dict[str, int]], name: str) -> None:
     """Hold a limit in this thread until told; note what the thread has afterwards."""
     with one_blas_thread_each(count):
-        may_end.wait(60)
+        may_end.wait(300)
     after[name] = counts()
 
 
@@ -162,10 +162,10 @@ def test_tasks_on_threads_see_one_thread_each_and_the_caller_has_its_own_back() 
     def seen(number: int) -> tuple[dict[str, int], int]:
         if number in (98, 99):
             return counts(), cores_here()
-        meet.wait(60)
+        meet.wait(300)
         return counts(), cores_here()
 
-    result = StrategyManager.cpu_only(ThreadsExecutor(2)).execute([0, 1], seen, timeout=120)
+    result = StrategyManager.cpu_only(ThreadsExecutor(2)).execute([0, 1], seen, timeout=600)
     assert result.outputs == [(all_at(1), 1)] * 2
     assert counts() == counts_of_a_new_thread() == before
     assert cores_here() == USUAL
@@ -175,7 +175,7 @@ def test_a_manager_inside_a_task_starts_no_threads_of_its_own() -> None:
     meet = threading.Barrier(2)
 
     def inner(number: int) -> set[str]:
-        meet.wait(60)
+        meet.wait(300)
         names = StrategyManager.cpu_only().execute(
             range(3), lambda _: threading.current_thread().name, timeout=None, progress=lambda done, of: None
         )
@@ -191,7 +191,7 @@ def test_a_manager_that_was_told_its_workers_has_them_everywhere() -> None:
     meet = threading.Barrier(3)
     with working(2):
         inner = StrategyManager.cpu_only(ThreadsExecutor(3))
-        met = inner.execute(range(3), lambda _: meet.wait(60), progress=lambda done, of: None)
+        met = inner.execute(range(3), lambda _: meet.wait(300), progress=lambda done, of: None)
     assert sorted(met.outputs) == [0, 1, 2]
 
 
@@ -223,7 +223,7 @@ def test_threads_of_a_manager_inside_a_task_share_the_tasks_share(
         meet = threading.Barrier(4)
 
         def share(_: int) -> int:
-            meet.wait(60)
+            meet.wait(300)
             return cores_here()
 
         return inner.execute(range(4), share, progress=lambda done, of: None, **options).outputs

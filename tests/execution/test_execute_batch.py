@@ -17,7 +17,7 @@ from accelera.execution.work.contract import Work
 from accelera.execution.work.pieces import Side
 
 Executor = ThreadsExecutor | AutoCpuExecutor
-PATIENCE_S = 30
+PATIENCE_S = 300
 
 
 @pytest.fixture(params=[ThreadsExecutor, AutoCpuExecutor])

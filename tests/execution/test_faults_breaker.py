@@ -164,7 +164,7 @@ def test_a_dead_gpu_is_asked_once_per_cooldown(
     def slow(task: int) -> int:
         clock.now_s += 0.25
         time.sleep(5e-4)
-        assert clock.now_s < 4 * FIRST_COOLDOWN_S or asked.wait(30), "the first cool-down is over"
+        assert clock.now_s < 4 * FIRST_COOLDOWN_S or asked.wait(300), "the first cool-down is over"
         return -task
 
     assert manager._gpu is not None
@@ -206,7 +206,7 @@ def test_a_gpu_that_recovers_during_a_batch_is_used_again(
             gpu.revive()
             clock.now_s += 2 * FIRST_COOLDOWN_S
         if task > 100 and threading.current_thread().name == "accelera-cpu":
-            assert used.wait(30)
+            assert used.wait(300)
         return slowly(task)
 
     after_a_while.__module__, after_a_while.__qualname__ = slowly.__module__, slowly.__qualname__
@@ -246,7 +246,7 @@ def test_a_gpu_that_cannot_be_used_now_is_used_when_it_can(
 
     def function(task: int) -> int:
         gpu.available = gpu.available or task == 100
-        assert task <= 200 or used.wait(30), "it was used once it could be"
+        assert task <= 200 or used.wait(300), "it was used once it could be"
         return task
 
     manager = managed(gpu, ExecutionStrategy.GpuOnly, clock)
@@ -280,6 +280,6 @@ def test_batches_at_the_same_time_share_one_breaker(clock: Clock, monkeypatch: p
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(300)
     assert outputs == [list(range(50))] * 4
     assert len(gpu.calls) <= 4

@@ -241,7 +241,7 @@ def test_an_unknown_kind_of_device_error_is_found_out() -> None:
     some_done = threading.Event()
 
     def fault(call: int) -> StrangeError:
-        assert call < 100 or some_done.wait(30)
+        assert call < 100 or some_done.wait(300)
         return StrangeError("0x1F")
 
     def function(task: int) -> int:
@@ -376,7 +376,7 @@ def test_the_cpu_begins_while_the_gpu_goes_on() -> None:
             if 0 in tasks:
                 raise out_of_memory()
             if 9 in tasks:
-                both.wait(30)
+                both.wait(300)
             return [process_fn(task) for task in tasks]
 
         def is_available(self) -> bool:
@@ -387,7 +387,7 @@ def test_the_cpu_begins_while_the_gpu_goes_on() -> None:
 
     def function(task: int) -> int:
         if task == 0:
-            both.wait(30)
+            both.wait(300)
         return task
 
     manager = managed(Gpu())

@@ -39,7 +39,7 @@ class Hanging:
                 return self._then(task)
             finally:
                 self.back.set()
-        assert self.hung.wait(30)
+        assert self.hung.wait(300)
         time.sleep(1e-3)
         return -task
 
@@ -77,7 +77,7 @@ def test_nobody_waits_for_what_is_late(
     assert result.outputs == expected
     before, told_before = copy.deepcopy(result), list(told)
     function.go.set()
-    assert function.back.wait(30)
+    assert function.back.wait(300)
     time.sleep(0.01)
     assert result == before
     assert told == told_before
@@ -94,7 +94,7 @@ def test_what_comes_late_changes_nothing(late: Any, name: str, slow_gpu: FakeGpu
     manager = StrategyManager(ThreadsExecutor(2), slow_gpu, ExecutionStrategy.Hybrid(), learn=False)
     result = manager.execute(range(60), Kernel(function, pure=True), on_error="collect")
     function.go.set()
-    assert function.back.wait(30)
+    assert function.back.wait(300)
     time.sleep(0.01)
     assert result.outputs == [-task for task in range(60)]
     assert result.failures == ()
@@ -116,7 +116,7 @@ def test_what_comes_after_the_timeout_changes_nothing(monkeypatch: pytest.Monkey
     assert result.stopped_by == "timeout"
     assert len(result.unfinished_indices) == 1
     function.go.set()
-    assert function.back.wait(30)
+    assert function.back.wait(300)
     time.sleep(0.01)
     assert result == before
 
@@ -143,7 +143,7 @@ def test_a_gpu_that_fails_at_what_was_taken_over_leaves_nothing() -> None:
 
         def execute_batch(self, tasks: Sequence[int], process_fn: Callable[[Any], Any]) -> list[Any]:
             begun.set()
-            go.wait(30)
+            go.wait(300)
             raise sticky()
 
         def is_available(self) -> bool:
@@ -155,7 +155,7 @@ def test_a_gpu_that_fails_at_what_was_taken_over_leaves_nothing() -> None:
     seen: list[int] = []
 
     def function(task: int) -> int:
-        begun.wait(30)
+        begun.wait(300)
         seen.append(task)
         if task == 0:
             go.set()

@@ -25,7 +25,7 @@ from accelera.execution import (
 )
 from accelera.testing import FakeGpu, sticky
 
-PATIENCE_S = 30
+PATIENCE_S = 300
 
 
 @pytest.fixture

@@ -192,7 +192,7 @@ def test_a_gpu_that_was_left_alone_is_tried_again_by_later_leases() -> None:
 
     agent = Agent(2, FakeGpu(faults=fault))
     breaker = with_clock(agent, lambda: now_s[0])
-    function = Here(lambda task: now_s[0] == 0.0 or back.wait(60), lambda tasks, name: [True] * len(tasks))
+    function = Here(lambda task: now_s[0] == 0.0 or back.wait(300), lambda tasks, name: [True] * len(tasks))
     while breaker.state is State.CLOSED:
         assert len(outcomes_of(parts_of(agent, lease_of(100, function)))) == 100
     now_s[0] = 1000.0
@@ -284,7 +284,9 @@ def test_what_must_not_run_again_does_not_after_a_gpu_failed() -> None:
         return transient()
 
     gpu = FakeGpu(faults=fault, before_fault=0.5)
-    kernel = Here(after(lambda: failing.wait(60), noted), lambda tasks, name: [noted(task) for task in tasks])
+    kernel = Here(
+        after(lambda: failing.wait(300), noted), lambda tasks, name: [noted(task) for task in tasks]
+    )
     result = run(Nodes(gpu), 200, kernel, rerun="never", on_error="collect")
     assert len(result.failures) == sum(gpu.failed) > 0
     assert all(isinstance(failure.error, UnknownOutcomeError) for failure in result.failures)
@@ -330,7 +332,7 @@ def test_streams_are_shared_with_it_as_batches_are() -> None:
 
     gpu = FakeGpu(room=room, faults={3: transient, 4: transient})
     manager = StrategyManager(cpu=RayExecutor(Nodes(gpu)))
-    function = Here(after(lambda: enough.wait(60)), lambda tasks, name: list(tasks))
+    function = Here(after(lambda: enough.wait(300)), lambda tasks, name: list(tasks))
     assert [output for _, output in manager.stream(iter(range(400)), function)] == list(range(400))
     assert len(gpu.failed) >= 3
 
@@ -356,7 +358,7 @@ def test_two_leases_at_once_share_one_gpu() -> None:
             now[0] -= 1
         return list(tasks)
 
-    agent, function = Agent(2, FakeGpu()), pack(Here(after(lambda: begun.wait(60)), at_once))
+    agent, function = Agent(2, FakeGpu()), pack(Here(after(lambda: begun.wait(300)), at_once))
     found: dict[str, dict[int, Any]] = {}
 
     def one(name: str) -> None:
@@ -367,7 +369,7 @@ def test_two_leases_at_once_share_one_gpu() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(300)
     assert [sorted(found[name]) for name in ("one", "another")] == [list(range(150))] * 2
     assert most == [1]
 
@@ -392,9 +394,9 @@ def test_a_stopped_lease_leaves_no_thread_behind() -> None:
 
     running = threading.Thread(target=parts_of, args=(agent, lease_of(10_000, Here(tells))))
     running.start()
-    assert begun.wait(60)
+    assert begun.wait(300)
     agent.stop(LEASE)
-    running.join(60)
+    running.join(300)
     assert not running.is_alive()
 
 

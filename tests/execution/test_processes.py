@@ -500,7 +500,9 @@ def _script(tmp_path: Path, end: str) -> Path:
 
 def test_a_script_without_a_guard_runs_once_and_leaves_nothing(tmp_path: Path) -> None:
     path = _script(tmp_path, "print(executor.process_ids[0])")
-    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=90)
+    ran = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=840
+    )
     assert ran.returncode == 0, ran.stderr
     first, second, process = ran.stdout.splitlines()
     assert (first, second) == ("main runs", "[True, True, True] [11, 12, 13] 0")
@@ -533,7 +535,9 @@ def test_a_forked_process_has_workers_of_its_own(tmp_path: Path) -> None:
         assert executor.process_ids == mine
     """
     path = _script(tmp_path, end)
-    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=90)
+    ran = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, check=False, timeout=840
+    )
     assert ran.returncode == 0, ran.stderr
 
 

@@ -95,7 +95,7 @@ def test_every_task_of_a_broken_gpu_is_counted_for_what_broke_it(
     gpu = _Broken(words)
 
     def once_it_is_broken(task: int) -> int:
-        assert gpu.is_broken.wait(30)
+        assert gpu.is_broken.wait(300)
         return -task
 
     manager = StrategyManager(ThreadsExecutor(2), gpu, strategy, observers=[meter.observer])

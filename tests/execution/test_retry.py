@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from accelera.execution import ExecutionStrategy, Retry, StrategyManager, ThreadsExecutor
+from accelera.execution.executors import threads
 from accelera.testing import FakeGpu
 
-PATIENCE_S = 30
+PATIENCE_S = 600
 
 
 @pytest.mark.parametrize(
@@ -46,8 +47,9 @@ def test_pauses_double_and_stay_finite() -> None:
 
 
 @pytest.mark.parametrize("strategy", [ExecutionStrategy.CpuOnly, ExecutionStrategy.GpuOnly], ids=str)
-def test_a_pause_ends_with_the_batch(strategy: ExecutionStrategy) -> None:
+def test_a_pause_ends_with_the_batch(strategy: ExecutionStrategy, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it is: the token is looked at meanwhile."""
+    monkeypatch.setattr(threads, "IDLE_S", 0.01)  # a thread whose pause is over would wait for more batches
     failed, cancel = threading.Event(), threading.Event()
 
     def fails(task: int) -> int:

@@ -129,7 +129,7 @@ def test_a_micro_batch_hangs_until_the_device_is_started_anew() -> None:
     thread.join(0.1)
     assert thread.is_alive()
     gpu.restart()
-    thread.join(10)
+    thread.join(300)
     assert kind_of(met[0]) is Kind.STICKY  # type: ignore[arg-type]
 
 

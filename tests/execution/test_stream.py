@@ -59,7 +59,7 @@ def test_no_more_than_the_window_is_drawn_ahead() -> None:
         if index == 3000:
             break
     for thread in set(threading.enumerate()) - before:
-        thread.join(30)
+        thread.join(300)
         assert not thread.is_alive(), "nothing is drawn once nobody asks"
 
 
@@ -135,7 +135,7 @@ def test_other_coroutines_go_on_meanwhile() -> None:
     ticked = threading.Event()
 
     def waiting(number: int) -> tuple[bool, int]:
-        return ticked.wait(30), square(number)
+        return ticked.wait(300), square(number)
 
     async def both() -> list[tuple[bool, int]]:
         slow = asyncio.create_task(StrategyManager.cpu_only().aexecute(range(4), waiting))
@@ -154,7 +154,7 @@ def test_a_cancelled_coroutine_begins_no_further_task() -> None:
 
     def waits(number: int) -> None:
         begun.append(number)
-        go.wait(30)
+        go.wait(300)
 
     async def cancelled() -> None:
         running = asyncio.create_task(
@@ -180,7 +180,7 @@ def test_as_an_executor_of_the_standard_library() -> None:
         futures = [executor.submit(pow, 2, number) for number in range(10)]
         assert [each.result() for each in futures] == [2**number for number in range(10)]
         assert list(executor.map(divmod, range(7, 17), [3] * 5)) == [divmod(n, 3) for n in range(7, 12)]
-        assert list(executor.map(square, range(5), timeout=60)) == [0, 1, 4, 9, 16]
+        assert list(executor.map(square, range(5), timeout=600)) == [0, 1, 4, 9, 16]
         failing = executor.submit(odd_fails, 3)
         assert isinstance(failing.exception(), ValueError)
     with pytest.raises(RuntimeError, match="shutdown"):
@@ -192,11 +192,11 @@ def test_submitted_calls_can_be_cancelled() -> None:
 
     def waiting() -> bool:
         begun.set()
-        return go.wait(30)
+        return go.wait(300)
 
     executor = StrategyManager.cpu_only().as_executor(1)
     first, second = executor.submit(waiting), executor.submit(square, 2)
-    assert begun.wait(30)
+    assert begun.wait(300)
     executor.shutdown(wait=False, cancel_futures=True)
     go.set()
     assert first.result() is True

@@ -25,7 +25,7 @@ from accelera.execution.work.pieces import Side
 from accelera.testing import FakeGpu, sticky
 from tests.execution.stand_ins import Alive, Megabyte
 
-PATIENCE_S = 30
+PATIENCE_S = 300
 """Longer than anything here takes, shorter than for ever."""
 STRATEGIES = [ExecutionStrategy.CpuOnly, ExecutionStrategy.GpuOnly, ExecutionStrategy.Hybrid()]
 

@@ -66,7 +66,7 @@ def batch(manager: StrategyManager, tasks: Any) -> list[Any]:
 
 
 def hurried(manager: StrategyManager, tasks: Any) -> list[Any]:
-    return manager.execute(tasks, seen, timeout=100).outputs
+    return manager.execute(tasks, seen, timeout=600).outputs
 
 
 def stream(manager: StrategyManager, tasks: Any) -> list[Any]:

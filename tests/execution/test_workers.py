@@ -268,7 +268,7 @@ class TestCrew:
                 if threading.current_thread() is not caller:
                     other.set()
                     raise SystemExit(3)
-                assert other.wait(120)
+                assert other.wait(300)
                 return int, (1,)
 
         with ProcessesExecutor(2) as executor, pytest.raises(SystemExit):

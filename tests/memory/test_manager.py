@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -82,7 +84,8 @@ def test_the_threshold_keeps_a_share_for_others(monkeypatch):
     assert MemoryManager(card).get_usable_memory() == 100 * MIB
 
 
-def test_small_requests_are_granted_unseen_and_modest_ones_from_one_reading():
+def test_small_requests_are_granted_unseen_and_modest_ones_from_one_reading(monkeypatch):
+    monkeypatch.setattr("accelera.memory.manager.time", SimpleNamespace(monotonic=lambda: 1.0))
     card = Card(1000 * MIB, 1000 * MIB)
     manager = MemoryManager(card, threshold=1.0)
     assert manager.can_allocate(MIB)

@@ -228,7 +228,7 @@ def test_loads_run_on_the_readers(disk: Disk, readers: ThreadPoolExecutor) -> No
 
     def load(memory: Bytes) -> int:
         names.append(threading.current_thread().name)
-        assert go.wait(60)
+        assert go.wait(300)
         return disk.load(1)(memory)
 
     found = pool.pin(1, SIZE, load)
@@ -458,18 +458,18 @@ def test_write_back_while_others_need_the_room(disk: Disk) -> None:
 
     def slow(memory: Bytes) -> int:
         saving.set()
-        assert go.wait(60)
+        assert go.wait(300)
         return disk.save(1)(memory)
 
     pool.unpin(1, save=slow)
     with ThreadPoolExecutor(1) as executor:
         saved = executor.submit(pool.write_back, 1)
-        assert saving.wait(60)
+        assert saving.wait(300)
         pool.pin(2, SIZE).wait()[:] = 7
         with pytest.raises(BudgetExceededError):
             pool.pin(3, SIZE)
         go.set()
-        assert saved.result(timeout=60) == SIZE
+        assert saved.result(timeout=300) == SIZE
     assert disk.saved[1] == bytes([5]) * SIZE
     pool.pin(3, SIZE)
     assert 1 not in pool

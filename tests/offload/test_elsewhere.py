@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,23 @@ def _said_in_a_fork(model: nn.Module) -> str:
         text = said.read()
     os.waitpid(child, 0)
     return text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_frees_what_the_model_has_made() -> None:
+    """The lock of the arenas is held while a process is forked, and must be free in both afterwards."""
+    model = accelera.offload(_build(), budget="512MiB")
+    results = [model(torch.ones(1, 256))]
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(300)  # ends it if it hangs
+        results.clear()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    results.clear()
+    assert model(torch.ones(1, 256)).isfinite().all()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

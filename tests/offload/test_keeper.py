@@ -93,7 +93,7 @@ def test_a_saving_under_way_never_lands_in_what_took_the_home_of_the_dead(
 
     def late(home: FileHome, start: int, data: Any) -> int:
         if threading.current_thread().name == "accelera-write":
-            go.wait(60)
+            go.wait(300)
         return write(home, start, data)
 
     monkeypatch.setattr(FileHome, "write", late)

@@ -337,7 +337,7 @@ def test_ending_the_model_ends_the_pool(tmp_path: Path) -> None:
     gc.collect()
     assert keeper() is None
     for each in movers:
-        each.join(60)
+        each.join(300)
     assert not [each for each in movers if each.is_alive()]
 
 

@@ -19,7 +19,7 @@ import pytest
 from accelera.service.database import Database, sqlite_url
 from tests.ports import reserved_port
 
-PATIENCE_S = 120
+PATIENCE_S = 600
 """Seconds after which what does not answer is taken to hang: a machine may be busy."""
 
 
@@ -72,7 +72,7 @@ def postgresql() -> Iterator[str]:
             yield url
         finally:
             server.send_signal(signal.SIGINT)  # its fast way to end, which waits for no client
-            server.wait(120)
+            server.wait(300)
             shutil.rmtree(folder, ignore_errors=True)
 
 

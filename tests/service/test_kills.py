@@ -112,7 +112,7 @@ def test_nothing_finished_is_lost_and_what_was_interrupted_runs_again(url: str, 
     left: list[psutil.Process] = []
     for number in range(KILLS):
         server = Server(url, "--workers", "2")
-        with httpx.Client(base_url=server.url, timeout=60) as client:
+        with httpx.Client(base_url=server.url, timeout=600) as client:
             crowd.check_kept(client)
             crowd.submit(client, AT_ONCE)
             enough = min(len(crowd.results) + JOBS // KILLS // 2, JOBS - 1) if number else 0
@@ -124,7 +124,7 @@ def test_nothing_finished_is_lost_and_what_was_interrupted_runs_again(url: str, 
                 until(client, crowd, functools.partial(crowd.is_held, client, server))
         left += server.kill()
     assert gone(left) == [], "processes of a service that was killed end by themselves"
-    with serving(url, "--workers", "2") as server, httpx.Client(base_url=server.url, timeout=60) as client:
+    with serving(url, "--workers", "2") as server, httpx.Client(base_url=server.url, timeout=600) as client:
         crowd.check_kept(client)
         crowd.submit(client, JOBS)
         until(client, crowd, functools.partial(crowd.has_finished, JOBS))

@@ -35,7 +35,7 @@ def examined(examples: int, folder: Path, *options: str) -> subprocess.Completed
             f"--max-examples={examples}",
             "--seed=7",
             "--no-color",
-            "--request-timeout=60",
+            "--request-timeout=600",
         ]
         command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(HERE / "schemathesis.toml")]
         return subprocess.run(
@@ -47,7 +47,7 @@ def examined(examples: int, folder: Path, *options: str) -> subprocess.Completed
         )
     finally:
         server.terminate()
-        server.wait(60)
+        server.wait(300)
         if server.stdout is not None:
             server.stdout.close()
 

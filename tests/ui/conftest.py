@@ -45,7 +45,7 @@ class Site:
         """Yield a page, with ``drawn`` once all is there; ``page.asked`` are the addresses it has asked."""
         page = self._context(dark, narrow).new_page()
         try:
-            page.set_default_timeout(60_000)
+            page.set_default_timeout(600_000)
             page.asked = []
             page.on("request", lambda request: page.asked.append(request.url))
             page.on("websocket", lambda socket: page.asked.append(socket.url))
@@ -70,8 +70,8 @@ class Site:
 def settled(page: Any) -> None:
     """Wait until the page's script has ended; what a press is to bring has been awaited before."""
     page.locator("[data-testid=stMain] h1").first.wait_for()
-    page.locator('[data-testid=stApp][data-test-script-state="notRunning"]').wait_for(timeout=60_000)
-    page.wait_for_function(_DRAWN, timeout=60_000)
+    page.locator('[data-testid=stApp][data-test-script-state="notRunning"]').wait_for(timeout=600_000)
+    page.wait_for_function(_DRAWN, timeout=600_000)
 
 
 def headline(page: Any) -> str:

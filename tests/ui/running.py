@@ -15,7 +15,7 @@ import httpx
 
 from tests.ports import reserved_port
 
-PATIENCE_S = 120
+PATIENCE_S = 600
 """Seconds after which what neither starts nor ends is taken to hang."""
 
 

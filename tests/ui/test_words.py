@@ -25,6 +25,8 @@ from accelera.views import fit_view, presets
 
 DIGEST = "a1" * 32
 TRACE = generate_synthetic_trace(num_layers=1, batch_size=2, seq_length=16)
+PATIENCE_S = 600
+"""Unasked, Streamlit gives a page three seconds."""
 
 
 @pytest.fixture(autouse=True)
@@ -156,7 +158,7 @@ def _advice() -> None:
 
 def test_advice_is_sentences_and_figures_in_units() -> None:
     found = advise(TRACE, "50%", bound=False).to_dict()
-    app = AppTest.from_function(_advice)
+    app = AppTest.from_function(_advice, default_timeout=PATIENCE_S)
     app.session_state["found"] = found
     app.run()
     assert not app.exception
@@ -176,7 +178,7 @@ def test_an_export_that_cannot_be_made_says_so_and_has_no_button(monkeypatch: py
         raise BackendMissingError(f"[{op}] needs {module}; pip install 'accelera[plot]', {otherwise}")
 
     monkeypatch.setattr(keeping, "require", absent)
-    app = AppTest.from_function(_export).run()
+    app = AppTest.from_function(_export, default_timeout=PATIENCE_S).run()
     assert "needs matplotlib" in app.error[0].value.replace("\\", "").lower()
     assert not app.get("download_button")
     app.selectbox(key="export_as").select("CSV").run()
@@ -193,5 +195,5 @@ def _ways() -> None:
 def test_where_nothing_helps_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = {"fits": False, "ways": [], "room": [], "cards": []}
     monkeypatch.setattr("accelera.ui.fit.ask", lambda *_, **__: nothing)
-    app = AppTest.from_function(_ways).run()
+    app = AppTest.from_function(_ways, default_timeout=PATIENCE_S).run()
     assert [one.value for one in app.markdown] == ["No single change makes it fit."]
