@@ -10,7 +10,7 @@ function(tensora_kernels file isa march)
   target_compile_features(tensora_${name}_${isa} PRIVATE cxx_std_20)
   target_compile_definitions(tensora_${name}_${isa} PRIVATE TENSORA_ISA=${isa})
   target_compile_options(tensora_${name}_${isa} PRIVATE
-    -Wall -Wextra -O3 -fvisibility=hidden -fno-math-errno -fno-trapping-math -ffp-contract=fast)
+    -Wall -Wextra -O2 -ftree-loop-vectorize -fvect-cost-model=dynamic -fvisibility=hidden -fno-math-errno -fno-trapping-math -ffp-contract=fast)
   if(march)
     target_compile_options(tensora_${name}_${isa} PRIVATE -march=${march})
   endif()

@@ -64,10 +64,12 @@ using namespace accelera::tensora;
 NB_MODULE(_tensora, module) {
     nb::intrusive_init(
         [](PyObject* object) noexcept {
+            if (interpreter_held()) return Py_INCREF(object);
             const nb::gil_scoped_acquire held;
             Py_INCREF(object);
         },
         [](PyObject* object) noexcept {
+            if (interpreter_held()) return Py_DECREF(object);
             const nb::gil_scoped_acquire held;
             Py_DECREF(object);
         });

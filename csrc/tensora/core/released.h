@@ -14,6 +14,9 @@ class InterpreterReleased {
     void* state_;
 };
 
+/// Whether this thread holds the interpreter's lock: it is no thread of the pool and inside no such block.
+bool interpreter_held();
+
 /// How the lock is given up and taken again; set by the bindings.
 void set_interpreter_lock(void* (*release)(), void (*restore)(void*));
 

@@ -190,6 +190,8 @@ namespace {
 thread_local bool lock_released = false;
 }
 
+bool interpreter_held() { return !lock_released && !in_piece; }
+
 InterpreterReleased::InterpreterReleased()
     : state_(release_lock && !in_piece && !lock_released ? release_lock() : nullptr) {
     if (state_) lock_released = true;
