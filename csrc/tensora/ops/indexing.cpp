@@ -144,6 +144,39 @@ const Op& take_add_op =
                },
            .saves = in1});
 
+/// 1 for each index that no later one repeats, shaped to multiply what `take` returns; null when none
+/// repeats.
+T last_of_equals(const T& index, int64_t extent, int behind, DType dtype) {
+    const int64_t* const at = index->data<int64_t>();
+    std::vector<int64_t> last(size_t(extent), -1);
+    bool repeats = false;
+    for (int64_t i = 0; i < index->size(); ++i) {
+        repeats = repeats || last[size_t(at[i])] >= 0;
+        last[size_t(at[i])] = i;
+    }
+    if (!repeats) return {};
+    const T mask = Tensor::empty({index->size()}, DType::bool_);
+    for (int64_t i = 0; i < index->size(); ++i) mask->data<bool>()[i] = last[size_t(at[i])] == i;
+    Dims shape = index->shape();
+    for (int i = 0; i < behind; ++i) shape.push_back(1);
+    return cast(reshape(mask, shape), dtype);
+}
+
+/// Which slices of the values `put` kept: of several for one place the last, so that gradients of the others
+/// are zero. A bool tensor that broadcasts to the values.
+T kept_by_put(const T& index, int64_t extent, int axis, int n_dims) {
+    std::vector<int64_t> last(static_cast<size_t>(extent), 0);
+    const T at = contiguous(index);
+    const int64_t* const places = at->data<int64_t>();
+    for (int64_t k = 0; k < at->size(); ++k) last[size_t(places[k])] = k;
+    Dims shape = Dims::filled(axis, 1);
+    for (int64_t size : index->shape()) shape.push_back(size);
+    while (shape.size() < n_dims) shape.push_back(1);
+    const T kept = Tensor::empty(shape, DType::bool_);
+    for (int64_t k = 0; k < at->size(); ++k) kept->data<bool>()[k] = last[size_t(places[k])] == k;
+    return kept;
+}
+
 /// The first input with the values of the third at the places of the second; of several the last.
 const Op& put_op =
     enter({.name = "put",
@@ -169,7 +202,14 @@ const Op& put_op =
                    c.give(0, [&] {
                        return run(op_named("put"), params, g, c.input(1), zeros(c.shape(2), g->dtype()));
                    });
-                   c.give(2, [&] { return run(take_op, params, g, c.input(1)); });
+                   c.give(2, [&]() -> T {
+                       const T taken = run(take_op, params, g, c.input(1));
+                       const int axis = c.params().mode;
+                       const T index = contiguous(c.input(1));
+                       const T written =
+                           last_of_equals(index, c.shape()[axis], c.shape().size() - axis - 1, g->dtype());
+                       return written ? taken * written : taken;
+                   });
                },
            .saves = in1,
            .flops_per_element = 0});
