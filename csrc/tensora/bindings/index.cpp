@@ -33,8 +33,9 @@ T as_tensor(nb::handle item) {
         const T made = tensor_from(item, std::nullopt);
         return made->size() == 0 ? cast(made, DType::i64) : made;
     }
-    if (PySlice_Check(p) || p == Py_None || p == Py_Ellipsis || PyIndex_Check(p)) return {};
+    if (PyLong_Check(p) || PySlice_Check(p) || p == Py_None || p == Py_Ellipsis) return {};
     if (PyObject_HasAttrString(p, "__dlpack__")) return tensor_from(item, std::nullopt);
+    if (PyIndex_Check(p)) return {};
     fail(Kind::index, "tensora: ", nb::cast<std::string>(nb::repr(nb::handle(item.type()))),
          " is no index; give integers, slices, None, ..., and integer or bool tensors");
 }

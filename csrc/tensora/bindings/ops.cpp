@@ -1,6 +1,5 @@
 // Operations as functions of Python. Elementwise ones come straight from the op table.
 #include "tensora/bindings/convert.h"
-
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/blas.h"
@@ -17,7 +16,8 @@ std::vector<T> operands(nb::args args, const char* op) {
     std::vector<T> result(args.size());
     std::optional<DType> dtype;
     for (size_t i = 0; i < args.size(); ++i)
-        if (nb::try_cast<T>(args[i], result[i]) && result[i]) dtype = dtype ? promote(*dtype, result[i]->dtype()) : result[i]->dtype();
+        if (nb::try_cast<T>(args[i], result[i]) && result[i])
+            dtype = dtype ? promote(*dtype, result[i]->dtype()) : result[i]->dtype();
     if (!dtype) fail(Kind::type, op, ": no tensor among the arguments; tensora.asarray() makes one");
     for (size_t i = 0; i < args.size(); ++i)
         if (!result[i]) result[i] = operand(args[i], *dtype);
@@ -33,11 +33,13 @@ void bind_elementwise(nb::module_& module) {
         else if (op->arity == 2)
             module.def(name.c_str(), [op](const T& x, const T& y) { return run(*op, no_params, x, y); });
         if (op->arity >= 2)
-            module.def(name.c_str(), [op](nb::args args) { return apply(*op, operands(args, op->name), no_params); });
+            module.def(name.c_str(),
+                       [op](nb::args args) { return apply(*op, operands(args, op->name), no_params); });
     }
     module.def("where", [](const T& condition, nb::handle a, nb::handle b) {
         T first, second;
-        const bool has_first = nb::try_cast<T>(a, first) && first, has_second = nb::try_cast<T>(b, second) && second;
+        const bool has_first = nb::try_cast<T>(a, first) && first,
+                   has_second = nb::try_cast<T>(b, second) && second;
         if (!has_first) first = operand(a, has_second ? second->dtype() : default_float());
         if (!has_second) second = operand(b, first->dtype());
         return where(condition, first, second);
@@ -90,12 +92,16 @@ void bind_movement(nb::module_& module) {
     });
     module.def("unslice", unslice);
     module.def("shares_memory", [](const T& a, const T& b) { return a->storage() == b->storage(); });
-    module.def("can_view", [](const T& x, const Dims& shape) { return bool(reshaped_layout(*x, complete_shape(*x, shape, "reshape"))); });
+    module.def("can_view", [](const T& x, const Dims& shape) {
+        return bool(reshaped_layout(*x, complete_shape(*x, shape, "reshape")));
+    });
 }
 
 void bind_creation(nb::module_& module) {
     module.def("empty", [](const Dims& shape, DType dtype) { return Tensor::empty(shape, dtype); });
-    module.def("full", [](const Dims& shape, nb::handle value, DType dtype) { return copy(expand(scalar_tensor(value, dtype), shape)); });
+    module.def("full", [](const Dims& shape, nb::handle value, DType dtype) {
+        return copy(expand(scalar_tensor(value, dtype), shape));
+    });
     module.def("asarray", tensor_from, nb::arg("source"), nb::arg("dtype") = nb::none());
     module.def("from_dlpack", from_dlpack, nb::arg("source"), nb::arg("copy") = nb::none());
     module.def("from_buffer", from_buffer);
@@ -139,11 +145,14 @@ void bind_ops(nb::module_& module) {
     bind_movement(module);
     bind_creation(module);
     bind_indexing(module);
-    module.def("ops", [] {
-        nb::list result;
-        for (const Op* op : table()) result.append(description(*op));
-        return result;
-    }, "The op table: name, family and properties of each primitive operation.");
+    module.def(
+        "ops",
+        [] {
+            nb::list result;
+            for (const Op* op : table()) result.append(description(*op));
+            return result;
+        },
+        "The op table: name, family and properties of each primitive operation.");
 }
 
 }  // namespace accelera::tensora

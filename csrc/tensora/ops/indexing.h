@@ -13,7 +13,7 @@ struct Subscript {
     int64_t start = 0;  ///< the number, or the first element of a range
     int64_t step = 1;
     int64_t size = 0;
-    T tensor;           ///< of int64, in range; a bool mask was replaced by the places of its true elements
+    T tensor;  ///< of int64, in range; a bool mask was replaced by the places of its true elements
 };
 
 /// x[subscripts], one for each axis of `x` besides new ones: a view where no tensor is among them.
@@ -21,7 +21,8 @@ T subscripted(const T& x, const std::vector<Subscript>& subscripts);
 /// x[subscripts] = value
 void assign(const T& x, const std::vector<Subscript>& subscripts, const T& value);
 
-/// Elements of `target` become op(inputs) or `value`; raises where gradients would be lost, or types do not fit.
+/// Elements of `target` become op(inputs) or `value`; raises where gradients would be lost, or types do not
+/// fit.
 void apply_in_place(const Op& op, std::span<const T> inputs, const T& target);
 void write_in_place(const T& target, const T& value, const char* op);
 

@@ -703,9 +703,19 @@ T svd_core(Backward& c, const T& u, const T& s, const T& vh, const T& gu, const 
 }
 
 T svd_gradient(Backward& c) {
-    const T s = c.output(1);
+    const bool square = c.shape()[c.shape().size() - 2] == c.shape().back();
+    if (c.params().flag && !square) {
+        if (c.has_grad(0) || c.has_grad(2))
+            fail(Kind::runtime,
+                 "backward of 'svd': with full_matrices=True the last singular vectors are not determined by "
+                 "a "
+                 "matrix of shape ",
+                 c.shape().words(), ", so they have no gradient; use full_matrices=False");
+        const auto thin = svd(c.input(), false);
+        return matmul(thin[0] * as_row(c.grad(1)), thin[2]);
+    }
+    const T s = c.output(1), u = c.output(0), vh = c.output(2);
     const int64_t m = c.shape()[c.shape().size() - 2], n = c.shape().back(), k = std::min(m, n);
-    const T u = narrowed(c.output(0), -1, 0, k), vh = narrowed(c.output(2), -2, 0, k);
     if (!c.has_grad(0) && !c.has_grad(2)) return matmul(u * as_row(c.grad(1)), vh);
     const T gu = c.grad(0), gvh = c.grad(2);
     T result = matmul(matmul(u, svd_core(c, u, s, vh, gu, gvh)), vh);
@@ -721,35 +731,25 @@ T svd_gradient(Backward& c) {
 }
 
 /// flag: full matrices.
-const Op& svd_op =
-    enter({.name = "svd",
-           .family = Family::linalg,
-           .arity = 1,
-           .outputs = 3,
-           .types = lapack_types,
-           .rule =
-               [](Call& call) {
-                   const Tensor& x = call.input();
-                   check_matrix("svd", x);
-                   const Dims batch = batch_of(x.shape());
-                   const int64_t m = rows_of(x), n = columns_of(x), k = std::min(m, n);
-                   call.make(with_axes(batch, {m, call.params.flag ? m : k}), x.dtype(), 0);
-                   call.make(with_axes(batch, {k}), real_of(x.dtype()), 1);
-                   call.make(with_axes(batch, {call.params.flag ? n : k, n}), x.dtype(), 2);
-               },
-           .cpu = svd_kernel,
-           .vjp =
-               [](Backward& c) {
-                   const bool square = c.shape()[c.shape().size() - 2] == c.shape().back();
-                   if (c.params().flag && !square && (c.has_grad(0) || c.has_grad(2)))
-                       fail(Kind::runtime,
-                            "backward of 'svd': with full_matrices=True the last singular vectors are not "
-                            "determined by a matrix of shape ",
-                            c.shape().words(), ", so they have no gradient; use full_matrices=False");
-                   c.give(0, [&] { return svd_gradient(c); });
-               },
-           .saves = out0 | out1 | out2,
-           .cost = cubic<60>});
+const Op& svd_op = enter({.name = "svd",
+                          .family = Family::linalg,
+                          .arity = 1,
+                          .outputs = 3,
+                          .types = lapack_types,
+                          .rule =
+                              [](Call& call) {
+                                  const Tensor& x = call.input();
+                                  check_matrix("svd", x);
+                                  const Dims batch = batch_of(x.shape());
+                                  const int64_t m = rows_of(x), n = columns_of(x), k = std::min(m, n);
+                                  call.make(with_axes(batch, {m, call.params.flag ? m : k}), x.dtype(), 0);
+                                  call.make(with_axes(batch, {k}), real_of(x.dtype()), 1);
+                                  call.make(with_axes(batch, {call.params.flag ? n : k, n}), x.dtype(), 2);
+                              },
+                          .cpu = svd_kernel,
+                          .vjp = [](Backward& c) { c.give(0, [&] { return svd_gradient(c); }); },
+                          .saves = in0 | out0 | out1 | out2,
+                          .cost = cubic<60>});
 
 const Op& svdvals_op =
     enter({.name = "svdvals",

@@ -179,6 +179,7 @@ from accelera.tensora.manipulation import (
     tile,
     unstack,
 )
+from accelera.tensora.methods import equip
 from accelera.tensora.products import einsum, matmul, matrix_transpose, tensordot, vecdot
 from accelera.tensora.reductions import (
     all,
@@ -211,7 +212,6 @@ from accelera.tensora.searching import (
     unique_inverse,
     unique_values,
 )
-from accelera.tensora.tensor import equip
 
 equip()
 
