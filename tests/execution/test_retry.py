@@ -46,11 +46,16 @@ def test_pauses_double_and_stay_finite() -> None:
 
 
 @pytest.mark.parametrize("strategy", [ExecutionStrategy.CpuOnly, ExecutionStrategy.GpuOnly], ids=str)
-def test_a_pause_ends_with_the_batch(strategy: ExecutionStrategy) -> None:
+def test_a_pause_ends_with_the_batch(strategy: ExecutionStrategy, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it is: the token is looked at meanwhile."""
+    monkeypatch.setattr(
+        "accelera.execution.executors.threads.IDLE_S", 0.01
+    )  # a thread that is done soon ends
     failed, cancel = threading.Event(), threading.Event()
+    workers: set[threading.Thread] = set()
 
     def fails(task: int) -> int:
+        workers.add(threading.current_thread())
         failed.set()
         raise OSError("not yet")
 
@@ -67,7 +72,7 @@ def test_a_pause_ends_with_the_batch(strategy: ExecutionStrategy) -> None:
     cancel.set()
     thread.join(PATIENCE_S)
     assert results[0].stopped_by == "cancelled"
-    for each in set(threading.enumerate()) - others:
+    for each in workers | (set(threading.enumerate()) - others):
         if each.name.startswith("accelera-"):
             each.join(PATIENCE_S)
             assert not each.is_alive(), "it still waits"
