@@ -20,8 +20,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-"""Torch's threads sleep between its loops instead of spinning, here and in what tests start; set before torch is
-loaded. With two test processes on two cores those that spin take the cores from those that compute."""
+"""Torch's threads sleep between its loops instead of spinning, here and in what tests start.
+
+It is set before torch is loaded: where two test processes share two cores, threads that spin take them from
+those that compute."""
 
 settings.register_profile(
     "accelera",
