@@ -17,7 +17,7 @@ from tests.interceptor.taking import taken
 OP = "_native_multi_head_attention"
 BATCH, ROWS, WIDTH, HEADS = 3, 20, 16, 4
 TILE_BYTES = 1024
-"""A few rows of the scores of a head, which have 20: several pieces for each, the last one shorter."""
+"""Still many pieces for a call, and several times fewer products than with the smallest tiles."""
 
 
 def masks() -> dict[str, dict[str, torch.Tensor]]:
