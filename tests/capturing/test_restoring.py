@@ -70,6 +70,12 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
+@pytest.fixture(autouse=True)
+def nothing_set_aside() -> None:
+    """Leave what exists to the collector, as in a user's program: recording sets it aside itself."""
+    gc.unfreeze()
+
+
 @pytest.fixture
 def model() -> Model:
     model = Model()

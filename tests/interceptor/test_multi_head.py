@@ -16,6 +16,8 @@ from tests.interceptor.taking import taken
 
 OP = "_native_multi_head_attention"
 BATCH, ROWS, WIDTH, HEADS = 3, 20, 16, 4
+TILE_BYTES = 1024
+"""Still many pieces for a call, and several times fewer products than with the smallest tiles."""
 
 
 def masks() -> dict[str, dict[str, torch.Tensor]]:
@@ -55,7 +57,7 @@ def test_values(route: Any, mask: str, weights: str) -> None:
     layer, x = module(), torch.randn(BATCH, ROWS, WIDTH)
     how = {"need_weights": weights != "none", "average_attn_weights": weights == "mean", **masks()[mask]}
     expected = results(layer, x, **how)
-    with counted() as seen, forced(route):
+    with counted() as seen, forced(route, TILE_BYTES):
         found = results(layer, x, **how)
     torch.testing.assert_close(found, expected, equal_nan=True)
     assert getattr(seen[0].by_op[OP], route) == 1
@@ -66,7 +68,7 @@ def test_types(dtype: torch.dtype) -> None:
     layer, x = module(dtype), torch.randn(BATCH, ROWS, WIDTH, dtype=dtype)
     how = {"average_attn_weights": False, **masks()["both"]}
     torchs = results(layer, x, **how)
-    with forced("chunked"):
+    with forced("chunked", TILE_BYTES):
         found = results(layer, x, **how)
     assert [each.dtype for each in found] == [dtype, dtype]
     exact = results(layer.double(), x.double(), **how)
@@ -85,7 +87,7 @@ def test_query_key_and_value_of_their_own(each_tier: str) -> None:
             return torch._native_multi_head_attention(*tensors, WIDTH, HEADS, *weights)
 
     expected = call()
-    with counted() as seen, forced("chunked"):
+    with counted() as seen, forced("chunked", TILE_BYTES):
         found = call()
     torch.testing.assert_close(found, expected)
     assert seen[0].by_op[OP].chunked == 1
@@ -101,7 +103,7 @@ def test_the_layer_of_an_encoder(norm_first: bool, mask: str) -> None:
     x = torch.randn(BATCH, ROWS, WIDTH)
     with torch.inference_mode():
         expected = layer(x, **how)
-        with counted() as seen, forced("chunked"):
+        with counted() as seen, forced("chunked", TILE_BYTES):
             found = layer(x, **how)
     torch.testing.assert_close(found, expected)
     assert seen[0].by_op[OP].chunked == 1
@@ -154,7 +156,7 @@ def test_what_torch_refuses_it_refuses_itself(change: dict[str, Any]) -> None:
         return str(error.value)
 
     expected = raised()
-    with forced("chunked"):
+    with forced("chunked", TILE_BYTES):
         assert raised() == expected
 
 
