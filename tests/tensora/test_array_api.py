@@ -34,18 +34,25 @@ def environment() -> dict[str, str]:
     return inherited | told
 
 
-@pytest.mark.skipif(not SUITE.is_dir(), reason=f"the array API's suite is not in {SUITE.relative_to(ROOT.parent)}")
+@pytest.mark.skipif(
+    not SUITE.is_dir(), reason=f"the array API's suite is not in {SUITE.relative_to(ROOT.parent)}"
+)
 def test_suite_passes(tmp_path: Path) -> None:
     for package in ("ndindex", "pytest_jsonreport"):
         pytest.importorskip(package)
     folder, report = tmp_path / "suite", tmp_path / "report.json"
     shutil.copytree(SUITE, folder, ignore=shutil.ignore_patterns(".git", "__pycache__"))
     shutil.copy(SKIPS, folder / "skips.txt")
-    command = [sys.executable, "-m", "pytest", "array_api_tests", "-q", "--tb=short", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "array_api_tests", "-q", "--tb=short"]
     options = ["--max-examples", "3", "--derandomize", "--disable-deadline", "--skips-file", "skips.txt"]
     noted = ["--json-report", f"--json-report-file={report}", "--json-report-omit=collectors"]
     ran = subprocess.run(
-        [*command, *options, *noted], cwd=folder, env=environment(), capture_output=True, text=True, timeout=600
+        [*command, "-p", "no:cacheprovider", *options, *noted],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert report.exists(), ran.stdout[-2000:] + ran.stderr[-2000:]
     summary = json.loads(report.read_text())["summary"]

@@ -1,4 +1,4 @@
-"""Sorting, searching and sets against NumPy, with NaN, ties, other axes and other types; gradients of sorting."""
+"""Sorting, searching and sets against NumPy, with NaN, ties, other axes and types; gradients of sorting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def arrays(draw: st.DrawFn) -> Any:
     """Few different values, so that there are ties; NaN and infinities among the floating-point ones."""
     dtype = np.dtype(draw(st.sampled_from(TYPES)))
     special = [np.nan, np.inf, -np.inf, -0.0] if dtype.kind == "f" else []
-    return draw(hnp.arrays(dtype, draw(SHAPES), elements=st.sampled_from([0, 1, 3, *special]).map(dtype.type)))
+    return draw(
+        hnp.arrays(dtype, draw(SHAPES), elements=st.sampled_from([0, 1, 3, *special]).map(dtype.type))
+    )
 
 
 @given(arrays(), st.data())
@@ -58,7 +60,9 @@ def test_long_lines_and_complex_numbers() -> None:
     np.testing.assert_array_equal(np.asarray(ts.sort(ts.asarray(z))), np.sort(z))
 
 
-@given(hnp.arrays(np.float32, SHAPES, elements=st.sampled_from([-1.0, 0.0, 1.0, 2.0])), st.booleans(), st.data())
+@given(
+    hnp.arrays(np.float32, SHAPES, elements=st.sampled_from([-1.0, 0.0, 1.0, 2.0])), st.booleans(), st.data()
+)
 @QUICK
 def test_topk_is_the_beginning_of_a_sort(x: Any, largest: bool, data: st.DataObject) -> None:
     axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
@@ -79,12 +83,16 @@ def test_extremes(name: str, x: Any, data: st.DataObject) -> None:
     np.testing.assert_array_equal(np.asarray(found), getattr(np, name)(x, axis=axis, keepdims=keep))
 
 
-@given(hnp.arrays(np.float64, st.integers(0, 9), elements=st.sampled_from([0.0, 1.0, 2.0, np.nan])), st.data())
+@given(
+    hnp.arrays(np.float64, st.integers(0, 9), elements=st.sampled_from([0.0, 1.0, 2.0, np.nan])), st.data()
+)
 @QUICK
 def test_searchsorted(x: Any, data: st.DataObject) -> None:
     x.sort()
     side = data.draw(st.sampled_from(["left", "right"]))
-    values = data.draw(hnp.arrays(np.float32, (2, 3), elements=st.sampled_from([-1.0, 0.0, 1.5, 2.0, np.nan])))
+    values = data.draw(
+        hnp.arrays(np.float32, (2, 3), elements=st.sampled_from([-1.0, 0.0, 1.5, 2.0, np.nan]))
+    )
     found = ts.searchsorted(ts.asarray(x), ts.asarray(values), side=side)
     np.testing.assert_array_equal(np.asarray(found), np.searchsorted(x, values, side=side))
 

@@ -6,7 +6,8 @@
 namespace accelera::tensora {
 
 void bind_search(nb::module_& module) {
-    module.def("argsort", argsort, nb::arg("x"), nb::arg("axis"), nb::arg("descending"), nb::arg("kept") = nb::none());
+    module.def("argsort", argsort, nb::arg("x"), nb::arg("axis"), nb::arg("descending"),
+               nb::arg("kept") = nb::none());
     module.def("argmax", argmax);
     module.def("argmin", argmin);
     module.def("searchsorted", searchsorted);

@@ -42,7 +42,8 @@ struct Item {
 /// Sort the first `kept` items of a line into place.
 template <typename K>
 void sort_items(std::vector<Item<K>>& items, bool descending, int64_t kept) {
-    const auto numbers = std::stable_partition(items.begin(), items.end(), [](const Item<K>& item) { return !is_nan(item.key); });
+    const auto numbers = std::stable_partition(items.begin(), items.end(),
+                                               [](const Item<K>& item) { return !is_nan(item.key); });
     const auto sort = [&](auto is_before) {
         if (kept >= int64_t(items.size()) / 2) return std::stable_sort(items.begin(), numbers, is_before);
         const auto middle = std::min(items.begin() + kept, numbers);
@@ -61,9 +62,11 @@ template <typename E, typename Each>
 void for_lines(const T& x, int64_t work_per_element, Each each) {
     const int64_t n = x->shape().back();
     const E* const data = x->data<E>();
-    parallel_for(n ? x->size() / n : 0, std::max<int64_t>(1, grain / std::max<int64_t>(1, n * work_per_element)), [&](int64_t begin, int64_t end) {
-        for (int64_t line = begin; line < end; ++line) each(line, data + line * n);
-    });
+    parallel_for(n ? x->size() / n : 0,
+                 std::max<int64_t>(1, grain / std::max<int64_t>(1, n * work_per_element)),
+                 [&](int64_t begin, int64_t end) {
+                     for (int64_t line = begin; line < end; ++line) each(line, data + line * n);
+                 });
 }
 
 void argsort_kernel(Call& call) {
@@ -82,13 +85,17 @@ void argsort_kernel(Call& call) {
 }
 
 /// flag: descending, a: how many indices of each line are wanted.
-const Op& argsort_op = enter({.name = "argsort", .family = Family::search, .arity = 1,
-    .rule = [](Call& call) {
-        Dims shape = call.input().shape();
-        shape.back() = call.params.a[0];
-        call.make(shape, DType::i64);
-    },
-    .cpu = argsort_kernel, .flops_per_element = 16});
+const Op& argsort_op = enter({.name = "argsort",
+                              .family = Family::search,
+                              .arity = 1,
+                              .rule =
+                                  [](Call& call) {
+                                      Dims shape = call.input().shape();
+                                      shape.back() = call.params.a[0];
+                                      call.make(shape, DType::i64);
+                                  },
+                              .cpu = argsort_kernel,
+                              .flops_per_element = 16});
 
 template <bool largest>
 void extreme_kernel(Call& call) {
@@ -110,13 +117,24 @@ void extreme_kernel(Call& call) {
 
 void extreme_rule(Call& call) {
     Dims shape = call.input().shape();
-    require(shape.back() > 0, call.op.name, ": a tensor of shape ", shape.words(), " has no element along the axis");
+    require(shape.back() > 0, call.op.name, ": a tensor of shape ", shape.words(),
+            " has no element along the axis");
     shape.erase(shape.size() - 1);
     call.make(shape, DType::i64);
 }
 
-const Op& argmax_op = enter({.name = "argmax", .family = Family::search, .arity = 1, .types = ordered, .rule = extreme_rule, .cpu = extreme_kernel<true>});
-const Op& argmin_op = enter({.name = "argmin", .family = Family::search, .arity = 1, .types = ordered, .rule = extreme_rule, .cpu = extreme_kernel<false>});
+const Op& argmax_op = enter({.name = "argmax",
+                             .family = Family::search,
+                             .arity = 1,
+                             .types = ordered,
+                             .rule = extreme_rule,
+                             .cpu = extreme_kernel<true>});
+const Op& argmin_op = enter({.name = "argmin",
+                             .family = Family::search,
+                             .arity = 1,
+                             .types = ordered,
+                             .rule = extreme_rule,
+                             .cpu = extreme_kernel<false>});
 
 void searchsorted_kernel(Call& call) {
     const DType dtype = promote(call.input(0).dtype(), call.input(1).dtype());
@@ -130,18 +148,26 @@ void searchsorted_kernel(Call& call) {
         const auto is_before = [](E a, E b) { return comes_before(K(a), K(b)); };
         parallel_for(values->size(), grain / 16, [&](int64_t first, int64_t last) {
             for (int64_t i = first; i < last; ++i)
-                out[i] = (call.params.flag ? std::upper_bound(begin, end, wanted[i], is_before) : std::lower_bound(begin, end, wanted[i], is_before)) - begin;
+                out[i] = (call.params.flag ? std::upper_bound(begin, end, wanted[i], is_before)
+                                           : std::lower_bound(begin, end, wanted[i], is_before)) -
+                         begin;
         });
     });
 }
 
 /// flag: behind equal elements.
-const Op& searchsorted_op = enter({.name = "searchsorted", .family = Family::search, .arity = 2,
-    .rule = [](Call& call) {
-        require(call.input(0).dims() == 1, "searchsorted: the sorted tensor has shape ", call.input(0).shape().words(), "; give a vector");
-        call.make(call.input(1).shape(), DType::i64);
-    },
-    .cpu = searchsorted_kernel, .flops_per_element = 16});
+const Op& searchsorted_op =
+    enter({.name = "searchsorted",
+           .family = Family::search,
+           .arity = 2,
+           .rule =
+               [](Call& call) {
+                   require(call.input(0).dims() == 1, "searchsorted: the sorted tensor has shape ",
+                           call.input(0).shape().words(), "; give a vector");
+                   call.make(call.input(1).shape(), DType::i64);
+               },
+           .cpu = searchsorted_kernel,
+           .flops_per_element = 16});
 
 T extreme(const Op& op, const T& x, int axis, bool keep) {
     const int at = axis_of(axis, x->dims(), op.name);
