@@ -105,7 +105,7 @@ def test_arguments_that_do_not_fit_are_named() -> None:
     for call, words in (
         (lambda: fft.fft(x, norm="both"), "fft: norm='both'"),
         (lambda: fft.fft(x, n=0), "fft: .* 0 elements on axis 1"),
-        (lambda: fft.irfft(x[:, :1]), "irfft: .* 0 elements"),
+        (lambda: fft.irfft(x[:, :1]), "irfft: 0 elements"),
         (lambda: fft.fftn(x, s=(2,), axes=(0, 1)), "1 extents in s for 2 axes"),
         (lambda: fft.fftn(x, axes=(1, -1)), "an axis stands twice"),
         (lambda: fft.rfftn(x, axes=()), "rfftn: no axes"),

@@ -277,6 +277,14 @@ const Op& cholesky_op =
 
 // --- solvers ---------------------------------------------------------------------------------------------
 
+/// Substitution, after a factorisation of this many thirds of n^3.
+template <int thirds>
+Cost cost_of_solving(const Call& call) {
+    Cost cost = cubic<thirds>(call);
+    cost.flops += 2 * double(call.input(0).size()) * columns_of(call.input(1));
+    return cost;
+}
+
 /// Both inputs have the same batch, as solve() makes it.
 void solve_rule(Call& call) {
     const Tensor &a = call.input(0), &b = call.input(1);
@@ -327,7 +335,7 @@ const Op& solve_op = enter({.name = "solve",
                                     c.give(0, [&] { return -matmul(gb, adjoint(c.output())); });
                                 },
                             .saves = in0 | out0,
-                            .cost = cubic<2>});
+                            .cost = cost_of_solving<2>});
 
 void solve_triangular_kernel(Call& call) {
     Tensor& out = *call.out[0];
@@ -366,7 +374,7 @@ const Op& solve_triangular_op =
                    });
                },
            .saves = in0 | out0,
-           .cost = cubic<3>});
+           .cost = cost_of_solving<0>});
 
 template <typename E>
 int invert_one(E* a, int n) {
