@@ -42,11 +42,15 @@ constexpr Operator binary_operators[] = {
 
 nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
 
-/// A tensor from the other side of an operator, or null when it is for the other side to handle.
+/// A tensor from the other side of an operator, or null when it is for the other side to handle. Arrays and
+/// scalars of NumPy are copied: nothing here would see that they are written to.
 T other_operand(nb::handle object, DType dtype) {
     T tensor;
     if (nb::try_cast<T>(object, tensor) && tensor) return tensor;
-    return is_number(object) ? scalar_tensor(object, scalar_dtype(object, dtype)) : T();
+    if (is_number(object)) return scalar_tensor(object, scalar_dtype(object, dtype));
+    const bool is_array =
+        PyObject_CheckBuffer(object.ptr()) && PyObject_HasAttrString(object.ptr(), "__array_interface__");
+    return is_array ? copy(from_buffer(object)) : T();
 }
 
 void bind_operators(nb::class_<Tensor>& type) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from accelera.tensora.core import Tensor, native
@@ -162,47 +161,64 @@ def can_cast(from_: Any, to: Any, /) -> Any:
     return native.promote(source, target) == target
 
 
-@dataclass(frozen=True)
-class finfo:  # noqa: N801 - the array API's name
-    """Limits of a floating-point type; of a complex one, those of its parts."""
+class _Limits:
+    """What a type can hold, written as its attributes."""
 
-    bits: int
-    eps: float
-    max: float
-    min: float
-    smallest_normal: float
-    dtype: Any
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)})"
+        )
+
+
+class finfo(_Limits):  # noqa: N801 - the array API's name
+    """Limits of a floating-point type; of a complex one, those of its parts.
+
+    Raises
+    ------
+    TypeError
+        If the type is another one.
+
+    """
+
+    __slots__ = ("bits", "dtype", "eps", "max", "min", "smallest_normal")
 
     def __init__(self, type: Any, /) -> None:  # noqa: A002
         found = real_dtype(type.dtype if isinstance(type, Tensor) else as_dtype(type))
         if found not in _FLOATING:
             raise TypeError(f"finfo: {found} is no floating-point type; iinfo() is for integers")
         digits, least = _FLOAT_PARTS[found]
-        most = (2 - 2.0**-digits) * 2.0 ** (1 - least)
-        values = (8 * itemsize(found), 2.0**-digits, most, -most, 2.0**least, found)
-        for name, value in zip(self.__dataclass_fields__, values, strict=True):
-            object.__setattr__(self, name, value)
+        self.bits: int = 8 * itemsize(found)
+        self.dtype: Any = found
+        self.eps: float = 2.0**-digits
+        self.max: float = (2 - self.eps) * 2.0 ** (1 - least)
+        self.min: float = -self.max
+        self.smallest_normal: float = 2.0**least
 
 
 _FLOAT_PARTS = {float16: (10, -14), bfloat16: (7, -126), float32: (23, -126), float64: (52, -1022)}
 """Stored digits, and exponent of the smallest normal number."""
 
 
-@dataclass(frozen=True)
-class iinfo:  # noqa: N801 - the array API's name
-    """Limits of an integer type."""
+class iinfo(_Limits):  # noqa: N801 - the array API's name
+    """Limits of an integer type.
 
-    bits: int
-    max: int
-    min: int
-    dtype: Any
+    Raises
+    ------
+    TypeError
+        If the type is another one.
+
+    """
+
+    __slots__ = ("bits", "dtype", "max", "min")
 
     def __init__(self, type: Any, /) -> None:  # noqa: A002
         found = type.dtype if isinstance(type, Tensor) else as_dtype(type)
         if found not in INTEGERS:
             raise TypeError(f"iinfo: {found} is no integer type; finfo() is for floating-point types")
-        bits = 8 * itemsize(found)
         signed = found in _SIGNED
-        values = (bits, 2 ** (bits - signed) - 1, -(2 ** (bits - 1)) if signed else 0, found)
-        for name, value in zip(self.__dataclass_fields__, values, strict=True):
-            object.__setattr__(self, name, value)
+        self.bits: int = 8 * itemsize(found)
+        self.dtype: Any = found
+        self.max: int = 2 ** (self.bits - signed) - 1
+        self.min: int = -(2 ** (self.bits - 1)) if signed else 0

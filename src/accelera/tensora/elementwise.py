@@ -192,6 +192,8 @@ def where(condition: Tensor, x1: Any, x2: Any, /) -> Any:
         If the condition is not of type bool.
 
     """
+    if not isinstance(x1, Tensor) and not isinstance(x2, Tensor):
+        x1 = native.asarray(x1, dtypes.result_type(x1, x2))
     return native.where(condition, x1, x2)
 
 

@@ -139,7 +139,9 @@ def backward(
     self: Any, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
 ) -> None:
     """Add to `.grad` of each leaf the gradient of this tensor, weighted by `gradient`."""
-    autograd.backward(self, gradient, retain_graph=retain_graph, create_graph=create_graph)
+    retain = create_graph if retain_graph is None else retain_graph
+    weights = [] if gradient is None else [gradient]
+    native.backward([self], weights, [], retain, create_graph, True, True)
 
 
 def set_requires_grad(self: Any, requires_grad: bool = True) -> Any:
@@ -185,6 +187,18 @@ def _reduction(function: Callable[..., Any]) -> Callable[..., Any]:
     return _documented(method, function)
 
 
+def _folding(name: str) -> Callable[..., Any]:
+    """Return a reduction that C++ does alone as a method."""
+    run, function = getattr(native, name), getattr(reductions, name)
+
+    def method(self: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        if options:
+            return function(self, axis=axis, keepdims=keepdims, **options)
+        return run(self, axis, keepdims)
+
+    return _documented(method, function)
+
+
 def _documented(method: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     method.__name__ = function.__name__
     method.__qualname__ = f"Tensor.{function.__name__}"
@@ -217,8 +231,6 @@ def _transpose(self: Any, *axes: Any) -> Any:
     given = _integers(axes)
     if not given:
         return transposed(self)
-    if len(given) == 2 and self.ndim != 2:
-        return manipulation.swapaxes(self, *given)
     return manipulation.swapaxes(self, *given) if len(given) == 2 else native.permute(self, given)
 
 
@@ -265,6 +277,16 @@ def _zero(self: Any) -> Any:
 def _dim(self: Any) -> int:
     """Return the number of axes."""
     return int(self.ndim)
+
+
+def _numel(self: Any) -> int:
+    """Return the number of elements."""
+    return int(self.size)
+
+
+def _format(self: Any, spec: str) -> str:
+    """Format the number of a 0-d tensor; a larger one is written as by `repr`."""
+    return format(self.item(), spec) if self.ndim == 0 and spec else format(printing.represent(self), spec)
 
 
 def _dot(self: Any, other: Any) -> Any:
@@ -338,6 +360,9 @@ _METHODS: dict[str, Any] = {
     "fill_": _fill,
     "zero_": _zero,
     "dim": _dim,
+    "numel": _numel,
+    "__format__": _format,
+    "__array_priority__": 1000.0,  # NumPy leaves its operators to the tensor
     "dot": _dot,
     "matmul": _dot,
     "astype": _astype,
@@ -357,7 +382,6 @@ _METHODS: dict[str, Any] = {
     "cumsum": _along(reductions.cumulative_sum, None),
     "cumprod": _along(reductions.cumulative_prod, None),
     "nonzero": searching.nonzero,
-    "logsumexp": _reduction(reductions.logsumexp),
     "repeat": manipulation.repeat,
     "tile": manipulation.tile,
 }
@@ -377,7 +401,9 @@ def equip() -> None:
         setattr(Tensor, name, method)
     for name in _ELEMENTWISE.split():
         setattr(Tensor, name, getattr(elementwise, name))
-    for name in ("sum", "prod", "max", "min", "any", "all", "mean", "var", "std"):
+    for name in ("sum", "prod", "max", "min", "any", "all"):
+        setattr(Tensor, name, _folding(name))
+    for name in ("mean", "var", "std", "logsumexp"):
         setattr(Tensor, name, _reduction(getattr(reductions, name)))
     for name, (read, doc) in _PROPERTIES.items():
         setattr(Tensor, name, property(read, doc=doc))
