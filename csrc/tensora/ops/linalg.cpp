@@ -295,31 +295,39 @@ void solve_rule(Call& call) {
     call.make(b.shape(), promote(a.dtype(), b.dtype()));
 }
 
+/// The solution in place of `b`, both matrices by rows. By columns that is Xᵀ Aᵀ = Bᵀ, and Aᵀ = P L U: two
+/// triangular solves from the right, then the exchanges that P is made of, last first.
 template <typename E>
 int solve_one(E* a, E* b, int n, int k) {
     static void* const getrf = routine<E>("getrf");
-    static void* const getrs = routine<E>("getrs");
+    static void* const trsm = routine<E>("trsm");
     std::vector<int> pivots(static_cast<size_t>(leading(n)));
-    const int lda = leading(n);
+    const int lda = leading(n), ldb = leading(k);
     int info = 0;
     fortran(getrf, &n, &n, a, &lda, pivots.data(), &info);
-    if (info) return info;
-    fortran(getrs, "T", &n, &k, a, &lda, pivots.data(), b, &lda, &info);
-    return info;
+    if (info || k == 0) return info;
+    const E one = 1;
+    fortran(trsm, "R", "U", "N", "N", &k, &n, &one, a, &lda, b, &ldb);
+    fortran(trsm, "R", "L", "N", "U", &k, &n, &one, a, &lda, b, &ldb);
+    for (int64_t i = n - 1; i >= 0; --i) {
+        const int64_t other = pivots[size_t(i)] - 1;
+        if (other != i) std::swap_ranges(b + i * k, b + (i + 1) * k, b + other * k);
+    }
+    return 0;
 }
 
 void solve_kernel(Call& call) {
-    const DType dtype = call.out[0]->dtype();
-    const T a = copy(cast(call.in[0], dtype)), b = copy(mt(cast(call.in[1], dtype)));
-    const int n = rows_of(*a), k = rows_of(*b);
+    Tensor& out = *call.out[0];
+    const T a = copy(cast(call.in[0], out.dtype()));
+    copy_elements(call.input(1), out);
+    const int n = rows_of(*a), k = columns_of(out);
     Failure failure;
-    visit_lapack(dtype, [&]<typename E>(Tag<E>) {
-        failure = each_matrix(matrices_of(*a), cube(call), [&](int64_t i) {
-            return solve_one(a->data<E>() + i * n * n, b->data<E>() + i * n * k, n, k);
+    visit_lapack(out.dtype(), [&]<typename E>(Tag<E>) {
+        failure = each_matrix(matrices_of(*a), cube(call) + double(n) * n * k, [&](int64_t i) {
+            return solve_one(a->data<E>() + i * n * n, out.data<E>() + i * n * k, n, k);
         });
     });
     raise_singular(call, failure);
-    copy_elements(*mt(b), *call.out[0]);
 }
 
 const Op& solve_op = enter({.name = "solve",

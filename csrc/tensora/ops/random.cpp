@@ -67,7 +67,7 @@ void fill_blocks(int64_t size, int64_t each, Fill fill) {
 template <typename E>
 Computed<E> unit(uint32_t word) {
     constexpr int bits = std::is_same_v<E, Half> ? 11 : std::is_same_v<E, BFloat> ? 8 : 24;
-    return std::ldexp(float(word >> (32 - bits)), -bits);
+    return float(word >> (32 - bits)) * (1.0f / float(1 << bits));
 }
 double long_unit(uint64_t word) { return double(word >> 11) * 0x1p-53; }
 
@@ -163,10 +163,10 @@ void normal_kernel(Call& call) {
 template <typename Word, typename Wide, typename Words>
 Word below_extent(Word extent, Words word) {
     constexpr int bits = 8 * sizeof(Word);
-    const Word least = Word(-extent) % extent;
     for (uint32_t attempt = 0;; ++attempt) {
         const Wide product = Wide(word(attempt)) * extent;
-        if (Word(product) >= least) return Word(product >> bits);
+        // The division is only needed for the few words that may be too many.
+        if (Word(product) >= extent || Word(product) >= Word(-extent) % extent) return Word(product >> bits);
     }
 }
 
