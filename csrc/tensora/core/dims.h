@@ -14,7 +14,7 @@ class Dims {
   public:
     static constexpr int most = 32;
 
-    Dims() = default;
+    Dims() {}  // not defaulted: that would clear the room of most of them
     Dims(std::initializer_list<int64_t> values) : Dims(values.begin(), int64_t(values.size())) {}
     Dims(const int64_t* values, int64_t n) {
         resize(n);

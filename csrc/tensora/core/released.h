@@ -14,8 +14,15 @@ class InterpreterReleased {
     void* state_;
 };
 
+/// What this thread is doing; read with every reference that Python counts.
+struct ThreadState {
+    bool lock_released = false;  ///< inside an InterpreterReleased
+    bool in_piece = false;       ///< a thread of the pool, or its caller
+};
+inline constinit thread_local ThreadState thread_state;
+
 /// Whether this thread holds the interpreter's lock: it is no thread of the pool and inside no such block.
-bool interpreter_held();
+inline bool interpreter_held() { return !thread_state.lock_released && !thread_state.in_piece; }
 
 /// How the lock is given up and taken again; set by the bindings.
 void set_interpreter_lock(void* (*release)(), void (*restore)(void*));

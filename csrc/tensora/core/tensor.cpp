@@ -25,7 +25,8 @@ Dims broadcast(const Dims& a, const Dims& b, const char* op) {
 T Tensor::empty(const Dims& shape, DType dtype) {
     int64_t size = size_of(dtype);
     for (int64_t extent : shape) {
-        require(extent >= 0, "tensora: a shape of ", shape.words(), "; no extent may be negative");
+        if (extent < 0)
+            fail(Kind::value, "tensora: a shape of ", shape.words(), "; no extent may be negative");
         if (__builtin_mul_overflow(size, std::max<int64_t>(extent, 1), &size))
             fail(Kind::memory, "tensora: a tensor of shape ", shape.words(),
                  " has more bytes than a computer can address");

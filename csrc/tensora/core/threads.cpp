@@ -22,8 +22,6 @@ namespace accelera::tensora {
 
 namespace {
 
-thread_local bool in_piece = false;
-
 /// Processors that a control group's quota leaves, or a large number.
 int quota() {
     std::ifstream file("/sys/fs/cgroup/cpu.max");
@@ -78,7 +76,7 @@ class Pool {
     }
 
     void help(int number, uint64_t seen) {
-        in_piece = true;
+        thread_state.in_piece = true;
         while (true) {
             // A job often follows the last one at once: look for it a while before sleeping.
             for (int i = 0; i < 2000 && round_seen_.load(std::memory_order_acquire) == seen; ++i)
@@ -186,20 +184,15 @@ void set_interpreter_lock(void* (*release)(), void (*restore)(void*)) {
     restore_lock = restore;
 }
 
-namespace {
-thread_local bool lock_released = false;
-}
-
-bool interpreter_held() { return !lock_released && !in_piece; }
-
 InterpreterReleased::InterpreterReleased()
-    : state_(release_lock && !in_piece && !lock_released ? release_lock() : nullptr) {
-    if (state_) lock_released = true;
+    : state_(release_lock && !thread_state.in_piece && !thread_state.lock_released ? release_lock()
+                                                                                   : nullptr) {
+    if (state_) thread_state.lock_released = true;
 }
 InterpreterReleased::~InterpreterReleased() {
     if (!state_) return;
     restore_lock(state_);
-    lock_released = false;
+    thread_state.lock_released = false;
 }
 
 int thread_count() { return pool().threads(); }
@@ -209,33 +202,34 @@ void set_thread_count(int n) {
     the_pool.store(nullptr);
 }
 
-bool inside_pool() { return in_piece; }
+bool inside_pool() { return thread_state.in_piece; }
 
 void parallel_ranges(int64_t n, int64_t least, Piece piece, void* context) {
     const InterpreterReleased released;
     Pool& workers = pool();
     const int64_t most = std::max<int64_t>(1, n / std::max<int64_t>(least, 1));
     const int threads = int(std::min<int64_t>(workers.threads(), most));
-    // Several pieces for each thread, so that one that is held up does not hold up all.
-    const int64_t pieces =
-        threads == 1 ? std::min<int64_t>(most, 64) : std::min<int64_t>(most, int64_t(threads) * 8);
-    Ranges ranges(piece, context, n, (n + pieces - 1) / pieces);
+    // Several pieces for each thread, so that one that is held up does not hold up all; none so long that an
+    // interrupt would wait for it.
+    const int64_t pieces = std::min<int64_t>(most, int64_t(threads) * 8);
+    const int64_t step = std::min((n + pieces - 1) / pieces, 8 * std::max<int64_t>(least, 1));
+    Ranges ranges(piece, context, n, step);
     std::unique_lock alone(workers.one_job, std::defer_lock);
-    if (threads == 1 || in_piece || !alone.try_lock()) {
-        ranges.work(!in_piece);
+    if (threads == 1 || thread_state.in_piece || !alone.try_lock()) {
+        ranges.work(!thread_state.in_piece);
     } else {
-        in_piece = true;
+        thread_state.in_piece = true;
         workers.run(threads, [](void* given, int i) { static_cast<Ranges*>(given)->work(i == 0); }, &ranges);
-        in_piece = false;
+        thread_state.in_piece = false;
     }
     if (ranges.error) std::rethrow_exception(ranges.error);
 }
 
 void run_together(int n, void (*job)(void*, int), void* context) {
     std::lock_guard alone(pool().one_job);
-    in_piece = true;
+    thread_state.in_piece = true;
     pool().run(n, job, context);
-    in_piece = false;
+    thread_state.in_piece = false;
 }
 
 }  // namespace accelera::tensora

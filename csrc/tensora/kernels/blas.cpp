@@ -67,7 +67,7 @@ std::atomic<int> alone{0};
 
 constexpr int row_major = 101, no_trans = 111, trans = 112;
 
-void gemm_panel(DType dtype, const MatrixView& a, const MatrixView& b, void* c) {
+void gemm_panel(DType dtype, const MatrixView& a, const MatrixView& b, void* c, int ldc) {
     const int m = int(a.rows), n = int(b.columns), k = int(a.columns);
     const int trans_a = a.by_rows() ? no_trans : trans, trans_b = b.by_rows() ? no_trans : trans;
     const int lda = int(std::max<int64_t>(1, a.by_rows() ? a.row_step : a.column_step));
@@ -75,14 +75,14 @@ void gemm_panel(DType dtype, const MatrixView& a, const MatrixView& b, void* c) 
     const C128 one = 1, zero = 0;
     const C64 one_single = 1, zero_single = 0;
     if (dtype == DType::f32)
-        library.sgemm(row_major, trans_a, trans_b, m, n, k, 1, a.data, lda, b.data, ldb, 0, c, n);
+        library.sgemm(row_major, trans_a, trans_b, m, n, k, 1, a.data, lda, b.data, ldb, 0, c, ldc);
     else if (dtype == DType::f64)
-        library.dgemm(row_major, trans_a, trans_b, m, n, k, 1, a.data, lda, b.data, ldb, 0, c, n);
+        library.dgemm(row_major, trans_a, trans_b, m, n, k, 1, a.data, lda, b.data, ldb, 0, c, ldc);
     else if (dtype == DType::c64)
         library.cgemm(row_major, trans_a, trans_b, m, n, k, &one_single, a.data, lda, b.data, ldb,
-                      &zero_single, c, n);
+                      &zero_single, c, ldc);
     else
-        library.zgemm(row_major, trans_a, trans_b, m, n, k, &one, a.data, lda, b.data, ldb, &zero, c, n);
+        library.zgemm(row_major, trans_a, trans_b, m, n, k, &one, a.data, lda, b.data, ldb, &zero, c, ldc);
 }
 
 }  // namespace
@@ -122,17 +122,24 @@ void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c) {
                 INT32_MAX);
     std::optional<InterpreterReleased> released;
     if (2.0 * double(a.rows) * double(a.columns) * double(b.columns) > 1e6) released.emplace();
-    // About a tenth of a second at a time, so that an interrupt is heard.
-    const double flops_per_row = 2.0 * double(a.columns) * double(b.columns);
-    const int64_t rows = std::max<int64_t>(128, int64_t(1e10 / std::max(flops_per_row, 1.0)));
+    // Parts of at most some hundredths of a second, between which an interrupt is heard.
+    constexpr double most_flops = 8e9;
+    const double flops = 2.0 * double(std::max<int64_t>(a.columns, 1));
+    const int64_t columns = std::clamp<int64_t>(int64_t(most_flops / (flops * 256)), 256, b.columns + 256);
+    const int64_t rows =
+        std::max<int64_t>(256, int64_t(most_flops / (flops * double(std::min(columns, b.columns)))));
     const int64_t each = size_of(dtype);
-    for (int64_t begin = 0; begin < a.rows; begin += rows) {
-        if (begin) check_interrupt();
-        MatrixView panel = a;
-        panel.rows = std::min(rows, a.rows - begin);
-        panel.data = static_cast<const char*>(a.data) + begin * a.row_step * each;
-        gemm_panel(dtype, panel, b, static_cast<char*>(c) + begin * b.columns * each);
-    }
+    for (int64_t row = 0; row < a.rows; row += rows)
+        for (int64_t column = 0; column < b.columns; column += columns) {
+            if (row + column) check_interrupt();
+            MatrixView left = a, right = b;
+            left.rows = std::min(rows, a.rows - row);
+            left.data = static_cast<const char*>(a.data) + row * a.row_step * each;
+            right.columns = std::min(columns, b.columns - column);
+            right.data = static_cast<const char*>(b.data) + column * b.column_step * each;
+            gemm_panel(dtype, left, right, static_cast<char*>(c) + (row * b.columns + column) * each,
+                       int(b.columns));
+        }
 }
 
 }  // namespace accelera::tensora

@@ -109,26 +109,13 @@ TENSORA_INLINE E invert_of(E x) {
         return E(~x);
 }
 
-template <typename E>
-TENSORA_INLINE E floor_of(E x) {
+/// f of a real number; integers stay as they are.
+template <typename E, typename Function>
+TENSORA_INLINE E if_real(E x, Function f) {
     if constexpr (Integer<E>)
         return x;
     else
-        return std::floor(x);
-}
-template <typename E>
-TENSORA_INLINE E ceil_of(E x) {
-    if constexpr (Integer<E>)
-        return x;
-    else
-        return std::ceil(x);
-}
-template <typename E>
-TENSORA_INLINE E trunc_of(E x) {
-    if constexpr (Integer<E>)
-        return x;
-    else
-        return std::trunc(x);
+        return f(x);
 }
 template <typename E>
 TENSORA_INLINE E round_of(E x) {
