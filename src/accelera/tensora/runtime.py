@@ -1,0 +1,68 @@
+"""State of the library in this process: memory and its limit, threads, the op table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelera import units
+from accelera.tensora.core import native
+
+MemoryStats = native.MemoryStats
+"""Bytes that tensors hold, their peak, what is kept for the next ones, and the limit; all integers."""
+
+
+def memory_stats() -> Any:
+    """Return what tensors on the CPU hold now, as `MemoryStats`.
+
+    `live_bytes` and `peak_bytes` count blocks, which are up to a quarter larger than their tensors; memory of
+    other libraries does not count.
+    """
+    return native.memory_stats()
+
+
+def reset_peak() -> None:
+    """Let `peak_bytes` begin again with what is held now."""
+    native.reset_peak()
+
+
+def set_memory_limit(limit: int | str | None) -> None:
+    """Limit the bytes that tensors may hold at once.
+
+    Parameters
+    ----------
+    limit
+        Bytes, or a size as "2GiB"; None lifts the limit. An operation that would exceed it raises MemoryError
+        before anything is allocated, with the smallest limit that would do.
+
+    Raises
+    ------
+    ValueError
+        If tensors hold more already, or it is no size.
+
+    """
+    native.set_memory_limit(0 if limit is None else units.parse_bytes(limit))
+
+
+def empty_cache() -> None:
+    """Give blocks that are kept for the next tensors back to the system."""
+    native.empty_cache()
+
+
+def get_num_threads() -> int:
+    """Return how many threads work on one operation."""
+    return int(native.thread_count())
+
+
+def set_num_threads(n: int) -> None:
+    """Set how many threads work on one operation, for the whole process; at least 1."""
+    native.set_thread_count(n)
+
+
+def instruction_set() -> str:
+    """Return the instruction set that the loops were chosen for, as "x86-64-v3"."""
+    return str(native.instruction_set())
+
+
+def ops() -> list[dict[str, Any]]:
+    """Return the op table: name, family, inputs, outputs, `differentiable` and `view` of each primitive."""
+    return list(native.ops())
