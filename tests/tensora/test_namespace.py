@@ -113,6 +113,7 @@ def test_lists_may_hold_arrays_and_numbers_of_numpy() -> None:
     assert ts.asarray([np.float32(1), np.int64(2)]).dtype == ts.float32
     assert ts.asarray([np.int32(1), np.int32(2)]).dtype == ts.int32
     same(ts.asarray([np.arange(3), ts.arange(3)]), [[0, 1, 2], [0, 1, 2]])
+    assert ts.asarray(range(3)).tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match="unequal"):
         ts.asarray([[1, 2], [3]])
     with pytest.raises(TypeError, match="str"):

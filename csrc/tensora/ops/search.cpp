@@ -106,9 +106,13 @@ void extreme_kernel(Call& call) {
         using K = Computed<E>;
         for_lines<E>(x, 1, [&](int64_t line, const E* elements) {
             int64_t best = 0;
-            for (int64_t i = 1; i < n && !is_nan(K(elements[best])); ++i) {
-                const K a = K(elements[i]), b = K(elements[best]);
-                if (is_nan(a) || (largest ? is_less(b, a) : is_less(a, b))) best = i;
+            K most = K(elements[0]);
+            for (int64_t i = 1; i < n && !is_nan(most); ++i) {
+                const K next = K(elements[i]);
+                const bool is_next = largest ? is_less(most, next) : is_less(next, most);
+                if (!is_next && !is_nan(next)) continue;
+                best = i;
+                most = next;
             }
             out[line] = best;
         });

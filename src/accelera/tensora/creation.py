@@ -74,7 +74,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
             raise ValueError(
                 f"asarray: a {type(obj).__name__} shares no memory with a tensor; leave copy=False out"
             )
-        return native.asarray(obj, wanted)
+        items = list(obj) if isinstance(obj, Sequence) and not isinstance(obj, (str, list, tuple)) else obj
+        return native.asarray(items, wanted)
     if wanted is not None and wanted != found.dtype:
         if copy is False:
             raise ValueError(f"asarray: {found.dtype} becomes {wanted} only in a copy; leave copy=False out")
