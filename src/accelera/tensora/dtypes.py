@@ -167,9 +167,9 @@ class _Limits:
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)}' for name in self.__slots__)})"
-        )
+        names: tuple[str, ...] = self.__slots__
+        values = ", ".join(f"{name}={getattr(self, name)}" for name in names)
+        return f"{type(self).__name__}({values})"
 
 
 class finfo(_Limits):  # noqa: N801 - the array API's name
