@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tensora/core/autograd.h"
+#include "tensora/core/released.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 
@@ -73,6 +74,8 @@ void argsort_kernel(Call& call) {
     const T x = contiguous(call.in[0]);
     const int64_t n = x->shape().back(), kept = call.params.a[0];
     int64_t* const out = call.out[0]->data<int64_t>();
+    std::optional<InterpreterReleased> released;  // a single line is sorted by one thread, this one
+    if (x->size() > grain) released.emplace();
     visit(x->dtype(), [&]<typename E>(Tag<E>) {
         using K = Computed<E>;
         for_lines<E>(x, 16, [&](int64_t line, const E* elements) {
