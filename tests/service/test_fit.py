@@ -51,7 +51,7 @@ def trace() -> Trace:
 
 
 def answered(client: TestClient, path: str, body: Any) -> Any:
-    reply = client.post(path, json=body)
+    reply = reply_to(client, path, body)
     assert reply.status_code == 200, reply.text
     return reply.json()
 
