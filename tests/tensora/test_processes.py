@@ -91,6 +91,32 @@ except KeyboardInterrupt:
     assert done.stdout == "interrupted\n", done.stderr
 
 
+def test_threads_that_multiply_and_invert_at_once_do_not_hang() -> None:
+    """OpenBLAS's parallel sections wait for each other for ever when they overlap."""
+    done = run(
+        """
+from accelera.tensora import linalg
+m = native.asarray(np.random.default_rng(0).normal(size=(700, 700)))
+expected = linalg.inv(m).tolist()
+found = []
+
+def work():
+    for _ in range(3):
+        linalg.svdvals(m[:100])
+        native.matmul(m, m)
+        found.append(linalg.inv(m).tolist() == expected)
+
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(found), all(found))
+"""
+    )
+    assert done.stdout == "12 True\n", done.stderr
+
+
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     x = native.asarray(np.random.default_rng(0).normal(size=(257, 1025)).astype(np.float32))
     before = native.thread_count()

@@ -2,6 +2,7 @@
 #include "tensora/kernels/blas.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -63,7 +64,18 @@ void run_jobs(int, Job job, int jobs, size_t size, void* data, int argument) {
     for (std::thread& thread : threads) thread.join();
 }
 
-std::atomic<int> alone{0};
+// Leaked, and new in a forked process: its owner there may be a thread that the fork left behind.
+std::atomic<std::recursive_mutex*> the_turn{nullptr};
+
+std::recursive_mutex* turn_mutex() {
+    static const bool registered = [] {
+        the_turn.store(new std::recursive_mutex);
+        pthread_atfork(nullptr, nullptr, [] { the_turn.store(new std::recursive_mutex); });
+        return true;
+    }();
+    (void)registered;
+    return the_turn.load();
+}
 
 constexpr int row_major = 101, no_trans = 111, trans = 112;
 
@@ -101,12 +113,21 @@ void load_blas(const char* path) {
     library.set_threads(thread_count());
 }
 
-BlasOnOneThread::BlasOnOneThread() {
-    if (alone.fetch_add(1) == 0) library.set_threads(1);
+BlasTurn::BlasTurn() : held_(nullptr) {
+    if (inside_pool()) return;
+    std::recursive_mutex* const mutex = turn_mutex();
+    if (!mutex->try_lock()) {
+        const InterpreterReleased released;  // whoever has the turn may need the interpreter to end it
+        mutex->lock();
+    }
+    held_ = mutex;
 }
-BlasOnOneThread::~BlasOnOneThread() {
-    if (alone.fetch_sub(1) == 1) library.set_threads(thread_count());
+BlasTurn::~BlasTurn() {
+    if (held_) held_->unlock();
 }
+
+BlasOnOneThread::BlasOnOneThread() { library.set_threads(1); }
+BlasOnOneThread::~BlasOnOneThread() { library.set_threads(thread_count()); }
 
 void* blas_function(const char* name) {
     void* function = nullptr;
@@ -120,6 +141,7 @@ void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c) {
          {a.rows, a.columns, b.columns, a.row_step, a.column_step, b.row_step, b.column_step})
         require(extent <= INT32_MAX, "matmul: an extent or stride of ", extent, "; OpenBLAS takes at most ",
                 INT32_MAX);
+    const BlasTurn turn;
     std::optional<InterpreterReleased> released;
     if (2.0 * double(a.rows) * double(a.columns) * double(b.columns) > 1e6) released.emplace();
     // Parts of at most some hundredths of a second, between which an interrupt is heard.

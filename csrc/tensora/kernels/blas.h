@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 
 #include "tensora/core/dtype.h"
 
@@ -11,11 +12,27 @@ void load_blas(const char* path);
 /// A function of the library, as "dgesdd_"; raises when there is none.
 void* blas_function(const char* name);
 
+/// The right to call the library, held by one thread at a time: parallel sections of OpenBLAS that overlap
+/// use the same buffers, and then wait for each other for ever. Nests. A piece of the pool needs none, since
+/// the operation that it is a part of holds it.
+class BlasTurn {
+  public:
+    BlasTurn();
+    ~BlasTurn();
+    BlasTurn(const BlasTurn&) = delete;
+
+  private:
+    std::recursive_mutex* held_;
+};
+
 /// While it lives, the library stays on its callers' threads: they are pieces of an operation on the pool.
 class BlasOnOneThread {
   public:
     BlasOnOneThread();
     ~BlasOnOneThread();
+
+  private:
+    BlasTurn turn_;
 };
 
 /// A matrix in memory: `rows` x `columns` with neighbours in a row `column_step` elements apart.

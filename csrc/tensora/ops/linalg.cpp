@@ -118,6 +118,7 @@ struct Failure {
 template <typename Body>
 Failure each_matrix(int64_t n, double flops, Body body) {
     std::vector<int> codes(static_cast<size_t>(n));
+    const BlasTurn turn;
     std::optional<InterpreterReleased> released;
     if (flops * double(n) > 1e6) released.emplace();
     const auto range = [&](int64_t begin, int64_t end) {
