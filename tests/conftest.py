@@ -99,6 +99,7 @@ def _state() -> dict[str, Any]:
     state: dict[str, Any] = {f"${name}": value for name, value in os.environ.items()}
     state.pop("$PYTEST_CURRENT_TEST", None)
     state |= {"folder": os.getcwd(), "SIGINT": signal.getsignal(signal.SIGINT), "NumPy's errors": np.geterr()}
+    state["__main__"] = getattr(sys.modules["__main__"], "__file__", None)  # what a spawned process imports
     for name, logger in list(logging.root.manager.loggerDict.items()):
         if name.partition(".")[0] == "accelera" and isinstance(logger, logging.Logger):
             told = (logger.level, logger.propagate, logger.disabled, len(logger.handlers))

@@ -35,6 +35,7 @@ NEEDED = (
         "rich",
         "safetensors",
         "scipy",
+        "scipy_openblas32",
         "threadpoolctl",
         "typer",
     ),

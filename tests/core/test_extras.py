@@ -24,6 +24,7 @@ CORE = {
     "rich",
     "safetensors",
     "scipy",
+    "scipy-openblas32",
     "threadpoolctl",
     "typer",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,12 @@ PATIENCE_S = 600
 def _models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "ask", lambda _: presets())
     monkeypatch.setattr("accelera.ui.subjects.ask", lambda _: presets())
+
+
+@pytest.fixture(autouse=True)
+def own_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the process's own ``__main__`` back after AppTest, whose script a spawned process would run."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
 
 
 def test_an_error_is_shown_as_it_is() -> None:
