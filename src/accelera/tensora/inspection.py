@@ -1,4 +1,4 @@
-"""What the array API asks a namespace about itself: devices, element types, capabilities."""
+"""Inspection of the namespace, as the array API asks for it: devices, element types, capabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python adds to the class Tensor: the array API's attributes, methods, conversions, pickling."""
+"""Python's part of the class Tensor: the array API's attributes, methods, conversions, pickling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tensors are written: their values, and what the values do not tell."""
+"""Text of tensors: their values, and what the values do not tell."""
 
 from __future__ import annotations
 
