@@ -146,7 +146,7 @@ def register_hook(tensor: Any, function: Callable[[Any], Any]) -> Hook:
 
 
 class Context:
-    """What the forward part of a `Function` leaves for its backward part."""
+    """State that the forward part of a `Function` leaves for its backward part."""
 
     def __init__(self) -> None:
         self.saved_tensors: tuple[Any, ...] = ()

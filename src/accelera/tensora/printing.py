@@ -34,7 +34,7 @@ def _values(x: Any) -> str:
 
 
 def _origin(x: Any) -> str | None:
-    """What autograd knows of a tensor."""
+    """Part of a tensor in a graph: a leaf, or the operation that made it."""
     if not x.requires_grad:
         return None
     return "requires_grad=True" if x.is_leaf else f"grad_fn={native.grad_fn(x)[0]}"

@@ -8,7 +8,7 @@ from accelera.tensora.core import Tensor, native
 
 
 class UniqueAll(NamedTuple):
-    """What `unique_all` returns."""
+    """Result of `unique_all`."""
 
     values: Any
     indices: Any
@@ -17,21 +17,21 @@ class UniqueAll(NamedTuple):
 
 
 class UniqueCounts(NamedTuple):
-    """What `unique_counts` returns."""
+    """Result of `unique_counts`."""
 
     values: Any
     counts: Any
 
 
 class UniqueInverse(NamedTuple):
-    """What `unique_inverse` returns."""
+    """Result of `unique_inverse`."""
 
     values: Any
     inverse_indices: Any
 
 
 class TopK(NamedTuple):
-    """What `topk` returns."""
+    """Result of `topk`."""
 
     values: Any
     indices: Any
