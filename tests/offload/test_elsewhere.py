@@ -57,7 +57,6 @@ def _said_in_a_fork(model: nn.Module) -> str:
     return text
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_frees_what_the_model_has_made() -> None:
     """The lock of the arenas is held while a process is forked, and must be free in both afterwards."""

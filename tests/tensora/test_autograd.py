@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from accelera.tensora import autograd
 from accelera.tensora.core import native
@@ -24,7 +25,6 @@ def leaf(values: Any, dtype: Any = F64) -> Any:
 
 
 def test_a_perceptron_has_pytorchs_gradients() -> None:
-    torch = pytest.importorskip("torch")
     random = np.random.default_rng(0)
     arrays = [random.normal(size=shape) for shape in ((8, 5), (5, 7), (7,), (7, 3))]
     ours = [leaf(each) for each in arrays]
@@ -207,6 +207,16 @@ def test_a_function_of_the_user_can_be_differentiated_twice() -> None:
     assert native.grad_fn(y)[0] == "Cube"
 
 
+def test_a_function_without_a_backward_part_is_refused() -> None:
+    class Half(autograd.Function):
+        @staticmethod
+        def forward(ctx: autograd.Context, x: Any) -> Any:
+            return x * 0.5
+
+    with pytest.raises(TypeError, match="Half has no backward; define it as a static method"):
+        Half.apply(leaf(1.0))
+
+
 def test_gradcheck_finds_a_wrong_gradient() -> None:
     class Wrong(Cube):
         @staticmethod
@@ -228,7 +238,6 @@ def test_anomaly_mode_names_the_forward_line() -> None:
 
 
 def test_jacobian_hessian_and_products_agree_with_pytorch() -> None:
-    torch = pytest.importorskip("torch")
     a = np.random.default_rng(0).normal(size=(3,))
     v = np.random.default_rng(1).normal(size=(3,))
     x = native.asarray(a)

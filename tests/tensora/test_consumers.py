@@ -14,13 +14,12 @@ SCRIPT = Path(__file__).with_name("consumers.py")
 
 @pytest.mark.parametrize("library", ["scipy", "sklearn", "einops"])
 def test_functions_agree_with_numpy(library: str) -> None:
-    pytest.importorskip(library)
     ran = subprocess.run(
         [sys.executable, str(SCRIPT), library],
         env=os.environ | {"SCIPY_ARRAY_API": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=840,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert len(ran.stdout.split()) >= 3

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from accelera.tensora import autograd
 from accelera.tensora.core import native
@@ -21,7 +22,6 @@ def leaf(values: Any) -> Any:
 
 def gradients_of_both(program: Any, *arrays: Any) -> None:
     """Run a program with Tensora's tensors and PyTorch's; compare values and gradients."""
-    torch = pytest.importorskip("torch")
     ours = [leaf(each) for each in arrays]
     theirs = [torch.tensor(np.asarray(each, np.float64), requires_grad=True) for each in arrays]
     own, other = program(*ours), program(*theirs)
@@ -82,7 +82,6 @@ def test_a_tensor_without_gradient_gets_one_by_assignment() -> None:
     w[0] = v * 2
     w[:, 1] = v[2]
     autograd.backward(native.sum(w * w))
-    torch = pytest.importorskip("torch")
     t, u = (
         torch.zeros(2, 3, dtype=torch.float64),
         torch.tensor([1.0, 2, 3], dtype=torch.float64, requires_grad=True),

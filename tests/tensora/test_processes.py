@@ -21,7 +21,7 @@ from accelera.tensora.core import native
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROLOGUE + program], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", PROLOGUE + program], capture_output=True, text=True, timeout=840, check=False
     )
 
 
@@ -53,7 +53,6 @@ def test_other_threads_run_during_long_work() -> None:
     assert during > 0
 
 
-@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system has no fork")
 def test_a_forked_process_computes() -> None:
     """After the pool's threads were used, which the child does not have."""
     done = run(

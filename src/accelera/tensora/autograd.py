@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from accelera.tensora.core import Tensor, native
 
@@ -176,19 +176,24 @@ class Function:
     made of Tensora's operations can be differentiated again.
     """
 
-    @staticmethod
-    def forward(ctx: Context, *inputs: Any) -> Any:
-        """Result, a tensor or a tuple of them; nothing of it is recorded."""
-        raise NotImplementedError
-
-    @staticmethod
-    def backward(ctx: Context, *grads: Any) -> Any:
-        """Gradient of each input from those of the outputs."""
-        raise NotImplementedError
+    forward: ClassVar[Callable[..., Any]]
+    backward: ClassVar[Callable[..., Any]]
 
     @classmethod
     def apply(cls, *inputs: Any) -> Any:
-        """Run the operation, recorded as one step."""
+        """Run the operation, recorded as one step.
+
+        Raises
+        ------
+        TypeError
+            If the subclass lacks one of the two methods.
+        RuntimeError
+            In the backward pass, if `backward` returns another number of gradients than there are inputs.
+
+        """
+        for name in ("forward", "backward"):
+            if not hasattr(cls, name):
+                raise TypeError(f"{cls.__name__} has no {name}; define it as a static method")
         ctx = Context()
         tensors = [each for each in inputs if isinstance(each, Tensor)]
         ctx.needs_input_grad = tuple(isinstance(each, Tensor) and each.requires_grad for each in inputs)
