@@ -20,6 +20,12 @@ struct Params {
     int mode = 0;
 };
 
+inline Params flagged(bool flag) {
+    Params params;
+    params.flag = flag;
+    return params;
+}
+
 struct Op;
 struct LoopRow;
 class Backward;
@@ -104,6 +110,12 @@ template <typename... Ts>
 T run(const Op& op, const Params& params, const Ts&... tensors) {
     const T inputs[] = {tensors...};
     return apply(op, inputs, params);
+}
+
+template <typename... Ts>
+std::array<T, 3> run_all(const Op& op, const Params& params, const Ts&... tensors) {
+    const T inputs[] = {tensors...};
+    return apply_all(op, inputs, params);
 }
 
 /// Told of each operation that ran: the recorder of traces.

@@ -6,6 +6,7 @@
 #include "tensora/functions.h"
 #include "tensora/kernels/blas.h"
 #include "tensora/kernels/lines.h"
+#include "tensora/ops/matrices.h"
 
 namespace accelera::tensora {
 
@@ -101,8 +102,6 @@ void matmul_kernel(Call& call) {
     }
     if (dtype != out.dtype()) copy_elements(*result, out);
 }
-
-T adjoint(const T& x) { return is(x->dtype(), complexes) ? conj(mt(x)) : mt(x); }
 
 const Op& matmul_op = enter({.name = "matmul",
                              .family = Family::contraction,
