@@ -1,5 +1,9 @@
 #pragma once
 
+#include <array>
+#include <optional>
+#include <vector>
+
 #include "tensora/core/op.h"
 
 /// Operations as C++ functions, in which vjps and composed operations are written.
@@ -120,5 +124,108 @@ T put(const T& x, const T& index, const T& values, int axis);
 /// out[index[i, j], j] += x[i, j] for axis 0, and so on; `index` has the shape of `x`.
 T take_along(const T& x, const T& index, int axis);
 T scatter_add(const T& x, const T& index, const T& values, int axis);
+
+// --- elementwise operations: what core/op.cpp and writing in place need of them
+
+/// Rule and kernel of all entries whose loops come from kernels/formulas.def: inputs are promoted to one type
+/// and broadcast to one shape.
+void elementwise_rule(Call& call);
+void elementwise_kernel(Call& call);
+
+/// Type of integers and bools where an operation is only defined for inexact numbers.
+DType default_float();
+void set_default_float(DType dtype);
+
+/// `out` = op(inputs), written over `out`'s elements; for operations in place whose result is not recorded.
+bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out);
+
+// --- indexing and assignment
+
+/// One part of an index, after Python's notation was read.
+struct Subscript {
+    enum class Kind : uint8_t { number, range, new_axis, tensor } kind;
+    int64_t start = 0;  ///< the number, or the first element of a range
+    int64_t step = 1;
+    int64_t size = 0;
+    T tensor;  ///< of int64, in range; a bool mask was replaced by the places of its true elements
+};
+
+/// x[subscripts], one for each axis of `x` besides new ones: a view where no tensor is among them.
+T subscripted(const T& x, const std::vector<Subscript>& subscripts);
+/// x[subscripts] = value
+void assign(const T& x, const std::vector<Subscript>& subscripts, const T& value);
+
+/// Elements of `target` become op(inputs) or `value`; raises where gradients would be lost, or types do not
+/// fit.
+void apply_in_place(const Op& op, std::span<const T> inputs, const T& target);
+void write_in_place(const T& target, const T& value, const char* op);
+
+/// Indices of the elements that are not zero: one int64 tensor for each axis.
+std::vector<T> nonzero(const T& x);
+/// The index counted from the front, for an axis of this extent; raises when one is out of range.
+T checked_index(const T& index, int64_t extent, const char* op);
+
+// --- sorting and searching
+
+/// Indices that sort `x` along an axis, equal elements in their order and NaN last; the first `kept` of them.
+T argsort(const T& x, int axis, bool descending, std::optional<int64_t> kept);
+/// Index of the first largest or smallest element along an axis; of the first NaN where there is one.
+T argmax(const T& x, int axis, bool keep);
+T argmin(const T& x, int axis, bool keep);
+/// Where each value would have to stand in a sorted vector; behind equal elements if `right`.
+T searchsorted(const T& sorted, const T& values, bool right);
+
+struct Unique {
+    T values;   ///< sorted; each NaN is one of its own
+    T indices;  ///< of the first element of each value, in the flattened tensor
+    T inverse;  ///< for each element the place of its value
+    T counts;
+};
+Unique unique(const T& x);
+
+// --- linear algebra: the last two axes are rows and columns of float32, float64, complex64 or complex128
+
+/// Lower triangle L with L Lᴴ = x; only the lower triangle of x is read.
+T cholesky(const T& x);
+/// The matrix X with a X = b, for square `a`; batches are broadcast.
+T solve(const T& a, const T& b);
+/// The same for a triangular `a`, of which only that triangle is read.
+T solve_triangular(const T& a, const T& b, bool upper);
+T inv(const T& x);
+T det(const T& x);
+/// Sign (of modulus 1, or 0) and logarithm of the modulus of the determinant.
+std::array<T, 3> slogdet(const T& x);
+/// Q and R; with `complete` Q is square.
+std::array<T, 3> qr(const T& x, bool complete);
+/// U, singular values (descending) and Vᴴ; with `full` U and V are square.
+std::array<T, 3> svd(const T& x, bool full);
+T svdvals(const T& x);
+/// Eigenvalues (ascending) and eigenvectors of a Hermitian matrix, of which the lower triangle is read.
+std::array<T, 3> eigh(const T& x);
+T eigvalsh(const T& x);
+
+/// Elements with column - row <= diagonal, zeros elsewhere; and those with column - row >= diagonal.
+T lower_triangle(const T& x, int64_t diagonal);
+T upper_triangle(const T& x, int64_t diagonal);
+
+// --- random numbers: element i of a draw depends on the seed, the number of the draw and i alone, so that
+// any number of threads makes the same
+
+/// Philox4x32-10: J. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011).
+std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
+
+/// A generator's place: its seed, and how many draws it has made.
+struct Draw {
+    uint64_t seed = 0;
+    uint64_t number = 0;
+};
+
+/// Evenly distributed in [low, high).
+T random_uniform(const Draw& draw, const Dims& shape, DType dtype, double low, double high);
+T random_normal(const Draw& draw, const Dims& shape, DType dtype, double mean, double deviation);
+/// Integers in [low, low + extent), all equally likely; an extent of 0 stands for 2⁶⁴.
+T random_integers(const Draw& draw, const Dims& shape, DType dtype, int64_t low, uint64_t extent);
+/// The numbers below n in any order.
+T random_permutation(const Draw& draw, int64_t n);
 
 }  // namespace accelera::tensora

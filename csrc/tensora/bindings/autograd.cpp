@@ -1,7 +1,6 @@
 // Automatic differentiation as Python sees it.
 #include "tensora/bindings/convert.h"
 #include "tensora/functions.h"
-#include "tensora/ops/indexing.h"
 
 namespace accelera::tensora {
 

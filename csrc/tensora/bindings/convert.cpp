@@ -5,7 +5,6 @@
 
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
-#include "tensora/ops/elementwise.h"
 
 namespace nanobind::detail {
 

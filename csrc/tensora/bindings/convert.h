@@ -64,10 +64,13 @@ T from_dlpack(nb::handle source, std::optional<bool> copy);
 T from_buffer(nb::handle source);
 nb::object to_dlpack(const T& tensor, nb::handle max_version, std::optional<bool> copy);
 
+/// x[key], with all that Python and NumPy allow.
+T get_item(const T& x, nb::handle key);
+/// x[key] = value
+void set_item(const T& x, nb::handle key, nb::handle value);
+
 void bind_tensor(nb::module_& module);
 void bind_ops(nb::module_& module);
-void bind_linalg(nb::module_& module);
 void bind_autograd(nb::module_& module);
-void bind_search(nb::module_& module);
 
 }  // namespace accelera::tensora

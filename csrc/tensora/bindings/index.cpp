@@ -1,8 +1,6 @@
 // Python's notation of indices, read into Subscripts.
-#include "tensora/bindings/index.h"
-
+#include "tensora/bindings/convert.h"
 #include "tensora/functions.h"
-#include "tensora/ops/indexing.h"
 
 namespace accelera::tensora {
 

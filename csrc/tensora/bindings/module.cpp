@@ -2,11 +2,9 @@
 #include <nanobind/intrusive/counter.inl>
 
 #include "tensora/bindings/convert.h"
-#include "tensora/core/released.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/elementwise.h"
-#include "tensora/ops/elementwise.h"
 
 namespace accelera::tensora {
 
@@ -90,9 +88,7 @@ NB_MODULE(_tensora, module) {
     bind_memory(module);
     bind_tensor(module);
     bind_ops(module);
-    bind_linalg(module);
     bind_autograd(module);
-    bind_search(module);
     module.def("instruction_set", [] { return std::string(instruction_set()); });
     module.def("thread_count", thread_count);
     module.def("set_thread_count", [](int n) {

@@ -1,11 +1,11 @@
 // Operations as functions of Python. Elementwise ones come straight from the op table.
+#include <nanobind/stl/array.h>
+
 #include "tensora/bindings/convert.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/blas.h"
 #include "tensora/kernels/lines.h"
-#include "tensora/ops/elementwise.h"
-#include "tensora/ops/indexing.h"
 
 namespace accelera::tensora {
 
@@ -126,6 +126,52 @@ void bind_indexing(nb::module_& module) {
     module.def("nonzero", nonzero);
 }
 
+void bind_search(nb::module_& module) {
+    module.def("argsort", argsort, nb::arg("x"), nb::arg("axis"), nb::arg("descending"),
+               nb::arg("kept") = nb::none());
+    module.def("argmax", argmax);
+    module.def("argmin", argmin);
+    module.def("searchsorted", searchsorted);
+    module.def("unique", [](const T& x) {
+        const Unique found = unique(x);
+        return nb::make_tuple(found.values, found.indices, found.inverse, found.counts);
+    });
+}
+
+std::pair<T, T> first_two(const std::array<T, 3>& all) { return {all[0], all[1]}; }
+
+void bind_random(nb::module_& module) {
+    module.def("philox", philox, "Philox4x32-10 of a counter of four words and a key of two.");
+    module.def("random_uniform",
+               [](uint64_t seed, uint64_t draw, const Dims& shape, DType dtype, double low, double high) {
+                   return random_uniform({seed, draw}, shape, dtype, low, high);
+               });
+    module.def("random_normal",
+               [](uint64_t seed, uint64_t draw, const Dims& shape, DType dtype, double mean,
+                  double deviation) { return random_normal({seed, draw}, shape, dtype, mean, deviation); });
+    module.def("random_integers",
+               [](uint64_t seed, uint64_t draw, const Dims& shape, DType dtype, int64_t low,
+                  uint64_t extent) { return random_integers({seed, draw}, shape, dtype, low, extent); });
+    module.def("random_permutation",
+               [](uint64_t seed, uint64_t draw, int64_t n) { return random_permutation({seed, draw}, n); });
+}
+
+void bind_linalg(nb::module_& module) {
+    module.def("cholesky", cholesky);
+    module.def("solve", solve);
+    module.def("solve_triangular", solve_triangular, nb::arg("a"), nb::arg("b"), nb::arg("upper"));
+    module.def("inv", inv);
+    module.def("det", det);
+    module.def("slogdet", [](const T& x) { return first_two(slogdet(x)); });
+    module.def(
+        "qr", [](const T& x, bool complete) { return first_two(qr(x, complete)); }, nb::arg("x"),
+        nb::arg("complete"));
+    module.def("svd", svd, nb::arg("x"), nb::arg("full"));
+    module.def("svdvals", svdvals);
+    module.def("eigh", [](const T& x) { return first_two(eigh(x)); });
+    module.def("eigvalsh", eigvalsh);
+}
+
 nb::dict description(const Op& op) {
     nb::dict result;
     result["name"] = op.name;
@@ -145,6 +191,9 @@ void bind_ops(nb::module_& module) {
     bind_movement(module);
     bind_creation(module);
     bind_indexing(module);
+    bind_search(module);
+    bind_linalg(module);
+    bind_random(module);
     module.def(
         "ops",
         [] {

@@ -1,9 +1,6 @@
 // The class Tensor: attributes, operators, and what it shares with the array API's array object.
 #include "tensora/bindings/convert.h"
-#include "tensora/bindings/index.h"
 #include "tensora/functions.h"
-#include "tensora/ops/elementwise.h"
-#include "tensora/ops/indexing.h"
 
 namespace accelera::tensora {
 

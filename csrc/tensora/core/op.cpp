@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "tensora/core/autograd.h"
+#include "tensora/functions.h"
 #include "tensora/kernels/elementwise.h"
-#include "tensora/ops/elementwise.h"
 
 namespace accelera::tensora {
 

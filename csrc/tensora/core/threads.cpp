@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "tensora/core/autograd.h"
-#include "tensora/core/released.h"
 
 namespace accelera::tensora {
 

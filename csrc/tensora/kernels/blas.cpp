@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "tensora/core/autograd.h"
-#include "tensora/core/released.h"
 #include "tensora/core/threads.h"
 
 namespace accelera::tensora {

@@ -1,7 +1,5 @@
 // Entries of the elementwise operations. Their formulas are in kernels/formulas.def; here are their
 // gradients.
-#include "tensora/ops/elementwise.h"
-
 #include <atomic>
 #include <cmath>
 

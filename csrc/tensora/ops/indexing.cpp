@@ -1,6 +1,4 @@
 // Entries of the operations that read and write at given places, and indexing built on them.
-#include "tensora/ops/indexing.h"
-
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +6,6 @@
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
-#include "tensora/ops/elementwise.h"
 
 namespace accelera::tensora {
 

@@ -6,7 +6,6 @@
 #include <string>
 
 #include "tensora/core/autograd.h"
-#include "tensora/core/released.h"
 #include "tensora/core/threads.h"
 #include "tensora/kernels/blas.h"
 

@@ -7,8 +7,6 @@
 // differentiation" (2008); M. Seeger et al., "Auto-differentiating linear algebra" (2017, arXiv:1710.08717);
 // for complex matrices as in PyTorch's FunctionsManual: the gradient g of L(z) is such that dL = Re(conj(g)
 // dz).
-#include "tensora/ops/linalg.h"
-
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
 #include "tensora/ops/lapack.h"

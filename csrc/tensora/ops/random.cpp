@@ -1,11 +1,10 @@
 // Entries of the operations that draw random numbers.
-#include "tensora/ops/random.h"
-
 #include <cmath>
 #include <cstring>
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/functions.h"
 
 namespace accelera::tensora {
 

@@ -1,12 +1,9 @@
 // Entries of sorting and searching. All work along the last axis; the functions bring another one there.
-#include "tensora/ops/search.h"
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "tensora/core/autograd.h"
-#include "tensora/core/released.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 
