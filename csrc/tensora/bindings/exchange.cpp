@@ -232,7 +232,7 @@ void release_buffer(PyObject*, Py_buffer* view) noexcept { delete static_cast<Le
 
 }  // namespace
 
-PyType_Slot tensor_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
                               {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
                               {0, nullptr}};
 

@@ -27,6 +27,8 @@ PyObject* python_type(Kind kind) {
     }
 }
 
+void set_error(const Error& error) { PyErr_SetString(python_type(error.kind), error.what()); }
+
 void bind_dtypes(nb::module_& module) {
     auto type = nb::enum_<DType>(module, "dtype", "Type of a tensor's elements.");
     for (int i = 0; i < n_dtypes; ++i) type.value(std::string(name_of(DType(i))).c_str(), DType(i));
@@ -38,6 +40,12 @@ void bind_dtypes(nb::module_& module) {
     module.def("set_default_float", [](nb::handle dtype) { set_default_float(to_dtype(dtype)); });
 }
 
+nb::dict by_role(const std::array<int64_t, n_roles>& nbytes) {
+    nb::dict result;
+    for (int i = 0; i < n_roles; ++i) result[name_of(Role(i))] = nbytes[i];
+    return result;
+}
+
 void bind_memory(nb::module_& module) {
     nb::class_<MemoryStats>(module, "MemoryStats",
                             "Bytes of tensors on the CPU, and the blocks kept for the next ones.")
@@ -46,7 +54,9 @@ void bind_memory(nb::module_& module) {
         .def_ro("cached_bytes", &MemoryStats::cached_bytes)
         .def_ro("limit_bytes", &MemoryStats::limit_bytes)
         .def_ro("allocations", &MemoryStats::allocations)
-        .def_ro("reused", &MemoryStats::reused);
+        .def_ro("reused", &MemoryStats::reused)
+        .def_prop_ro("live_by_role", [](const MemoryStats& stats) { return by_role(stats.live_by_role); })
+        .def_prop_ro("peak_by_role", [](const MemoryStats& stats) { return by_role(stats.peak_by_role); });
     module.def("memory_stats", memory_stats);
     module.def("reset_peak", reset_peak);
     module.def("set_memory_limit", set_memory_limit);
@@ -54,6 +64,20 @@ void bind_memory(nb::module_& module) {
 }
 
 }  // namespace
+
+void set_python_error() noexcept {
+    try {
+        throw;
+    } catch (const Error& error) {
+        set_error(error);
+    } catch (nb::python_error& error) {
+        error.restore();
+    } catch (const std::bad_alloc&) {
+        PyErr_NoMemory();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+}
 
 }  // namespace accelera::tensora
 
@@ -75,7 +99,7 @@ NB_MODULE(_tensora, module) {
         try {
             std::rethrow_exception(pointer);
         } catch (const Error& error) {
-            PyErr_SetString(python_type(error.kind), error.what());
+            set_error(error);
         }
     });
     set_interrupt_check([] {

@@ -51,12 +51,6 @@ Edge edge_to(const T& input, uint64_t sequence) {
     return edge;
 }
 
-bool any_tracked(std::span<const T> inputs) {
-    for (const T& input : inputs)
-        if (input->tracked() || (input->base() && input->base()->tracked())) return true;
-    return false;
-}
-
 }  // namespace
 
 bool grad_enabled() { return recording; }
@@ -151,8 +145,23 @@ void Backward::give(int i, const T& grad) {
     given_[i] = cast(value, dtype(i));
 }
 
+namespace {
+
+void keep_as_activation(const Tensor& tensor) {
+    if (tensor.storage()->role() == Role::other) tensor.storage()->set_role(Role::activation);
+}
+
+}  // namespace
+
+bool is_recorded(std::span<const T> inputs) {
+    if (!recording) return false;
+    for (const T& input : inputs)
+        if (input->tracked() || (input->base() && input->base()->tracked())) return true;
+    return false;
+}
+
 void record(Call& call) {
-    if (!recording || !any_tracked(call.in)) return;
+    if (!is_recorded(call.in)) return;
     bool differentiable = call.op.vjp != nullptr;
     for (int i = 0; i < call.op.outputs && differentiable; ++i)
         differentiable = is(call.made[0].dtype, inexact);
@@ -161,12 +170,14 @@ void record(Call& call) {
     for (size_t i = 0; i < call.in.size(); ++i)
         if (call.op.saves & (in0 << std::min<size_t>(i, 7))) {
             node->edges[i].saved = call.in[i];
+            keep_as_activation(*call.in[i]);
             node->edges[i].version = call.in[i]->storage()->version();
         }
     if (&call.params != &no_params) node->params = std::make_unique<Params>(call.params);
     for (int i = 0; i < call.op.outputs; ++i) {
         node->outputs.push_back(call.made[i]);
         const bool saved = call.op.saves & (out0 << i);
+        if (saved) keep_as_activation(*call.out[i]);
         node->saved_outputs.push_back(saved ? call.out[i]->detach() : T());
         node->saved_versions.push_back(saved ? call.out[i]->storage()->version() : 0);
         if (!is(call.made[i].dtype, inexact)) continue;
@@ -461,6 +472,7 @@ std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>&
                             const std::vector<T>& inputs, const BackwardOptions& options) {
     for (size_t i = 0; i < inputs.size(); ++i)
         if (!inputs[i]->tracked()) fail(Kind::runtime, "grad: input ", i, " does not require gradients");
+    const RoleScope gradients(Role::gradient);
     Engine engine(inputs, options);
     const GradMode mode(options.create_graph);
     for (size_t i = 0; i < outputs.size(); ++i) {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -9,17 +11,36 @@
 
 namespace accelera::tensora {
 
+/// What a block of memory is for.
+enum class Role : uint8_t { other, parameter, gradient, activation, optimizer, workspace };
+constexpr int n_roles = 6;
+const char* name_of(Role role);
+
 /// Bytes of tensors on the CPU, and the blocks kept for the next ones.
 struct MemoryStats {
     int64_t live_bytes = 0;    ///< held by tensors now
     int64_t peak_bytes = 0;    ///< most of it since the last reset
     int64_t cached_bytes = 0;  ///< free blocks kept for reuse
     int64_t limit_bytes = 0;   ///< 0: none
-    int64_t allocations = 0;   ///< since the process began
+    int64_t allocations = 0;   ///< of blocks that are not small, since the process began
     int64_t reused = 0;        ///< of these, blocks from the cache
+    std::array<int64_t, n_roles> live_by_role{};
+    std::array<int64_t, n_roles> peak_by_role{};  ///< at the moment of the peak
 };
 
-/// Memory of one or more tensors: a block of the allocator, or memory of somebody else.
+/// While it lives, this thread's new blocks have this role.
+class RoleScope {
+  public:
+    explicit RoleScope(Role role);
+    ~RoleScope();
+    RoleScope(const RoleScope&) = delete;
+
+  private:
+    Role before_;
+};
+
+/// Memory of one or more tensors: a block of the allocator, or memory of somebody else. A small block lies
+/// behind the object itself.
 class Storage final : public Counted {
   public:
     /// Block of at least `nbytes`, aligned to 64 bytes; its contents are anything.
@@ -33,18 +54,23 @@ class Storage final : public Counted {
     int64_t nbytes() const { return nbytes_; }
     bool writable() const { return writable_; }
     bool borrowed() const { return bool(release_); }
+    Role role() const { return role_; }
+    void set_role(Role role);
     /// How often an operation has written in place; what a graph has saved is compared with it.
     uint32_t version() const { return version_.load(std::memory_order_relaxed); }
     void bump() { version_.fetch_add(1, std::memory_order_relaxed); }
 
-    static void* operator new(size_t size);
-    static void operator delete(void* memory, size_t size);
+    static void operator delete(Storage* storage, std::destroying_delete_t);
 
   private:
     Storage() = default;
+    static Storage* make(int64_t nbytes_behind);
+
     char* data_ = nullptr;
     int64_t nbytes_ = 0;
-    int size_class_ = -1;
+    int64_t behind_ = 0;      ///< bytes of the object and of what lies behind it
+    int16_t size_class_ = -1;  ///< of a block of the allocator
+    Role role_ = Role::other;
     bool writable_ = true;
     std::atomic<uint32_t> version_{0};
     std::function<void()> release_;
@@ -64,7 +90,10 @@ void give_small(void* memory, size_t size);
 /// Scratch memory of an operation; counts against the limit as tensors do.
 class Scratch {
   public:
-    explicit Scratch(int64_t nbytes) : storage_(Storage::allocate(nbytes)) {}
+    explicit Scratch(int64_t nbytes) {
+        const RoleScope workspace(Role::workspace);
+        storage_ = Storage::allocate(nbytes);
+    }
     template <typename T>
     T* as() const {
         return reinterpret_cast<T*>(storage_->data());

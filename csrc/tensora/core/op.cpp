@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tensora/core/autograd.h"
+#include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/elementwise.h"
 
@@ -85,6 +86,23 @@ void set_observer(Observer next) { observer = next; }
 
 namespace {
 
+/// Elementwise operation on small tensors that lie alike, outside of any graph, for which most of what
+/// run_forward does is not needed; null for all others.
+T run_small(const Op& op, std::span<const T> in) {
+    const Tensor& x = *in[0];
+    const Tensor& y = *in.back();
+    if (in.size() > 2 || x.size() > grain || observer || is_recorded(in)) return T();
+    const bool alike = in.size() == 1 || (x.dtype() == y.dtype() && x.shape() == y.shape() && y.contiguous());
+    const LoopRow::Entry& entry = op.loops->of[int(x.dtype())];
+    if (!alike || !x.contiguous() || !entry.loop || int(in.size()) != op.arity) return T();
+    T out = Tensor::empty_like(x, entry.out);
+    const char* const data[] = {x.bytes(), y.bytes()};
+    const int64_t each = size_of(x.dtype());
+    const int64_t steps[] = {each, each};
+    entry.loop(x.size(), out->bytes(), size_of(entry.out), data, steps);
+    return out;
+}
+
 void run_forward(Call& call) {
     const Op& op = call.op;
     check(call);
@@ -108,6 +126,8 @@ void run_forward(Call& call) {
 }  // namespace
 
 T apply(const Op& op, std::span<const T> inputs, const Params& params) {
+    if (op.loops)
+        if (T result = run_small(op, inputs)) return result;
     Call call{op, inputs, params};
     run_forward(call);
     return std::move(call.out[0]);

@@ -35,6 +35,10 @@ T Tensor::empty(const Dims& shape, DType dtype) {
     return T(new Tensor(Storage::allocate(nbytes), Layout{shape, strides_of(shape), 0}, dtype));
 }
 
+T Tensor::empty_like(const Tensor& other, DType dtype) {
+    return T(new Tensor(Storage::allocate(other.size_ * size_of(dtype)), other, dtype));
+}
+
 T Tensor::full(const Dims& shape, DType dtype, C128 value) {
     T result = empty(shape, dtype);
     visit(dtype, [&]<typename E>(Tag<E>) {

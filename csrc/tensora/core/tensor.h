@@ -44,6 +44,8 @@ class Tensor final : public nanobind::intrusive_base {
     }
     /// New tensor, contiguous, its elements anything.
     static T empty(const Dims& shape, DType dtype);
+    /// New tensor with the shape of a contiguous one.
+    static T empty_like(const Tensor& other, DType dtype);
     static T full(const Dims& shape, DType dtype, C128 value);
     static T scalar(DType dtype, double value) { return full({}, dtype, value); }
     /// Another tensor over the same storage, outside of any graph.
@@ -91,6 +93,9 @@ class Tensor final : public nanobind::intrusive_base {
     static void* operator new(size_t, void* place) { return place; }
 
   private:
+    Tensor(Ref<Storage> storage, const Tensor& other, DType dtype)
+        : storage_(std::move(storage)), layout_(other.layout_.shape, other.layout_.strides, 0),
+          size_(other.size_), dtype_(dtype), contiguous_(true) {}
     bool lies_contiguous() const;
 
     Ref<Storage> storage_;
