@@ -98,7 +98,8 @@ PyObject* in_place_slot(PyObject* self, PyObject* right) noexcept {
 PyObject* power_slot(PyObject* left, PyObject* right, PyObject* modulus) noexcept {
     return guarded([&] {
         if (modulus != Py_None) fail(Kind::type, "pow: a third argument; take the remainder of the result");
-        return run_operator(op_named("pow"), left, right);
+        static const Op& pow_op = op_named("pow");
+        return run_operator(pow_op, left, right);
     });
 }
 

@@ -15,22 +15,34 @@ thread_local bool recording = true;
 Placer placer = nullptr;
 void (*interrupt_check)() = nullptr;
 
-/// Destroys edges one after another: a chain of nodes that each destroyed the next would end the stack.
+/// Destroys what edges lead to, one after another: a chain of nodes that each destroyed the next would end
+/// the stack.
 class Undertaker {
   public:
-    void bury(std::vector<Edge>&& edges) {
-        for (Edge& edge : edges) waiting_.push_back(std::move(edge));
+    void bury(SmallVector<Edge>& edges) {
+        for (Edge& edge : edges) {
+            if (edge.node) nodes_.push_back(std::move(edge.node));
+            if (edge.saved && edge.saved->gradient()) saved_.push_back(std::move(edge.saved));
+        }
         if (busy_) return;
         busy_ = true;
-        while (!waiting_.empty()) {
-            const Edge edge = std::move(waiting_.back());
-            waiting_.pop_back();
+        while (!nodes_.empty() || !saved_.empty()) {
+            release_last(saved_);
+            release_last(nodes_);
         }
         busy_ = false;
     }
 
   private:
-    std::vector<Edge> waiting_;
+    template <typename Object>
+    static void release_last(std::vector<Ref<Object>>& list) {
+        if (list.empty()) return;
+        const Ref<Object> last = std::move(list.back());
+        list.pop_back();
+    }
+
+    std::vector<Ref<Node>> nodes_;
+    std::vector<T> saved_;
     bool busy_ = false;
 };
 // Leaked: tensors may die after the thread's own objects.
@@ -78,10 +90,10 @@ Node::Node(const Op* op, std::span<const T> inputs)
 
 Node::~Node() {
     if (!undertaker) undertaker = new Undertaker;
-    undertaker->bury(std::move(edges));
+    undertaker->bury(edges);
 }
 
-std::vector<T> Node::backward(const std::vector<T>& grads) {
+SmallVector<T> Node::backward(const SmallVector<T>& grads) {
     Backward call(*this, grads);
     op->vjp(call);
     return call.take();
@@ -354,8 +366,7 @@ class Engine {
             heap_.push_back({sequence, key});
             std::push_heap(heap_.begin(), heap_.end());
         }
-        T& sum = waiting.grads[edge.output];
-        sum = sum ? sum + grad : grad;
+        add_to(waiting.grads[edge.output], grad);
     }
 
     void run() {
@@ -384,8 +395,19 @@ class Engine {
     struct Waiting {
         Ref<Node> node;
         T leaf;
-        std::vector<T> grads;
+        SmallVector<T> grads;
     };
+
+    /// Adds in place where nobody else can see the sum.
+    void add_to(T& sum, const T& grad) {
+        if (!sum) {
+            sum = grad;
+            return;
+        }
+        const bool alone = sum->ref_count() == 1 && sum->storage()->ref_count() == 1 && !sum->gradient();
+        const T both[] = {sum, grad};
+        if (options_.create_graph || !alone || !write_elementwise(add_op_, both, *sum)) sum = sum + grad;
+    }
 
     void keep_wanted(const void* key, const Waiting& waiting) {
         if (wanted_.empty()) return;
@@ -408,15 +430,15 @@ class Engine {
                 *kept = *kept ? *kept + grad : grad;
         }
         keep_wanted(key, waiting);
-        const std::vector<T> grads = backward_of(node, waiting.grads);
+        const SmallVector<T> grads = backward_of(node, waiting.grads);
         if (!options_.retain_graph) node.release();
         for (size_t i = 0; i < node.edges.size(); ++i)
             if (node.edges[i].wanted() && i < grads.size() && grads[i]) send(node.edges[i], grads[i]);
     }
 
-    std::vector<T> backward_of(Node& node, const std::vector<T>& grads) {
+    SmallVector<T> backward_of(Node& node, const SmallVector<T>& grads) {
         if (node.place.empty()) return node.backward(grads);
-        std::vector<T> results;
+        SmallVector<T> results;
         try {
             results = node.backward(grads);
         } catch (const Error& error) {
@@ -449,7 +471,10 @@ class Engine {
     }
 
     const BackwardOptions& options_;
-    std::unordered_map<const void*, Waiting> waiting_;
+    const Op& add_op_ = op_named("add");
+    std::unordered_map<const void*, Waiting, std::hash<const void*>, std::equal_to<const void*>,
+                       SmallAllocator<std::pair<const void* const, Waiting>>>
+        waiting_;
     std::vector<std::pair<uint64_t, const void*>> heap_;
     std::unordered_map<const void*, std::vector<std::pair<int, size_t>>> wanted_;
     std::vector<T> found_;

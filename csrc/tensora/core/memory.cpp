@@ -137,34 +137,45 @@ struct FreeLists {
     ~FreeLists() {
         alive = false;
         for (auto& list : lists)
-            for (void* memory : list) std::free(memory);
+            for (void* memory : list) std::free(memory);  // as the global delete does
+    }
+
+    void* take(size_t slot) {
+        if (slot >= lists.size() || !alive || lists[slot].empty()) return nullptr;
+        void* const memory = lists[slot].back();
+        lists[slot].pop_back();
+        return memory;
+    }
+    bool give(void* memory, size_t slot) {
+        if (slot >= lists.size() || !alive || lists[slot].size() >= kept) return false;
+        lists[slot].push_back(memory);
+        return true;
     }
 };
-thread_local FreeLists free_lists;
+thread_local FreeLists aligned_lists, object_lists;
+
+size_t slot_of(size_t size) { return (size + 63) / 64; }
 
 }  // namespace
 
 void* take_small(size_t size) {
-    const size_t slot = (size + 63) / 64;
-    if (slot < free_lists.lists.size() && free_lists.alive) {
-        auto& list = free_lists.lists[slot];
-        if (!list.empty()) {
-            void* memory = list.back();
-            list.pop_back();
-            return memory;
-        }
-    }
-    void* const memory = std::aligned_alloc(64, slot * 64);
+    if (void* const memory = aligned_lists.take(slot_of(size))) return memory;
+    void* const memory = std::aligned_alloc(64, slot_of(size) * 64);
     if (!memory) throw std::bad_alloc();
     return memory;
 }
 
 void give_small(void* memory, size_t size) {
-    const size_t slot = (size + 63) / 64;
-    if (slot < free_lists.lists.size() && free_lists.alive && free_lists.lists[slot].size() < FreeLists::kept)
-        free_lists.lists[slot].push_back(memory);
-    else
-        std::free(memory);
+    if (!aligned_lists.give(memory, slot_of(size))) std::free(memory);
+}
+
+void* take_object(size_t size) {
+    if (void* const memory = object_lists.take(slot_of(size))) return memory;
+    return ::operator new(size);
+}
+
+void give_object(void* memory, size_t size) {
+    if (!object_lists.give(memory, slot_of(size))) ::operator delete(memory);
 }
 
 const char* name_of(Role role) {

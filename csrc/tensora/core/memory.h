@@ -86,6 +86,26 @@ void empty_cache();
 /// Free list of objects of one size, per thread: small objects are made and destroyed with every operation.
 void* take_small(size_t size);
 void give_small(void* memory, size_t size);
+/// The same for objects that may also be freed by the global delete; aligned as its memory is.
+void* take_object(size_t size);
+void give_object(void* memory, size_t size);
+
+/// Gives a container memory from those lists.
+template <typename E>
+struct SmallAllocator {
+    using value_type = E;
+    SmallAllocator() = default;
+    template <typename Other>
+    SmallAllocator(const SmallAllocator<Other>&) {}
+    E* allocate(size_t n) { return static_cast<E*>(take_small(n * sizeof(E))); }
+    void deallocate(E* memory, size_t n) { give_small(memory, n * sizeof(E)); }
+    template <typename Other>
+    bool operator==(const SmallAllocator<Other>&) const {
+        return true;
+    }
+};
+template <typename E>
+using SmallVector = std::vector<E, SmallAllocator<E>>;
 
 /// Scratch memory of an operation; counts against the limit as tensors do.
 class Scratch {

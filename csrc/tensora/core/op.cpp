@@ -19,6 +19,12 @@ std::vector<const Op*>& entries() {
     return *all;
 }
 
+/// Where an entry of this name stands, or would have to.
+std::vector<const Op*>::iterator place_of(const char* name) {
+    return std::lower_bound(entries().begin(), entries().end(), name,
+                            [](const Op* a, const char* b) { return std::strcmp(a->name, b) < 0; });
+}
+
 Observer observer = nullptr;
 
 void check(const Call& call) {
@@ -43,25 +49,21 @@ const char* name_of(Family family) {
 }
 
 const Op& enter(const Op& op) {
-    auto& all = entries();
-    const auto place = std::lower_bound(all.begin(), all.end(), op.name, [](const Op* a, const char* name) {
-        return std::strcmp(a->name, name) < 0;
-    });
     Op* const kept = new Op(op);
     if (op.family == Family::elementwise && !op.cpu) {
         kept->loops = loops_named(op.name);
         kept->rule = elementwise_rule;
         kept->cpu = elementwise_kernel;
     }
-    all.insert(place, kept);
+    entries().insert(place_of(op.name), kept);
     return *kept;
 }
 
 const std::vector<const Op*>& table() { return entries(); }
 
 const Op& op_named(const char* name) {
-    for (const Op* op : entries())
-        if (std::strcmp(op->name, name) == 0) return *op;
+    const auto place = place_of(name);
+    if (place != entries().end() && std::strcmp((*place)->name, name) == 0) return **place;
     fail(Kind::value, "tensora: no operation is called '", name, "'; tensora.ops() lists all");
 }
 

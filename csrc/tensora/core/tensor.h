@@ -87,8 +87,9 @@ class Tensor final : public nanobind::intrusive_base {
     /// Take the storage, layout and type of another tensor; the object stays the one it is.
     void become(const Tensor& other);
 
-    static void* operator new(size_t size) { return take_small(size); }
-    static void operator delete(void* memory, size_t size) { give_small(memory, size); }
+    // Tensors that Python has seen are freed by nanobind, with the global delete.
+    static void* operator new(size_t size) { return take_object(size); }
+    static void operator delete(void* memory, size_t size) { give_object(memory, size); }
     // nanobind makes instances in its own memory.
     static void* operator new(size_t, void* place) { return place; }
 
