@@ -250,6 +250,16 @@ void bind_gradient(nb::class_<Tensor>& type) {
         nb::for_setter(nb::arg("grad").none()), "Gradient collected by backward(), or None.");
     type.def_prop_ro(
         "is_leaf", [](const T& x) { return !node_of(*x); }, "Whether no recorded operation made the tensor.");
+    type.def(
+        "backward",
+        [](const T& x, const T& gradient, std::optional<bool> retain_graph, bool create_graph) {
+            std::vector<T> weights;
+            if (gradient) weights.push_back(gradient);
+            run_backward({x}, weights, {}, {retain_graph.value_or(create_graph), create_graph, true, true});
+        },
+        nb::arg("gradient").none() = nb::none(), nb::kw_only(), nb::arg("retain_graph") = nb::none(),
+        nb::arg("create_graph") = false,
+        "Add to `.grad` of each leaf the gradient of this tensor, weighted by `gradient`.");
     type.def("detach", [](const T& x) { return x->detach(); }, "The same memory outside of any graph.");
     type.def(
         "retain_grad", [](const T& x) { watch(*x, true); },

@@ -404,9 +404,10 @@ class Engine {
             sum = grad;
             return;
         }
+        static const Op& add_op = op_named("add");
         const bool alone = sum->ref_count() == 1 && sum->storage()->ref_count() == 1 && !sum->gradient();
         const T both[] = {sum, grad};
-        if (options_.create_graph || !alone || !write_elementwise(add_op_, both, *sum)) sum = sum + grad;
+        if (options_.create_graph || !alone || !write_elementwise(add_op, both, *sum)) sum = sum + grad;
     }
 
     void keep_wanted(const void* key, const Waiting& waiting) {
@@ -471,7 +472,6 @@ class Engine {
     }
 
     const BackwardOptions& options_;
-    const Op& add_op_ = op_named("add");
     std::unordered_map<const void*, Waiting, std::hash<const void*>, std::equal_to<const void*>,
                        SmallAllocator<std::pair<const void* const, Waiting>>>
         waiting_;
@@ -483,10 +483,10 @@ class Engine {
 T first_gradient(const T& output, const T& grad, size_t i) {
     if (grad) {
         require(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ",
-                grad->shape().words(), ", its tensor ", output->shape().words());
+                grad->shape(), ", its tensor ", output->shape());
         return cast(grad, output->dtype());
     }
-    require(output->size() == 1, "backward: tensor ", i, " has shape ", output->shape().words(),
+    require(output->size() == 1, "backward: tensor ", i, " has shape ", output->shape(),
             "; only of a tensor with one element the gradient is known to be 1, so give one");
     return ones(output->shape(), output->dtype());
 }

@@ -88,12 +88,12 @@ void set_observer(Observer next) { observer = next; }
 
 namespace {
 
-/// Elementwise operation on small tensors that lie alike, outside of any graph, for which most of what
-/// run_forward does is not needed; null for all others.
+/// Elementwise operation on small tensors that lie alike, for which most of what run_forward does is not
+/// needed; null for all others.
 T run_small(const Op& op, std::span<const T> in) {
     const Tensor& x = *in[0];
     const Tensor& y = *in.back();
-    if (in.size() > 2 || x.size() > grain || observer || is_recorded(in)) return T();
+    if (in.size() > 2 || x.size() > grain || observer) return T();
     const bool alike = in.size() == 1 || (x.dtype() == y.dtype() && x.shape() == y.shape() && y.contiguous());
     const LoopRow::Entry& entry = op.loops->of[int(x.dtype())];
     if (!alike || !x.contiguous() || !entry.loop || int(in.size()) != op.arity) return T();
@@ -102,6 +102,12 @@ T run_small(const Op& op, std::span<const T> in) {
     const int64_t each = size_of(x.dtype());
     const int64_t steps[] = {each, each};
     entry.loop(x.size(), out->bytes(), size_of(entry.out), data, steps);
+    if (op.vjp && is_recorded(in)) {
+        Call call{op, in, no_params};
+        call.make(x.shape(), entry.out);
+        call.out[0] = out;
+        record(call);
+    }
     return out;
 }
 
