@@ -131,6 +131,8 @@ T scatter_add(const T& x, const T& index, const T& values, int axis);
 /// and broadcast to one shape.
 void elementwise_rule(Call& call);
 void elementwise_kernel(Call& call);
+/// Type that the loops of a call from that file compute in.
+DType loop_type(const Call& call);
 
 /// Type of integers and bools where an operation is only defined for inexact numbers.
 DType default_float();

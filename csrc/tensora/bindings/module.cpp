@@ -2,6 +2,7 @@
 #include <nanobind/intrusive/counter.inl>
 
 #include "tensora/bindings/convert.h"
+#include "tensora/core/deferred.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/elementwise.h"
@@ -61,6 +62,8 @@ void bind_memory(nb::module_& module) {
     module.def("reset_peak", reset_peak);
     module.def("set_memory_limit", set_memory_limit);
     module.def("empty_cache", empty_cache);
+    module.def("fusion_least", fusion_least);
+    module.def("set_fusion_least", set_fusion_least);
 }
 
 }  // namespace

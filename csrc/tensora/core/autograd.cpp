@@ -4,6 +4,7 @@
 #include <atomic>
 #include <unordered_map>
 
+#include "tensora/core/deferred.h"
 #include "tensora/functions.h"
 
 namespace accelera::tensora {
@@ -115,7 +116,7 @@ void check_kept(const Node& node, bool saved) {
 }
 
 void check_version(const Node& node, const char* what, int i, uint32_t then, const Tensor& tensor) {
-    const uint32_t now = tensor.storage()->version();
+    const uint32_t now = tensor.version();
     if (then != now)
         fail(Kind::runtime, "backward of '", node.name(), "': ", what, " ", i, ", of shape ",
              tensor.shape().words(),
@@ -160,7 +161,7 @@ void Backward::give(int i, const T& grad) {
 namespace {
 
 void keep_as_activation(const Tensor& tensor) {
-    if (tensor.storage()->role() == Role::other) tensor.storage()->set_role(Role::activation);
+    if (!tensor.deferred() && tensor.storage()->role() == Role::other) tensor.storage()->set_role(Role::activation);
 }
 
 }  // namespace
@@ -183,7 +184,7 @@ void record(Call& call) {
         if (call.op.saves & (in0 << std::min<size_t>(i, 7))) {
             node->edges[i].saved = call.in[i];
             keep_as_activation(*call.in[i]);
-            node->edges[i].version = call.in[i]->storage()->version();
+            node->edges[i].version = call.in[i]->version();
         }
     if (&call.params != &no_params) node->params = std::make_unique<Params>(call.params);
     for (int i = 0; i < call.op.outputs; ++i) {
@@ -191,7 +192,7 @@ void record(Call& call) {
         const bool saved = call.op.saves & (out0 << i);
         if (saved) keep_as_activation(*call.out[i]);
         node->saved_outputs.push_back(saved ? call.out[i]->detach() : T());
-        node->saved_versions.push_back(saved ? call.out[i]->storage()->version() : 0);
+        node->saved_versions.push_back(saved ? call.out[i]->version() : 0);
         if (!is(call.made[i].dtype, inexact)) continue;
         Gradient& gradient = call.out[i]->make_gradient();
         gradient.node = node;
@@ -314,6 +315,7 @@ void check_writable(const Tensor& target, const char* op) {
         if (target.strides()[i] == 0 && target.shape()[i] > 1)
             fail(Kind::value, op, ": several elements of the tensor, of shape ", target.shape().words(),
                  ", lie at one place, as expand makes them; write to a copy");
+    settle_readers(*target.storage());
     if (!recording) return;
     const auto is_leaf = [](const Tensor& tensor) {
         return tensor.gradient() && tensor.gradient()->required && !tensor.gradient()->node;
@@ -405,7 +407,7 @@ class Engine {
             return;
         }
         static const Op& add_op = op_named("add");
-        const bool alone = sum->ref_count() == 1 && sum->storage()->ref_count() == 1 && !sum->gradient();
+        const bool alone = sum->ref_count() == 1 && !sum->deferred() && !grad->deferred() && sum->storage()->ref_count() == 1 && !sum->gradient();
         const T both[] = {sum, grad};
         if (options_.create_graph || !alone || !write_elementwise(add_op, both, *sum)) sum = sum + grad;
     }

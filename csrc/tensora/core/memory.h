@@ -39,6 +39,8 @@ class RoleScope {
     Role before_;
 };
 
+class Deferred;
+
 /// Memory of one or more tensors: a block of the allocator, or memory of somebody else. A small block lies
 /// behind the object itself.
 class Storage final : public Counted {
@@ -60,6 +62,12 @@ class Storage final : public Counted {
     uint32_t version() const { return version_.load(std::memory_order_relaxed); }
     void bump() { version_.fetch_add(1, std::memory_order_relaxed); }
 
+    /// Results that were not computed yet and read this memory.
+    std::vector<Deferred*>& readers() { return readers_; }
+    /// Whether another library sees the memory, and may write to it unseen.
+    bool lent() const { return lent_; }
+    void set_lent() { lent_ = true; }
+
     static void operator delete(Storage* storage, std::destroying_delete_t);
 
   private:
@@ -72,6 +80,8 @@ class Storage final : public Counted {
     int16_t size_class_ = -1;  ///< of a block of the allocator
     Role role_ = Role::other;
     bool writable_ = true;
+    bool lent_ = false;
+    std::vector<Deferred*> readers_;
     std::atomic<uint32_t> version_{0};
     std::function<void()> release_;
 };

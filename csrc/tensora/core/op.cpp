@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tensora/core/autograd.h"
+#include "tensora/core/deferred.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/elementwise.h"
@@ -93,7 +94,7 @@ namespace {
 T run_small(const Op& op, std::span<const T> in) {
     const Tensor& x = *in[0];
     const Tensor& y = *in.back();
-    if (in.size() > 2 || x.size() > grain || observer) return T();
+    if (in.size() > 2 || x.size() > grain || x.size() >= fusion_least() || observer) return T();
     const bool alike = in.size() == 1 || (x.dtype() == y.dtype() && x.shape() == y.shape() && y.contiguous());
     const LoopRow::Entry& entry = op.loops->of[int(x.dtype())];
     if (!alike || !x.contiguous() || !entry.loop || int(in.size()) != op.arity) return T();
@@ -121,6 +122,11 @@ void run_forward(Call& call) {
         call.made[0] = {call.out[0]->shape(), call.out[0]->dtype()};
     } else {
         op.rule(call);
+        if (!observer && (call.out[0] = defer(call))) {
+            if (op.vjp) record(call);
+            return;
+        }
+        for (const T& tensor : call.in) tensor->storage();
         for (int i = 0; i < op.outputs; ++i)
             call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
         const GradMode off(false);  // kernels may use operations

@@ -10,6 +10,7 @@
 
 namespace accelera::tensora {
 
+class Deferred;
 class Node;
 class Tensor;
 struct Hooks;
@@ -37,11 +38,10 @@ struct Gradient {
 /// Array of numbers of one type, with shape and strides over a storage that several tensors may share.
 class Tensor final : public nanobind::intrusive_base {
   public:
-    Tensor(Ref<Storage> storage, const Layout& layout, DType dtype)
-        : storage_(std::move(storage)), layout_(layout), dtype_(dtype) {
-        size_ = layout_.shape.product();
-        contiguous_ = lies_contiguous();
-    }
+    Tensor(Ref<Storage> storage, const Layout& layout, DType dtype);
+    /// Tensor whose elements are computed when somebody needs them.
+    explicit Tensor(const Ref<Deferred>& deferred);
+    ~Tensor() override;
     /// New tensor, contiguous, its elements anything.
     static T empty(const Dims& shape, DType dtype);
     /// New tensor with the shape of a contiguous one.
@@ -49,8 +49,8 @@ class Tensor final : public nanobind::intrusive_base {
     static T full(const Dims& shape, DType dtype, C128 value);
     static T scalar(DType dtype, double value) { return full({}, dtype, value); }
     /// Another tensor over the same storage, outside of any graph.
-    T alias(const Layout& layout) const { return T(new Tensor(storage_, layout, dtype_)); }
-    T detach() const { return alias(layout_); }
+    T alias(const Layout& layout) const { return T(new Tensor(storage(), layout, dtype_)); }
+    T detach() const;
 
     const Dims& shape() const { return layout_.shape; }
     const Dims& strides() const { return layout_.strides; }
@@ -59,8 +59,15 @@ class Tensor final : public nanobind::intrusive_base {
     int64_t size() const { return size_; }
     DType dtype() const { return dtype_; }
     bool contiguous() const { return contiguous_; }
-    const Ref<Storage>& storage() const { return storage_; }
-    char* bytes() const { return storage_->data() + layout_.offset * size_of(dtype_); }
+    const Ref<Storage>& storage() const {
+        if (deferred_) [[unlikely]]
+            settle();
+        return storage_;
+    }
+    /// The result that this tensor waits for; null when its elements are there.
+    const Ref<Deferred>& deferred() const { return deferred_; }
+    uint32_t version() const { return deferred_ ? 0 : storage_->version(); }
+    char* bytes() const { return storage()->data() + layout_.offset * size_of(dtype_); }
     template <typename E>
     E* data() const {
         return reinterpret_cast<E*>(bytes());
@@ -94,12 +101,12 @@ class Tensor final : public nanobind::intrusive_base {
     static void* operator new(size_t, void* place) { return place; }
 
   private:
-    Tensor(Ref<Storage> storage, const Tensor& other, DType dtype)
-        : storage_(std::move(storage)), layout_(other.layout_.shape, other.layout_.strides, 0),
-          size_(other.size_), dtype_(dtype), contiguous_(true) {}
+    Tensor(Ref<Storage> storage, const Tensor& other, DType dtype);
     bool lies_contiguous() const;
+    void settle() const;
 
-    Ref<Storage> storage_;
+    mutable Ref<Storage> storage_;
+    mutable Ref<Deferred> deferred_;
     T base_;
     uint32_t base_version_ = 0;
     std::unique_ptr<Gradient> gradient_;

@@ -28,9 +28,6 @@ void set_default_float(DType dtype) {
     float_of_integers.store(dtype);
 }
 
-namespace {
-
-/// Type that the loops compute in.
 DType loop_type(const Call& call) {
     const DType dtype = common_type(call);
     if (call.op.loops->of[int(dtype)].loop) return dtype;
@@ -40,8 +37,6 @@ DType loop_type(const Call& call) {
         return wider;
     fail(Kind::type, call.op.name, ": not defined for ", name_of(dtype));
 }
-
-}  // namespace
 
 void elementwise_rule(Call& call) {
     const DType dtype = loop_type(call);
