@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bitset>
 #include <cstring>
 #include <mutex>
 
@@ -152,6 +153,7 @@ class Program {
     struct Step {
         Deferred* result;
         std::array<Source, Deferred::most_operands> sources;
+        std::bitset<Deferred::most_operations * Deferred::most_operands> leaves;  ///< that it is computed from
         bool stored = false;
         Ref<Storage> storage;
         int buffer = -1;
@@ -203,26 +205,23 @@ class Program {
     /// before, or when to compute them again would keep more memory than they take.
     void choose_stored() {
         for (Step& step : steps_)
+            for (const Source& source : step.sources) {
+                if (source.step >= 0) step.leaves |= steps_[source.step].leaves;
+                if (source.leaf >= 0) step.leaves.set(size_t(source.leaf));
+            }
+        for (Step& step : steps_)
             step.stored = step.result->has_tensors() && (step.result->uses_ > 0 || !cheap_to_keep(step));
         steps_.back().stored = true;
     }
 
+    /// Whether the leaves that nobody else holds are no larger than the result.
     bool cheap_to_keep(const Step& step) const {
-        std::vector<bool> seen(leaves_.size());
         int64_t nbytes = 0;
-        count_exclusive(step, seen, nbytes);
-        return nbytes <= step.result->shape().product() * size_of(step.result->dtype());
-    }
-
-    /// Bytes of leaves that nobody else holds.
-    void count_exclusive(const Step& step, std::vector<bool>& seen, int64_t& nbytes) const {
-        for (const Source& source : step.sources) {
-            if (source.step >= 0) count_exclusive(steps_[source.step], seen, nbytes);
-            if (source.leaf < 0 || seen[source.leaf]) continue;
-            seen[source.leaf] = true;
-            const Ref<Storage>& storage = tensors_[source.leaf]->storage();
-            if (storage->ref_count() == uint32_t(operands_of_[source.leaf])) nbytes += storage->nbytes();
+        for (size_t i = 0; i < leaves_.size(); ++i) {
+            const Ref<Storage>& storage = tensors_[i]->storage();
+            if (step.leaves[i] && storage->ref_count() == uint32_t(operands_of_[i])) nbytes += storage->nbytes();
         }
+        return nbytes <= step.result->shape().product() * size_of(step.result->dtype());
     }
 
     void assign_registers() {
@@ -357,6 +356,7 @@ void settle_readers(Storage& storage) {
 namespace {
 
 bool may_read(const Tensor& tensor) {
+    if (tensor.deferred() && tensor.deferred()->has_run()) tensor.storage();  // for another tensor's sake
     return tensor.deferred() || !(tensor.storage()->borrowed() || tensor.storage()->lent());
 }
 
@@ -386,8 +386,9 @@ T defer(Call& call) {
     DType operands;
     const Loop loop = loop_of(call, operands);
     if (!loop) return T();
-    if (Program::count(call.in) >= Deferred::most_operations)
-        for (const T& input : call.in) input->storage();
+    const bool too_many = Program::count(call.in) >= Deferred::most_operations;
+    for (const T& input : call.in)
+        if (too_many || !(input->shape() == shape)) input->storage();  // what is broadcast is computed before
     std::array<T, Deferred::most_operands> converted;
     const GradMode off(false);
     for (size_t i = 0; i < call.in.size(); ++i) {

@@ -26,6 +26,7 @@ class Deferred final : public Counted {
 
     const Dims& shape() const { return shape_; }
     DType dtype() const { return dtype_; }
+    bool has_run() const { return bool(storage_); }
     /// Memory with the elements; runs the operation the first time.
     const Ref<Storage>& storage();
 

@@ -65,6 +65,10 @@ void Tensor::settle() const {
     deferred_.reset();
 }
 
+uint32_t Tensor::version() const {
+    return deferred_ && !deferred_->has_run() ? 0 : storage()->version();
+}
+
 T Tensor::detach() const { return deferred_ ? T(new Tensor(deferred_)) : alias(layout_); }
 
 T Tensor::empty_like(const Tensor& other, DType dtype) {

@@ -66,7 +66,7 @@ class Tensor final : public nanobind::intrusive_base {
     }
     /// The result that this tensor waits for; null when its elements are there.
     const Ref<Deferred>& deferred() const { return deferred_; }
-    uint32_t version() const { return deferred_ ? 0 : storage_->version(); }
+    uint32_t version() const;
     char* bytes() const { return storage()->data() + layout_.offset * size_of(dtype_); }
     template <typename E>
     E* data() const {
