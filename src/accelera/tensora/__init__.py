@@ -200,6 +200,7 @@ from accelera.tensora.reductions import (
 from accelera.tensora.runtime import (
     MemoryStats,
     empty_cache,
+    fusion,
     get_num_threads,
     instruction_set,
     memory_stats,
