@@ -1,4 +1,4 @@
-"""Every test of the tensor library runs twice: with results computed at once, and with all of them deferred."""
+"""Every test of the tensor library runs twice: with results computed at once, and with all deferred."""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ def peak_above(work: Callable[[], Any]) -> int:
 FLOATS = (ts.float32, ts.float64)
 SHAPES = [(6, 7), (1, 7), (6, 1), (7,), ()]
 UNARY = ["exp", "negative", "tanh", "square", "abs", "isfinite"]
+KINDS = ["unary", "binary", "where", "cast", "write", "add to", "view", "sum", "forget", "lend"]
 BINARY = ["add", "subtract", "multiply", "maximum", "less"]
 
 
@@ -73,8 +74,7 @@ def fits(*tensors: Any) -> bool:
 def carried_out(steps: list[tuple[Any, ...]]) -> list[Any]:
     """Arrays of what the program has made, those that it did not forget."""
     made = [
-        ts.asarray(np.random.default_rng(i).uniform(-1, 1, shape), copy=True)
-        for i, shape in enumerate(SHAPES)
+        ts.asarray(np.random.default_rng(i).uniform(-1, 1, SHAPES[i]), copy=True) for i in range(len(SHAPES))
     ]
     for kind, name, *numbers in steps:
         a, b, c = (made[number % len(made)] for number in numbers)
@@ -182,7 +182,9 @@ def test_threads_that_need_the_same_result() -> None:
         x = ts.ones(N)
         y = gelu(x, ts.tanh)
         found: list[float] = []
-        threads = [threading.Thread(target=lambda y=y: found.append(y[3].item())) for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda y=y, found=found: found.append(y[3].item())) for _ in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -325,6 +325,7 @@ __all__ = [
     "from_dlpack",
     "full",
     "full_like",
+    "fusion",
     "get_num_threads",
     "grad",
     "gradcheck",

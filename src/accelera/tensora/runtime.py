@@ -14,9 +14,9 @@ MemoryStats = native.MemoryStats
 def memory_stats() -> Any:
     """Return what tensors on the CPU hold now, as `MemoryStats`.
 
-    `live_by_role` and `peak_by_role` are dictionaries of the same bytes, the latter at the moment of the peak:
-    "parameter" (a leaf with requires_grad), "activation" (saved for a backward pass), "gradient" (made in one),
-    "optimizer" (its state), "workspace" (of one operation) and "other".
+    `live_by_role` and `peak_by_role` are dictionaries of the same bytes, the latter at the moment of the
+    peak: "parameter" (a leaf with requires_grad), "activation" (saved for a backward pass), "gradient" (made in
+    one), "optimizer" (its state), "workspace" (of one operation) and "other".
     `live_bytes` and `peak_bytes` count blocks, which are up to a quarter larger than their tensors; memory of
     other libraries does not count.
     """
@@ -54,9 +54,9 @@ def empty_cache() -> None:
 class fusion:  # noqa: N801 - used as a function and as a context, like torch.set_grad_enabled
     """Switch for deferring elementwise operations on large tensors, so that chains of them run together.
 
-    A deferred result is computed when its elements are needed: by another kind of operation, by a reader, or
-    before its inputs are written in place. Values are those of the operations one after the other. Memory that
-    another library shares is read at once. Takes effect when it is called, for the whole process; as a
+    A deferred result is computed when its elements are needed: by another kind of operation, by a reader,
+    or before its inputs are written in place. Values are those of the operations one after the other. Memory
+    that another library shares is read at once. Takes effect when it is called, for the whole process; as a
     context it is undone at the end.
 
     Parameters
