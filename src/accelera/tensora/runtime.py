@@ -15,8 +15,8 @@ def memory_stats() -> Any:
     """Return what tensors on the CPU hold now, as `MemoryStats`.
 
     `live_by_role` and `peak_by_role` are dictionaries of the same bytes, the latter at the moment of the
-    peak: "parameter" (a leaf with requires_grad), "activation" (saved for a backward pass), "gradient" (made in
-    one), "optimizer" (its state), "workspace" (of one operation) and "other".
+    peak: "parameter" (a leaf with requires_grad), "activation" (saved for a backward pass), "gradient" (made
+    in one), "optimizer" (its state), "workspace" (of one operation) and "other".
     `live_bytes` and `peak_bytes` count blocks, which are up to a quarter larger than their tensors; memory of
     other libraries does not count.
     """
