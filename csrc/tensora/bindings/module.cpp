@@ -66,6 +66,26 @@ void bind_memory(nb::module_& module) {
     module.def("set_fusion_least", set_fusion_least);
 }
 
+nb::tuple columns_of(const Record& record) {
+    nb::list roles;
+    for (const Role role : record.buffer_role) roles.append(name_of(role));
+    return nb::make_tuple(record.event_buffer, record.event_kind, record.event_step, record.buffer_nbytes,
+                          roles, record.buffer_name, record.step_op, record.step_flops, record.step_seconds);
+}
+
+void bind_recorder(nb::module_& module) {
+    module.def("begin_record", begin_record);
+    module.def("end_record", [] { return columns_of(end_record()); });
+    module.def("is_recording", is_recording);
+    module.def("name_in_record",
+               [](const T& x, const std::string& name) { name_in_record(*x->storage(), name); });
+    module.def("set_role", [](const T& x, const std::string& name) {
+        for (int i = 0; i < n_roles; ++i)
+            if (name == name_of(Role(i))) return x->storage()->set_role(Role(i));
+        fail(Kind::value, "set_role: no role is called '", name, "'");
+    });
+}
+
 }  // namespace
 
 void set_python_error() noexcept {
@@ -113,6 +133,7 @@ NB_MODULE(_tensora, module) {
                          [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); });
     bind_dtypes(module);
     bind_memory(module);
+    bind_recorder(module);
     bind_tensor(module);
     bind_ops(module);
     bind_autograd(module);

@@ -32,7 +32,8 @@ constexpr Operator operators[] = {
 };
 constexpr int n_operators = int(std::size(operators));
 /// In the order of Py_LT to Py_GE.
-constexpr const char* comparisons[] = {"less", "less_equal", "equal", "not_equal", "greater", "greater_equal"};
+constexpr const char* comparisons[] = {"less",      "less_equal", "equal",
+                                       "not_equal", "greater",    "greater_equal"};
 constexpr std::pair<const char*, int> signs[] = {{"negative", Py_nb_negative},
                                                  {"positive", Py_nb_positive},
                                                  {"abs", Py_nb_absolute},
@@ -54,7 +55,8 @@ Tensor* tensor_in(PyObject* object) {
 T other_operand(PyObject* object, DType dtype) {
     if (Tensor* const tensor = tensor_in(object)) return T(tensor);
     if (is_number(object)) return scalar_tensor(object, scalar_dtype(object, dtype));
-    const bool is_array = PyObject_CheckBuffer(object) && PyObject_HasAttrString(object, "__array_interface__");
+    const bool is_array =
+        PyObject_CheckBuffer(object) && PyObject_HasAttrString(object, "__array_interface__");
     return is_array ? copy(from_buffer(object)) : T();
 }
 

@@ -161,12 +161,13 @@ void Backward::give(int i, const T& grad) {
 namespace {
 
 void keep_as_activation(const Tensor& tensor) {
-    if (!tensor.deferred() && tensor.storage()->role() == Role::other) tensor.storage()->set_role(Role::activation);
+    if (!tensor.deferred() && tensor.storage()->role() == Role::other)
+        tensor.storage()->set_role(Role::activation);
 }
 
 }  // namespace
 
-bool is_recorded(std::span<const T> inputs) {
+bool any_tracked(std::span<const T> inputs) {
     if (!recording) return false;
     for (const T& input : inputs)
         if (input->tracked() || (input->base() && input->base()->tracked())) return true;
@@ -174,7 +175,7 @@ bool is_recorded(std::span<const T> inputs) {
 }
 
 void record(Call& call) {
-    if (!is_recorded(call.in)) return;
+    if (!any_tracked(call.in)) return;
     bool differentiable = call.op.vjp != nullptr;
     for (int i = 0; i < call.op.outputs && differentiable; ++i)
         differentiable = is(call.made[0].dtype, inexact);
@@ -407,7 +408,8 @@ class Engine {
             return;
         }
         static const Op& add_op = op_named("add");
-        const bool alone = sum->ref_count() == 1 && !sum->deferred() && !grad->deferred() && sum->storage()->ref_count() == 1 && !sum->gradient();
+        const bool alone = sum->ref_count() == 1 && !sum->deferred() && !grad->deferred() &&
+                           sum->storage()->ref_count() == 1 && !sum->gradient();
         const T both[] = {sum, grad};
         if (options_.create_graph || !alone || !write_elementwise(add_op, both, *sum)) sum = sum + grad;
     }
@@ -484,8 +486,8 @@ class Engine {
 
 T first_gradient(const T& output, const T& grad, size_t i) {
     if (grad) {
-        require(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ",
-                grad->shape(), ", its tensor ", output->shape());
+        require(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ", grad->shape(),
+                ", its tensor ", output->shape());
         return cast(grad, output->dtype());
     }
     require(output->size() == 1, "backward: tensor ", i, " has shape ", output->shape(),

@@ -107,7 +107,7 @@ class GradMode {
 void set_grad_enabled(bool enabled);
 
 /// Whether an operation on these inputs is recorded.
-bool is_recorded(std::span<const T> inputs);
+bool any_tracked(std::span<const T> inputs);
 /// Record a call whose inputs take part in a graph.
 void record(Call& call);
 /// The operation that made a tensor, made anew for a view whose storage was written through another; or null.

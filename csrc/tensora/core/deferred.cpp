@@ -126,6 +126,7 @@ class Program {
     }
 
     void run() {
+        RecordedStep recorded("elementwise");
         const int64_t size = root_.shape().product();
         for (Step& step : steps_)
             if (step.stored) step.storage = Storage::allocate(size * size_of(step.result->dtype()));
@@ -133,8 +134,11 @@ class Program {
         parallel_for(blocks, grain / block, [&](int64_t begin, int64_t end) {
             std::vector<char> registers(size_t(n_registers_) * register_bytes() + 64);
             char* const base = registers.data() + (64 - reinterpret_cast<uintptr_t>(registers.data()) % 64);
-            for (int64_t i = begin; i < end; ++i) run_block(i * block, std::min(block, size - i * block), base);
+            for (int64_t i = begin; i < end; ++i)
+                run_block(i * block, std::min(block, size - i * block), base);
         });
+        for (const T& leaf : tensors_) recorded.read(*leaf->storage());
+        recorded.cost({double(size) * double(steps_.size()), 0});
         for (Step& step : steps_) {
             if (step.stored)
                 step.result->take(step.storage);
@@ -153,7 +157,8 @@ class Program {
     struct Step {
         Deferred* result;
         std::array<Source, Deferred::most_operands> sources;
-        std::bitset<Deferred::most_operations * Deferred::most_operands> leaves;  ///< that it is computed from
+        std::bitset<Deferred::most_operations * Deferred::most_operands>
+            leaves;  ///< that it is computed from
         bool stored = false;
         Ref<Storage> storage;
         int buffer = -1;
@@ -219,7 +224,8 @@ class Program {
         int64_t nbytes = 0;
         for (size_t i = 0; i < leaves_.size(); ++i) {
             const Ref<Storage>& storage = tensors_[i]->storage();
-            if (step.leaves[i] && storage->ref_count() == uint32_t(operands_of_[i])) nbytes += storage->nbytes();
+            if (step.leaves[i] && storage->ref_count() == uint32_t(operands_of_[i]))
+                nbytes += storage->nbytes();
         }
         return nbytes <= step.result->shape().product() * size_of(step.result->dtype());
     }
@@ -244,8 +250,9 @@ class Program {
             for (size_t k = 0; k < step.sources.size(); ++k) {
                 const Source& source = step.sources[k];
                 if (source.buffer >= 0) free_buffers.push_back(source.buffer);
-                const bool counted = std::any_of(step.sources.begin(), step.sources.begin() + k,
-                                                 [&](const Source& other) { return other.step == source.step; });
+                const bool counted =
+                    std::any_of(step.sources.begin(), step.sources.begin() + k,
+                                [&](const Source& other) { return other.step == source.step; });
                 if (source.step >= 0 && !counted && steps_[source.step].last_use == int(i) &&
                     steps_[source.step].buffer >= 0)
                     free_buffers.push_back(steps_[source.step].buffer);

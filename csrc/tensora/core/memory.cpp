@@ -7,6 +7,7 @@
 #include <new>
 
 #include "tensora/core/error.h"
+#include "tensora/core/recorder.h"
 
 namespace accelera::tensora {
 
@@ -58,9 +59,7 @@ struct Counts {
         if (now > peak.load(std::memory_order_relaxed)) note_peak(now);
     }
 
-    void give(int64_t nbytes, Role role) {
-        live[int(role)].fetch_sub(nbytes, std::memory_order_relaxed);
-    }
+    void give(int64_t nbytes, Role role) { live[int(role)].fetch_sub(nbytes, std::memory_order_relaxed); }
 
     void note_peak(int64_t now) {
         peak.store(now, std::memory_order_relaxed);
@@ -179,7 +178,8 @@ void give_object(void* memory, size_t size) {
 }
 
 const char* name_of(Role role) {
-    constexpr const char* names[] = {"other", "parameter", "gradient", "activation", "optimizer", "workspace"};
+    constexpr const char* names[] = {"other",      "parameter", "gradient",
+                                     "activation", "optimizer", "workspace"};
     return names[int(role)];
 }
 
@@ -215,6 +215,7 @@ Ref<Storage> Storage::allocate(int64_t nbytes) {
         storage->nbytes_ = nbytes;
         storage->size_class_ = int16_t(size_class);
         storage->role_ = role;
+        record_birth(*storage);
         return storage;
     }
     char* block = nullptr;
@@ -229,8 +230,11 @@ Ref<Storage> Storage::allocate(int64_t nbytes) {
     storage->nbytes_ = nbytes;
     storage->size_class_ = int16_t(size_class);
     storage->role_ = role;
+    record_birth(*storage);
     return storage;
 }
+
+int64_t Storage::block_bytes() const { return size_class_ < 0 ? nbytes_ : bytes_of_class(size_class_); }
 
 Ref<Storage> Storage::borrow(void* data, int64_t nbytes, bool writable, std::function<void()> release) {
     const Ref<Storage> storage(make(0));
@@ -242,6 +246,7 @@ Ref<Storage> Storage::borrow(void* data, int64_t nbytes, bool writable, std::fun
 }
 
 Storage::~Storage() {
+    record_end(*this);
     if (size_class_ >= 0) {
         counts.give(bytes_of_class(size_class_), role_);
         if (behind_ == header) allocator().give(data_, size_class_);
@@ -255,6 +260,7 @@ void Storage::set_role(Role role) {
     counts.live[int(role)].fetch_add(bytes_of_class(size_class_), std::memory_order_relaxed);
     counts.give(bytes_of_class(size_class_), role_);
     role_ = role;
+    record_role(*this);
 }
 
 MemoryStats memory_stats() {

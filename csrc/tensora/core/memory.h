@@ -54,6 +54,8 @@ class Storage final : public Counted {
 
     char* data() const { return data_; }
     int64_t nbytes() const { return nbytes_; }
+    /// What it takes of the allocator's memory; of another library's memory its own size.
+    int64_t block_bytes() const;
     bool writable() const { return writable_; }
     bool borrowed() const { return bool(release_); }
     Role role() const { return role_; }
@@ -64,6 +66,12 @@ class Storage final : public Counted {
 
     /// Results that were not computed yet and read this memory.
     std::vector<Deferred*>& readers() { return readers_; }
+    /// Where it stands in the record that is kept.
+    struct Recorded {
+        uint32_t record = 0;
+        int32_t place = 0;
+    };
+    Recorded recorded;
     /// Whether another library sees the memory, and may write to it unseen.
     bool lent() const { return lent_; }
     void set_lent() { lent_ = true; }
@@ -76,7 +84,7 @@ class Storage final : public Counted {
 
     char* data_ = nullptr;
     int64_t nbytes_ = 0;
-    int64_t behind_ = 0;      ///< bytes of the object and of what lies behind it
+    int64_t behind_ = 0;       ///< bytes of the object and of what lies behind it
     int16_t size_class_ = -1;  ///< of a block of the allocator
     Role role_ = Role::other;
     bool writable_ = true;

@@ -26,8 +26,6 @@ std::vector<const Op*>::iterator place_of(const char* name) {
                             [](const Op* a, const char* b) { return std::strcmp(a->name, b) < 0; });
 }
 
-Observer observer = nullptr;
-
 void check(const Call& call) {
     const Op& op = call.op;
     if (op.arity >= 0 && int(call.in.size()) != op.arity)
@@ -85,8 +83,6 @@ Cost cost_of(const Call& call) {
     return cost;
 }
 
-void set_observer(Observer next) { observer = next; }
-
 namespace {
 
 /// Elementwise operation on small tensors that lie alike, for which most of what run_forward does is not
@@ -94,7 +90,7 @@ namespace {
 T run_small(const Op& op, std::span<const T> in) {
     const Tensor& x = *in[0];
     const Tensor& y = *in.back();
-    if (in.size() > 2 || x.size() > grain || x.size() >= fusion_least() || observer) return T();
+    if (in.size() > 2 || x.size() > grain || x.size() >= fusion_least() || is_recording()) return T();
     const bool alike = in.size() == 1 || (x.dtype() == y.dtype() && x.shape() == y.shape() && y.contiguous());
     const LoopRow::Entry& entry = op.loops->of[int(x.dtype())];
     if (!alike || !x.contiguous() || !entry.loop || int(in.size()) != op.arity) return T();
@@ -103,13 +99,27 @@ T run_small(const Op& op, std::span<const T> in) {
     const int64_t each = size_of(x.dtype());
     const int64_t steps[] = {each, each};
     entry.loop(x.size(), out->bytes(), size_of(entry.out), data, steps);
-    if (op.vjp && is_recorded(in)) {
+    if (op.vjp && any_tracked(in)) {
         Call call{op, in, no_params};
         call.make(x.shape(), entry.out);
         call.out[0] = out;
         record(call);
     }
     return out;
+}
+
+/// Results of an operation that makes no view.
+void compute(Call& call) {
+    const Op& op = call.op;
+    for (const T& tensor : call.in) tensor->storage();  // what waits runs now
+    RecordedStep step(op.name);
+    for (int i = 0; i < op.outputs; ++i) call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
+    const GradMode off(false);  // kernels may use operations
+    op.cpu(call);
+    if (!is_recording()) [[likely]]
+        return;
+    for (const T& tensor : call.in) step.read(*tensor->storage());
+    step.cost(cost_of(call));
 }
 
 void run_forward(Call& call) {
@@ -122,18 +132,9 @@ void run_forward(Call& call) {
         call.made[0] = {call.out[0]->shape(), call.out[0]->dtype()};
     } else {
         op.rule(call);
-        if (!observer && (call.out[0] = defer(call))) {
-            if (op.vjp) record(call);
-            return;
-        }
-        for (const T& tensor : call.in) tensor->storage();
-        for (int i = 0; i < op.outputs; ++i)
-            call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
-        const GradMode off(false);  // kernels may use operations
-        op.cpu(call);
+        call.out[0] = defer(call);
+        if (!call.out[0]) compute(call);
     }
-    if (observer) [[unlikely]]
-        observer(call);
     if (op.vjp || op.view) record(call);
 }
 

@@ -43,12 +43,18 @@ Tensor::Tensor(Ref<Storage> storage, const Layout& layout, DType dtype)
 }
 
 Tensor::Tensor(Ref<Storage> storage, const Tensor& other, DType dtype)
-    : storage_(std::move(storage)), layout_(other.layout_.shape, other.layout_.strides, 0), size_(other.size_),
-      dtype_(dtype), contiguous_(true) {}
+    : storage_(std::move(storage)),
+      layout_(other.layout_.shape, other.layout_.strides, 0),
+      size_(other.size_),
+      dtype_(dtype),
+      contiguous_(true) {}
 
 Tensor::Tensor(const Ref<Deferred>& deferred)
-    : deferred_(deferred), layout_(deferred->shape(), strides_of(deferred->shape()), 0),
-      size_(deferred->shape().product()), dtype_(deferred->dtype()), contiguous_(true) {
+    : deferred_(deferred),
+      layout_(deferred->shape(), strides_of(deferred->shape()), 0),
+      size_(deferred->shape().product()),
+      dtype_(deferred->dtype()),
+      contiguous_(true) {
     deferred_->add_tensor();
 }
 
@@ -65,9 +71,7 @@ void Tensor::settle() const {
     deferred_.reset();
 }
 
-uint32_t Tensor::version() const {
-    return deferred_ && !deferred_->has_run() ? 0 : storage()->version();
-}
+uint32_t Tensor::version() const { return deferred_ && !deferred_->has_run() ? 0 : storage()->version(); }
 
 T Tensor::detach() const { return deferred_ ? T(new Tensor(deferred_)) : alias(layout_); }
 

@@ -97,7 +97,13 @@ bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
                           input->shape() == out.shape();
         if (!same && input->storage() == out.storage()) return false;
     }
+    RecordedStep step(op.name);
     run_loop(call, out, loop_type(call));
+    if (is_recording()) {
+        for (const T& input : inputs) step.read(*input->storage());
+        step.write(*out.storage());
+        step.cost(cost_of(call));
+    }
     return true;
 }
 

@@ -508,7 +508,11 @@ void write_in_place(const T& target, const T& given, const char* op) {
     const bool shared = value->storage() == target->storage();
     {
         const GradMode off(false);
-        copy_elements(shared ? *copy(value) : *value, *target);
+        const T source = shared ? copy(value) : value;
+        const RecordedStep step(op);
+        copy_elements(*source, *target);
+        step.read(*source->storage());
+        step.write(*target->storage());
     }
     rebase(*target, value);
 }

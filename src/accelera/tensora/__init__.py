@@ -181,6 +181,7 @@ from accelera.tensora.manipulation import (
 )
 from accelera.tensora.methods import equip
 from accelera.tensora.products import einsum, matmul, matrix_transpose, tensordot, vecdot
+from accelera.tensora.recording import Recording
 from accelera.tensora.reductions import (
     all,
     any,
@@ -242,6 +243,7 @@ __all__ = [
     "Function",
     "GradcheckError",
     "MemoryStats",
+    "Recording",
     "Tensor",
     "__array_api_version__",
     "__array_namespace_info__",
