@@ -208,6 +208,18 @@ T eigvalsh(const T& x);
 T lower_triangle(const T& x, int64_t diagonal);
 T upper_triangle(const T& x, int64_t diagonal);
 
+// --- windows that go over images (images, channels, extents...) and sequences
+
+/// How windows lie over the extents of an image, one number for each.
+struct Windows {
+    Dims stride, padding, dilation;
+};
+/// Convolution with a weight (output channels, input channels / groups, extents...); `bias` may be null.
+T conv(const T& x, const T& weight, const T& bias, const Windows& windows, int64_t groups);
+/// Its gradients for an output `y`: an input of these extents, and a weight of these.
+T conv_input(const T& y, const T& weight, const Windows& windows, int64_t groups, const Dims& extents);
+T conv_weight(const T& x, const T& y, const Windows& windows, int64_t groups, const Dims& extents);
+
 // --- random numbers: element i of a draw depends on the seed, the number of the draw and i alone, so that
 // any number of threads makes the same
 

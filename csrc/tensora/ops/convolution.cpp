@@ -1,0 +1,754 @@
+// Entries of convolution in one to three dimensions. Each of the three is linear in both of its inputs and
+// has the other two as gradients.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tensora/core/autograd.h"
+#include "tensora/core/threads.h"
+#include "tensora/functions.h"
+#include "tensora/kernels/lines.h"
+#include "tensora/kernels/windows.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+// --- geometry: one and two dimensions are three, the first of extent 1 -----------------------------------
+
+/// params of all: a: strides, b: padding, c: dilations, and behind them the extents of the input or the
+/// kernel where these are the result; mode: groups.
+struct Geometry {
+    int64_t images, groups, in_channels, out_channels;  // channels of one group
+    int64_t in[3], kernel[3], out[3], stride[3], padding[3], dilation[3];
+
+    Geometry(const Params& params, const Dims& x, const Dims& weight, const Dims& y)
+        : images(x[0]), groups(params.mode), in_channels(weight[1]), out_channels(weight[0] / params.mode) {
+        const int n = params.a.size();
+        for (int i = 0; i < 3; ++i) {
+            const int at = i - (3 - n);
+            const bool used = at >= 0;
+            in[i] = used ? x[2 + at] : 1;
+            kernel[i] = used ? weight[2 + at] : 1;
+            out[i] = used ? y[2 + at] : 1;
+            stride[i] = used ? params.a[at] : 1;
+            padding[i] = used ? params.b[at] : 0;
+            dilation[i] = used ? params.c[at] : 1;
+        }
+    }
+    int64_t kernel_size() const { return kernel[0] * kernel[1] * kernel[2]; }
+    int64_t in_size() const { return in[0] * in[1] * in[2]; }
+    int64_t out_size() const { return out[0] * out[1] * out[2]; }
+};
+
+/// How the outputs along one axis read the source: output i reads from[t] + i * step for each tap t.
+struct Axis {
+    std::vector<int64_t> from;
+    std::vector<int64_t> tap;  ///< place in the kernel of each
+    int64_t step = 1;
+    int64_t outs = 0;
+    int64_t to = 0, to_step = 1;  ///< output i is written at to + i * to_step
+    int64_t extent = 0;           ///< of the source
+
+    // Taps that are a multiple of `step` apart read one row of every step-th element, shifted.
+    std::vector<int64_t> base;  ///< first element of each such row
+    std::vector<int64_t> row, shift;
+    int64_t most_shift = 0;
+
+    void find_rows() {
+        row.resize(from.size());
+        shift.resize(from.size());
+        for (size_t t = 0; t < from.size(); ++t) {
+            size_t r = 0;
+            while (r < base.size() && (from[t] - base[r]) % step) ++r;
+            if (r == base.size()) base.push_back(from[t]);
+            base[r] = std::min(base[r], from[t]);
+            row[t] = int64_t(r);
+        }
+        for (size_t t = 0; t < from.size(); ++t) {
+            shift[t] = (from[t] - base[size_t(row[t])]) / step;
+            most_shift = std::max(most_shift, shift[t]);
+        }
+    }
+    int64_t taps() const { return int64_t(from.size()); }
+};
+
+Axis forward_axis(const Geometry& g, int i) {
+    Axis axis;
+    for (int64_t t = 0; t < g.kernel[i]; ++t) {
+        axis.from.push_back(t * g.dilation[i] - g.padding[i]);
+        axis.tap.push_back(t);
+    }
+    axis.step = g.stride[i];
+    axis.outs = g.out[i];
+    axis.extent = g.in[i];
+    axis.find_rows();
+    return axis;
+}
+
+/// The places of the input that are `residue` modulo the stride, as a convolution of the output's gradient:
+/// there stride * o + dilation * tap = place + padding.
+Axis gradient_axis(const Geometry& g, int i, int64_t residue) {
+    const int64_t s = g.stride[i], missing = g.padding[i] - residue;
+    const int64_t first = missing > 0 ? (missing + s - 1) / s : -((-missing) / s);
+    Axis axis;
+    for (int64_t t = 0; t < g.kernel[i]; ++t) {
+        const int64_t reach = t * g.dilation[i] - residue;
+        if (reach % s) continue;
+        axis.from.push_back(first - reach / s);
+        axis.tap.push_back(t);
+    }
+    axis.to = s * first - missing;
+    axis.to_step = s;
+    axis.outs = axis.to < g.in[i] ? (g.in[i] - 1 - axis.to) / s + 1 : 0;
+    axis.extent = g.out[i];
+    axis.find_rows();
+    return axis;
+}
+
+// --- the part of an image that a block of outputs reads --------------------------------------------------
+
+struct Block {
+    int64_t depth, row, rows, column, columns;
+};
+
+/// For each channel and tap of the first axis, rows of source elements with zeros where there is padding. In
+/// it outputs have places in one line: that of output (i, j) of a block is i * width + j, and each tap reads
+/// the line from another beginning.
+template <typename E>
+class Slab {
+  public:
+    static constexpr int64_t slack = 64;  // read behind the last place, and ignored
+
+    Slab(const Axis (&axes)[3], int64_t channels, int64_t rows, int64_t columns)
+        : axes_(axes), channels_(channels) {
+        shape(rows, columns);
+        scratch_.emplace((channels * channel_size() + slack) * int64_t(sizeof(E)));
+        std::fill_n(data() + channels * channel_size(), slack, E(0));
+    }
+    void shape(int64_t rows, int64_t columns) {
+        height_ = rows + axes_[1].most_shift;
+        width_ = columns + axes_[2].most_shift;
+    }
+    E* data() const { return scratch_->template as<E>(); }
+    int64_t width() const { return width_; }
+    int64_t plane() const { return height_ * width_; }
+    int64_t channel_size() const {
+        return axes_[0].taps() * int64_t(axes_[1].base.size() * axes_[2].base.size()) * plane();
+    }
+    static int64_t places(const Block& block, int64_t width) {
+        return (block.rows - 1) * width + block.columns;
+    }
+
+    /// Where each tap of each channel begins, channels outermost.
+    void begins(int64_t* to) const {
+        const int64_t across = int64_t(axes_[2].base.size()), down = int64_t(axes_[1].base.size());
+        for (int64_t c = 0; c < channels_; ++c)
+            for (int64_t d = 0; d < axes_[0].taps(); ++d)
+                for (int64_t i = 0; i < axes_[1].taps(); ++i)
+                    for (int64_t j = 0; j < axes_[2].taps(); ++j) {
+                        const int64_t row = axes_[1].row[size_t(i)], column = axes_[2].row[size_t(j)];
+                        const int64_t at = ((c * axes_[0].taps() + d) * down + row) * across + column;
+                        *to++ = at * plane() + axes_[1].shift[size_t(i)] * width_ + axes_[2].shift[size_t(j)];
+                    }
+    }
+
+    /// `source` is the first channel of the image.
+    void fill(const E* source, int64_t channels, const Block& block) const {
+        E* to = data();
+        const int64_t size = axes_[0].extent * axes_[1].extent * axes_[2].extent;
+        for (int64_t c = 0; c < channels; ++c)
+            for (int64_t d = 0; d < axes_[0].taps(); ++d) {
+                const int64_t depth = axes_[0].from[size_t(d)] + block.depth * axes_[0].step;
+                const bool inside = depth >= 0 && depth < axes_[0].extent;
+                const E* const from = source + c * size + depth * axes_[1].extent * axes_[2].extent;
+                for (int64_t row : axes_[1].base)
+                    for (int64_t column : axes_[2].base) {
+                        fill_plane(inside ? from : nullptr, row + block.row * axes_[1].step,
+                                   column + block.column * axes_[2].step, to);
+                        to += plane();
+                    }
+            }
+    }
+
+  private:
+    void fill_plane(const E* from, int64_t row, int64_t column, E* to) const {
+        const Axis &down = axes_[1], &across = axes_[2];
+        const auto first_at = [&](int64_t place) {
+            return std::clamp<int64_t>((place - column + across.step - 1) / across.step, 0, width_);
+        };
+        const int64_t first = column < 0 ? first_at(0) : 0;
+        const int64_t last = column < across.extent ? std::max(first, first_at(across.extent)) : first;
+        for (int64_t i = 0; i < height_; ++i, to += width_) {
+            const int64_t at = row + i * down.step;
+            if (!from || at < 0 || at >= down.extent) {
+                std::fill_n(to, width_, E(0));
+                continue;
+            }
+            const E* const line = from + at * across.extent + column;
+            std::fill_n(to, first, E(0));
+            if (across.step == 1)
+                std::copy(line + first, line + last, to + first);
+            else
+                for (int64_t j = first; j < last; ++j) to[j] = line[j * across.step];
+            std::fill_n(to + last, width_ - last, E(0));
+        }
+    }
+
+    const Axis (&axes_)[3];
+    int64_t channels_;
+    int64_t height_, width_;
+    std::optional<Scratch> scratch_;
+};
+
+/// Blocks of outputs whose slabs stay in the second cache.
+struct Blocks {
+    int64_t rows, columns, down, across;
+
+    Blocks(const Axis (&axes)[3], int64_t channels, int64_t each) {
+        constexpr int64_t most_bytes = 512 * 1024;
+        const int64_t lines = int64_t(axes[1].base.size() * axes[2].base.size());
+        const int64_t most = most_bytes / std::max<int64_t>(1, each * channels * axes[0].taps() * lines);
+        const int64_t height = axes[1].most_shift, width = axes[2].most_shift;
+        columns = std::clamp<int64_t>(most / (1 + height) - width, std::min<int64_t>(128, axes[2].outs),
+                                      axes[2].outs);
+        rows = std::clamp<int64_t>(most / (columns + width) - height, 1, axes[1].outs);
+        down = (axes[1].outs + rows - 1) / rows;
+        across = (axes[2].outs + columns - 1) / columns;
+        rows = (axes[1].outs + down - 1) / down;
+        columns = (axes[2].outs + across - 1) / across;
+    }
+    int64_t count(const Axis (&axes)[3]) const { return axes[0].outs * down * across; }
+    Block at(int64_t i, const Axis (&axes)[3]) const {
+        const int64_t row = i / across % down * rows, column = i % across * columns;
+        return {i / across / down, row, std::min(rows, axes[1].outs - row), column,
+                std::min(columns, axes[2].outs - column)};
+    }
+};
+
+// --- images from images ----------------------------------------------------------------------------------
+
+template <typename E>
+struct Pass {
+    Axis axes[3];
+    int64_t images, groups, in_channels, out_channels;
+    const E* source;
+    const E* weight;  ///< for each group a matrix: outputs, and the taps of all channels
+    const E* bias;
+    E* out;
+    int64_t out_extent[3];
+
+    int64_t taps() const { return axes[0].taps() * axes[1].taps() * axes[2].taps(); }
+    int64_t source_size() const { return axes[0].extent * axes[1].extent * axes[2].extent; }
+    int64_t out_size() const { return out_extent[0] * out_extent[1] * out_extent[2]; }
+};
+
+constexpr int64_t panel = 64;  // places whose sums are made together
+
+/// Sums of a panel go to their outputs; places between the rows of outputs are left out.
+template <typename E>
+void write_panel(const Pass<E>& pass, const Block& block, int64_t width, int64_t begin, int64_t end,
+                 const E* sums, E* out, E bias) {
+    const Axis &down = pass.axes[1], &across = pass.axes[2];
+    for (int64_t place = begin; place < end;) {
+        const int64_t i = place / width, j = place % width;
+        const int64_t n = std::min(end - place, std::max<int64_t>(block.columns - j, 0));
+        const int64_t depth = pass.axes[0].to + block.depth * pass.axes[0].to_step;
+        const int64_t row = down.to + (block.row + i) * down.to_step;
+        E* const to = out + (depth * pass.out_extent[1] + row) * pass.out_extent[2] + across.to +
+                      (block.column + j) * across.to_step;
+        const E* const from = sums + place - begin;
+        if (across.to_step == 1)
+            for (int64_t k = 0; k < n; ++k) to[k] = from[k] + bias;
+        else
+            for (int64_t k = 0; k < n; ++k) to[k * across.to_step] = from[k] + bias;
+        place += std::max<int64_t>(n, std::min(end - place, width - j));
+    }
+}
+
+/// One block of one group of an image, some of its output channels.
+template <typename E>
+class BlockSums {
+  public:
+    BlockSums(const Pass<E>& pass, const Blocks& blocks, int64_t channels)
+        : pass_(pass),
+          slab_(pass.axes, pass.in_channels, blocks.rows, blocks.columns),
+          begins_((pass.in_channels * pass.taps() + channels) * int64_t(sizeof(int64_t))),
+          sums_(channels * panel * int64_t(sizeof(E))) {
+        int64_t* const rows = begins_.as<int64_t>() + pass.in_channels * pass.taps();
+        for (int64_t i = 0; i < channels; ++i) rows[i] = i * pass.in_channels * pass.taps();
+    }
+
+    void run(int64_t group_of_image, const Block& block, int64_t first, int64_t last) {
+        const int64_t group = group_of_image % pass_.groups;
+        slab_.shape(block.rows, block.columns);
+        slab_.begins(begins_.as<int64_t>());
+        slab_.fill(pass_.source + group_of_image * pass_.in_channels * pass_.source_size(), pass_.in_channels,
+                   block);
+        const E* const weight =
+            pass_.weight + (group * pass_.out_channels + first) * pass_.in_channels * pass_.taps();
+        const int64_t places = slab_.places(block, slab_.width());
+        for (int64_t begin = 0; begin < places; begin += panel) {
+            const int64_t end = std::min(begin + panel, places);
+            sum_panel(weight, last - first, begin, end - begin);
+            for (int64_t i = first; i < last; ++i) {
+                E* const out = pass_.out + (group_of_image * pass_.out_channels + i) * pass_.out_size();
+                write_panel(pass_, block, slab_.width(), begin, end, sums_.as<E>() + (i - first) * panel, out,
+                            pass_.bias ? pass_.bias[group * pass_.out_channels + i] : E(0));
+            }
+        }
+    }
+
+  private:
+    /// In steps of some channels, whose part of the slab stays in the first cache.
+    void sum_panel(const E* weight, int64_t channels, int64_t begin, int64_t n) const {
+        const int64_t depth = pass_.in_channels * pass_.taps();
+        const int64_t touched = pass_.taps() / std::max<int64_t>(1, pass_.axes[2].taps()) *
+                                (n + pass_.axes[2].taps()) * int64_t(sizeof(E));
+        const int64_t fitting = 24 * 1024 / std::max<int64_t>(1, touched) * pass_.taps();
+        const int64_t step = std::max<int64_t>({fitting, std::min<int64_t>(depth, 64), 1});
+        const int64_t* const begins = begins_.as<int64_t>();
+        for (int64_t k = 0; k == 0 || k < depth; k += step)
+            window_loops<E>().multiply({channels, n, std::min(step, depth - k), weight + k, begins + depth, 1,
+                                        slab_.data() + begin, begins + k, sums_.as<E>(), panel, k > 0});
+    }
+
+    const Pass<E>& pass_;
+    Slab<E> slab_;
+    Scratch begins_;
+    Scratch sums_;
+};
+
+template <typename E>
+void run_pass(const Pass<E>& pass) {
+    if (pass.images == 0 || pass.axes[0].outs == 0 || pass.axes[1].outs == 0 || pass.axes[2].outs == 0)
+        return;
+    const Blocks blocks(pass.axes, pass.in_channels, sizeof(E));
+    const int64_t count = blocks.count(pass.axes), slabs = pass.images * pass.groups * count;
+    // Where there are few slabs, several threads make the output channels of one.
+    const int64_t parts =
+        std::clamp<int64_t>(pass.out_channels / 48, 1, (4 * thread_count() - 1) / slabs + 1);
+    const int64_t channels = (pass.out_channels + parts - 1) / parts;
+    parallel_for(slabs * parts, 1, [&](int64_t begin, int64_t end) {
+        BlockSums<E> sums(pass, blocks, channels);
+        for (int64_t i = begin; i < end; ++i) {
+            const int64_t slab = i / parts, first = std::min(i % parts * channels, pass.out_channels);
+            sums.run(slab / count, blocks.at(slab % count, pass.axes), first,
+                     std::min(first + channels, pass.out_channels));
+        }
+    });
+}
+
+template <typename E>
+Pass<E> forward_pass(const Geometry& g, const T& x, const T& weight, const T& bias, const T& out) {
+    Pass<E> pass{{forward_axis(g, 0), forward_axis(g, 1), forward_axis(g, 2)},
+                 g.images,
+                 g.groups,
+                 g.in_channels,
+                 g.out_channels,
+                 x->data<E>(),
+                 weight->data<E>(),
+                 bias ? bias->data<E>() : nullptr,
+                 out->data<E>(),
+                 {g.out[0], g.out[1], g.out[2]}};
+    return pass;
+}
+
+/// Kernels of the taps that one pass over the gradient has, with input and output channels exchanged.
+template <typename E>
+void exchange_channels(const Geometry& g, const Pass<E>& pass, const E* weight, E* to) {
+    const int64_t size = g.kernel_size();
+    for (int64_t group = 0; group < g.groups; ++group)
+        for (int64_t c = 0; c < g.in_channels; ++c)
+            for (int64_t o = 0; o < g.out_channels; ++o) {
+                const E* const from = weight + ((group * g.out_channels + o) * g.in_channels + c) * size;
+                for (int64_t d : pass.axes[0].tap)
+                    for (int64_t i : pass.axes[1].tap)
+                        for (int64_t j : pass.axes[2].tap)
+                            *to++ = from[(d * g.kernel[1] + i) * g.kernel[2] + j];
+            }
+}
+
+/// For each residue of places modulo the strides, a pass with the taps that reach these places.
+template <typename E>
+void input_passes(const Geometry& g, const T& y, const T& weight, const T& out) {
+    const Scratch exchanged(std::max<int64_t>(1, weight->size()) * int64_t(sizeof(E)));
+    for (int64_t d = 0; d < g.stride[0]; ++d)
+        for (int64_t i = 0; i < g.stride[1]; ++i)
+            for (int64_t j = 0; j < g.stride[2]; ++j) {
+                Pass<E> pass{{gradient_axis(g, 0, d), gradient_axis(g, 1, i), gradient_axis(g, 2, j)},
+                             g.images,
+                             g.groups,
+                             g.out_channels,
+                             g.in_channels,
+                             y->data<E>(),
+                             exchanged.as<E>(),
+                             nullptr,
+                             out->data<E>(),
+                             {g.in[0], g.in[1], g.in[2]}};
+                exchange_channels(g, pass, weight->data<E>(), exchanged.as<E>());
+                run_pass(pass);
+            }
+}
+
+// --- kernels from images ---------------------------------------------------------------------------------
+
+/// Sums over some images of the products of what each tap reads with each output's gradient.
+template <typename E>
+class KernelSums {
+  public:
+    static constexpr int64_t step = 128;  // places at a time
+
+    KernelSums(const Geometry& g, const Axis (&axes)[3], int64_t channels)
+        : g_(g),
+          axes_(axes),
+          channels_(channels),
+          width_((g.out_channels + window_loops<E>().lanes - 1) / window_loops<E>().lanes *
+                 window_loops<E>().lanes),
+          blocks_(axes, channels, sizeof(E)),
+          slab_(axes, channels, blocks_.rows, blocks_.columns),
+          begins_((channels * g.kernel_size() + step) * int64_t(sizeof(int64_t))),
+          grads_(blocks_.rows * slab_.width() * width_ * int64_t(sizeof(E))) {
+        int64_t* const rows = begins_.as<int64_t>() + channels * g.kernel_size();
+        for (int64_t i = 0; i < step; ++i) rows[i] = i * width_;
+    }
+    int64_t width() const { return width_; }
+
+    /// Adds to `sums`: taps of `channels` channels from `first` on, and for each all outputs.
+    void add(const E* x, const E* y, int64_t channels, E* sums) {
+        for (int64_t i = 0; i < blocks_.count(axes_); ++i) {
+            const Block block = blocks_.at(i, axes_);
+            slab_.shape(block.rows, block.columns);
+            slab_.begins(begins_.as<int64_t>());
+            slab_.fill(x, channels, block);
+            fill_grads(y, block);
+            multiply(channels, slab_.places(block, slab_.width()), sums);
+        }
+    }
+
+  private:
+    void multiply(int64_t channels, int64_t places, E* sums) const {
+        const int64_t* const begins = begins_.as<int64_t>();
+        for (int64_t at = 0; at < places; at += step)
+            window_loops<E>().multiply({channels * g_.kernel_size(), width_, std::min(step, places - at),
+                                        slab_.data() + at, begins, 1, grads_.as<E>() + at * width_,
+                                        begins + channels_ * g_.kernel_size(), sums, width_, true});
+    }
+    /// Gradients of a block by the slab's places, the outputs of one place side by side.
+    void fill_grads(const E* y, const Block& block) const {
+        E* to = grads_.as<E>();
+        std::fill_n(to, block.rows * slab_.width() * width_, E(0));
+        const int64_t size = g_.out_size();
+        for (int64_t i = 0; i < block.rows; ++i, to += slab_.width() * width_) {
+            const E* const from = y + (block.depth * g_.out[1] + block.row + i) * g_.out[2] + block.column;
+            constexpr int64_t side = 16;
+            for (int64_t j = 0; j < block.columns; j += side)
+                for (int64_t o = 0; o < g_.out_channels; ++o)
+                    for (int64_t k = j; k < std::min(j + side, block.columns); ++k)
+                        to[k * width_ + o] = from[o * size + k];
+        }
+    }
+
+    const Geometry& g_;
+    const Axis (&axes_)[3];
+    int64_t channels_, width_;
+    Blocks blocks_;
+    Slab<E> slab_;
+    Scratch begins_;
+    Scratch grads_;
+};
+
+/// How the sums of a kernel's gradient are split: by shapes alone, so that the result is the same for every
+/// number of threads.
+struct KernelSplit {
+    int64_t channels, channel_parts, image_parts;
+
+    explicit KernelSplit(const Geometry& g) {
+        constexpr int64_t wanted = 16;
+        const int64_t size = std::max<int64_t>(1, g.kernel_size());
+        const int64_t units = std::max<int64_t>(1, g.groups * g.images);
+        channel_parts = std::max((g.in_channels * size + 599) / 600, (wanted - 1) / units + 1);
+        channel_parts = std::clamp<int64_t>(channel_parts, 1, std::max<int64_t>(1, g.in_channels));
+        channels = (g.in_channels + channel_parts - 1) / channel_parts;
+        channel_parts = (g.in_channels + channels - 1) / channels;
+        image_parts = std::clamp<int64_t>((wanted - 1) / (g.groups * channel_parts) + 1, 1,
+                                          std::max<int64_t>(1, g.images));
+    }
+    int64_t units(const Geometry& g) const { return g.groups * channel_parts * image_parts; }
+};
+
+/// Sums of the parts of the images, as the weight lies.
+template <typename E>
+void join_parts(const Geometry& g, const KernelSplit& split, int64_t width, const E* sums, E* out) {
+    const int64_t size = g.kernel_size(), each = split.channels * size * width;
+    parallel_for(g.groups * g.out_channels, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+            for (int64_t k = 0; k < g.in_channels * size; ++k) {
+                const int64_t part = k / (split.channels * size), row = k % (split.channels * size);
+                const int64_t unit = (i / g.out_channels * split.channel_parts + part) * split.image_parts;
+                const E* const from = sums + unit * each + row * width + i % g.out_channels;
+                double sum = 0;
+                for (int64_t p = 0; p < split.image_parts; ++p) sum += double(from[p * each]);
+                out[i * g.in_channels * size + k] = E(sum);
+            }
+    });
+}
+
+template <typename E>
+void kernel_gradient(const Geometry& g, const T& x, const T& y, const T& out) {
+    const Axis axes[3] = {forward_axis(g, 0), forward_axis(g, 1), forward_axis(g, 2)};
+    const KernelSplit split(g);
+    const int64_t lanes = window_loops<E>().lanes, width = (g.out_channels + lanes - 1) / lanes * lanes;
+    const int64_t each = split.channels * g.kernel_size() * width;
+    const Scratch sums(split.units(g) * each * int64_t(sizeof(E)));
+    parallel_for(split.units(g), 1, [&](int64_t begin, int64_t end) {
+        KernelSums<E> work(g, axes, split.channels);
+        for (int64_t unit = begin; unit < end; ++unit) {
+            E* const to = sums.as<E>() + unit * each;
+            std::fill_n(to, each, E(0));
+            const int64_t part = unit % split.image_parts,
+                          group = unit / split.image_parts / split.channel_parts;
+            const int64_t first = unit / split.image_parts % split.channel_parts * split.channels;
+            const int64_t channels = std::min(split.channels, g.in_channels - first);
+            for (int64_t image = part * g.images / split.image_parts;
+                 image < (part + 1) * g.images / split.image_parts; ++image) {
+                const int64_t at = image * g.groups + group;
+                work.add(x->data<E>() + (at * g.in_channels + first) * g.in_size(),
+                         y->data<E>() + at * g.out_channels * g.out_size(), channels, to);
+            }
+        }
+    });
+    join_parts(g, split, width, sums.as<E>(), out->data<E>());
+}
+
+// --- the table -------------------------------------------------------------------------------------------
+
+/// The tensor as its kernel reads it: contiguous, halves as float32.
+T prepared(const T& x) { return contiguous(is(x->dtype(), halves) ? cast(x, DType::f32) : x); }
+
+/// Let `fill(tensor, Tag)` make the first output in the type that it is computed in.
+template <typename Function>
+void fill_output(Call& call, Function&& fill) {
+    Tensor& out = *call.out[0];
+    if (out.size() == 0) return;
+    const T made = is(out.dtype(), halves) ? Tensor::empty(out.shape(), DType::f32) : call.out[0];
+    if (made->dtype() == DType::f64)
+        fill(made, Tag<double>());
+    else
+        fill(made, Tag<float>());
+    if (made->dtype() != out.dtype()) copy_elements(*made, out);
+}
+
+void check_types(const Call& call) {
+    for (const T& x : call.in)
+        if (x->dtype() != call.input().dtype())
+            fail(Kind::type, call.op.name, ": types ", name_of(call.input().dtype()), " and ",
+                 name_of(x->dtype()), "; convert one with .to()");
+}
+
+Dims extents(const Dims& shape) { return Dims(shape.begin() + 2, shape.size() - 2); }
+
+Dims image_shape(int64_t images, int64_t channels, const Dims& extents) {
+    Dims shape{images, channels};
+    for (int64_t extent : extents) shape.push_back(extent);
+    return shape;
+}
+
+/// Extents behind the dilations.
+Dims wished_extents(const Params& params) {
+    const int n = params.a.size();
+    return Dims(params.c.begin() + n, params.c.size() - n);
+}
+
+int64_t reach(int64_t kernel, int64_t dilation) { return dilation * (kernel - 1) + 1; }
+
+Dims output_extents(const char* op, const Dims& in, const Dims& kernel, const Params& params) {
+    Dims result;
+    for (int i = 0; i < in.size(); ++i) {
+        const int64_t padded = in[i] + 2 * params.b[i], wide = reach(kernel[i], params.c[i]);
+        require(kernel[i] > 0 && padded >= wide, op, ": a kernel that reaches over ", wide, " elements, and ",
+                padded, " of the input with padding, in extent ", i, " of ", in.words(),
+                "; enlarge the padding");
+        result.push_back((padded - wide) / params.a[i] + 1);
+    }
+    return result;
+}
+
+void check_channels(const char* op, int64_t in, int64_t out, const Dims& weight, int64_t groups) {
+    require(groups > 0 && out % groups == 0 && in == weight[1] * groups, op, ": ", in, " input channels and ",
+            out, " output channels in ", groups, " groups do not fit a weight of shape ", weight.words(),
+            "; it is (output channels, input channels / groups, extents...)");
+}
+
+void conv_rule(Call& call) {
+    const Dims &x = call.input(0).shape(), &weight = call.input(1).shape();
+    check_types(call);
+    check_channels("conv", x[1], weight[0], weight, call.params.mode);
+    if (call.in.size() == 3)
+        require(call.input(2).shape() == Dims{weight[0]}, "conv: a bias of shape ",
+                call.input(2).shape().words(), " for ", weight[0], " output channels");
+    call.make(image_shape(x[0], weight[0], output_extents("conv", extents(x), extents(weight), call.params)),
+              call.input().dtype());
+}
+
+void conv_kernel(Call& call) {
+    const T x = prepared(call.in[0]), weight = prepared(call.in[1]);
+    const T bias = call.in.size() == 3 ? prepared(call.in[2]) : T();
+    const Geometry g(call.params, x->shape(), weight->shape(), call.out[0]->shape());
+    fill_output(
+        call, [&]<typename E>(const T& out, Tag<E>) { run_pass(forward_pass<E>(g, x, weight, bias, out)); });
+}
+
+Cost conv_cost(const Dims& y, const Dims& weight, const Call& call) {
+    double bytes = double(call.made[0].shape.product() * size_of(call.made[0].dtype));
+    for (const T& x : call.in) bytes += double(x->size() * size_of(x->dtype()));
+    return {2 * double(y.product()) * double(weight.product()) / double(std::max<int64_t>(1, weight[0])),
+            bytes};
+}
+
+T input_gradient(const T& y, const T& weight, const Params& params, const Dims& extents);
+T weight_gradient(const T& x, const T& y, const Params& params, const Dims& extents);
+T convolved(const T& x, const T& weight, const Params& params);
+
+void conv_vjp(Backward& c) {
+    c.give(0, [&] { return input_gradient(c.grad(), c.input(1), c.params(), extents(c.shape(0))); });
+    c.give(1, [&] { return weight_gradient(c.input(0), c.grad(), c.params(), extents(c.shape(1))); });
+    if (c.inputs() < 3) return;
+    c.give(2, [&] {
+        Dims axes{0};
+        for (int i = 2; i < c.grad()->dims(); ++i) axes.push_back(i);
+        return sum(c.grad(), axes, false);
+    });
+}
+
+const Op& conv_op = enter(
+    {.name = "conv",
+     .family = Family::contraction,
+     .arity = -1,
+     .types = floats,
+     .rule = conv_rule,
+     .cpu = conv_kernel,
+     .vjp = conv_vjp,
+     .saves = in0 | in1,
+     .cost = [](const Call& call) { return conv_cost(call.made[0].shape, call.input(1).shape(), call); }});
+
+void conv_input_rule(Call& call) {
+    const Dims &y = call.input(0).shape(), &weight = call.input(1).shape();
+    check_types(call);
+    const Dims in = wished_extents(call.params);
+    const int64_t channels = weight[1] * call.params.mode;
+    check_channels("conv_input", channels, y[1], weight, call.params.mode);
+    require(output_extents("conv_input", in, extents(weight), call.params) == extents(y),
+            "conv_input: extents ", extents(y).words(), " are not those of a convolution of ", in.words());
+    call.make(image_shape(y[0], channels, in), call.input().dtype());
+}
+
+void conv_input_kernel(Call& call) {
+    const T y = prepared(call.in[0]), weight = prepared(call.in[1]);
+    const Geometry g(call.params, call.out[0]->shape(), weight->shape(), y->shape());
+    fill_output(call, [&]<typename E>(const T& out, Tag<E>) { input_passes<E>(g, y, weight, out); });
+}
+
+const Op& conv_input_op = enter(
+    {.name = "conv_input",
+     .family = Family::contraction,
+     .arity = 2,
+     .types = floats,
+     .rule = conv_input_rule,
+     .cpu = conv_input_kernel,
+     .vjp =
+         [](Backward& c) {
+             c.give(0, [&] { return convolved(c.grad(), c.input(1), c.params()); });
+             c.give(1,
+                    [&] { return weight_gradient(c.grad(), c.input(0), c.params(), extents(c.shape(1))); });
+         },
+     .saves = in0 | in1,
+     .cost = [](const Call& call) { return conv_cost(call.input(0).shape(), call.input(1).shape(), call); }});
+
+void conv_weight_rule(Call& call) {
+    const Dims &x = call.input(0).shape(), &y = call.input(1).shape();
+    check_types(call);
+    const Dims weight = image_shape(y[1], x[1] / std::max(1, call.params.mode), wished_extents(call.params));
+    check_channels("conv_weight", x[1], y[1], weight, call.params.mode);
+    require(
+        x[0] == y[0] && output_extents("conv_weight", extents(x), extents(weight), call.params) == extents(y),
+        "conv_weight: shapes ", x.words(), " and ", y.words(), " are not those of a convolution with ",
+        weight.words());
+    call.make(weight, call.input().dtype());
+}
+
+void conv_weight_kernel(Call& call) {
+    const T x = prepared(call.in[0]), y = prepared(call.in[1]);
+    const Geometry g(call.params, x->shape(), call.out[0]->shape(), y->shape());
+    fill_output(call, [&]<typename E>(const T& out, Tag<E>) { kernel_gradient<E>(g, x, y, out); });
+}
+
+const Op& conv_weight_op = enter(
+    {.name = "conv_weight",
+     .family = Family::contraction,
+     .arity = 2,
+     .types = floats,
+     .rule = conv_weight_rule,
+     .cpu = conv_weight_kernel,
+     .vjp =
+         [](Backward& c) {
+             c.give(0, [&] { return input_gradient(c.input(1), c.grad(), c.params(), extents(c.shape(0))); });
+             c.give(1, [&] { return convolved(c.input(0), c.grad(), c.params()); });
+         },
+     .saves = in0 | in1,
+     .cost = [](const Call& call) { return conv_cost(call.input(1).shape(), call.made[0].shape, call); }});
+
+/// The parameters with other extents behind the dilations.
+Params wishing(const Params& given, const Dims& extents) {
+    Params params = given;
+    params.c.resize(params.a.size());
+    for (int64_t extent : extents) params.c.push_back(extent);
+    return params;
+}
+
+T convolved(const T& x, const T& weight, const Params& params) {
+    return run(conv_op, wishing(params, {}), x, weight);
+}
+T input_gradient(const T& y, const T& weight, const Params& params, const Dims& extents) {
+    return run(conv_input_op, wishing(params, extents), y, weight);
+}
+T weight_gradient(const T& x, const T& y, const Params& params, const Dims& extents) {
+    return run(conv_weight_op, wishing(params, extents), x, y);
+}
+
+Params checked(const char* op, const T& x, const T& weight, const Windows& windows, int64_t groups) {
+    const int n = windows.stride.size();
+    require(x->dims() == n + 2 && weight->dims() == n + 2, op, ": shapes ", x->shape().words(), " and ",
+            weight->shape().words(), "; for ", n, " extents both need ", n + 2, " axes");
+    require(windows.padding.size() == n && windows.dilation.size() == n, op, ": ", n, " strides, ",
+            windows.padding.size(), " paddings and ", windows.dilation.size(), " dilations");
+    for (int i = 0; i < n; ++i)
+        require(windows.stride[i] > 0 && windows.dilation[i] > 0 && windows.padding[i] >= 0, op, ": stride ",
+                windows.stride.words(), ", dilation ", windows.dilation.words(), ", padding ",
+                windows.padding.words(), "; strides and dilations are at least 1, padding at least 0");
+    require(groups > 0, op, ": ", groups, " groups; give at least 1");
+    Params params;
+    params.a = windows.stride;
+    params.b = windows.padding;
+    params.c = windows.dilation;
+    params.mode = int(groups);
+    return params;
+}
+
+}  // namespace
+
+T conv(const T& x, const T& weight, const T& bias, const Windows& windows, int64_t groups) {
+    const Params params = checked("conv", x, weight, windows, groups);
+    return bias ? run(conv_op, params, x, weight, bias) : run(conv_op, params, x, weight);
+}
+
+T conv_input(const T& y, const T& weight, const Windows& windows, int64_t groups, const Dims& extents) {
+    return input_gradient(y, weight, checked("conv_input", y, weight, windows, groups), extents);
+}
+
+T conv_weight(const T& x, const T& y, const Windows& windows, int64_t groups, const Dims& extents) {
+    return weight_gradient(x, y, checked("conv_weight", x, y, windows, groups), extents);
+}
+
+}  // namespace accelera::tensora
