@@ -220,6 +220,13 @@ T conv(const T& x, const T& weight, const T& bias, const Windows& windows, int64
 T conv_input(const T& y, const T& weight, const Windows& windows, int64_t groups, const Dims& extents);
 T conv_weight(const T& x, const T& y, const Windows& windows, int64_t groups, const Dims& extents);
 
+/// Attention softmax(query keyᵀ scale + mask) value of tensors (batch, heads, length, width): the result, and for
+/// each query the logarithm of the sum of its e^score. `mask` may be null.
+std::array<T, 3> attention(const T& query, const T& key, const T& value, const T& mask, double scale,
+                           bool causal);
+/// Gradients of query, key and value, from these, the result's gradient, the result and its logarithms.
+std::array<T, 3> attention_backward(const std::vector<T>& inputs, const T& mask, double scale, bool causal);
+
 // --- random numbers: element i of a draw depends on the seed, the number of the draw and i alone, so that
 // any number of threads makes the same
 

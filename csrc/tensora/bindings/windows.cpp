@@ -25,8 +25,29 @@ void bind_convolution(nb::module_& module) {
     });
 }
 
+void bind_attention(nb::module_& module) {
+    module.def(
+        "attention",
+        [](const T& query, const T& key, const T& value, std::optional<T> mask, double scale, bool causal) {
+            const auto all = attention(query, key, value, mask.value_or(T()), scale, causal);
+            return std::pair(all[0], all[1]);
+        },
+        nb::arg("query"), nb::arg("key"), nb::arg("value"), nb::arg("mask").none(), nb::arg("scale"),
+        nb::arg("causal"));
+    module.def(
+        "attention_backward",
+        [](const std::vector<T>& inputs, std::optional<T> mask, double scale, bool causal) {
+            const auto all = attention_backward(inputs, mask.value_or(T()), scale, causal);
+            return nb::make_tuple(all[0], all[1], all[2]);
+        },
+        nb::arg("inputs"), nb::arg("mask").none(), nb::arg("scale"), nb::arg("causal"));
+}
+
 }  // namespace
 
-void bind_windows(nb::module_& module) { bind_convolution(module); }
+void bind_windows(nb::module_& module) {
+    bind_convolution(module);
+    bind_attention(module);
+}
 
 }  // namespace accelera::tensora

@@ -1,0 +1,573 @@
+// Entries of scaled dot product attention in blocks of queries and keys, whose scores are never held all at
+// once: T. Dao et al., "FlashAttention" (2022), and T. Dao, "FlashAttention-2" (2023).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tensora/core/autograd.h"
+#include "tensora/core/threads.h"
+#include "tensora/functions.h"
+#include "tensora/kernels/lines.h"
+#include "tensora/kernels/windows.h"
+#include "tensora/ops/matrices.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+constexpr int64_t query_block = 64, key_block = 128;
+
+int64_t rounded(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+/// One head of a tensor (batch, heads, rows, columns).
+template <typename E>
+struct Head {
+    const E* data;
+    int64_t rows, columns, row_step, column_step;
+
+    Head(const Tensor& x, int64_t batch, int64_t head)
+        : data(x.data<E>() + batch * x.strides()[0] + head * x.strides()[1]),
+          rows(x.shape()[2]),
+          columns(x.shape()[3]),
+          row_step(x.strides()[2]),
+          column_step(x.strides()[3]) {}
+
+    /// Rows `first` to `last`, each of `width` elements with zeros at its end.
+    void copy_rows(int64_t first, int64_t last, int64_t width, E factor, E* to) const {
+        for (int64_t i = first; i < last; ++i, to += width) {
+            const E* const from = data + i * row_step;
+            if (column_step == 1)
+                for (int64_t j = 0; j < columns; ++j) to[j] = from[j] * factor;
+            else
+                for (int64_t j = 0; j < columns; ++j) to[j] = from[j * column_step] * factor;
+            std::fill(to + columns, to + width, E(0));
+        }
+    }
+    /// All of it transposed, each column as a line of `height` elements.
+    void copy_columns(int64_t height, E* to) const {
+        constexpr int64_t side = 16;
+        for (int64_t i = 0; i < rows; i += side)
+            for (int64_t j = 0; j < columns; ++j)
+                for (int64_t k = i; k < std::min(i + side, rows); ++k)
+                    to[j * height + k] = data[k * row_step + j * column_step];
+        for (int64_t j = 0; j < columns; ++j) std::fill(to + j * height + rows, to + (j + 1) * height, E(0));
+    }
+};
+
+/// params of both entries: x: what scores are multiplied with; flag: whether a query sees only the keys up to
+/// its own place.
+struct Shapes {
+    int64_t batch, heads, queries, keys, width, value_width;
+    int64_t key_heads, group;  ///< `group` heads of queries share one of keys
+    bool causal;
+    double scale;
+
+    Shapes(const Tensor& query, const Tensor& key, const Tensor& value, const Params& params)
+        : batch(query.shape()[0]),
+          heads(query.shape()[1]),
+          queries(query.shape()[2]),
+          keys(key.shape()[2]),
+          width(query.shape()[3]),
+          value_width(value.shape()[3]),
+          key_heads(key.shape()[1]),
+          group(heads / std::max<int64_t>(1, key_heads)),
+          causal(params.flag),
+          scale(params.x) {}
+    int64_t query_blocks() const { return (queries + query_block - 1) / query_block; }
+    /// Keys that the queries before `last` see.
+    int64_t seen(int64_t last) const { return causal ? std::min(keys, last) : keys; }
+};
+
+/// Where rows begin that lie `step` apart.
+class Steps {
+  public:
+    Steps(int64_t n, int64_t step) : scratch_(n * int64_t(sizeof(int64_t))) {
+        for (int64_t i = 0; i < n; ++i) scratch_.as<int64_t>()[i] = i * step;
+    }
+    operator const int64_t*() const { return scratch_.as<int64_t>(); }
+
+  private:
+    Scratch scratch_;
+};
+
+template <typename E>
+struct Room {
+    explicit Room(int64_t n) : scratch(std::max<int64_t>(n, 1) * int64_t(sizeof(E))) {}
+    operator E*() const { return scratch.as<E>(); }
+    Scratch scratch;
+};
+
+/// A block of queries and the keys it is compared with.
+template <typename E>
+class Scores {
+  public:
+    Scores(const Shapes& shapes, const T& mask)
+        : shapes_(shapes),
+          mask_(mask),
+          loops(window_loops<E>()),
+          width(rounded(shapes.width, loops.lanes)),
+          value_width(rounded(shapes.value_width, loops.lanes)),
+          height(rounded(shapes.keys, loops.lanes)),
+          by_width(std::max(query_block, key_block), width),
+          by_value_width(std::max(query_block, key_block), value_width),
+          by_height(std::max(shapes.width, shapes.value_width), height),
+          by_block(query_block, key_block),
+          by_one(key_block, 1) {}
+
+    /// rows of `a`, times the columns of keys from `key` on that `b` holds transposed
+    void compare(int64_t n, const E* a, const int64_t* a_at, int64_t depth, const E* b, int64_t key,
+                 int64_t n_keys, E* out) const {
+        loops.multiply({n, n_keys, depth, a, a_at, 1, b + key, by_height, out, key_block, false});
+    }
+    /// The scores of query `query` with keys from `key` on, of which `n_keys` take part in the block.
+    ScoreRow<E> row(E* scores, int64_t batch, int64_t head, int64_t query, int64_t key, int64_t n_keys) const {
+        const int64_t n = shapes_.causal ? std::clamp<int64_t>(query + 1 - key, 0, n_keys) : n_keys;
+        ScoreRow<E> row{scores, n, rounded(n_keys, loops.lanes), nullptr, 0};
+        if (!mask_) return row;
+        const Dims& steps = mask_->strides();
+        row.mask = mask_->data<E>() + batch * steps[0] + head * steps[1] + query * steps[2] + key * steps[3];
+        row.mask_step = steps[3];
+        return row;
+    }
+
+  private:
+    const Shapes& shapes_;
+    const T& mask_;
+
+  public:
+    const WindowLoops<E>& loops;
+    const int64_t width, value_width, height;  ///< of heads, padded for the loops
+    const Steps by_width, by_value_width, by_height, by_block, by_one;
+};
+
+// --- forward ---------------------------------------------------------------------------------------------
+
+template <typename E>
+struct Attended {
+    T query, key, value, mask;  ///< mask may be null
+    T out, log_sums;
+};
+
+/// Outputs of blocks of queries of one head.
+template <typename E>
+class Forward {
+  public:
+    Forward(const Shapes& shapes, const Attended<E>& all)
+        : shapes_(shapes),
+          all_(all),
+          by_(shapes, all.mask),
+          keys_(shapes.width * by_.height),
+          values_(shapes.keys * by_.value_width),
+          query_(query_block * by_.width),
+          scores_(query_block * key_block),
+          sums_(query_block * by_.value_width) {}
+
+    void load(int64_t batch, int64_t head) {
+        batch_ = batch;
+        head_ = head;
+        Head<E>(*all_.key, batch, head / shapes_.group).copy_columns(by_.height, keys_);
+        Head<E>(*all_.value, batch, head / shapes_.group)
+            .copy_rows(0, shapes_.keys, by_.value_width, 1, values_);
+    }
+
+    void run(int64_t first) {
+        const int64_t n = std::min(query_block, shapes_.queries - first);
+        Head<E>(*all_.query, batch_, head_).copy_rows(first, first + n, by_.width, E(shapes_.scale), query_);
+        std::fill_n(most_, n, -std::numeric_limits<E>::infinity());
+        std::fill_n(total_, n, E(0));
+        std::fill_n(static_cast<E*>(sums_), n * by_.value_width, E(0));
+        const int64_t seen = shapes_.seen(first + n);
+        for (int64_t key = 0; key < seen; key += key_block)
+            add_keys(first, n, key, std::min(key_block, seen - key));
+        write(first, n);
+    }
+
+  private:
+    void add_keys(int64_t first, int64_t n, int64_t key, int64_t n_keys) {
+        by_.compare(n, query_, by_.by_width, shapes_.width, keys_, key, n_keys, scores_);
+        for (int64_t i = 0; i < n; ++i) {
+            const ScoreRow<E> row =
+                by_.row(scores_ + i * key_block, batch_, head_, first + i, key, n_keys);
+            const E shrunk = by_.loops.soften(row, most_[i], total_[i]);
+            if (shrunk != E(1) && key > 0)
+                by_.loops.scale(by_.value_width, sums_ + i * by_.value_width, shrunk);
+        }
+        by_.loops.multiply({n, by_.value_width, n_keys, scores_, by_.by_block, 1,
+                            values_ + key * by_.value_width, by_.by_value_width, sums_, by_.value_width, true});
+    }
+    /// A query that sees nothing gets zeros, and a logarithm for which all its weights are zero again.
+    void write(int64_t first, int64_t n) {
+        const int64_t head = batch_ * shapes_.heads + head_;
+        E* out = all_.out->template data<E>() + (head * shapes_.queries + first) * shapes_.value_width;
+        E* const log_sums = all_.log_sums->template data<E>() + head * shapes_.queries + first;
+        for (int64_t i = 0; i < n; ++i, out += shapes_.value_width) {
+            const bool empty = total_[i] == E(0);
+            log_sums[i] = empty ? std::numeric_limits<E>::infinity() : most_[i] + std::log(total_[i]);
+            const E factor = empty ? E(0) : E(1) / total_[i];
+            const E* const from = sums_ + i * by_.value_width;
+            for (int64_t j = 0; j < shapes_.value_width; ++j) out[j] = from[j] * factor;
+        }
+    }
+
+    const Shapes& shapes_;
+    const Attended<E>& all_;
+    const Scores<E> by_;
+    const Room<E> keys_, values_, query_, scores_, sums_;
+    E most_[query_block], total_[query_block];
+    int64_t batch_ = 0, head_ = 0;
+};
+
+template <typename E>
+void attend(const Shapes& shapes, const Attended<E>& all) {
+    const int64_t heads = shapes.batch * shapes.heads, blocks = shapes.query_blocks();
+    // Few heads are cut in parts of their queries.
+    const int64_t parts = std::clamp<int64_t>((4 * thread_count() - 1) / heads + 1, 1, blocks);
+    const int64_t least = std::max<int64_t>(1, (1 << 16) / (shapes.queries * shapes.keys + 1));
+    parallel_for(heads * parts, least, [&](int64_t begin, int64_t end) {
+        Forward<E> forward(shapes, all);
+        for (int64_t i = begin; i < end; ++i) {
+            const int64_t head = i / parts, part = i % parts;
+            forward.load(head / shapes.heads, head % shapes.heads);
+            for (int64_t block = part; block < blocks; block += parts) forward.run(block * query_block);
+        }
+    });
+}
+
+// --- backward --------------------------------------------------------------------------------------------
+
+/// How the gradients of keys are split: by shapes alone, so that the result is the same for every number of
+/// threads. Each part has some of the blocks of queries of the heads that share one head of keys.
+struct Parts {
+    int64_t blocks, count;
+
+    explicit Parts(const Shapes& shapes) : blocks(shapes.query_blocks() * shapes.group) {
+        constexpr int64_t wanted = 8;
+        const int64_t heads = std::max<int64_t>(1, shapes.batch * shapes.key_heads);
+        count = std::clamp<int64_t>((wanted - 1) / heads + 1, 1, std::max<int64_t>(1, blocks));
+    }
+};
+
+template <typename E>
+struct Gradients {
+    Attended<E> all;
+    T grad;
+    T query, key, value;  ///< the results
+};
+
+/// Gradients through blocks of queries of one head of keys.
+template <typename E>
+class BackwardPass {
+  public:
+    BackwardPass(const Shapes& shapes, const Gradients<E>& given)
+        : shapes_(shapes),
+          given_(given),
+          by_(shapes, given.all.mask),
+          keys_(shapes.keys * by_.width),
+          turned_keys_(shapes.width * by_.height),
+          turned_values_(shapes.value_width * by_.height),
+          query_(query_block * by_.width),
+          grad_(query_block * by_.value_width),
+          scores_(query_block * key_block),
+          slopes_(query_block * key_block),
+          query_sums_(query_block * by_.width) {}
+
+    int64_t sums_size() const { return shapes_.keys * (by_.width + by_.value_width); }
+    int64_t width() const { return by_.width; }
+    int64_t value_width() const { return by_.value_width; }
+
+    void load(int64_t batch, int64_t key_head) {
+        batch_ = batch;
+        const Head<E> key(*given_.all.key, batch, key_head);
+        key.copy_rows(0, shapes_.keys, by_.width, 1, keys_);
+        key.copy_columns(by_.height, turned_keys_);
+        Head<E>(*given_.all.value, batch, key_head).copy_columns(by_.height, turned_values_);
+    }
+
+    /// Adds to the gradients of the keys and values, and writes that of the queries.
+    void run(int64_t head, int64_t first, E* sums) {
+        head_ = head;
+        const int64_t n = std::min(query_block, shapes_.queries - first);
+        load_queries(first, n);
+        const int64_t seen = shapes_.seen(first + n);
+        for (int64_t key = 0; key < seen; key += key_block)
+            add_keys(first, n, key, std::min(key_block, seen - key), sums);
+        const int64_t at = (batch_ * shapes_.heads + head_) * shapes_.queries + first;
+        E* out = given_.query->template data<E>() + at * shapes_.width;
+        for (int64_t i = 0; i < n; ++i, out += shapes_.width)
+            for (int64_t j = 0; j < shapes_.width; ++j)
+                out[j] = query_sums_[i * by_.width + j] * E(shapes_.scale);
+    }
+
+  private:
+    void load_queries(int64_t first, int64_t n) {
+        Head<E>(*given_.all.query, batch_, head_)
+            .copy_rows(first, first + n, by_.width, E(shapes_.scale), query_);
+        Head<E>(*given_.grad, batch_, head_).copy_rows(first, first + n, by_.value_width, 1, grad_);
+        std::fill_n(static_cast<E*>(query_sums_), n * by_.width, E(0));
+        const Head<E> out(*given_.all.out, batch_, head_);
+        for (int64_t i = 0; i < n; ++i) {
+            double mean = 0;
+            const E* const from = out.data + (first + i) * out.row_step;
+            for (int64_t j = 0; j < shapes_.value_width; ++j)
+                mean += double(from[j * out.column_step]) * double(grad_[i * by_.value_width + j]);
+            mean_[i] = E(mean);
+        }
+    }
+    void add_keys(int64_t first, int64_t n, int64_t key, int64_t n_keys, E* sums) {
+        by_.compare(n, query_, by_.by_width, shapes_.width, turned_keys_, key, n_keys, scores_);
+        by_.compare(n, grad_, by_.by_value_width, shapes_.value_width, turned_values_, key, n_keys, slopes_);
+        const Tensor& log_sums = *given_.all.log_sums;
+        const E* const log_sum = log_sums.data<E>() + (batch_ * shapes_.heads + head_) * shapes_.queries + first;
+        for (int64_t i = 0; i < n; ++i)
+            by_.loops.weigh(by_.row(scores_ + i * key_block, batch_, head_, first + i, key, n_keys), log_sum[i],
+                            mean_[i], slopes_ + i * key_block);
+        E* const key_sums = sums + key * by_.width;
+        E* const value_sums = sums + shapes_.keys * by_.width + key * by_.value_width;
+        by_.loops.multiply({n_keys, by_.value_width, n, scores_, by_.by_one, key_block, grad_,
+                            by_.by_value_width, value_sums, by_.value_width, true});
+        by_.loops.multiply({n_keys, by_.width, n, slopes_, by_.by_one, key_block, query_, by_.by_width, key_sums,
+                            by_.width, true});
+        by_.loops.multiply({n, by_.width, n_keys, slopes_, by_.by_block, 1, keys_ + key * by_.width, by_.by_width,
+                            query_sums_, by_.width, true});
+    }
+
+    const Shapes& shapes_;
+    const Gradients<E>& given_;
+    const Scores<E> by_;
+    const Room<E> keys_, turned_keys_, turned_values_, query_, grad_, scores_, slopes_, query_sums_;
+    E mean_[query_block];
+    int64_t batch_ = 0, head_ = 0;
+};
+
+/// Sums of the parts, without the padding.
+template <typename E>
+void join_parts(int64_t parts, int64_t part_step, const E* sums, int64_t width, E* out, int64_t out_width,
+                int64_t rows) {
+    for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < out_width; ++j) {
+            E sum = sums[i * width + j];
+            for (int64_t p = 1; p < parts; ++p) sum += sums[p * part_step + i * width + j];
+            out[i * out_width + j] = sum;
+        }
+}
+
+template <typename E>
+void attend_backward(const Shapes& shapes, const Gradients<E>& given) {
+    const Parts parts(shapes);
+    const int64_t heads = shapes.batch * shapes.key_heads, blocks = shapes.query_blocks();
+    const int64_t lanes = window_loops<E>().lanes;
+    const int64_t width = rounded(shapes.width, lanes), value_width = rounded(shapes.value_width, lanes);
+    const int64_t each = shapes.keys * (width + value_width);
+    const Room<E> sums(heads * parts.count * each);
+    const int64_t least = std::max<int64_t>(1, (1 << 15) / (shapes.queries * shapes.keys + 1));
+    parallel_for(heads * parts.count, least, [&](int64_t begin, int64_t end) {
+        BackwardPass<E> pass(shapes, given);
+        for (int64_t unit = begin; unit < end; ++unit) {
+            const int64_t head = unit / parts.count, part = unit % parts.count;
+            const int64_t batch = head / shapes.key_heads, key_head = head % shapes.key_heads;
+            E* const to = sums + unit * each;
+            std::fill_n(to, each, E(0));
+            pass.load(batch, key_head);
+            for (int64_t i = part; i < parts.blocks; i += parts.count)
+                pass.run(key_head * shapes.group + i / blocks, i % blocks * query_block, to);
+        }
+    });
+    parallel_for(heads, std::max<int64_t>(1, grain / (each + 1)), [&](int64_t begin, int64_t end) {
+        for (int64_t head = begin; head < end; ++head) {
+            const E* const from = sums + head * parts.count * each;
+            join_parts(parts.count, each, from, width,
+                       given.key->template data<E>() + head * shapes.keys * shapes.width, shapes.width,
+                       shapes.keys);
+            join_parts(parts.count, each, from + shapes.keys * width, value_width,
+                       given.value->template data<E>() + head * shapes.keys * shapes.value_width,
+                       shapes.value_width, shapes.keys);
+        }
+    });
+}
+
+// --- the table -------------------------------------------------------------------------------------------
+
+T prepared(const T& x) { return is(x->dtype(), halves) ? cast(x, DType::f32) : x; }
+
+/// A mask as it is added to the scores of all heads, or null.
+T prepared_mask(const Call& call, int i) {
+    if (int(call.in.size()) <= i) return T();
+    const Tensor &query = call.input(0), &key = call.input(1);
+    const Dims& q = query.shape();
+    return expand(prepared(call.in[i]), {q[0], q[1], q[2], key.shape()[2]});
+}
+
+/// Tensor in the type that a result is computed in, where it is no half itself.
+T computed(const T& out) {
+    return is(out->dtype(), halves) ? Tensor::empty(out->shape(), DType::f32) : out;
+}
+
+void check_inputs(const Call& call, int mask) {
+    const Dims &q = call.input(0).shape(), &k = call.input(1).shape(), &v = call.input(2).shape();
+    for (const T& x : call.in)
+        if (x->dtype() != call.input().dtype() && !(x->dtype() == DType::f32 && is(call.input().dtype(), halves)))
+            fail(Kind::type, call.op.name, ": types ", name_of(call.input().dtype()), " and ",
+                 name_of(x->dtype()), "; convert one with .to()");
+    require(q.size() == 4 && k.size() == 4 && v.size() == 4, call.op.name, ": shapes ", q.words(), ", ", k.words(),
+            " and ", v.words(), "; give (batch, heads, length, width)");
+    require(q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[2] == v[2] && q[3] == k[3] && k[1] > 0 &&
+                q[1] % k[1] == 0,
+            call.op.name, ": query ", q.words(), ", key ", k.words(), " and value ", v.words(), " do not fit");
+    if (int(call.in.size()) > mask)
+        broadcast_layout(call.input(mask), {q[0], q[1], q[2], k[2]}, call.op.name);
+}
+
+void attention_rule(Call& call) {
+    check_inputs(call, 3);
+    const Dims &q = call.input(0).shape(), &v = call.input(2).shape();
+    const DType dtype = call.input().dtype();
+    call.make({q[0], q[1], q[2], v[3]}, dtype);
+    call.make({q[0], q[1], q[2]}, is(dtype, halves) ? DType::f32 : dtype, 1);
+}
+
+void attention_kernel(Call& call) {
+    if (call.out[1]->size() == 0) return;
+    const Shapes shapes(call.input(0), call.input(1), call.input(2), call.params);
+    const T out = computed(call.out[0]);
+    const auto run_in = [&]<typename E>(Tag<E>) {
+        attend<E>(shapes, {prepared(call.in[0]), prepared(call.in[1]), prepared(call.in[2]),
+                           prepared_mask(call, 3), out, call.out[1]});
+    };
+    out->dtype() == DType::f64 ? run_in(Tag<double>()) : run_in(Tag<float>());
+    if (out != call.out[0]) copy_elements(*out, *call.out[0]);
+}
+
+Cost attention_cost(const Call& call, double products) {
+    const Dims &q = call.input(0).shape(), &k = call.input(1).shape(), &v = call.input(2).shape();
+    const double pairs = double(q[0] * q[1] * q[2]) * double(k[2]) * (call.params.flag ? 0.5 : 1);
+    double bytes = 0;
+    for (const T& x : call.in) bytes += double(x->size() * size_of(x->dtype()));
+    return {products * pairs * double(q[3] + v[3]) + 15 * pairs, bytes};
+}
+
+extern const Op& attention_backward_op;
+
+void attention_vjp(Backward& c) {
+    if (!c.wants(0) && !c.wants(1) && !c.wants(2)) return;
+    std::vector<T> inputs{c.input(0), c.input(1), c.input(2), c.grad(), c.output(0), c.output(1)};
+    if (c.inputs() == 4) inputs.push_back(c.input(3));
+    const std::array<T, 3> grads = apply_all(attention_backward_op, inputs, c.params());
+    for (int i = 0; i < 3; ++i) c.give(i, grads[i]);
+}
+
+/// Outputs: the result, and for each query the logarithm of the sum of its e^score, which has no gradient.
+const Op& attention_op = enter({.name = "attention",
+                                .family = Family::fused,
+                                .arity = -1,
+                                .outputs = 2,
+                                .types = floats,
+                                .rule = attention_rule,
+                                .cpu = attention_kernel,
+                                .vjp = attention_vjp,
+                                .saves = in0 | in1 | in2 | in3 | out0 | out1,
+                                .cost = [](const Call& call) { return attention_cost(call, 2); }});
+
+void backward_rule(Call& call) {
+    check_inputs(call, 6);
+    for (int i = 0; i < 3; ++i) call.make(call.input(i).shape(), call.input(i).dtype(), i);
+}
+
+void backward_kernel(Call& call) {
+    const Shapes shapes(call.input(0), call.input(1), call.input(2), call.params);
+    T outs[3];
+    for (int i = 0; i < 3; ++i) outs[i] = computed(call.out[i]);
+    const auto run_in = [&]<typename E>(Tag<E>) {
+        attend_backward<E>(shapes, {{prepared(call.in[0]), prepared(call.in[1]), prepared(call.in[2]),
+                                     prepared_mask(call, 6), prepared(call.in[4]), call.in[5]},
+                                    prepared(call.in[3]),
+                                    outs[0],
+                                    outs[1],
+                                    outs[2]});
+    };
+    outs[0]->dtype() == DType::f64 ? run_in(Tag<double>()) : run_in(Tag<float>());
+    for (int i = 0; i < 3; ++i)
+        if (outs[i] != call.out[i]) copy_elements(*outs[i], *call.out[i]);
+}
+
+T last_sum(const T& x) { return sum(x, {x->dims() - 1}, true); }
+
+/// Weights of all keys, in operations.
+T weights_of(const T& query, const T& key, const T& mask, const Params& params) {
+    T scores = matmul(query, mt(key)) * params.x;
+    const T hidden = like(scores, -std::numeric_limits<double>::infinity());
+    if (mask) scores = scores + mask;
+    if (params.flag)
+        scores = where(lower_mask(query->shape()[2], key->shape()[2], 0), scores, hidden);
+    const T most = max(scores, {scores->dims() - 1}, true)->detach();
+    const T weights = exp(scores - where(equal(most, hidden), like(most, 0), most));
+    const T total = last_sum(weights);
+    return weights / where(equal(total, like(total, 0)), like(total, 1), total);
+}
+
+/// Heads of keys once for each head of queries, and the sum that is its gradient.
+T repeated(const T& x, int64_t group) {
+    const Dims& s = x->shape();
+    return group == 1 ? x : reshape(expand(unsqueeze(x, 2), {s[0], s[1], group, s[2], s[3]}), {s[0], -1, s[2], s[3]});
+}
+T gathered(const T& x, int64_t group) {
+    const Dims& s = x->shape();
+    return group == 1 ? x : sum(reshape(x, {s[0], s[1] / group, group, s[2], s[3]}), {2}, false);
+}
+
+/// With W the gradient of the slopes S = P (D - rowsum(P D)), D = g vᵀ, for the gradients a, b, c of the
+/// gradients of query, key and value: W = scale (a kᵀ + q bᵀ), and P also goes into the gradient of v.
+void backward_vjp(Backward& c) {
+    const int64_t group = c.shape(0)[1] / c.shape(1)[1];
+    const T q = c.input(0), k = repeated(c.input(1), group), v = repeated(c.input(2), group), g = c.input(3);
+    const T a = c.grad(0), b = repeated(c.grad(1), group), e = repeated(c.grad(2), group);
+    const double scale = c.params().x;
+    const T p = weights_of(q, k, c.inputs() == 7 ? c.input(6) : T(), c.params());
+    const T d = matmul(g, mt(v));
+    const T centred = d - last_sum(p * d);
+    const T slopes = p * centred;
+    const T w = (matmul(a, mt(k)) + matmul(q, mt(b))) * scale;
+    const T w_sum = last_sum(w * p);
+    const T to_d = p * (w - w_sum);
+    const T to_p = w * centred - w_sum * d + matmul(g, mt(e));
+    const T to_scores = p * (to_p - last_sum(p * to_p)) * scale;
+    c.give(0, [&] { return matmul(to_scores, k) + matmul(slopes, b) * scale; });
+    c.give(1, [&] { return gathered(matmul(mt(to_scores), q) + matmul(mt(slopes), a) * scale, group); });
+    c.give(2, [&] { return gathered(matmul(mt(to_d), g), group); });
+    c.give(3, [&] { return matmul(to_d, v) + matmul(p, e); });
+}
+
+/// Inputs: query, key, value, the gradient of the result, the result and its logarithms, perhaps a mask.
+const Op& attention_backward_op = enter({.name = "attention_backward",
+                                         .family = Family::fused,
+                                         .arity = -1,
+                                         .outputs = 3,
+                                         .types = floats,
+                                         .rule = backward_rule,
+                                         .cpu = backward_kernel,
+                                         .vjp = backward_vjp,
+                                         .saves = in0 | in1 | in2 | in3 | 1 << 6,
+                                         .cost = [](const Call& call) { return attention_cost(call, 5); }});
+
+std::vector<T> with_mask(std::vector<T> inputs, const T& mask) {
+    if (mask) inputs.push_back(mask);
+    return inputs;
+}
+
+Params attention_params(double scale, bool causal) {
+    Params params = flagged(causal);
+    params.x = scale;
+    return params;
+}
+
+}  // namespace
+
+std::array<T, 3> attention(const T& query, const T& key, const T& value, const T& mask, double scale,
+                           bool causal) {
+    return apply_all(attention_op, with_mask({query, key, value}, mask), attention_params(scale, causal));
+}
+
+std::array<T, 3> attention_backward(const std::vector<T>& inputs, const T& mask, double scale, bool causal) {
+    return apply_all(attention_backward_op, with_mask(inputs, mask), attention_params(scale, causal));
+}
+
+}  // namespace accelera::tensora
