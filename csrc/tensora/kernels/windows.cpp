@@ -108,23 +108,30 @@ TENSORA_INLINE E exp_below(E given) {
     return given < least ? E(0) : value;
 }
 
-/// Largest of `n` scores, after the mask was added.
+/// Scores are multiplied with their factor and the mask is added.
 template <typename E>
-E masked_most(const ScoreRow<E>& row) {
-    constexpr int width = lanes<E>;
+void finish_scores(const ScoreRow<E>& row) {
     E* const s = row.scores;
-    if (row.mask && row.mask_step == 1)
-        for (int64_t j = 0; j < row.n; ++j) s[j] += row.mask[j];
-    else if (row.mask)
-        for (int64_t j = 0; j < row.n; ++j) s[j] += row.mask[j * row.mask_step];
+    const E factor = row.factor;
+    if (!row.mask)
+        for (int64_t j = 0; j < row.n; ++j) s[j] *= factor;
+    else if (row.mask_step == 1)
+        for (int64_t j = 0; j < row.n; ++j) s[j] = s[j] * factor + row.mask[j];
+    else
+        for (int64_t j = 0; j < row.n; ++j) s[j] = s[j] * factor + row.mask[j * row.mask_step];
+    for (int64_t j = row.n; j < row.padded; ++j) s[j] = -std::numeric_limits<E>::infinity();
+}
+
+/// Largest score; NaN is passed over.
+template <typename E>
+E largest(const ScoreRow<E>& row) {
+    constexpr int width = lanes<E>;
+    const E* const s = row.scores;
     E most[width];
     std::fill_n(most, width, -std::numeric_limits<E>::infinity());
-    int64_t j = 0;
-    for (; j + width <= row.n; j += width)
+    for (int64_t j = 0; j < row.padded; j += width)
         for (int k = 0; k < width; ++k) most[k] = s[j + k] > most[k] ? s[j + k] : most[k];
-    E result = *std::max_element(most, most + width);
-    for (; j < row.n; ++j) result = s[j] > result ? s[j] : result;
-    return result;
+    return *std::max_element(most, most + width);
 }
 
 /// Scores become weights e^(score - shift); their sum.
@@ -132,7 +139,6 @@ template <typename E>
 E exponentials(const ScoreRow<E>& row, E shift) {
     constexpr int width = lanes<E>;
     E* const s = row.scores;
-    for (int64_t j = row.n; j < row.padded; ++j) s[j] = -std::numeric_limits<E>::infinity();
     E sums[width] = {};
     for (int64_t j = 0; j < row.padded; j += width)
         for (int k = 0; k < width; ++k) {
@@ -148,7 +154,8 @@ E exponentials(const ScoreRow<E>& row, E shift) {
 template <typename E>
 E soften(const ScoreRow<E>& row, E& most, E& total) {
     const E before = most;
-    most = std::max(before, masked_most(row));
+    finish_scores(row);
+    most = std::max(before, largest(row));
     const E shift = most == -std::numeric_limits<E>::infinity() ? E(0) : most;
     const E shrunk = exp_below(before - shift);
     total = total * shrunk + exponentials(row, shift);
@@ -157,23 +164,50 @@ E soften(const ScoreRow<E>& row, E& most, E& total) {
 
 template <typename E>
 void weigh(const ScoreRow<E>& row, E log_sum, E mean, E* slopes) {
-    E* const s = row.scores;
-    if (row.mask)
-        for (int64_t j = 0; j < row.n; ++j) s[j] += row.mask[j * row.mask_step];
+    finish_scores(row);
     exponentials(row, log_sum);
-    for (int64_t j = 0; j < row.padded; ++j) slopes[j] = s[j] * (slopes[j] - mean);
+    const E* const weights = row.scores;
+    for (int64_t j = 0; j < row.padded; ++j) slopes[j] = weights[j] * (slopes[j] - mean);
 }
 
 template <typename E>
-void scale(int64_t n, E* x, E factor) {
-    for (int64_t i = 0; i < n; ++i) x[i] *= factor;
+void scale(int64_t n, const E* from, E factor, E* to) {
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i] * factor;
+}
+
+/// Four rows of four elements.
+template <typename E>
+TENSORA_INLINE void turn_four(const E* from, int64_t from_row, E* to, int64_t to_row) {
+    typedef E Four __attribute__((vector_size(4 * sizeof(E)), aligned(sizeof(E)), may_alias));
+    Four x[4], y[4];
+    for (int i = 0; i < 4; ++i) x[i] = *reinterpret_cast<const Four*>(from + i * from_row);
+    for (int i = 0; i < 2; ++i) {
+        y[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 4, 1, 5);
+        y[2 + i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 2, 6, 3, 7);
+    }
+    for (int i = 0; i < 2; ++i) {
+        const Four &low = y[2 * i], &high = y[2 * i + 1];
+        *reinterpret_cast<Four*>(to + 2 * i * to_row) = __builtin_shufflevector(low, high, 0, 1, 4, 5);
+        *reinterpret_cast<Four*>(to + (2 * i + 1) * to_row) = __builtin_shufflevector(low, high, 2, 3, 6, 7);
+    }
+}
+
+template <typename E>
+void turn(int64_t rows, int64_t columns, const E* from, int64_t from_row, E* to, int64_t to_row) {
+    const int64_t whole_rows = rows & ~int64_t(3), whole_columns = columns & ~int64_t(3);
+    for (int64_t i = 0; i < whole_rows; i += 4)
+        for (int64_t j = 0; j < whole_columns; j += 4)
+            turn_four(from + i * from_row + j, from_row, to + j * to_row + i, to_row);
+    for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j)
+            to[j * to_row + i] = from[i * from_row + j];
 }
 
 }  // namespace
 
 template <typename E>
 void fill_windows(WindowLoops<E>& loops) {
-    loops = {lanes<E>, multiply<E>, soften<E>, weigh<E>, scale<E>};
+    loops = {lanes<E>, multiply<E>, soften<E>, weigh<E>, scale<E>, turn<E>};
 }
 template void fill_windows(WindowLoops<float>& loops);
 template void fill_windows(WindowLoops<double>& loops);

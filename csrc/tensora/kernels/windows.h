@@ -19,10 +19,11 @@ struct Product {
     bool add;
 };
 
-/// Scores of one query with the keys of a block.
+/// Scores of one query with the keys of a block, still to be multiplied with `factor`.
 template <typename E>
 struct ScoreRow {
     E* scores;
+    E factor;
     int64_t n;       ///< keys that the query sees
     int64_t padded;  ///< scores behind them become weights of 0
     const E* mask;   ///< added to the scores; may be null
@@ -40,8 +41,10 @@ struct WindowLoops {
     E (*soften)(const ScoreRow<E>& row, E& most, E& total);
     /// Scores become weights e^(score - log_sum), and slopes[j] = weight * (slopes[j] - mean).
     void (*weigh)(const ScoreRow<E>& row, E log_sum, E mean, E* slopes);
-    /// x[i] *= factor
-    void (*scale)(int64_t n, E* x, E factor);
+    /// to[i] = from[i] * factor; both may be the same
+    void (*scale)(int64_t n, const E* from, E factor, E* to);
+    /// to[j * to_row + i] = from[i * from_row + j] for i below `rows` and j below `columns`
+    void (*turn)(int64_t rows, int64_t columns, const E* from, int64_t from_row, E* to, int64_t to_row);
 };
 
 template <typename E>

@@ -16,43 +16,10 @@ namespace accelera::tensora {
 namespace {
 
 constexpr int64_t query_block = 64, key_block = 128;
+/// Step between rows of scores and of transposed keys: no power of two, for which a cache has few places.
+constexpr int64_t key_line = key_block + 16;
 
 int64_t rounded(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-
-/// One head of a tensor (batch, heads, rows, columns).
-template <typename E>
-struct Head {
-    const E* data;
-    int64_t rows, columns, row_step, column_step;
-
-    Head(const Tensor& x, int64_t batch, int64_t head)
-        : data(x.data<E>() + batch * x.strides()[0] + head * x.strides()[1]),
-          rows(x.shape()[2]),
-          columns(x.shape()[3]),
-          row_step(x.strides()[2]),
-          column_step(x.strides()[3]) {}
-
-    /// Rows `first` to `last`, each of `width` elements with zeros at its end.
-    void copy_rows(int64_t first, int64_t last, int64_t width, E factor, E* to) const {
-        for (int64_t i = first; i < last; ++i, to += width) {
-            const E* const from = data + i * row_step;
-            if (column_step == 1)
-                for (int64_t j = 0; j < columns; ++j) to[j] = from[j] * factor;
-            else
-                for (int64_t j = 0; j < columns; ++j) to[j] = from[j * column_step] * factor;
-            std::fill(to + columns, to + width, E(0));
-        }
-    }
-    /// All of it transposed, each column as a line of `height` elements.
-    void copy_columns(int64_t height, E* to) const {
-        constexpr int64_t side = 16;
-        for (int64_t i = 0; i < rows; i += side)
-            for (int64_t j = 0; j < columns; ++j)
-                for (int64_t k = i; k < std::min(i + side, rows); ++k)
-                    to[j * height + k] = data[k * row_step + j * column_step];
-        for (int64_t j = 0; j < columns; ++j) std::fill(to + j * height + rows, to + (j + 1) * height, E(0));
-    }
-};
 
 /// params of both entries: x: what scores are multiplied with; flag: whether a query sees only the keys up to
 /// its own place.
@@ -97,56 +64,95 @@ struct Room {
     Scratch scratch;
 };
 
-/// A block of queries and the keys it is compared with.
+/// Rows of one head of a tensor (batch, heads, rows, columns), of `width` elements: where they lie, or copied with
+/// zeros at their ends. The columns lie side by side.
 template <typename E>
-class Scores {
+class Rows {
   public:
-    Scores(const Shapes& shapes, const T& mask)
-        : shapes_(shapes),
-          mask_(mask),
-          loops(window_loops<E>()),
-          width(rounded(shapes.width, loops.lanes)),
-          value_width(rounded(shapes.value_width, loops.lanes)),
-          height(rounded(shapes.keys, loops.lanes)),
-          by_width(std::max(query_block, key_block), width),
-          by_value_width(std::max(query_block, key_block), value_width),
-          by_height(std::max(shapes.width, shapes.value_width), height),
-          by_block(query_block, key_block),
-          by_one(key_block, 1) {}
+    Rows(const Tensor& x, int64_t most, int64_t width)
+        : x_(x),
+          width_(width),
+          copies_(x.shape()[3] != width),
+          step_(copies_ ? width : x.strides()[2]),
+          room_(copies_ ? most * width : 0),
+          at(std::max(query_block, key_block), step_) {}
 
-    /// rows of `a`, times the columns of keys from `key` on that `b` holds transposed
-    void compare(int64_t n, const E* a, const int64_t* a_at, int64_t depth, const E* b, int64_t key,
-                 int64_t n_keys, E* out) const {
-        loops.multiply({n, n_keys, depth, a, a_at, 1, b + key, by_height, out, key_block, false});
+    void load(int64_t batch, int64_t head, int64_t first, int64_t last) {
+        const int64_t row_step = x_.strides()[2], columns = x_.shape()[3];
+        data_ = x_.data<E>() + batch * x_.strides()[0] + head * x_.strides()[1] + first * row_step;
+        if (!copies_) return;
+        E* to = room_;
+        for (int64_t i = 0; i < last - first; ++i, to += width_)
+            std::fill(std::copy_n(data_ + i * row_step, columns, to), to + width_, E(0));
+        data_ = room_;
     }
-    /// The scores of query `query` with keys from `key` on, of which `n_keys` take part in the block.
-    ScoreRow<E> row(E* scores, int64_t batch, int64_t head, int64_t query, int64_t key, int64_t n_keys) const {
-        const int64_t n = shapes_.causal ? std::clamp<int64_t>(query + 1 - key, 0, n_keys) : n_keys;
-        ScoreRow<E> row{scores, n, rounded(n_keys, loops.lanes), nullptr, 0};
-        if (!mask_) return row;
-        const Dims& steps = mask_->strides();
-        row.mask = mask_->data<E>() + batch * steps[0] + head * steps[1] + query * steps[2] + key * steps[3];
-        row.mask_step = steps[3];
-        return row;
+    const E* row(int64_t i) const { return data_ + i * step_; }
+
+  private:
+    const Tensor& x_;
+    int64_t width_;
+    bool copies_;
+    int64_t step_;
+    Room<E> room_;
+    const E* data_ = nullptr;
+
+  public:
+    const Steps at;  ///< where rows begin
+};
+
+/// One head of a tensor in blocks of rows, each transposed, with zeros behind the last row.
+template <typename E>
+class TurnedHead {
+  public:
+    explicit TurnedHead(const Tensor& x)
+        : x_(x), room_(rounded(x.shape()[2], key_block) / key_block * x.shape()[3] * key_line) {}
+
+    void load(int64_t batch, int64_t head) {
+        const int64_t rows = x_.shape()[2], columns = x_.shape()[3], step = x_.strides()[2];
+        const E* from = x_.data<E>() + batch * x_.strides()[0] + head * x_.strides()[1];
+        E* to = room_;
+        for (int64_t first = 0; first < rows; first += key_block) {
+            const int64_t n = std::min(key_block, rows - first), padded = rounded(n, 16);
+            window_loops<E>().turn(n, columns, from, step, to, key_line);
+            if (padded != n)
+                for (int64_t j = 0; j < columns; ++j) std::fill(to + j * key_line + n, to + j * key_line + padded, E(0));
+            from += n * step;
+            to += columns * key_line;
+        }
+    }
+    /// Products of some rows with those of the block that begins with row `key`.
+    void compare(int64_t n, const Rows<E>& rows, int64_t key, int64_t n_keys, const Steps& by_line, E* out) const {
+        const int64_t columns = x_.shape()[3];
+        const E* const block = room_ + key / key_block * columns * key_line;
+        window_loops<E>().multiply({n, n_keys, columns, rows.row(0), rows.at, 1, block, by_line, out, key_line, false});
     }
 
   private:
-    const Shapes& shapes_;
-    const T& mask_;
-
-  public:
-    const WindowLoops<E>& loops;
-    const int64_t width, value_width, height;  ///< of heads, padded for the loops
-    const Steps by_width, by_value_width, by_height, by_block, by_one;
+    const Tensor& x_;
+    Room<E> room_;
 };
-
-// --- forward ---------------------------------------------------------------------------------------------
 
 template <typename E>
 struct Attended {
     T query, key, value, mask;  ///< mask may be null
     T out, log_sums;
 };
+
+/// The scores of query `query` with keys from `key` on, of which `n_keys` take part in a block.
+template <typename E>
+ScoreRow<E> score_row(const Shapes& shapes, const T& mask, E* scores, const int64_t (&place)[3], int64_t key,
+                      int64_t n_keys) {
+    const auto [batch, head, query] = place;
+    const int64_t n = shapes.causal ? std::clamp<int64_t>(query + 1 - key, 0, n_keys) : n_keys;
+    ScoreRow<E> row{scores, E(shapes.scale), n, rounded(n_keys, window_loops<E>().lanes), nullptr, 0};
+    if (!mask) return row;
+    const Dims& steps = mask->strides();
+    row.mask = mask->data<E>() + batch * steps[0] + head * steps[1] + query * steps[2] + key * steps[3];
+    row.mask_step = steps[3];
+    return row;
+}
+
+// --- forward ---------------------------------------------------------------------------------------------
 
 /// Outputs of blocks of queries of one head.
 template <typename E>
@@ -155,28 +161,28 @@ class Forward {
     Forward(const Shapes& shapes, const Attended<E>& all)
         : shapes_(shapes),
           all_(all),
-          by_(shapes, all.mask),
-          keys_(shapes.width * by_.height),
-          values_(shapes.keys * by_.value_width),
-          query_(query_block * by_.width),
-          scores_(query_block * key_block),
-          sums_(query_block * by_.value_width) {}
+          value_width_(rounded(shapes.value_width, loops_.lanes)),
+          by_line_(std::max(query_block, shapes.width), key_line),
+          query_(*all.query, query_block, shapes.width),
+          value_(*all.value, shapes.keys, value_width_),
+          key_(*all.key),
+          scores_(query_block * key_line),
+          sums_(query_block * value_width_) {}
 
     void load(int64_t batch, int64_t head) {
         batch_ = batch;
         head_ = head;
-        Head<E>(*all_.key, batch, head / shapes_.group).copy_columns(by_.height, keys_);
-        Head<E>(*all_.value, batch, head / shapes_.group)
-            .copy_rows(0, shapes_.keys, by_.value_width, 1, values_);
+        key_.load(batch, head / shapes_.group);
+        value_.load(batch, head / shapes_.group, 0, shapes_.keys);
     }
 
     void run(int64_t first) {
         const int64_t n = std::min(query_block, shapes_.queries - first);
-        Head<E>(*all_.query, batch_, head_).copy_rows(first, first + n, by_.width, E(shapes_.scale), query_);
+        query_.load(batch_, head_, first, first + n);
         std::fill_n(most_, n, -std::numeric_limits<E>::infinity());
         std::fill_n(total_, n, E(0));
-        std::fill_n(static_cast<E*>(sums_), n * by_.value_width, E(0));
         const int64_t seen = shapes_.seen(first + n);
+        if (seen == 0) std::fill_n(static_cast<E*>(sums_), n * value_width_, E(0));
         for (int64_t key = 0; key < seen; key += key_block)
             add_keys(first, n, key, std::min(key_block, seen - key));
         write(first, n);
@@ -184,35 +190,37 @@ class Forward {
 
   private:
     void add_keys(int64_t first, int64_t n, int64_t key, int64_t n_keys) {
-        by_.compare(n, query_, by_.by_width, shapes_.width, keys_, key, n_keys, scores_);
+        key_.compare(n, query_, key, n_keys, by_line_, scores_);
         for (int64_t i = 0; i < n; ++i) {
-            const ScoreRow<E> row =
-                by_.row(scores_ + i * key_block, batch_, head_, first + i, key, n_keys);
-            const E shrunk = by_.loops.soften(row, most_[i], total_[i]);
-            if (shrunk != E(1) && key > 0)
-                by_.loops.scale(by_.value_width, sums_ + i * by_.value_width, shrunk);
+            const E shrunk = loops_.soften(
+                score_row<E>(shapes_, all_.mask, scores_ + i * key_line, {batch_, head_, first + i}, key, n_keys),
+                most_[i], total_[i]);
+            E* const sums = sums_ + i * value_width_;
+            if (shrunk != E(1) && key > 0) loops_.scale(value_width_, sums, shrunk, sums);
         }
-        by_.loops.multiply({n, by_.value_width, n_keys, scores_, by_.by_block, 1,
-                            values_ + key * by_.value_width, by_.by_value_width, sums_, by_.value_width, true});
+        loops_.multiply({n, value_width_, n_keys, scores_, by_line_, 1, value_.row(key), value_.at, sums_, value_width_,
+                         key > 0});
     }
     /// A query that sees nothing gets zeros, and a logarithm for which all its weights are zero again.
     void write(int64_t first, int64_t n) {
-        const int64_t head = batch_ * shapes_.heads + head_;
-        E* out = all_.out->template data<E>() + (head * shapes_.queries + first) * shapes_.value_width;
-        E* const log_sums = all_.log_sums->template data<E>() + head * shapes_.queries + first;
+        const int64_t at = (batch_ * shapes_.heads + head_) * shapes_.queries + first;
+        E* out = all_.out->template data<E>() + at * shapes_.value_width;
+        E* const log_sums = all_.log_sums->template data<E>() + at;
         for (int64_t i = 0; i < n; ++i, out += shapes_.value_width) {
             const bool empty = total_[i] == E(0);
             log_sums[i] = empty ? std::numeric_limits<E>::infinity() : most_[i] + std::log(total_[i]);
-            const E factor = empty ? E(0) : E(1) / total_[i];
-            const E* const from = sums_ + i * by_.value_width;
-            for (int64_t j = 0; j < shapes_.value_width; ++j) out[j] = from[j] * factor;
+            loops_.scale(shapes_.value_width, sums_ + i * value_width_, empty ? E(0) : E(1) / total_[i], out);
         }
     }
 
     const Shapes& shapes_;
     const Attended<E>& all_;
-    const Scores<E> by_;
-    const Room<E> keys_, values_, query_, scores_, sums_;
+    const WindowLoops<E>& loops_ = window_loops<E>();
+    const int64_t value_width_;
+    const Steps by_line_;
+    Rows<E> query_, value_;
+    TurnedHead<E> key_;
+    const Room<E> scores_, sums_;
     E most_[query_block], total_[query_block];
     int64_t batch_ = 0, head_ = 0;
 };
@@ -261,94 +269,100 @@ class BackwardPass {
     BackwardPass(const Shapes& shapes, const Gradients<E>& given)
         : shapes_(shapes),
           given_(given),
-          by_(shapes, given.all.mask),
-          keys_(shapes.keys * by_.width),
-          turned_keys_(shapes.width * by_.height),
-          turned_values_(shapes.value_width * by_.height),
-          query_(query_block * by_.width),
-          grad_(query_block * by_.value_width),
-          scores_(query_block * key_block),
-          slopes_(query_block * key_block),
-          query_sums_(query_block * by_.width) {}
-
-    int64_t sums_size() const { return shapes_.keys * (by_.width + by_.value_width); }
-    int64_t width() const { return by_.width; }
-    int64_t value_width() const { return by_.value_width; }
+          width_(rounded(shapes.width, loops_.lanes)),
+          value_width_(rounded(shapes.value_width, loops_.lanes)),
+          by_line_(std::max({query_block, shapes.width, shapes.value_width}), key_line),
+          by_one_(key_block, 1),
+          query_(*given.all.query, query_block, width_),
+          grad_(*given.grad, query_block, value_width_),
+          key_(*given.all.key, shapes.keys, width_),
+          turned_key_(*given.all.key),
+          turned_value_(*given.all.value),
+          scores_(query_block * key_line),
+          slopes_(query_block * key_line),
+          query_sums_(query_block * width_) {}
 
     void load(int64_t batch, int64_t key_head) {
         batch_ = batch;
-        const Head<E> key(*given_.all.key, batch, key_head);
-        key.copy_rows(0, shapes_.keys, by_.width, 1, keys_);
-        key.copy_columns(by_.height, turned_keys_);
-        Head<E>(*given_.all.value, batch, key_head).copy_columns(by_.height, turned_values_);
+        key_.load(batch, key_head, 0, shapes_.keys);
+        turned_key_.load(batch, key_head);
+        turned_value_.load(batch, key_head);
     }
 
-    /// Adds to the gradients of the keys and values, and writes that of the queries.
-    void run(int64_t head, int64_t first, E* sums) {
+    /// Adds to the gradients of the keys, without their scale, and of the values, and writes that of the queries.
+    void run(int64_t head, int64_t first, E* key_sums, E* value_sums) {
         head_ = head;
         const int64_t n = std::min(query_block, shapes_.queries - first);
         load_queries(first, n);
         const int64_t seen = shapes_.seen(first + n);
-        for (int64_t key = 0; key < seen; key += key_block)
-            add_keys(first, n, key, std::min(key_block, seen - key), sums);
+        for (int64_t key = 0; key < seen; key += key_block) {
+            const int64_t n_keys = std::min(key_block, seen - key);
+            weigh(first, n, key, n_keys);
+            add_keys(n, key, n_keys, key_sums + key * width_, value_sums + key * value_width_);
+        }
         const int64_t at = (batch_ * shapes_.heads + head_) * shapes_.queries + first;
-        E* out = given_.query->template data<E>() + at * shapes_.width;
-        for (int64_t i = 0; i < n; ++i, out += shapes_.width)
-            for (int64_t j = 0; j < shapes_.width; ++j)
-                out[j] = query_sums_[i * by_.width + j] * E(shapes_.scale);
+        E* const out = given_.query->template data<E>() + at * shapes_.width;
+        for (int64_t i = 0; i < n; ++i)
+            loops_.scale(shapes_.width, query_sums_ + i * width_, E(shapes_.scale), out + i * shapes_.width);
     }
 
   private:
     void load_queries(int64_t first, int64_t n) {
-        Head<E>(*given_.all.query, batch_, head_)
-            .copy_rows(first, first + n, by_.width, E(shapes_.scale), query_);
-        Head<E>(*given_.grad, batch_, head_).copy_rows(first, first + n, by_.value_width, 1, grad_);
-        std::fill_n(static_cast<E*>(query_sums_), n * by_.width, E(0));
-        const Head<E> out(*given_.all.out, batch_, head_);
-        for (int64_t i = 0; i < n; ++i) {
+        query_.load(batch_, head_, first, first + n);
+        grad_.load(batch_, head_, first, first + n);
+        const int64_t at = (batch_ * shapes_.heads + head_) * shapes_.queries + first;
+        const E* out = given_.all.out->template data<E>() + at * shapes_.value_width;
+        for (int64_t i = 0; i < n; ++i, out += shapes_.value_width) {
             double mean = 0;
-            const E* const from = out.data + (first + i) * out.row_step;
-            for (int64_t j = 0; j < shapes_.value_width; ++j)
-                mean += double(from[j * out.column_step]) * double(grad_[i * by_.value_width + j]);
+            const E* const grad = grad_.row(i);
+            for (int64_t j = 0; j < shapes_.value_width; ++j) mean += double(out[j]) * double(grad[j]);
             mean_[i] = E(mean);
         }
+        if (shapes_.keys == 0) std::fill_n(static_cast<E*>(query_sums_), n * width_, E(0));
     }
-    void add_keys(int64_t first, int64_t n, int64_t key, int64_t n_keys, E* sums) {
-        by_.compare(n, query_, by_.by_width, shapes_.width, turned_keys_, key, n_keys, scores_);
-        by_.compare(n, grad_, by_.by_value_width, shapes_.value_width, turned_values_, key, n_keys, slopes_);
-        const Tensor& log_sums = *given_.all.log_sums;
-        const E* const log_sum = log_sums.data<E>() + (batch_ * shapes_.heads + head_) * shapes_.queries + first;
+    void weigh(int64_t first, int64_t n, int64_t key, int64_t n_keys) {
+        turned_key_.compare(n, query_, key, n_keys, by_line_, scores_);
+        turned_value_.compare(n, grad_, key, n_keys, by_line_, slopes_);
+        const int64_t at = (batch_ * shapes_.heads + head_) * shapes_.queries + first;
+        const E* const log_sum = given_.all.log_sums->template data<E>() + at;
         for (int64_t i = 0; i < n; ++i)
-            by_.loops.weigh(by_.row(scores_ + i * key_block, batch_, head_, first + i, key, n_keys), log_sum[i],
-                            mean_[i], slopes_ + i * key_block);
-        E* const key_sums = sums + key * by_.width;
-        E* const value_sums = sums + shapes_.keys * by_.width + key * by_.value_width;
-        by_.loops.multiply({n_keys, by_.value_width, n, scores_, by_.by_one, key_block, grad_,
-                            by_.by_value_width, value_sums, by_.value_width, true});
-        by_.loops.multiply({n_keys, by_.width, n, slopes_, by_.by_one, key_block, query_, by_.by_width, key_sums,
-                            by_.width, true});
-        by_.loops.multiply({n, by_.width, n_keys, slopes_, by_.by_block, 1, keys_ + key * by_.width, by_.by_width,
-                            query_sums_, by_.width, true});
+            loops_.weigh(score_row<E>(shapes_, given_.all.mask, scores_ + i * key_line, {batch_, head_, first + i},
+                                      key, n_keys),
+                         log_sum[i], mean_[i], slopes_ + i * key_line);
+    }
+    void add_keys(int64_t n, int64_t key, int64_t n_keys, E* key_sums, E* value_sums) {
+        loops_.multiply({n_keys, value_width_, n, scores_, by_one_, key_line, grad_.row(0), grad_.at, value_sums,
+                         value_width_, true});
+        loops_.multiply(
+            {n_keys, width_, n, slopes_, by_one_, key_line, query_.row(0), query_.at, key_sums, width_, true});
+        loops_.multiply(
+            {n, width_, n_keys, slopes_, by_line_, 1, key_.row(key), key_.at, query_sums_, width_, key > 0});
     }
 
     const Shapes& shapes_;
     const Gradients<E>& given_;
-    const Scores<E> by_;
-    const Room<E> keys_, turned_keys_, turned_values_, query_, grad_, scores_, slopes_, query_sums_;
+    const WindowLoops<E>& loops_ = window_loops<E>();
+    const int64_t width_, value_width_;
+    const Steps by_line_, by_one_;
+    Rows<E> query_, grad_, key_;
+    TurnedHead<E> turned_key_, turned_value_;
+    const Room<E> scores_, slopes_, query_sums_;
     E mean_[query_block];
     int64_t batch_ = 0, head_ = 0;
 };
 
-/// Sums of the parts, without the padding.
+/// Sums of the parts, without the padding of rows, times a factor.
 template <typename E>
-void join_parts(int64_t parts, int64_t part_step, const E* sums, int64_t width, E* out, int64_t out_width,
-                int64_t rows) {
-    for (int64_t i = 0; i < rows; ++i)
-        for (int64_t j = 0; j < out_width; ++j) {
-            E sum = sums[i * width + j];
-            for (int64_t p = 1; p < parts; ++p) sum += sums[p * part_step + i * width + j];
-            out[i * out_width + j] = sum;
-        }
+void join_parts(const Parts& parts, int64_t part_step, E* sums, int64_t rows, int64_t width, E factor, const T& out,
+                int64_t head) {
+    const int64_t out_width = out->shape()[3];
+    E* const to = out->data<E>() + head * rows * out_width;
+    for (int64_t i = 0; i < rows; ++i) {
+        E* const sum = sums + i * width;
+        for (int64_t p = 1; p < parts.count; ++p)
+            for (int64_t j = 0; j < out_width; ++j) sum[j] += sum[p * part_step + j];
+        window_loops<E>().scale(out_width, sum, factor, to + i * out_width);
+    }
 }
 
 template <typename E>
@@ -369,32 +383,34 @@ void attend_backward(const Shapes& shapes, const Gradients<E>& given) {
             std::fill_n(to, each, E(0));
             pass.load(batch, key_head);
             for (int64_t i = part; i < parts.blocks; i += parts.count)
-                pass.run(key_head * shapes.group + i / blocks, i % blocks * query_block, to);
+                pass.run(key_head * shapes.group + i / blocks, i % blocks * query_block, to,
+                         to + shapes.keys * width);
         }
     });
     parallel_for(heads, std::max<int64_t>(1, grain / (each + 1)), [&](int64_t begin, int64_t end) {
         for (int64_t head = begin; head < end; ++head) {
-            const E* const from = sums + head * parts.count * each;
-            join_parts(parts.count, each, from, width,
-                       given.key->template data<E>() + head * shapes.keys * shapes.width, shapes.width,
-                       shapes.keys);
-            join_parts(parts.count, each, from + shapes.keys * width, value_width,
-                       given.value->template data<E>() + head * shapes.keys * shapes.value_width,
-                       shapes.value_width, shapes.keys);
+            E* const from = sums + head * parts.count * each;
+            join_parts(parts, each, from, shapes.keys, width, E(shapes.scale), given.key, head);
+            join_parts(parts, each, from + shapes.keys * width, shapes.keys, value_width, E(1), given.value, head);
         }
     });
 }
 
 // --- the table -------------------------------------------------------------------------------------------
 
-T prepared(const T& x) { return is(x->dtype(), halves) ? cast(x, DType::f32) : x; }
+/// The tensor in the type it is computed in, its last axis side by side.
+T prepared(const T& x) {
+    const T y = is(x->dtype(), halves) ? cast(x, DType::f32) : x;
+    return y->shape().back() == 1 || y->strides().back() == 1 ? y : copy(y);
+}
 
 /// A mask as it is added to the scores of all heads, or null.
 T prepared_mask(const Call& call, int i) {
     if (int(call.in.size()) <= i) return T();
     const Tensor &query = call.input(0), &key = call.input(1);
     const Dims& q = query.shape();
-    return expand(prepared(call.in[i]), {q[0], q[1], q[2], key.shape()[2]});
+    const T& mask = call.in[i];
+    return expand(is(mask->dtype(), halves) ? cast(mask, DType::f32) : mask, {q[0], q[1], q[2], key.shape()[2]});
 }
 
 /// Tensor in the type that a result is computed in, where it is no half itself.
@@ -478,7 +494,7 @@ void backward_kernel(Call& call) {
     for (int i = 0; i < 3; ++i) outs[i] = computed(call.out[i]);
     const auto run_in = [&]<typename E>(Tag<E>) {
         attend_backward<E>(shapes, {{prepared(call.in[0]), prepared(call.in[1]), prepared(call.in[2]),
-                                     prepared_mask(call, 6), prepared(call.in[4]), call.in[5]},
+                                     prepared_mask(call, 6), contiguous(prepared(call.in[4])), call.in[5]},
                                     prepared(call.in[3]),
                                     outs[0],
                                     outs[1],
