@@ -108,29 +108,33 @@ TENSORA_INLINE E exp_below(E given) {
     return given < least ? E(0) : value;
 }
 
-/// Scores are multiplied with their factor and the mask is added.
 template <typename E>
-void finish_scores(const ScoreRow<E>& row) {
+void add_mask(const ScoreRow<E>& row) {
     E* const s = row.scores;
-    const E factor = row.factor;
-    if (!row.mask)
-        for (int64_t j = 0; j < row.n; ++j) s[j] *= factor;
-    else if (row.mask_step == 1)
-        for (int64_t j = 0; j < row.n; ++j) s[j] = s[j] * factor + row.mask[j];
+    if (row.mask_step == 1)
+        for (int64_t j = 0; j < row.n; ++j) s[j] = s[j] * row.factor + row.mask[j];
     else
-        for (int64_t j = 0; j < row.n; ++j) s[j] = s[j] * factor + row.mask[j * row.mask_step];
-    for (int64_t j = row.n; j < row.padded; ++j) s[j] = -std::numeric_limits<E>::infinity();
+        for (int64_t j = 0; j < row.n; ++j) s[j] = s[j] * row.factor + row.mask[j * row.mask_step];
 }
 
-/// Largest score; NaN is passed over.
+/// Scores are multiplied with their factor and the mask is added; the largest, NaN passed over.
 template <typename E>
-E largest(const ScoreRow<E>& row) {
+E finish_scores(const ScoreRow<E>& row) {
     constexpr int width = lanes<E>;
-    const E* const s = row.scores;
+    using Int = typename Bits<E>::Int;
+    if (row.mask) add_mask(row);
+    const E factor = row.mask ? E(1) : row.factor, hidden = -std::numeric_limits<E>::infinity();
+    E* const s = row.scores;
     E most[width];
-    std::fill_n(most, width, -std::numeric_limits<E>::infinity());
-    for (int64_t j = 0; j < row.padded; j += width)
-        for (int k = 0; k < width; ++k) most[k] = s[j + k] > most[k] ? s[j + k] : most[k];
+    std::fill_n(most, width, hidden);
+    for (int64_t j = 0; j < row.padded; j += width) {
+        const Int seen = Int(row.n - j);
+        for (Int k = 0; k < width; ++k) {
+            const E score = k < seen ? s[j + k] * factor : hidden;
+            s[j + k] = score;
+            most[k] = score > most[k] ? score : most[k];
+        }
+    }
     return *std::max_element(most, most + width);
 }
 
@@ -154,8 +158,7 @@ E exponentials(const ScoreRow<E>& row, E shift) {
 template <typename E>
 E soften(const ScoreRow<E>& row, E& most, E& total) {
     const E before = most;
-    finish_scores(row);
-    most = std::max(before, largest(row));
+    most = std::max(before, finish_scores(row));
     const E shift = most == -std::numeric_limits<E>::infinity() ? E(0) : most;
     const E shrunk = exp_below(before - shift);
     total = total * shrunk + exponentials(row, shift);

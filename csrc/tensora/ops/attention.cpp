@@ -15,7 +15,7 @@ namespace accelera::tensora {
 
 namespace {
 
-constexpr int64_t query_block = 64, key_block = 128;
+constexpr int64_t query_block = 64, key_block = 512;
 /// Step between rows of scores and of transposed keys: no power of two, for which a cache has few places.
 constexpr int64_t key_line = key_block + 16;
 
