@@ -64,8 +64,8 @@ struct Room {
     Scratch scratch;
 };
 
-/// Rows of one head of a tensor (batch, heads, rows, columns), of `width` elements: where they lie, or copied with
-/// zeros at their ends. The columns lie side by side.
+/// Rows of one head of a tensor (batch, heads, rows, columns), of `width` elements: where they lie, or copied
+/// with zeros at their ends. The columns lie side by side.
 template <typename E>
 class Rows {
   public:
@@ -115,16 +115,19 @@ class TurnedHead {
             const int64_t n = std::min(key_block, rows - first), padded = rounded(n, 16);
             window_loops<E>().turn(n, columns, from, step, to, key_line);
             if (padded != n)
-                for (int64_t j = 0; j < columns; ++j) std::fill(to + j * key_line + n, to + j * key_line + padded, E(0));
+                for (int64_t j = 0; j < columns; ++j)
+                    std::fill(to + j * key_line + n, to + j * key_line + padded, E(0));
             from += n * step;
             to += columns * key_line;
         }
     }
     /// Products of some rows with those of the block that begins with row `key`.
-    void compare(int64_t n, const Rows<E>& rows, int64_t key, int64_t n_keys, const Steps& by_line, E* out) const {
+    void compare(int64_t n, const Rows<E>& rows, int64_t key, int64_t n_keys, const Steps& by_line,
+                 E* out) const {
         const int64_t columns = x_.shape()[3];
         const E* const block = room_ + key / key_block * columns * key_line;
-        window_loops<E>().multiply({n, n_keys, columns, rows.row(0), rows.at, 1, block, by_line, out, key_line, false});
+        window_loops<E>().multiply(
+            {n, n_keys, columns, rows.row(0), rows.at, 1, block, by_line, out, key_line, false});
     }
 
   private:
@@ -192,14 +195,14 @@ class Forward {
     void add_keys(int64_t first, int64_t n, int64_t key, int64_t n_keys) {
         key_.compare(n, query_, key, n_keys, by_line_, scores_);
         for (int64_t i = 0; i < n; ++i) {
-            const E shrunk = loops_.soften(
-                score_row<E>(shapes_, all_.mask, scores_ + i * key_line, {batch_, head_, first + i}, key, n_keys),
-                most_[i], total_[i]);
+            const E shrunk = loops_.soften(score_row<E>(shapes_, all_.mask, scores_ + i * key_line,
+                                                        {batch_, head_, first + i}, key, n_keys),
+                                           most_[i], total_[i]);
             E* const sums = sums_ + i * value_width_;
             if (shrunk != E(1) && key > 0) loops_.scale(value_width_, sums, shrunk, sums);
         }
-        loops_.multiply({n, value_width_, n_keys, scores_, by_line_, 1, value_.row(key), value_.at, sums_, value_width_,
-                         key > 0});
+        loops_.multiply({n, value_width_, n_keys, scores_, by_line_, 1, value_.row(key), value_.at, sums_,
+                         value_width_, key > 0});
     }
     /// A query that sees nothing gets zeros, and a logarithm for which all its weights are zero again.
     void write(int64_t first, int64_t n) {
@@ -289,7 +292,8 @@ class BackwardPass {
         turned_value_.load(batch, key_head);
     }
 
-    /// Adds to the gradients of the keys, without their scale, and of the values, and writes that of the queries.
+    /// Adds to the gradients of the keys, without their scale, and of the values, and writes that of the
+    /// queries.
     void run(int64_t head, int64_t first, E* key_sums, E* value_sums) {
         head_ = head;
         const int64_t n = std::min(query_block, shapes_.queries - first);
@@ -326,15 +330,15 @@ class BackwardPass {
         const int64_t at = (batch_ * shapes_.heads + head_) * shapes_.queries + first;
         const E* const log_sum = given_.all.log_sums->template data<E>() + at;
         for (int64_t i = 0; i < n; ++i)
-            loops_.weigh(score_row<E>(shapes_, given_.all.mask, scores_ + i * key_line, {batch_, head_, first + i},
-                                      key, n_keys),
+            loops_.weigh(score_row<E>(shapes_, given_.all.mask, scores_ + i * key_line,
+                                      {batch_, head_, first + i}, key, n_keys),
                          log_sum[i], mean_[i], slopes_ + i * key_line);
     }
     void add_keys(int64_t n, int64_t key, int64_t n_keys, E* key_sums, E* value_sums) {
-        loops_.multiply({n_keys, value_width_, n, scores_, by_one_, key_line, grad_.row(0), grad_.at, value_sums,
-                         value_width_, true});
-        loops_.multiply(
-            {n_keys, width_, n, slopes_, by_one_, key_line, query_.row(0), query_.at, key_sums, width_, true});
+        loops_.multiply({n_keys, value_width_, n, scores_, by_one_, key_line, grad_.row(0), grad_.at,
+                         value_sums, value_width_, true});
+        loops_.multiply({n_keys, width_, n, slopes_, by_one_, key_line, query_.row(0), query_.at, key_sums,
+                         width_, true});
         loops_.multiply(
             {n, width_, n_keys, slopes_, by_line_, 1, key_.row(key), key_.at, query_sums_, width_, key > 0});
     }
@@ -353,8 +357,8 @@ class BackwardPass {
 
 /// Sums of the parts, without the padding of rows, times a factor.
 template <typename E>
-void join_parts(const Parts& parts, int64_t part_step, E* sums, int64_t rows, int64_t width, E factor, const T& out,
-                int64_t head) {
+void join_parts(const Parts& parts, int64_t part_step, E* sums, int64_t rows, int64_t width, E factor,
+                const T& out, int64_t head) {
     const int64_t out_width = out->shape()[3];
     E* const to = out->data<E>() + head * rows * out_width;
     for (int64_t i = 0; i < rows; ++i) {
@@ -391,7 +395,8 @@ void attend_backward(const Shapes& shapes, const Gradients<E>& given) {
         for (int64_t head = begin; head < end; ++head) {
             E* const from = sums + head * parts.count * each;
             join_parts(parts, each, from, shapes.keys, width, E(shapes.scale), given.key, head);
-            join_parts(parts, each, from + shapes.keys * width, shapes.keys, value_width, E(1), given.value, head);
+            join_parts(parts, each, from + shapes.keys * width, shapes.keys, value_width, E(1), given.value,
+                       head);
         }
     });
 }
@@ -410,25 +415,26 @@ T prepared_mask(const Call& call, int i) {
     const Tensor &query = call.input(0), &key = call.input(1);
     const Dims& q = query.shape();
     const T& mask = call.in[i];
-    return expand(is(mask->dtype(), halves) ? cast(mask, DType::f32) : mask, {q[0], q[1], q[2], key.shape()[2]});
+    return expand(is(mask->dtype(), halves) ? cast(mask, DType::f32) : mask,
+                  {q[0], q[1], q[2], key.shape()[2]});
 }
 
 /// Tensor in the type that a result is computed in, where it is no half itself.
-T computed(const T& out) {
-    return is(out->dtype(), halves) ? Tensor::empty(out->shape(), DType::f32) : out;
-}
+T computed(const T& out) { return is(out->dtype(), halves) ? Tensor::empty(out->shape(), DType::f32) : out; }
 
 void check_inputs(const Call& call, int mask) {
     const Dims &q = call.input(0).shape(), &k = call.input(1).shape(), &v = call.input(2).shape();
     for (const T& x : call.in)
-        if (x->dtype() != call.input().dtype() && !(x->dtype() == DType::f32 && is(call.input().dtype(), halves)))
+        if (x->dtype() != call.input().dtype() &&
+            !(x->dtype() == DType::f32 && is(call.input().dtype(), halves)))
             fail(Kind::type, call.op.name, ": types ", name_of(call.input().dtype()), " and ",
                  name_of(x->dtype()), "; convert one with .to()");
-    require(q.size() == 4 && k.size() == 4 && v.size() == 4, call.op.name, ": shapes ", q.words(), ", ", k.words(),
-            " and ", v.words(), "; give (batch, heads, length, width)");
+    require(q.size() == 4 && k.size() == 4 && v.size() == 4, call.op.name, ": shapes ", q.words(), ", ",
+            k.words(), " and ", v.words(), "; give (batch, heads, length, width)");
     require(q[0] == k[0] && k[0] == v[0] && k[1] == v[1] && k[2] == v[2] && q[3] == k[3] && k[1] > 0 &&
                 q[1] % k[1] == 0,
-            call.op.name, ": query ", q.words(), ", key ", k.words(), " and value ", v.words(), " do not fit");
+            call.op.name, ": query ", q.words(), ", key ", k.words(), " and value ", v.words(),
+            " do not fit");
     if (int(call.in.size()) > mask)
         broadcast_layout(call.input(mask), {q[0], q[1], q[2], k[2]}, call.op.name);
 }
@@ -512,8 +518,7 @@ T weights_of(const T& query, const T& key, const T& mask, const Params& params) 
     T scores = matmul(query, mt(key)) * params.x;
     const T hidden = like(scores, -std::numeric_limits<double>::infinity());
     if (mask) scores = scores + mask;
-    if (params.flag)
-        scores = where(lower_mask(query->shape()[2], key->shape()[2], 0), scores, hidden);
+    if (params.flag) scores = where(lower_mask(query->shape()[2], key->shape()[2], 0), scores, hidden);
     const T most = max(scores, {scores->dims() - 1}, true)->detach();
     const T weights = exp(scores - where(equal(most, hidden), like(most, 0), most));
     const T total = last_sum(weights);
@@ -523,7 +528,9 @@ T weights_of(const T& query, const T& key, const T& mask, const Params& params) 
 /// Heads of keys once for each head of queries, and the sum that is its gradient.
 T repeated(const T& x, int64_t group) {
     const Dims& s = x->shape();
-    return group == 1 ? x : reshape(expand(unsqueeze(x, 2), {s[0], s[1], group, s[2], s[3]}), {s[0], -1, s[2], s[3]});
+    return group == 1
+               ? x
+               : reshape(expand(unsqueeze(x, 2), {s[0], s[1], group, s[2], s[3]}), {s[0], -1, s[2], s[3]});
 }
 T gathered(const T& x, int64_t group) {
     const Dims& s = x->shape();
