@@ -350,7 +350,7 @@ Params windows_over(const char* op, const Dims& extents, const Dims& kernel, con
     Params params;
     params.a = kernel;
     params.b = windows.stride;
-    for (const Dims* part : {&windows.padding, &windows.dilation, &outs, &extents}) append(params.c, *part);
+    for (const Dims& part : {windows.padding, windows.dilation, outs, extents}) append(params.c, part);
     return params;
 }
 
@@ -378,7 +378,7 @@ Params shared_params(const char* op, const T& x, const Dims& outs) {
         require(outs[i] > 0 && in[i] > 0, op, ": ", outs.words(), " windows over extents ", in.words(),
                 "; both are at least 1");
     params.a = params.b = Dims::filled(outs.size(), 1);
-    for (const Dims* part : {&params.a, &params.a, &outs, &in}) append(params.c, *part);
+    for (const Dims& part : {params.a, params.a, outs, in}) append(params.c, part);
     params.mode = 1;
     return params;
 }
