@@ -65,7 +65,8 @@ def _named_padding(name: str, x: Any, padding: str, steps: Any, reach: list[int]
         return x, 0
     if padding != "same" or set(steps) != {1}:
         raise ValueError(
-            f"{name}: padding={padding!r} with strides {steps}; give numbers, 'valid', or 'same' with strides of 1"
+            f"{name}: padding={padding!r} with strides {steps}; give numbers, 'valid', "
+            "or 'same' with strides of 1"
         )
     if any(each % 2 for each in reach):
         shape = (*x.shape[:2], *(n + each % 2 for n, each in zip(x.shape[2:], reach, strict=True)))
@@ -173,23 +174,30 @@ def _conv_transpose(
         for what, value in zip(("stride", "padding", "dilation"), windows, strict=True)
     )
     more = each_extent(name, "output_padding", output_padding, n)
-    extents = []
-    for size, kernel, s, p, d, extra in zip(
-        x.shape[2:], weight.shape[2:], stride, padding, dilation, more, strict=True
-    ):
-        if not 0 <= extra < max(s, d):
-            raise ValueError(
-                f"{name}: output_padding={output_padding}; give less than the stride {stride} or the dilation {dilation}"
-            )
-        extents.append((size - 1) * s - 2 * p + d * (kernel - 1) + extra + 1)
-    if min(extents) < 1:
-        raise ValueError(f"{name}: the result would have extents {tuple(extents)}; give less padding")
-    result = _complex_transpose(x, weight, (stride, padding, dilation, groups, tuple(extents)))
+    if not all(0 <= extra < max(s, d) for extra, s, d in zip(more, stride, dilation, strict=True)):
+        raise ValueError(f"{name}: output_padding={more}; give less than the stride or the dilation")
+    x, extents = _grown(name, x, weight, (stride, padding, dilation), more)
+    result = _complex_transpose(x, weight, (stride, padding, dilation, groups, extents))
     if bias is not None:
         if tuple(bias.shape) != (result.shape[1],):
             raise ValueError(f"{name}: a bias of shape {tuple(bias.shape)} for {result.shape[1]} channels")
         result = result + native.reshape(bias, (-1, *(1,) * n))
     return result[0] if single else result
+
+
+def _grown(name: str, x: Any, weight: Any, windows: tuple[Any, Any, Any], more: Any) -> tuple[Any, Any]:
+    """The input, as large as a convolution of the result, and the extents of the result."""
+    stride, padding, dilation = windows
+    reach = tuple(d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[2:], strict=True))
+    sizes = zip(x.shape[2:], stride, padding, reach, more, strict=True)
+    extents = tuple((size - 1) * s - 2 * p + r + extra for size, s, p, r, extra in sizes)
+    if min(extents) < 1:
+        raise ValueError(f"{name}: the result would have extents {extents}; give less padding")
+    sizes = zip(extents, stride, padding, reach, strict=True)
+    places = tuple((size + 2 * p - r) // s + 1 for size, s, p, r in sizes)
+    if places != tuple(x.shape[2:]):  # an output padding of a whole stride
+        x = native.unslice(x, (*x.shape[:2], *places), (0,) * x.ndim, (1,) * x.ndim)
+    return x, extents
 
 
 def _complex_transpose(x: Any, weight: Any, windows: tuple[Any, ...]) -> Any:
@@ -239,7 +247,7 @@ def conv_transpose2d(
     bias, stride, padding, groups, dilation
         As for `conv2d`, of the convolution that is transposed.
     output_padding
-        Added to the extents of the result: those of several inputs of a convolution with strides are the same.
+        Added to the extents of the result: with strides, inputs of several extents have one result.
 
     Returns
     -------
