@@ -151,8 +151,8 @@ def test_named_padding_and_single_images() -> None:
         )
     same(windows.conv2d(ours(x)[0], ours(w)), functional.conv2d(x[0], w))
     same(
-        windows.conv_transpose1d(ours(x)[0], ours(w)[:3, :, 0]),
-        functional.conv_transpose1d(x[0], w[:3, :, 0]),
+        windows.conv_transpose1d(ours(x)[0, :, 0], ours(w)[:3, :, 0]),
+        functional.conv_transpose1d(x[0, :, 0], w[:3, :, 0]),
     )
 
 

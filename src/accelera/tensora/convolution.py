@@ -193,8 +193,8 @@ def _grown(name: str, x: Any, weight: Any, windows: tuple[Any, Any, Any], more: 
     extents = tuple((size - 1) * s - 2 * p + r + extra for size, s, p, r, extra in sizes)
     if min(extents) < 1:
         raise ValueError(f"{name}: the result would have extents {extents}; give less padding")
-    sizes = zip(extents, stride, padding, reach, strict=True)
-    places = tuple((size + 2 * p - r) // s + 1 for size, s, p, r in sizes)
+    grown = zip(extents, stride, padding, reach, strict=True)
+    places = tuple((size + 2 * p - r) // s + 1 for size, s, p, r in grown)
     if places != tuple(x.shape[2:]):  # an output padding of a whole stride
         x = native.unslice(x, (*x.shape[:2], *places), (0,) * x.ndim, (1,) * x.ndim)
     return x, extents
