@@ -87,7 +87,7 @@ def scaled_dot_product_attention(
         result = _composed_attention(inputs, mask, factor, is_causal, dropout_p)
     else:
         result = native.attention(*inputs, mask, factor, is_causal)[0]
-    return native.reshape(result, (*lead, query.shape[-2], value.shape[-1]))
+    return result if len(lead) == 2 else native.reshape(result, (*lead, *result.shape[-2:]))
 
 
 def _check_attention(name: str, query: Any, key: Any, value: Any) -> None:
@@ -111,6 +111,8 @@ def _heads(name: str, given: tuple[Any, ...], grouped: bool) -> tuple[list[Any],
                 "as many of keys as of values, and a multiple of them of queries"
             )
     batch = broadcast_shapes(*[tuple(x.shape[:tail]) for x in given])
+    if all(x.ndim == 4 and tuple(x.shape[:tail]) == batch for x in given):
+        return list(given), (*batch, *given[0].shape[tail:-2])
     made = []
     for x in given:
         own = native.expand(x, (*batch, *x.shape[tail:]))
