@@ -464,13 +464,16 @@ def test_dropout_keeps_the_mean() -> None:
         (((2, 3, 4), (3, 3, 4), (3, 3, 4)), {}, "do not fit at axis"),
         (((1, 3, 2, 4), (1, 2, 2, 4), (1, 2, 2, 4)), {"enable_gqa": True}, "3 heads of queries, 2 of keys"),
         (((2, 3, 4),) * 3, {"dropout_p": 1.5}, "between 0 and 1"),
-        (((2, 3, 4),) * 3, {"attn_mask": ts.ones((3, 4))}, "do not fit at axis|does not broadcast"),
-        (((2, 3, 4),) * 3, {"attn_mask": ts.ones((3, 3)), "is_causal": True}, "give one of them"),
+        (((2, 3, 4),) * 3, {"attn_mask": (3, 4)}, "do not fit at axis|does not broadcast"),
+        (((2, 3, 4),) * 3, {"attn_mask": (3, 3), "is_causal": True}, "give one of them"),
     ],
 )
 def test_attention_that_does_not_fit(shapes: Any, options: Any, words: str) -> None:
+    mask = ts.ones(options["attn_mask"]) if "attn_mask" in options else None
     with pytest.raises(ValueError, match=words):
-        windows.scaled_dot_product_attention(*[ts.ones(shape) for shape in shapes], **options)
+        windows.scaled_dot_product_attention(
+            *[ts.ones(shape) for shape in shapes], **{**options, "attn_mask": mask}
+        )
 
 
 def test_attention_of_integers_is_refused() -> None:
