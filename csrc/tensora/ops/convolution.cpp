@@ -240,6 +240,14 @@ void input_passes(const Geometry& g, const T& y, const T& weight, const T& out) 
 
 // --- kernels from images ---------------------------------------------------------------------------------
 
+/// Elements of a row of all outputs: a multiple of what loops read at once, and of odd length where many rows
+/// a power of two apart would share few places of a cache.
+template <typename E>
+int64_t row_width(const Geometry& g) {
+    const int64_t lanes = window_loops<E>().lanes, whole = (g.out_channels + lanes - 1) / lanes * lanes;
+    return whole * int64_t(sizeof(E)) % 512 ? whole : whole + lanes;
+}
+
 /// Sums over some images of the products of what each tap reads with each output's gradient.
 template <typename E>
 class KernelSums {
@@ -250,8 +258,7 @@ class KernelSums {
         : g_(g),
           axes_(axes),
           channels_(channels),
-          width_((g.out_channels + window_loops<E>().lanes - 1) / window_loops<E>().lanes *
-                 window_loops<E>().lanes),
+          width_(row_width<E>(g)),
           blocks_(axes, channels, sizeof(E)),
           slab_(axes, channels, blocks_.rows, blocks_.columns),
           begins_((channels * g.kernel_size() + step) * int64_t(sizeof(int64_t))),
@@ -259,7 +266,6 @@ class KernelSums {
         int64_t* const rows = begins_.as<int64_t>() + channels * g.kernel_size();
         for (int64_t i = 0; i < step; ++i) rows[i] = i * width_;
     }
-    int64_t width() const { return width_; }
 
     /// Adds to `sums`: taps of `channels` channels from `first` on, and for each all outputs.
     void add(const E* x, const E* y, int64_t channels, E* sums) {
@@ -277,9 +283,10 @@ class KernelSums {
     void multiply(int64_t channels, int64_t places, E* sums) const {
         const int64_t* const begins = begins_.as<int64_t>();
         for (int64_t at = 0; at < places; at += step)
-            window_loops<E>().multiply({channels * g_.kernel_size(), width_, std::min(step, places - at),
-                                        slab_.data() + at, begins, 1, grads_.as<E>() + at * width_,
-                                        begins + channels_ * g_.kernel_size(), sums, width_, true});
+            window_loops<E>().multiply({channels * g_.kernel_size(), g_.out_channels,
+                                        std::min(step, places - at), slab_.data() + at, begins, 1,
+                                        grads_.as<E>() + at * width_, begins + channels_ * g_.kernel_size(),
+                                        sums, width_, true});
     }
     /// Gradients of a block by the slab's places, the outputs of one place side by side.
     void fill_grads(const E* y, const Block& block) const {
@@ -345,7 +352,7 @@ template <typename E>
 void kernel_gradient(const Geometry& g, const T& x, const T& y, const T& out) {
     const Axis axes[3] = {forward_axis(g, 0), forward_axis(g, 1), forward_axis(g, 2)};
     const KernelSplit split(g);
-    const int64_t lanes = window_loops<E>().lanes, width = (g.out_channels + lanes - 1) / lanes * lanes;
+    const int64_t width = row_width<E>(g);
     const int64_t each = split.channels * g.kernel_size() * width;
     const Scratch sums(split.units(g) * each * int64_t(sizeof(E)));
     parallel_for(split.units(g), 1, [&](int64_t begin, int64_t end) {

@@ -96,13 +96,15 @@ class Slab {
     void shape(int64_t rows, int64_t columns) {
         height_ = rows + axes_[1].most_shift;
         width_ = columns + axes_[2].most_shift;
+        // An odd number of cache lines: channels that are a power of two apart would share few places of a
+        // cache.
+        channel_size_ = (axes_[0].taps() * planes() * plane() / 16 + 1) | 1;
+        channel_size_ *= 16;
     }
     E* data() const { return scratch_->template as<E>(); }
     int64_t width() const { return width_; }
     int64_t plane() const { return height_ * width_; }
-    int64_t channel_size() const {
-        return axes_[0].taps() * int64_t(axes_[1].base.size() * axes_[2].base.size()) * plane();
-    }
+    int64_t channel_size() const { return channel_size_; }
     static int64_t places(const Block& block, int64_t width) {
         return (block.rows - 1) * width + block.columns;
     }
@@ -115,16 +117,17 @@ class Slab {
                 for (int64_t i = 0; i < axes_[1].taps(); ++i)
                     for (int64_t j = 0; j < axes_[2].taps(); ++j) {
                         const int64_t row = axes_[1].row[size_t(i)], column = axes_[2].row[size_t(j)];
-                        const int64_t at = ((c * axes_[0].taps() + d) * down + row) * across + column;
-                        *to++ = at * plane() + axes_[1].shift[size_t(i)] * width_ + axes_[2].shift[size_t(j)];
+                        const int64_t at = (d * down + row) * across + column;
+                        *to++ = c * channel_size_ + at * plane() + axes_[1].shift[size_t(i)] * width_ +
+                                axes_[2].shift[size_t(j)];
                     }
     }
 
     /// `source` is the first channel of the image.
     void fill(const E* source, int64_t channels, const Block& block) const {
-        E* to = data();
         const int64_t size = axes_[0].extent * axes_[1].extent * axes_[2].extent;
-        for (int64_t c = 0; c < channels; ++c)
+        for (int64_t c = 0; c < channels; ++c) {
+            E* to = data() + c * channel_size_;
             for (int64_t d = 0; d < axes_[0].taps(); ++d) {
                 const int64_t depth = axes_[0].from[size_t(d)] + block.depth * axes_[0].step;
                 const bool inside = depth >= 0 && depth < axes_[0].extent;
@@ -136,9 +139,11 @@ class Slab {
                         to += plane();
                     }
             }
+        }
     }
 
   private:
+    int64_t planes() const { return int64_t(axes_[1].base.size() * axes_[2].base.size()); }
     void fill_plane(const E* from, int64_t row, int64_t column, E* to) const {
         const Axis &down = axes_[1], &across = axes_[2];
         const auto first_at = [&](int64_t place) {
@@ -164,7 +169,7 @@ class Slab {
 
     const Axis (&axes_)[3];
     int64_t channels_;
-    int64_t height_, width_;
+    int64_t height_, width_, channel_size_;
     std::optional<Scratch> scratch_;
 };
 
