@@ -40,6 +40,12 @@ struct Shapes {
           group(heads / std::max<int64_t>(1, key_heads)),
           causal(params.flag),
           scale(params.x) {}
+    /// Blocks of queries whose work is short enough that an interrupt can wait for it.
+    int64_t short_blocks(double products) const {
+        constexpr double most_flops = 1e9;
+        const double flops = products * double(query_block) * double(keys) * double(width + value_width);
+        return 1 + int64_t(most_flops / (flops + 1));
+    }
     int64_t query_blocks() const { return (queries + query_block - 1) / query_block; }
     /// Keys that the queries before `last` see.
     int64_t seen(int64_t last) const { return causal ? std::min(keys, last) : keys; }
@@ -231,8 +237,10 @@ class Forward {
 template <typename E>
 void attend(const Shapes& shapes, const Attended<E>& all) {
     const int64_t heads = shapes.batch * shapes.heads, blocks = shapes.query_blocks();
-    // Few heads are cut in parts of their queries.
-    const int64_t parts = std::clamp<int64_t>((4 * thread_count() - 1) / heads + 1, 1, blocks);
+    // Few or long heads are cut in parts of their queries.
+    const int64_t wanted =
+        std::max<int64_t>((4 * thread_count() - 1) / heads, blocks / shapes.short_blocks(2)) + 1;
+    const int64_t parts = std::min(wanted, blocks);
     const int64_t least = std::max<int64_t>(1, (1 << 16) / (shapes.queries * shapes.keys + 1));
     parallel_for(heads * parts, least, [&](int64_t begin, int64_t end) {
         Forward<E> forward(shapes, all);
@@ -378,19 +386,21 @@ void attend_backward(const Shapes& shapes, const Gradients<E>& given) {
     const int64_t each = shapes.keys * (width + value_width);
     const Room<E> sums(heads * parts.count * each);
     const int64_t least = std::max<int64_t>(1, (1 << 15) / (shapes.queries * shapes.keys + 1));
-    parallel_for(heads * parts.count, least, [&](int64_t begin, int64_t end) {
-        BackwardPass<E> pass(shapes, given);
-        for (int64_t unit = begin; unit < end; ++unit) {
-            const int64_t head = unit / parts.count, part = unit % parts.count;
-            const int64_t batch = head / shapes.key_heads, key_head = head % shapes.key_heads;
-            E* const to = sums + unit * each;
-            std::fill_n(to, each, E(0));
-            pass.load(batch, key_head);
-            for (int64_t i = part; i < parts.blocks; i += parts.count)
-                pass.run(key_head * shapes.group + i / blocks, i % blocks * query_block, to,
-                         to + shapes.keys * width);
-        }
-    });
+    const int64_t step = shapes.short_blocks(5) * parts.count;
+    for (int64_t round = 0; round == 0 || round < parts.blocks; round += step)
+        parallel_for(heads * parts.count, least, [&](int64_t begin, int64_t end) {
+            BackwardPass<E> pass(shapes, given);
+            for (int64_t unit = begin; unit < end; ++unit) {
+                const int64_t head = unit / parts.count, key_head = head % shapes.key_heads;
+                E* const to = sums + unit * each;
+                if (round == 0) std::fill_n(to, each, E(0));
+                pass.load(head / shapes.key_heads, key_head);
+                for (int64_t i = round + unit % parts.count; i < std::min(round + step, parts.blocks);
+                     i += parts.count)
+                    pass.run(key_head * shapes.group + i / blocks, i % blocks * query_block, to,
+                             to + shapes.keys * width);
+            }
+        });
     parallel_for(heads, std::max<int64_t>(1, grain / (each + 1)), [&](int64_t begin, int64_t end) {
         for (int64_t head = begin; head < end; ++head) {
             E* const from = sums + head * parts.count * each;

@@ -201,19 +201,28 @@ Pass<E> forward_pass(const Geometry& g, const T& x, const T& weight, const T& bi
     return pass;
 }
 
+constexpr int64_t side = 16;  // channels of a block whose rows are read and written in turn
+
 /// Kernels of the taps that one pass over the gradient has, with input and output channels exchanged.
 template <typename E>
 void exchange_channels(const Geometry& g, const Pass<E>& pass, const E* weight, E* to) {
-    const int64_t size = g.kernel_size();
-    for (int64_t group = 0; group < g.groups; ++group)
-        for (int64_t c = 0; c < g.in_channels; ++c)
-            for (int64_t o = 0; o < g.out_channels; ++o) {
-                const E* const from = weight + ((group * g.out_channels + o) * g.in_channels + c) * size;
-                for (int64_t d : pass.axes[0].tap)
-                    for (int64_t i : pass.axes[1].tap)
-                        for (int64_t j : pass.axes[2].tap)
-                            *to++ = from[(d * g.kernel[1] + i) * g.kernel[2] + j];
-            }
+    const int64_t size = g.kernel_size(), taps = pass.taps(), blocks = (g.in_channels + side - 1) / side;
+    const auto exchange = [&](const E* from, E* into) {
+        if (taps == size) return void(std::copy_n(from, size, into));
+        for (int64_t d : pass.axes[0].tap)
+            for (int64_t i : pass.axes[1].tap)
+                for (int64_t j : pass.axes[2].tap) *into++ = from[(d * g.kernel[1] + i) * g.kernel[2] + j];
+    };
+    const int64_t each = std::max<int64_t>(1, g.out_channels * side * size);
+    parallel_for(g.groups * blocks, grain / each + 1, [&](int64_t begin, int64_t end) {
+        for (int64_t block = begin; block < end; ++block) {
+            const int64_t group = block / blocks, first = block % blocks * side;
+            for (int64_t o = 0; o < g.out_channels; ++o)
+                for (int64_t c = first; c < std::min(first + side, g.in_channels); ++c)
+                    exchange(weight + ((group * g.out_channels + o) * g.in_channels + c) * size,
+                             to + ((group * g.in_channels + c) * g.out_channels + o) * taps);
+        }
+    });
 }
 
 /// For each residue of places modulo the strides, a pass with the taps that reach these places.
@@ -238,6 +247,8 @@ void input_passes(const Geometry& g, const T& y, const T& weight, const T& out) 
             }
 }
 
+constexpr double most_flops = 1e9;  // of a piece of work, which an interrupt waits for
+
 // --- kernels from images ---------------------------------------------------------------------------------
 
 /// Elements of a row of all outputs: a multiple of what loops read at once, and of odd length where many rows
@@ -254,29 +265,25 @@ class KernelSums {
   public:
     static constexpr int64_t step = 128;  // places at a time
 
-    KernelSums(const Geometry& g, const Axis (&axes)[3], int64_t channels)
+    KernelSums(const Geometry& g, const Axis (&axes)[3], const Blocks& blocks, int64_t channels)
         : g_(g),
           axes_(axes),
           channels_(channels),
           width_(row_width<E>(g)),
-          blocks_(axes, channels, sizeof(E)),
-          slab_(axes, channels, blocks_.rows, blocks_.columns),
+          slab_(axes, channels, blocks.rows, blocks.columns),
           begins_((channels * g.kernel_size() + step) * int64_t(sizeof(int64_t))),
-          grads_(blocks_.rows * slab_.width() * width_ * int64_t(sizeof(E))) {
+          grads_(blocks.rows * slab_.width() * width_ * int64_t(sizeof(E))) {
         int64_t* const rows = begins_.as<int64_t>() + channels * g.kernel_size();
         for (int64_t i = 0; i < step; ++i) rows[i] = i * width_;
     }
 
-    /// Adds to `sums`: taps of `channels` channels from `first` on, and for each all outputs.
-    void add(const E* x, const E* y, int64_t channels, E* sums) {
-        for (int64_t i = 0; i < blocks_.count(axes_); ++i) {
-            const Block block = blocks_.at(i, axes_);
-            slab_.shape(block.rows, block.columns);
-            slab_.begins(begins_.as<int64_t>());
-            slab_.fill(x, channels, block);
-            fill_grads(y, block);
-            multiply(channels, slab_.places(block, slab_.width()), sums);
-        }
+    /// Adds one block of an image to `sums`: the taps of some channels, and for each all outputs.
+    void add(const E* x, const E* y, int64_t channels, const Block& block, E* sums) {
+        slab_.shape(block.rows, block.columns);
+        slab_.begins(begins_.as<int64_t>());
+        slab_.fill(x, channels, block);
+        fill_grads(y, block);
+        multiply(channels, slab_.places(block, slab_.width()), sums);
     }
 
   private:
@@ -295,7 +302,6 @@ class KernelSums {
         const int64_t size = g_.out_size();
         for (int64_t i = 0; i < block.rows; ++i, to += slab_.width() * width_) {
             const E* const from = y + (block.depth * g_.out[1] + block.row + i) * g_.out[2] + block.column;
-            constexpr int64_t side = 16;
             for (int64_t j = 0; j < block.columns; j += side)
                 for (int64_t o = 0; o < g_.out_channels; ++o)
                     for (int64_t k = j; k < std::min(j + side, block.columns); ++k)
@@ -306,7 +312,6 @@ class KernelSums {
     const Geometry& g_;
     const Axis (&axes_)[3];
     int64_t channels_, width_;
-    Blocks blocks_;
     Slab<E> slab_;
     Scratch begins_;
     Scratch grads_;
@@ -334,44 +339,56 @@ struct KernelSplit {
 /// Sums of the parts of the images, as the weight lies.
 template <typename E>
 void join_parts(const Geometry& g, const KernelSplit& split, int64_t width, const E* sums, E* out) {
-    const int64_t size = g.kernel_size(), each = split.channels * size * width;
-    parallel_for(g.groups * g.out_channels, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i)
-            for (int64_t k = 0; k < g.in_channels * size; ++k) {
-                const int64_t part = k / (split.channels * size), row = k % (split.channels * size);
-                const int64_t unit = (i / g.out_channels * split.channel_parts + part) * split.image_parts;
-                const E* const from = sums + unit * each + row * width + i % g.out_channels;
-                double sum = 0;
-                for (int64_t p = 0; p < split.image_parts; ++p) sum += double(from[p * each]);
-                out[i * g.in_channels * size + k] = E(sum);
-            }
-    });
+    const int64_t size = g.kernel_size(), rows = split.channels * size, each = rows * width;
+    const int64_t depth = g.in_channels * size, blocks = (g.out_channels + side - 1) / side;
+    const auto join = [&](int64_t group, int64_t k, int64_t o) {
+        const int64_t unit = (group * split.channel_parts + k / rows) * split.image_parts;
+        const E* const from = sums + unit * each + k % rows * width + o;
+        double sum = 0;
+        for (int64_t p = 0; p < split.image_parts; ++p) sum += double(from[p * each]);
+        out[(group * g.out_channels + o) * depth + k] = E(sum);
+    };
+    parallel_for(g.groups * blocks, grain / std::max<int64_t>(1, depth * side) + 1,
+                 [&](int64_t begin, int64_t end) {
+                     for (int64_t block = begin; block < end; ++block)
+                         for (int64_t k = 0; k < depth; ++k)
+                             for (int64_t o = block % blocks * side;
+                                  o < std::min(block % blocks * side + side, g.out_channels); ++o)
+                                 join(block / blocks, k, o);
+                 });
 }
 
 template <typename E>
 void kernel_gradient(const Geometry& g, const T& x, const T& y, const T& out) {
     const Axis axes[3] = {forward_axis(g, 0), forward_axis(g, 1), forward_axis(g, 2)};
     const KernelSplit split(g);
-    const int64_t width = row_width<E>(g);
+    const Blocks blocks(axes, split.channels, sizeof(E));
+    const int64_t count = blocks.count(axes), width = row_width<E>(g);
     const int64_t each = split.channels * g.kernel_size() * width;
     const Scratch sums(split.units(g) * each * int64_t(sizeof(E)));
-    parallel_for(split.units(g), 1, [&](int64_t begin, int64_t end) {
-        KernelSums<E> work(g, axes, split.channels);
-        for (int64_t unit = begin; unit < end; ++unit) {
-            E* const to = sums.as<E>() + unit * each;
-            std::fill_n(to, each, E(0));
-            const int64_t part = unit % split.image_parts,
-                          group = unit / split.image_parts / split.channel_parts;
-            const int64_t first = unit / split.image_parts % split.channel_parts * split.channels;
-            const int64_t channels = std::min(split.channels, g.in_channels - first);
-            for (int64_t image = part * g.images / split.image_parts;
-                 image < (part + 1) * g.images / split.image_parts; ++image) {
-                const int64_t at = image * g.groups + group;
-                work.add(x->data<E>() + (at * g.in_channels + first) * g.in_size(),
-                         y->data<E>() + at * g.out_channels * g.out_size(), channels, to);
-            }
+    std::fill_n(sums.as<E>(), split.units(g) * each, E(0));
+    // In rounds of some blocks: between them an interrupt is heard.
+    const int64_t step =
+        1 + int64_t(most_flops / (2.0 * double(each) * double(blocks.rows * blocks.columns)));
+    const int64_t most = (g.images + split.image_parts - 1) / split.image_parts * count;
+    const auto add_round = [&](KernelSums<E>& work, int64_t unit, int64_t round) {
+        const int64_t part = unit % split.image_parts, group = unit / split.image_parts / split.channel_parts;
+        const int64_t channel = unit / split.image_parts % split.channel_parts * split.channels;
+        const int64_t first = part * g.images / split.image_parts,
+                      last = (part + 1) * g.images / split.image_parts;
+        for (int64_t i = round; i < std::min(round + step, (last - first) * count); ++i) {
+            const int64_t at = (first + i / count) * g.groups + group;
+            work.add(x->data<E>() + (at * g.in_channels + channel) * g.in_size(),
+                     y->data<E>() + at * g.out_channels * g.out_size(),
+                     std::min(split.channels, g.in_channels - channel), blocks.at(i % count, axes),
+                     sums.as<E>() + unit * each);
         }
-    });
+    };
+    for (int64_t round = 0; round < most; round += step)
+        parallel_for(split.units(g), 1, [&](int64_t begin, int64_t end) {
+            KernelSums<E> work(g, axes, blocks, split.channels);
+            for (int64_t unit = begin; unit < end; ++unit) add_round(work, unit, round);
+        });
     join_parts(g, split, width, sums.as<E>(), out->data<E>());
 }
 
