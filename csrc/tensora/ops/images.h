@@ -4,8 +4,10 @@
 #include <optional>
 #include <vector>
 
+#include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
+#include "tensora/kernels/windows.h"
 
 /// Images (images, channels, extents...) as windows read them.
 namespace accelera::tensora {
@@ -197,5 +199,118 @@ struct Blocks {
                 std::min(columns, axes[2].outs - column)};
     }
 };
+
+// --- convolution of one image to another -----------------------------------------------------------------
+
+template <typename E>
+struct Pass {
+    Axis axes[3];
+    int64_t images, groups, in_channels, out_channels;
+    const E* source;
+    const E* weight;  ///< for each group a matrix: outputs, and the taps of all channels
+    const E* bias;
+    E* out;
+    int64_t out_extent[3];
+
+    int64_t taps() const { return axes[0].taps() * axes[1].taps() * axes[2].taps(); }
+    int64_t source_size() const { return axes[0].extent * axes[1].extent * axes[2].extent; }
+    int64_t out_size() const { return out_extent[0] * out_extent[1] * out_extent[2]; }
+};
+
+constexpr int64_t panel = 64;  // places whose sums are made together
+
+/// Sums of a panel go to their outputs; places between the rows of outputs are left out.
+template <typename E>
+void write_panel(const Pass<E>& pass, const Block& block, int64_t width, int64_t begin, int64_t end,
+                 const E* sums, E* out, E bias) {
+    const Axis &down = pass.axes[1], &across = pass.axes[2];
+    for (int64_t place = begin; place < end;) {
+        const int64_t i = place / width, j = place % width;
+        const int64_t n = std::min(end - place, std::max<int64_t>(block.columns - j, 0));
+        const int64_t depth = pass.axes[0].to + block.depth * pass.axes[0].to_step;
+        const int64_t row = down.to + (block.row + i) * down.to_step;
+        E* const to = out + (depth * pass.out_extent[1] + row) * pass.out_extent[2] + across.to +
+                      (block.column + j) * across.to_step;
+        const E* const from = sums + place - begin;
+        if (across.to_step == 1)
+            for (int64_t k = 0; k < n; ++k) to[k] = from[k] + bias;
+        else
+            for (int64_t k = 0; k < n; ++k) to[k * across.to_step] = from[k] + bias;
+        place += std::max<int64_t>(n, std::min(end - place, width - j));
+    }
+}
+
+/// One block of one group of an image, some of its output channels.
+template <typename E>
+class BlockSums {
+  public:
+    BlockSums(const Pass<E>& pass, const Blocks& blocks, int64_t channels)
+        : pass_(pass),
+          slab_(pass.axes, pass.in_channels, blocks.rows, blocks.columns),
+          begins_((pass.in_channels * pass.taps() + channels) * int64_t(sizeof(int64_t))),
+          sums_(channels * panel * int64_t(sizeof(E))) {
+        int64_t* const rows = begins_.as<int64_t>() + pass.in_channels * pass.taps();
+        for (int64_t i = 0; i < channels; ++i) rows[i] = i * pass.in_channels * pass.taps();
+    }
+
+    void run(int64_t group_of_image, const Block& block, int64_t first, int64_t last) {
+        const int64_t group = group_of_image % pass_.groups;
+        slab_.shape(block.rows, block.columns);
+        slab_.begins(begins_.as<int64_t>());
+        slab_.fill(pass_.source + group_of_image * pass_.in_channels * pass_.source_size(), pass_.in_channels,
+                   block);
+        const E* const weight =
+            pass_.weight + (group * pass_.out_channels + first) * pass_.in_channels * pass_.taps();
+        const int64_t places = slab_.places(block, slab_.width());
+        for (int64_t begin = 0; begin < places; begin += panel) {
+            const int64_t end = std::min(begin + panel, places);
+            sum_panel(weight, last - first, begin, end - begin);
+            for (int64_t i = first; i < last; ++i) {
+                E* const out = pass_.out + (group_of_image * pass_.out_channels + i) * pass_.out_size();
+                write_panel(pass_, block, slab_.width(), begin, end, sums_.as<E>() + (i - first) * panel, out,
+                            pass_.bias ? pass_.bias[group * pass_.out_channels + i] : E(0));
+            }
+        }
+    }
+
+  private:
+    /// In steps of some channels, whose part of the slab stays in the first cache.
+    void sum_panel(const E* weight, int64_t channels, int64_t begin, int64_t n) const {
+        const int64_t depth = pass_.in_channels * pass_.taps();
+        const int64_t touched = pass_.taps() / std::max<int64_t>(1, pass_.axes[2].taps()) *
+                                (n + pass_.axes[2].taps()) * int64_t(sizeof(E));
+        const int64_t fitting = 24 * 1024 / std::max<int64_t>(1, touched) * pass_.taps();
+        const int64_t step = std::max<int64_t>({fitting, std::min<int64_t>(depth, 64), 1});
+        const int64_t* const begins = begins_.as<int64_t>();
+        for (int64_t k = 0; k == 0 || k < depth; k += step)
+            window_loops<E>().multiply({channels, n, std::min(step, depth - k), weight + k, begins + depth, 1,
+                                        slab_.data() + begin, begins + k, sums_.as<E>(), panel, k > 0});
+    }
+
+    const Pass<E>& pass_;
+    Slab<E> slab_;
+    Scratch begins_;
+    Scratch sums_;
+};
+
+template <typename E>
+void run_pass(const Pass<E>& pass) {
+    if (pass.images == 0 || pass.axes[0].outs == 0 || pass.axes[1].outs == 0 || pass.axes[2].outs == 0)
+        return;
+    const Blocks blocks(pass.axes, pass.in_channels, sizeof(E));
+    const int64_t count = blocks.count(pass.axes), slabs = pass.images * pass.groups * count;
+    // Where there are few slabs, several threads make the output channels of one.
+    const int64_t parts =
+        std::clamp<int64_t>(pass.out_channels / 48, 1, (4 * thread_count() - 1) / slabs + 1);
+    const int64_t channels = (pass.out_channels + parts - 1) / parts;
+    parallel_for(slabs * parts, 1, [&](int64_t begin, int64_t end) {
+        BlockSums<E> sums(pass, blocks, channels);
+        for (int64_t i = begin; i < end; ++i) {
+            const int64_t slab = i / parts, first = std::min(i % parts * channels, pass.out_channels);
+            sums.run(slab / count, blocks.at(slab % count, pass.axes), first,
+                     std::min(first + channels, pass.out_channels));
+        }
+    });
+}
 
 }  // namespace accelera::tensora
