@@ -10,6 +10,9 @@ import pytest
 from accelera.tensora import autograd
 from accelera.tensora.core import native
 from tests.tensora.op_samples import SAMPLES, WRITTEN_ELSEWHERE, Sample
+from tests.tensora.window_samples import WINDOW_SAMPLES
+
+SAMPLES |= WINDOW_SAMPLES
 
 OPS = {op["name"]: op for op in native.ops()}
 CASES = [

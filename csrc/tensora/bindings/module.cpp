@@ -137,6 +137,7 @@ NB_MODULE(_tensora, module) {
     bind_tensor(module);
     bind_ops(module);
     bind_autograd(module);
+    bind_windows(module);
     module.def("instruction_set", [] { return std::string(instruction_set()); });
     module.def("thread_count", thread_count);
     module.def("set_thread_count", [](int n) {
