@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ def network() -> tuple[list[Any], Any, Any]:
     random = np.random.default_rng(0)
     weights = [
         ts.asarray(random.normal(size=shape) * 0.1, dtype=ts.float32, copy=True)
-        for shape in zip(SIZES, SIZES[1:], strict=False)
+        for shape in itertools.pairwise(SIZES)
     ]
     for weight in weights:
         weight.requires_grad = True

@@ -23,7 +23,7 @@ Tensor = _tensora.Tensor
 
 
 def _openblas() -> str:
-    """Path of the library in the package scipy-openblas32, whose own import takes longer than all the rest."""
+    """Path of the library in scipy-openblas32, a package whose own import takes longer than ours."""
     package = importlib.util.find_spec("scipy_openblas32")
     if package is None or package.origin is None:
         raise ImportError("[tensora] OpenBLAS is missing: pip install scipy-openblas32")
