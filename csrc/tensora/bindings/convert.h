@@ -71,6 +71,7 @@ void set_item(const T& x, nb::handle key, nb::handle value);
 
 void bind_tensor(nb::module_& module);
 void bind_ops(nb::module_& module);
+void bind_networks(nb::module_& module);
 void bind_autograd(nb::module_& module);
 
 }  // namespace accelera::tensora

@@ -88,6 +88,7 @@ NB_MODULE(_tensora, module) {
     bind_memory(module);
     bind_tensor(module);
     bind_ops(module);
+    bind_networks(module);
     bind_autograd(module);
     module.def("instruction_set", [] { return std::string(instruction_set()); });
     module.def("thread_count", thread_count);

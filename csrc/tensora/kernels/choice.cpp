@@ -6,21 +6,25 @@
 
 #include "tensora/kernels/elementwise.h"
 #include "tensora/kernels/reduce.h"
+#include "tensora/kernels/rows.h"
 
 namespace accelera::tensora {
 
 namespace base {
 void fill_rows(LoopRow* rows);
 void fill_reducers(Reducers& table);
+void fill_row_loops(RowLoops* loops);
 }  // namespace base
 #ifdef TENSORA_X86
 namespace v3 {
 void fill_rows(LoopRow* rows);
 void fill_reducers(Reducers& table);
+void fill_row_loops(RowLoops* loops);
 }  // namespace v3
 namespace v4 {
 void fill_rows(LoopRow* rows);
 void fill_reducers(Reducers& table);
+void fill_row_loops(RowLoops* loops);
 }  // namespace v4
 #endif
 
@@ -111,6 +115,19 @@ const Reducers& reducers() {
         return made;
     }();
     return *table;
+}
+
+const RowLoops& row_loops(DType dtype) {
+    static const RowLoops* const loops = [] {
+        auto* made = new RowLoops[4];
+        base::fill_row_loops(made);
+#ifdef TENSORA_X86
+        if (level() >= 3) v3::fill_row_loops(made);
+        if (level() >= 4) v4::fill_row_loops(made);
+#endif
+        return made;
+    }();
+    return loops[int(dtype) - int(DType::f16)];
 }
 
 Loop cast_loop(DType from, DType to) {
