@@ -75,6 +75,62 @@ def _sign(x: Any) -> Any:
     return np.sign(x) if not np.iscomplexobj(x) else np.where(x == 0, 0, x / np.where(x == 0, 1, np.abs(x)))
 
 
+def _softmax(x: Any, axis: int) -> Any:
+    return np.exp(x) / np.exp(x).sum(axis, keepdims=True)
+
+
+def _normal(x: Any, axis: Any) -> Any:
+    return (x - x.mean(axis, keepdims=True)) / np.sqrt(x.var(axis, keepdims=True) + 1e-3)
+
+
+def _normal_gradients(g: Any, x: Any, w: Any) -> Any:
+    """Gradients of input, weight and bias, one behind the other."""
+    y, h = _normal(x, -1), g * w
+    rest = h - h.mean(-1, keepdims=True) - y * (h * y).mean(-1, keepdims=True)
+    gx = rest / np.sqrt(x.var(-1, keepdims=True) + 1e-3)
+    return np.concatenate([gx.reshape(-1), (g * y).sum(0), g.sum(0)])
+
+
+def _entry(name: str, *inputs: Any, shape: Any = (), ignored: Any = (), number: float = 0.0) -> Any:
+    """All outputs of a backward entry, flat and one behind the other."""
+    found = getattr(native, name)(list(inputs), shape, ignored, number, True)
+    return found[0] if len(found) == 1 else native.concat([native.reshape(x, (-1,)) for x in found], 0)
+
+
+def _norm_backward(g: Any, x: Any, *weight: Any) -> Any:
+    wide = native.cast(x, native.dtype.float32) if x.itemsize == 2 else x
+    mean = native.sum(wide, -1, True) / float(x.shape[-1])
+    variance = native.sum(native.square(wide - mean), -1, True) / float(x.shape[-1])
+    return _entry("layer_norm_backward", g, x, mean, native.rsqrt(variance + 1e-3), *weight, shape=(7,))
+
+
+_TARGET = [2, 0, -100, 4]
+_WEIGHT = [0.5, 1.0, 2.0, 0.25, 1.5]
+
+
+def _cross_entropy(x: Any, weight: Any, smoothing: float) -> Any:
+    logs = np.log(_softmax(x, -1))
+    rows = [
+        0.0 if t < 0 else -(1 - smoothing) * weight[t] * row[t] - smoothing / len(row) * np.sum(weight * row)
+        for t, row in zip(_TARGET, logs, strict=True)
+    ]
+    return np.array(rows)
+
+
+def _cross_entropy_gradient(g: Any, x: Any, weight: Any, smoothing: float) -> Any:
+    constants = np.tile(smoothing / x.shape[1] * weight, (len(x), 1))
+    for row, t in zip(constants, _TARGET, strict=True):
+        row[t if t >= 0 else slice(None)] += (1 - smoothing) * weight[t] if t >= 0 else -row
+    return g[:, None] * (constants.sum(-1, keepdims=True) * _softmax(x, -1) - constants)
+
+
+def _cross_entropy_backward(g: Any, x: Any, smoothing: float, *weight: Any) -> Any:
+    wide = native.cast(x, native.dtype.float32) if x.itemsize == 2 else x
+    lse = native.log(native.sum(native.exp(wide), -1))
+    target = native.asarray(_TARGET)
+    return _entry("cross_entropy_backward", g, x, target, lse, *weight, ignored=(-100,), number=smoothing)
+
+
 _OPEN = {"complexes": True}
 _BENT = {"apart": 0.3}
 _REAL = {"integers": False}
@@ -317,6 +373,101 @@ SAMPLES: dict[str, list[Sample]] = {
             lambda x: np.cumprod(x * np.array([[1.0, 0, 2, 0]]), 1),
             ((3, 4),),
             integers=False,
+        ),
+    ],
+    "linear": [
+        Sample(
+            lambda x, w, b: native.linear(x, w, b),
+            lambda x, w, b: x @ w.T + b,
+            ((2, 3, 4), (5, 4), (5,)),
+            complexes=True,
+            integers=False,
+        ),
+        Sample(lambda x, w: native.linear(x, w, None), lambda x, w: x @ w.T, ((4,), (2, 4)), **_REAL),
+    ],
+    "softmax": [
+        Sample(lambda x: native.softmax(x, -1), lambda x: _softmax(x, -1), ((3, 7),), **_REAL),
+        Sample(lambda x: native.softmax(x, 1), lambda x: _softmax(x, 1), ((2, 5, 3),), **_REAL),
+    ],
+    "log_softmax": [
+        Sample(lambda x: native.log_softmax(x, -1), lambda x: np.log(_softmax(x, -1)), ((3, 7),), **_REAL),
+        Sample(lambda x: native.log_softmax(x, 0), lambda x: np.log(_softmax(x, 0)), ((5, 3),), **_REAL),
+    ],
+    "softmax_backward": [
+        Sample(
+            lambda g, y: _entry("softmax_backward", g, y),
+            lambda g, y: y * (g - (g * y).sum(-1, keepdims=True)),
+            ((3, 7), (3, 7)),
+            **_REAL,
+        )
+    ],
+    "log_softmax_backward": [
+        Sample(
+            lambda g, y: _entry("log_softmax_backward", g, y),
+            lambda g, y: g - np.exp(y) * g.sum(-1, keepdims=True),
+            ((3, 7), (3, 7)),
+            low=-2,
+            high=-0.1,
+            **_REAL,
+        )
+    ],
+    "layer_norm": [
+        Sample(
+            lambda x, w, b: native.layer_norm(x, (2, 5), w, b, 1e-3, True),
+            lambda x, w, b: _normal(x, (-2, -1)) * w + b,
+            ((3, 2, 5), (2, 5), (2, 5)),
+            **_REAL,
+        ),
+        Sample(
+            lambda x: native.layer_norm(x, (7,), None, None, 1e-3, True),
+            lambda x: _normal(x, -1),
+            ((3, 7),),
+            **_REAL,
+        ),
+        Sample(
+            lambda x, w: native.layer_norm(x, (7,), w, None, 1e-3, False),
+            lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-3) * w,
+            ((3, 7), (7,)),
+            **_REAL,
+        ),
+    ],
+    "layer_norm_backward": [
+        Sample(lambda g, x, w: _norm_backward(g, x, w), _normal_gradients, ((3, 7), (3, 7), (7,)), **_REAL),
+        Sample(
+            lambda g, x: _norm_backward(g, x),
+            lambda g, x: _normal_gradients(g, x, np.ones(7))[:21],
+            ((3, 7), (3, 7)),
+            **_REAL,
+        ),
+    ],
+    "cross_entropy": [
+        Sample(
+            lambda x: native.cross_entropy(x, native.asarray(_TARGET), None, -100, 0.0)[0],
+            lambda x: _cross_entropy(x, np.ones(5), 0.0),
+            ((4, 5),),
+            **_REAL,
+        ),
+        Sample(
+            lambda x: native.cross_entropy(
+                x, native.asarray(_TARGET), native.asarray(_WEIGHT, x.dtype), -100, 0.2
+            )[0],
+            lambda x: _cross_entropy(x, np.array(_WEIGHT), 0.2),
+            ((4, 5),),
+            **_REAL,
+        ),
+    ],
+    "cross_entropy_backward": [
+        Sample(
+            lambda g, x: _cross_entropy_backward(g, x, 0.0),
+            lambda g, x: _cross_entropy_gradient(g, x, np.ones(5), 0.0),
+            ((4,), (4, 5)),
+            **_REAL,
+        ),
+        Sample(
+            lambda g, x: _cross_entropy_backward(g, x, 0.2, native.asarray(_WEIGHT, x.dtype)),
+            lambda g, x: _cross_entropy_gradient(g, x, np.array(_WEIGHT), 0.2),
+            ((4,), (4, 5)),
+            **_REAL,
         ),
     ],
 }

@@ -25,17 +25,25 @@ TENSORA_INLINE E exp_down(E given) {
     return given < low ? E(0) : value;
 }
 
-/// Sum of `term(i)` for i below n. Lanes of the computed type in short pieces, and their sums in double.
+constexpr int64_t piece = 1024;
+
+/// Sum of `term(i)` for i below n, in double over pieces. Of a piece four quarters side by side, since one
+/// sum would wait for its own last addition.
 template <typename E, typename Term>
 TENSORA_INLINE double sum_of(int64_t n, Term term) {
-    constexpr int64_t piece = 1024;
     double total = 0;
     for (int64_t begin = 0; begin < n; begin += piece) {
-        const int64_t end = begin + piece < n ? begin + piece : n;
-        E sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = begin; i < end; ++i) sum += term(i);
-        total += double(sum);
+        const int64_t size = n - begin < piece ? n - begin : piece, q = size / 4;
+        E a = 0, b = 0, c = 0, d = 0;
+#pragma omp simd reduction(+ : a, b, c, d)
+        for (int64_t i = begin; i < begin + q; ++i) {
+            a += term(i);
+            b += term(i + q);
+            c += term(i + 2 * q);
+            d += term(i + 3 * q);
+        }
+        for (int64_t i = begin + 4 * q; i < begin + size; ++i) a += term(i);
+        total += double((a + b) + (c + d));
     }
     return total;
 }
@@ -43,10 +51,15 @@ TENSORA_INLINE double sum_of(int64_t n, Term term) {
 template <typename S>
 TENSORA_INLINE Computed<S> largest(int64_t n, const S* x) {
     using E = Computed<S>;
-    E most = -std::numeric_limits<E>::infinity();
-#pragma omp simd reduction(max : most)
-    for (int64_t i = 0; i < n; ++i) most = E(x[i]) > most ? E(x[i]) : most;
-    return most;
+    const int64_t q = n / 2;
+    E most = -std::numeric_limits<E>::infinity(), other = most;
+#pragma omp simd reduction(max : most, other)
+    for (int64_t i = 0; i < q; ++i) {
+        most = E(x[i]) > most ? E(x[i]) : most;
+        other = E(x[i + q]) > other ? E(x[i + q]) : other;
+    }
+    most = other > most ? other : most;
+    return n % 2 && E(x[n - 1]) > most ? E(x[n - 1]) : most;
 }
 
 template <typename S>
@@ -177,19 +190,21 @@ struct Rows {
             return 0;
         }
         const E near = E(sum_of<E>(n, [=](int64_t i) INLINED { return E(x[i]); }) / double(n));
-        constexpr int64_t piece = 1024;
         double off = 0, squares = 0;
         for (int64_t begin = 0; begin < n; begin += piece) {
-            const int64_t end = begin + piece < n ? begin + piece : n;
-            E sum = 0, square = 0;
-#pragma omp simd reduction(+ : sum, square)
-            for (int64_t i = begin; i < end; ++i) {
-                const E distance = E(x[i]) - near;
+            const int64_t size = n - begin < piece ? n - begin : piece, q = size / 2;
+            E sum = 0, square = 0, other = 0, other_square = 0;
+#pragma omp simd reduction(+ : sum, square, other, other_square)
+            for (int64_t i = begin; i < begin + q; ++i) {
+                const E distance = E(x[i]) - near, next = E(x[i + q]) - near;
                 sum += distance;
                 square += distance * distance;
+                other += next;
+                other_square += next * next;
             }
-            off += double(sum);
-            squares += double(square);
+            const E last = size % 2 ? E(x[begin + size - 1]) - near : E(0);
+            off += double(sum + (other + last));
+            squares += double(square + (other_square + last * last));
         }
         off /= double(n);
         variance = std::max(squares / double(n) - off * off, 0.0);
@@ -227,7 +242,6 @@ struct Rows {
         const E* const weight = static_cast<const E*>(job.weight);
         E *const gw = static_cast<E*>(job.gw), *const gb = static_cast<E*>(job.gb);
         const E mean = at(job.mean, k), rstd = at(job.rstd, k);
-        constexpr int64_t piece = 1024;
         for (int64_t begin = 0; begin < n; begin += piece) {
             const int64_t end = begin + piece < n ? begin + piece : n;
             E first = 0, second = 0;

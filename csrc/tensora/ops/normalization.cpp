@@ -173,7 +173,7 @@ void layer_norm_backward_kernel(Call& call) {
     const DType dtype = computed(x->dtype());
     const T weight = call.in.size() > 4 ? prepared(call.in[4], dtype) : T();
     const int64_t n = call.params.a.product(), rows = n ? x->size() / n : 0;
-    const int64_t block = std::clamp<int64_t>((rows + 63) / 64, 1, 128), blocks = (rows + block - 1) / block;
+    const int64_t block = std::clamp<int64_t>(rows / 64, 8, 128), blocks = (rows + block - 1) / block;
     const int64_t size = size_of(dtype);
     const Scratch parts(weight ? blocks * 2 * n * size : 0);
     const RowLoops& loops = row_loops(x->dtype());
@@ -217,8 +217,7 @@ void layer_norm_vjp(Backward& c) {
         if (c.has_grad(2)) gx = gx - c.grad(2) * square(rstd) * rstd * (x - mean) / n;
         return gx;
     });
-    c.give(1, grads[1]);
-    c.give(2, grads[2]);
+    for (int i = 1; i < c.inputs(); ++i) c.give(i, grads[size_t(i)]);
 }
 
 /// With N(q) = rstd (q - mean(q) - y mean(q y)), where y is the normalized input, the gradients are
