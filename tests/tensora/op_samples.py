@@ -131,9 +131,29 @@ def _cross_entropy_backward(g: Any, x: Any, smoothing: float, *weight: Any) -> A
     return _entry("cross_entropy_backward", g, x, target, lse, *weight, ignored=(-100,), number=smoothing)
 
 
+def _slope(name: str, reference: Any, *constant: float, **options: Any) -> Sample:
+    """Sample of a backward entry: gradient, and what the slope follows from."""
+    call = getattr(native, name)
+    return Sample(lambda g, x: call(g, x, *constant), reference, ((3, 4), (3, 4)), **options)
+
+
+def _density(x: Any) -> Any:
+    return np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+
+
+def _tanh_share(x: Any) -> Any:
+    return 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def _slope_of(function: Any, x: Any) -> Any:
+    """Derivative by a complex step."""
+    return np.imag(function(np.asarray(x, np.complex128) + 1e-40j)) / 1e-40
+
+
 _OPEN = {"complexes": True}
 _BENT = {"apart": 0.3}
 _REAL = {"integers": False}
+_KINK = {"apart": 0.1, "integers": False}
 
 SAMPLES: dict[str, list[Sample]] = {
     "negative": _one("negative", np.negative, **_OPEN),
@@ -174,6 +194,39 @@ SAMPLES: dict[str, list[Sample]] = {
     "trunc": _one("trunc", np.trunc, **_BENT),
     "round": _one("round", np.round, **_BENT),
     "relu": _one("relu", lambda x: np.maximum(x, np.zeros_like(x)), **_BENT),
+    "gelu": _one("gelu", lambda x: x * scipy.special.ndtr(x), **_REAL),
+    "gelu_tanh": _one("gelu_tanh", lambda x: x * _tanh_share(x), **_REAL),
+    "silu": _one("silu", lambda x: x * _sigmoid(x), **_REAL),
+    "mish": _one("mish", lambda x: x * np.tanh(np.logaddexp(x, 0)), **_REAL),
+    "elu": [
+        Sample(
+            lambda x: native.elu(x, 0.7), lambda x: np.where(x > 0, x, 0.7 * np.expm1(x)), ((3, 4),), **_KINK
+        )
+    ],
+    "leaky_relu": _two("leaky_relu", lambda x, y: np.where(x > 0, x, x * y), **_KINK),
+    "relu_backward": [_slope("relu_backward", lambda g, y: np.where(y <= 0, 0, g), **_KINK)],
+    "gelu_backward": [
+        _slope("gelu_backward", lambda g, x: g * (scipy.special.ndtr(x) + x * _density(x)), **_REAL)
+    ],
+    "gelu_tanh_backward": [
+        _slope("gelu_tanh_backward", lambda g, x: g * _slope_of(lambda v: v * _tanh_share(v), x), **_REAL)
+    ],
+    "silu_backward": [
+        _slope("silu_backward", lambda g, x: g * _sigmoid(x) * (1 + x * (1 - _sigmoid(x))), **_REAL)
+    ],
+    "elu_backward": [_slope("elu_backward", lambda g, y: np.where(y > 0, g, g * (y + 0.7)), 0.7, **_KINK)],
+    "leaky_relu_backward": [
+        _slope("leaky_relu_backward", lambda g, x: np.where(x > 0, g, g * 0.1), 0.1, **_KINK)
+    ],
+    "softplus": [
+        Sample(
+            lambda x: native.softplus(x, 2.0, 1.5),
+            lambda x: np.where(2 * x > 1.5, x, np.log1p(np.exp(2 * x)) / 2),
+            ((3, 4),),
+            apart=0.1,
+            integers=False,
+        )
+    ],
     "conj": _one("conj", np.conj, **_OPEN),
     "real": _one("real", np.real, **_OPEN),
     "imag": _one("imag", np.imag, complexes=True, integers=False),
