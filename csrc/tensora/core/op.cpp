@@ -18,6 +18,13 @@ std::vector<const Op*>& entries() {
     return *all;
 }
 
+/// Of the entry of this name, or of the first behind it.
+auto place_of(const char* name) {
+    auto& all = entries();
+    return std::lower_bound(all.begin(), all.end(), name,
+                            [](const Op* a, const char* wanted) { return std::strcmp(a->name, wanted) < 0; });
+}
+
 Observer observer = nullptr;
 
 void check(const Call& call) {
@@ -43,9 +50,7 @@ const char* name_of(Family family) {
 
 const Op& enter(const Op& op) {
     auto& all = entries();
-    const auto place = std::lower_bound(all.begin(), all.end(), op.name, [](const Op* a, const char* name) {
-        return std::strcmp(a->name, name) < 0;
-    });
+    const auto place = place_of(op.name);
     Op* const kept = new Op(op);
     if (op.family == Family::elementwise && !op.cpu) {
         kept->loops = loops_named(op.name);
@@ -59,8 +64,8 @@ const Op& enter(const Op& op) {
 const std::vector<const Op*>& table() { return entries(); }
 
 const Op& op_named(const char* name) {
-    for (const Op* op : entries())
-        if (std::strcmp(op->name, name) == 0) return *op;
+    const auto place = place_of(name);
+    if (place != entries().end() && std::strcmp((*place)->name, name) == 0) return **place;
     fail(Kind::value, "tensora: no operation is called '", name, "'; tensora.ops() lists all");
 }
 

@@ -234,7 +234,7 @@ nan = math.nan
 newaxis = None
 pi = math.pi
 
-_MODULES = ("fft", "linalg", "random")
+_MODULES = ("fft", "functional", "linalg", "optim", "random")
 
 __all__ = [
     "Context",
@@ -324,6 +324,7 @@ __all__ = [
     "from_dlpack",
     "full",
     "full_like",
+    "functional",
     "get_num_threads",
     "grad",
     "gradcheck",
@@ -386,6 +387,7 @@ __all__ = [
     "ones",
     "ones_like",
     "ops",
+    "optim",
     "permute_dims",
     "pi",
     "positive",
