@@ -229,7 +229,7 @@ def _places(n: int, before: int, behind: int, mode: str) -> list[int]:
 
 
 def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
-    """Channels spread over a finer grid: (..., C r², H, W) becomes (..., C, H r, W r) (W. Shi et al. 2016)."""
+    """Channels as a finer grid: (..., C r², H, W) becomes (..., C, H r, W r) (W. Shi et al. 2016)."""
     *batch, channels, height, width = input.shape
     r = upscale_factor
     if r < 1 or channels % (r * r):

@@ -255,10 +255,8 @@ def poisson_nll_loss(
         See the module.
 
     """
-    if log_input:
-        losses = native.exp(input) - target * input
-    else:
-        losses = input - target * native.log(input + eps)
+    expected, logarithm = (native.exp(input), input) if log_input else (input, native.log(input + eps))
+    losses = expected - target * logarithm
     if full:
         stirling = target * native.log(target) - target + native.log(target * (2 * math.pi)) * 0.5
         losses = losses + native.where(target > 1, stirling, 0)
@@ -311,7 +309,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
 ) -> Any:
-    """`binary_cross_entropy` of ``sigmoid(input)``, without overflow; `pos_weight` multiplies the first part."""
+    """`binary_cross_entropy` of ``sigmoid(input)``; `pos_weight` multiplies its first part."""
     _same_shapes("binary_cross_entropy_with_logits", input, target)
     softplus = native.logaddexp(-input, 0.0)  # -log(sigmoid)
     scale = 1.0 if pos_weight is None else (pos_weight - 1.0) * target + 1.0
@@ -321,7 +319,7 @@ def binary_cross_entropy_with_logits(
 
 
 def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
-    """``target * (log(target) - input)``: how far `target` lies from the probabilities whose logarithm is given.
+    """``target * (log(target) - input)``: Kullback-Leibler divergence of probabilities.
 
     Parameters
     ----------
@@ -390,7 +388,7 @@ def cosine_embedding_loss(
 def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
 ) -> Any:
-    """``max(0, -target * (input1 - input2) + margin)``; 1 says that the first should be larger, -1 the second."""
+    """``max(0, margin - target * (input1 - input2))``; 1 wants the first to be larger, -1 the second."""
     _same_shapes("margin_ranking_loss", input1, input2)
     return _reduced(native.relu(-target * (input1 - input2) + margin), reduction, "margin_ranking_loss")
 
