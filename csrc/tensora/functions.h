@@ -218,6 +218,9 @@ T softmax_backward(const T& g, const T& y);
 /// Normalization over the last axes, whose extents are `normalized`; not `centered`: by the root of the mean
 /// square. Weight and bias may be null.
 T layer_norm(const T& x, const Dims& normalized, const T& weight, const T& bias, double eps, bool centered);
+/// [N, C, ...] normalized in groups of channels of each sample, or each channel over the batch for 0 groups;
+/// with means and 1 / standard deviations.
+std::array<T, 3> channel_norm(const T& x, int64_t groups, const T& weight, const T& bias, double eps);
 /// x weightᵀ + bias, which may be null.
 T linear(const T& x, const T& weight, const T& bias);
 /// Of each row of [rows, classes] logits: loss, log-sum-exp, and weight of its target (0 if it is ignored).

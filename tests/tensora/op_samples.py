@@ -83,12 +83,30 @@ def _normal(x: Any, axis: Any) -> Any:
     return (x - x.mean(axis, keepdims=True)) / np.sqrt(x.var(axis, keepdims=True) + 1e-3)
 
 
-def _normal_gradients(g: Any, x: Any, w: Any) -> Any:
-    """Gradients of input, weight and bias, one behind the other."""
+def _normal_gradients(g: Any, x: Any, w: Any, by_row: bool = False) -> Any:
+    """Gradients of input, weight and bias, one behind the other; the latter of columns or of rows."""
     y, h = _normal(x, -1), g * w
     rest = h - h.mean(-1, keepdims=True) - y * (h * y).mean(-1, keepdims=True)
     gx = rest / np.sqrt(x.var(-1, keepdims=True) + 1e-3)
-    return np.concatenate([gx.reshape(-1), (g * y).sum(0), g.sum(0)])
+    return np.concatenate([gx.reshape(-1), (g * y).sum(int(by_row)), g.sum(int(by_row))])
+
+
+def _group_normal(x: Any) -> Any:
+    return _normal(x.reshape(2, 2, 6), -1).reshape(x.shape)
+
+
+def _channel_rows(x: Any) -> Any:
+    return np.moveaxis(x, 1, 0).reshape(4, 6)
+
+
+def _channel_backward(g: Any, x: Any, *weight: Any) -> Any:
+    """Gradients over the batch, that of the input with its channels first."""
+    wide = native.cast(x, native.dtype.float32) if x.itemsize == 2 else x
+    mean = native.sum(wide, (0, 2), True) / 6.0
+    rstd = native.rsqrt(native.sum(native.square(wide - mean), (0, 2), True) / 6.0 + 1e-3)
+    statistics = [native.reshape(each, (4,)) for each in (mean, rstd)]
+    gx, gw, gb = native.channel_norm_backward([g, x, *statistics, *weight], (), (0,), 0.0, False)
+    return native.concat([native.reshape(native.permute(gx, (1, 0, 2)), (-1,)), gw, gb], 0)
 
 
 def _entry(name: str, *inputs: Any, shape: Any = (), ignored: Any = (), number: float = 0.0) -> Any:
@@ -490,6 +508,40 @@ SAMPLES: dict[str, list[Sample]] = {
             lambda g, x: _norm_backward(g, x),
             lambda g, x: _normal_gradients(g, x, np.ones(7))[:21],
             ((3, 7), (3, 7)),
+            **_REAL,
+        ),
+    ],
+    "channel_norm": [
+        Sample(
+            lambda x, w, b: native.channel_norm(x, 2, w, b, 1e-3)[0],
+            lambda x, w, b: _group_normal(x) * w[:, None] + b[:, None],
+            ((2, 4, 3), (4,), (4,)),
+            **_REAL,
+        ),
+        Sample(
+            lambda x, w: native.channel_norm(x, 0, w, None, 1e-3)[0],
+            lambda x, w: _normal(x, (0, 2)) * w[:, None],
+            ((2, 4, 3), (4,)),
+            **_REAL,
+        ),
+        Sample(
+            lambda x: native.channel_norm(x, 0, None, None, 1e-3)[0],
+            lambda x: _normal(x, (0, 2)),
+            ((3, 2, 2),),
+            **_REAL,
+        ),
+    ],
+    "channel_norm_backward": [
+        Sample(
+            lambda g, x, w: _channel_backward(g, x, w),
+            lambda g, x, w: _normal_gradients(_channel_rows(g), _channel_rows(x), w[:, None], True),
+            ((2, 4, 3), (2, 4, 3), (4,)),
+            **_REAL,
+        ),
+        Sample(
+            lambda g, x: _channel_backward(g, x),
+            lambda g, x: _normal_gradients(_channel_rows(g), _channel_rows(x), 1.0, True),
+            ((2, 4, 3), (2, 4, 3)),
             **_REAL,
         ),
     ],

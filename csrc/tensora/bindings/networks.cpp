@@ -19,14 +19,19 @@ void bind_fused(nb::module_& module) {
                                 const std::optional<T>& bias, double eps, bool centered) {
         return layer_norm(x, shape, given(weight), given(bias), eps, centered);
     });
+    module.def("channel_norm", [](const T& x, int64_t groups, const std::optional<T>& weight,
+                                  const std::optional<T>& bias, double eps) {
+        const auto all = channel_norm(x, groups, given(weight), given(bias), eps);
+        return nb::make_tuple(all[0], all[1], all[2]);
+    });
     module.def("cross_entropy", [](const T& x, const T& target, const std::optional<T>& weight,
                                    int64_t ignored, double smoothing) {
         const auto all = cross_entropy(x, target, given(weight), ignored, smoothing);
         return nb::make_tuple(all[0], all[2]);
     });
     // The entries that only gradients use, for the tests of the op table.
-    for (const char* name :
-         {"softmax_backward", "log_softmax_backward", "layer_norm_backward", "cross_entropy_backward"}) {
+    for (const char* name : {"softmax_backward", "log_softmax_backward", "layer_norm_backward",
+                             "channel_norm_backward", "cross_entropy_backward"}) {
         const Op* const op = &op_named(name);
         module.def(name,
                    [op](const std::vector<T>& inputs, const Dims& a, const Dims& b, double x, bool flag) {

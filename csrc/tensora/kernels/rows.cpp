@@ -183,14 +183,8 @@ struct Rows {
 
     // --- normalization -----------------------------------------------------------------------------------
 
-    /// Mean and variance by two passes with the correction of T. Chan, G. Golub and R. LeVeque (1983).
-    static TENSORA_INLINE double statistics(int64_t n, const S* x, bool centered, double& variance) {
-        if (!centered) {
-            variance = sum_of<E>(n, [=](int64_t i) INLINED { return E(x[i]) * E(x[i]); }) / double(n);
-            return 0;
-        }
-        const E near = E(sum_of<E>(n, [=](int64_t i) INLINED { return E(x[i]); }) / double(n));
-        double off = 0, squares = 0;
+    /// Add the distances from `near`, and their squares.
+    static TENSORA_INLINE void add_distances(int64_t n, const S* x, E near, double& off, double& squares) {
         for (int64_t begin = 0; begin < n; begin += piece) {
             const int64_t size = n - begin < piece ? n - begin : piece, q = size / 2;
             E sum = 0, square = 0, other = 0, other_square = 0;
@@ -206,6 +200,17 @@ struct Rows {
             off += double(sum + (other + last));
             squares += double(square + (other_square + last * last));
         }
+    }
+
+    /// Mean and variance by two passes with the correction of T. Chan, G. Golub and R. LeVeque (1983).
+    static TENSORA_INLINE double statistics(int64_t n, const S* x, bool centered, double& variance) {
+        if (!centered) {
+            variance = sum_of<E>(n, [=](int64_t i) INLINED { return E(x[i]) * E(x[i]); }) / double(n);
+            return 0;
+        }
+        const E near = E(sum_of<E>(n, [=](int64_t i) INLINED { return E(x[i]); }) / double(n));
+        double off = 0, squares = 0;
+        add_distances(n, x, near, off, squares);
         off /= double(n);
         variance = std::max(squares / double(n) - off * off, 0.0);
         return double(near) + off;
@@ -288,6 +293,68 @@ struct Rows {
         job.weight ? norm_backward_rows<true>(job, begin, end) : norm_backward_rows<false>(job, begin, end);
     }
 
+    static const S* segment(const ChannelNormJob& job, const void* x, int64_t k, int64_t i) {
+        return static_cast<const S*>(x) + k * job.row_step + i * job.step;
+    }
+    static E weight_at(const void* weight, int64_t channel, E otherwise) {
+        return weight ? at(weight, channel) : otherwise;
+    }
+
+    static void channel_norm(const ChannelNormJob& job, int64_t begin, int64_t end) {
+        const int64_t n = job.n;
+        const double count = double(n * job.segments);
+        for (int64_t k = begin; k < end; ++k) {
+            double sum = 0, off = 0, squares = 0;
+            for (int64_t i = 0; i < job.segments; ++i) {
+                const S* const x = segment(job, job.x, k, i);
+                sum += sum_of<E>(n, [=](int64_t j) INLINED { return E(x[j]); });
+            }
+            const E near = E(sum / count);
+            for (int64_t i = 0; i < job.segments; ++i)
+                add_distances(n, segment(job, job.x, k, i), near, off, squares);
+            off /= count;
+            const E mean = E(double(near) + off);
+            const E rstd = E(1 / std::sqrt(std::max(squares / count - off * off, 0.0) + job.eps));
+            at(job.mean, k) = mean;
+            at(job.rstd, k) = rstd;
+            for (int64_t i = 0; i < job.segments; ++i) {
+                const S* const x = segment(job, job.x, k, i);
+                S* const out = const_cast<S*>(segment(job, job.out, k, i));
+                const int64_t channel = job.channel(k, i);
+                const E slope = rstd * weight_at(job.weight, channel, E(1));
+                const E shift = weight_at(job.bias, channel, E(0));
+                LANES for (int64_t j = 0; j < n; ++j) out[j] = S((E(x[j]) - mean) * slope + shift);
+            }
+        }
+    }
+
+    static void channel_norm_backward(const ChannelNormJob& job, int64_t begin, int64_t end) {
+        const int64_t n = job.n;
+        const double count = double(n * job.segments);
+        for (int64_t k = begin; k < end; ++k) {
+            const E mean = at(job.mean, k), rstd = at(job.rstd, k);
+            double sum = 0, dot = 0;
+            for (int64_t i = 0; i < job.segments; ++i) {
+                const S *const g = segment(job, job.g, k, i), *const x = segment(job, job.x, k, i);
+                double* const sums = job.sums + 2 * (k * job.segments + i);
+                sums[0] = sum_of<E>(n, [=](int64_t j) INLINED { return E(g[j]); });
+                sums[1] =
+                    sum_of<E>(n, [=](int64_t j) INLINED { return E(g[j]) * ((E(x[j]) - mean) * rstd); });
+                const double weight = double(weight_at(job.weight, job.channel(k, i), E(1)));
+                sum += weight * sums[0];
+                dot += weight * sums[1];
+            }
+            const E shift = E(sum / count), slope = E(dot / count) * rstd;
+            for (int64_t i = 0; i < job.segments; ++i) {
+                const S *const g = segment(job, job.g, k, i), *const x = segment(job, job.x, k, i);
+                S* const gx = const_cast<S*>(segment(job, job.out, k, i));
+                const E weight = weight_at(job.weight, job.channel(k, i), E(1));
+                LANES for (int64_t j = 0; j < n; ++j) gx[j] =
+                    S(rstd * (E(g[j]) * weight - shift - (E(x[j]) - mean) * slope));
+            }
+        }
+    }
+
     static void add_parts(int64_t parts, int64_t step, const void* x, void* out, int64_t begin, int64_t end) {
         constexpr int64_t block = 256;
         for (int64_t first = begin; first < end; first += block) {
@@ -364,6 +431,8 @@ struct Rows {
                 cross_entropy_backward,
                 norm,
                 norm_backward,
+                channel_norm,
+                channel_norm_backward,
                 add_parts,
                 sgd,
                 adam};

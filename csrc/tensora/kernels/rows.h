@@ -57,6 +57,27 @@ struct NormBackwardJob {
     void* gb;
 };
 
+/// Normalization where a row is `segments` runs of n neighbours with a weight and bias each; row k begins
+/// at k * row_step, and its segments lie `step` apart. Of group_norm rows are groups of channels and segments
+/// channels; of batch_norm rows are channels and segments samples.
+struct ChannelNormJob {
+    int64_t n, segments, row_step, step;
+    int64_t groups;  ///< of channels, with weights of their own; 0: the weights are the rows'
+    const void* x;
+    const void* weight;  ///< null: none
+    const void* bias;    ///< null: none
+    double eps;
+    void* mean;
+    void* rstd;
+    void* out;                ///< of the backward loop: gradient of x
+    const void* g = nullptr;  ///< backward only, as all below
+    double* sums = nullptr;   ///< of each segment: sums of g and of g * normalized x
+
+    int64_t channel(int64_t row, int64_t segment) const {
+        return groups ? row % groups * segments + segment : row;
+    }
+};
+
 /// One tensor's part of an optimizer's step.
 struct SgdStep {
     double lr, momentum, dampening, weight_decay;
@@ -86,6 +107,8 @@ struct RowLoops {
     void (*cross_entropy_backward)(const CrossEntropyJob& job, int64_t begin, int64_t end);
     void (*norm)(const NormJob& job, int64_t begin, int64_t end);
     void (*norm_backward)(const NormBackwardJob& job, int64_t begin, int64_t end);
+    void (*channel_norm)(const ChannelNormJob& job, int64_t begin, int64_t end);
+    void (*channel_norm_backward)(const ChannelNormJob& job, int64_t begin, int64_t end);
     /// Columns [begin, end) of out = sum of `parts` rows that lie `step` elements apart.
     void (*add_parts)(int64_t parts, int64_t step, const void* x, void* out, int64_t begin, int64_t end);
     void (*sgd)(const SgdStep& step, int64_t begin, int64_t end);

@@ -1,4 +1,4 @@
-// Entry of cross entropy with class indices.
+// Entries of softmax, and of cross entropy with class indices.
 #include <algorithm>
 
 #include "tensora/core/autograd.h"
@@ -9,6 +9,95 @@
 namespace accelera::tensora {
 
 namespace {
+
+int64_t rows_at_once(int64_t n) { return std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)); }
+
+// --- softmax: of the last axis ---------------------------------------------------------------------------
+
+using SoftmaxLoop = void (*RowLoops::*)(const SoftmaxJob& job, int64_t begin, int64_t end);
+
+template <SoftmaxLoop loop>
+void softmax_kernel(Call& call) {
+    const T x = contiguous(call.in[0]), y = call.in.size() > 1 ? contiguous(call.in[1]) : x;
+    const int64_t n = x->shape().back();
+    if (x->size() == 0) return;
+    const SoftmaxJob job{n, x->bytes(), y->bytes(), call.out[0]->bytes()};
+    const auto run_rows = row_loops(x->dtype()).*loop;
+    parallel_for(x->size() / n, rows_at_once(n),
+                 [&](int64_t begin, int64_t end) { run_rows(job, begin, end); });
+}
+
+void same_rule(Call& call) {
+    for (const T& x : call.in)
+        require(x->shape() == call.input().shape() && x->dtype() == call.input().dtype() && x->dims() > 0,
+                call.op.name, ": tensors of shapes ", call.input().shape().words(), " and ",
+                x->shape().words(), "; give one shape and type, with at least one axis");
+    call.make(call.input().shape(), call.input().dtype());
+}
+
+T rows_sum(const T& x) { return sum(x, {-1}, true); }
+
+const Op& softmax_backward_op =
+    enter({.name = "softmax_backward",
+           .family = Family::fused,
+           .arity = 2,
+           .types = floats,
+           .rule = same_rule,
+           .cpu = softmax_kernel<&RowLoops::softmax_backward>,
+           .vjp =
+               [](Backward& c) {
+                   const T u = c.grad(), g = c.input(0), y = c.input(1);
+                   c.give(0, [&] { return softmax_backward(u, y); });
+                   c.give(1, [&] { return u * (g - rows_sum(g * y)) - g * rows_sum(u * y); });
+               },
+           .saves = in0 | in1,
+           .flops_per_element = 4});
+const Op& log_softmax_backward_op = enter({.name = "log_softmax_backward",
+                                           .family = Family::fused,
+                                           .arity = 2,
+                                           .types = floats,
+                                           .rule = same_rule,
+                                           .cpu = softmax_kernel<&RowLoops::log_softmax_backward>,
+                                           .vjp =
+                                               [](Backward& c) {
+                                                   const T u = c.grad(), p = exp(c.input(1));
+                                                   c.give(0, [&] { return u - rows_sum(u * p); });
+                                                   c.give(1, [&] { return -(rows_sum(c.input(0)) * u * p); });
+                                               },
+                                           .saves = in0 | in1,
+                                           .flops_per_element = 14});
+const Op& softmax_op =
+    enter({.name = "softmax",
+           .family = Family::fused,
+           .arity = 1,
+           .types = floats,
+           .rule = same_rule,
+           .cpu = softmax_kernel<&RowLoops::softmax>,
+           .vjp = [](Backward& c) { c.give(0, [&] { return softmax_backward(c.grad(), c.output()); }); },
+           .saves = out0,
+           .flops_per_element = 14});
+const Op& log_softmax_op =
+    enter({.name = "log_softmax",
+           .family = Family::fused,
+           .arity = 1,
+           .types = floats,
+           .rule = same_rule,
+           .cpu = softmax_kernel<&RowLoops::log_softmax>,
+           .vjp =
+               [](Backward& c) {
+                   c.give(0, [&] { return run(log_softmax_backward_op, no_params, c.grad(), c.output()); });
+               },
+           .saves = out0,
+           .flops_per_element = 14});
+
+T along(const Op& op, const T& x, int64_t given) {
+    if (x->dims() == 0) return reshape(run(op, no_params, reshape(x, {1})), {});
+    const int axis = axis_of(given, x->dims(), op.name), last = x->dims() - 1;
+    return axis == last ? run(op, no_params, x)
+                        : transpose(run(op, no_params, transpose(x, axis, last)), axis, last);
+}
+
+// --- cross entropy ---------------------------------------------------------------------------------------
 
 DType computed(DType dtype) { return is(dtype, halves) ? DType::f32 : dtype; }
 
@@ -39,7 +128,7 @@ struct Operands {
 
     template <typename Loop>
     void run(const CrossEntropyJob& job, Loop loop) const {
-        parallel_for(target->size(), std::max<int64_t>(1, grain / std::max<int64_t>(1, job.n)),
+        parallel_for(target->size(), rows_at_once(job.n),
                      [&](int64_t begin, int64_t end) { loop(job, begin, end); });
     }
 };
@@ -155,6 +244,10 @@ const Op& cross_entropy_backward_op = enter({.name = "cross_entropy_backward",
                                              .flops_per_element = 14});
 
 }  // namespace
+
+T softmax(const T& x, int axis) { return along(softmax_op, x, axis); }
+T log_softmax(const T& x, int axis) { return along(log_softmax_op, x, axis); }
+T softmax_backward(const T& g, const T& y) { return run(softmax_backward_op, no_params, g, y); }
 
 std::array<T, 3> cross_entropy(const T& x, const T& target, const T& weight, int64_t ignored,
                                double smoothing) {

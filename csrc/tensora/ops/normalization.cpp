@@ -1,4 +1,4 @@
-// Entries of softmax, and of normalization by the statistics of rows.
+// Entries of normalization by the statistics of rows, groups or channels.
 #include <algorithm>
 
 #include "tensora/core/autograd.h"
@@ -12,91 +12,6 @@ namespace accelera::tensora {
 namespace {
 
 int64_t rows_at_once(int64_t n) { return std::max<int64_t>(1, grain / std::max<int64_t>(n, 1)); }
-
-// --- softmax: of the last axis ---------------------------------------------------------------------------
-
-using SoftmaxLoop = void (*RowLoops::*)(const SoftmaxJob& job, int64_t begin, int64_t end);
-
-template <SoftmaxLoop loop>
-void softmax_kernel(Call& call) {
-    const T x = contiguous(call.in[0]), y = call.in.size() > 1 ? contiguous(call.in[1]) : x;
-    const int64_t n = x->shape().back();
-    if (x->size() == 0) return;
-    const SoftmaxJob job{n, x->bytes(), y->bytes(), call.out[0]->bytes()};
-    const auto run_rows = row_loops(x->dtype()).*loop;
-    parallel_for(x->size() / n, rows_at_once(n),
-                 [&](int64_t begin, int64_t end) { run_rows(job, begin, end); });
-}
-
-void same_rule(Call& call) {
-    for (const T& x : call.in)
-        require(x->shape() == call.input().shape() && x->dtype() == call.input().dtype() && x->dims() > 0,
-                call.op.name, ": tensors of shapes ", call.input().shape().words(), " and ",
-                x->shape().words(), "; give one shape and type, with at least one axis");
-    call.make(call.input().shape(), call.input().dtype());
-}
-
-T rows_sum(const T& x) { return sum(x, {-1}, true); }
-
-const Op& softmax_backward_op =
-    enter({.name = "softmax_backward",
-           .family = Family::fused,
-           .arity = 2,
-           .types = floats,
-           .rule = same_rule,
-           .cpu = softmax_kernel<&RowLoops::softmax_backward>,
-           .vjp =
-               [](Backward& c) {
-                   const T u = c.grad(), g = c.input(0), y = c.input(1);
-                   c.give(0, [&] { return softmax_backward(u, y); });
-                   c.give(1, [&] { return u * (g - rows_sum(g * y)) - g * rows_sum(u * y); });
-               },
-           .saves = in0 | in1,
-           .flops_per_element = 4});
-const Op& log_softmax_backward_op = enter({.name = "log_softmax_backward",
-                                           .family = Family::fused,
-                                           .arity = 2,
-                                           .types = floats,
-                                           .rule = same_rule,
-                                           .cpu = softmax_kernel<&RowLoops::log_softmax_backward>,
-                                           .vjp =
-                                               [](Backward& c) {
-                                                   const T u = c.grad(), p = exp(c.input(1));
-                                                   c.give(0, [&] { return u - rows_sum(u * p); });
-                                                   c.give(1, [&] { return -(rows_sum(c.input(0)) * u * p); });
-                                               },
-                                           .saves = in0 | in1,
-                                           .flops_per_element = 14});
-const Op& softmax_op =
-    enter({.name = "softmax",
-           .family = Family::fused,
-           .arity = 1,
-           .types = floats,
-           .rule = same_rule,
-           .cpu = softmax_kernel<&RowLoops::softmax>,
-           .vjp = [](Backward& c) { c.give(0, [&] { return softmax_backward(c.grad(), c.output()); }); },
-           .saves = out0,
-           .flops_per_element = 14});
-const Op& log_softmax_op =
-    enter({.name = "log_softmax",
-           .family = Family::fused,
-           .arity = 1,
-           .types = floats,
-           .rule = same_rule,
-           .cpu = softmax_kernel<&RowLoops::log_softmax>,
-           .vjp =
-               [](Backward& c) {
-                   c.give(0, [&] { return run(log_softmax_backward_op, no_params, c.grad(), c.output()); });
-               },
-           .saves = out0,
-           .flops_per_element = 14});
-
-T along(const Op& op, const T& x, int64_t given) {
-    if (x->dims() == 0) return reshape(run(op, no_params, reshape(x, {1})), {});
-    const int axis = axis_of(given, x->dims(), op.name), last = x->dims() - 1;
-    return axis == last ? run(op, no_params, x)
-                        : transpose(run(op, no_params, transpose(x, axis, last)), axis, last);
-}
 
 // --- normalization: a: the last axes, which are normalized; x: eps; flag: centered ------------------------
 
@@ -263,11 +178,199 @@ const Op& layer_norm_op = enter({.name = "layer_norm",
                                  .saves = in0 | in1 | out1 | out2,
                                  .flops_per_element = 9});
 
-}  // namespace
+// --- normalization of channels: x [N, C, ...]; b: groups, or 0 for the channels over the batch; x: eps
+// -------
 
-T softmax(const T& x, int axis) { return along(softmax_op, x, axis); }
-T log_softmax(const T& x, int axis) { return along(log_softmax_op, x, axis); }
-T softmax_backward(const T& g, const T& y) { return run(softmax_backward_op, no_params, g, y); }
+/// Extents of x as samples, channels and elements of a channel, and what of them is a row.
+struct Channels {
+    int64_t samples, channels, n, groups;
+
+    Channels(const Params& params, const Dims& shape)
+        : samples(shape[0]),
+          channels(shape[1]),
+          n(channels && samples ? shape.product() / (samples * channels) : 0),
+          groups(params.b[0]) {}
+    int64_t rows() const { return groups ? samples * groups : channels; }
+    int64_t segments() const { return groups ? channels / groups : samples; }
+    int64_t step() const { return groups ? n : channels * n; }
+    int64_t row_step() const { return groups ? segments() * n : n; }
+
+    /// As [rows, segments, n], and back.
+    T rows_of(const T& x) const {
+        if (groups) return reshape(x, {rows(), segments(), n});
+        return permute(reshape(x, {samples, channels, n}), {1, 0, 2});
+    }
+    T back(const T& x, const Dims& shape) const { return reshape(groups ? x : permute(x, {1, 0, 2}), shape); }
+    /// Numbers of the channels, to be multiplied with rows.
+    T spread(const T& weight) const {
+        if (!groups) return reshape(weight, {channels, 1, 1});
+        return reshape(expand(reshape(weight, {1, groups, segments()}), {samples, groups, segments()}),
+                       {rows(), segments(), 1});
+    }
+};
+
+ChannelNormJob channel_job(const Call& call, const T& x, const T& weight, const T& bias) {
+    const Channels c(call.params, x->shape());
+    return {c.n,
+            c.segments(),
+            c.row_step(),
+            c.step(),
+            c.groups,
+            x->bytes(),
+            weight ? weight->bytes() : nullptr,
+            bias ? bias->bytes() : nullptr,
+            call.params.x,
+            nullptr,
+            nullptr,
+            call.out[0]->bytes()};
+}
+
+void check_channels(const Call& call, const Tensor& x, size_t first_weight) {
+    const int64_t groups = call.params.b[0];
+    require(x.dims() >= 2 && groups >= 0 && (groups == 0 || x.shape()[1] % groups == 0), call.op.name, ": ",
+            groups, " groups for a tensor of shape ", x.shape().words(),
+            "; give (N, C, ...) and a divisor of C");
+    for (size_t i = first_weight; i < call.in.size(); ++i)
+        require(call.in[i]->shape() == Dims{x.shape()[1]}, call.op.name, ": a weight or bias of shape ",
+                call.in[i]->shape().words(), " for ", x.shape()[1], " channels");
+}
+
+void channel_norm_rule(Call& call) {
+    const Tensor& x = call.input();
+    check_channels(call, x, 1);
+    call.make(x.shape(), x.dtype());
+    for (int i : {1, 2}) call.make({Channels(call.params, x.shape()).rows()}, computed(x.dtype()), i);
+}
+
+void channel_norm_kernel(Call& call) {
+    const T x = contiguous(call.in[0]);
+    if (x->size() == 0) return;
+    const T weight = call.in.size() > 1 ? prepared(call.in[1], x->dtype()) : T();
+    const T bias = call.in.size() > 2 ? prepared(call.in[2], x->dtype()) : T();
+    ChannelNormJob job = channel_job(call, x, weight, bias);
+    job.mean = call.out[1]->bytes();
+    job.rstd = call.out[2]->bytes();
+    const auto run_rows = row_loops(x->dtype()).channel_norm;
+    parallel_for(call.out[1]->size(), rows_at_once(job.n * job.segments),
+                 [&](int64_t begin, int64_t end) { run_rows(job, begin, end); });
+}
+
+void channel_norm_backward_rule(Call& call) {
+    const Tensor& x = call.input(1);
+    check_channels(call, x, 4);
+    call.make(x.shape(), x.dtype());
+    const DType dtype = call.in.size() > 4 ? call.input(4).dtype() : x.dtype();
+    for (int i : {1, 2}) call.make({x.shape()[1]}, dtype, i);
+}
+
+/// Sums of all segments of each channel: the gradients of weight and bias.
+void add_segments(const ChannelNormJob& job, int64_t rows, const Call& call) {
+    std::vector<double> gw(size_t(call.out[1]->size())), gb(gw.size());
+    for (int64_t k = 0; k < rows; ++k)
+        for (int64_t i = 0; i < job.segments; ++i) {
+            const double* const sums = job.sums + 2 * (k * job.segments + i);
+            gb[size_t(job.channel(k, i))] += sums[0];
+            gw[size_t(job.channel(k, i))] += sums[1];
+        }
+    visit(call.out[1]->dtype(), [&]<typename E>(Tag<E>) {
+        for (size_t i = 0; i < gw.size(); ++i) {
+            call.out[1]->data<E>()[i] = cast_value<E>(gw[i]);
+            call.out[2]->data<E>()[i] = cast_value<E>(gb[i]);
+        }
+    });
+}
+
+void channel_norm_backward_kernel(Call& call) {
+    const T g = contiguous(call.in[0]), x = contiguous(call.in[1]);
+    const T mean = contiguous(call.in[2]), rstd = contiguous(call.in[3]);
+    const T weight = call.in.size() > 4 ? prepared(call.in[4], x->dtype()) : T();
+    ChannelNormJob job = channel_job(call, x, weight, T());
+    const int64_t rows = x->size() ? mean->size() : 0;
+    const Scratch sums(rows * job.segments * 2 * int64_t(sizeof(double)));
+    job.g = g->bytes();
+    job.mean = mean->bytes();
+    job.rstd = rstd->bytes();
+    job.sums = sums.as<double>();
+    const auto run_rows = row_loops(x->dtype()).channel_norm_backward;
+    parallel_for(rows, rows_at_once(job.n * job.segments),
+                 [&](int64_t begin, int64_t end) { run_rows(job, begin, end); });
+    add_segments(job, rows, call);
+}
+
+std::array<T, 3> through_channels(Backward& c, const T& g, const T& x, const T& mean, const T& rstd) {
+    static const Op& op = op_named("channel_norm_backward");
+    return run_all(op, c.params(), g, x, mean, rstd);
+}
+
+void channel_norm_vjp(Backward& c) {
+    static const Op& op = op_named("channel_norm_backward");
+    const T g = c.grad(), x = c.input(0), mean = c.output(1), rstd = c.output(2);
+    const std::array<T, 3> grads = c.inputs() > 1 ? run_all(op, c.params(), g, x, mean, rstd, c.input(1))
+                                                  : through_channels(c, g, x, mean, rstd);
+    c.give(0, [&] {
+        if (!c.has_grad(1) && !c.has_grad(2)) return grads[0];
+        const Channels rows(c.params(), c.shape(0));
+        const double n = double(rows.n * rows.segments());
+        const T r = reshape(rstd, {-1, 1, 1}), m = reshape(mean, {-1, 1, 1});
+        const T distance = rows.rows_of(x) - m;
+        const T more = reshape(c.grad(1), {-1, 1, 1}) / n -
+                       reshape(c.grad(2), {-1, 1, 1}) * square(r) * r * distance / n;
+        return grads[0] + rows.back(more, c.shape(0));
+    });
+    for (int i = 1; i < c.inputs(); ++i) c.give(i, grads[size_t(i)]);
+}
+
+/// As layer_norm_backward_vjp, on rows of segments.
+void channel_norm_backward_vjp(Backward& c) {
+    const T x = c.input(1), mean = c.input(2), rstd = c.input(3);
+    const Channels rows(c.params(), c.shape(1));
+    const bool weighted = c.inputs() > 4;
+    const double n = double(rows.n * rows.segments());
+    const auto mean_of = [&](const T& q) { return sum(q, {1, 2}, true) / n; };
+    const T r = reshape(rstd, {-1, 1, 1}), y = (rows.rows_of(x) - reshape(mean, {-1, 1, 1})) * r;
+    const T g = rows.rows_of(c.input(0)), u = rows.rows_of(c.grad(0));
+    const T h = weighted ? g * rows.spread(c.input(4)) : g;
+    const T v = rows.spread(c.grad(1)), s = rows.spread(c.grad(2));
+    const T nu = rows.rows_of(through_channels(c, c.grad(0), x, mean, rstd)[0]);
+    c.give(0, [&] {
+        const T first = weighted ? nu * rows.spread(c.input(4)) : nu;
+        return rows.back(first + v * y + s, c.shape(0));
+    });
+    c.give(1, [&] {
+        const T q = g * v - r * (u * mean_of(h * y) + h * mean_of(u * y));
+        const T direct = through_channels(c, rows.back(q, c.shape(1)), x, mean, rstd)[0];
+        return direct - rows.back(r * mean_of(nu * h) * y, c.shape(1));
+    });
+    if (weighted)
+        c.give(4, [&] {
+            const T slopes = sum(
+                reshape(rows.back(g * nu, c.shape(1)), {rows.samples, rows.channels, rows.n}), {0, 2}, false);
+            return slopes;
+        });
+}
+
+const Op& channel_norm_backward_op = enter({.name = "channel_norm_backward",
+                                            .family = Family::fused,
+                                            .arity = -1,
+                                            .outputs = 3,
+                                            .types = floats,
+                                            .rule = channel_norm_backward_rule,
+                                            .cpu = channel_norm_backward_kernel,
+                                            .vjp = channel_norm_backward_vjp,
+                                            .saves = in0 | in1 | in2 | in3 | in4,
+                                            .flops_per_element = 14});
+const Op& channel_norm_op = enter({.name = "channel_norm",
+                                   .family = Family::fused,
+                                   .arity = -1,
+                                   .outputs = 3,
+                                   .types = floats,
+                                   .rule = channel_norm_rule,
+                                   .cpu = channel_norm_kernel,
+                                   .vjp = channel_norm_vjp,
+                                   .saves = in0 | in1 | out1 | out2,
+                                   .flops_per_element = 9});
+
+}  // namespace
 
 T layer_norm(const T& x, const Dims& normalized, const T& weight, const T& bias, double eps, bool centered) {
     Params params;
@@ -279,6 +382,18 @@ T layer_norm(const T& x, const Dims& normalized, const T& weight, const T& bias,
         return bias ? result + bias : result;
     }
     return bias ? run(layer_norm_op, params, x, weight, bias) : run(layer_norm_op, params, x, weight);
+}
+
+std::array<T, 3> channel_norm(const T& x, int64_t groups, const T& weight, const T& bias, double eps) {
+    Params params;
+    params.b = {groups};
+    params.x = eps;
+    if (!weight) {
+        require(!bias, "channel_norm: a bias without a weight; give both");
+        return run_all(channel_norm_op, params, x);
+    }
+    return bias ? run_all(channel_norm_op, params, x, weight, bias)
+                : run_all(channel_norm_op, params, x, weight);
 }
 
 }  // namespace accelera::tensora

@@ -84,10 +84,14 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
             f"group_norm: {num_groups} groups for an input of shape {input.shape}; give (N, C, ...) and a "
             "divisor of C"
         )
-    each = math.prod(input.shape[1:]) // num_groups
-    rows = native.reshape(input, (input.shape[0] * num_groups, each))
-    normal = native.layer_norm(rows, (each,), None, None, eps, True)
-    return _scaled(native.reshape(normal, input.shape), weight, bias)
+    return _channel_norm(input, num_groups, weight, bias, eps)[0]
+
+
+def _channel_norm(input: Any, groups: int, weight: Any, bias: Any, eps: float) -> Any:
+    """Result, means and 1 / standard deviations; 0 groups: of channels over the batch."""
+    if weight is None and bias is not None:
+        weight = native.full(bias.shape, 1, bias.dtype)
+    return native.channel_norm(input, groups, weight, bias, eps)
 
 
 def batch_norm(
@@ -139,24 +143,22 @@ def batch_norm(
             f"batch_norm: an input of shape {input.shape} has {count} elements of each channel; "
             "training needs more than one"
         )
-    channels = native.permute(input, (1, 0, *range(2, input.ndim)))
-    _update(running_mean, running_var, channels, momentum)
-    normal = native.layer_norm(channels, tuple(channels.shape[1:]), None, None, eps, True)
-    return _scaled(native.permute(normal, (1, 0, *range(2, input.ndim))), weight, bias)
+    if input.ndim == 2:  # channels lie side by side: the loops want them one behind the other
+        columns = native.reshape(native.permute(input, (1, 0)), (1, input.shape[1], -1))
+        found, mean, rstd = _channel_norm(columns, 0, weight, bias, eps)
+        found = native.permute(native.reshape(found, (input.shape[1], -1)), (1, 0))
+    else:
+        found, mean, rstd = _channel_norm(input, 0, weight, bias, eps)
+    if running_mean is not None and running_var is not None:
+        with no_grad():
+            variance = (native.reciprocal(native.square(rstd)) - eps) * (count / (count - 1))
+            _move(running_mean, mean, momentum)
+            _move(running_var, variance, momentum)
+    return found
 
 
-def _update(running_mean: Any, running_var: Any, channels: Any, momentum: float) -> None:
-    """Move the running statistics towards the batch's."""
-    if running_mean is None and running_var is None:
-        return
-    with no_grad():
-        wide = native.cast(channels.detach(), running_mean.dtype)
-        axes = tuple(range(1, wide.ndim))
-        count = wide.size // wide.shape[0]
-        mean = native.sum(wide, axes, True) / float(count)
-        variance = native.sum(native.square(wide - mean), axes, False) / float(count - 1)
-        running_mean[...] = native.lerp(running_mean, native.reshape(mean, (-1,)), momentum)
-        running_var[...] = native.lerp(running_var, variance, momentum)
+def _move(running: Any, statistic: Any, momentum: float) -> None:
+    running[...] = native.lerp(running, native.cast(statistic, running.dtype), momentum)
 
 
 def instance_norm(
@@ -188,6 +190,6 @@ def instance_norm(
             variance = native.sum(native.square(flat - mean), 2, False) / (count - 1)
             samples = float(input.shape[0])
             mean = native.sum(native.reshape(mean, flat.shape[:2]), 0, False) / samples
-            running_mean[...] = native.lerp(running_mean, mean, momentum)
-            running_var[...] = native.lerp(running_var, native.sum(variance, 0, False) / samples, momentum)
+            _move(running_mean, mean, momentum)
+            _move(running_var, native.sum(variance, 0, False) / samples, momentum)
     return group_norm(input, input.shape[1], weight, bias, eps)
