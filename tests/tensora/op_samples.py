@@ -298,6 +298,14 @@ SAMPLES: dict[str, list[Sample]] = {
             broadcasts=True,
         )
     ],
+    "clip_backward": [
+        Sample(
+            lambda g, x: native.clip_backward(g, x, native.clip(x.detach(), -0.5, 0.6)),
+            lambda g, x: np.where((x >= -0.5) & (x <= 0.6), g, 0),
+            ((3, 4), (3, 4)),
+            **_KINK,
+        )
+    ],
     "lerp": [
         Sample(
             native.lerp,

@@ -90,13 +90,20 @@ struct Loops {
             for (int64_t i = 0; i < n; ++i) out[i] = O(value(x[i], b, c));
             return;
         }
-        if (out_step == sizeof(O) && steps[0] == sizeof(S) && steps[1] == sizeof(S) && steps[2] == 0) {
+        if (out_step == sizeof(O) && steps[0] == sizeof(S) && steps[1] == sizeof(S)) {
             O* __restrict out = reinterpret_cast<O*>(out_bytes);
             const S* x = reinterpret_cast<const S*>(in[0]);
             const S* y = reinterpret_cast<const S*>(in[1]);
-            const S c = at<S>(in[2], 0, 0);
-            for (int64_t i = 0; i < n; ++i) out[i] = O(value(x[i], y[i], c));
-            return;
+            const S* z = reinterpret_cast<const S*>(in[2]);
+            if (steps[2] == 0) {
+                const S c = *z;
+                for (int64_t i = 0; i < n; ++i) out[i] = O(value(x[i], y[i], c));
+                return;
+            }
+            if (steps[2] == sizeof(S)) {
+                for (int64_t i = 0; i < n; ++i) out[i] = O(value(x[i], y[i], z[i]));
+                return;
+            }
         }
         for (int64_t i = 0; i < n; ++i)
             *reinterpret_cast<O*>(out_bytes + i * out_step) =

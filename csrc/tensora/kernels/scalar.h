@@ -196,10 +196,18 @@ TENSORA_INLINE E sigmoid_of(E x) {
     return E(1) / (E(1) + exp_of(-x));
 }
 
+/// NaN where one of them is NaN.
+template <typename E>
+TENSORA_INLINE E clip_of(E x, E low, E high) {
+    const E raised = x < low ? low : x;
+    const E inside = raised > high ? high : raised;
+    const E limited = high != high ? high : inside;
+    return low != low ? low : limited;
+}
 /// Share of the standard normal distribution that lies below x.
 template <typename E>
 TENSORA_INLINE E normal_share(E x) {
-    return E(0.5) * (E(1) + std::erf(x * E(M_SQRT1_2)));
+    return E(0.5) * (E(1) + fast_erf(x * E(M_SQRT1_2)));
 }
 template <typename E>
 TENSORA_INLINE E gelu_slope(E x) {

@@ -335,15 +335,23 @@ const Op& clip_op = entry(
     "clip", 3,
     [](Backward& c) {
         const T g = c.grad();
+        c.give(0, [&] { return backward_of("clip_backward", g, c.input(0), c.output()); });
+        if (!c.wants(1) && !c.wants(2)) return;
         const T crossed = greater(c.input(1), c.input(2));  // then the upper bound is the result
         const T low = logical_and(less(c.input(0), c.input(1)), logical_not(crossed));
         const T high = where(crossed, crossed, greater(c.input(0), c.input(2)));
         const T zero = like(g, 0);
-        c.give(0, [&] { return where(low, zero, where(high, zero, g)); });
         c.give(1, [&] { return where(low, g, zero); });
         c.give(2, [&] { return where(low, zero, where(high, g, zero)); });
     },
-    in0 | in1 | in2, 2);
+    in0 | in1 | in2 | out0, 2);
+/// The gradient where the input was within the limits: where the result is the input.
+const Op& clip_backward_op = entry(
+    "clip_backward", 3,
+    [](Backward& c) {
+        c.give(0, [&] { return backward_of("clip_backward", c.grad(), c.input(1), c.input(2)); });
+    },
+    in1 | in2, 1);
 const Op& lerp_op = entry(
     "lerp", 3,
     [](Backward& c) {

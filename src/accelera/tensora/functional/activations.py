@@ -141,7 +141,7 @@ def tanhshrink(input: Any) -> Any:
 
 def logsigmoid(input: Any) -> Any:
     """``log(sigmoid(x))``, without overflow."""
-    return -native.logaddexp(-input, 0.0)
+    return -native.softplus(-input, 1.0, 40.0)
 
 
 def threshold(input: Any, threshold: float, value: float) -> Any:

@@ -311,7 +311,7 @@ def binary_cross_entropy_with_logits(
 ) -> Any:
     """`binary_cross_entropy` of ``sigmoid(input)``; `pos_weight` multiplies its first part."""
     _same_shapes("binary_cross_entropy_with_logits", input, target)
-    softplus = native.logaddexp(-input, 0.0)  # -log(sigmoid)
+    softplus = native.softplus(-input, 1.0, 40.0)  # -log(sigmoid)
     scale = 1.0 if pos_weight is None else (pos_weight - 1.0) * target + 1.0
     losses = (1.0 - target) * input + softplus * scale
     losses = losses if weight is None else losses * weight
@@ -345,7 +345,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
 def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """``log(1 + exp(-target * input))`` of targets -1 and 1."""
     _same_shapes("soft_margin_loss", input, target)
-    return _reduced(native.logaddexp(-target * input, 0.0), reduction, "soft_margin_loss")
+    return _reduced(native.softplus(-target * input, 1.0, 40.0), reduction, "soft_margin_loss")
 
 
 # --- margins ----------------------------------------------------------------------------------------------
