@@ -6,6 +6,7 @@ python -m benchmarks tensora --save tensora
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -14,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 import accelera.tensora as ts
-from accelera.tensora import windows
+from accelera.tensora import functional, optim
 from benchmarks.machine import save
 
 Call = Callable[[], object]
@@ -27,6 +27,12 @@ GOALS = {
     "chain of 100 + backward": 0.15,
     "gelu, 4M": 0.20,
     "matmul 32": 0.40,
+    "softmax": 0.80,
+    "softmax + backward": 0.85,
+    "layer_norm": 1.03,
+    "layer_norm + backward": 0.85,
+    "cross_entropy + backward": 0.80,
+    "training step of an MLP": 0.90,
 }
 GOALS |= {f"matmul {n}": 1.05 for n in (256, 512, 1024, 2048)}
 GOALS |= {
@@ -94,7 +100,9 @@ def cases(small: bool) -> list[Case]:
     n = 1 << 12 if small else 1 << 22
     edges = (32, 64) if small else (32, 256, 512, 1024, 2048)
     products = (_product(edge) for edge in edges)
-    return [*_small(20 if small else 2000), *_large(n), *products, *_windows(small)]
+    fused = _fused(64 if small else 4096)
+    small_ones = _small(20 if small else 2000)
+    return [*small_ones, *_large(n), *products, *fused, _training_step(small), *_windows(small)]
 
 
 def _small(calls: int) -> list[Case]:
@@ -171,15 +179,15 @@ def _windows(small: bool) -> list[Case]:
     found = _both(
         f"conv2d {'x'.join(map(str, image))}",
         [image, (image[1], image[1], 3, 3)],
-        lambda x, w: windows.conv2d(x, w, padding=1),
         lambda x, w: functional.conv2d(x, w, padding=1),
+        lambda x, w: torch.nn.functional.conv2d(x, w, padding=1),
     )
     for heads in [(2, 2, 16, 8)] if small else [(16, 4, 64, 32), (2, 8, 1024, 64)]:
         found += _both(
             f"attention {'x'.join(map(str, heads))}",
             [heads] * 3,
-            windows.scaled_dot_product_attention,
             functional.scaled_dot_product_attention,
+            torch.nn.functional.scaled_dot_product_attention,
         )
     return found
 
@@ -201,6 +209,82 @@ def _both(name: str, shapes: list[tuple[int, ...]], ours: Any, theirs: Any) -> l
             lambda: torch.autograd.grad(theirs(*t_leaves), t_leaves, t_g),
         ),
     ]
+
+
+def _fused(rows: int) -> list[Case]:
+    """Operations over rows of 1024 float32 numbers, and with their gradients."""
+    random = np.random.default_rng(0)
+    array = random.standard_normal((rows, 1024), np.float32)
+    classes = random.integers(0, 1024, rows)
+    each = [
+        ("softmax", lambda f, x, w, b, c: f.softmax(x, -1)),
+        ("layer_norm", lambda f, x, w, b, c: f.layer_norm(x, (1024,), w, b)),
+        ("cross_entropy", lambda f, x, w, b, c: f.cross_entropy(x, c)),
+    ]
+    arrays = (array, array[0], array[1])
+    plain = [ts.asarray(a) for a in arrays], [torch.tensor(a) for a in arrays]
+    leaves = (
+        [ts.tensor(a, requires_grad=True) for a in arrays],
+        [torch.tensor(a, requires_grad=True) for a in arrays],
+    )
+    targets = ts.asarray(classes), torch.tensor(classes)
+    cases = []
+    for name, call in each:
+        forward, both = [], []
+        for i, library in enumerate((functional, torch.nn.functional)):
+            forward.append(lambda i=i, library=library, call=call: call(library, *plain[i], targets[i]))
+            both.append(
+                lambda i=i, library=library, call=call: _backward(
+                    call(library, *leaves[i], targets[i]), plain[i][0], leaves[i]
+                )
+            )
+        cases += [Case(name, *forward), Case(f"{name} + backward", *both)]
+    return cases
+
+
+def _backward(result: Any, weight: Any, leaves: list[Any]) -> None:
+    result.backward(weight if result.ndim else None)
+    for leaf in leaves:
+        leaf.grad = None
+
+
+def _training_step(small: bool) -> Case:
+    """An MLP 784-512-512-10, a batch of 128, Adam."""
+    random = np.random.default_rng(0)
+    widths = (784, 16, 16, 10) if small else (784, 512, 512, 10)
+    weights = [
+        array
+        for i, o in itertools.pairwise(widths)
+        for array in (random.standard_normal((o, i), np.float32) / i**0.5, np.zeros(o, np.float32))
+    ]
+    images, classes = random.standard_normal((128, 784), np.float32), random.integers(0, 10, 128)
+
+    def step_of(library: Any, optimizer: Any, parameters: list[Any], x: Any, y: Any) -> Call:
+        def step() -> None:
+            optimizer.zero_grad()
+            hidden = x
+            for i in (0, 2, 4):
+                hidden = library.linear(hidden, parameters[i], parameters[i + 1])
+                hidden = library.relu(hidden) if i < 4 else hidden
+            library.cross_entropy(hidden, y).backward()
+            optimizer.step()
+
+        return step
+
+    ours = [ts.tensor(w, requires_grad=True) for w in weights]
+    theirs = [torch.tensor(w, requires_grad=True) for w in weights]
+    return Case(
+        "training step of an MLP",
+        step_of(functional, optim.Adam(ours), ours, ts.asarray(images), ts.asarray(classes)),
+        step_of(
+            torch.nn.functional,
+            torch.optim.Adam(theirs, fused=True),
+            theirs,
+            torch.tensor(images),
+            torch.tensor(classes),
+        ),
+        calls=1 if small else 5,
+    )
 
 
 if __name__ == "__main__":

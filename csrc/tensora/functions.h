@@ -45,6 +45,7 @@ TENSORA_BINARY(subtract)
 TENSORA_BINARY(multiply)
 TENSORA_BINARY(divide)
 TENSORA_BINARY(pow)
+TENSORA_BINARY(logaddexp)
 TENSORA_BINARY(equal)
 TENSORA_BINARY(less)
 TENSORA_BINARY(greater)
@@ -242,6 +243,36 @@ std::array<T, 3> attention(const T& query, const T& key, const T& value, const T
                            bool causal);
 /// Gradients of query, key and value, from these, the result's gradient, the result and its logarithms.
 std::array<T, 3> attention_backward(const std::vector<T>& inputs, const T& mask, double scale, bool causal);
+
+// --- neural networks
+
+T softmax(const T& x, int axis);
+T log_softmax(const T& x, int axis);
+/// y (g - sum(g y)) along the last axis: gradient of a softmax whose result is y.
+T softmax_backward(const T& g, const T& y);
+/// Normalization over the last axes, whose extents are `normalized`; not `centered`: by the root of the mean
+/// square. Weight and bias may be null.
+T layer_norm(const T& x, const Dims& normalized, const T& weight, const T& bias, double eps, bool centered);
+/// [N, C, ...] normalized in groups of channels of each sample, or each channel over the batch for 0 groups;
+/// with means and 1 / standard deviations.
+std::array<T, 3> channel_norm(const T& x, int64_t groups, const T& weight, const T& bias, double eps);
+/// x weightᵀ + bias, which may be null.
+T linear(const T& x, const T& weight, const T& bias);
+/// Of each row of [rows, classes] logits: loss, log-sum-exp, and weight of its target (0 if it is ignored).
+std::array<T, 3> cross_entropy(const T& x, const T& target, const T& weight, int64_t ignored,
+                               double smoothing);
+
+struct SgdStep;
+struct AdamStep;
+/// Moving averages of gradients and of their squares; the largest of the latter are for AMSGrad alone.
+struct AdamStates {
+    std::vector<T> means, squares, largest;
+};
+/// Write the next step into the parameters and states; `buffers` are empty without momentum.
+void sgd_step(const std::vector<T>& params, const std::vector<T>& grads, const std::vector<T>& buffers,
+              const SgdStep& options);
+void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const AdamStates& states,
+               const AdamStep& options);
 
 // --- random numbers: element i of a draw depends on the seed, the number of the draw and i alone, so that
 // any number of threads makes the same

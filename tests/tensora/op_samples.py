@@ -75,9 +75,103 @@ def _sign(x: Any) -> Any:
     return np.sign(x) if not np.iscomplexobj(x) else np.where(x == 0, 0, x / np.where(x == 0, 1, np.abs(x)))
 
 
+def _softmax(x: Any, axis: int) -> Any:
+    return np.exp(x) / np.exp(x).sum(axis, keepdims=True)
+
+
+def _normal(x: Any, axis: Any) -> Any:
+    return (x - x.mean(axis, keepdims=True)) / np.sqrt(x.var(axis, keepdims=True) + 1e-3)
+
+
+def _normal_gradients(g: Any, x: Any, w: Any, by_row: bool = False) -> Any:
+    """Gradients of input, weight and bias, one behind the other; the latter of columns or of rows."""
+    y, h = _normal(x, -1), g * w
+    rest = h - h.mean(-1, keepdims=True) - y * (h * y).mean(-1, keepdims=True)
+    gx = rest / np.sqrt(x.var(-1, keepdims=True) + 1e-3)
+    return np.concatenate([gx.reshape(-1), (g * y).sum(int(by_row)), g.sum(int(by_row))])
+
+
+def _group_normal(x: Any) -> Any:
+    return _normal(x.reshape(2, 2, 6), -1).reshape(x.shape)
+
+
+def _channel_rows(x: Any) -> Any:
+    return np.moveaxis(x, 1, 0).reshape(4, 6)
+
+
+def _channel_backward(g: Any, x: Any, *weight: Any) -> Any:
+    """Gradients over the batch, that of the input with its channels first."""
+    wide = native.cast(x, native.dtype.float32) if x.itemsize == 2 else x
+    mean = native.sum(wide, (0, 2), True) / 6.0
+    rstd = native.rsqrt(native.sum(native.square(wide - mean), (0, 2), True) / 6.0 + 1e-3)
+    statistics = [native.reshape(each, (4,)) for each in (mean, rstd)]
+    gx, gw, gb = native.channel_norm_backward([g, x, *statistics, *weight], (), (0,), 0.0, False)
+    return native.concat([native.reshape(native.permute(gx, (1, 0, 2)), (-1,)), gw, gb], 0)
+
+
+def _entry(name: str, *inputs: Any, shape: Any = (), ignored: Any = (), number: float = 0.0) -> Any:
+    """All outputs of a backward entry, flat and one behind the other."""
+    found = getattr(native, name)(list(inputs), shape, ignored, number, True)
+    return found[0] if len(found) == 1 else native.concat([native.reshape(x, (-1,)) for x in found], 0)
+
+
+def _norm_backward(g: Any, x: Any, *weight: Any) -> Any:
+    wide = native.cast(x, native.dtype.float32) if x.itemsize == 2 else x
+    mean = native.sum(wide, -1, True) / float(x.shape[-1])
+    variance = native.sum(native.square(wide - mean), -1, True) / float(x.shape[-1])
+    return _entry("layer_norm_backward", g, x, mean, native.rsqrt(variance + 1e-3), *weight, shape=(7,))
+
+
+_TARGET = [2, 0, -100, 4]
+_WEIGHT = [0.5, 1.0, 2.0, 0.25, 1.5]
+
+
+def _cross_entropy(x: Any, weight: Any, smoothing: float) -> Any:
+    logs = np.log(_softmax(x, -1))
+    rows = [
+        0.0 if t < 0 else -(1 - smoothing) * weight[t] * row[t] - smoothing / len(row) * np.sum(weight * row)
+        for t, row in zip(_TARGET, logs, strict=True)
+    ]
+    return np.array(rows)
+
+
+def _cross_entropy_gradient(g: Any, x: Any, weight: Any, smoothing: float) -> Any:
+    constants = np.tile(smoothing / x.shape[1] * weight, (len(x), 1))
+    for row, t in zip(constants, _TARGET, strict=True):
+        row[t if t >= 0 else slice(None)] += (1 - smoothing) * weight[t] if t >= 0 else -row
+    return g[:, None] * (constants.sum(-1, keepdims=True) * _softmax(x, -1) - constants)
+
+
+def _cross_entropy_backward(g: Any, x: Any, smoothing: float, *weight: Any) -> Any:
+    wide = native.cast(x, native.dtype.float32) if x.itemsize == 2 else x
+    lse = native.log(native.sum(native.exp(wide), -1))
+    target = native.asarray(_TARGET)
+    return _entry("cross_entropy_backward", g, x, target, lse, *weight, ignored=(-100,), number=smoothing)
+
+
+def _slope(name: str, reference: Any, *constant: float, **options: Any) -> Sample:
+    """Sample of a backward entry: gradient, and what the slope follows from."""
+    call = getattr(native, name)
+    return Sample(lambda g, x: call(g, x, *constant), reference, ((3, 4), (3, 4)), **options)
+
+
+def _density(x: Any) -> Any:
+    return np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+
+
+def _tanh_share(x: Any) -> Any:
+    return 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def _slope_of(function: Any, x: Any) -> Any:
+    """Derivative by a complex step."""
+    return np.imag(function(np.asarray(x, np.complex128) + 1e-40j)) / 1e-40
+
+
 _OPEN = {"complexes": True}
 _BENT = {"apart": 0.3}
 _REAL = {"integers": False}
+_KINK = {"apart": 0.1, "integers": False}
 
 SAMPLES: dict[str, list[Sample]] = {
     "negative": _one("negative", np.negative, **_OPEN),
@@ -118,6 +212,39 @@ SAMPLES: dict[str, list[Sample]] = {
     "trunc": _one("trunc", np.trunc, **_BENT),
     "round": _one("round", np.round, **_BENT),
     "relu": _one("relu", lambda x: np.maximum(x, np.zeros_like(x)), **_BENT),
+    "gelu": _one("gelu", lambda x: x * scipy.special.ndtr(x), **_REAL),
+    "gelu_tanh": _one("gelu_tanh", lambda x: x * _tanh_share(x), **_REAL),
+    "silu": _one("silu", lambda x: x * _sigmoid(x), **_REAL),
+    "mish": _one("mish", lambda x: x * np.tanh(np.logaddexp(x, 0)), **_REAL),
+    "elu": [
+        Sample(
+            lambda x: native.elu(x, 0.7), lambda x: np.where(x > 0, x, 0.7 * np.expm1(x)), ((3, 4),), **_KINK
+        )
+    ],
+    "leaky_relu": _two("leaky_relu", lambda x, y: np.where(x > 0, x, x * y), **_KINK),
+    "relu_backward": [_slope("relu_backward", lambda g, y: np.where(y <= 0, 0, g), **_KINK)],
+    "gelu_backward": [
+        _slope("gelu_backward", lambda g, x: g * (scipy.special.ndtr(x) + x * _density(x)), **_REAL)
+    ],
+    "gelu_tanh_backward": [
+        _slope("gelu_tanh_backward", lambda g, x: g * _slope_of(lambda v: v * _tanh_share(v), x), **_REAL)
+    ],
+    "silu_backward": [
+        _slope("silu_backward", lambda g, x: g * _sigmoid(x) * (1 + x * (1 - _sigmoid(x))), **_REAL)
+    ],
+    "elu_backward": [_slope("elu_backward", lambda g, y: np.where(y > 0, g, g * (y + 0.7)), 0.7, **_KINK)],
+    "leaky_relu_backward": [
+        _slope("leaky_relu_backward", lambda g, x: np.where(x > 0, g, g * 0.1), 0.1, **_KINK)
+    ],
+    "softplus": [
+        Sample(
+            lambda x: native.softplus(x, 2.0, 1.5),
+            lambda x: np.where(2 * x > 1.5, x, np.log1p(np.exp(2 * x)) / 2),
+            ((3, 4),),
+            apart=0.1,
+            integers=False,
+        )
+    ],
     "conj": _one("conj", np.conj, **_OPEN),
     "real": _one("real", np.real, **_OPEN),
     "imag": _one("imag", np.imag, complexes=True, integers=False),
@@ -169,6 +296,14 @@ SAMPLES: dict[str, list[Sample]] = {
             ((3, 4), (1, 4), (3, 1)),
             apart=0.3,
             broadcasts=True,
+        )
+    ],
+    "clip_backward": [
+        Sample(
+            lambda g, x: native.clip_backward(g, x, native.clip(x.detach(), -0.5, 0.6)),
+            lambda g, x: np.where((x >= -0.5) & (x <= 0.6), g, 0),
+            ((3, 4), (3, 4)),
+            **_KINK,
         )
     ],
     "lerp": [
@@ -317,6 +452,135 @@ SAMPLES: dict[str, list[Sample]] = {
             lambda x: np.cumprod(x * np.array([[1.0, 0, 2, 0]]), 1),
             ((3, 4),),
             integers=False,
+        ),
+    ],
+    "linear": [
+        Sample(
+            lambda x, w, b: native.linear(x, w, b),
+            lambda x, w, b: x @ w.T + b,
+            ((2, 3, 4), (5, 4), (5,)),
+            complexes=True,
+            integers=False,
+        ),
+        Sample(lambda x, w: native.linear(x, w, None), lambda x, w: x @ w.T, ((4,), (2, 4)), **_REAL),
+    ],
+    "softmax": [
+        Sample(lambda x: native.softmax(x, -1), lambda x: _softmax(x, -1), ((3, 7),), **_REAL),
+        Sample(lambda x: native.softmax(x, 1), lambda x: _softmax(x, 1), ((2, 5, 3),), **_REAL),
+    ],
+    "log_softmax": [
+        Sample(lambda x: native.log_softmax(x, -1), lambda x: np.log(_softmax(x, -1)), ((3, 7),), **_REAL),
+        Sample(lambda x: native.log_softmax(x, 0), lambda x: np.log(_softmax(x, 0)), ((5, 3),), **_REAL),
+    ],
+    "softmax_backward": [
+        Sample(
+            lambda g, y: _entry("softmax_backward", g, y),
+            lambda g, y: y * (g - (g * y).sum(-1, keepdims=True)),
+            ((3, 7), (3, 7)),
+            **_REAL,
+        )
+    ],
+    "log_softmax_backward": [
+        Sample(
+            lambda g, y: _entry("log_softmax_backward", g, y),
+            lambda g, y: g - np.exp(y) * g.sum(-1, keepdims=True),
+            ((3, 7), (3, 7)),
+            low=-2,
+            high=-0.1,
+            **_REAL,
+        )
+    ],
+    "layer_norm": [
+        Sample(
+            lambda x, w, b: native.layer_norm(x, (2, 5), w, b, 1e-3, True),
+            lambda x, w, b: _normal(x, (-2, -1)) * w + b,
+            ((3, 2, 5), (2, 5), (2, 5)),
+            **_REAL,
+        ),
+        Sample(
+            lambda x: native.layer_norm(x, (7,), None, None, 1e-3, True),
+            lambda x: _normal(x, -1),
+            ((3, 7),),
+            **_REAL,
+        ),
+        Sample(
+            lambda x, w: native.layer_norm(x, (7,), w, None, 1e-3, False),
+            lambda x, w: x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-3) * w,
+            ((3, 7), (7,)),
+            **_REAL,
+        ),
+    ],
+    "layer_norm_backward": [
+        Sample(lambda g, x, w: _norm_backward(g, x, w), _normal_gradients, ((3, 7), (3, 7), (7,)), **_REAL),
+        Sample(
+            lambda g, x: _norm_backward(g, x),
+            lambda g, x: _normal_gradients(g, x, np.ones(7))[:21],
+            ((3, 7), (3, 7)),
+            **_REAL,
+        ),
+    ],
+    "channel_norm": [
+        Sample(
+            lambda x, w, b: native.channel_norm(x, 2, w, b, 1e-3)[0],
+            lambda x, w, b: _group_normal(x) * w[:, None] + b[:, None],
+            ((2, 4, 3), (4,), (4,)),
+            **_REAL,
+        ),
+        Sample(
+            lambda x, w: native.channel_norm(x, 0, w, None, 1e-3)[0],
+            lambda x, w: _normal(x, (0, 2)) * w[:, None],
+            ((2, 4, 3), (4,)),
+            **_REAL,
+        ),
+        Sample(
+            lambda x: native.channel_norm(x, 0, None, None, 1e-3)[0],
+            lambda x: _normal(x, (0, 2)),
+            ((3, 2, 2),),
+            **_REAL,
+        ),
+    ],
+    "channel_norm_backward": [
+        Sample(
+            lambda g, x, w: _channel_backward(g, x, w),
+            lambda g, x, w: _normal_gradients(_channel_rows(g), _channel_rows(x), w[:, None], True),
+            ((2, 4, 3), (2, 4, 3), (4,)),
+            **_REAL,
+        ),
+        Sample(
+            lambda g, x: _channel_backward(g, x),
+            lambda g, x: _normal_gradients(_channel_rows(g), _channel_rows(x), 1.0, True),
+            ((2, 4, 3), (2, 4, 3)),
+            **_REAL,
+        ),
+    ],
+    "cross_entropy": [
+        Sample(
+            lambda x: native.cross_entropy(x, native.asarray(_TARGET), None, -100, 0.0)[0],
+            lambda x: _cross_entropy(x, np.ones(5), 0.0),
+            ((4, 5),),
+            **_REAL,
+        ),
+        Sample(
+            lambda x: native.cross_entropy(
+                x, native.asarray(_TARGET), native.asarray(_WEIGHT, x.dtype), -100, 0.2
+            )[0],
+            lambda x: _cross_entropy(x, np.array(_WEIGHT), 0.2),
+            ((4, 5),),
+            **_REAL,
+        ),
+    ],
+    "cross_entropy_backward": [
+        Sample(
+            lambda g, x: _cross_entropy_backward(g, x, 0.0),
+            lambda g, x: _cross_entropy_gradient(g, x, np.ones(5), 0.0),
+            ((4,), (4, 5)),
+            **_REAL,
+        ),
+        Sample(
+            lambda g, x: _cross_entropy_backward(g, x, 0.2, native.asarray(_WEIGHT, x.dtype)),
+            lambda g, x: _cross_entropy_gradient(g, x, np.array(_WEIGHT), 0.2),
+            ((4,), (4, 5)),
+            **_REAL,
         ),
     ],
 }

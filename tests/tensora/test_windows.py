@@ -11,16 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn import functional
 
 import accelera.tensora as ts
-from accelera.tensora import random, windows
+from accelera.tensora import functional, random
 from accelera.tensora.core import native
 
-CONVS = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
-TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}
+CONVS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+TRANSPOSED = {
+    1: F.conv_transpose1d,
+    2: F.conv_transpose2d,
+    3: F.conv_transpose3d,
+}
 
 
 def ours(x: Any) -> Any:
@@ -88,7 +92,7 @@ def test_convolutions_are_those_of_torch(case: Any) -> None:
     x = rand(images, channels[0], *extents)
     weight, bias = rand(channels[1], channels[0] // groups, *kernel), rand(channels[1])
     compare(
-        lambda x, w, b: getattr(windows, f"conv{n}d")(x, w, b, *places, groups),
+        lambda x, w, b: getattr(functional, f"conv{n}d")(x, w, b, *places, groups),
         lambda x, w, b: CONVS[n](x, w, b, *places, groups),
         [x, weight, bias],
         second=math.prod(extents) < 40,
@@ -106,7 +110,7 @@ def test_transposed_convolutions_are_those_of_torch(case: Any, more: int) -> Non
     x, weight = rand(images, channels[0], *extents), rand(channels[0], channels[1] // groups, *kernel)
     places = (stride, padding, more, groups, dilation)
     compare(
-        lambda x, w, b: getattr(windows, f"conv_transpose{n}d")(x, w, b, *places),
+        lambda x, w, b: getattr(functional, f"conv_transpose{n}d")(x, w, b, *places),
         lambda x, w, b: TRANSPOSED[n](x, w, b, *places),
         [x, weight, rand(channels[1])],
     )
@@ -130,7 +134,7 @@ def test_large_convolutions_in_float32(shape: Any, weight: Any, options: Any) ->
     y = CONVS[n](*exact, **options)
     g = torch.randn_like(y).float()
     mine = [ours(x), ours(w)]
-    out = getattr(windows, f"conv{n}d")(*mine, **options)
+    out = getattr(functional, f"conv{n}d")(*mine, **options)
     pairs = [
         (out, y),
         *zip(ts.grad(out, mine, ours(g)), torch.autograd.grad(y, exact, g.double()), strict=True),
@@ -145,25 +149,25 @@ def test_named_padding_and_single_images() -> None:
     x, w = rand(2, 3, 7, 8), rand(4, 3, 3, 4)
     for padding in ("same", "valid"):
         compare(
-            lambda x, w, p=padding: windows.conv2d(x, w, padding=p, dilation=(2, 1)),
             lambda x, w, p=padding: functional.conv2d(x, w, padding=p, dilation=(2, 1)),
+            lambda x, w, p=padding: F.conv2d(x, w, padding=p, dilation=(2, 1)),
             [x, w],
         )
-    same(windows.conv2d(ours(x)[0], ours(w)), functional.conv2d(x[0], w))
+    same(functional.conv2d(ours(x)[0], ours(w)), F.conv2d(x[0], w))
     same(
-        windows.conv_transpose1d(ours(x)[0, :, 0], ours(w)[:3, :, 0]),
-        functional.conv_transpose1d(x[0, :, 0], w[:3, :, 0]),
+        functional.conv_transpose1d(ours(x)[0, :, 0], ours(w)[:3, :, 0]),
+        F.conv_transpose1d(x[0, :, 0], w[:3, :, 0]),
     )
 
 
 def test_complex_convolutions() -> None:
     x, w = (torch.randn(*shape, dtype=torch.complex128) for shape in ((2, 3, 9), (4, 3, 3)))
     b = torch.randn(4, dtype=torch.complex128)
-    same(windows.conv1d(ours(x), ours(w), ours(b), 2, 1), functional.conv1d(x, w, b, 2, 1))
+    same(functional.conv1d(ours(x), ours(w), ours(b), 2, 1), F.conv1d(x, w, b, 2, 1))
     t = w.transpose(0, 1)
     same(
-        windows.conv_transpose1d(ours(x), ours(t), ours(b), 2, 1, 1),
-        functional.conv_transpose1d(x, t, b, 2, 1, 1),
+        functional.conv_transpose1d(ours(x), ours(t), ours(b), 2, 1, 1),
+        F.conv_transpose1d(x, t, b, 2, 1, 1),
     )
 
 
@@ -171,19 +175,17 @@ def test_half_convolutions() -> None:
     x, w = torch.randn(2, 8, 9, 9), torch.randn(8, 8, 3, 3)
     for dtype in (torch.float16, torch.bfloat16):
         a, b = x.to(dtype), w.to(dtype)
-        found = theirs(windows.conv2d(ours(a), ours(b)))
+        found = theirs(functional.conv2d(ours(a), ours(b)))
         assert found.dtype == dtype
-        torch.testing.assert_close(
-            found.float(), functional.conv2d(a.float(), b.float()), rtol=1e-2, atol=1e-2
-        )
+        torch.testing.assert_close(found.float(), F.conv2d(a.float(), b.float()), rtol=1e-2, atol=1e-2)
 
 
 def test_no_images_and_no_channels() -> None:
     w = ts.ones((4, 3, 2, 2), dtype=ts.float32)
-    assert windows.conv2d(ts.ones((0, 3, 5, 5)), w).shape == (0, 4, 4, 4)
+    assert functional.conv2d(ts.ones((0, 3, 5, 5)), w).shape == (0, 4, 4, 4)
     x = ts.ones((0, 3, 5, 5))
     x.requires_grad = w.requires_grad = True
-    ts.sum(windows.conv2d(x, w)).backward()
+    ts.sum(functional.conv2d(x, w)).backward()
     assert x.grad.shape == x.shape
     assert ts.all(w.grad == 0)
 
@@ -191,31 +193,31 @@ def test_no_images_and_no_channels() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda x, w: windows.conv2d(x, w[:, :2]), ValueError, "3 input channels .* do not fit a weight"),
-        (lambda x, w: windows.conv2d(x, w, groups=2), ValueError, "in 2 groups"),
-        (lambda x, w: windows.conv2d(x, w, groups=0), ValueError, "0 groups; give at least 1"),
-        (lambda x, w: windows.conv2d(x[:, :, :2], w), ValueError, "reaches over 3 elements, and 2"),
-        (lambda x, w: windows.conv2d(x, w, stride=0), ValueError, "at least 1"),
-        (lambda x, w: windows.conv2d(x, w, padding=-1), ValueError, "at least 0"),
-        (lambda x, w: windows.conv2d(x, w, stride=(1, 2, 3)), ValueError, "an integer, or 2 of them"),
-        (lambda x, w: windows.conv2d(x, w, padding="same", stride=2), ValueError, "'same'"),
-        (lambda x, w: windows.conv2d(x, w, w), ValueError, "a bias of shape"),
-        (lambda x, w: windows.conv3d(x[0, 0], w), ValueError, "an input of shape"),
-        (lambda x, w: windows.conv1d(x[0], w), ValueError, "a weight of shape"),
-        (lambda x, w: windows.conv2d(x.to(ts.float64), w), TypeError, "types float64 and float32"),
-        (lambda x, w: windows.conv2d(x.to(ts.int32), w.to(ts.int32)), TypeError, "not defined for int32"),
-        (lambda x, w: windows.conv_transpose2d(x, w), ValueError, "for 3 channels; give"),
-        (lambda x, w: windows.conv_transpose2d(x, w[:3], output_padding=1), ValueError, "less than the"),
-        (lambda x, w: windows.conv_transpose2d(x, w[:3], padding=9), ValueError, "less padding"),
-        (lambda x, w: windows.max_pool2d(x, 2, padding=2), ValueError, "half of a window"),
-        (lambda x, w: windows.max_pool2d(x, 9), ValueError, "do not fit into extents"),
-        (lambda x, w: windows.avg_pool2d(x, 2, divisor_override=0), ValueError, "divisor_override=0"),
-        (lambda x, w: windows.avg_pool2d(x.to(ts.int64), 2), TypeError, "not defined for int64"),
-        (lambda x, w: windows.adaptive_avg_pool2d(x, 0), ValueError, "at least 1"),
-        (lambda x, w: windows.fold(x[0], 5, 2), ValueError, "a multiple of 4"),
-        (lambda x, w: windows.interpolate(x, 3, mode="linear"), ValueError, "mode='linear'"),
-        (lambda x, w: windows.interpolate(x), ValueError, "give one of them"),
-        (lambda x, w: windows.interpolate(x, 3, antialias=True), NotImplementedError, "antialias"),
+        (lambda x, w: functional.conv2d(x, w[:, :2]), ValueError, "3 input channels .* do not fit a weight"),
+        (lambda x, w: functional.conv2d(x, w, groups=2), ValueError, "in 2 groups"),
+        (lambda x, w: functional.conv2d(x, w, groups=0), ValueError, "0 groups; give at least 1"),
+        (lambda x, w: functional.conv2d(x[:, :, :2], w), ValueError, "reaches over 3 elements, and 2"),
+        (lambda x, w: functional.conv2d(x, w, stride=0), ValueError, "at least 1"),
+        (lambda x, w: functional.conv2d(x, w, padding=-1), ValueError, "at least 0"),
+        (lambda x, w: functional.conv2d(x, w, stride=(1, 2, 3)), ValueError, "an integer, or 2 of them"),
+        (lambda x, w: functional.conv2d(x, w, padding="same", stride=2), ValueError, "'same'"),
+        (lambda x, w: functional.conv2d(x, w, w), ValueError, "a bias of shape"),
+        (lambda x, w: functional.conv3d(x[0, 0], w), ValueError, "an input of shape"),
+        (lambda x, w: functional.conv1d(x[0], w), ValueError, "a weight of shape"),
+        (lambda x, w: functional.conv2d(x.to(ts.float64), w), TypeError, "types float64 and float32"),
+        (lambda x, w: functional.conv2d(x.to(ts.int32), w.to(ts.int32)), TypeError, "not defined for int32"),
+        (lambda x, w: functional.conv_transpose2d(x, w), ValueError, "for 3 channels; give"),
+        (lambda x, w: functional.conv_transpose2d(x, w[:3], output_padding=1), ValueError, "less than the"),
+        (lambda x, w: functional.conv_transpose2d(x, w[:3], padding=9), ValueError, "less padding"),
+        (lambda x, w: functional.max_pool2d(x, 2, padding=2), ValueError, "half of a window"),
+        (lambda x, w: functional.max_pool2d(x, 9), ValueError, "do not fit into extents"),
+        (lambda x, w: functional.avg_pool2d(x, 2, divisor_override=0), ValueError, "divisor_override=0"),
+        (lambda x, w: functional.avg_pool2d(x.to(ts.int64), 2), TypeError, "not defined for int64"),
+        (lambda x, w: functional.adaptive_avg_pool2d(x, 0), ValueError, "at least 1"),
+        (lambda x, w: functional.fold(x[0], 5, 2), ValueError, "a multiple of 4"),
+        (lambda x, w: functional.interpolate(x, 3, mode="linear"), ValueError, "mode='linear'"),
+        (lambda x, w: functional.interpolate(x), ValueError, "give one of them"),
+        (lambda x, w: functional.interpolate(x, 3, antialias=True), NotImplementedError, "antialias"),
     ],
 )
 def test_what_does_not_fit_is_said(call: Any, error: Any, words: str) -> None:
@@ -234,8 +236,8 @@ def test_the_same_bits_for_every_number_of_threads() -> None:
     x, w, q, k = tensor(5, 20, 17, 19), tensor(70, 20, 3, 3), tensor(1, 2, 150, 40), tensor(1, 1, 150, 40)
 
     def results() -> list[Any]:
-        y = windows.conv2d(x, w, stride=(1, 2), padding=1)
-        z = windows.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
+        y = functional.conv2d(x, w, stride=(1, 2), padding=1)
+        z = functional.scaled_dot_product_attention(q, k, k, is_causal=True, enable_gqa=True)
         return [y, z, *ts.grad(ts.sum(y * y) + ts.sum(z * z), [x, w, q, k])]
 
     threads = ts.get_num_threads()
@@ -269,20 +271,22 @@ def pools(draw: Any) -> Any:
 def test_pools_are_those_of_torch(case: Any, count: bool, divisor: int | None) -> None:
     n, kernel, stride, padding, dilation, ceil, extents = case
     x = rand(2, 3, *extents)
-    reference, mine = getattr(functional, f"max_pool{n}d"), getattr(windows, f"max_pool{n}d")
+    reference, mine = getattr(F, f"max_pool{n}d"), getattr(functional, f"max_pool{n}d")
     given_ = (kernel, stride, padding, dilation, ceil)
     compare(lambda x: mine(x, *given_), lambda x: reference(x, *given_), [x])
     expected = reference(x, *given_, True)[1]
     assert torch.equal(theirs(mine(ours(x), *given_, True)[1]), expected)
     means = (kernel, stride, padding, ceil, count, *((divisor,) if n > 1 else ()))
-    reference, mine = getattr(functional, f"avg_pool{n}d"), getattr(windows, f"avg_pool{n}d")
+    reference, mine = getattr(F, f"avg_pool{n}d"), getattr(functional, f"avg_pool{n}d")
     compare(lambda x: mine(x, *means), lambda x: reference(x, *means), [x], second=True)
     if n == 2:
         places = (kernel, dilation, padding, stride)
-        compare(lambda x: windows.unfold(x, *places), lambda x: functional.unfold(x, *places), [x])
-        y = functional.unfold(x, *places).detach().requires_grad_()
+        compare(lambda x: functional.unfold(x, *places), lambda x: F.unfold(x, *places), [x])
+        y = F.unfold(x, *places).detach().requires_grad_()
         compare(
-            lambda y: windows.fold(y, extents, *places), lambda y: functional.fold(y, extents, *places), [y]
+            lambda y: functional.fold(y, extents, *places),
+            lambda y: F.fold(y, extents, *places),
+            [y],
         )
 
 
@@ -294,30 +298,30 @@ def test_other_pools(n: int) -> None:
     for name in (f"adaptive_avg_pool{n}d", f"adaptive_max_pool{n}d"):
         wished = outs[0] if n == 1 else outs
         compare(
-            lambda x, f=name, o=outs: getattr(windows, f)(x, o),
-            lambda x, f=name, o=wished: getattr(functional, f)(x, o),
+            lambda x, f=name, o=outs: getattr(functional, f)(x, o),
+            lambda x, f=name, o=wished: getattr(F, f)(x, o),
             [x],
         )
     positive = x.detach().abs().add(0.1).requires_grad_()
     name = f"lp_pool{n}d"
     compare(
-        lambda x: getattr(windows, name)(x, 3, 2),
         lambda x: getattr(functional, name)(x, 3, 2),
+        lambda x: getattr(F, name)(x, 3, 2),
         [positive],
         second=True,
     )
-    values, places = getattr(functional, f"max_pool{n}d")(x, 2, return_indices=True)
+    values, places = getattr(F, f"max_pool{n}d")(x, 2, return_indices=True)
     name = f"max_unpool{n}d"
     compare(
-        lambda v: getattr(windows, name)(v, ours(places), 2, output_size=x.shape),
-        lambda v: getattr(functional, name)(v, places, 2, output_size=x.shape),
+        lambda v: getattr(functional, name)(v, ours(places), 2, output_size=x.shape),
+        lambda v: getattr(F, name)(v, places, 2, output_size=x.shape),
         [values.detach().requires_grad_()],
     )
 
 
 def test_the_largest_of_nan() -> None:
     x = ts.asarray([[[1.0, math.nan, 2.0, -math.inf, -math.inf, -math.inf]]])
-    values, places = windows.max_pool1d(x, 2, return_indices=True)
+    values, places = functional.max_pool1d(x, 2, return_indices=True)
     assert math.isnan(values[0, 0, 0].item())
     assert values[0, 0, 1:].tolist() == [2.0, -math.inf]
     assert places.tolist() == [[[1, 2, 4]]]
@@ -325,7 +329,7 @@ def test_the_largest_of_nan() -> None:
 
 @pytest.mark.parametrize("align", [None, False, True])
 @pytest.mark.parametrize(
-    ("mode", "n"), [(mode, n) for mode, some in windows._MODES.items() for n in some], ids=str
+    ("mode", "n"), [(mode, n) for mode, some in functional._MODES.items() for n in some], ids=str
 )
 def test_interpolation_is_that_of_torch(mode: str, n: int, align: bool | None) -> None:
     if align is not None and mode in ("nearest", "nearest-exact", "area"):
@@ -339,8 +343,8 @@ def test_interpolation_is_that_of_torch(mode: str, n: int, align: bool | None) -
     for choice in choices:
         options = {"mode": mode, "align_corners": align, **choice}
         compare(
-            lambda x, o=options: windows.interpolate(x, **o),
             lambda x, o=options: functional.interpolate(x, **o),
+            lambda x, o=options: F.interpolate(x, **o),
             [x],
             second=True,
         )
@@ -380,8 +384,8 @@ def test_attention_is_that_of_torch(case: Any) -> None:
     options = {"is_causal": kind == "causal", "enable_gqa": group > 1}
     own_mask = None if mask is None else ours(mask)
     compare(
-        lambda q, k, v: windows.scaled_dot_product_attention(q, k, v, own_mask, **options),
-        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, mask, **options),
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, own_mask, **options),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask, **options),
         [q, k, v],
     )
 
@@ -403,7 +407,7 @@ def test_second_gradients_of_attention(kind: str) -> None:
 
     def mine(q: Any, k: Any, v: Any) -> Any:
         causal = kind == "causal"
-        return windows.scaled_dot_product_attention(q, k, v, own_mask, is_causal=causal, enable_gqa=True)
+        return functional.scaled_dot_product_attention(q, k, v, own_mask, is_causal=causal, enable_gqa=True)
 
     compare(mine, composed, [q, k, v], second=True)
 
@@ -412,24 +416,24 @@ def test_queries_that_see_nothing_get_zeros_and_no_gradients() -> None:
     q, k, v = (rand(1, 1, 3, 4) for _ in range(3))
     mask = torch.tensor([[True, False, True], [False, False, False], [True, True, True]])
     compare(
-        lambda q, k, v: windows.scaled_dot_product_attention(q, k, v, ours(mask)),
-        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, mask),
+        lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, ours(mask)),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask),
         [q, k, v],
     )
-    out = windows.scaled_dot_product_attention(ours(q), ours(k), ours(v), ours(mask))
+    out = functional.scaled_dot_product_attention(ours(q), ours(k), ours(v), ours(mask))
     assert ts.all(out[0, 0, 1] == 0)
 
 
 def test_a_mask_with_a_gradient_and_leading_axes() -> None:
     q, k, v = rand(2, 3, 2, 4, 5), rand(3, 2, 6, 5), rand(2, 1, 2, 6, 5)
     compare(
-        windows.scaled_dot_product_attention,
         functional.scaled_dot_product_attention,
+        F.scaled_dot_product_attention,
         [q, k, v, rand(4, 6)],
     )
     compare(
-        windows.scaled_dot_product_attention,
         functional.scaled_dot_product_attention,
+        F.scaled_dot_product_attention,
         [rand(4, 5) for _ in "qkv"],
     )
 
@@ -438,10 +442,10 @@ def test_attention_of_views_and_halves() -> None:
     x = torch.randn(2, 40, 3, 32)
     turned = x.transpose(1, 2)
     own = ts.permute_dims(ours(x), (0, 2, 1, 3))
-    expected = functional.scaled_dot_product_attention(turned, turned, turned)
-    same(windows.scaled_dot_product_attention(own, own, own), expected, 1e-5)
+    expected = F.scaled_dot_product_attention(turned, turned, turned)
+    same(functional.scaled_dot_product_attention(own, own, own), expected, 1e-5)
     half = own.to(ts.bfloat16)
-    found = windows.scaled_dot_product_attention(half, half, half)
+    found = functional.scaled_dot_product_attention(half, half, half)
     assert found.dtype is ts.bfloat16
     same(found.to(ts.float32), expected, 3e-2)
 
@@ -450,9 +454,9 @@ def test_dropout_keeps_the_mean() -> None:
     random.manual_seed(0)
     q, k = (torch.randn(1, 1, 200, 8, dtype=torch.float64) for _ in range(2))
     v = torch.ones(1, 1, 200, 4, dtype=torch.float64)
-    out = windows.scaled_dot_product_attention(ours(q), ours(k), ours(v), dropout_p=0.3)
+    out = functional.scaled_dot_product_attention(ours(q), ours(k), ours(v), dropout_p=0.3)
     assert 0.9 < ts.mean(out).item() < 1.1
-    assert ts.all(windows.scaled_dot_product_attention(ours(q), ours(k), ours(v), dropout_p=1.0) == 0)
+    assert ts.all(functional.scaled_dot_product_attention(ours(q), ours(k), ours(v), dropout_p=1.0) == 0)
 
 
 @pytest.mark.parametrize(
@@ -471,7 +475,7 @@ def test_dropout_keeps_the_mean() -> None:
 def test_attention_that_does_not_fit(shapes: Any, options: Any, words: str) -> None:
     mask = ts.ones(options["attn_mask"]) if "attn_mask" in options else None
     with pytest.raises(ValueError, match=words):
-        windows.scaled_dot_product_attention(
+        functional.scaled_dot_product_attention(
             *[ts.ones(shape) for shape in shapes], **{**options, "attn_mask": mask}
         )
 
@@ -479,7 +483,7 @@ def test_attention_that_does_not_fit(shapes: Any, options: Any, words: str) -> N
 def test_attention_of_integers_is_refused() -> None:
     x = ts.ones((2, 3, 4), dtype=ts.int64)
     with pytest.raises(TypeError, match="not defined for int64"):
-        windows.scaled_dot_product_attention(x, x, x)
+        functional.scaled_dot_product_attention(x, x, x)
 
 
 def test_attention_holds_far_less_than_all_weights() -> None:
@@ -489,7 +493,7 @@ def test_attention_holds_far_less_than_all_weights() -> None:
         x.requires_grad = True
     native.reset_peak()
     before = ts.memory_stats().live_bytes
-    ts.sum(windows.scaled_dot_product_attention(q, k, v)).backward()
+    ts.sum(functional.scaled_dot_product_attention(q, k, v)).backward()
     assert ts.memory_stats().peak_bytes - before < n * n * 4 / 8
 
 
@@ -500,11 +504,11 @@ def test_long_attention_hears_an_interrupt(backward: bool) -> None:
 
     def work() -> None:
         while True:
-            out = windows.scaled_dot_product_attention(x, x, x)
+            out = functional.scaled_dot_product_attention(x, x, x)
             if backward:
                 out.backward(x.detach())
 
-    windows.scaled_dot_product_attention(x, x, x)
+    functional.scaled_dot_product_attention(x, x, x)
     told: list[float] = []
 
     def interrupt() -> None:

@@ -76,6 +76,7 @@ void set_python_error() noexcept;
 
 void bind_tensor(nb::module_& module);
 void bind_ops(nb::module_& module);
+void bind_networks(nb::module_& module);
 void bind_autograd(nb::module_& module);
 void bind_windows(nb::module_& module);
 

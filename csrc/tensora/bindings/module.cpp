@@ -136,6 +136,7 @@ NB_MODULE(_tensora, module) {
     bind_recorder(module);
     bind_tensor(module);
     bind_ops(module);
+    bind_networks(module);
     bind_autograd(module);
     bind_windows(module);
     module.def("instruction_set", [] { return std::string(instruction_set()); });

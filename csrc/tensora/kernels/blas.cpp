@@ -78,22 +78,22 @@ std::recursive_mutex* turn_mutex() {
 
 constexpr int row_major = 101, no_trans = 111, trans = 112;
 
-void gemm_panel(DType dtype, const MatrixView& a, const MatrixView& b, void* c, int ldc) {
+void gemm_panel(DType dtype, const MatrixView& a, const MatrixView& b, void* c, int ldc, bool add) {
     const int m = int(a.rows), n = int(b.columns), k = int(a.columns);
     const int trans_a = a.by_rows() ? no_trans : trans, trans_b = b.by_rows() ? no_trans : trans;
     const int lda = int(std::max<int64_t>(1, a.by_rows() ? a.row_step : a.column_step));
     const int ldb = int(std::max<int64_t>(1, b.by_rows() ? b.row_step : b.column_step));
-    const C128 one = 1, zero = 0;
-    const C64 one_single = 1, zero_single = 0;
+    const C128 one = 1, beta = add;
+    const C64 one_single = 1, beta_single = add;
     if (dtype == DType::f32)
-        library.sgemm(row_major, trans_a, trans_b, m, n, k, 1, a.data, lda, b.data, ldb, 0, c, ldc);
+        library.sgemm(row_major, trans_a, trans_b, m, n, k, 1, a.data, lda, b.data, ldb, add, c, ldc);
     else if (dtype == DType::f64)
-        library.dgemm(row_major, trans_a, trans_b, m, n, k, 1, a.data, lda, b.data, ldb, 0, c, ldc);
+        library.dgemm(row_major, trans_a, trans_b, m, n, k, 1, a.data, lda, b.data, ldb, add, c, ldc);
     else if (dtype == DType::c64)
         library.cgemm(row_major, trans_a, trans_b, m, n, k, &one_single, a.data, lda, b.data, ldb,
-                      &zero_single, c, ldc);
+                      &beta_single, c, ldc);
     else
-        library.zgemm(row_major, trans_a, trans_b, m, n, k, &one, a.data, lda, b.data, ldb, &zero, c, ldc);
+        library.zgemm(row_major, trans_a, trans_b, m, n, k, &one, a.data, lda, b.data, ldb, &beta, c, ldc);
 }
 
 }  // namespace
@@ -134,7 +134,7 @@ void* blas_function(const char* name) {
     return function;
 }
 
-void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c) {
+void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c, bool add) {
     if (!library.handle) fail(Kind::runtime, "tensora: no OpenBLAS; pip install scipy-openblas32");
     for (int64_t extent :
          {a.rows, a.columns, b.columns, a.row_step, a.column_step, b.row_step, b.column_step})
@@ -159,7 +159,7 @@ void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c) {
             right.columns = std::min(columns, b.columns - column);
             right.data = static_cast<const char*>(b.data) + column * b.column_step * each;
             gemm_panel(dtype, left, right, static_cast<char*>(c) + (row * b.columns + column) * each,
-                       int(b.columns));
+                       int(b.columns), add);
         }
 }
 

@@ -45,8 +45,8 @@ struct MatrixView {
     bool by_columns() const { return row_step == 1 && column_step >= rows; }
 };
 
-/// c = a b, contiguous; `a` and `b` lie by rows or by columns, and have elements of float32, float64 or a
-/// complex type.
-void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c);
+/// c = a b, contiguous, or c += a b; `a` and `b` lie by rows or by columns, and have elements of float32,
+/// float64 or a complex type.
+void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c, bool add = false);
 
 }  // namespace accelera::tensora

@@ -7,6 +7,7 @@
 #include "tensora/kernels/elementwise.h"
 #include "tensora/kernels/reduce.h"
 #include "tensora/kernels/windows.h"
+#include "tensora/kernels/rows.h"
 
 namespace accelera::tensora {
 
@@ -15,6 +16,7 @@ void fill_rows(LoopRow* rows);
 void fill_reducers(Reducers& table);
 template <typename E>
 void fill_windows(WindowLoops<E>& loops);
+void fill_row_loops(RowLoops* loops);
 }  // namespace base
 #ifdef TENSORA_X86
 namespace v3 {
@@ -22,12 +24,14 @@ void fill_rows(LoopRow* rows);
 void fill_reducers(Reducers& table);
 template <typename E>
 void fill_windows(WindowLoops<E>& loops);
+void fill_row_loops(RowLoops* loops);
 }  // namespace v3
 namespace v4 {
 void fill_rows(LoopRow* rows);
 void fill_reducers(Reducers& table);
 template <typename E>
 void fill_windows(WindowLoops<E>& loops);
+void fill_row_loops(RowLoops* loops);
 }  // namespace v4
 #endif
 
@@ -135,6 +139,18 @@ const WindowLoops<E>& window_loops() {
 }
 template const WindowLoops<float>& window_loops();
 template const WindowLoops<double>& window_loops();
+const RowLoops& row_loops(DType dtype) {
+    static const RowLoops* const loops = [] {
+        auto* made = new RowLoops[4];
+        base::fill_row_loops(made);
+#ifdef TENSORA_X86
+        if (level() >= 3) v3::fill_row_loops(made);
+        if (level() >= 4) v4::fill_row_loops(made);
+#endif
+        return made;
+    }();
+    return loops[int(dtype) - int(DType::f16)];
+}
 
 Loop cast_loop(DType from, DType to) {
     return visit(from, [&]<typename From>(Tag<From>) -> Loop {

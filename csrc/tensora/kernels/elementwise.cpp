@@ -90,6 +90,21 @@ struct Loops {
             for (int64_t i = 0; i < n; ++i) out[i] = O(value(x[i], b, c));
             return;
         }
+        if (out_step == sizeof(O) && steps[0] == sizeof(S) && steps[1] == sizeof(S)) {
+            O* __restrict out = reinterpret_cast<O*>(out_bytes);
+            const S* x = reinterpret_cast<const S*>(in[0]);
+            const S* y = reinterpret_cast<const S*>(in[1]);
+            const S* z = reinterpret_cast<const S*>(in[2]);
+            if (steps[2] == 0) {
+                const S c = *z;
+                for (int64_t i = 0; i < n; ++i) out[i] = O(value(x[i], y[i], c));
+                return;
+            }
+            if (steps[2] == sizeof(S)) {
+                for (int64_t i = 0; i < n; ++i) out[i] = O(value(x[i], y[i], z[i]));
+                return;
+            }
+        }
         for (int64_t i = 0; i < n; ++i)
             *reinterpret_cast<O*>(out_bytes + i * out_step) =
                 O(value(at<S>(in[0], steps[0], i), at<S>(in[1], steps[1], i), at<S>(in[2], steps[2], i)));

@@ -165,6 +165,32 @@ TENSORA_INLINE E fast_tanh(E x) {
     return std::bit_cast<E>(Int(std::bit_cast<Int>(magnitude) | (std::bit_cast<Int>(x) & sign)));
 }
 
+/// Error function of a float: below 1 an odd polynomial, above 1 - e^q(x), with the nearest polynomials in
+/// Chebyshev's sense. Of a double the C library's.
+template <typename E>
+TENSORA_INLINE E fast_erf(E x) {
+    if constexpr (!std::is_same_v<E, float>) {
+        return std::erf(x);
+    } else {
+        constexpr float odd[] = {1.1283792257f,   -0.3761263788f,   0.11283782870f,  -0.02686543763f,
+                                 0.005221053492f, -0.000848439639f, 0.000112682537f, -9.67359028e-06f};
+        constexpr float exponent[] = {0.00028745853f,  -1.1300996542f,    -0.63205701113f,
+                                      -0.10986018181f, 0.02629471757f,    -0.004714576993f,
+                                      0.000587088172f, -4.489322964e-05f, 1.577663511e-06f};
+        float y = std::fabs(x);
+        y = y > 4.0f ? 4.0f : y;
+        const float z = y * y;
+        float small = odd[7], q = exponent[8];
+#pragma GCC unroll 8
+        for (int k = 6; k >= 0; --k) small = small * z + odd[k];
+#pragma GCC unroll 8
+        for (int k = 7; k >= 0; --k) q = q * y + exponent[k];
+        const float magnitude = y < 1.0f ? y * small : 1.0f - fast_exp(q);
+        constexpr int32_t sign = std::bit_cast<int32_t>(-0.0f);
+        return std::bit_cast<float>(std::bit_cast<int32_t>(magnitude) | (std::bit_cast<int32_t>(x) & sign));
+    }
+}
+
 template <typename E>
 TENSORA_INLINE E fast_sigmoid(E x) {
     return E(1) / (E(1) + fast_exp(-x));

@@ -196,6 +196,52 @@ TENSORA_INLINE E sigmoid_of(E x) {
     return E(1) / (E(1) + exp_of(-x));
 }
 
+/// NaN where one of them is NaN.
+template <typename E>
+TENSORA_INLINE E clip_of(E x, E low, E high) {
+    const E raised = x < low ? low : x;
+    const E inside = raised > high ? high : raised;
+    const E limited = high != high ? high : inside;
+    return low != low ? low : limited;
+}
+/// Share of the standard normal distribution that lies below x.
+template <typename E>
+TENSORA_INLINE E normal_share(E x) {
+    return E(0.5) * (E(1) + fast_erf(x * E(M_SQRT1_2)));
+}
+template <typename E>
+TENSORA_INLINE E gelu_slope(E x) {
+    return normal_share(x) + x * fast_exp(E(-0.5) * x * x) * E(0.39894228040143267794);
+}
+/// The same by D. Hendrycks and K. Gimpel's approximation (2016).
+template <typename E>
+TENSORA_INLINE E tanh_share(E x) {
+    return E(0.5) * (E(1) + fast_tanh(E(0.79788456080286535588) * (x + E(0.044715) * x * x * x)));
+}
+template <typename E>
+TENSORA_INLINE E gelu_tanh_slope(E x) {
+    const E p = tanh_share(x);
+    return p + E(2) * x * p * (E(1) - p) * E(0.79788456080286535588) * (E(1) + E(0.134145) * x * x);
+}
+template <typename E>
+TENSORA_INLINE E silu_slope(E x) {
+    const E p = fast_sigmoid(x);
+    return p * (E(1) + x * (E(1) - p));
+}
+/// x tanh(log(1 + e^x)), where tanh(log(1 + w)) = (w² + 2 w) / (w² + 2 w + 2). D. Misra (2019).
+template <typename E>
+TENSORA_INLINE E mish_of(E x) {
+    const E w = fast_exp(x > E(30) ? E(30) : x);
+    const E t = w * (w + E(2));
+    return x * (t / (t + E(2)));
+}
+template <typename E>
+TENSORA_INLINE E softplus_of(E x, E beta, E threshold) {
+    const E scaled = x * beta;
+    const E value = fast_log1p(fast_exp(scaled)) / beta;
+    return scaled > threshold ? x : value;
+}
+
 template <typename E>
 TENSORA_INLINE E lgamma_of(E x) {
     int sign;

@@ -139,6 +139,15 @@ const Op& entry(const char* name, int arity, void (*vjp)(Backward&), uint32_t sa
         saves, flops)
 #define X conjugate(c.input())
 #define OUT conjugate(c.output())
+T backward_of(const char* name, const T& g, const T& x) { return run(op_named(name), no_params, g, x); }
+T backward_of(const char* name, const T& g, const T& x, const T& constant) {
+    return run(op_named(name), no_params, g, x, constant);
+}
+T mish_slope(const T& x) {
+    const T t = tanh(logaddexp(x, like(x, 0)));
+    return t + x * (1 - square(t)) * sigmoid(x);
+}
+
 #define FLAT(name, n) const Op& name##_op = entry(#name, n, flat, 0)
 #define NONE(name, n) const Op& name##_op = entry(#name, n, nullptr, 0)
 
@@ -184,7 +193,11 @@ FLAT(floor, 1);
 FLAT(ceil, 1);
 FLAT(trunc, 1);
 FLAT(round, 1);
-ONE(relu, out0, 1, where(greater(c.output(), like(g, 0)), g, like(g, 0)));
+ONE(relu, out0, 1, backward_of("relu_backward", g, c.output()));
+ONE(gelu, in0, 20, backward_of("gelu_backward", g, c.input()));
+ONE(gelu_tanh, in0, 20, backward_of("gelu_tanh_backward", g, c.input()));
+ONE(silu, in0, 12, backward_of("silu_backward", g, c.input()));
+ONE(mish, in0, 20, g* mish_slope(c.input()));
 ONE(conj, 0, 1, conjugate(g));
 ONE(real, 0, 1, g);
 ONE(imag, 0, 1, complex(like(g, 0), g));
@@ -249,6 +262,60 @@ NONE(nextafter, 2);
 TWO(logaddexp, in0 | in1, 20, g* sigmoid(A - B), g* sigmoid(B - A));
 TWO(xlogy, in0 | in1, 10, where(equal(A, like(A, 0)), like(g, 0), g* log(B)), g* A / B);
 FLAT(heaviside, 2);
+
+// Activations: a second or third input, as the slope, is a constant but for leaky_relu's. Those of a backward
+// entry are the gradient, then the input or output that the slope follows from.
+const Op& elu_op = entry(
+    "elu", 2,
+    [](Backward& c) { c.give(0, [&] { return backward_of("elu_backward", c.grad(), c.output(), B); }); },
+    in1 | out0, 10);
+const Op& elu_backward_op = entry(
+    "elu_backward", 3,
+    [](Backward& c) {
+        const T u = c.grad(), y = c.input(1);
+        c.give(0, [&] { return backward_of("elu_backward", u, y, c.input(2)); });
+        c.give(1, [&] { return where(greater(y, like(y, 0)), like(y, 0), u * c.input(0)); });
+    },
+    in0 | in1 | in2, 2);
+TWO(leaky_relu, in0 | in1, 1, backward_of("leaky_relu_backward", g, A, B),
+    where(greater(A, like(A, 0)), like(A, 0), g* A));
+const Op& leaky_relu_backward_op = entry(
+    "leaky_relu_backward", 3,
+    [](Backward& c) {
+        const T u = c.grad(), x = c.input(1);
+        c.give(0, [&] { return backward_of("leaky_relu_backward", u, x, c.input(2)); });
+        c.give(2, [&] { return where(greater(x, like(x, 0)), like(x, 0), u * c.input(0)); });
+    },
+    in0 | in1 | in2, 1);
+const Op& relu_backward_op = entry(
+    "relu_backward", 2,
+    [](Backward& c) { c.give(0, [&] { return backward_of("relu_backward", c.grad(), B); }); }, in1);
+T normal_density(const T& x) { return exp(square(x) * -0.5) * (M_SQRT1_2 * M_2_SQRTPI / 2); }
+TWO(gelu_backward, in0 | in1, 25, backward_of("gelu_backward", g, B),
+    g * A * normal_density(B) * (2 - square(B)));
+/// Second derivative of x (1 + tanh(f)) / 2 with f = k (x + c x³).
+T gelu_tanh_curve(const T& x) {
+    constexpr double k = 0.79788456080286535588, c = 0.044715;
+    const T slope = (square(x) * (3 * c) + 1) * k, t = tanh(x * (square(x) * c + 1) * k);
+    return (1 - square(t)) * (slope * (1 - x * t * slope) + square(x) * (3 * k * c));
+}
+TWO(gelu_tanh_backward, in0 | in1, 25, backward_of("gelu_tanh_backward", g, B), g * A * gelu_tanh_curve(B));
+T silu_curve(const T& x) {
+    const T p = sigmoid(x);
+    return p * (1 - p) * (x * (1 - p * 2) + 2);
+}
+TWO(silu_backward, in0 | in1, 15, backward_of("silu_backward", g, B), g * A * silu_curve(B));
+/// Inputs: x, beta, threshold.
+const Op& softplus_op = entry(
+    "softplus", 3,
+    [](Backward& c) {
+        c.give(0, [&] {
+            const T scaled = A * B, g = c.grad();
+            return where(greater(scaled, c.input(2)), g, g * sigmoid(scaled));
+        });
+    },
+    in0 | in1 | in2, 25);
+
 NONE(equal, 2);
 NONE(not_equal, 2);
 NONE(less, 2);
@@ -269,15 +336,23 @@ const Op& clip_op = entry(
     "clip", 3,
     [](Backward& c) {
         const T g = c.grad();
+        c.give(0, [&] { return backward_of("clip_backward", g, c.input(0), c.output()); });
+        if (!c.wants(1) && !c.wants(2)) return;
         const T crossed = greater(c.input(1), c.input(2));  // then the upper bound is the result
         const T low = logical_and(less(c.input(0), c.input(1)), logical_not(crossed));
         const T high = where(crossed, crossed, greater(c.input(0), c.input(2)));
         const T zero = like(g, 0);
-        c.give(0, [&] { return where(low, zero, where(high, zero, g)); });
         c.give(1, [&] { return where(low, g, zero); });
         c.give(2, [&] { return where(low, zero, where(high, g, zero)); });
     },
-    in0 | in1 | in2, 2);
+    in0 | in1 | in2 | out0, 2);
+/// The gradient where the input was within the limits: where the result is the input.
+const Op& clip_backward_op = entry(
+    "clip_backward", 3,
+    [](Backward& c) {
+        c.give(0, [&] { return backward_of("clip_backward", c.grad(), c.input(1), c.input(2)); });
+    },
+    in1 | in2, 1);
 const Op& lerp_op = entry(
     "lerp", 3,
     [](Backward& c) {

@@ -103,6 +103,14 @@ void matmul_kernel(Call& call) {
     if (dtype != out.dtype()) copy_elements(*result, out);
 }
 
+Cost product_cost(const Call& call) {
+    const double inner = double(call.input(0).shape().back());
+    const double out = double(call.made[0].shape.product());
+    double bytes = out * double(size_of(call.made[0].dtype));
+    for (const T& x : call.in) bytes += double(x->size() * size_of(x->dtype()));
+    return {2 * out * inner, bytes};
+}
+
 const Op& matmul_op = enter({.name = "matmul",
                              .family = Family::contraction,
                              .arity = 2,
@@ -116,15 +124,77 @@ const Op& matmul_op = enter({.name = "matmul",
                                      c.give(1, [&] { return matmul(adjoint(c.input(0)), g); });
                                  },
                              .saves = in0 | in1,
-                             .cost = [](const Call& call) -> Cost {
-                                 const double inner = double(call.input(0).shape().back());
-                                 const double out = double(call.made[0].shape.product());
-                                 double bytes = out * double(size_of(call.made[0].dtype));
-                                 for (const T& x : call.in) bytes += double(x->size() * size_of(x->dtype()));
-                                 return {2 * out * inner, bytes};
-                             }});
+                             .cost = product_cost});
+
+// --- linear: x [..., in], weight [out, in], bias [out] ----------------------------------------------------
+
+void linear_rule(Call& call) {
+    const Tensor &x = call.input(0), &weight = call.input(1);
+    require(weight.dims() == 2 && x.dims() > 0 && x.shape().back() == weight.shape()[1],
+            "linear: a weight of shape ", weight.shape().words(), " for an input of shape ",
+            x.shape().words(), "; give (out_features, in_features) and (..., in_features)");
+    DType dtype = promote(x.dtype(), weight.dtype());
+    if (call.in.size() > 2) {
+        require(call.input(2).shape() == Dims{weight.shape()[0]}, "linear: a bias of shape ",
+                call.input(2).shape().words(), " for ", weight.shape()[0], " output features");
+        dtype = promote(dtype, call.input(2).dtype());
+    }
+    Dims shape = x.shape();
+    shape.back() = weight.shape()[0];
+    call.make(shape, dtype);
+}
+
+void fill_rows(const T& bias, const T& out) {
+    const int64_t row = bias->size() * size_of(bias->dtype());
+    parallel_for(out->size() / bias->size(), std::max<int64_t>(1, grain / bias->size()),
+                 [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i)
+                         std::memcpy(out->bytes() + i * row, bias->bytes(), size_t(row));
+                 });
+}
+
+void linear_kernel(Call& call) {
+    Tensor& out = *call.out[0];
+    const DType dtype = is(out.dtype(), halves) ? DType::f32 : out.dtype();
+    const T x = contiguous(cast(call.in[0], dtype)), weight = prepared(call.in[1], dtype);
+    const bool biased = call.in.size() > 2;
+    if (out.size() == 0) return;
+    const int64_t inner = weight->shape()[1], rows = out.size() / weight->shape()[0];
+    const T result = dtype == out.dtype() ? call.out[0] : Tensor::empty(out.shape(), dtype);
+    if (biased)
+        fill_rows(contiguous(cast(call.in[2], dtype)), result);
+    else if (inner == 0)
+        std::memset(result->bytes(), 0, size_t(out.size() * size_of(dtype)));
+    if (inner > 0) {
+        const MatrixView w = matrix(*weight, 0);
+        gemm(dtype, {x->bytes(), rows, inner, inner, 1},
+             {w.data, w.columns, w.rows, w.column_step, w.row_step}, result->bytes(), biased);
+    }
+    if (dtype != out.dtype()) copy_elements(*result, out);
+}
+
+void linear_vjp(Backward& c) {
+    const T g = reshape(c.grad(), {-1, c.output_shape().back()});
+    c.give(0, [&] { return reshape(matmul(g, conjugate(c.input(1))), c.shape(0)); });
+    c.give(1, [&] { return matmul(mt(g), conjugate(reshape(c.input(0), {-1, c.shape(0).back()}))); });
+    if (c.inputs() > 2) c.give(2, [&] { return sum(g, {0}, false); });
+}
+
+const Op& linear_op = enter({.name = "linear",
+                             .family = Family::contraction,
+                             .arity = -1,
+                             .types = inexact,
+                             .rule = linear_rule,
+                             .cpu = linear_kernel,
+                             .vjp = linear_vjp,
+                             .saves = in0 | in1,
+                             .cost = product_cost});
 
 }  // namespace
+
+T linear(const T& x, const T& weight, const T& bias) {
+    return bias ? run(linear_op, no_params, x, weight, bias) : run(linear_op, no_params, x, weight);
+}
 
 T matmul(const T& a, const T& b) {
     require(a->dims() > 0 && b->dims() > 0, "matmul: a 0-d tensor; multiply it with *");

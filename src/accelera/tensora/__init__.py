@@ -236,7 +236,7 @@ nan = math.nan
 newaxis = None
 pi = math.pi
 
-_MODULES = ("fft", "linalg", "random")
+_MODULES = ("fft", "functional", "linalg", "optim", "random")
 
 __all__ = [
     "Context",
@@ -327,6 +327,7 @@ __all__ = [
     "from_dlpack",
     "full",
     "full_like",
+    "functional",
     "fusion",
     "get_num_threads",
     "grad",
@@ -390,6 +391,7 @@ __all__ = [
     "ones",
     "ones_like",
     "ops",
+    "optim",
     "permute_dims",
     "pi",
     "positive",

@@ -11,29 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from accelera.tensora.convolution import Ints, batched, each_extent
 from accelera.tensora.core import Tensor, native
-
-__all__ = [
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d",
-    "adaptive_max_pool1d",
-    "adaptive_max_pool2d",
-    "adaptive_max_pool3d",
-    "avg_pool1d",
-    "avg_pool2d",
-    "avg_pool3d",
-    "lp_pool1d",
-    "lp_pool2d",
-    "lp_pool3d",
-    "max_pool1d",
-    "max_pool2d",
-    "max_pool3d",
-    "max_unpool1d",
-    "max_unpool2d",
-    "max_unpool3d",
-]
+from accelera.tensora.functional.convolution import Ints, batched, each_extent
 
 Wished = int | Sequence[int | None] | None
 

@@ -1,4 +1,4 @@
-"""Convolution and transposed convolution over one to three extents.
+"""Convolution and transposed convolution over one to three extents, and windows as columns.
 
 Functions and arguments are named as in ``torch.nn.functional``. An image has the shape ``(images, channels,
 *extents)``, or ``(channels, *extents)`` where there is one only. Shapes that do not fit and numbers out of
@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from accelera.tensora.core import Tensor, native
-
-__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
 
 Ints = int | Sequence[int]
 
@@ -270,3 +268,62 @@ def conv_transpose3d(
 ) -> Any:
     """Transposed convolution over three extents; see `conv_transpose2d`."""
     return _conv_transpose(3, input, weight, bias, (stride, padding, dilation), output_padding, groups)
+
+
+# --- windows as columns -----------------------------------------------------------------------------------
+
+
+def unfold(input: Tensor, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1) -> Any:
+    """Windows over images as columns.
+
+    Parameters
+    ----------
+    input
+        Of shape ``(images, channels, height, width)``, or without images.
+    kernel_size, dilation, padding, stride
+        As for `conv2d`.
+
+    Returns
+    -------
+    Tensor
+        Of shape ``(images, channels * kernel_height * kernel_width, windows)``.
+
+    """
+    x, single = batched("unfold", input, 2)
+    kernel, steps, around, gaps = _windows("unfold", kernel_size, stride, padding, dilation)
+    result = native.unfold(x, kernel, steps, around, gaps)
+    return result[0] if single else result
+
+
+def fold(
+    input: Tensor,
+    output_size: Ints,
+    kernel_size: Ints,
+    dilation: Ints = 1,
+    padding: Ints = 0,
+    stride: Ints = 1,
+) -> Any:
+    """Sum of columns where `unfold` took them from, in images of extents `output_size`.
+
+    Parameters
+    ----------
+    input
+        Of shape ``(images, channels * kernel_height * kernel_width, windows)``, or without images.
+    output_size
+        Height and width of the result.
+    kernel_size, dilation, padding, stride
+        As they were given to `unfold`.
+
+    """
+    if input.ndim not in (2, 3):
+        raise ValueError(f"fold: shape {input.shape}; give (images, channels * window, windows)")
+    outs = each_extent("fold", "output_size", output_size, 2)
+    kernel, steps, around, gaps = _windows("fold", kernel_size, stride, padding, dilation)
+    single = input.ndim == 2
+    result = native.fold(input[None] if single else input, outs, kernel, steps, around, gaps)
+    return result[0] if single else result
+
+
+def _windows(name: str, kernel_size: Ints, stride: Ints, padding: Ints, dilation: Ints) -> Any:
+    given = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "dilation": dilation}
+    return (each_extent(name, what, value, 2) for what, value in given.items())

@@ -1,0 +1,108 @@
+// Steps of optimizers: all tensors of a group in one section of the pool's threads, written in place.
+#include <algorithm>
+
+#include "tensora/core/autograd.h"
+#include "tensora/core/threads.h"
+#include "tensora/functions.h"
+#include "tensora/kernels/rows.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+void check_like(const char* op, const char* what, const Tensor& param, const Tensor& other) {
+    if (!is(param.dtype(), floats))
+        fail(Kind::type, op, ": a parameter of type ", name_of(param.dtype()),
+             "; give real floating-point ones");
+    require(other.shape() == param.shape() && other.dtype() == param.dtype(), op, ": a ", what, " of shape ",
+            other.shape().words(), " and type ", name_of(other.dtype()), " for a parameter of shape ",
+            param.shape().words(), " and type ", name_of(param.dtype()));
+}
+
+void check_written(const char* op, const Tensor& tensor) {
+    check_writable(tensor, op);
+    require(tensor.contiguous(), op, ": a parameter or state of shape ", tensor.shape().words(),
+            " that is not contiguous; make it so before the optimizer is");
+}
+
+/// Call `work(i, begin, end)` for ranges of the elements of tensor i, together all of all tensors.
+template <typename Work>
+void over_all(const std::vector<T>& tensors, Work work) {
+    std::vector<int64_t> ends;
+    int64_t total = 0;
+    for (const T& tensor : tensors) ends.push_back(total += tensor->size());
+    parallel_for(total, grain, [&](int64_t begin, int64_t end) {
+        size_t i = size_t(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
+        for (; begin < end; ++i) {
+            const int64_t first = ends[i] - tensors[i]->size(), stop = std::min(end, ends[i]);
+            if (begin < stop) work(i, begin - first, stop - first);
+            begin = std::max(begin, stop);
+        }
+    });
+}
+
+std::vector<T> contiguous_grads(const char* op, const std::vector<T>& params, const std::vector<T>& grads) {
+    require(params.size() == grads.size(), op, ": ", params.size(), " parameters and ", grads.size(),
+            " gradients");
+    std::vector<T> result;
+    for (size_t i = 0; i < params.size(); ++i) {
+        check_like(op, "gradient", *params[i], *grads[i]);
+        check_written(op, *params[i]);
+        result.push_back(contiguous(grads[i]));
+    }
+    return result;
+}
+
+void check_states(const char* op, const std::vector<T>& params, const std::vector<T>& states) {
+    if (states.empty()) return;
+    require(states.size() == params.size(), op, ": ", states.size(), " states of ", params.size(),
+            " parameters");
+    for (size_t i = 0; i < params.size(); ++i) {
+        check_like(op, "state", *params[i], *states[i]);
+        check_written(op, *states[i]);
+    }
+}
+
+void bump(const std::vector<T>& tensors) {
+    for (const T& tensor : tensors) tensor->storage()->bump();
+}
+
+}  // namespace
+
+void sgd_step(const std::vector<T>& params, const std::vector<T>& grads, const std::vector<T>& buffers,
+              const SgdStep& options) {
+    const GradMode off(false);
+    const std::vector<T> given = contiguous_grads("sgd_step", params, grads);
+    check_states("sgd_step", params, buffers);
+    over_all(params, [&](size_t i, int64_t begin, int64_t end) {
+        SgdStep step = options;
+        step.param = params[i]->bytes();
+        step.grad = given[i]->bytes();
+        step.buffer = buffers.empty() ? nullptr : buffers[i]->bytes();
+        row_loops(params[i]->dtype()).sgd(step, begin, end);
+    });
+    bump(params);
+    bump(buffers);
+}
+
+void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const AdamStates& states,
+               const AdamStep& options) {
+    const GradMode off(false);
+    const std::vector<T> given = contiguous_grads("adam_step", params, grads);
+    for (const auto* each : {&states.means, &states.squares, &states.largest})
+        check_states("adam_step", params, *each);
+    require(states.means.size() == params.size() && states.squares.size() == params.size(),
+            "adam_step: means and squares are needed for each parameter");
+    over_all(params, [&](size_t i, int64_t begin, int64_t end) {
+        AdamStep step = options;
+        step.param = params[i]->bytes();
+        step.grad = given[i]->bytes();
+        step.mean = states.means[i]->bytes();
+        step.square = states.squares[i]->bytes();
+        step.most = states.largest.empty() ? nullptr : states.largest[i]->bytes();
+        row_loops(params[i]->dtype()).adam(step, begin, end);
+    });
+    for (const auto* each : {&params, &states.means, &states.squares, &states.largest}) bump(*each);
+}
+
+}  // namespace accelera::tensora

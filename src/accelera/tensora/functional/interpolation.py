@@ -1,0 +1,147 @@
+"""Images with other extents, their elements interpolated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from accelera.tensora.core import Tensor, native
+from accelera.tensora.functional.convolution import Ints, each_extent
+
+_MODES = {
+    "nearest": (1, 2, 3),
+    "nearest-exact": (1, 2, 3),
+    "linear": (1,),
+    "bilinear": (2,),
+    "trilinear": (3,),
+    "bicubic": (2,),
+    "area": (1, 2, 3),
+}
+"""For how many extents each mode is defined."""
+
+
+def interpolate(
+    input: Tensor,
+    size: Ints | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+) -> Any:
+    """Images with other extents.
+
+    Parameters
+    ----------
+    input
+        Of shape ``(images, channels, *extents)``, with one to three extents.
+    size
+        Extents of the result: one number, or one for each.
+    scale_factor
+        Instead of `size`: what extents are multiplied with, and rounded down.
+    mode
+        "nearest", "nearest-exact" or "area" for any number of extents; "linear" for one, "bilinear" or
+        "bicubic" for two, "trilinear" for three.
+    align_corners
+        Whether the centres of the outermost elements stay where they are, instead of the outermost edges.
+        Only for the linear and cubic modes.
+    recompute_scale_factor
+        Whether places are found by the quotient of the extents instead of `scale_factor`.
+
+    Raises
+    ------
+    ValueError
+        If the mode does not fit the extents, or not exactly one of `size` and `scale_factor` is given.
+
+    """
+    n = input.ndim - 2
+    if mode not in _MODES or n not in _MODES[mode]:
+        raise ValueError(
+            f"interpolate: mode={mode!r} for shape {input.shape}; modes and numbers of extents are {_MODES}"
+        )
+    if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
+        raise ValueError(f"interpolate: align_corners={align_corners} means nothing for mode={mode!r}")
+    outs, scales = _extents(input, n, size, scale_factor, bool(recompute_scale_factor))
+    if mode == "area":
+        return native.adaptive_avg_pool(input, outs)
+    result = input
+    for i, (out, scale) in enumerate(zip(outs, scales, strict=True)):
+        if mode.startswith("nearest"):
+            result = _nearest(result, 2 + i, out, scale, 0.5 if mode == "nearest-exact" else 0.0)
+        else:
+            result = _between(result, 2 + i, out, scale, (mode == "bicubic", bool(align_corners)))
+    return result
+
+
+def _extents(
+    x: Any, n: int, size: Any, scale_factor: Any, recompute: bool
+) -> tuple[tuple[int, ...], list[float | None]]:
+    """Extents of the result, and the scale of each where it is not their quotient."""
+    if (size is None) == (scale_factor is None):
+        raise ValueError(f"interpolate: size={size}, scale_factor={scale_factor}; give one of them")
+    scales: list[float | None] = [None] * n
+    if size is not None:
+        outs = each_extent("interpolate", "size", size, n)
+    else:
+        factors = list(scale_factor) if isinstance(scale_factor, Sequence) else [scale_factor] * n
+        if len(factors) != n:
+            raise ValueError(f"interpolate: scale_factor={scale_factor}; give one number, or {n}")
+        outs = tuple(math.floor(extent * each) for extent, each in zip(x.shape[2:], factors, strict=True))
+        scales = scales if recompute else [float(each) for each in factors]
+    if min((*outs, *x.shape[2:])) < 1:
+        raise ValueError(f"interpolate: extents {outs} from {tuple(x.shape[2:])}; all are at least 1")
+    return outs, scales
+
+
+def _nearest(x: Any, axis: int, out: int, scale: float | None, shift: float) -> Any:
+    """The element that is nearest, by places that PyTorch rounds to float32."""
+    extent = x.shape[axis]
+    step = _single(1 / scale if scale else extent / out)
+    places = [min(math.floor(_single((i + shift) * step)), extent - 1) for i in range(out)]
+    return native.take(x, native.asarray(places), axis)
+
+
+def _between(x: Any, axis: int, out: int, scale: float | None, kind: tuple[bool, bool]) -> Any:
+    """Sums of neighbours with the weights of each."""
+    cubic, align = kind
+    extent = x.shape[axis]
+    if align:
+        step = (extent - 1) / (out - 1) if out > 1 else 0.0
+        centres = [i * step for i in range(out)]
+    else:
+        step = 1 / scale if scale else extent / out
+        centres = [(i + 0.5) * step - 0.5 for i in range(out)]
+    if not cubic:
+        centres = [max(each, 0.0) for each in centres]
+    first = [math.floor(each) for each in centres]
+    rest = [each - place for each, place in zip(centres, first, strict=True)]
+    result = None
+    for shift, weight in _cubic(rest) if cubic else [(0, [1 - t for t in rest]), (1, rest)]:
+        places = native.asarray([min(max(place + shift, 0), extent - 1) for place in first])
+        factors = native.reshape(native.asarray(weight, x.dtype), (out, *(1,) * (x.ndim - axis - 1)))
+        part = native.take(x, places, axis) * factors
+        result = part if result is None else result + part
+    return result
+
+
+def _cubic(rest: list[float]) -> list[tuple[int, list[float]]]:
+    """Neighbours and weights of R. Keys, "Cubic convolution interpolation" (1981), with a slope of -0.75."""
+    a = -0.75
+
+    def near(t: float) -> float:
+        return ((a + 2) * t - (a + 3)) * t * t + 1
+
+    def far(t: float) -> float:
+        return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+
+    return [
+        (-1, [far(t + 1) for t in rest]),
+        (0, [near(t) for t in rest]),
+        (1, [near(1 - t) for t in rest]),
+        (2, [far(2 - t) for t in rest]),
+    ]
+
+
+def _single(x: float) -> float:
+    """The number as float32 has it."""
+    return float(native.asarray(x, native.dtype.float32).item())

@@ -1,0 +1,256 @@
+"""Linear maps, embeddings, dropout, distances, padding and rearrangement of pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelera.tensora import dtypes, random
+from accelera.tensora.core import native
+
+
+def linear(input: Any, weight: Any, bias: Any = None) -> Any:
+    """``input @ weight.T + bias``.
+
+    Parameters
+    ----------
+    input
+        Of shape (..., in_features).
+    weight
+        Of shape (out_features, in_features).
+    bias
+        Of shape (out_features,).
+
+    Raises
+    ------
+    ValueError
+        If shapes do not fit.
+
+    """
+    return native.linear(input, weight, bias)
+
+
+def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
+    """``sum of input1[i] * weight[k, i, j] * input2[j] + bias[k]``.
+
+    Parameters
+    ----------
+    input1, input2
+        Of shapes (..., in1_features) and (..., in2_features), with the same axes before.
+    weight
+        Of shape (out_features, in1_features, in2_features).
+    bias
+        Of shape (out_features,).
+
+    """
+    first, second = (native.reshape(x, (-1, x.shape[-1])) for x in (input1, input2))
+    k, i, j = weight.shape
+    half = native.linear(first, native.reshape(native.permute(weight, (0, 2, 1)), (k * j, i)), None)
+    found = native.matmul(native.reshape(half, (-1, k, j)), native.reshape(second, (-1, j, 1)))
+    found = native.reshape(found, (*input1.shape[:-1], k))
+    return found if bias is None else found + bias
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
+    """Elements set to zero with probability `p`, and the others divided by ``1 - p`` (N. Srivastava 2014).
+
+    The numbers come from `accelera.tensora.random`'s default generator. Without `training` the input itself
+    is returned.
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout: p={p}; give a probability")
+    if not training or p == 0:
+        return input
+    if p == 1:
+        return input * 0.0
+    kept = random.default_generator.uniform(tuple(input.shape), dtypes.float32) >= p
+    return input * (native.cast(kept, input.dtype) / (1 - p))
+
+
+def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
+    """Rows of a table.
+
+    Parameters
+    ----------
+    input
+        Integers: the rows that are wanted.
+    weight
+        Of shape (rows, embedding_dim).
+    padding_idx
+        A row that gets no gradient.
+
+    Returns
+    -------
+    Tensor
+        Of shape (*input.shape, embedding_dim).
+
+    Raises
+    ------
+    IndexError
+        If a row is not in the table.
+
+    """
+    if native.any(input < 0).item():
+        raise IndexError("embedding: a negative index; rows are counted from 0")
+    rows = native.take(weight, input, 0)
+    if padding_idx is None:
+        return rows
+    padding = native.equal(input, padding_idx % weight.shape[0])
+    padding = native.reshape(padding, (*padding.shape, 1))
+    return native.where(padding, rows.detach(), rows)
+
+
+def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+    """1 at the place of each class and 0 elsewhere, as int64 of shape (*tensor.shape, num_classes).
+
+    Parameters
+    ----------
+    tensor
+        Classes, as integers.
+    num_classes
+        Number of classes; -1: as many as the largest class needs.
+
+    Raises
+    ------
+    ValueError
+        If a class is negative, or not below `num_classes`.
+
+    """
+    if tensor.dtype not in dtypes.INTEGERS:
+        raise TypeError(f"one_hot: classes of type {tensor.dtype}; give integers")
+    if tensor.size == 0 and num_classes < 1:
+        raise ValueError("one_hot: no classes in an empty tensor; give num_classes")
+    most = int(native.max(tensor).item()) if tensor.size else -1
+    least = int(native.min(tensor).item()) if tensor.size else 0
+    classes = most + 1 if num_classes == -1 else num_classes
+    if least < 0 or most >= classes:
+        raise ValueError(f"one_hot: classes from {least} to {most}; give those from 0 to {classes - 1}")
+    hit = native.equal(native.reshape(tensor, (*tensor.shape, 1)), native.arange(classes))
+    return native.cast(hit, dtypes.int64)
+
+
+# --- distances --------------------------------------------------------------------------------------------
+
+
+def _norm(x: Any, p: float, dim: int, keepdim: bool) -> Any:
+    if p == 2:
+        squares = native.sum(native.square(x), dim, keepdim)
+        zero = squares == 0  # where the root has no slope
+        return native.where(zero, 0, native.sqrt(native.where(zero, 1, squares)))
+    if p == float("inf"):
+        return native.max(native.abs(x), dim, keepdim)
+    if p == 1:
+        return native.sum(native.abs(x), dim, keepdim)
+    return native.sum(native.abs(x) ** p, dim, keepdim) ** (1 / p)
+
+
+def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
+    """Divided by the p-norm along an axis, or by `eps` where that is larger."""
+    return input / native.maximum(_norm(input, p, dim, True), eps)
+
+
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
+    """Cosine of the angle between vectors along an axis; each length counts as at least `eps`."""
+    lengths = [native.maximum(_norm(x, 2, dim, True), eps) for x in (x1, x2)]
+    return native.sum((x1 / lengths[0]) * (x2 / lengths[1]), dim, False)
+
+
+def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
+    """p-norm of ``x1 - x2 + eps`` along the last axis."""
+    return _norm(x1 - x2 + eps, p, -1, keepdim)
+
+
+# --- padding and pixels -----------------------------------------------------------------------------------
+
+
+def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
+    """Elements put before and behind the last axes; negative numbers take some away.
+
+    Parameters
+    ----------
+    input
+        Tensor.
+    pad
+        How many before and behind the last axis, then the one before it, and so on.
+    mode
+        ``"constant"``; ``"reflect"``, ``"replicate"`` or ``"circular"`` continue the input as it is
+        mirrored without the border, by its border, or from its other end.
+    value
+        Of the new elements if constant; 0 by default.
+
+    Raises
+    ------
+    ValueError
+        If there are too many pairs, or the input is too short to be continued.
+
+    """
+    if len(pad) % 2 or len(pad) > 2 * input.ndim:
+        raise ValueError(
+            f"pad: {tuple(pad)} for a tensor with {input.ndim} axes; give a pair for each of the last"
+        )
+    if mode not in ("constant", "reflect", "replicate", "circular"):
+        raise ValueError(f"pad: mode={mode!r}; give 'constant', 'reflect', 'replicate' or 'circular'")
+    if mode != "constant" and value is not None:
+        raise ValueError(f"pad: a value for mode {mode!r}, which takes none")
+    for i in range(0, len(pad), 2):
+        axis = input.ndim - 1 - i // 2
+        before, behind = int(pad[i]), int(pad[i + 1])
+        if before or behind:
+            input = _padded(input, axis, before, behind, mode, 0 if value is None else value)
+    return input
+
+
+def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float) -> Any:
+    n = x.shape[axis]
+    if n + before + behind < 0:
+        raise ValueError(f"pad: {before} and {behind} for an extent of {n}, which would be negative")
+    if mode != "constant":
+        return native.take(x, native.asarray(_places(n, before, behind, mode), dtypes.int64), axis)
+    keys = [slice(None)] * x.ndim
+    keys[axis] = slice(max(-before, 0), n - max(-behind, 0))
+
+    def filled(count: int) -> list[Any]:
+        shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+        return [native.full(shape, value, x.dtype)] if count > 0 else []
+
+    return native.concat([*filled(before), x[tuple(keys)], *filled(behind)], axis)
+
+
+def _places(n: int, before: int, behind: int, mode: str) -> list[int]:
+    """Which elements stand where, along one axis."""
+    most = {"reflect": n - 1, "circular": n, "replicate": max(before, behind) if n else -1}[mode]
+    if max(before, behind) > most:
+        raise ValueError(f"pad: {before} and {behind} for an extent of {n}; mode {mode!r} allows {most}")
+    wanted = range(-before, n + behind)
+    if mode == "circular":
+        return [i % n for i in wanted]
+    if mode == "replicate":
+        return [min(max(i, 0), n - 1) for i in wanted]
+    return [n - 1 - abs(n - 1 - abs(i)) for i in wanted]
+
+
+def pixel_shuffle(input: Any, upscale_factor: int) -> Any:
+    """Channels as a finer grid: (..., C r², H, W) becomes (..., C, H r, W r) (W. Shi et al. 2016)."""
+    *batch, channels, height, width = input.shape
+    r = upscale_factor
+    if r < 1 or channels % (r * r):
+        raise ValueError(
+            f"pixel_shuffle: {channels} channels for a factor of {r}; give a multiple of {r * r}"
+        )
+    n = len(batch)
+    split = native.reshape(input, (*batch, channels // (r * r), r, r, height, width))
+    order = (*range(n + 1), n + 3, n + 1, n + 4, n + 2)
+    return native.reshape(native.permute(split, order), (*batch, channels // (r * r), height * r, width * r))
+
+
+def pixel_unshuffle(input: Any, downscale_factor: int) -> Any:
+    """The inverse of `pixel_shuffle`: (..., C, H r, W r) becomes (..., C r², H, W)."""
+    *batch, channels, height, width = input.shape
+    r = downscale_factor
+    if r < 1 or height % r or width % r:
+        raise ValueError(
+            f"pixel_unshuffle: {height} x {width} pixels for a factor of {r}; it must divide both"
+        )
+    n = len(batch)
+    split = native.reshape(input, (*batch, channels, height // r, r, width // r, r))
+    order = (*range(n + 1), n + 2, n + 4, n + 1, n + 3)
+    return native.reshape(native.permute(split, order), (*batch, channels * r * r, height // r, width // r))
