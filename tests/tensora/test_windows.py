@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import accelera.tensora as ts
 from accelera.tensora import functional, random
 from accelera.tensora.core import native
+from accelera.tensora.functional import interpolation
 
 CONVS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {
@@ -217,7 +218,6 @@ def test_no_images_and_no_channels() -> None:
         (lambda x, w: functional.fold(x[0], 5, 2), ValueError, "a multiple of 4"),
         (lambda x, w: functional.interpolate(x, 3, mode="linear"), ValueError, "mode='linear'"),
         (lambda x, w: functional.interpolate(x), ValueError, "give one of them"),
-        (lambda x, w: functional.interpolate(x, 3, antialias=True), NotImplementedError, "antialias"),
     ],
 )
 def test_what_does_not_fit_is_said(call: Any, error: Any, words: str) -> None:
@@ -329,7 +329,7 @@ def test_the_largest_of_nan() -> None:
 
 @pytest.mark.parametrize("align", [None, False, True])
 @pytest.mark.parametrize(
-    ("mode", "n"), [(mode, n) for mode, some in functional._MODES.items() for n in some], ids=str
+    ("mode", "n"), [(mode, n) for mode, some in interpolation._MODES.items() for n in some], ids=str
 )
 def test_interpolation_is_that_of_torch(mode: str, n: int, align: bool | None) -> None:
     if align is not None and mode in ("nearest", "nearest-exact", "area"):

@@ -5,6 +5,7 @@
 #include "tensora/core/deferred.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
+#include "tensora/kernels/blas.h"
 #include "tensora/kernels/elementwise.h"
 
 namespace accelera::tensora {
@@ -144,5 +145,6 @@ NB_MODULE(_tensora, module) {
     module.def("set_thread_count", [](int n) {
         require(n >= 1, "set_num_threads: ", n, "; give at least 1");
         set_thread_count(n);
+        set_blas_threads();
     });
 }

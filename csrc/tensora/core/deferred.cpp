@@ -17,6 +17,7 @@ namespace accelera::tensora {
 namespace {
 
 std::atomic<int64_t> least{grain};
+thread_local constinit bool run_now = false;
 uint64_t last_walk = 0;
 
 // Leaked, and new in a forked process: its owner there may be a thread that the fork left behind.
@@ -384,9 +385,12 @@ Loop loop_of(const Call& call, DType& operands) {
 
 }  // namespace
 
+RunNow::RunNow() : before_(std::exchange(run_now, true)) {}
+RunNow::~RunNow() { run_now = before_; }
+
 T defer(Call& call) {
     const Dims& shape = call.made[0].shape;
-    if (call.op.family != Family::elementwise || shape.product() < std::max<int64_t>(fusion_least(), 1))
+    if (run_now || call.op.family != Family::elementwise || shape.product() < std::max<int64_t>(fusion_least(), 1))
         return T();
     for (const T& input : call.in)
         if (!may_read(*input)) return T();

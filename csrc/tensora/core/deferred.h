@@ -56,6 +56,16 @@ class Deferred final : public Counted {
 
 /// The call as a deferred result, or null when it has to run now. The rule has run.
 T defer(Call& call);
+/// While it lives, nothing that this thread computes is deferred: kernels read it from several threads.
+class RunNow {
+  public:
+    RunNow();
+    ~RunNow();
+    RunNow(const RunNow&) = delete;
+
+  private:
+    bool before_;
+};
 /// Results of fewer elements are computed at once; fusion is off where it is INT64_MAX.
 int64_t fusion_least();
 void set_fusion_least(int64_t n);

@@ -115,6 +115,7 @@ void compute(Call& call) {
     RecordedStep step(op.name);
     for (int i = 0; i < op.outputs; ++i) call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
     const GradMode off(false);  // kernels may use operations
+    const RunNow now;
     op.cpu(call);
     if (!is_recording()) [[likely]]
         return;

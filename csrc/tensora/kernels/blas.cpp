@@ -112,6 +112,11 @@ void load_blas(const char* path) {
     library.set_threads(thread_count());
 }
 
+void set_blas_threads() {
+    const BlasTurn turn;
+    if (library.handle) library.set_threads(thread_count());
+}
+
 BlasTurn::BlasTurn() : held_(nullptr) {
     if (inside_pool()) return;
     std::recursive_mutex* const mutex = turn_mutex();

@@ -9,6 +9,8 @@ namespace accelera::tensora {
 
 /// Load the OpenBLAS at this path, and let its jobs run on the pool's threads. Raises when it is no OpenBLAS.
 void load_blas(const char* path);
+/// Let it use as many threads as the pool has.
+void set_blas_threads();
 /// A function of the library, as "dgesdd_"; raises when there is none.
 void* blas_function(const char* name);
 

@@ -49,6 +49,7 @@ std::vector<T> contiguous_grads(const char* op, const std::vector<T>& params, co
         check_like(op, "gradient", *params[i], *grads[i]);
         check_written(op, *params[i]);
         result.push_back(contiguous(grads[i]));
+        result.back()->storage();  // a deferred one is computed before the threads need it
     }
     return result;
 }
@@ -63,8 +64,17 @@ void check_states(const char* op, const std::vector<T>& params, const std::vecto
     }
 }
 
-void bump(const std::vector<T>& tensors) {
-    for (const T& tensor : tensors) tensor->storage()->bump();
+/// Counts the write, also for a record.
+void note_written(const RecordedStep& step, const std::vector<T>& tensors) {
+    for (const T& tensor : tensors) {
+        step.read(*tensor->storage());
+        step.write(*tensor->storage());
+        tensor->storage()->bump();
+    }
+}
+
+void note_read(const RecordedStep& step, const std::vector<T>& tensors) {
+    for (const T& tensor : tensors) step.read(*tensor->storage());
 }
 
 }  // namespace
@@ -72,6 +82,7 @@ void bump(const std::vector<T>& tensors) {
 void sgd_step(const std::vector<T>& params, const std::vector<T>& grads, const std::vector<T>& buffers,
               const SgdStep& options) {
     const GradMode off(false);
+    const RecordedStep recorded("sgd_step");
     const std::vector<T> given = contiguous_grads("sgd_step", params, grads);
     check_states("sgd_step", params, buffers);
     over_all(params, [&](size_t i, int64_t begin, int64_t end) {
@@ -81,13 +92,15 @@ void sgd_step(const std::vector<T>& params, const std::vector<T>& grads, const s
         step.buffer = buffers.empty() ? nullptr : buffers[i]->bytes();
         row_loops(params[i]->dtype()).sgd(step, begin, end);
     });
-    bump(params);
-    bump(buffers);
+    note_read(recorded, given);
+    note_written(recorded, params);
+    note_written(recorded, buffers);
 }
 
 void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const AdamStates& states,
                const AdamStep& options) {
     const GradMode off(false);
+    const RecordedStep recorded("adam_step");
     const std::vector<T> given = contiguous_grads("adam_step", params, grads);
     for (const auto* each : {&states.means, &states.squares, &states.largest})
         check_states("adam_step", params, *each);
@@ -102,7 +115,9 @@ void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const 
         step.most = states.largest.empty() ? nullptr : states.largest[i]->bytes();
         row_loops(params[i]->dtype()).adam(step, begin, end);
     });
-    for (const auto* each : {&params, &states.means, &states.squares, &states.largest}) bump(*each);
+    note_read(recorded, given);
+    for (const auto* each : {&params, &states.means, &states.squares, &states.largest})
+        note_written(recorded, *each);
 }
 
 }  // namespace accelera::tensora

@@ -162,11 +162,16 @@ def _taken_over(name: str, value: Any, param: Any) -> Any:
         raise ValueError(
             f"load_state_dict: {name} of shape {value.shape} for a parameter of shape {param.shape}"
         )
-    return native.copy(native.cast(value.detach(), param.dtype))
+    return _as_state(native.copy(native.cast(value.detach(), param.dtype)))
+
+
+def _as_state(tensor: Any) -> Any:
+    native.set_role(tensor, "optimizer")
+    return tensor
 
 
 def _zeros_like(param: Any) -> Any:
-    return native.full(param.shape, 0, param.dtype)
+    return _as_state(native.full(param.shape, 0, param.dtype))
 
 
 class SGD(Optimizer):

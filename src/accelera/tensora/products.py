@@ -7,20 +7,56 @@ from collections.abc import Sequence
 from typing import Any
 
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.creation import from_dlpack
 
 
-def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
+def matmul(x1: Any, x2: Any, /, *, out: Any = None, budget: Any = None) -> Any:
     """Product of matrices, or of stacks of them that broadcast.
 
-    A vector is a row on the left and a column on the right.
+    A vector is a row on the left and a column on the right. Where a factor is no tensor but lies in a file or a
+    store, `accelera.MatrixEngine` multiplies by a plan that stays within the budget.
+
+    Parameters
+    ----------
+    x1, x2
+        Tensors; or paths of matrix files, stores, and matrices of `accelera`, also beside a tensor.
+    out
+        Path or store that the product is written to; only where a factor is no tensor.
+    budget
+        Most memory that the engine may add, as "512MiB" or a share; by default what is left of the limit that
+        `set_memory_limit` has set, if one is.
+
+    Returns
+    -------
+    Tensor
+        The product; with `out`, what the engine returns for it.
 
     Raises
     ------
     ValueError
         If the extents that are summed over differ, or a tensor is 0-d.
+    TypeError
+        If `out` or `budget` is given for two tensors.
 
     """
-    return native.matmul(x1, x2)
+    if isinstance(x1, Tensor) and isinstance(x2, Tensor):
+        if out is not None or budget is not None:
+            raise TypeError("matmul: out and budget are for files and stores; two tensors give a new tensor")
+        return native.matmul(x1, x2)
+    from accelera.engine import MatrixEngine  # loaded by those who need it
+
+    engine = MatrixEngine("cpu", enable_progress=False)
+    product = engine.matmul(_operand(x1), _operand(x2), out=out, budget=budget or _left_of_limit())
+    return product if out is not None else from_dlpack(product.numpy())
+
+
+def _operand(x: Any) -> Any:
+    return x.detach().numpy() if isinstance(x, Tensor) else x
+
+
+def _left_of_limit() -> int | None:
+    stats = native.memory_stats()
+    return stats.limit_bytes - stats.live_bytes if stats.limit_bytes else None
 
 
 def matrix_transpose(x: Tensor, /) -> Tensor:
