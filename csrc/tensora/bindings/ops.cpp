@@ -65,7 +65,7 @@ void bind_reductions(nb::module_& module) {
             },
             nb::arg("x"), nb::arg("axis") = nb::none(), nb::arg("keepdims") = false);
     }
-    for (const char* name : {"cumsum", "cumprod"}) {
+    for (const char* name : {"cumsum", "cumprod", "logcumsumexp"}) {
         const Op* const op = &op_named(name);
         module.def(name, [op](const T& x, int axis) {
             Params params;
@@ -131,6 +131,7 @@ void bind_search(nb::module_& module) {
                nb::arg("kept") = nb::none());
     module.def("argmax", argmax);
     module.def("argmin", argmin);
+    module.def("running_extreme", running_extreme);
     module.def("searchsorted", searchsorted);
     module.def("unique", [](const T& x) {
         const Unique found = unique(x);
@@ -170,6 +171,8 @@ void bind_linalg(nb::module_& module) {
     module.def("svdvals", svdvals);
     module.def("eigh", [](const T& x) { return first_two(eigh(x)); });
     module.def("eigvalsh", eigvalsh);
+    module.def("eig", [](const T& x) { return first_two(eig(x)); });
+    module.def("lu_factor", lu_factor);
 }
 
 nb::dict description(const Op& op) {

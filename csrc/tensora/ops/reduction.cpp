@@ -297,6 +297,73 @@ T scan(const Op& op, const T& x, int axis) {
     return run(op, params, x);
 }
 
+/// log(exp(x) + exp(y)) of the higher and the lower one; NaN goes through.
+template <typename E>
+E log_of_sum(E x, E y) {
+    const E high = x > y ? x : y, low = x > y ? y : x;
+    if (x != x || y != y) return x + y;
+    return low == high && std::isinf(high) ? high : high + std::log1p(std::exp(low - high));
+}
+
+void logcumsumexp_kernel(Call& call) {
+    Tensor& out = *call.out[0];
+    const int axis = call.params.mode;
+    copy_elements(call.input(), out);
+    if (out.size() == 0) return;
+    int64_t inner = 1;
+    for (int i = axis + 1; i < out.dims(); ++i) inner *= out.shape()[i];
+    const int64_t n = out.shape()[axis];
+    visit(out.dtype(), [&]<typename S>(Tag<S>) {
+        using E = Computed<S>;
+        if constexpr (std::is_floating_point_v<E>) {
+            S* const data = out.data<S>();
+            parallel_for(out.size() / n, std::max<int64_t>(1, grain / (16 * n)),
+                         [&](int64_t begin, int64_t end) {
+                             for (int64_t i = begin; i < end; ++i) {
+                                 S* const line = data + i / inner * n * inner + i % inner;
+                                 double total = double(E(line[0]));
+                                 for (int64_t k = 1; k < n; ++k) {
+                                     total = log_of_sum(total, double(E(line[k * inner])));
+                                     line[k * inner] = S(E(total));
+                                 }
+                             }
+                         });
+        }
+    });
+}
+
+T reversed_logcumsumexp(const T& x, int axis) {
+    return flip(scan(op_named("logcumsumexp"), flip(x, {axis}), axis), {axis});
+}
+
+/// exp(x[j]) times the sum over i >= j of g[i] exp(-out[i]), positive and negative parts by their logarithms.
+T logcumsumexp_gradient(const T& g, const T& x, const T& out, int axis) {
+    const T none = like(g, -INFINITY), zero = like(g, 0);
+    const T part = log(where(equal(g, zero), like(g, 1), abs(g)));
+    const auto side = [&](const T& taken) {
+        const T total = reversed_logcumsumexp(where(taken, part - out, none), axis);
+        const T empty = equal(total, none);
+        return where(empty, zero, exp(where(empty, zero, total) + x));
+    };
+    return side(greater(g, zero)) - side(less(g, zero));
+}
+
+const Op& logcumsumexp_op =
+    enter({.name = "logcumsumexp",
+           .family = Family::scan,
+           .arity = 1,
+           .types = floats,
+           .rule = [](Call& call) { call.make(call.input().shape(), call.input().dtype()); },
+           .cpu = logcumsumexp_kernel,
+           .vjp =
+               [](Backward& c) {
+                   c.give(0, [&] {
+                       return logcumsumexp_gradient(c.grad(), c.input(), c.output(), c.params().mode);
+                   });
+               },
+           .saves = in0 | out0,
+           .flops_per_element = 20});
+
 const Op& cumsum_op =
     enter({.name = "cumsum",
            .family = Family::scan,

@@ -140,6 +140,32 @@ const Op& argmin_op = enter({.name = "argmin",
                              .rule = extreme_rule,
                              .cpu = extreme_kernel<false>});
 
+/// flag: the largest ones.
+void running_kernel(Call& call) {
+    const T x = contiguous(call.in[0]);
+    const int64_t n = x->shape().back();
+    int64_t* const out = call.out[0]->data<int64_t>();
+    visit(x->dtype(), [&]<typename E>(Tag<E>) {
+        using K = Computed<E>;
+        for_lines<E>(x, 1, [&](int64_t line, const E* elements) {
+            int64_t best = 0;
+            for (int64_t i = 0; i < n; ++i) {
+                const K most = K(elements[best]), next = K(elements[i]);
+                const bool stays = call.params.flag ? is_less(next, most) : is_less(most, next);
+                if (is_nan(next) || (!is_nan(most) && !stays)) best = i;
+                out[line * n + i] = best;
+            }
+        });
+    });
+}
+
+const Op& running_op = enter({.name = "running_extreme",
+                              .family = Family::search,
+                              .arity = 1,
+                              .types = ordered,
+                              .rule = [](Call& call) { call.make(call.input().shape(), DType::i64); },
+                              .cpu = running_kernel});
+
 void searchsorted_kernel(Call& call) {
     const DType dtype = promote(call.input(0).dtype(), call.input(1).dtype());
     const T sorted = contiguous(cast(call.in[0], dtype)), values = contiguous(cast(call.in[1], dtype));
@@ -194,6 +220,11 @@ T argsort(const T& x, int axis, bool descending, std::optional<int64_t> kept) {
 
 T argmax(const T& x, int axis, bool keep) { return extreme(argmax_op, x, axis, keep); }
 T argmin(const T& x, int axis, bool keep) { return extreme(argmin_op, x, axis, keep); }
+
+T running_extreme(const T& x, int axis, bool largest) {
+    const int at = axis_of(axis, x->dims(), "running_extreme");
+    return contiguous(transpose(run(running_op, flagged(largest), transpose(x, at, -1)), at, -1));
+}
 
 T searchsorted(const T& sorted, const T& values, bool right) {
     Params params;
