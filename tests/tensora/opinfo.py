@@ -214,8 +214,11 @@ def _numbers(each: Any) -> Any:
 
 def _results(made: Any) -> list[Any]:
     """Tensors and numbers of a result, in order."""
-    leaves = pytree.tree_leaves(list(made) if isinstance(made, ts.Tensor | torch.Tensor) is False
-                                and isinstance(made, tuple | list) else made)
+    leaves = pytree.tree_leaves(
+        list(made)
+        if isinstance(made, ts.Tensor | torch.Tensor) is False and isinstance(made, tuple | list)
+        else made
+    )
     return [each for each in leaves if each is not None]
 
 
@@ -235,8 +238,11 @@ def _compare(name: str, found: Any, expected: Any, dtype: torch.dtype, *, slack:
             continue
         a, b = _numbers(one), _numbers(other)
         rtol, atol = TOLERANCES.get(name, DEFAULT).get(dtype, DEFAULT.get(dtype, (0, 0)))
-        rtol, atol = (0.01, 0.01) if getattr(other, "dtype", None) in (torch.bfloat16, torch.float16) else (
-            rtol * slack, atol * slack)
+        rtol, atol = (
+            (0.01, 0.01)
+            if getattr(other, "dtype", None) in (torch.bfloat16, torch.float16)
+            else (rtol * slack, atol * slack)
+        )
         np.testing.assert_allclose(a, b, rtol=rtol, atol=atol, err_msg="values differ")
 
 

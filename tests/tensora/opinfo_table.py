@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,29 +12,32 @@ import torch
 import accelera.tensora as ts
 
 SAME = """
-abs acos acosh add addbmm addcdiv addcmul addmm addmv addr angle allclose argwhere asin asinh atan atan2 atanh
+allclose isclose narrow nonzero:argwhere trace:linalg.trace linalg.cond
+abs acos acosh addbmm addcdiv addcmul addmm addmv addr angle argwhere asin asinh atan atan2 atanh
 atleast_1d atleast_2d atleast_3d baddbmm bitwise_and bitwise_or bitwise_xor bitwise_left_shift
-bitwise_right_shift bincount block_diag broadcast_to bucketize cartesian_prod ceil column_stack
+bitwise_right_shift bincount block_diag broadcast_to cartesian_prod ceil column_stack
 combinations complex conj copysign corrcoef cos cosh cov deg2rad diag_embed digamma dist dot dstack
-equal:all_equal erf erfc erfinv exp exp2 expm1 eye fft.fft2 flatten fliplr flipud float_power
-floor floor_divide fmax fmin fmod frac frexp gcd gradient heaviside histc histogram hstack hypot i0 igamma igammac imag
-inner isclose isfinite isin isinf isnan isneginf isposinf isreal kron lcm ldexp lerp lgamma linalg.cond
-linalg.det linalg.eig linalg.eigvals linalg.eigh linalg.eigvalsh linalg.householder_product linalg.inv
-linalg.lu_factor linalg.lu linalg.matrix_exp linalg.matrix_power linalg.multi_dot linalg.slogdet linalg.solve
-linalg.svdvals linalg.tensorinv linalg.tensorsolve log log10 log1p log2 logaddexp logaddexp2
+equal:array_equal erf erfc erfinv exp exp2 expm1 eye fft.fft2 flatten fliplr flipud float_power
+floor floor_divide fmax fmin fmod frac frexp gcd gradient heaviside histc hstack hypot i0 imag
+inner isfinite isinf isnan isneginf isposinf isreal kron lcm ldexp lerp lgamma linalg.det linalg.eig linalg.eigvals linalg.eigh linalg.eigvalsh linalg.householder_product linalg.inv
+linalg.lu_factor linalg.lu  linalg.matrix_power linalg.multi_dot linalg.slogdet
+linalg.svdvals linalg.tensorinv log log10 log1p log2 logaddexp logaddexp2
 logical_and logical_not logical_or logical_xor logit masked_fill masked_scatter masked_select matmul maximum minimum
-nan_to_num nextafter outer polar polygamma positive pow rad2deg real reciprocal remainder rot90
-round rsqrt sigmoid sign signbit sin sinc sinh sqrt square tan tanh tensor_split tril_indices triu_indices trunc
-unravel_index vdot vstack where xlogy view_as_real view_as_complex
+nan_to_num nextafter outer polar positive pow rad2deg real reciprocal remainder rot90
+rsqrt sigmoid sign signbit sin sinc sinh sqrt square tan tanh tensor_split tril_indices triu_indices trunc
+unravel_index vdot vstack xlogy view_as_real view_as_complex
 special.airy_ai special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1 special.chebyshev_polynomial_t
 special.chebyshev_polynomial_u special.chebyshev_polynomial_v special.chebyshev_polynomial_w special.entr
 special.erfcx special.hermite_polynomial_h special.hermite_polynomial_he special.i0e special.i1 special.i1e
 special.laguerre_polynomial_l special.legendre_polynomial_p special.log_ndtr special.modified_bessel_i0
 special.modified_bessel_i1 special.modified_bessel_k0 special.modified_bessel_k1 special.ndtr special.ndtri
-special.polygamma special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1
+special.scaled_modified_bessel_k0 special.scaled_modified_bessel_k1
 special.shifted_chebyshev_polynomial_t special.shifted_chebyshev_polynomial_u
 special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w special.spherical_bessel_j0
 special.xlog1py special.zeta
+hsplit vsplit dsplit index_put put
+linalg.lu_solve lu_unpack:linalg.lu_unpack cholesky_inverse:linalg.cholesky_inverse cholesky_solve:linalg.cholesky_solve
+igamma:special.gammainc igammac:special.gammaincc matrix_exp:linalg.matrix_exp
 """
 """Names whose arguments are PyTorch's; ``name:ours`` where only the name differs."""
 
@@ -54,7 +58,6 @@ triplet_margin_loss triplet_margin_with_distance_loss unfold upsample_bilinear u
 """Names of `torch.nn.functional`, by the same names in `functional` or `windows`."""
 
 WORDS = """
-all: . axis keepdims
 amax: max . axis keepdims
 amin: min . axis keepdims
 aminmax: . axis keepdims
@@ -75,8 +78,6 @@ cumprod: cumulative_prod . axis
 cumsum: cumulative_sum . axis
 cumulative_trapezoid: . .
 diag: . k
-diagflat: . offset
-expand_as: broadcast_as
 fft.fft: . n axis norm
 fft.fftn: . s axes norm
 fft.fftshift: . axes
@@ -102,7 +103,6 @@ kthvalue: . . axis keepdims
 le: less_equal
 linalg.vecdot: . . axis
 linspace: . . num
-log_softmax: functional.log_softmax
 logcumsumexp: . axis
 logsumexp: . axis keepdims
 logspace: . . num base
@@ -116,7 +116,6 @@ nanmean: . axis keepdims
 nanmedian: . axis keepdims
 nanquantile: . . axis keepdims
 nansum: . axis keepdims
-narrow: . axis . .
 ne: not_equal
 neg: negative
 ones: .
@@ -127,16 +126,12 @@ ravel: flatten
 repeat: tile
 repeat_interleave: repeat . . axis
 roll: . shift axis
-scatter_add: . axis . .
-select: . axis .
 select_scatter: . . axis .
 sgn: sign
 slice_scatter: . . axis start end step
-softmax: functional.softmax
 stack: . axis
 std_mean: . axis correction keepdims
 sum: . axis keepdims
-take_along_dim: take_along_axis . . axis
 tile: . .
 tril: . k
 triu: . k
@@ -145,17 +140,71 @@ trapezoid: . .
 trapz: trapezoid . .
 transpose: swapaxes
 unbind: unstack . axis
-unflatten: . axis .
-unfold: . axis . .
 unsqueeze: expand_dims . axis
 var_mean: . axis correction keepdims
 zeros: .
 zeros_like: .
+all: . axis keepdims
+argsort: . axis descending
+bucketize: . .
+cdist: . . p
+constant_pad_nd: functional.pad
+diag_embed: . offset axis1 axis2
+diagonal: . offset axis1 axis2
+diagonal_copy: diagonal . offset axis1 axis2
+diagonal_scatter: . . offset axis1 axis2
+diagflat: . offset
+dist: . . p
+gather: . axis .
+index_select: . axis .
+linalg.cholesky: . upper
+linalg.cross: . .
+linalg.diagonal: diagonal . offset axis1 axis2
+linalg.lstsq: . . rtol
+linalg.matrix_norm: . ord axis keepdims
+linalg.matrix_rank: . rtol
+linalg.norm: . ord axis keepdims
+linalg.pinv: . rtol
+linalg.solve_triangular: . .
+linalg.svd: . full_matrices
+linalg.vander: .
+linalg.vector_norm: . ord axis keepdims
+mvlgamma: special.multigammaln
+narrow_copy: narrow
+norm: linalg.norm . ord axis keepdims
+permute_copy: permute_dims
+pinverse: linalg.pinv
+scatter: . axis . .
+scatter_add: . axis . .
+select: . . .
+softmax: functional.softmax
+log_softmax: functional.log_softmax
+topk: . . axis largest
+transpose_copy: swapaxes
+tril_indices: . . offset
+triu_indices: . . offset
+tensor_split: . . axis
+unbind_copy: unstack . axis
+unfold: . . . .
+unfold_copy: unfold . . . .
+unsqueeze_copy: expand_dims . axis
+unflatten: . . .
+view_copy: reshape
 """
 """``name: ours argument ...``: how positional arguments are given to ours; ``.`` by position, others by name.
 The name of ours is left out where it is PyTorch's."""
 
-RENAMED = {"dim": "axis", "keepdim": "keepdims", "dims": "axis", "diagonal": "k"}
+RENAMED = {
+    "dim": "axis",
+    "keepdim": "keepdims",
+    "dims": "axis",
+    "diagonal": "k",
+    "dim1": "axis1",
+    "dim2": "axis2",
+    "N": "n",
+    "A": "x1",
+    "B": "x2",
+}
 """Argument names of PyTorch, and what the array API calls them."""
 
 DRAWN = {
@@ -182,13 +231,155 @@ DISAGREEING: dict[str, str] = {}
 # --- translations that are more than a word ---------------------------------------------------------------
 
 
+def _deviation(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `var` and its like, whose divisor PyTorch tells by `unbiased` or `correction`."""
+
+    def call(
+        x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None
+    ) -> Any:
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        bias = (1 if unbiased is None else int(unbiased)) if correction is None else correction
+        axis = tuple(dim) if isinstance(dim, list | tuple) else dim
+        return function(x, axis=axis or (None if axis == () else axis), correction=bias, keepdims=keepdim)
+
+    return call
+
+
+def _extreme(reduce: Any, find: Any, pair: Any) -> Callable[..., Any]:
+    """Return `max` or `min`: of all elements, with indices along an axis, or of two tensors."""
+
+    def call(x: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+        if isinstance(dim, ts.Tensor):
+            return pair(x, dim)
+        if dim is None:
+            return reduce(x)
+        if x.ndim == 0:
+            return x.copy(), find(x)
+        places = find(x, axis=dim, keepdims=True)
+        found = ts.take_along_axis(x, places, axis=dim)
+        return (found, places) if keepdim else (ts.squeeze(found, axis=dim), ts.squeeze(places, axis=dim))
+
+    return call
+
+
+def _divided(x: Any, y: Any, rounding_mode: str | None = None) -> Any:
+    if rounding_mode == "floor":
+        return ts.floor_divide(x, y)
+    return ts.divide(x, y) if rounding_mode is None else ts.trunc(ts.divide(x, y))
+
+
+def _split(x: Any, size: Any, dim: int = 0) -> Any:
+    """`torch.split`: sizes, where ours takes the places between parts."""
+    extent = x.shape[dim]
+    sizes = list(size) if isinstance(size, list | tuple) else [size] * -(-extent // size)
+    return ts.split(x, list(itertools.accumulate(sizes))[:-1], axis=dim)
+
+
+def _squeezed(x: Any, dim: Any = None) -> Any:
+    """Axes that are not of extent 1 stay, as `torch.squeeze` has it."""
+    if dim is None or x.ndim == 0:
+        return ts.squeeze(x)
+    axes = dim if isinstance(dim, list | tuple) else (dim,)
+    return ts.squeeze(x, axis=tuple(each for each in axes if x.shape[each] == 1))
+
+
+def _solved(a: Any, b: Any, left: bool = True) -> Any:
+    """`torch.linalg.solve`: a batch of vectors where shapes say so, and factors on the other side."""
+    vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and tuple(b.shape) == tuple(a.shape[:-1]))
+    if not left:
+        return (
+            ts.linalg.solve(a.mT, b[..., None] if vector else b.mT)[..., 0]
+            if vector
+            else ts.linalg.solve(a.mT, b.mT).mT
+        )
+    return ts.linalg.solve(a, b[..., None])[..., 0] if vector else ts.linalg.solve(a, b)
+
+
+def _unique(find: Callable[[Any], Any]) -> Callable[..., Any]:
+    def call(
+        x: Any,
+        sorted: bool = True,  # noqa: A002
+        return_inverse: bool = False,
+        return_counts: bool = False,
+        dim: Any = None,
+    ) -> Any:
+        if dim is not None:
+            raise NotImplementedError("slices that differ")
+        found = find(x)
+        chosen = [found.values]
+        chosen += [found.inverse_indices] if return_inverse else []
+        chosen += [found.counts] if return_counts else []
+        return chosen[0] if len(chosen) == 1 else tuple(chosen)
+
+    return call
+
+
+def _searched(
+    boundaries: Any,
+    x: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: Any = None,
+    sorter: Any = None,
+) -> Any:
+    found = ts.searchsorted(boundaries, x, side=side or ("right" if right else "left"), sorter=sorter)
+    return found.to(ts.int32) if out_int32 else found
+
+
+def _bucketized(x: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
+    found = ts.bucketize(x, boundaries, right=right)
+    return found.to(ts.int32) if out_int32 else found
+
+
+def _converted(x: Any, *args: Any, dtype: Any = None, **_: Any) -> Any:
+    """`Tensor.to`: of device, type and another tensor the type counts."""
+    for each in args:
+        dtype = each.dtype if isinstance(each, ts.Tensor) else each if isinstance(each, ts.dtype) else dtype
+    return x if dtype is None else x.to(dtype)
+
+
+def _to(name: str) -> Callable[..., Any]:
+    return lambda x, **_: x.to(getattr(ts, name))
+
+
+def _new(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `new_zeros` and its like: the type is the tensor's."""
+    return lambda x, shape, *rest, dtype=None: make(tuple(shape), *rest, dtype=dtype or x.dtype)
+
+
+def _svd(x: Any, some: bool = True, compute_uv: bool = True) -> Any:
+    u, s, vh = ts.linalg.svd(x, full_matrices=not some)
+    return u, s, ts.conj(vh).mT
+
+
+def _tile(x: Any, dims: Any) -> Any:
+    return ts.tile(x, tuple(dims))
+
+
+def _each(function: Callable[[Any], Any], given: Any) -> Any:
+    """Return what a function makes of one tensor, or of each of several."""
+    tensors = given[0] if isinstance(given[0], list | tuple) else given
+    found = [function(x) for x in tensors]
+    return found[0] if tensors is given and len(given) == 1 else found
+
+
+def _number(each: Any) -> Any:
+    return each.item() if isinstance(each, ts.Tensor) else each
+
+
+def _randint(*args: Any, dtype: Any = None) -> Any:
+    *bounds, size = args
+    low, high = bounds if len(bounds) == 2 else (0, bounds[0])
+    return ts.random.randint(low, high, tuple(size), dtype=dtype)
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "T": lambda x: x.T,
     "mT": lambda x: x.mT,
     "einsum": lambda operands, subscripts: ts.einsum(subscripts, *operands),
-    "broadcast_shapes": lambda *shapes: ts.broadcast_shapes(*((s,) if isinstance(s, int) else s for s in shapes)),
-    "diff": lambda x, n=1, dim=-1, prepend=None, append=None: ts.diff(
-        x, n=n, axis=dim, prepend=prepend, append=append
+    "broadcast_shapes": lambda *shapes: ts.broadcast_shapes(
+        *((s,) if isinstance(s, int) else s for s in shapes)
     ),
     "flatten": lambda x, start_dim=0, end_dim=-1: ts.flatten(x, start_dim, end_dim),
     "__getitem__": lambda x, index: x[index],
@@ -205,6 +396,167 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": lambda x, y, alpha=1: ts.add(x, y if alpha == 1 else ts.multiply(y, alpha)),
     "sub": lambda x, y, alpha=1: ts.subtract(x, y if alpha == 1 else ts.multiply(y, alpha)),
     "rsub": lambda x, y, alpha=1: ts.subtract(y, x if alpha == 1 else ts.multiply(x, alpha)),
+    "H": lambda x: ts.conj(x).mT,
+    "mH": lambda x: ts.conj(x).mT,
+    "t": lambda x: x.T,
+    "t_copy": lambda x: x.T.copy(),
+    "std": _deviation(ts.std),
+    "var": _deviation(ts.var),
+    "std_mean": _deviation(ts.std_mean),
+    "var_mean": _deviation(ts.var_mean),
+    "max": _extreme(ts.max, ts.argmax, ts.maximum),
+    "min": _extreme(ts.min, ts.argmin, ts.minimum),
+    "div": _divided,
+    "split": _split,
+    "split_with_sizes": _split,
+    "split_with_sizes_copy": _split,
+    "unsafe_split": _split,
+    "unsafe_chunk": lambda x, n, dim=0: ts.chunk(x, n, axis=dim),
+    "squeeze": _squeezed,
+    "squeeze_copy": _squeezed,
+    "linalg.solve": _solved,
+    "linalg.tensorsolve": lambda a, b, dims=None: ts.linalg.tensorsolve(a, b, axes=dims),
+    "unique": _unique(ts.unique_all),
+    "unique_consecutive": _unique(ts.unique_consecutive),
+    "searchsorted": _searched,
+    "bucketize": _bucketized,
+    "to": _converted,
+    "bfloat16": _to("bfloat16"),
+    "bool": _to("bool"),
+    "byte": _to("uint8"),
+    "cdouble": _to("complex128"),
+    "cfloat": _to("complex64"),
+    "char": _to("int8"),
+    "double": _to("float64"),
+    "float": _to("float32"),
+    "half": _to("float16"),
+    "int": _to("int32"),
+    "long": _to("int64"),
+    "short": _to("int16"),
+    "new_empty": _new(ts.empty),
+    "new_full": _new(ts.full),
+    "new_ones": _new(ts.ones),
+    "new_zeros": _new(ts.zeros),
+    "svd": _svd,
+    "qr": lambda x, some=True: ts.linalg.qr(x, mode="reduced" if some else "complete"),
+    "linalg.qr": lambda x, mode="reduced": ts.linalg.qr(x, mode=mode),
+    "tile": _tile,
+    "repeat": _tile,
+    "round": lambda x, decimals=0: ts.round(x, decimals=decimals),
+    "polygamma": lambda x, n: ts.special.polygamma(n, x),
+    "special.polygamma": lambda x, n: ts.special.polygamma(n, x),
+    "repeat_interleave": lambda x, repeats, dim=None: ts.repeat(x, repeats, axis=dim),
+    "where": lambda condition, x, y: ts.where(condition.to(ts.bool), x, y),
+    "take_along_dim": lambda x, indices, dim=None: (
+        ts.take(x.flatten(), indices.flatten(), axis=0)
+        if dim is None
+        else ts.take_along_axis(x, indices, axis=dim)
+    ),
+    "take": lambda x, indices: ts.take(x.flatten(), indices, axis=0),
+    "combinations": lambda x, r=2, with_replacement=False: ts.combinations(
+        x, r, with_replacement=with_replacement
+    ),
+    "expand_as": lambda x, other: ts.broadcast_to(x, other.shape),
+    "expand_copy": lambda x, shape: x.expand(shape).copy(),
+    "view_copy": lambda x, shape: ts.reshape(x, shape, copy=True),
+    "slice": lambda x, dim=0, start=None, end=None, step=1: x[
+        (slice(None),) * dim + (slice(start, end, step),)
+    ],
+    "msort": lambda x: ts.sort(x, axis=0),
+    "sort": lambda x, dim=-1, descending=False, stable=False: (
+        ts.sort(x, axis=dim, descending=descending),
+        ts.argsort(x, axis=dim, descending=descending),
+    ),
+    "argsort": lambda x, dim=-1, descending=False, stable=False: ts.argsort(
+        x, axis=dim, descending=descending
+    ),
+    "isin": lambda x, values, assume_unique=False, invert=False: ts.isin(x, values, invert=invert),
+    "linspace": lambda start, stop, steps, dtype=None: ts.linspace(
+        _number(start), _number(stop), steps, dtype=dtype
+    ),
+    "logspace": lambda start, stop, steps, base=10.0, dtype=None: ts.logspace(
+        _number(start), _number(stop), steps, base, dtype=dtype
+    ),
+    "tensordot": lambda x, y, dims=2: ts.tensordot(x, y, axes=dims),
+    "meshgrid": lambda *xs, indexing="ij": ts.meshgrid(
+        *(x.flatten() for x in (xs[0] if isinstance(xs[0], list | tuple) else xs)), indexing=indexing
+    ),
+    "cartesian_prod": lambda *xs: ts.cartesian_prod(*xs),
+    "block_diag": lambda *xs: ts.block_diag(*xs),
+    "atleast_1d": lambda *xs: _each(ts.atleast_1d, xs),
+    "atleast_2d": lambda *xs: _each(ts.atleast_2d, xs),
+    "atleast_3d": lambda *xs: _each(ts.atleast_3d, xs),
+    "arange": lambda *args, dtype=None: ts.arange(*args, dtype=dtype),
+    "histogram": lambda x, bins, **kwargs: ts.histogram(x, bins, **kwargs),
+    "gradient": lambda x, **kwargs: ts.gradient(
+        x, **{{"dim": "axis"}.get(k, k): v for k, v in kwargs.items()}
+    ),
+    "index_add": lambda x, dim, index, source, alpha=1: ts.index_add(x, index, source, axis=dim, alpha=alpha),
+    "index_copy": lambda x, dim, index, source: ts.index_copy(x, index, source, axis=dim),
+    "index_fill": lambda x, dim, index, value: ts.index_fill(x, index, value, axis=dim),
+    "gather": lambda x, dim, index: ts.gather(x, index, axis=dim),
+    "index_select": lambda x, dim, index: ts.index_select(x, index, axis=dim),
+    "scatter": lambda x, dim, index, source: ts.scatter(x, index, source, axis=dim),
+    "scatter_add": lambda x, dim, index, source: ts.scatter_add(x, index, source, axis=dim),
+    "select_scatter": lambda x, source, dim, index: ts.select_scatter(x, source, axis=dim, index=index),
+    "slice_scatter": lambda x, source, dim=0, start=None, end=None, step=1: ts.slice_scatter(
+        x, source, axis=dim, start=start, end=end, step=step
+    ),
+    "put": lambda x, index, source, accumulate=False: ts.put(x, index, source, accumulate=accumulate),
+    "narrow_copy": lambda x, dim, start, length: ts.narrow(x, dim, start, length).copy(),
+    "narrow": lambda x, dim, start, length: ts.narrow(x, dim, _number(start), length),
+    "cholesky": lambda x, upper=False: ts.linalg.cholesky(x, upper=upper),
+    "cholesky_inverse": lambda x, upper=False: ts.linalg.cholesky_inverse(x, upper=upper),
+    "cholesky_solve": lambda x, factor, upper=False: ts.linalg.cholesky_solve(x, factor, upper=upper),
+    "logdet": lambda x: ts.linalg.slogdet(x)[1],
+    "triangular_solve": lambda b, a, upper=True, transpose=False, unitriangular=False: (
+        ts.linalg.solve_triangular(
+            a.mT if transpose else a, b, upper=upper != transpose, unitriangular=unitriangular
+        ),
+        a.copy(),
+    ),
+    "lu_solve": lambda b, factors, pivots: ts.linalg.lu_solve(factors, pivots, b),
+    "lu": lambda x, pivot=True, get_infos=False: (
+        (*ts.linalg.lu_factor(x), ts.zeros(x.shape[:-2], dtype=ts.int32))
+        if get_infos
+        else ts.linalg.lu_factor(x)
+    ),
+    "linalg.vecdot": lambda x, y, dim=-1: ts.vecdot(x, y, axis=dim),
+    "cross": lambda x, y, dim=None: ts.linalg.cross(
+        x, y, axis=-1 if dim is None and x.shape[-1] == 3 else x.shape.index(3) if dim is None else dim
+    ),
+    "linalg.cross": lambda x, y, dim=-1: ts.linalg.cross(x, y, axis=dim),
+    "linalg.multi_dot": lambda xs: ts.linalg.multi_dot(xs),
+    "rand_like": lambda x, dtype=None: ts.random.rand(*x.shape, dtype=dtype or x.dtype),
+    "randn_like": lambda x, dtype=None: ts.random.randn(*x.shape, dtype=dtype or x.dtype),
+    "randn": lambda *shape, dtype=None: ts.random.randn(
+        *(shape[0] if isinstance(shape[0], tuple) else shape), dtype=dtype
+    ),
+    "randint": _randint,
+    "randint_like": lambda x, *bounds, dtype=None: _randint(*bounds, x.shape, dtype=dtype or x.dtype),
+    "scalar_tensor": lambda value, dtype=None: ts.asarray(value, dtype=dtype),
+    "empty": lambda *shape, dtype=None: ts.empty(*shape, dtype=dtype),
+    "empty_like": lambda x, dtype=None: ts.empty_like(x, dtype=dtype),
+    "diff": lambda x, n=1, dim=-1, prepend=None, append=None: ts.diff(
+        x, n=n, axis=dim, prepend=prepend, append=append
+    ),
+    "fft.fft2": lambda x, s=None, dim=(-2, -1), norm="backward": ts.fft.fftn(
+        x, s=s, axes=dim, norm=norm or "backward"
+    ),
+    "fft.ifft2": lambda x, s=None, dim=(-2, -1), norm="backward": ts.fft.ifftn(
+        x, s=s, axes=dim, norm=norm or "backward"
+    ),
+    "fft.rfft2": lambda x, s=None, dim=(-2, -1), norm="backward": ts.fft.rfftn(
+        x, s=s, axes=dim, norm=norm or "backward"
+    ),
+    "fft.irfft2": lambda x, s=None, dim=(-2, -1), norm="backward": ts.fft.irfftn(
+        x, s=s, axes=dim, norm=norm or "backward"
+    ),
+    "linalg.svd": lambda x, full_matrices=True: ts.linalg.svd(x, full_matrices=full_matrices),
+    "unravel_index": lambda x, shape: ts.unravel_index(x, shape),
+    "dstack": lambda xs: ts.dstack(xs),
+    "linalg.householder_product": lambda x, tau: ts.linalg.householder_product(x, tau),
+    "aminmax": lambda x, dim=None, keepdim=False: ts.aminmax(x, axis=dim, keepdims=keepdim),
     "alias_copy": lambda x: x.copy(),
     "bmm": ts.matmul,
     "mm": ts.matmul,

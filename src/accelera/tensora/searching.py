@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from accelera.tensora import dtypes
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.manipulation import broadcast_shapes
 
 
 class UniqueAll(NamedTuple):
@@ -30,8 +32,8 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Any
 
 
-class TopK(NamedTuple):
-    """Result of `topk`."""
+class Selected(NamedTuple):
+    """Elements of a tensor and their indices along an axis."""
 
     values: Any
     indices: Any
@@ -67,7 +69,7 @@ def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool
     return native.take_along_axis(x, argsort(x, axis=axis, descending=descending, stable=stable), axis)
 
 
-def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> TopK:
+def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> Selected:
     """Return the `k` largest (or smallest) elements along an axis in order, and their indices.
 
     NaN counts as less than every number, and as greater with ``largest=False``.
@@ -79,7 +81,7 @@ def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> TopK:
 
     """
     indices = native.argsort(x, axis, largest, k)
-    return TopK(native.take_along_axis(x, indices, axis), indices)
+    return Selected(native.take_along_axis(x, indices, axis), indices)
 
 
 # --- searching --------------------------------------------------------------------------------------------
@@ -226,3 +228,188 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     indices = native.expand(indices, tuple(shape))
     shape[at] = x.shape[at]
     return native.take_along_axis(native.expand(x, tuple(shape)), indices, axis)
+
+
+def index_select(x: Tensor, indices: Tensor, /, *, axis: int) -> Tensor:
+    """Slices at the indices of an axis, as `take`; a 0-d tensor counts as one with a single element."""
+    return native.take(x, indices, axis) if x.ndim else native.copy(x)
+
+
+def argwhere(x: Tensor, /) -> Tensor:
+    """Indices of the elements other than zero, one row for each, of shape ``(n, x.ndim)``."""
+    if x.ndim == 0:
+        return native.full((int(x.item() != 0), 0), 0, dtypes.int64)
+    found = native.nonzero(x)
+    return native.concat([native.reshape(each, (each.size, 1)) for each in found], 1)
+
+
+def isin(x: Tensor, values: Tensor, /, *, invert: bool = False) -> Tensor:
+    """Whether each element is among the values (or is not, with `invert`)."""
+    in_order = sort(native.reshape(values, (values.size,)))
+    if values.size == 0:
+        found = native.full(tuple(x.shape), False, dtypes.bool)
+    else:
+        place = native.minimum(native.searchsorted(in_order, x, False), values.size - 1)
+        found = native.equal(native.take(in_order, place, 0), x)
+    return native.logical_not(found) if invert else found
+
+
+def bucketize(x: Any, boundaries: Tensor, /, *, right: bool = False) -> Tensor:
+    """Index of the bucket between ascending boundaries that each element falls into; int64.
+
+    With ``right=False`` a bucket includes its upper boundary, otherwise the lower one.
+    """
+    values = x if isinstance(x, Tensor) else native.asarray(x)
+    return native.searchsorted(boundaries, values, right)
+
+
+def unravel_index(indices: Tensor, shape: Any, /) -> tuple[Tensor, ...]:
+    """Return coordinates in a tensor of this shape of indices into the flattened one, a tensor for each axis."""
+    found = []
+    for extent in (shape if isinstance(shape, (tuple, list)) else (shape,))[::-1]:
+        found.append(native.remainder(indices, extent))
+        indices = native.floor_divide(indices, extent)
+    return tuple(found[::-1])
+
+
+def unique_consecutive(x: Tensor, /) -> UniqueAll:
+    """Elements without those that equal the one before, in the flattened tensor; as `unique_all`."""
+    flat = native.reshape(x, (x.size,))
+    if x.size == 0:
+        none = native.full((0,), 0, dtypes.int64)
+        return UniqueAll(flat, none, native.full(tuple(x.shape), 0, dtypes.int64), none)
+    first = native.full((1,), True, dtypes.bool)
+    starts = native.concat([first, native.not_equal(flat[1:], flat[:-1])], 0)
+    indices = native.nonzero(starts)[0]
+    inverse = native.subtract(native.cumsum(starts, 0), 1)
+    ends = native.concat([indices[1:], native.full((1,), x.size, dtypes.int64)], 0)
+    return UniqueAll(
+        native.take(flat, indices, 0),
+        indices,
+        native.reshape(inverse, tuple(x.shape)),
+        native.subtract(ends, indices),
+    )
+
+
+# --- writing to places ------------------------------------------------------------------------------------
+
+
+def _lined(x: Any) -> Any:
+    """The tensor, or a 0-d one as a vector."""
+    return x if x.ndim else native.reshape(x, (1,))
+
+
+def gather(x: Tensor, indices: Tensor, /, *, axis: int) -> Tensor:
+    """Elements at indices along an axis: ``out[i][j] = x[indices[i][j]][j]`` for axis 0.
+
+    Nothing is broadcast: the indices may have smaller extents, and give the shape of the result.
+    """
+    return native.reshape(native.take_along_axis(_lined(x), _lined(indices), axis), tuple(indices.shape))
+
+
+def scatter_add(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int) -> Tensor:
+    """Tensor with values added at the places that `gather` would take them from."""
+    at = axis % max(x.ndim, 1)
+    values = _lined(values)[tuple(slice(n) for n in _lined(indices).shape)]
+    return native.reshape(native.scatter_add(_lined(x), _lined(indices), values, at), tuple(x.shape))
+
+
+def scatter(x: Tensor, indices: Tensor, values: Any, /, *, axis: int) -> Tensor:
+    """Tensor with values (a tensor or a number) at the places that `gather` would take them from.
+
+    Of several values for one place the last one in row-major order is taken.
+    """
+    indices = _lined(indices)
+    if not isinstance(values, Tensor):
+        values = native.full(tuple(indices.shape), values, x.dtype)
+    values = native.reshape(_lined(values)[tuple(slice(n) for n in indices.shape)], (indices.size,))
+    places = native.reshape(_places(_lined(x), indices, axis), (indices.size,))
+    return native.reshape(native.put(native.reshape(x, (x.size,)), places, values, 0), tuple(x.shape))
+
+
+def _places(x: Any, indices: Any, axis: int) -> Any:
+    """Index into the flattened tensor of each place that `gather` would take."""
+    at, place, step = axis % x.ndim, 0, 1
+    for i in range(x.ndim - 1, -1, -1):
+        shape = (-1, *(1,) * (x.ndim - i - 1))
+        digit = indices if i == at else native.reshape(native.arange(indices.shape[i]), shape)
+        if i == at:
+            digit = native.where(native.less(indices, 0), native.add(indices, x.shape[i]), indices)
+        place, step = native.add(native.multiply(digit, step), place), step * x.shape[i]
+    return native.expand(place, tuple(indices.shape))
+
+
+def index_add(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int, alpha: Any = 1) -> Tensor:
+    """Tensor with slices along an axis, times `alpha`, added at the given indices."""
+    scaled = native.multiply(_lined(values), alpha)
+    added = native.take_add(scaled, _lined(indices), tuple(_lined(x).shape), axis)
+    return native.add(x, native.reshape(added, tuple(x.shape)))
+
+
+def index_copy(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int) -> Tensor:
+    """Tensor with slices along an axis at the given indices."""
+    return native.reshape(native.put(_lined(x), _lined(indices), _lined(values), axis), tuple(x.shape))
+
+
+def index_fill(x: Tensor, indices: Tensor, value: Any, /, *, axis: int) -> Tensor:
+    """Tensor with one number (or 0-d tensor) in all slices at the given indices of an axis."""
+    lined, indices = _lined(x), _lined(indices)
+    shape = list(lined.shape)
+    shape[axis] = indices.size
+    filled = native.expand(
+        value if isinstance(value, Tensor) else native.asarray(value, x.dtype), tuple(shape)
+    )
+    return index_copy(x, indices, native.cast(filled, x.dtype), axis=axis)
+
+
+def index_put(x: Tensor, indices: Any, values: Tensor, /, *, accumulate: bool = False) -> Tensor:
+    """Tensor with ``x[indices] = values`` written to a copy; added with `accumulate`."""
+    made = native.copy(x)
+    if not accumulate:
+        made[tuple(indices)] = values
+        return made
+    flat = native.reshape(native.arange(x.size), tuple(x.shape))[tuple(indices)]
+    spread = native.reshape(native.expand(values, tuple(flat.shape)), (flat.size,))
+    added = native.take_add(spread, native.reshape(flat, (flat.size,)), (x.size,), 0)
+    return native.add(x, native.reshape(added, tuple(x.shape)))
+
+
+def put(x: Tensor, indices: Tensor, values: Tensor, /, *, accumulate: bool = False) -> Tensor:
+    """Tensor with values at indices into the flattened tensor; added with `accumulate`."""
+    flat, places = native.reshape(x, (x.size,)), native.reshape(indices, (indices.size,))
+    written = native.reshape(values, (values.size,))
+    if accumulate:
+        found = native.add(flat, native.take_add(written, places, (x.size,), 0))
+    else:
+        found = native.put(flat, places, written, 0)
+    return native.reshape(found, tuple(x.shape))
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: Any, /) -> Tensor:
+    """Tensor with one number (or 0-d tensor) where the mask holds; both broadcast."""
+    return native.where(mask, native.cast(value, x.dtype) if isinstance(value, Tensor) else value, x)
+
+
+def masked_select(x: Tensor, mask: Tensor, /) -> Tensor:
+    """Vector of the elements where the mask holds; both broadcast."""
+    shape = broadcast_shapes(tuple(x.shape), tuple(mask.shape))
+    return native.reshape(native.expand(x, shape)[native.expand(mask, shape)], (-1,))
+
+
+def masked_scatter(x: Tensor, mask: Tensor, values: Tensor, /) -> Tensor:
+    """Tensor with the first values, in order, where the mask holds; tensor and mask broadcast.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer values than places.
+
+    """
+    shape = broadcast_shapes(tuple(x.shape), tuple(mask.shape))
+    flat = native.reshape(native.expand(mask, shape), (-1,))
+    places = native.nonzero(flat)[0]
+    if places.size > values.size:
+        raise ValueError(f"masked_scatter: {values.size} values for {places.size} places")
+    taken = native.reshape(values, (values.size,))[: places.size]
+    found = native.put(native.reshape(native.expand(x, shape), (-1,)), places, taken, 0)
+    return native.reshape(found, shape)

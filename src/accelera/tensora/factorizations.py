@@ -1,0 +1,305 @@
+"""Decompositions of matrices into triangles, orthonormal columns, singular values and eigenvalues.
+
+`linalg` has all of them in its namespace.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from accelera.tensora.core import native
+from accelera.tensora.products import matrix_transpose
+
+
+class EighResult(NamedTuple):
+    """Eigenvalues in ascending order, and the eigenvectors as columns."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+class QRResult(NamedTuple):
+    """Orthonormal columns, and an upper triangle."""
+
+    Q: Any
+    R: Any
+
+
+class SlogdetResult(NamedTuple):
+    """Sign of a determinant, of modulus 1 or 0, and the logarithm of its modulus."""
+
+    sign: Any
+    logabsdet: Any
+
+
+class SVDResult(NamedTuple):
+    """Left singular vectors as columns, descending singular values, right vectors as conjugated rows."""
+
+    U: Any
+    S: Any
+    Vh: Any
+
+
+# --- types and shapes -------------------------------------------------------------------------------------
+
+
+def is_complex(x: Any) -> bool:
+    return str(x.dtype.name).startswith("complex")
+
+
+def real_type(dtype: Any) -> Any:
+    """Type of the modulus of an element."""
+    return {"complex64": native.dtype.float32, "complex128": native.dtype.float64}.get(dtype.name, dtype)
+
+
+def epsilon(dtype: Any) -> float:
+    name = real_type(dtype).name
+    return {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}.get(name, 2.0**-52)
+
+
+def conjugate(x: Any) -> Any:
+    return native.conj(x) if is_complex(x) else x
+
+
+def adjoint_of(x: Any) -> Any:
+    return conjugate(matrix_transpose(x))
+
+
+def needs_matrix(name: str, x: Any) -> None:
+    if x.ndim < 2:
+        raise ValueError(f"{name}: shape {x.shape}; a matrix or a batch of them is needed")
+
+
+def needs_square(name: str, x: Any) -> None:
+    needs_matrix(name, x)
+    if x.shape[-2] != x.shape[-1]:
+        raise ValueError(f"{name}: shape {x.shape}; square matrices are needed, with as many rows as columns")
+
+
+# --- triangles ---------------------------------------------------------------------------------------------
+
+
+def cholesky(x: Any, /, *, upper: bool = False) -> Any:
+    """Triangle L with ``L @ adjoint_of(L) == x``, or its adjoint with `upper`.
+
+    Parameters
+    ----------
+    x
+        Hermitian positive definite matrices, of shape ``(..., n, n)``; only their lower triangles are read.
+
+    Raises
+    ------
+    ValueError
+        If one is not positive definite; the message names it, and its first minor that is not.
+
+    """
+    lower = native.cholesky(x)
+    return adjoint_of(lower) if upper else lower
+
+
+def cholesky_inverse(x: Any, /, *, upper: bool = False) -> Any:
+    """Inverse of the matrix whose Cholesky triangle is given."""
+    n = x.shape[-1]
+    one = native.cast(native.equal(native.arange(n)[:, None], native.arange(n)), x.dtype)
+    return cholesky_solve(native.expand(one, tuple(x.shape)), x, upper=upper)
+
+
+def cholesky_solve(x1: Any, x2: Any, /, *, upper: bool = False) -> Any:
+    """The X with ``A @ X == x1``, where `x2` is the Cholesky triangle of A."""
+    lower = adjoint_of(x2) if upper else x2
+    inside = native.solve_triangular(lower, x1, False)
+    return native.solve_triangular(adjoint_of(lower), inside, True)
+
+
+class LUResult(NamedTuple):
+    """Permutation, unit lower and upper triangle."""
+
+    P: Any
+    L: Any
+    U: Any
+
+
+class LUFactors(NamedTuple):
+    """Both triangles in one matrix, and the pivots: which row was exchanged with each, counted from 1."""
+
+    LU: Any
+    pivots: Any
+
+
+def lu_factor(x: Any, /) -> LUFactors:
+    """LU decomposition by rows that are exchanged, as LAPACK keeps it.
+
+    Parameters
+    ----------
+    x
+        Matrices of shape ``(..., m, n)``. Singular ones have a zero on the diagonal of U.
+
+    Returns
+    -------
+    LUFactors
+        L below the diagonal, without its ones, and U in one matrix; pivots int32 of shape ``(..., min(m, n))``.
+
+    """
+    return LUFactors(*native.lu_factor(x)[:2])
+
+
+def lu(x: Any, /) -> LUResult:
+    """Permutation P, unit lower triangle L and upper triangle U with ``P @ L @ U == x``."""
+    factors, _, permutation = native.lu_factor(x)
+    return LUResult(permutation, *_triangles(factors))
+
+
+def lu_unpack(factors: Any, pivots: Any, /) -> LUResult:
+    """P, L and U of what `lu_factor` returns."""
+    return LUResult(_permutation(factors, pivots), *_triangles(factors))
+
+
+def _triangles(factors: Any) -> tuple[Any, Any]:
+    m, n = factors.shape[-2:]
+    k = min(m, n)
+    difference = native.arange(n) - native.reshape(native.arange(m), (m, 1))
+    zero = native.full((), 0, factors.dtype)
+    one = native.cast(native.equal(difference[:, :k], 0), factors.dtype)
+    lower = native.where(native.less(difference[:, :k], 0), factors[..., :k], one)
+    return lower, native.where(native.greater_equal(difference[:k], 0), factors[..., :k, :], zero)
+
+
+def _permutation(factors: Any, pivots: Any) -> Any:
+    """Matrix that exchanges rows as the pivots say, the last first."""
+    m = factors.shape[-2]
+    order = native.copy(native.expand(native.arange(m), (*pivots.shape[:-1], m)))
+    for i in range(pivots.shape[-1]):
+        other = native.cast(pivots[..., i : i + 1], native.dtype.int64) - 1
+        own = native.copy(order[..., i : i + 1])
+        moved = native.take_along_axis(order, other, order.ndim - 1)
+        places = native.equal(native.arange(m), other)
+        order = native.where(places, own, order)
+        order[..., i : i + 1] = moved
+    return native.cast(native.equal(order[..., None, :], native.arange(m)[:, None]), factors.dtype)
+
+
+def lu_solve(factors: Any, pivots: Any, x: Any, /, *, left: bool = True, adjoint: bool = False) -> Any:
+    """The X with ``A @ X == x`` for the A that `lu_factor` was given.
+
+    With ``left=False`` the one with ``X @ A == x``; with ``adjoint=True`` for the adjoint of A.
+    """
+    p, lower, upper = lu_unpack(factors, pivots)
+    if not left:
+        return adjoint_of(lu_solve(factors, pivots, adjoint_of(x), adjoint=not adjoint))
+    if adjoint:
+        inside = native.solve_triangular(adjoint_of(upper), x, False)
+        return native.matmul(p, native.solve_triangular(adjoint_of(lower), inside, True))
+    inside = native.solve_triangular(lower, native.matmul(matrix_transpose(p), x), False)
+    return native.solve_triangular(upper, inside, True)
+
+
+# --- orthonormal columns, singular values -----------------------------------------------------------------
+
+
+def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
+    """Orthonormal Q and upper triangular R with ``Q @ R == x``.
+
+    Parameters
+    ----------
+    x
+        Matrices of shape ``(..., m, n)``.
+    mode
+        "reduced": Q has min(m, n) columns. "complete": Q is square; it then has no gradient if m > n.
+
+    """
+    if mode not in ("reduced", "complete"):
+        raise ValueError(f"qr: mode={mode!r}; give 'reduced' or 'complete'")
+    return QRResult(*native.qr(x, mode == "complete"))
+
+
+def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
+    """Orthonormal U, Vh and singular values S with ``U @ diag(S) @ Vh == x``.
+
+    Parameters
+    ----------
+    x
+        Matrices of shape ``(..., m, n)``.
+    full_matrices
+        Whether U and Vh are square; otherwise they have min(m, n) columns and rows. Square ones have no
+        gradient unless m == n. Gradients through U and Vh need singular values that differ.
+
+    """
+    return SVDResult(*native.svd(x, full_matrices))
+
+
+def svdvals(x: Any, /) -> Any:
+    """Singular values, in descending order."""
+    return native.svdvals(x)
+
+
+def eigh(x: Any, /, *, UPLO: str = "L") -> EighResult:
+    """Eigenvalues and eigenvectors of Hermitian matrices, whose lower triangles are read, or upper ones with "U".
+
+    Gradients through eigenvectors need eigenvalues that differ; the gradient is Hermitian.
+    """
+    return EighResult(*native.eigh(_lower(x, UPLO)))
+
+
+def eigvalsh(x: Any, /, *, UPLO: str = "L") -> Any:
+    """Eigenvalues of Hermitian matrices, of which `eigh` reads the same, in ascending order."""
+    return native.eigvalsh(_lower(x, UPLO))
+
+
+def _lower(x: Any, uplo: str) -> Any:
+    """Matrix whose lower triangle is the one that is asked for."""
+    if uplo not in ("L", "U"):
+        raise ValueError(f"eigh: UPLO={uplo!r}; give 'L' or 'U'")
+    return x if uplo == "L" else adjoint_of(x)
+
+
+class EigResult(NamedTuple):
+    """Eigenvalues in any order, and the eigenvectors as columns of length 1; both complex."""
+
+    eigenvalues: Any
+    eigenvectors: Any
+
+
+def eig(x: Any, /) -> EigResult:
+    """Eigenvalues and eigenvectors of square matrices.
+
+    Gradients need eigenvalues that differ, and a function that does not depend on the phases of eigenvectors.
+    """
+    return EigResult(*native.eig(x))
+
+
+def eigvals(x: Any, /) -> Any:
+    """Eigenvalues of square matrices, complex, in any order."""
+    return native.eig(x)[0]
+
+
+def householder_product(x: Any, tau: Any, /) -> Any:
+    """First columns of the product of reflections ``I - tau v vᴴ`` whose vectors v lie below the diagonal of x.
+
+    Parameters
+    ----------
+    x
+        Of shape ``(..., m, n)`` with m >= n: LAPACK's result of a QR decomposition.
+    tau
+        Of shape ``(..., k)`` with k <= n.
+
+    Returns
+    -------
+    Tensor
+        Orthonormal columns, of shape ``(..., m, n)``.
+
+    """
+    needs_matrix("householder_product", x)
+    m, n = x.shape[-2:]
+    if n > m or tau.shape[-1] > n:
+        raise ValueError(f"householder_product: shapes {x.shape} and {tau.shape}; m >= n >= k are needed")
+    difference = native.arange(n) - native.reshape(native.arange(m), (m, 1))
+    one = native.cast(native.equal(difference, 0), x.dtype)
+    result = native.expand(one, tuple(x.shape))
+    vectors = native.where(native.less(difference, 0), x, one)
+    for i in range(tau.shape[-1] - 1, -1, -1):
+        v = vectors[..., i : i + 1]
+        reflected = native.matmul(adjoint_of(v), result)
+        result = native.subtract(
+            result, native.multiply(tau[..., i, None, None], native.matmul(v, reflected))
+        )
+    return result
