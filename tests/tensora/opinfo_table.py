@@ -17,7 +17,7 @@ abs acos acosh addbmm addcdiv addcmul addmm addmv addr angle argwhere asin asinh
 atleast_1d atleast_2d atleast_3d baddbmm bitwise_and bitwise_or bitwise_xor bitwise_left_shift
 bitwise_right_shift bincount block_diag broadcast_to cartesian_prod ceil column_stack
 combinations complex conj copysign corrcoef cos cosh cov deg2rad diag_embed digamma dist dot dstack
-equal:array_equal erf erfc erfinv exp exp2 expm1 eye fft.fft2 flatten fliplr flipud float_power
+equal:array_equal erf erfc erfinv exp exp2 expm1 eye flatten fliplr flipud float_power
 floor floor_divide fmax fmin fmod frac frexp gcd gradient heaviside histc hstack hypot i0 imag
 inner isfinite isinf isnan isneginf isposinf isreal kron lcm ldexp lerp lgamma linalg.det linalg.eig linalg.eigvals linalg.eigh linalg.eigvalsh linalg.householder_product linalg.inv
 linalg.lu_factor linalg.lu  linalg.matrix_power linalg.multi_dot linalg.slogdet
@@ -79,17 +79,13 @@ cumsum: cumulative_sum . axis
 cumulative_trapezoid: . .
 diag: . k
 fft.fft: . n axis norm
-fft.fftn: . s axes norm
 fft.fftshift: . axes
 fft.hfft: . n axis norm
 fft.ifft: . n axis norm
-fft.ifftn: . s axes norm
 fft.ifftshift: . axes
 fft.ihfft: . n axis norm
 fft.irfft: . n axis norm
-fft.irfftn: . s axes norm
 fft.rfft: . n axis norm
-fft.rfftn: . s axes norm
 flip: . axis
 full: . .
 full_like: . .
@@ -218,7 +214,15 @@ DRAWN = {
 GAUGE = {"svd", "linalg.svd", "linalg.eig", "linalg.eigh", "linalg.qr", "qr", "svd_lowrank", "pca_lowrank"}
 """Decompositions that are determined up to signs: compared by the functions that PyTorch's tests use."""
 
-TOLERANCES: dict[str, dict[torch.dtype, tuple[float, float]]] = {}
+_SUMS = {torch.float32: (1e-4, 1e-4)}
+TOLERANCES: dict[str, dict[torch.dtype, tuple[float, float]]] = {
+    **dict.fromkeys(
+        "matmul __rmatmul__ addbmm addmm baddbmm bmm cdist einsum linalg.multi_dot mm".split(), _SUMS
+    ),
+    "matrix_exp": {torch.float32: (1e-4, 1e-4)},
+    "polygamma": {torch.float32: (1e-4, 1e-4)},
+    "special.polygamma": {torch.float32: (1e-4, 1e-4)},
+}
 """Where results are less exact in either library than its default tolerance: relative and absolute."""
 
 EXCUSED: dict[str, list[tuple[str, Callable[[Any], bool]]]] = {}
@@ -364,6 +368,28 @@ def _each(function: Callable[[Any], Any], given: Any) -> Any:
     return found[0] if tensors is given and len(given) == 1 else found
 
 
+def _transform(function: Callable[..., Any], axes: Any) -> Callable[..., Any]:
+    """Return a Fourier transform of several axes, of which PyTorch takes a number as well."""
+
+    def call(x: Any, s: Any = None, dim: Any = axes, norm: str | None = None) -> Any:
+        size, places = ((each,) if isinstance(each, int) else each for each in (s, dim))
+        return function(x, s=size, axes=places, norm=norm or "backward")
+
+    return call
+
+
+def _unpivoted() -> Any:
+    raise NotImplementedError("LU decomposition without exchanges of rows")
+
+
+def _norm(x: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    """`torch.norm`, whose numbers are orders of vectors on any axes."""
+    axis = tuple(dim) if isinstance(dim, list | tuple) else dim
+    if p == "nuc":
+        return ts.linalg.matrix_norm(x, ord="nuc", axis=axis or (-2, -1), keepdims=keepdim)
+    return ts.linalg.vector_norm(x, ord=2 if p == "fro" else p, axis=axis, keepdims=keepdim)
+
+
 def _number(each: Any) -> Any:
     return each.item() if isinstance(each, ts.Tensor) else each
 
@@ -371,8 +397,11 @@ def _number(each: Any) -> Any:
 def _randint(*args: Any, dtype: Any = None) -> Any:
     *bounds, size = args
     low, high = bounds if len(bounds) == 2 else (0, bounds[0])
-    return ts.random.randint(low, high, tuple(size), dtype=dtype)
+    drawn = ts.random.randint(low, high, tuple(size))
+    return drawn if dtype is None else drawn.to(dtype)
 
+
+FOURIER = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "T": lambda x: x.T,
@@ -445,8 +474,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "round": lambda x, decimals=0: ts.round(x, decimals=decimals),
     "polygamma": lambda x, n: ts.special.polygamma(n, x),
     "special.polygamma": lambda x, n: ts.special.polygamma(n, x),
-    "repeat_interleave": lambda x, repeats, dim=None: ts.repeat(x, repeats, axis=dim),
-    "where": lambda condition, x, y: ts.where(condition.to(ts.bool), x, y),
+    "repeat_interleave": lambda x, repeats, dim=None, output_size=None: ts.repeat(x, repeats, axis=dim),
+    "where": lambda x, condition, y: ts.where(condition, x, y),
     "take_along_dim": lambda x, indices, dim=None: (
         ts.take(x.flatten(), indices.flatten(), axis=0)
         if dim is None
@@ -486,10 +515,24 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "atleast_1d": lambda *xs: _each(ts.atleast_1d, xs),
     "atleast_2d": lambda *xs: _each(ts.atleast_2d, xs),
     "atleast_3d": lambda *xs: _each(ts.atleast_3d, xs),
-    "arange": lambda *args, dtype=None: ts.arange(*args, dtype=dtype),
+    "arange": lambda start, end=None, step=1, dtype=None: ts.arange(start, end, step, dtype=dtype),
+    "bincount": lambda x, weights=None, minlength=0: ts.bincount(x, weights, minlength=minlength),
+    "linalg.lstsq": lambda a, b, driver=None: ts.linalg.lstsq(a, b),
+    "linalg.lstsq:grad_oriented": lambda a, b, driver=None: ts.linalg.lstsq(a, b)[0],
+    "linalg.lu": lambda x, pivot=True: ts.linalg.lu(x) if pivot else _unpivoted(),
+    "linalg.lu_factor": lambda x, pivot=True: ts.linalg.lu_factor(x) if pivot else _unpivoted(),
+    "linalg.matrix_rank": lambda x, atol=None, rtol=None, hermitian=False: ts.linalg.matrix_rank(
+        x, atol=atol, rtol=rtol
+    ),
+    "linalg.pinv:singular": lambda a, b: ts.linalg.pinv(a @ b.mT),
+    "logit": lambda x, eps=None: ts.logit(x, eps=eps),
+    "nonzero": lambda x, as_tuple=False: ts.nonzero(x) if as_tuple else ts.argwhere(x),
+    "norm": _norm,
+    "tril_indices": lambda rows, columns, offset=0, dtype=None: ts.tril_indices(rows, columns, offset=offset),
+    "triu_indices": lambda rows, columns, offset=0, dtype=None: ts.triu_indices(rows, columns, offset=offset),
     "histogram": lambda x, bins, **kwargs: ts.histogram(x, bins, **kwargs),
-    "gradient": lambda x, **kwargs: ts.gradient(
-        x, **{{"dim": "axis"}.get(k, k): v for k, v in kwargs.items()}
+    "gradient": lambda x, spacing=None, dim=None, edge_order=1: ts.gradient(
+        x, spacing=1 if spacing is None else spacing, axis=dim, edge_order=edge_order
     ),
     "index_add": lambda x, dim, index, source, alpha=1: ts.index_add(x, index, source, axis=dim, alpha=alpha),
     "index_copy": lambda x, dim, index, source: ts.index_copy(x, index, source, axis=dim),
@@ -540,23 +583,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "diff": lambda x, n=1, dim=-1, prepend=None, append=None: ts.diff(
         x, n=n, axis=dim, prepend=prepend, append=append
     ),
-    "fft.fft2": lambda x, s=None, dim=(-2, -1), norm="backward": ts.fft.fftn(
-        x, s=s, axes=dim, norm=norm or "backward"
-    ),
-    "fft.ifft2": lambda x, s=None, dim=(-2, -1), norm="backward": ts.fft.ifftn(
-        x, s=s, axes=dim, norm=norm or "backward"
-    ),
-    "fft.rfft2": lambda x, s=None, dim=(-2, -1), norm="backward": ts.fft.rfftn(
-        x, s=s, axes=dim, norm=norm or "backward"
-    ),
-    "fft.irfft2": lambda x, s=None, dim=(-2, -1), norm="backward": ts.fft.irfftn(
-        x, s=s, axes=dim, norm=norm or "backward"
-    ),
     "linalg.svd": lambda x, full_matrices=True: ts.linalg.svd(x, full_matrices=full_matrices),
     "unravel_index": lambda x, shape: ts.unravel_index(x, shape),
     "dstack": lambda xs: ts.dstack(xs),
     "linalg.householder_product": lambda x, tau: ts.linalg.householder_product(x, tau),
     "aminmax": lambda x, dim=None, keepdim=False: ts.aminmax(x, axis=dim, keepdims=keepdim),
+    **{f"fft.{name}n": _transform(getattr(ts.fft, f"{name}n"), None) for name in FOURIER},
+    **{f"fft.{name}2": _transform(getattr(ts.fft, f"{name}n"), (-2, -1)) for name in FOURIER},
     "alias_copy": lambda x: x.copy(),
     "bmm": ts.matmul,
     "mm": ts.matmul,
@@ -590,7 +623,7 @@ def _worded(ours: Callable[..., Any], words: list[str]) -> Callable[..., Any]:
             positional = list(args)
         for key, value in kwargs.items():
             renamed = RENAMED.get(key, key)
-            named[f"{renamed[:3]}es" if f"{renamed[:3]}es" in words else renamed] = value
+            named["axes" if renamed == "axis" and "axes" in words else renamed] = value
         return ours(*positional, **named)
 
     return call

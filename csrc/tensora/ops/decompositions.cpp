@@ -190,6 +190,7 @@ T svd_core(Backward& c, const T& u, const T& s, const T& vh, const T& gu, const 
 
 T svd_gradient(Backward& c) {
     const bool square = c.shape()[c.shape().size() - 2] == c.shape().back();
+    if (c.shape().product() == 0) return zeros(c.shape(), c.dtype());
     if (c.params().flag && !square) {
         if (c.has_grad(0) || c.has_grad(2))
             fail(Kind::runtime,

@@ -270,7 +270,7 @@ TWO(atan2, in0 | in1, 15, g* B / (square(A) + square(B)), -(g* A) / (square(A) +
 TWO(hypot, in0 | in1 | out0, 5, g* A / c.output(), g* B / c.output());
 TWO(copysign, in0 | out0, 1, where(equal(A, like(A, 0)), like(g, 0), g*(c.output() / A)),
     zeros(c.shape(1), c.dtype(1)));
-NONE(nextafter, 2);
+TWO(nextafter, in0 | in1, 1, where(equal(A, B), like(g, 0), g), zeros(c.shape(1), c.dtype(1)));
 TWO(logaddexp, in0 | in1, 20, g* sigmoid(A - B), g* sigmoid(B - A));
 TWO(xlogy, in0 | in1, 10, where(equal(A, like(A, 0)), like(g, 0), g* log(B)), g* A / B);
 TWO(polygamma, in0 | in1, 60, zeros(c.shape(0), c.dtype(0)), g* polygamma(A + 1, B));

@@ -45,6 +45,7 @@ from accelera.tensora.factorizations import (
 )
 from accelera.tensora.manipulation import broadcast_shapes
 from accelera.tensora.products import matmul, matrix_transpose, outer, tensordot, vecdot
+from accelera.tensora.reductions import power_norm
 
 __all__ = [
     "EigResult",
@@ -425,6 +426,8 @@ def matrix_norm(
 def _matrix_norm(x: Any, ord: Any) -> Any:  # noqa: A002
     if ord is None or ord == "fro":
         result = _root(native.sum(_squares(x), axis=(-2, -1)))
+    elif min(x.shape[-2:]) == 0 and ord in ("nuc", 2, 1, math.inf) and (ord in ("nuc", 2) or x.size == 0):
+        result = native.full(tuple(x.shape[:-2]), 0, real_type(x.dtype))
     elif ord in ("nuc", 2, -2):
         values = native.svdvals(x)
         result = native.sum(values, axis=-1) if ord == "nuc" else _extreme(values, ord, -1)
@@ -477,7 +480,7 @@ def vector_norm(
         return total(native.abs(x))
     if ord == 2:
         return _root(total(_squares(x)))
-    return native.pow(total(native.pow(native.abs(x), ord)), 1 / ord)
+    return power_norm(x, ord, axes, keepdims)
 
 
 def norm(

@@ -169,6 +169,8 @@ def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
 
 def swapaxes(x: Tensor, first: int, second: int, /) -> Tensor:
     """View with two axes exchanged."""
+    if x.ndim == 0 and {first, second} <= {0, -1}:  # as in PyTorch
+        return native.permute(x, ())
     order = list(range(x.ndim))
     a, b = _axis(first, x.ndim, "swapaxes"), _axis(second, x.ndim, "swapaxes")
     order[a], order[b] = order[b], order[a]
@@ -224,6 +226,8 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
     """
     if axis is None:
         return native.concat([native.reshape(each, (each.size,)) for each in arrays], 0)
+    if any(each.ndim > 1 for each in arrays):  # as in PyTorch, empty vectors fit to all shapes
+        arrays = [each for each in arrays if each.shape != (0,)]
     return native.concat(list(arrays), axis)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.reductions import power_norm
 
 
 def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
@@ -63,6 +64,7 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | Sequence[Sequence[int]] 
         first, second = list(range(x1.ndim - axes, x1.ndim)), list(range(axes))
     else:
         first, second = ([axis % x.ndim for axis in each] for x, each in zip((x1, x2), axes, strict=True))
+    x1, x2 = _widened(x1, first, x2, second), _widened(x2, second, x1, first)
     extents = [x1.shape[i] for i in first]
     if extents != [x2.shape[i] for i in second]:
         raise ValueError(
@@ -76,6 +78,14 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | Sequence[Sequence[int]] 
     a = native.reshape(native.permute(x1, (*left, *first)), (rows, summed))
     b = native.reshape(native.permute(x2, (*second, *right)), (summed, columns))
     return native.reshape(native.matmul(a, b), shape)
+
+
+def _widened(x: Any, axes: Sequence[int], other: Any, other_axes: Sequence[int]) -> Any:
+    """The tensor with axes of extent 1 as long as those that belong to them."""
+    shape = list(x.shape)
+    for i, k in zip(axes, other_axes, strict=True):
+        shape[i] = other.shape[k] if shape[i] == 1 else shape[i]
+    return native.expand(x, tuple(shape))
 
 
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
@@ -195,12 +205,7 @@ def cdist(x1: Tensor, x2: Tensor, /, *, p: float = 2.0) -> Tensor:
     if math.isinf(p):
         shape = (*difference.shape[:-1], 1)
         return native.max(native.concat([difference, native.full(shape, 0, difference.dtype)], -1), -1)
-    # Zero differences would have infinite powers in gradients.
-    apart = native.not_equal(difference, 0)
-    powers = native.where(apart, native.pow(native.where(apart, difference, 1.0), p), 0.0)
-    total = native.sum(powers, -1)
-    zero = native.equal(total, 0)
-    return native.where(zero, 0.0, native.pow(native.where(zero, 1.0, total), 1 / p))
+    return power_norm(difference, p, -1)
 
 
 def cartesian_prod(*vectors: Tensor) -> Tensor:

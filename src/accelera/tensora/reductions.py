@@ -93,7 +93,7 @@ def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> 
 
 def _count(x: Any, axis: Axes) -> int:
     """Elements that go into one of the result."""
-    if axis is None:
+    if axis is None or x.ndim == 0:
         return int(x.size)
     count = 1
     for each in axis if isinstance(axis, tuple) else (axis,):
@@ -190,6 +190,16 @@ def nanmean(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor
     return native.divide(total, native.sum(native.logical_not(native.isnan(x)), axis, keepdims))
 
 
+def power_norm(x: Any, p: float, axis: Axes, keepdims: bool = False) -> Any:
+    """Root of order `p` of the sum of powers of moduli, whose gradient is zero where the element is, as PyTorch's."""
+    size = native.abs(x)
+    apart = native.not_equal(size, 0)
+    powers = native.where(apart, native.pow(native.where(apart, size, 1.0), p), 0.0)
+    total = native.sum(powers, axis, keepdims)
+    zero = native.equal(total, 0) if p > 0 else native.logical_not(native.all(apart, axis, keepdims))
+    return native.where(zero, 0.0, native.pow(native.where(zero, 1.0, total), 1 / p))
+
+
 def dist(x1: Tensor, x2: Tensor, /, *, p: float = 2) -> Tensor:
     """Norm of order `p` of the difference of two tensors that broadcast."""
     difference = native.abs(native.subtract(x1, x2))
@@ -197,24 +207,15 @@ def dist(x1: Tensor, x2: Tensor, /, *, p: float = 2) -> Tensor:
         return native.cast(native.sum(native.not_equal(difference, 0)), difference.dtype)
     if math.isinf(p):
         return (native.max if p > 0 else native.min)(difference)
-    return _power_mean(difference, p)
-
-
-def _power_mean(x: Any, p: float) -> Any:
-    """Root of order `p` of the sum of powers; the gradient of nothing but zeros is zero."""
-    if p == 1:
-        return native.sum(x)
-    zero = native.all(native.equal(x.detach(), 0))
-    safe = native.where(zero, 1.0, x)
-    return native.where(
-        zero, native.sum(x) if p > 0 else 0.0, native.pow(native.sum(native.pow(safe, p)), 1 / p)
-    )
+    return native.sum(difference) if p == 1 else power_norm(difference, p, None)
 
 
 # --- along one axis ---------------------------------------------------------------------------------------
 
 
 def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, initial: int | None) -> Any:
+    if x.ndim == 0 and axis is not None:  # as in PyTorch
+        return native.reshape(_cumulative(name, native.reshape(x, (1,)), 0, dtype, initial), ())
     if axis is None:
         if x.ndim > 1:
             raise ValueError(f"{name}: a tensor with {x.ndim} dimensions; give the axis")

@@ -80,6 +80,10 @@ def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> Selec
         If the axis has less than `k` elements.
 
     """
+    if x.ndim == 0:
+        if k > 1:
+            raise ValueError(f"topk: {k} elements of a 0-d tensor")
+        return Selected(native.copy(x), native.full((), 0, dtypes.int64))
     indices = native.argsort(x, axis, largest, k)
     return Selected(native.take_along_axis(x, indices, axis), indices)
 
@@ -88,7 +92,7 @@ def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> Selec
 
 
 def _extreme(find: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
-    if axis is not None:
+    if axis is not None and x.ndim:
         return find(x, axis, keepdims)
     found = find(native.reshape(x, (x.size,)), 0, False)
     return native.reshape(found, (1,) * x.ndim) if keepdims else found
@@ -304,6 +308,8 @@ def gather(x: Tensor, indices: Tensor, /, *, axis: int) -> Tensor:
 
     Nothing is broadcast: the indices may have smaller extents, and give the shape of the result.
     """
+    if indices.size == 0:
+        return native.full(tuple(indices.shape), 0, x.dtype)
     return native.reshape(native.take_along_axis(_lined(x), _lined(indices), axis), tuple(indices.shape))
 
 

@@ -107,8 +107,8 @@ def _computed(compute: Callable[..., Any], *given: Any) -> Any:
         np.asarray(native.cast(x.detach(), dtypes.float64)) if isinstance(x, Tensor) else x for x in given
     ]
     with np.errstate(all="ignore"):
-        found = np.asarray(compute(scipy.special, *arrays), dtype=np.float64)
-    return native.cast(native.from_buffer(np.ascontiguousarray(found)), wanted)
+        found = np.array(compute(scipy.special, *arrays), dtype=np.float64, order="C")
+    return native.cast(native.from_buffer(found), wanted)
 
 
 def _one(doc: str, compute: Callable[[Any, Any], Any]) -> Unary:

@@ -59,7 +59,7 @@ def cov(
     )
     conjugate = native.conj(right) if right.dtype in dtypes.KINDS["complex floating"] else right
     found = native.divide(native.matmul(centred, native.permute(conjugate, (1, 0))), freedom)
-    return native.reshape(found, ()) if x.ndim < 2 else found
+    return native.reshape(found, ()) if rows.shape[0] == 1 else found
 
 
 def _squared_weights(weight: Any, aweights: Any, correction: int) -> Any:
@@ -300,7 +300,10 @@ def histogram(
     flat = native.reshape(x, (x.size,))
     edges = bins
     if not isinstance(bins, Tensor):
-        low, high = _range(x, *(range or (0.0, 0.0)))
+        low, high = range or (0.0, 0.0)
+        if range is None and x.size:
+            low, high = native.min(x).item(), native.max(x).item()
+        low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
         steps = native.cast(native.arange(bins + 1), dtypes.float64)
         edges = native.cast(native.add(native.multiply(steps, (high - low) / bins), low), x.dtype)
         edges[-1] = high
