@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import unittest
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -88,9 +89,17 @@ def _work(info: Any, most: int | None) -> Iterator[tuple[Any, torch.dtype, str]]
         return
     for dtype in (torch.float64, torch.complex128):
         if dtype in info.supported_backward_dtypes("cpu") and dtype in known:
-            level = SECOND if info.supports_gradgrad else FIRST
+            level = SECOND if info.supports_gradgrad and not _fails_itself(info) else FIRST
             yield from ((sample, dtype, level) for sample in _chosen(info, dtype, most, True))
             return
+
+
+def _fails_itself(info: Any) -> bool:
+    """Whether PyTorch expects its own test of second gradients to fail: they are NaN at norms of zero."""
+    return any(
+        getattr(each, "test_name", "") == "test_fn_gradgrad" and unittest.expectedFailure in each.decorators
+        for each in info.decorators
+    )
 
 
 def _chosen(info: Any, dtype: torch.dtype, most: int | None, requires_grad: bool) -> list[Any]:

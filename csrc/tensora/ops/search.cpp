@@ -172,32 +172,39 @@ void searchsorted_kernel(Call& call) {
     int64_t* const out = call.out[0]->data<int64_t>();
     visit(dtype, [&]<typename E>(Tag<E>) {
         using K = Computed<E>;
-        const E* const begin = sorted->data<E>();
-        const E* const end = begin + sorted->size();
+        const int64_t n = sorted->shape().back();
+        const int64_t each =
+            sorted->dims() > 1 ? std::max<int64_t>(1, values->shape().back()) : values->size();
         const E* const wanted = values->data<E>();
         const auto is_before = [](E a, E b) { return comes_before(K(a), K(b)); };
         parallel_for(values->size(), grain / 16, [&](int64_t first, int64_t last) {
-            for (int64_t i = first; i < last; ++i)
+            for (int64_t i = first; i < last; ++i) {
+                const E* const begin = sorted->data<E>() + i / each * n;
+                const E* const end = begin + n;
                 out[i] = (call.params.flag ? std::upper_bound(begin, end, wanted[i], is_before)
                                            : std::lower_bound(begin, end, wanted[i], is_before)) -
                          begin;
+            }
         });
     });
 }
 
 /// flag: behind equal elements.
-const Op& searchsorted_op =
-    enter({.name = "searchsorted",
-           .family = Family::search,
-           .arity = 2,
-           .rule =
-               [](Call& call) {
-                   require(call.input(0).dims() == 1, "searchsorted: the sorted tensor has shape ",
-                           call.input(0).shape().words(), "; give a vector");
-                   call.make(call.input(1).shape(), DType::i64);
-               },
-           .cpu = searchsorted_kernel,
-           .flops_per_element = 16});
+const Op& searchsorted_op = enter(
+    {.name = "searchsorted",
+     .family = Family::search,
+     .arity = 2,
+     .rule =
+         [](Call& call) {
+             const Dims &sorted = call.input(0).shape(), &values = call.input(1).shape();
+             bool fits = sorted.size() == 1 || (sorted.size() > 1 && sorted.size() == values.size());
+             for (int i = 0; fits && i + 1 < sorted.size(); ++i) fits = sorted[i] == values[i];
+             require(fits, "searchsorted: sorted elements of shape ", sorted.words(), " for values of shape ",
+                     values.words(), "; give a vector, or one for each line of values");
+             call.make(call.input(1).shape(), DType::i64);
+         },
+     .cpu = searchsorted_kernel,
+     .flops_per_element = 16});
 
 T extreme(const Op& op, const T& x, int axis, bool keep) {
     const int at = axis_of(axis, x->dims(), op.name);

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from accelera.tensora.autograd import Context, Function
 from accelera.tensora.core import native
 from accelera.tensora.products import matrix_transpose
 
@@ -104,11 +105,30 @@ def cholesky_inverse(x: Any, /, *, upper: bool = False) -> Any:
     return cholesky_solve(native.expand(one, tuple(x.shape)), x, upper=upper)
 
 
+class _CholeskySolve(Function):
+    """Solution of A X = B from the lower triangle of A; the gradient is that of A's whole factor, as PyTorch's."""
+
+    @staticmethod
+    def forward(ctx: Context, *inputs: Any) -> Any:
+        """Arguments: right-hand sides, lower triangle."""
+        x, lower = inputs
+        ctx.save_for_backward(x, lower)
+        inside = native.solve_triangular(lower, x, False)
+        return native.solve_triangular(adjoint_of(lower), inside, True)
+
+    @staticmethod
+    def backward(ctx: Context, *grads: Any) -> Any:
+        """Of both."""
+        x, lower = ctx.saved_tensors
+        g = _CholeskySolve.apply(grads[0], lower)
+        product = native.matmul(g, adjoint_of(_CholeskySolve.apply(x, lower)))
+        both = native.add(product, adjoint_of(product))
+        return g, native.negative(native.matmul(both, lower))
+
+
 def cholesky_solve(x1: Any, x2: Any, /, *, upper: bool = False) -> Any:
     """The X with ``A @ X == x1``, where `x2` is the Cholesky triangle of A."""
-    lower = adjoint_of(x2) if upper else x2
-    inside = native.solve_triangular(lower, x1, False)
-    return native.solve_triangular(adjoint_of(lower), inside, True)
+    return _CholeskySolve.apply(x1, adjoint_of(x2) if upper else x2)
 
 
 class LUResult(NamedTuple):

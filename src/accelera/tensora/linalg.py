@@ -347,22 +347,15 @@ class _Pinv(Function):
         return phk - adjoint_of(k @ p) + ((g - x @ k) @ p) @ ph - (phk @ p) @ x, None, None
 
 
-def pinv(x: Any, /, *, rtol: Any = None, atol: Any = None, hermitian: bool = False) -> Any:
+def pinv(x: Any, /, *, rtol: Any = None, atol: Any = None) -> Any:
     """Pseudo-inverse of Moore and Penrose, of shape ``(..., n, m)`` for matrices of shape ``(..., m, n)``.
 
-    `rtol` and `atol` as for `matrix_rank`: smaller singular values count as zero. Of Hermitian matrices only the
-    lower triangle is read.
+    `rtol` and `atol` as for `matrix_rank`: smaller singular values count as zero.
     """
     needs_matrix("pinv", x)
     if min(x.shape[-2:]) == 0:
         return native.full((*x.shape[:-2], x.shape[-1], x.shape[-2]), 0, x.dtype)
-    if not hermitian:
-        return _Pinv.apply(x, rtol, atol)
-    values, vectors = eigh(x)
-    size = native.abs(values)
-    counts = native.greater(size, _cutoff(x, native.max(size.detach(), -1, True), rtol, atol))
-    inverse = native.where(counts, native.reciprocal(native.where(counts, values, 1.0)), 0.0)
-    return native.matmul(native.multiply(vectors, inverse[..., None, :]), adjoint_of(vectors))
+    return _Pinv.apply(x, rtol, atol)
 
 
 # --- norms ------------------------------------------------------------------------------------------------
@@ -601,6 +594,7 @@ def _product(chain: list[Any], parts: dict[tuple[int, int], int], i: int, k: int
 
 def vander(x: Any, /, *, n: int | None = None) -> Any:
     """Powers 0 to n - 1 of each element, along a new last axis; as many as there are elements by default."""
+    x = native.reshape(x, (1,)) if x.ndim == 0 else x
     count = x.shape[-1] if n is None else n
     powers = native.cast(native.arange(count), x.dtype)
     return native.pow(native.reshape(x, (*x.shape, 1)), powers)

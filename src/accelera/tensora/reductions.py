@@ -277,6 +277,8 @@ def diff(
         Tensors that are put before and behind along the axis.
 
     """
+    if n == 0:
+        return native.copy(x)
     parts = [each for each in (prepend, x, append) if each is not None]
     if len(parts) > 1:
         x = native.concat(parts, axis)

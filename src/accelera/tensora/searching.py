@@ -142,7 +142,7 @@ def searchsorted(x1: Tensor, x2: Any, /, *, side: str = "left", sorter: Tensor |
     Parameters
     ----------
     x1
-        Vector in ascending order, or with `sorter`.
+        Vector in ascending order, or with `sorter`; or as many vectors on the last axis as `x2` has.
     x2
         Tensor of any shape, or a number.
     side
@@ -155,19 +155,47 @@ def searchsorted(x1: Tensor, x2: Any, /, *, side: str = "left", sorter: Tensor |
         raise ValueError(f"searchsorted: side={side!r}; give 'left' or 'right'")
     if not isinstance(x2, Tensor):
         x2 = native.asarray(x2)
-    in_order = x1 if sorter is None else native.take(x1, sorter, 0)
+    in_order = x1 if sorter is None else native.take_along_axis(x1, sorter, x1.ndim - 1)
     return native.searchsorted(in_order, x2, side == "right")
 
 
 # --- sets -------------------------------------------------------------------------------------------------
 
 
-def unique_all(x: Tensor, /) -> UniqueAll:
+def unique_all(x: Tensor, /, *, axis: int | None = None) -> UniqueAll:
     """Return the different elements in order, where each is first, the place of each element, and counts.
 
-    Every NaN is an element of its own; -0.0 and 0.0 are one.
+    With an axis slices along it are compared, element after element. Every NaN is an element of its own; -0.0
+    and 0.0 are one.
     """
-    return UniqueAll(*native.unique(x))
+    if axis is None:
+        return UniqueAll(*native.unique(x))
+    rows = _rows(x, axis)
+    order = native.arange(rows.shape[0])
+    for i in range(rows.shape[1] - 1, -1, -1):
+        order = native.take(order, native.argsort(native.take(rows[:, i], order, 0), 0, False), 0)
+    return _runs(x, rows, order, axis)
+
+
+def _rows(x: Any, axis: int) -> Any:
+    """Slices along an axis as rows."""
+    at = axis % x.ndim
+    moved = native.permute(x, (at, *(i for i in range(x.ndim) if i != at)))
+    return native.reshape(moved, (x.shape[at], x.size // x.shape[at] if x.size else 0))
+
+
+def _runs(x: Any, rows: Any, order: Any, axis: int) -> UniqueAll:
+    """Runs of equal rows in an order: the first of each, its place, the run of each row, lengths."""
+    n = rows.shape[0]
+    in_order = native.take(rows, order, 0)
+    differs = native.any(native.not_equal(in_order[1:], in_order[:-1]), 1)
+    starts = native.concat([native.full((min(n, 1),), True, dtypes.bool), differs], 0)
+    places = native.nonzero(starts)[0]
+    indices = native.take(order, places, 0)
+    run_of = native.subtract(native.cumsum(starts, 0), 1)
+    inverse = native.put(native.full((n,), 0, dtypes.int64), order, run_of, 0)
+    ends = native.concat([places[1:], native.full((min(n, 1),), n, dtypes.int64)], 0)
+    return UniqueAll(native.take(x, indices, axis % x.ndim), indices, inverse, native.subtract(ends, places))
 
 
 def unique_counts(x: Tensor, /) -> UniqueCounts:
@@ -276,22 +304,15 @@ def unravel_index(indices: Tensor, shape: Any, /) -> tuple[Tensor, ...]:
     return tuple(found[::-1])
 
 
-def unique_consecutive(x: Tensor, /) -> UniqueAll:
-    """Elements without those that equal the one before, in the flattened tensor; as `unique_all`."""
-    flat = native.reshape(x, (x.size,))
-    if x.size == 0:
-        none = native.full((0,), 0, dtypes.int64)
-        return UniqueAll(flat, none, native.full(tuple(x.shape), 0, dtypes.int64), none)
-    first = native.full((1,), True, dtypes.bool)
-    starts = native.concat([first, native.not_equal(flat[1:], flat[:-1])], 0)
-    indices = native.nonzero(starts)[0]
-    inverse = native.subtract(native.cumsum(starts, 0), 1)
-    ends = native.concat([indices[1:], native.full((1,), x.size, dtypes.int64)], 0)
-    return UniqueAll(
-        native.take(flat, indices, 0),
-        indices,
-        native.reshape(inverse, tuple(x.shape)),
-        native.subtract(ends, indices),
+def unique_consecutive(x: Tensor, /, *, axis: int | None = None) -> UniqueAll:
+    """Elements without those that equal the one before, in the flattened tensor or along an axis; see `unique_all`."""
+    lines = native.reshape(x, (x.size,)) if axis is None else x
+    at = 0 if axis is None else axis
+    found = _runs(lines, _rows(lines, at), native.arange(lines.shape[at]), at)
+    return (
+        found
+        if axis is not None
+        else found._replace(inverse_indices=native.reshape(found[2], tuple(x.shape)))
     )
 
 

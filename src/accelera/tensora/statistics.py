@@ -300,7 +300,7 @@ def histogram(
     flat = native.reshape(x, (x.size,))
     edges = bins
     if not isinstance(bins, Tensor):
-        low, high = range or (0.0, 0.0)
+        low, high = range or (0.0, 0.0 if x.size else 1.0)
         if range is None and x.size:
             low, high = native.min(x).item(), native.max(x).item()
         low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
