@@ -622,7 +622,6 @@ FUNCTIONS: dict[str, Callable[..., Any] | None] = {
     "softmax": _softmax("softmax"),
     "log_softmax": _softmax("log_softmax"),
     "nn.functional.softmin": _softmax("softmin"),
-    "linalg.pinv:hermitian": lambda x, hermitian=True: ts.linalg.pinv(x),
     "alias_copy": lambda x: x.copy(),
     "bmm": ts.matmul,
     "mm": ts.matmul,

@@ -332,38 +332,6 @@ void logcumsumexp_kernel(Call& call) {
     });
 }
 
-T reversed_logcumsumexp(const T& x, int axis) {
-    return flip(scan(op_named("logcumsumexp"), flip(x, {axis}), axis), {axis});
-}
-
-/// exp(x[j]) times the sum over i >= j of g[i] exp(-out[i]), positive and negative parts by their logarithms.
-T logcumsumexp_gradient(const T& g, const T& x, const T& out, int axis) {
-    const T none = like(g, -INFINITY), zero = like(g, 0), some = greater(out, none);
-    const T part = log(where(equal(g, zero), like(g, 1), abs(g)));
-    const auto side = [&](const T& taken) {
-        const T total = reversed_logcumsumexp(where(taken, part - out, none), axis);
-        const T empty = equal(total, none);
-        return where(empty, zero, exp(where(empty, zero, total) + x));
-    };
-    return side(logical_and(some, greater(g, zero))) - side(logical_and(some, less(g, zero)));
-}
-
-const Op& logcumsumexp_op =
-    enter({.name = "logcumsumexp",
-           .family = Family::scan,
-           .arity = 1,
-           .types = floats,
-           .rule = [](Call& call) { call.make(call.input().shape(), call.input().dtype()); },
-           .cpu = logcumsumexp_kernel,
-           .vjp =
-               [](Backward& c) {
-                   c.give(0, [&] {
-                       return logcumsumexp_gradient(c.grad(), c.input(), c.output(), c.params().mode);
-                   });
-               },
-           .saves = in0 | out0,
-           .flops_per_element = 20});
-
 const Op& cumsum_op =
     enter({.name = "cumsum",
            .family = Family::scan,
@@ -448,6 +416,32 @@ const Op& recurrence_op =
                },
            .saves = in0 | out0,
            .flops_per_element = 2});
+
+/// exp(x[j] - out[j]) times the sum over i >= j of g[i] exp(out[j] - out[i]): no power is larger than 1.
+T logcumsumexp_gradient(const T& g, const T& x, const T& out, int axis) {
+    const T zero = like(g, 0), some = greater(out, like(g, -INFINITY));
+    const T level = where(some, out, zero);
+    const T before = shifted(level, axis, false, 0), has_before = shifted(some, axis, false, 0);
+    const T factors = where(has_before, exp(where(has_before, before - level, zero)), zero);
+    return exp(x - level) * reversed_recurrence(factors, g, axis);
+}
+
+const Op& logcumsumexp_op =
+    enter({.name = "logcumsumexp",
+           .family = Family::scan,
+           .arity = 1,
+           .types = floats,
+           .rule = [](Call& call) { call.make(call.input().shape(), call.input().dtype()); },
+           .cpu = logcumsumexp_kernel,
+           .vjp =
+               [](Backward& c) {
+                   c.give(0, [&]() -> T {
+                       if (c.shape().product() == 0) return c.grad();
+                       return logcumsumexp_gradient(c.grad(), c.input(), c.output(), c.params().mode);
+                   });
+               },
+           .saves = in0 | out0,
+           .flops_per_element = 20});
 
 /// Sum over j >= i of g[j] * prod of x[0..j] without x[i]: the product before i times what a recurrence from
 /// the end gives. Nothing is divided, so that zeros do no harm, to derivatives of it neither.

@@ -347,15 +347,22 @@ class _Pinv(Function):
         return phk - adjoint_of(k @ p) + ((g - x @ k) @ p) @ ph - (phk @ p) @ x, None, None
 
 
-def pinv(x: Any, /, *, rtol: Any = None, atol: Any = None) -> Any:
+def pinv(x: Any, /, *, rtol: Any = None, atol: Any = None, hermitian: bool = False) -> Any:
     """Pseudo-inverse of Moore and Penrose, of shape ``(..., n, m)`` for matrices of shape ``(..., m, n)``.
 
-    `rtol` and `atol` as for `matrix_rank`: smaller singular values count as zero.
+    `rtol` and `atol` as for `matrix_rank`: smaller singular values count as zero. With `hermitian` the lower
+    triangle of Hermitian matrices is read, and their eigenvalues are inverted.
     """
     needs_matrix("pinv", x)
     if min(x.shape[-2:]) == 0:
         return native.full((*x.shape[:-2], x.shape[-1], x.shape[-2]), 0, x.dtype)
-    return _Pinv.apply(x, rtol, atol)
+    if not hermitian:
+        return _Pinv.apply(x, rtol, atol)
+    values, vectors = eigh(x)
+    size = native.abs(values.detach())
+    counts = native.greater(size, _cutoff(x, native.max(size, -1, True), rtol, atol))
+    inverse = native.where(counts, native.reciprocal(native.where(counts, values, 1.0)), 0.0)
+    return native.matmul(native.multiply(vectors, inverse[..., None, :]), adjoint_of(vectors))
 
 
 # --- norms ------------------------------------------------------------------------------------------------
