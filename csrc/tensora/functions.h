@@ -124,6 +124,9 @@ T put(const T& x, const T& index, const T& values, int axis);
 /// out[index[i, j], j] += x[i, j] for axis 0, and so on; `index` has the shape of `x`.
 T take_along(const T& x, const T& index, int axis);
 T scatter_add(const T& x, const T& index, const T& values, int axis);
+enum class Scattered : uint8_t { prod, min, max };
+/// The same with products, or with the smallest or the largest, the tensor's own element among them.
+T scatter_reduce(const T& x, const T& index, const T& values, int axis, Scattered kind);
 
 // --- elementwise operations: what core/op.cpp and writing in place need of them
 

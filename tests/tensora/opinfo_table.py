@@ -18,7 +18,7 @@ atleast_1d atleast_2d atleast_3d baddbmm bitwise_and bitwise_or bitwise_xor bitw
 bitwise_right_shift bincount block_diag broadcast_to cartesian_prod ceil column_stack
 combinations complex conj copysign corrcoef cos cosh cov deg2rad diag_embed digamma dist dot dstack
 equal:array_equal erf erfc erfinv exp exp2 expm1 eye flatten fliplr flipud float_power
-floor floor_divide fmax fmin fmod frac frexp gcd gradient heaviside histc hstack hypot i0 imag
+floor floor_divide fmax fmin fmod frac frexp gcd gradient heaviside hstack hypot i0 imag
 inner isfinite isinf isnan isneginf isposinf isreal kron lcm ldexp lerp lgamma linalg.det linalg.eig linalg.eigvals linalg.eigh linalg.eigvalsh linalg.householder_product linalg.inv
 linalg.lu_factor linalg.lu  linalg.matrix_power linalg.multi_dot linalg.slogdet
 linalg.svdvals linalg.tensorinv log log10 log1p log2 logaddexp logaddexp2
@@ -168,7 +168,6 @@ narrow_copy: narrow
 norm: linalg.norm . ord axis keepdims
 permute_copy: permute_dims
 pinverse: linalg.pinv
-scatter: . axis . .
 scatter_add: . axis . .
 select: . . .
 topk: . . axis largest
@@ -215,6 +214,7 @@ TOLERANCES: dict[str, dict[torch.dtype, tuple[float, float]]] = {
     **dict.fromkeys(
         "matmul __rmatmul__ addbmm addmm baddbmm bmm cdist einsum linalg.multi_dot mm".split(), _SUMS
     ),
+    "cov": {torch.float64: (1e-6, 1e-6)},  # PyTorch computes with float32 weights in float32
     "matrix_exp": {torch.float32: (1e-4, 1e-3)},
     **{
         f"fft.{name}{n}": _SUMS
@@ -397,10 +397,20 @@ def _transform(function: Callable[..., Any], axes: Any) -> Callable[..., Any]:
     return call
 
 
+def _scattered(x: Any, dim: int, index: Any, source: Any, reduce: str | None = None) -> Any:
+    """`torch.scatter`, which can add and multiply."""
+    if reduce is None:
+        return ts.scatter(x, index, source, axis=dim)
+    values = source if isinstance(source, ts.Tensor) else ts.full(index.shape, source, dtype=x.dtype)
+    kind = {"add": "sum", "multiply": "prod"}[reduce]
+    return ts.scatter_reduce(x, index, values, axis=dim, reduce=kind)
+
+
 def _least_squares(a: Any, b: Any, driver: str | None = None) -> Any:
     """`torch.linalg.lstsq`, whose driver decides what is left out."""
     solution, residuals, rank = ts.linalg.lstsq(a, b)
     none = ts.empty(0, dtype=ts.int64)
+    residuals = ts.empty(0, dtype=a.dtype) if driver == "gelsy" else residuals
     values = ts.linalg.svdvals(a) if driver in ("gelss", "gelsd") else ts.empty(0, dtype=a.dtype)
     return solution, residuals, none if driver == "gels" else rank, values
 
@@ -545,7 +555,7 @@ FUNCTIONS: dict[str, Callable[..., Any] | None] = {
     "arange": lambda start, end=None, step=1, dtype=None: ts.arange(start, end, step, dtype=dtype),
     "bincount": lambda x, weights=None, minlength=0: ts.bincount(x, weights, minlength=minlength),
     "linalg.lstsq": _least_squares,
-    "linalg.lstsq:grad_oriented": lambda a, b, driver=None: ts.linalg.lstsq(a, b)[:2],
+    "linalg.lstsq:grad_oriented": lambda a, b, driver=None: _least_squares(a, b, driver)[:2],
     "linalg.lu": lambda x, pivot=True: ts.linalg.lu(x) if pivot else _unpivoted(),
     "linalg.lu_factor": lambda x, pivot=True: ts.linalg.lu_factor(x) if pivot else _unpivoted(),
     "linalg.matrix_rank": lambda x, atol=None, rtol=None, hermitian=False: ts.linalg.matrix_rank(
@@ -553,7 +563,7 @@ FUNCTIONS: dict[str, Callable[..., Any] | None] = {
     ),
     "linalg.pinv:singular": lambda a, b: ts.linalg.pinv(a @ b.mT),
     "logit": lambda x, eps=None: ts.logit(x, eps=eps),
-    "nonzero": lambda x, as_tuple=False: ts.nonzero(x) if as_tuple else ts.argwhere(x),
+    "nonzero": lambda x, as_tuple=False: ts.nonzero(ts.atleast_1d(x)) if as_tuple else ts.argwhere(x),
     "norm": _norm,
     "tril_indices": lambda rows, columns, offset=0, dtype=None: ts.tril_indices(rows, columns, offset=offset),
     "triu_indices": lambda rows, columns, offset=0, dtype=None: ts.triu_indices(rows, columns, offset=offset),
@@ -566,7 +576,7 @@ FUNCTIONS: dict[str, Callable[..., Any] | None] = {
     "index_fill": lambda x, dim, index, value: ts.index_fill(x, index, value, axis=dim),
     "gather": lambda x, dim, index: ts.gather(x, index, axis=dim),
     "index_select": lambda x, dim, index: ts.index_select(x, index, axis=dim),
-    "scatter": lambda x, dim, index, source: ts.scatter(x, index, source, axis=dim),
+    "scatter": _scattered,
     "scatter_add": lambda x, dim, index, source: ts.scatter_add(x, index, source, axis=dim),
     "select_scatter": lambda x, source, dim, index: ts.select_scatter(x, source, axis=dim, index=index),
     "slice_scatter": lambda x, source, dim=0, start=None, end=None, step=1: ts.slice_scatter(
@@ -617,6 +627,24 @@ FUNCTIONS: dict[str, Callable[..., Any] | None] = {
     "aminmax": lambda x, dim=None, keepdim=False: ts.aminmax(x, axis=dim, keepdims=keepdim),
     **{f"fft.{name}n": _transform(getattr(ts.fft, f"{name}n"), None) for name in FOURIER},
     **{f"fft.{name}2": _transform(getattr(ts.fft, f"{name}n"), (-2, -1)) for name in FOURIER},
+    "histc": lambda x, bins=100, min=0, max=0: ts.histc(x, bins, min=min, max=max),  # noqa: A006
+    "scatter_reduce": lambda x, dim, index, source, reduce, include_self=True: ts.scatter_reduce(
+        x, index, source, axis=dim, reduce=reduce, include_self=include_self
+    ),
+    "index_reduce": lambda x, dim, index, source, reduce, include_self=True: ts.index_reduce(
+        x, index, source, axis=dim, reduce=reduce, include_self=include_self
+    ),
+    "sum_to_size": lambda x, *shape: ts.sum_to_size(
+        x, tuple(shape[0] if isinstance(shape[0], list | tuple) else shape) if shape else ()
+    ),
+    "as_strided": lambda x, size, stride, storage_offset=0: ts.as_strided(x, size, stride, storage_offset),
+    "as_strided_copy": lambda x, size, stride, storage_offset=0: ts.as_strided(
+        x, size, stride, storage_offset
+    ).copy(),
+    "as_strided_scatter": lambda x, source, size, stride, storage_offset=0: ts.as_strided_scatter(
+        x, source, size, stride, storage_offset
+    ),
+    "renorm": lambda x, p, dim, maxnorm: ts.linalg.renorm(x, p=p, axis=dim, maxnorm=maxnorm),
     "clone": lambda x: x.copy(),
     "constant_pad_nd": _found("functional.pad"),
     "softmax": _softmax("softmax"),

@@ -121,6 +121,9 @@ void bind_indexing(nb::module_& module) {
     module.def("take", take);
     module.def("take_along_axis", take_along);
     module.def("scatter_add", scatter_add);
+    module.def("scatter_reduce", [](const T& x, const T& index, const T& values, int axis, int kind) {
+        return scatter_reduce(x, index, values, axis, Scattered(kind));
+    });
     module.def("take_add", take_add);
     module.def("put", put);
     module.def("nonzero", nonzero);

@@ -188,23 +188,26 @@ T svd_core(Backward& c, const T& u, const T& s, const T& vh, const T& gu, const 
     return core;
 }
 
+/// Whether nothing but zeros is in it.
+bool vanishes(const T& x) {
+    const GradMode off(false);
+    const T elements = contiguous(equal(x, like(x, 0)));
+    const bool* const zero = elements->data<bool>();
+    return std::all_of(zero, zero + elements->size(), [](bool each) { return each; });
+}
+
 T svd_gradient(Backward& c) {
-    const bool square = c.shape()[c.shape().size() - 2] == c.shape().back();
     if (c.shape().product() == 0) return zeros(c.shape(), c.dtype());
-    if (c.params().flag && !square) {
-        if (c.has_grad(0) || c.has_grad(2))
-            fail(Kind::runtime,
-                 "backward of 'svd': with full_matrices=True the last singular vectors are not determined by "
-                 "a "
-                 "matrix of shape ",
-                 c.shape().words(), ", so they have no gradient; use full_matrices=False");
-        const auto thin = svd(c.input(), false);
-        return matmul(thin[0] * as_row(c.grad(1)), thin[2]);
-    }
-    const T s = c.output(1), u = c.output(0), vh = c.output(2);
     const int64_t m = c.shape()[c.shape().size() - 2], n = c.shape().back(), k = std::min(m, n);
+    const T s = c.output(1), u = narrowed(c.output(0), -1, 0, k), vh = narrowed(c.output(2), -2, 0, k);
     if (!c.has_grad(0) && !c.has_grad(2)) return matmul(u * as_row(c.grad(1)), vh);
-    const T gu = c.grad(0), gvh = c.grad(2);
+    if (c.params().flag && m != n &&
+        !(vanishes(narrowed(c.grad(0), -1, k, m - k)) && vanishes(narrowed(c.grad(2), -2, k, n - k))))
+        fail(Kind::runtime,
+             "backward of 'svd': with full_matrices=True the last singular vectors are not determined by a "
+             "matrix of shape ",
+             c.shape().words(), ", so they have no gradient; use full_matrices=False");
+    const T gu = narrowed(c.grad(0), -1, 0, k), gvh = narrowed(c.grad(2), -2, 0, k);
     T result = matmul(matmul(u, svd_core(c, u, s, vh, gu, gvh)), vh);
     if (m > k) {
         const T scaled = gu / as_row(s);

@@ -85,6 +85,7 @@ __all__ = [
     "outer",
     "pinv",
     "qr",
+    "renorm",
     "slogdet",
     "solve",
     "solve_triangular",
@@ -605,3 +606,11 @@ def vander(x: Any, /, *, n: int | None = None) -> Any:
     count = x.shape[-1] if n is None else n
     powers = native.cast(native.arange(count), x.dtype)
     return native.pow(native.reshape(x, (*x.shape, 1)), powers)
+
+
+def renorm(x: Any, /, *, p: float, axis: int, maxnorm: float) -> Any:
+    """Tensor whose slices along an axis are scaled down to a norm of order `p` of at most `maxnorm`."""
+    rest = tuple(i for i in range(x.ndim) if i != _axis("renorm", axis, x.ndim))
+    size = vector_norm(x, ord=p, axis=rest, keepdims=True)
+    scale = native.divide(maxnorm, native.add(size, 1e-7))
+    return native.multiply(x, native.where(native.greater(size, maxnorm), scale, 1.0))

@@ -392,6 +392,29 @@ def dsplit(x: Tensor, sections: Any, /) -> list[Tensor]:
     return split(x, sections, axis=2)
 
 
+def sum_to_size(x: Tensor, shape: tuple[int, ...], /) -> Tensor:
+    """Sum over the axes along which a tensor of this shape would be broadcast to the shape of `x`."""
+    skip = x.ndim - len(shape)
+    if skip < 0 or any(n not in (1, m) for n, m in zip(shape, x.shape[skip:], strict=True)):
+        raise ValueError(f"sum_to_size: shape {shape} does not broadcast to {x.shape}")
+    axes = tuple(i for i in range(x.ndim) if i < skip or (shape[i - skip] == 1 and x.shape[i] != 1))
+    return native.reshape(native.sum(x, axes, True), shape) if axes else native.copy(x)
+
+
+def as_strided(x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0, /) -> Tensor:
+    """Elements of the flattened tensor at ``offset + sum(strides * index)`` for each index into `shape`."""
+    return native.as_strided(x, shape, strides, offset)
+
+
+def as_strided_scatter(
+    x: Tensor, values: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0, /
+) -> Tensor:
+    """Copy of a tensor with the elements that `as_strided` takes replaced."""
+    places = native.reshape(native.as_strided(native.arange(x.size), shape, strides, offset), (-1,))
+    flat = native.put(native.reshape(x, (x.size,)), places, native.reshape(values, (-1,)), 0)
+    return native.reshape(flat, tuple(x.shape))
+
+
 # --- more orders ------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from accelera.tensora import dtypes
@@ -364,6 +365,68 @@ def _places(x: Any, indices: Any, axis: int) -> Any:
             digit = native.where(native.less(indices, 0), native.add(indices, x.shape[i]), indices)
         place, step = native.add(native.multiply(digit, step), place), step * x.shape[i]
     return native.expand(place, tuple(indices.shape))
+
+
+def scatter_reduce(
+    x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int, reduce: str, include_self: bool = True
+) -> Tensor:
+    """Tensor with the sum, product, mean or an extreme of values at the places that `gather` would take.
+
+    Parameters
+    ----------
+    x
+        Tensor of a real type.
+    indices, values
+        As for `scatter_add`.
+    axis
+        The axis that indices are on.
+    reduce
+        "sum", "prod", "mean", "amin" or "amax"; elements that are equally extreme share the gradient.
+    include_self
+        Whether the elements of `x` at these places take part.
+
+    """
+    if reduce not in ("sum", "prod", "mean", "amin", "amax"):
+        raise ValueError(f"scatter_reduce: reduce={reduce!r}; give 'sum', 'prod', 'mean', 'amin' or 'amax'")
+    shape, at = tuple(x.shape), axis % max(x.ndim, 1)
+    x, indices = _lined(x), _lined(indices)
+    values = _lined(values)[tuple(slice(n) for n in indices.shape)]
+    one = native.full(tuple(indices.shape), 1, dtypes.int64)
+    counts = native.scatter_add(native.full(tuple(x.shape), 0, dtypes.int64), indices, one, at)
+    if not include_self:
+        x = native.where(
+            native.greater(counts, 0), native.cast(native.asarray(_start(reduce, x.dtype)), x.dtype), x
+        )
+    if reduce in ("sum", "mean"):
+        found = native.scatter_add(x, indices, values, at)
+    else:
+        found = native.scatter_reduce(x, indices, values, at, ("prod", "amin", "amax").index(reduce))
+    if reduce == "mean":
+        counts = native.add(counts, 1) if include_self else native.maximum(counts, 1)
+        divide = native.divide if x.dtype in dtypes.INEXACT else native.floor_divide
+        found = native.cast(divide(found, native.cast(counts, x.dtype)), x.dtype)
+    return native.reshape(found, shape)
+
+
+def _start(reduce: str, dtype: Any) -> Any:
+    """Number that changes nothing that it is reduced with."""
+    if reduce in ("sum", "mean", "prod"):
+        return int(reduce == "prod")
+    limits = dtypes.iinfo(dtype) if dtype in dtypes.INTEGERS else None
+    if reduce == "amin":
+        return limits.max if limits else math.inf
+    return limits.min if limits else -math.inf
+
+
+def index_reduce(
+    x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int, reduce: str, include_self: bool = True
+) -> Tensor:
+    """`scatter_reduce` of slices along an axis, at the indices of a vector."""
+    lined = _lined(values)
+    at = axis % lined.ndim
+    spread = native.reshape(_lined(indices), (-1, *(1,) * (lined.ndim - at - 1)))
+    spread = native.expand(spread, tuple(lined.shape))
+    return scatter_reduce(x, spread, lined, axis=axis, reduce=reduce, include_self=include_self)
 
 
 def index_add(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int, alpha: Any = 1) -> Tensor:
