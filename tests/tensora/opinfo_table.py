@@ -214,7 +214,7 @@ TOLERANCES: dict[str, dict[torch.dtype, tuple[float, float]]] = {
     **dict.fromkeys(
         "matmul __rmatmul__ addbmm addmm baddbmm bmm cdist einsum linalg.multi_dot mm".split(), _SUMS
     ),
-    "cov": {torch.float64: (1e-6, 1e-6)},  # PyTorch computes with float32 weights in float32
+    "cov": {torch.float64: (1e-4, 1e-4)},  # PyTorch sums float32 weights in float32, Tensora in float64
     "matrix_exp": {torch.float32: (1e-4, 1e-3)},
     **{
         f"fft.{name}{n}": _SUMS
@@ -233,7 +233,10 @@ TOLERANCES: dict[str, dict[torch.dtype, tuple[float, float]]] = {
 EXCUSED: dict[str, list[tuple[str, Callable[[Any], bool]]]] = {}
 """Samples of a name that are left out: the reason, and whether it applies to the arguments."""
 
-DISAGREEING: dict[str, str] = {}
+DISAGREEING: dict[str, str] = {
+    "as_strided": "PyTorch addresses the storage behind a view, Tensora the elements of the tensor",
+    "as_strided_scatter": "PyTorch's gradient of the tensor goes to the elements that are replaced, not to the others",
+}
 """Names that Tensora has, but with other results on some samples: the reason."""
 
 

@@ -65,6 +65,11 @@ void bind_reductions(nb::module_& module) {
             },
             nb::arg("x"), nb::arg("axis") = nb::none(), nb::arg("keepdims") = false);
     }
+    module.def("linear_recurrence", [](const T& a, const T& b, int axis) {
+        Params params;
+        params.mode = axis_of(axis, b->dims(), "linear_recurrence");
+        return run(op_named("linear_recurrence"), params, a, b);
+    });
     for (const char* name : {"cumsum", "cumprod", "logcumsumexp"}) {
         const Op* const op = &op_named(name);
         module.def(name, [op](const T& x, int axis) {

@@ -194,7 +194,7 @@ inline double bessel_i(int order, double x) { return bessel_i_scaled(order, x) *
 inline double scaled_erfc(double x) {
     if (x < 10) {
         // x^2 as a sum of two numbers: the power keeps all digits.
-        const double high = x * x, low = std::fma(x, x, -high);
+        const double high = x * x, low = high < INFINITY ? std::fma(x, x, -high) : 0;
         return std::exp(high) * std::erfc(x) * (1 + low);
     }
     double term = 1, sum = 1;
@@ -233,7 +233,11 @@ inline double positive_zeta(double s, double q) {
                                     1.0 / 74724249600.0,
                                     -3617.0 / 10670622842880000.0};
     double sum = 0;
-    for (; q < 12; ++q) sum += std::pow(q, -s);
+    for (; q < 12 + s; ++q) {
+        const double term = std::pow(q, -s);
+        sum += term;
+        if (term < 1e-18 * sum) return sum;
+    }
     double power = std::pow(q, -s);
     sum += power * q / (s - 1) + power / 2;
     double factor = s * power / q;
@@ -245,8 +249,9 @@ inline double positive_zeta(double s, double q) {
 }
 
 inline double hurwitz_zeta(double s, double q) {
-    if (s != s || q != q || s < 1) return NAN;
     if (s == 1) return INFINITY;
+    if (!(s > 1) || q != q) return NAN;
+    if (s == INFINITY) return q < 1 ? INFINITY : q == 1 ? 1 : 0;
     if (q > 0) return q == INFINITY ? 0 : positive_zeta(s, q);
     const double steps = -std::floor(q), f = q + steps;
     if (f == 0) return INFINITY;

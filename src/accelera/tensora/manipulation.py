@@ -402,8 +402,9 @@ def sum_to_size(x: Tensor, shape: tuple[int, ...], /) -> Tensor:
 
 
 def as_strided(x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0, /) -> Tensor:
-    """Elements of the flattened tensor at ``offset + sum(strides * index)`` for each index into `shape`."""
-    return native.as_strided(x, shape, strides, offset)
+    """Elements of the flattened tensor at ``offset + sum(strides * index)`` for each index into `shape`; a copy."""
+    places = native.as_strided(native.arange(x.size), shape, strides, offset)
+    return native.take(native.reshape(x, (x.size,)), places, 0)
 
 
 def as_strided_scatter(
