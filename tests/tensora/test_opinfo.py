@@ -9,7 +9,7 @@ import pytest
 
 from tests.tensora import opinfo, opinfo_table
 
-MOST = 4
+MOST = 8
 """Samples of each variant and type."""
 
 

@@ -294,7 +294,7 @@ def logaddexp2(x1: Any, x2: Any, /) -> Any:
 
 
 def logit(x: Any, /, *, eps: float | None = None) -> Any:
-    """Logarithm of x / (1 - x), the inverse of `sigmoid`; with `eps`, x is limited to [eps, 1 - eps] before."""
+    """Logarithm of x / (1 - x), the inverse of `sigmoid`; `eps` limits x to [eps, 1 - eps] before."""
     limited = x if eps is None else clip(x, eps, 1 - eps)
     return native.log(native.divide(limited, native.subtract(1, limited)))
 
@@ -302,7 +302,7 @@ def logit(x: Any, /, *, eps: float | None = None) -> Any:
 def nan_to_num(
     x: Any, /, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Any:
-    """Replace NaN by `nan` and infinities by `posinf` and `neginf`: the type's largest and smallest by default."""
+    """Replace NaN by `nan`, infinities by `posinf` and `neginf` (the type's limits by default)."""
     if x.dtype not in dtypes.KINDS["real floating"]:
         return native.copy(x)
     limits = dtypes.finfo(x.dtype)
@@ -342,7 +342,7 @@ def view_as_real(x: Any, /) -> Any:
 
 
 def isclose(x1: Any, x2: Any, /, *, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether ``abs(x1 - x2) <= atol + rtol * abs(x2)``, or both are equal; NaN is close to NaN if so asked."""
+    """Whether ``abs(x1 - x2) <= atol + rtol * abs(x2)``, or both are equal; NaN to NaN if so asked."""
     close = native.equal(x1, x2)
     a, b = (x if x.dtype in dtypes.INEXACT else native.cast(x, dtypes.float64) for x in (x1, x2))
     distance = native.abs(native.subtract(a, b))

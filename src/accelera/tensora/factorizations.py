@@ -45,6 +45,7 @@ class SVDResult(NamedTuple):
 
 
 def is_complex(x: Any) -> bool:
+    """Whether elements are complex."""
     return str(x.dtype.name).startswith("complex")
 
 
@@ -54,24 +55,29 @@ def real_type(dtype: Any) -> Any:
 
 
 def epsilon(dtype: Any) -> float:
+    """Distance of 1 and the next number."""
     name = real_type(dtype).name
     return {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}.get(name, 2.0**-52)
 
 
 def conjugate(x: Any) -> Any:
+    """Complex conjugate; the tensor itself if it is real."""
     return native.conj(x) if is_complex(x) else x
 
 
 def adjoint_of(x: Any) -> Any:
+    """Matrices transposed and conjugated."""
     return conjugate(matrix_transpose(x))
 
 
 def needs_matrix(name: str, x: Any) -> None:
+    """Raise ValueError for what has less than two axes."""
     if x.ndim < 2:
         raise ValueError(f"{name}: shape {x.shape}; a matrix or a batch of them is needed")
 
 
 def needs_square(name: str, x: Any) -> None:
+    """Raise ValueError for what are no square matrices."""
     needs_matrix(name, x)
     if x.shape[-2] != x.shape[-1]:
         raise ValueError(f"{name}: shape {x.shape}; square matrices are needed, with as many rows as columns")
@@ -106,7 +112,7 @@ def cholesky_inverse(x: Any, /, *, upper: bool = False) -> Any:
 
 
 class _CholeskySolve(Function):
-    """Solution of A X = B from the lower triangle of A; the gradient is that of A's whole factor, as PyTorch's."""
+    """Solution of A X = B from the lower factor of A; the gradient is the whole factor's, as PyTorch's."""
 
     @staticmethod
     def forward(ctx: Context, *inputs: Any) -> Any:
@@ -157,7 +163,7 @@ def lu_factor(x: Any, /) -> LUFactors:
     Returns
     -------
     LUFactors
-        L below the diagonal, without its ones, and U in one matrix; pivots int32 of shape ``(..., min(m, n))``.
+        L below the diagonal, without its ones, and U in one matrix; min(m, n) int32 pivots for each.
 
     """
     return LUFactors(*native.lu_factor(x)[:2])
@@ -253,7 +259,7 @@ def svdvals(x: Any, /) -> Any:
 
 
 def eigh(x: Any, /, *, UPLO: str = "L") -> EighResult:
-    """Eigenvalues and eigenvectors of Hermitian matrices, whose lower triangles are read, or upper ones with "U".
+    """Eigenvalues and eigenvectors of Hermitian matrices, whose lower triangles are read (upper with "U").
 
     Gradients through eigenvectors need eigenvalues that differ; the gradient is Hermitian.
     """
@@ -293,7 +299,7 @@ def eigvals(x: Any, /) -> Any:
 
 
 def householder_product(x: Any, tau: Any, /) -> Any:
-    """First columns of the product of reflections ``I - tau v vᴴ`` whose vectors v lie below the diagonal of x.
+    """First columns of the product of reflections ``I - tau v vᴴ`` whose v lie below the diagonal of x.
 
     Parameters
     ----------

@@ -221,8 +221,8 @@ def solve_triangular(
 ) -> Any:
     """The X with ``x1 @ X == x2`` for triangular `x1`, whose other triangle is not read.
 
-    With ``left=False`` the one with ``X @ x1 == x2``; with ``unitriangular=True`` the diagonal counts as ones and
-    is not read either. A zero on the diagonal gives infinities, as a division by it does.
+    With ``left=False`` the one with ``X @ x1 == x2``; with ``unitriangular=True`` the diagonal counts as ones
+    and is not read either. A zero on the diagonal gives infinities, as a division by it does.
     """
     if unitriangular:
         needs_square("solve_triangular", x1)
@@ -234,7 +234,7 @@ def solve_triangular(
 
 
 class LstsqResult(NamedTuple):
-    """Solution, sums of squared distances (none if a matrix is not of full rank or not higher than wide), rank."""
+    """Solution, sums of squared distances (none where matrices are not higher than wide), and rank."""
 
     solution: Any
     residuals: Any
@@ -274,7 +274,7 @@ def tensorsolve(x1: Any, x2: Any, /, *, axes: Sequence[int] | None = None) -> An
 
 
 def tensorinv(x: Any, /, *, ind: int = 2) -> Any:
-    """The Y with ``tensordot(Y, x, axes=ind)`` the identity: inverse of x with its first `ind` axes as rows."""
+    """The Y with ``tensordot(Y, x, axes=ind)`` the identity: the inverse, first `ind` axes being rows."""
     if not 0 < ind <= x.ndim:
         raise ValueError(f"tensorinv: ind={ind} for a tensor with {x.ndim} dimensions")
     rows = math.prod(x.shape[:ind])
@@ -494,8 +494,8 @@ def norm(
 ) -> Any:
     """`vector_norm` or `matrix_norm`, as PyTorch and NumPy choose.
 
-    Without `ord` the 2-norm of all elements on the axes. With `ord` matrices lie on two axes, and vectors on one;
-    without axes the tensor is one of both.
+    Without `ord` the 2-norm of all elements on the axes. With `ord` matrices lie on two axes, and vectors on
+    one; without axes the tensor is one of both.
     """
     axes = tuple(axis) if isinstance(axis, Sequence) else axis if axis is None else (axis,)
     if ord is None:
@@ -510,7 +510,7 @@ def norm(
 
 
 def cond(x: Any, /, *, p: int | float | str | None = None) -> Any:
-    """Condition numbers: largest by smallest singular value, or with another norm that of x times of its inverse."""
+    """Condition numbers: largest by smallest singular value, or the norm of x times that of its inverse."""
     if p is None or p in (2, -2):
         values = svdvals(x)
         first, last = values[..., 0], values[..., -1]

@@ -402,7 +402,7 @@ def sum_to_size(x: Tensor, shape: tuple[int, ...], /) -> Tensor:
 
 
 def as_strided(x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0, /) -> Tensor:
-    """Elements of the flattened tensor at ``offset + sum(strides * index)`` for each index into `shape`; a copy."""
+    """Copy of the elements of the flattened tensor at ``offset + sum(strides * index)`` for each index."""
     places = native.as_strided(native.arange(x.size), shape, strides, offset)
     return native.take(native.reshape(x, (x.size,)), places, 0)
 

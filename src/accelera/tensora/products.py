@@ -209,7 +209,7 @@ def cdist(x1: Tensor, x2: Tensor, /, *, p: float = 2.0) -> Tensor:
 
 
 def cartesian_prod(*vectors: Tensor) -> Tensor:
-    """All combinations of one element of each vector, a row for each; a single vector is returned as it is."""
+    """All combinations of one element of each vector, a row for each; a single vector is only copied."""
     if len(vectors) == 1:
         return native.copy(vectors[0])
     shape = tuple(each.size for each in vectors)

@@ -191,7 +191,7 @@ def nanmean(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor
 
 
 def power_norm(x: Any, p: float, axis: Axes, keepdims: bool = False) -> Any:
-    """Root of order `p` of the sum of powers of moduli, whose gradient is zero where the element is, as PyTorch's."""
+    """Root of order `p` of the sum of powers of moduli; its gradient is zero where the element is."""
     size = native.abs(x)
     apart = native.not_equal(size, 0)
     powers = native.where(apart, native.pow(native.where(apart, size, 1.0), p), 0.0)

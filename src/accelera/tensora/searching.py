@@ -297,7 +297,7 @@ def bucketize(x: Any, boundaries: Tensor, /, *, right: bool = False) -> Tensor:
 
 
 def unravel_index(indices: Tensor, shape: Any, /) -> tuple[Tensor, ...]:
-    """Return coordinates in a tensor of this shape of indices into the flattened one, a tensor for each axis."""
+    """Return coordinates of indices into a flattened tensor of this shape, a tensor for each axis."""
     found = []
     for extent in (shape if isinstance(shape, (tuple, list)) else (shape,))[::-1]:
         found.append(native.remainder(indices, extent))
@@ -306,7 +306,7 @@ def unravel_index(indices: Tensor, shape: Any, /) -> tuple[Tensor, ...]:
 
 
 def unique_consecutive(x: Tensor, /, *, axis: int | None = None) -> UniqueAll:
-    """Elements without those that equal the one before, in the flattened tensor or along an axis; see `unique_all`."""
+    """Return elements (or slices along an axis) that differ from the one before; as `unique_all`."""
     lines = native.reshape(x, (x.size,)) if axis is None else x
     at = 0 if axis is None else axis
     found = _runs(lines, _rows(lines, at), native.arange(lines.shape[at]), at)

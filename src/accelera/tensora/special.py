@@ -88,7 +88,7 @@ def xlog1py(x1: Any, x2: Any, /) -> Any:
 
 
 def zeta(x: Any, q: Any, /) -> Any:
-    """Zeta function of Hurwitz: the sum of ``(q + k)**-x`` over k = 0, 1, ...; its gradient is that of `q`."""
+    """Zeta function of Hurwitz: sum of ``(q + k)**-x`` over k = 0, 1, ...; only `q` has a gradient."""
     return native.zeta(x, q)
 
 
