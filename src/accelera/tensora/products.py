@@ -240,6 +240,54 @@ def block_diag(*arrays: Tensor) -> Tensor:
     return native.concat(rows, 0)
 
 
+# --- chains and powers ------------------------------------------------------------------------------------
+
+
+def multi_dot(arrays: Sequence[Any], /) -> Any:
+    """Product of several matrices in the order that needs the fewest operations; the ends may be vectors."""
+    if len(arrays) < 2:
+        raise ValueError(f"multi_dot: {len(arrays)} matrices; give at least 2")
+    first, last = arrays[0], arrays[-1]
+    chain = [
+        first[None, :] if first.ndim == 1 else first,
+        *arrays[1:-1],
+        last[:, None] if last.ndim == 1 else last,
+    ]
+    found = _product(chain, _order([chain[0].shape[0], *(x.shape[1] for x in chain)]), 0, len(chain) - 1)
+    found = found[0] if first.ndim == 1 else found
+    return found[..., 0] if last.ndim == 1 else found
+
+
+def _order(extents: list[int]) -> dict[tuple[int, int], int]:
+    """Where to part each run of a chain of matrices, by dynamic programming."""
+    n = len(extents) - 1
+    costs, parts = dict.fromkeys(((i, i) for i in range(n)), 0), {}
+    for length in range(1, n):
+        for i in range(n - length):
+            k = i + length
+            each = [
+                (costs[i, j] + costs[j + 1, k] + extents[i] * extents[j + 1] * extents[k + 1], j)
+                for j in range(i, k)
+            ]
+            costs[i, k], parts[i, k] = min(each)
+    return parts
+
+
+def _product(chain: list[Any], parts: dict[tuple[int, int], int], i: int, k: int) -> Any:
+    if i == k:
+        return chain[i]
+    j = parts[i, k]
+    return native.matmul(_product(chain, parts, i, j), _product(chain, parts, j + 1, k))
+
+
+def vander(x: Any, /, *, n: int | None = None) -> Any:
+    """Powers 0 to n - 1 of each element, along a new last axis; as many as there are elements by default."""
+    x = native.reshape(x, (1,)) if x.ndim == 0 else x
+    count = x.shape[-1] if n is None else n
+    powers = native.cast(native.arange(count), x.dtype)
+    return native.pow(native.reshape(x, (*x.shape, 1)), powers)
+
+
 # --- Einstein's notation ----------------------------------------------------------------------------------
 
 

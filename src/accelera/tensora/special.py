@@ -15,6 +15,47 @@ import numpy as np
 from accelera.tensora import dtypes
 from accelera.tensora.core import Tensor, native
 
+__all__ = [
+    "airy_ai",
+    "bessel_j0",
+    "bessel_j1",
+    "bessel_y0",
+    "bessel_y1",
+    "chebyshev_polynomial_t",
+    "chebyshev_polynomial_u",
+    "chebyshev_polynomial_v",
+    "chebyshev_polynomial_w",
+    "entr",
+    "erfcx",
+    "gammainc",
+    "gammaincc",
+    "hermite_polynomial_h",
+    "hermite_polynomial_he",
+    "i0e",
+    "i1",
+    "i1e",
+    "laguerre_polynomial_l",
+    "legendre_polynomial_p",
+    "log_ndtr",
+    "modified_bessel_i0",
+    "modified_bessel_i1",
+    "modified_bessel_k0",
+    "modified_bessel_k1",
+    "multigammaln",
+    "ndtr",
+    "ndtri",
+    "polygamma",
+    "scaled_modified_bessel_k0",
+    "scaled_modified_bessel_k1",
+    "shifted_chebyshev_polynomial_t",
+    "shifted_chebyshev_polynomial_u",
+    "shifted_chebyshev_polynomial_v",
+    "shifted_chebyshev_polynomial_w",
+    "spherical_bessel_j0",
+    "xlog1py",
+    "zeta",
+]
+
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]
 
