@@ -1,4 +1,4 @@
-"""Decompositions of matrices into triangles, orthonormal columns, singular values and eigenvalues.
+"""Decompositions of matrices into triangles, orthonormal columns, singular values and eigenvalues; ranks.
 
 `linalg` has all of them in its namespace.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from accelera.tensora.autograd import Context, Function
+from accelera.tensora.autograd import Context, Function, is_grad_enabled
 from accelera.tensora.core import native
 from accelera.tensora.products import matrix_transpose
 
@@ -329,3 +329,87 @@ def householder_product(x: Any, tau: Any, /) -> Any:
             result, native.multiply(tau[..., i, None, None], native.matmul(v, reflected))
         )
     return result
+
+
+# --- rank and pseudo-inverse ------------------------------------------------------------------------------
+
+
+def _cutoff(x: Any, largest: Any, rtol: Any, atol: Any = None) -> Any:
+    """Singular values up to this one count as zero."""
+    if rtol is None:
+        rtol = max(x.shape[-2:]) * epsilon(x.dtype) if atol is None else 0.0
+    relative, absolute = (
+        each if isinstance(each, int | float) else native.cast(each, largest.dtype)[..., None]
+        for each in (rtol, 0.0 if atol is None else atol)
+    )
+    return native.maximum(native.multiply(largest, relative), absolute)
+
+
+def matrix_rank(x: Any, /, *, rtol: Any = None, atol: Any = None) -> Any:
+    """Number of singular values that are larger than `rtol` times the largest one; int64.
+
+    Parameters
+    ----------
+    x
+        Matrices of shape ``(..., m, n)``.
+    rtol
+        A number, or one for each matrix; max(m, n) times the type's epsilon by default, 0 if `atol` is given.
+    atol
+        The same, not times the largest one; the larger of both limits counts.
+
+    """
+    needs_matrix("matrix_rank", x)
+    if min(x.shape[-2:]) == 0:
+        return native.full(tuple(x.shape[:-2]), 0, native.dtype.int64)
+    values = native.svdvals(x.detach())
+    counted = native.greater(values, _cutoff(x, values[..., :1], rtol, atol))
+    return native.sum(native.cast(counted, native.dtype.int64), axis=-1)
+
+
+class _Pinv(Function):
+    """Pseudo-inverse; its gradient is that of Golub and Pereyra (1973), for matrices whose rank stays."""
+
+    @staticmethod
+    def forward(ctx: Context, *inputs: Any) -> Any:
+        """Inverse of the singular values that count."""
+        x, rtol, atol = inputs
+        u, s, vh = native.svd(x, False)
+        counts = native.greater(s, _cutoff(x, s[..., :1], rtol, atol))
+        inverse = native.where(counts, native.reciprocal(native.where(counts, s, 1.0)), 0.0)
+        result = native.matmul(native.multiply(adjoint_of(vh), inverse[..., None, :]), adjoint_of(u))
+        ctx.save_for_backward(x, result)
+        ctx.limits = rtol, atol  # type: ignore[attr-defined]
+        return result
+
+    @staticmethod
+    def backward(ctx: Context, *grads: Any) -> Any:
+        """In products of the matrix, its pseudo-inverse and the gradient."""
+        x, p = ctx.saved_tensors
+        if is_grad_enabled():
+            p = _Pinv.apply(x, *ctx.limits)  # type: ignore[attr-defined]
+        g, ph = adjoint_of(grads[0]), adjoint_of(p)
+        if x.shape[-2] <= x.shape[-1]:
+            k = g @ p
+            kph = k @ ph
+            return kph - adjoint_of(p @ k) - (x @ p) @ kph + (ph @ p) @ (g - k @ x), None, None
+        k = p @ g
+        phk = ph @ k
+        return phk - adjoint_of(k @ p) + ((g - x @ k) @ p) @ ph - (phk @ p) @ x, None, None
+
+
+def pinv(x: Any, /, *, rtol: Any = None, atol: Any = None, hermitian: bool = False) -> Any:
+    """Pseudo-inverse of Moore and Penrose, of shape ``(..., n, m)`` for matrices of shape ``(..., m, n)``.
+
+    `rtol` and `atol` as for `matrix_rank`: smaller singular values count as zero. With `hermitian` the lower
+    triangle of Hermitian matrices is read, and their eigenvalues are inverted.
+    """
+    needs_matrix("pinv", x)
+    if min(x.shape[-2:]) == 0:
+        return native.full((*x.shape[:-2], x.shape[-1], x.shape[-2]), 0, x.dtype)
+    if not hermitian:
+        return _Pinv.apply(x, rtol, atol)
+    values, vectors = eigh(x)
+    size = native.abs(values.detach())
+    counts = native.greater(size, _cutoff(x, native.max(size, -1, True), rtol, atol))
+    inverse = native.where(counts, native.reciprocal(native.where(counts, values, 1.0)), 0.0)
+    return native.matmul(native.multiply(vectors, inverse[..., None, :]), adjoint_of(vectors))
