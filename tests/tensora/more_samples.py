@@ -8,7 +8,7 @@ import numpy as np
 import scipy.special
 
 from accelera.tensora.core import native
-from tests.tensora.sample import Sample, one, two
+from tests.tensora.op_samples import Sample, _one, _two
 
 INDEX = [[0, 1, 0], [1, 1, 1]]
 
@@ -46,15 +46,15 @@ def _recurrence(a: Any, b: Any) -> Any:
 _REAL = {"integers": False}
 
 MORE: dict[str, list[Sample]] = {
-    "i0": one("i0", scipy.special.i0),
-    "i0e": one("i0e", scipy.special.i0e, apart=0.1),
-    "i1": one("i1", scipy.special.i1, apart=0.1),
-    "i1e": one("i1e", scipy.special.i1e, apart=0.1),
-    "erfcx": one("erfcx", scipy.special.erfcx),
-    "log_ndtr": one("log_ndtr", scipy.special.log_ndtr),
-    "ndtri": one("ndtri", scipy.special.ndtri, low=0.1, high=0.9, **_REAL),
-    "sinc": one("sinc", np.sinc, complexes=True, apart=0.1),
-    "frexp_exponent": one("frexp_exponent", lambda x: np.frexp(x)[1], apart=0.1),
+    "i0": _one("i0", scipy.special.i0),
+    "i0e": _one("i0e", scipy.special.i0e, apart=0.1),
+    "i1": _one("i1", scipy.special.i1, apart=0.1),
+    "i1e": _one("i1e", scipy.special.i1e, apart=0.1),
+    "erfcx": _one("erfcx", scipy.special.erfcx),
+    "log_ndtr": _one("log_ndtr", scipy.special.log_ndtr),
+    "ndtri": _one("ndtri", scipy.special.ndtri, low=0.1, high=0.9, **_REAL),
+    "sinc": _one("sinc", np.sinc, complexes=True, apart=0.1),
+    "frexp_exponent": _one("frexp_exponent", lambda x: np.frexp(x)[1], apart=0.1),
     "polygamma": [
         Sample(
             native.polygamma,
@@ -77,8 +77,8 @@ MORE: dict[str, list[Sample]] = {
             integers=False,
         )
     ],
-    "gcd": two("gcd", np.gcd, high=30),
-    "lcm": two("lcm", np.lcm, high=10),
+    "gcd": _two("gcd", np.gcd, high=30),
+    "lcm": _two("lcm", np.lcm, high=10),
     "logcumsumexp": [
         Sample(
             lambda x: native.logcumsumexp(x, 1),

@@ -2,14 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import scipy.special
 
 from accelera.tensora.core import native
-from tests.tensora.more_samples import MORE
-from tests.tensora.sample import Sample, one, two
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One call of an operation."""
+
+    call: Callable[..., Any]
+    reference: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    low: float = -2.0
+    high: float = 2.0
+    apart: float = 0.0
+    """Values keep this distance from each other and from integers: the operation jumps or bends there."""
+    complexes: bool = False
+    """Whether it is sampled with complex numbers too."""
+    integers: bool = True
+    """Whether it is sampled with integers too (where it is defined for them)."""
+    gradient: bool = True
+    broadcasts: bool = False
+    fixed: dict[int, Any] = field(default_factory=dict)
+    """Inputs that are given as they are."""
+
+    def inputs(self, dtype: str, seed: int = 0) -> list[Any]:
+        random = np.random.default_rng(seed)
+        made = []
+        for i, shape in enumerate(self.shapes):
+            if i in self.fixed:
+                made.append(np.asarray(self.fixed[i]))
+                continue
+            values = random.uniform(self.low, self.high, shape)
+            if self.apart:
+                n = values.size
+                spread = (np.arange(n) + 0.5) / n * (self.high - self.low) + self.low + 0.07 + 0.013 * i
+                values = random.permutation(spread).reshape(shape)
+            if dtype.startswith("complex"):
+                values = values + 1j * random.uniform(self.low, self.high, shape)
+            if dtype.startswith("u"):
+                values = np.abs(values)
+            if dtype == "bool":
+                values = values > 0
+            kept = "float32" if dtype in ("bfloat16", "float16") else dtype
+            made.append(np.asarray(values).astype(kept))
+        return made
+
+
+def _one(name: str, reference: Any, **options: Any) -> list[Sample]:
+    return [Sample(getattr(native, name), reference, ((3, 4),), **options)]
+
+
+def _two(name: str, reference: Any, **options: Any) -> list[Sample]:
+    call = getattr(native, name)
+    return [
+        Sample(call, reference, ((3, 4), (3, 4)), **options),
+        Sample(call, reference, ((3, 1), (4,)), broadcasts=True, **options),
+    ]
 
 
 def _sigmoid(x: Any) -> Any:
@@ -25,88 +80,88 @@ _BENT = {"apart": 0.3}
 _REAL = {"integers": False}
 
 SAMPLES: dict[str, list[Sample]] = {
-    "negative": one("negative", np.negative, **_OPEN),
-    "positive": one("positive", np.positive, **_OPEN),
-    "abs": one("abs", np.abs, complexes=True, apart=0.1),
-    "sign": one("sign", _sign, apart=0.1),
-    "square": one("square", np.square, **_OPEN),
-    "reciprocal": one("reciprocal", np.reciprocal, low=0.5, high=3, complexes=True, integers=False),
-    "sqrt": one("sqrt", np.sqrt, low=0.3, high=3, complexes=True),
-    "rsqrt": one("rsqrt", lambda x: 1 / np.sqrt(x), low=0.3, high=3, complexes=True),
-    "exp": one("exp", np.exp, **_OPEN),
-    "exp2": one("exp2", np.exp2),
-    "expm1": one("expm1", np.expm1, **_OPEN),
-    "log": one("log", np.log, low=0.3, high=3, complexes=True),
-    "log2": one("log2", np.log2, low=0.3, high=3, complexes=True),
-    "log10": one("log10", np.log10, low=0.3, high=3, complexes=True),
-    "log1p": one("log1p", np.log1p, low=-0.6, high=3, complexes=True),
-    "sin": one("sin", np.sin, **_OPEN),
-    "cos": one("cos", np.cos, **_OPEN),
-    "tan": one("tan", np.tan, low=-1, high=1, complexes=True),
-    "asin": one("asin", np.arcsin, low=-0.8, high=0.8, complexes=True),
-    "acos": one("acos", np.arccos, low=-0.8, high=0.8, complexes=True),
-    "atan": one("atan", np.arctan, low=-0.8, high=0.8, complexes=True),
-    "sinh": one("sinh", np.sinh, **_OPEN),
-    "cosh": one("cosh", np.cosh, **_OPEN),
-    "tanh": one("tanh", np.tanh, low=-1, high=1, complexes=True),
-    "asinh": one("asinh", np.arcsinh, low=-0.8, high=0.8, complexes=True),
-    "acosh": one("acosh", np.arccosh, low=1.2, high=3),
-    "atanh": one("atanh", np.arctanh, low=-0.8, high=0.8, complexes=True),
-    "sigmoid": one("sigmoid", _sigmoid, low=-1, high=1, complexes=True),
-    "erf": one("erf", scipy.special.erf),
-    "erfc": one("erfc", scipy.special.erfc),
-    "erfinv": one("erfinv", scipy.special.erfinv, low=-0.9, high=0.9),
-    "lgamma": one("lgamma", scipy.special.gammaln, low=0.3, high=5),
-    "digamma": one("digamma", scipy.special.digamma, low=0.3, high=5),
-    "floor": one("floor", np.floor, **_BENT),
-    "ceil": one("ceil", np.ceil, **_BENT),
-    "trunc": one("trunc", np.trunc, **_BENT),
-    "round": one("round", np.round, **_BENT),
-    "relu": one("relu", lambda x: np.maximum(x, np.zeros_like(x)), **_BENT),
-    "conj": one("conj", np.conj, **_OPEN),
-    "real": one("real", np.real, **_OPEN),
-    "imag": one("imag", np.imag, complexes=True, integers=False),
-    "angle": one("angle", np.angle, low=0.3, high=2, complexes=True, integers=False),
-    "isnan": one("isnan", np.isnan, **_OPEN),
-    "isinf": one("isinf", np.isinf, **_OPEN),
-    "isfinite": one("isfinite", np.isfinite, **_OPEN),
-    "signbit": one("signbit", np.signbit, **_REAL),
-    "logical_not": one("logical_not", np.logical_not, **_OPEN),
-    "bitwise_not": one("bitwise_not", np.bitwise_not),
-    "add": two("add", np.add, **_OPEN),
-    "subtract": two("subtract", np.subtract, **_OPEN),
-    "multiply": two("multiply", np.multiply, **_OPEN),
-    "divide": two("divide", np.divide, low=0.4, high=3, complexes=True),
-    "floor_divide": two("floor_divide", np.floor_divide, low=1, high=9, apart=0.1),
-    "remainder": two("remainder", np.remainder, low=1, high=9, apart=0.1),
-    "fmod": two("fmod", np.fmod, low=1, high=9, apart=0.1),
-    "pow": two("pow", np.power, low=0.4, high=2.5, complexes=True),
-    "maximum": two("maximum", np.maximum, **_BENT),
-    "minimum": two("minimum", np.minimum, **_BENT),
-    "fmax": two("fmax", np.fmax, **_BENT),
-    "fmin": two("fmin", np.fmin, **_BENT),
-    "atan2": two("atan2", np.arctan2, low=0.3, high=2, integers=False),
-    "hypot": two("hypot", np.hypot, low=0.3, high=2, integers=False),
-    "copysign": two("copysign", np.copysign, apart=0.1, integers=False),
-    "nextafter": two("nextafter", np.nextafter, **_REAL),
-    "logaddexp": two("logaddexp", np.logaddexp, **_REAL),
-    "xlogy": two("xlogy", scipy.special.xlogy, low=0.3, high=2, integers=False),
-    "heaviside": two("heaviside", np.heaviside, apart=0.1, integers=False),
-    "equal": two("equal", np.equal, **_OPEN),
-    "not_equal": two("not_equal", np.not_equal, **_OPEN),
-    "less": two("less", np.less),
-    "less_equal": two("less_equal", np.less_equal),
-    "greater": two("greater", np.greater),
-    "greater_equal": two("greater_equal", np.greater_equal),
-    "logical_and": two("logical_and", np.logical_and, **_OPEN),
-    "logical_or": two("logical_or", np.logical_or, **_OPEN),
-    "logical_xor": two("logical_xor", np.logical_xor, **_OPEN),
-    "bitwise_and": two("bitwise_and", np.bitwise_and),
-    "bitwise_or": two("bitwise_or", np.bitwise_or),
-    "bitwise_xor": two("bitwise_xor", np.bitwise_xor),
-    "bitwise_left_shift": two("bitwise_left_shift", np.left_shift, low=0, high=4),
-    "bitwise_right_shift": two("bitwise_right_shift", np.right_shift, low=0, high=4),
-    "complex": two("complex", lambda x, y: x + 1j * y, integers=False),
+    "negative": _one("negative", np.negative, **_OPEN),
+    "positive": _one("positive", np.positive, **_OPEN),
+    "abs": _one("abs", np.abs, complexes=True, apart=0.1),
+    "sign": _one("sign", _sign, apart=0.1),
+    "square": _one("square", np.square, **_OPEN),
+    "reciprocal": _one("reciprocal", np.reciprocal, low=0.5, high=3, complexes=True, integers=False),
+    "sqrt": _one("sqrt", np.sqrt, low=0.3, high=3, complexes=True),
+    "rsqrt": _one("rsqrt", lambda x: 1 / np.sqrt(x), low=0.3, high=3, complexes=True),
+    "exp": _one("exp", np.exp, **_OPEN),
+    "exp2": _one("exp2", np.exp2),
+    "expm1": _one("expm1", np.expm1, **_OPEN),
+    "log": _one("log", np.log, low=0.3, high=3, complexes=True),
+    "log2": _one("log2", np.log2, low=0.3, high=3, complexes=True),
+    "log10": _one("log10", np.log10, low=0.3, high=3, complexes=True),
+    "log1p": _one("log1p", np.log1p, low=-0.6, high=3, complexes=True),
+    "sin": _one("sin", np.sin, **_OPEN),
+    "cos": _one("cos", np.cos, **_OPEN),
+    "tan": _one("tan", np.tan, low=-1, high=1, complexes=True),
+    "asin": _one("asin", np.arcsin, low=-0.8, high=0.8, complexes=True),
+    "acos": _one("acos", np.arccos, low=-0.8, high=0.8, complexes=True),
+    "atan": _one("atan", np.arctan, low=-0.8, high=0.8, complexes=True),
+    "sinh": _one("sinh", np.sinh, **_OPEN),
+    "cosh": _one("cosh", np.cosh, **_OPEN),
+    "tanh": _one("tanh", np.tanh, low=-1, high=1, complexes=True),
+    "asinh": _one("asinh", np.arcsinh, low=-0.8, high=0.8, complexes=True),
+    "acosh": _one("acosh", np.arccosh, low=1.2, high=3),
+    "atanh": _one("atanh", np.arctanh, low=-0.8, high=0.8, complexes=True),
+    "sigmoid": _one("sigmoid", _sigmoid, low=-1, high=1, complexes=True),
+    "erf": _one("erf", scipy.special.erf),
+    "erfc": _one("erfc", scipy.special.erfc),
+    "erfinv": _one("erfinv", scipy.special.erfinv, low=-0.9, high=0.9),
+    "lgamma": _one("lgamma", scipy.special.gammaln, low=0.3, high=5),
+    "digamma": _one("digamma", scipy.special.digamma, low=0.3, high=5),
+    "floor": _one("floor", np.floor, **_BENT),
+    "ceil": _one("ceil", np.ceil, **_BENT),
+    "trunc": _one("trunc", np.trunc, **_BENT),
+    "round": _one("round", np.round, **_BENT),
+    "relu": _one("relu", lambda x: np.maximum(x, np.zeros_like(x)), **_BENT),
+    "conj": _one("conj", np.conj, **_OPEN),
+    "real": _one("real", np.real, **_OPEN),
+    "imag": _one("imag", np.imag, complexes=True, integers=False),
+    "angle": _one("angle", np.angle, low=0.3, high=2, complexes=True, integers=False),
+    "isnan": _one("isnan", np.isnan, **_OPEN),
+    "isinf": _one("isinf", np.isinf, **_OPEN),
+    "isfinite": _one("isfinite", np.isfinite, **_OPEN),
+    "signbit": _one("signbit", np.signbit, **_REAL),
+    "logical_not": _one("logical_not", np.logical_not, **_OPEN),
+    "bitwise_not": _one("bitwise_not", np.bitwise_not),
+    "add": _two("add", np.add, **_OPEN),
+    "subtract": _two("subtract", np.subtract, **_OPEN),
+    "multiply": _two("multiply", np.multiply, **_OPEN),
+    "divide": _two("divide", np.divide, low=0.4, high=3, complexes=True),
+    "floor_divide": _two("floor_divide", np.floor_divide, low=1, high=9, apart=0.1),
+    "remainder": _two("remainder", np.remainder, low=1, high=9, apart=0.1),
+    "fmod": _two("fmod", np.fmod, low=1, high=9, apart=0.1),
+    "pow": _two("pow", np.power, low=0.4, high=2.5, complexes=True),
+    "maximum": _two("maximum", np.maximum, **_BENT),
+    "minimum": _two("minimum", np.minimum, **_BENT),
+    "fmax": _two("fmax", np.fmax, **_BENT),
+    "fmin": _two("fmin", np.fmin, **_BENT),
+    "atan2": _two("atan2", np.arctan2, low=0.3, high=2, integers=False),
+    "hypot": _two("hypot", np.hypot, low=0.3, high=2, integers=False),
+    "copysign": _two("copysign", np.copysign, apart=0.1, integers=False),
+    "nextafter": _two("nextafter", np.nextafter, **_REAL),
+    "logaddexp": _two("logaddexp", np.logaddexp, **_REAL),
+    "xlogy": _two("xlogy", scipy.special.xlogy, low=0.3, high=2, integers=False),
+    "heaviside": _two("heaviside", np.heaviside, apart=0.1, integers=False),
+    "equal": _two("equal", np.equal, **_OPEN),
+    "not_equal": _two("not_equal", np.not_equal, **_OPEN),
+    "less": _two("less", np.less),
+    "less_equal": _two("less_equal", np.less_equal),
+    "greater": _two("greater", np.greater),
+    "greater_equal": _two("greater_equal", np.greater_equal),
+    "logical_and": _two("logical_and", np.logical_and, **_OPEN),
+    "logical_or": _two("logical_or", np.logical_or, **_OPEN),
+    "logical_xor": _two("logical_xor", np.logical_xor, **_OPEN),
+    "bitwise_and": _two("bitwise_and", np.bitwise_and),
+    "bitwise_or": _two("bitwise_or", np.bitwise_or),
+    "bitwise_xor": _two("bitwise_xor", np.bitwise_xor),
+    "bitwise_left_shift": _two("bitwise_left_shift", np.left_shift, low=0, high=4),
+    "bitwise_right_shift": _two("bitwise_right_shift", np.right_shift, low=0, high=4),
+    "complex": _two("complex", lambda x, y: x + 1j * y, integers=False),
     "clip": [
         Sample(
             native.clip,
@@ -266,8 +321,6 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
 }
 """By the name of the entry."""
-
-SAMPLES |= MORE
 
 WRITTEN_ELSEWHERE = {"write_view": "tests/tensora/test_in_place.py"}
 """Entries that only assignments to views record, and where they are tested."""

@@ -9,9 +9,10 @@ import pytest
 
 from accelera.tensora import autograd
 from accelera.tensora.core import native
-from tests.tensora.op_samples import SAMPLES, WRITTEN_ELSEWHERE
-from tests.tensora.sample import Sample
+from tests.tensora.more_samples import MORE
+from tests.tensora.op_samples import SAMPLES, WRITTEN_ELSEWHERE, Sample
 
+SAMPLES |= MORE
 OPS = {op["name"]: op for op in native.ops()}
 CASES = [
     pytest.param(name, each, id=f"{name}-{i}")
