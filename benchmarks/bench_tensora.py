@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 import accelera.tensora as ts
+from accelera.tensora import windows
 from benchmarks.machine import save
 
 Call = Callable[[], object]
@@ -27,6 +29,14 @@ GOALS = {
     "matmul 32": 0.40,
 }
 GOALS |= {f"matmul {n}": 1.05 for n in (256, 512, 1024, 2048)}
+GOALS |= {
+    "conv2d 32x64x56x56": 1.10,
+    "conv2d 32x64x56x56 + backward": 1.0,
+    "attention 16x4x64x32": 1.0,
+    "attention 16x4x64x32 + backward": 1.0,
+    "attention 2x8x1024x64": 1.0,
+    "attention 2x8x1024x64 + backward": 1.0,
+}
 """Time as a share of torch's that the project wants to reach."""
 
 
@@ -83,7 +93,8 @@ def cases(small: bool) -> list[Case]:
     """Small operations, whose cost is that of the library, and large ones."""
     n = 1 << 12 if small else 1 << 22
     edges = (32, 64) if small else (32, 256, 512, 1024, 2048)
-    return [*_small(20 if small else 2000), *_large(n), *(_product(edge) for edge in edges)]
+    products = (_product(edge) for edge in edges)
+    return [*_small(20 if small else 2000), *_large(n), *products, *_windows(small)]
 
 
 def _small(calls: int) -> list[Case]:
@@ -152,6 +163,44 @@ def _product(edge: int) -> Case:
     x, t = ts.asarray(array), torch.tensor(array)
     calls = max(1, (256 // edge) ** 3)
     return Case(f"matmul {edge}", lambda: x @ x, lambda: t @ t, lambda: array @ array, calls)
+
+
+def _windows(small: bool) -> list[Case]:
+    """Convolution and attention, each with and without a backward pass."""
+    image = (2, 8, 8, 8) if small else (32, 64, 56, 56)
+    found = _both(
+        f"conv2d {'x'.join(map(str, image))}",
+        [image, (image[1], image[1], 3, 3)],
+        lambda x, w: windows.conv2d(x, w, padding=1),
+        lambda x, w: functional.conv2d(x, w, padding=1),
+    )
+    for heads in [(2, 2, 16, 8)] if small else [(16, 4, 64, 32), (2, 8, 1024, 64)]:
+        found += _both(
+            f"attention {'x'.join(map(str, heads))}",
+            [heads] * 3,
+            windows.scaled_dot_product_attention,
+            functional.scaled_dot_product_attention,
+        )
+    return found
+
+
+def _both(name: str, shapes: list[tuple[int, ...]], ours: Any, theirs: Any) -> list[Case]:
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(shape, np.float32) for shape in shapes]
+    x, t = [ts.asarray(array) for array in arrays], [torch.tensor(array) for array in arrays]
+    leaves, t_leaves = [ts.asarray(array) for array in arrays], [torch.tensor(array) for array in arrays]
+    for leaf in (*leaves, *t_leaves):
+        leaf.requires_grad = True
+    grad = random.standard_normal(theirs(*t).shape, np.float32)
+    g, t_g = ts.asarray(grad), torch.tensor(grad)
+    return [
+        Case(name, lambda: ours(*x), lambda: theirs(*t)),
+        Case(
+            f"{name} + backward",
+            lambda: ts.grad(ours(*leaves), leaves, g),
+            lambda: torch.autograd.grad(theirs(*t_leaves), t_leaves, t_g),
+        ),
+    ]
 
 
 if __name__ == "__main__":

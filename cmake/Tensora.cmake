@@ -36,6 +36,7 @@ function(accelera_add_tensora)
   foreach(isa IN LISTS isas)
     tensora_kernels(csrc/tensora/kernels/elementwise.cpp ${isa} "${march_${isa}}")
     tensora_kernels(csrc/tensora/kernels/reduce.cpp ${isa} "${march_${isa}}")
+    tensora_kernels(csrc/tensora/kernels/windows.cpp ${isa} "${march_${isa}}")
     # Sums in any order; nowhere else, since it would lose the sign of zero.
     target_compile_options(tensora_reduce_${isa} PRIVATE -fassociative-math -fno-signed-zeros)
   endforeach()

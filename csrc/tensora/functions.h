@@ -134,6 +134,8 @@ T scatter_reduce(const T& x, const T& index, const T& values, int axis, Scattere
 /// and broadcast to one shape.
 void elementwise_rule(Call& call);
 void elementwise_kernel(Call& call);
+/// Type that the loops of a call from that file compute in.
+DType loop_type(const Call& call);
 
 /// Type of integers and bools where an operation is only defined for inexact numbers.
 DType default_float();
@@ -216,6 +218,39 @@ std::array<T, 3> lu_factor(const T& x);
 /// Elements with column - row <= diagonal, zeros elsewhere; and those with column - row >= diagonal.
 T lower_triangle(const T& x, int64_t diagonal);
 T upper_triangle(const T& x, int64_t diagonal);
+
+// --- windows that go over images (images, channels, extents...) and sequences
+
+/// How windows lie over the extents of an image, one number for each.
+struct Windows {
+    Dims stride, padding, dilation;
+};
+/// Convolution with a weight (output channels, input channels / groups, extents...); `bias` may be null.
+T conv(const T& x, const T& weight, const T& bias, const Windows& windows, int64_t groups);
+/// Its gradients for an output `y`: an input of these extents, and a weight of these.
+T conv_input(const T& y, const T& weight, const Windows& windows, int64_t groups, const Dims& extents);
+T conv_weight(const T& x, const T& y, const Windows& windows, int64_t groups, const Dims& extents);
+
+/// Largest element of each window, and its place in the channel. With `ceil` the last window may reach over
+/// the end.
+std::array<T, 3> max_pool(const T& x, const Dims& kernel, const Windows& windows, bool ceil);
+/// Mean of each window; sums are divided by `divisor` where it is not 0.
+T avg_pool(const T& x, const Dims& kernel, const Windows& windows, bool ceil, bool count_padding,
+           double divisor);
+/// The same for windows that share the image evenly, so that these extents result.
+std::array<T, 3> adaptive_max_pool(const T& x, const Dims& outs);
+T adaptive_avg_pool(const T& x, const Dims& outs);
+/// Windows over two extents as columns, (images, channels * window, windows), and their sum where they came
+/// from.
+T unfold(const T& x, const Dims& kernel, const Windows& windows);
+T fold(const T& y, const Dims& outs, const Dims& kernel, const Windows& windows);
+
+/// Attention softmax(query keyᵀ scale + mask) value of tensors (batch, heads, length, width): the result, and
+/// for each query the logarithm of the sum of its e^score. `mask` may be null.
+std::array<T, 3> attention(const T& query, const T& key, const T& value, const T& mask, double scale,
+                           bool causal);
+/// Gradients of query, key and value, from these, the result's gradient, the result and its logarithms.
+std::array<T, 3> attention_backward(const std::vector<T>& inputs, const T& mask, double scale, bool causal);
 
 // --- random numbers: element i of a draw depends on the seed, the number of the draw and i alone, so that
 // any number of threads makes the same

@@ -35,6 +35,7 @@ def test_the_peak() -> None:
     before = native.memory_stats().live_bytes
     x = native.full((MIB,), 1.0, native.dtype.float32)
     y = x + x
+    assert y[0].item() == 2
     del x, y
     assert native.memory_stats().peak_bytes - before >= 8 * MIB
 

@@ -11,6 +11,9 @@ from accelera.tensora import autograd
 from accelera.tensora.core import native
 from tests.tensora.more_samples import MORE
 from tests.tensora.op_samples import SAMPLES, WRITTEN_ELSEWHERE, Sample
+from tests.tensora.window_samples import WINDOW_SAMPLES
+
+SAMPLES |= WINDOW_SAMPLES
 
 SAMPLES |= MORE
 OPS = {op["name"]: op for op in native.ops()}

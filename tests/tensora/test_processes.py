@@ -72,7 +72,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.parametrize(
-    ("shape", "work"), [("(12000, 12000)", "native.matmul(x, x)"), ("(1 << 27,)", "native.digamma(x)")]
+    ("shape", "work"),
+    [("(12000, 12000)", "native.matmul(x, x)"), ("(1 << 27,)", "native.digamma(x)[0].item()")],
 )
 def test_an_interrupt_ends_a_long_operation(shape: str, work: str) -> None:
     """The operation takes many seconds; the program ends long before it."""

@@ -22,7 +22,7 @@ class CustomNode final : public Node {
 
     std::string name() const override { return name_; }
 
-    std::vector<T> backward(const std::vector<T>& grads) override {
+    SmallVector<T> backward(const SmallVector<T>& grads) override {
         const nb::gil_scoped_acquire gil;
         if (!function_)
             fail(Kind::runtime, "backward through '", name_,
@@ -36,7 +36,7 @@ class CustomNode final : public Node {
         if (all.size() != edges.size())
             fail(Kind::runtime, "backward of '", name_, "' returned ", all.size(), " gradients for ",
                  edges.size(), " inputs");
-        std::vector<T> results(edges.size());
+        SmallVector<T> results(edges.size());
         for (size_t i = 0; i < edges.size(); ++i) {
             if (all[i].is_none() || !edges[i].wanted()) continue;
             const T grad = nb::cast<T>(all[i]);

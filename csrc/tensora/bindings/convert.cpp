@@ -67,6 +67,14 @@ DType to_dtype(nb::handle source) {
          " is no element type; give tensora.float32, 'float32' or the like");
 }
 
+PyObject* wrapped(const T& tensor) {
+    if (PyObject* const object = tensor->self_py()) return Py_NewRef(object);
+    static const nb::handle type = nb::type<Tensor>();
+    const nb::object object = nb::inst_take_ownership(type, tensor.get());
+    tensor->set_self_py(object.ptr());
+    return Py_NewRef(object.ptr());
+}
+
 bool is_number(nb::handle object) {
     PyObject* const p = object.ptr();
     return PyFloat_Check(p) || PyLong_Check(p) || PyComplex_Check(p);

@@ -69,8 +69,14 @@ T get_item(const T& x, nb::handle key);
 /// x[key] = value
 void set_item(const T& x, nb::handle key, nb::handle value);
 
+/// New reference to the Python object of a tensor, for slots of the type.
+PyObject* wrapped(const T& tensor);
+/// Sets the Python exception for the C++ exception that is being handled.
+void set_python_error() noexcept;
+
 void bind_tensor(nb::module_& module);
 void bind_ops(nb::module_& module);
 void bind_autograd(nb::module_& module);
+void bind_windows(nb::module_& module);
 
 }  // namespace accelera::tensora

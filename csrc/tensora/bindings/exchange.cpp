@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tensora/bindings/convert.h"
+#include "tensora/core/deferred.h"
 #include "tensora/functions.h"
 
 namespace accelera::tensora {
@@ -94,11 +95,22 @@ nb::object capsule_of(const T& tensor, const char* name, M* managed) {
 
 }  // namespace
 
+namespace {
+
+/// From now on somebody else may write to the memory: nothing that reads it waits.
+void lend(const Tensor& tensor) {
+    settle_readers(*tensor.storage());
+    tensor.storage()->set_lent();
+}
+
+}  // namespace
+
 nb::object to_dlpack(const T& given, nb::handle max_version, std::optional<bool> copy_wanted) {
     if (given->tracked() && grad_enabled() && given->gradient()->required)
         fail(Kind::value,
              "__dlpack__: the tensor requires gradients, which another library would not see; use .detach()");
     const T tensor = copy_wanted.value_or(false) ? copy(given->detach()) : given;
+    lend(*tensor);
     const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
     if (versioned) {
         auto* const managed = new ManagedVersioned{};
@@ -210,6 +222,13 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
         view->obj = nullptr;
         return -1;
     }
+    try {
+        lend(tensor);
+    } catch (...) {
+        set_python_error();
+        view->obj = nullptr;
+        return -1;
+    }
     auto* const lent = new LentBuffer{tensor.storage(), tensor.shape(), tensor.strides()};
     const int64_t each = size_of(tensor.dtype());
     for (int64_t& stride : lent->strides) stride *= each;
@@ -232,7 +251,7 @@ void release_buffer(PyObject*, Py_buffer* view) noexcept { delete static_cast<Le
 
 }  // namespace
 
-PyType_Slot tensor_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
+PyType_Slot buffer_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)},
                               {Py_bf_releasebuffer, reinterpret_cast<void*>(release_buffer)},
                               {0, nullptr}};
 

@@ -2,6 +2,7 @@
 #include <nanobind/intrusive/counter.inl>
 
 #include "tensora/bindings/convert.h"
+#include "tensora/core/deferred.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/elementwise.h"
@@ -27,6 +28,8 @@ PyObject* python_type(Kind kind) {
     }
 }
 
+void set_error(const Error& error) { PyErr_SetString(python_type(error.kind), error.what()); }
+
 void bind_dtypes(nb::module_& module) {
     auto type = nb::enum_<DType>(module, "dtype", "Type of a tensor's elements.");
     for (int i = 0; i < n_dtypes; ++i) type.value(std::string(name_of(DType(i))).c_str(), DType(i));
@@ -38,6 +41,12 @@ void bind_dtypes(nb::module_& module) {
     module.def("set_default_float", [](nb::handle dtype) { set_default_float(to_dtype(dtype)); });
 }
 
+nb::dict by_role(const std::array<int64_t, n_roles>& nbytes) {
+    nb::dict result;
+    for (int i = 0; i < n_roles; ++i) result[name_of(Role(i))] = nbytes[i];
+    return result;
+}
+
 void bind_memory(nb::module_& module) {
     nb::class_<MemoryStats>(module, "MemoryStats",
                             "Bytes of tensors on the CPU, and the blocks kept for the next ones.")
@@ -46,14 +55,52 @@ void bind_memory(nb::module_& module) {
         .def_ro("cached_bytes", &MemoryStats::cached_bytes)
         .def_ro("limit_bytes", &MemoryStats::limit_bytes)
         .def_ro("allocations", &MemoryStats::allocations)
-        .def_ro("reused", &MemoryStats::reused);
+        .def_ro("reused", &MemoryStats::reused)
+        .def_prop_ro("live_by_role", [](const MemoryStats& stats) { return by_role(stats.live_by_role); })
+        .def_prop_ro("peak_by_role", [](const MemoryStats& stats) { return by_role(stats.peak_by_role); });
     module.def("memory_stats", memory_stats);
     module.def("reset_peak", reset_peak);
     module.def("set_memory_limit", set_memory_limit);
     module.def("empty_cache", empty_cache);
+    module.def("fusion_least", fusion_least);
+    module.def("set_fusion_least", set_fusion_least);
+}
+
+nb::tuple columns_of(const Record& record) {
+    nb::list roles;
+    for (const Role role : record.buffer_role) roles.append(name_of(role));
+    return nb::make_tuple(record.event_buffer, record.event_kind, record.event_step, record.buffer_nbytes,
+                          roles, record.buffer_name, record.step_op, record.step_flops, record.step_seconds);
+}
+
+void bind_recorder(nb::module_& module) {
+    module.def("begin_record", begin_record);
+    module.def("end_record", [] { return columns_of(end_record()); });
+    module.def("is_recording", is_recording);
+    module.def("name_in_record",
+               [](const T& x, const std::string& name) { name_in_record(*x->storage(), name); });
+    module.def("set_role", [](const T& x, const std::string& name) {
+        for (int i = 0; i < n_roles; ++i)
+            if (name == name_of(Role(i))) return x->storage()->set_role(Role(i));
+        fail(Kind::value, "set_role: no role is called '", name, "'");
+    });
 }
 
 }  // namespace
+
+void set_python_error() noexcept {
+    try {
+        throw;
+    } catch (const Error& error) {
+        set_error(error);
+    } catch (nb::python_error& error) {
+        error.restore();
+    } catch (const std::bad_alloc&) {
+        PyErr_NoMemory();
+    } catch (const std::exception& error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+}
 
 }  // namespace accelera::tensora
 
@@ -75,7 +122,7 @@ NB_MODULE(_tensora, module) {
         try {
             std::rethrow_exception(pointer);
         } catch (const Error& error) {
-            PyErr_SetString(python_type(error.kind), error.what());
+            set_error(error);
         }
     });
     set_interrupt_check([] {
@@ -86,9 +133,11 @@ NB_MODULE(_tensora, module) {
                          [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); });
     bind_dtypes(module);
     bind_memory(module);
+    bind_recorder(module);
     bind_tensor(module);
     bind_ops(module);
     bind_autograd(module);
+    bind_windows(module);
     module.def("instruction_set", [] { return std::string(instruction_set()); });
     module.def("thread_count", thread_count);
     module.def("set_thread_count", [](int n) {

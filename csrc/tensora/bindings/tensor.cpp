@@ -4,98 +4,169 @@
 
 namespace accelera::tensora {
 
-extern PyType_Slot tensor_slots[];
+extern PyType_Slot buffer_slots[];
 
 namespace {
 
-/// `a op b`, `number op b`, and `a op= b` of one operation.
+/// `a op b`, `number op b`, and `a op= b` of one operation. Operators are slots of the type, not methods: a
+/// small operation costs no more than the call of a method does.
 struct Operator {
-    const char* name;
     const char* op;
-    bool reflected;
-    bool in_place;
+    int slot;
+    int in_place_slot;
 };
 
-constexpr Operator binary_operators[] = {
-    {"add", "add", true, true},
-    {"sub", "subtract", true, true},
-    {"mul", "multiply", true, true},
-    {"truediv", "divide", true, true},
-    {"floordiv", "floor_divide", true, true},
-    {"mod", "remainder", true, true},
-    {"pow", "pow", true, true},
-    {"and", "bitwise_and", true, true},
-    {"or", "bitwise_or", true, true},
-    {"xor", "bitwise_xor", true, true},
-    {"lshift", "bitwise_left_shift", true, true},
-    {"rshift", "bitwise_right_shift", true, true},
-    {"eq", "equal", false, false},
-    {"ne", "not_equal", false, false},
-    {"lt", "less", false, false},
-    {"le", "less_equal", false, false},
-    {"gt", "greater", false, false},
-    {"ge", "greater_equal", false, false},
+constexpr Operator operators[] = {
+    {"add", Py_nb_add, Py_nb_inplace_add},
+    {"subtract", Py_nb_subtract, Py_nb_inplace_subtract},
+    {"multiply", Py_nb_multiply, Py_nb_inplace_multiply},
+    {"divide", Py_nb_true_divide, Py_nb_inplace_true_divide},
+    {"floor_divide", Py_nb_floor_divide, Py_nb_inplace_floor_divide},
+    {"remainder", Py_nb_remainder, Py_nb_inplace_remainder},
+    {"pow", Py_nb_power, Py_nb_inplace_power},
+    {"bitwise_and", Py_nb_and, Py_nb_inplace_and},
+    {"bitwise_or", Py_nb_or, Py_nb_inplace_or},
+    {"bitwise_xor", Py_nb_xor, Py_nb_inplace_xor},
+    {"bitwise_left_shift", Py_nb_lshift, Py_nb_inplace_lshift},
+    {"bitwise_right_shift", Py_nb_rshift, Py_nb_inplace_rshift},
 };
+constexpr int n_operators = int(std::size(operators));
+/// In the order of Py_LT to Py_GE.
+constexpr const char* comparisons[] = {"less",      "less_equal", "equal",
+                                       "not_equal", "greater",    "greater_equal"};
+constexpr std::pair<const char*, int> signs[] = {{"negative", Py_nb_negative},
+                                                 {"positive", Py_nb_positive},
+                                                 {"abs", Py_nb_absolute},
+                                                 {"bitwise_not", Py_nb_invert}};
 
-nb::object not_implemented() { return nb::borrow(Py_NotImplemented); }
+const Op* operator_ops[n_operators];
+const Op* comparison_ops[std::size(comparisons)];
+const Op* sign_ops[std::size(signs)];
+PyTypeObject* tensor_type = nullptr;
+
+/// The tensor that a Python object is, or null.
+Tensor* tensor_in(PyObject* object) {
+    const bool is_tensor = Py_TYPE(object) == tensor_type || PyObject_TypeCheck(object, tensor_type);
+    return is_tensor ? nb::inst_ptr<Tensor>(object) : nullptr;
+}
 
 /// A tensor from the other side of an operator, or null when it is for the other side to handle. Arrays and
 /// scalars of NumPy are copied: nothing here would see that they are written to.
-T other_operand(nb::handle object, DType dtype) {
-    T tensor;
-    if (nb::try_cast<T>(object, tensor) && tensor) return tensor;
+T other_operand(PyObject* object, DType dtype) {
+    if (Tensor* const tensor = tensor_in(object)) return T(tensor);
     if (is_number(object)) return scalar_tensor(object, scalar_dtype(object, dtype));
     const bool is_array =
-        PyObject_CheckBuffer(object.ptr()) && PyObject_HasAttrString(object.ptr(), "__array_interface__");
+        PyObject_CheckBuffer(object) && PyObject_HasAttrString(object, "__array_interface__");
     return is_array ? copy(from_buffer(object)) : T();
 }
 
-void bind_operators(nb::class_<Tensor>& type) {
-    for (const Operator& each : binary_operators) {
-        const Op* const op = &op_named(each.op);
-        const std::string name = std::string("__") + each.name + "__";
-        type.def(
-            name.c_str(), [op](const T& a, const T& b) { return run(*op, no_params, a, b); },
-            nb::is_operator());
-        type.def(
-            name.c_str(),
-            [op](const T& a, nb::handle b) -> nb::object {
-                const T other = other_operand(b, a->dtype());
-                return other ? nb::cast(run(*op, no_params, a, other)) : not_implemented();
-            },
-            nb::is_operator());
-        if (each.reflected)
-            type.def((std::string("__r") + each.name + "__").c_str(),
-                     [op](const T& b, nb::handle a) -> nb::object {
-                         const T other = other_operand(a, b->dtype());
-                         return other ? nb::cast(run(*op, no_params, other, b)) : not_implemented();
-                     },
-                     nb::is_operator());
-        if (each.in_place)
-            type.def((std::string("__i") + each.name + "__").c_str(),
-                     [op](const T& a, nb::handle b) -> nb::object {
-                         const T other = other_operand(b, a->dtype());
-                         if (!other) return not_implemented();
-                         const T inputs[] = {a, other};
-                         apply_in_place(*op, inputs, a);
-                         return nb::cast(a);
-                     },
-                     nb::is_operator());
+/// What a slot returns: the body's object, or null with the exception of Python set.
+template <typename Body>
+PyObject* guarded(Body body) noexcept {
+    try {
+        return body();
+    } catch (...) {
+        set_python_error();
+        return nullptr;
     }
-    for (const auto& [name, op_name] :
-         {std::pair("__neg__", "negative"), std::pair("__pos__", "positive"), std::pair("__abs__", "abs"),
-          std::pair("__invert__", "bitwise_not")}) {
-        const Op* const op = &op_named(op_name);
-        type.def(name, [op](const T& x) { return run(*op, no_params, x); }, nb::is_operator());
-    }
-    type.def("__matmul__", [](const T& a, const T& b) { return matmul(a, b); }, nb::is_operator());
-    type.def(
-        "__imatmul__",
-        [](const T& a, const T& b) {
-            write_in_place(a, matmul(a, b), "matmul");
-            return a;
-        },
-        nb::is_operator());
+}
+
+PyObject* run_operator(const Op& op, PyObject* left, PyObject* right) {
+    Tensor* const first = tensor_in(left);
+    Tensor* const second = tensor_in(right);
+    if (first && second) return wrapped(run(op, no_params, T(first), T(second)));
+    const T other = first ? other_operand(right, first->dtype()) : other_operand(left, second->dtype());
+    if (!other) return Py_NewRef(Py_NotImplemented);
+    return wrapped(first ? run(op, no_params, T(first), other) : run(op, no_params, other, T(second)));
+}
+
+template <int i>
+PyObject* binary_slot(PyObject* left, PyObject* right) noexcept {
+    return guarded([&] { return run_operator(*operator_ops[i], left, right); });
+}
+
+template <int i>
+PyObject* in_place_slot(PyObject* self, PyObject* right) noexcept {
+    return guarded([&]() -> PyObject* {
+        const T target(nb::inst_ptr<Tensor>(self));
+        const T other = other_operand(right, target->dtype());
+        if (!other) return Py_NewRef(Py_NotImplemented);
+        const T inputs[] = {target, other};
+        apply_in_place(*operator_ops[i], inputs, target);
+        return Py_NewRef(self);
+    });
+}
+
+PyObject* power_slot(PyObject* left, PyObject* right, PyObject* modulus) noexcept {
+    return guarded([&] {
+        if (modulus != Py_None) fail(Kind::type, "pow: a third argument; take the remainder of the result");
+        static const Op& pow_op = op_named("pow");
+        return run_operator(pow_op, left, right);
+    });
+}
+
+template <int i>
+PyObject* sign_slot(PyObject* self) noexcept {
+    return guarded([&] { return wrapped(run(*sign_ops[i], no_params, T(nb::inst_ptr<Tensor>(self)))); });
+}
+
+PyObject* compare_slot(PyObject* left, PyObject* right, int which) noexcept {
+    return guarded([&] { return run_operator(*comparison_ops[which], left, right); });
+}
+
+PyObject* matmul_slot(PyObject* left, PyObject* right) noexcept {
+    return guarded([&]() -> PyObject* {
+        Tensor* const first = tensor_in(left);
+        Tensor* const second = tensor_in(right);
+        if (!first || !second) return Py_NewRef(Py_NotImplemented);
+        return wrapped(matmul(T(first), T(second)));
+    });
+}
+
+PyObject* in_place_matmul_slot(PyObject* self, PyObject* right) noexcept {
+    return guarded([&]() -> PyObject* {
+        Tensor* const other = tensor_in(right);
+        if (!other) return Py_NewRef(Py_NotImplemented);
+        const T target(nb::inst_ptr<Tensor>(self));
+        write_in_place(target, matmul(target, T(other)), "matmul");
+        return Py_NewRef(self);
+    });
+}
+
+Py_hash_t hash_slot(PyObject* self) noexcept {
+    return Py_hash_t(reinterpret_cast<uintptr_t>(nb::inst_ptr<Tensor>(self)) >> 4);
+}
+
+template <typename Function>
+PyType_Slot slot(int number, Function* function) {
+    return {number, reinterpret_cast<void*>(function)};
+}
+
+/// Slots of the type: operators, and the buffer protocol.
+std::vector<PyType_Slot> type_slots() {
+    std::vector<PyType_Slot> slots;
+    for (const PyType_Slot* one = buffer_slots; one->slot; ++one) slots.push_back(*one);
+    [&]<int... i>(std::integer_sequence<int, i...>) {
+        (slots.push_back(slot(operators[i].slot, binary_slot<i>)), ...);
+        (slots.push_back(slot(operators[i].in_place_slot, in_place_slot<i>)), ...);
+    }(std::make_integer_sequence<int, n_operators>());
+    [&]<int... i>(std::integer_sequence<int, i...>) {
+        (slots.push_back(slot(signs[i].second, sign_slot<i>)), ...);
+    }(std::make_integer_sequence<int, int(std::size(signs))>());
+    for (PyType_Slot& each : slots)
+        if (each.slot == Py_nb_power) each = slot(Py_nb_power, power_slot);
+    slots.push_back(slot(Py_nb_matrix_multiply, matmul_slot));
+    slots.push_back(slot(Py_nb_inplace_matrix_multiply, in_place_matmul_slot));
+    slots.push_back(slot(Py_tp_richcompare, compare_slot));
+    slots.push_back(slot(Py_tp_hash, hash_slot));
+    slots.push_back({0, nullptr});
+    return slots;
+}
+
+void find_operators() {
+    for (int i = 0; i < n_operators; ++i) operator_ops[i] = &op_named(operators[i].op);
+    for (size_t i = 0; i < std::size(comparisons); ++i) comparison_ops[i] = &op_named(comparisons[i]);
+    for (size_t i = 0; i < std::size(signs); ++i) sign_ops[i] = &op_named(signs[i].first);
 }
 
 template <typename E>
@@ -144,7 +215,6 @@ void bind_conversions(nb::class_<Tensor>& type) {
         if (x->dims() == 0) fail(Kind::type, "tensora: a 0-d tensor has no length");
         return x->shape()[0];
     });
-    type.def("__hash__", [](const T& x) { return reinterpret_cast<uintptr_t>(x.get()) >> 4; });
 }
 
 void bind_gradient(nb::class_<Tensor>& type) {
@@ -161,10 +231,12 @@ void bind_gradient(nb::class_<Tensor>& type) {
                          "of the graph");
                 return;
             }
-            if (wanted)
+            if (wanted) {
                 x->make_gradient().required = true;
-            else
+                x->storage()->set_role(Role::parameter);
+            } else {
                 x->drop_gradient();
+            }
         },
         "Whether operations on the tensor are recorded, so that gradients flow back to it.");
     type.def_prop_rw(
@@ -180,6 +252,16 @@ void bind_gradient(nb::class_<Tensor>& type) {
         nb::for_setter(nb::arg("grad").none()), "Gradient collected by backward(), or None.");
     type.def_prop_ro(
         "is_leaf", [](const T& x) { return !node_of(*x); }, "Whether no recorded operation made the tensor.");
+    type.def(
+        "backward",
+        [](const T& x, const T& gradient, std::optional<bool> retain_graph, bool create_graph) {
+            std::vector<T> weights;
+            if (gradient) weights.push_back(gradient);
+            run_backward({x}, weights, {}, {retain_graph.value_or(create_graph), create_graph, true, true});
+        },
+        nb::arg("gradient").none() = nb::none(), nb::kw_only(), nb::arg("retain_graph") = nb::none(),
+        nb::arg("create_graph") = false,
+        "Add to `.grad` of each leaf the gradient of this tensor, weighted by `gradient`.");
     type.def("detach", [](const T& x) { return x->detach(); }, "The same memory outside of any graph.");
     type.def(
         "retain_grad", [](const T& x) { watch(*x, true); },
@@ -189,8 +271,10 @@ void bind_gradient(nb::class_<Tensor>& type) {
 }  // namespace
 
 void bind_tensor(nb::module_& module) {
+    find_operators();
+    static const std::vector<PyType_Slot> slots = type_slots();
     nb::class_<Tensor> type(
-        module, "Tensor", nb::type_slots(tensor_slots), nb::is_weak_referenceable(),
+        module, "Tensor", nb::type_slots(slots.data()), nb::is_weak_referenceable(),
         nb::intrusive_ptr<Tensor>(
             [](Tensor* tensor, PyObject* object) noexcept { tensor->set_self_py(object); }),
         "N-dimensional array of one element type that can record operations for automatic differentiation.");
@@ -227,7 +311,7 @@ void bind_tensor(nb::module_& module) {
     type.def(
         "__setitem__", [](const T& x, nb::handle key, nb::handle value) { set_item(x, key, value); },
         nb::arg("key").none(), nb::arg("value"));
-    bind_operators(type);
+    tensor_type = reinterpret_cast<PyTypeObject*>(type.ptr());
     bind_conversions(type);
     bind_gradient(type);
 }

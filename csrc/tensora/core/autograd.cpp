@@ -4,6 +4,7 @@
 #include <atomic>
 #include <unordered_map>
 
+#include "tensora/core/deferred.h"
 #include "tensora/functions.h"
 
 namespace accelera::tensora {
@@ -15,22 +16,34 @@ thread_local bool recording = true;
 Placer placer = nullptr;
 void (*interrupt_check)() = nullptr;
 
-/// Destroys edges one after another: a chain of nodes that each destroyed the next would end the stack.
+/// Destroys what edges lead to, one after another: a chain of nodes that each destroyed the next would end
+/// the stack.
 class Undertaker {
   public:
-    void bury(std::vector<Edge>&& edges) {
-        for (Edge& edge : edges) waiting_.push_back(std::move(edge));
+    void bury(SmallVector<Edge>& edges) {
+        for (Edge& edge : edges) {
+            if (edge.node) nodes_.push_back(std::move(edge.node));
+            if (edge.saved && edge.saved->gradient()) saved_.push_back(std::move(edge.saved));
+        }
         if (busy_) return;
         busy_ = true;
-        while (!waiting_.empty()) {
-            const Edge edge = std::move(waiting_.back());
-            waiting_.pop_back();
+        while (!nodes_.empty() || !saved_.empty()) {
+            release_last(saved_);
+            release_last(nodes_);
         }
         busy_ = false;
     }
 
   private:
-    std::vector<Edge> waiting_;
+    template <typename Object>
+    static void release_last(std::vector<Ref<Object>>& list) {
+        if (list.empty()) return;
+        const Ref<Object> last = std::move(list.back());
+        list.pop_back();
+    }
+
+    std::vector<Ref<Node>> nodes_;
+    std::vector<T> saved_;
     bool busy_ = false;
 };
 // Leaked: tensors may die after the thread's own objects.
@@ -49,12 +62,6 @@ Edge edge_to(const T& input, uint64_t sequence) {
         if (first == 0) first = sequence;
     }
     return edge;
-}
-
-bool any_tracked(std::span<const T> inputs) {
-    for (const T& input : inputs)
-        if (input->tracked() || (input->base() && input->base()->tracked())) return true;
-    return false;
 }
 
 }  // namespace
@@ -84,10 +91,10 @@ Node::Node(const Op* op, std::span<const T> inputs)
 
 Node::~Node() {
     if (!undertaker) undertaker = new Undertaker;
-    undertaker->bury(std::move(edges));
+    undertaker->bury(edges);
 }
 
-std::vector<T> Node::backward(const std::vector<T>& grads) {
+SmallVector<T> Node::backward(const SmallVector<T>& grads) {
     Backward call(*this, grads);
     op->vjp(call);
     return call.take();
@@ -109,7 +116,7 @@ void check_kept(const Node& node, bool saved) {
 }
 
 void check_version(const Node& node, const char* what, int i, uint32_t then, const Tensor& tensor) {
-    const uint32_t now = tensor.storage()->version();
+    const uint32_t now = tensor.version();
     if (then != now)
         fail(Kind::runtime, "backward of '", node.name(), "': ", what, " ", i, ", of shape ",
              tensor.shape().words(),
@@ -151,8 +158,24 @@ void Backward::give(int i, const T& grad) {
     given_[i] = cast(value, dtype(i));
 }
 
+namespace {
+
+void keep_as_activation(const Tensor& tensor) {
+    if (!tensor.deferred() && tensor.storage()->role() == Role::other)
+        tensor.storage()->set_role(Role::activation);
+}
+
+}  // namespace
+
+bool any_tracked(std::span<const T> inputs) {
+    if (!recording) return false;
+    for (const T& input : inputs)
+        if (input->tracked() || (input->base() && input->base()->tracked())) return true;
+    return false;
+}
+
 void record(Call& call) {
-    if (!recording || !any_tracked(call.in)) return;
+    if (!any_tracked(call.in)) return;
     bool differentiable = call.op.vjp != nullptr;
     for (int i = 0; i < call.op.outputs && differentiable; ++i)
         differentiable = is(call.made[0].dtype, inexact);
@@ -161,14 +184,16 @@ void record(Call& call) {
     for (size_t i = 0; i < call.in.size(); ++i)
         if (call.op.saves & (in0 << std::min<size_t>(i, 7))) {
             node->edges[i].saved = call.in[i];
-            node->edges[i].version = call.in[i]->storage()->version();
+            keep_as_activation(*call.in[i]);
+            node->edges[i].version = call.in[i]->version();
         }
     if (&call.params != &no_params) node->params = std::make_unique<Params>(call.params);
     for (int i = 0; i < call.op.outputs; ++i) {
         node->outputs.push_back(call.made[i]);
         const bool saved = call.op.saves & (out0 << i);
+        if (saved) keep_as_activation(*call.out[i]);
         node->saved_outputs.push_back(saved ? call.out[i]->detach() : T());
-        node->saved_versions.push_back(saved ? call.out[i]->storage()->version() : 0);
+        node->saved_versions.push_back(saved ? call.out[i]->version() : 0);
         if (!is(call.made[i].dtype, inexact)) continue;
         Gradient& gradient = call.out[i]->make_gradient();
         gradient.node = node;
@@ -291,6 +316,7 @@ void check_writable(const Tensor& target, const char* op) {
         if (target.strides()[i] == 0 && target.shape()[i] > 1)
             fail(Kind::value, op, ": several elements of the tensor, of shape ", target.shape().words(),
                  ", lie at one place, as expand makes them; write to a copy");
+    settle_readers(*target.storage());
     if (!recording) return;
     const auto is_leaf = [](const Tensor& tensor) {
         return tensor.gradient() && tensor.gradient()->required && !tensor.gradient()->node;
@@ -343,8 +369,7 @@ class Engine {
             heap_.push_back({sequence, key});
             std::push_heap(heap_.begin(), heap_.end());
         }
-        T& sum = waiting.grads[edge.output];
-        sum = sum ? sum + grad : grad;
+        add_to(waiting.grads[edge.output], grad);
     }
 
     void run() {
@@ -373,8 +398,21 @@ class Engine {
     struct Waiting {
         Ref<Node> node;
         T leaf;
-        std::vector<T> grads;
+        SmallVector<T> grads;
     };
+
+    /// Adds in place where nobody else can see the sum.
+    void add_to(T& sum, const T& grad) {
+        if (!sum) {
+            sum = grad;
+            return;
+        }
+        static const Op& add_op = op_named("add");
+        const bool alone = sum->ref_count() == 1 && !sum->deferred() && !grad->deferred() &&
+                           sum->storage()->ref_count() == 1 && !sum->gradient();
+        const T both[] = {sum, grad};
+        if (options_.create_graph || !alone || !write_elementwise(add_op, both, *sum)) sum = sum + grad;
+    }
 
     void keep_wanted(const void* key, const Waiting& waiting) {
         if (wanted_.empty()) return;
@@ -397,15 +435,15 @@ class Engine {
                 *kept = *kept ? *kept + grad : grad;
         }
         keep_wanted(key, waiting);
-        const std::vector<T> grads = backward_of(node, waiting.grads);
+        const SmallVector<T> grads = backward_of(node, waiting.grads);
         if (!options_.retain_graph) node.release();
         for (size_t i = 0; i < node.edges.size(); ++i)
             if (node.edges[i].wanted() && i < grads.size() && grads[i]) send(node.edges[i], grads[i]);
     }
 
-    std::vector<T> backward_of(Node& node, const std::vector<T>& grads) {
+    SmallVector<T> backward_of(Node& node, const SmallVector<T>& grads) {
         if (node.place.empty()) return node.backward(grads);
-        std::vector<T> results;
+        SmallVector<T> results;
         try {
             results = node.backward(grads);
         } catch (const Error& error) {
@@ -438,7 +476,9 @@ class Engine {
     }
 
     const BackwardOptions& options_;
-    std::unordered_map<const void*, Waiting> waiting_;
+    std::unordered_map<const void*, Waiting, std::hash<const void*>, std::equal_to<const void*>,
+                       SmallAllocator<std::pair<const void* const, Waiting>>>
+        waiting_;
     std::vector<std::pair<uint64_t, const void*>> heap_;
     std::unordered_map<const void*, std::vector<std::pair<int, size_t>>> wanted_;
     std::vector<T> found_;
@@ -446,11 +486,11 @@ class Engine {
 
 T first_gradient(const T& output, const T& grad, size_t i) {
     if (grad) {
-        require(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ",
-                grad->shape().words(), ", its tensor ", output->shape().words());
+        require(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ", grad->shape(),
+                ", its tensor ", output->shape());
         return cast(grad, output->dtype());
     }
-    require(output->size() == 1, "backward: tensor ", i, " has shape ", output->shape().words(),
+    require(output->size() == 1, "backward: tensor ", i, " has shape ", output->shape(),
             "; only of a tensor with one element the gradient is known to be 1, so give one");
     return ones(output->shape(), output->dtype());
 }
@@ -461,6 +501,7 @@ std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>&
                             const std::vector<T>& inputs, const BackwardOptions& options) {
     for (size_t i = 0; i < inputs.size(); ++i)
         if (!inputs[i]->tracked()) fail(Kind::runtime, "grad: input ", i, " does not require gradients");
+    const RoleScope gradients(Role::gradient);
     Engine engine(inputs, options);
     const GradMode mode(options.create_graph);
     for (size_t i = 0; i < outputs.size(); ++i) {

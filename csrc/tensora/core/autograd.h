@@ -38,16 +38,16 @@ class Node : public Counted {
 
     virtual std::string name() const { return op->name; }
     /// Gradients of the inputs from those of the outputs; a missing one is zero.
-    virtual std::vector<T> backward(const std::vector<T>& grads);
+    virtual SmallVector<T> backward(const SmallVector<T>& grads);
     /// Let go of what was saved: the graph was used.
     virtual void release();
 
     const Op* op;
     uint64_t sequence;  ///< grows with every node of the process: each comes after its inputs
-    std::vector<Edge> edges;
-    std::vector<Call::Output> outputs;
-    std::vector<T> saved_outputs;  ///< outside of the graph: with their node they would be a cycle
-    std::vector<uint32_t> saved_versions;
+    SmallVector<Edge> edges;
+    SmallVector<Call::Output> outputs;
+    SmallVector<T> saved_outputs;  ///< outside of the graph: with their node they would be a cycle
+    SmallVector<uint32_t> saved_versions;
     /// An output whose gradient somebody waits for.
     struct Watch {
         int output;
@@ -63,7 +63,7 @@ class Node : public Counted {
 /// What a vjp sees.
 class Backward {
   public:
-    Backward(Node& node, const std::vector<T>& grads)
+    Backward(Node& node, const SmallVector<T>& grads)
         : node_(node), grads_(grads), given_(node.edges.size()) {}
 
     T input(int i = 0) const;
@@ -86,12 +86,12 @@ class Backward {
     {
         if (wants(i)) give(i, function());
     }
-    std::vector<T> take() { return std::move(given_); }
+    SmallVector<T> take() { return std::move(given_); }
 
   private:
     Node& node_;
-    const std::vector<T>& grads_;
-    std::vector<T> given_;
+    const SmallVector<T>& grads_;
+    SmallVector<T> given_;
 };
 
 bool grad_enabled();
@@ -106,6 +106,8 @@ class GradMode {
 };
 void set_grad_enabled(bool enabled);
 
+/// Whether an operation on these inputs is recorded.
+bool any_tracked(std::span<const T> inputs);
 /// Record a call whose inputs take part in a graph.
 void record(Call& call);
 /// The operation that made a tensor, made anew for a view whose storage was written through another; or null.

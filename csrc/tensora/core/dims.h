@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <ostream>
 #include <string>
 
 #include "tensora/core/error.h"
@@ -87,6 +88,9 @@ class Dims {
     int64_t values_[most];
 };
 
+/// In a message; put together only when there is one.
+inline std::ostream& operator<<(std::ostream& stream, const Dims& dims) { return stream << dims.words(); }
+
 /// Strides, in elements, of a new tensor of this shape: the last axis varies fastest.
 inline Dims strides_of(const Dims& shape) {
     Dims strides;
@@ -113,7 +117,7 @@ inline Dims axes_of(const Dims& axes, int n_dims, const char* op) {
     if (n_dims == 0 && axes.size() == 1 && (axes[0] == 0 || axes[0] == -1)) return result;
     for (int64_t axis : axes) {
         const int64_t index = axis_of(axis, n_dims, op);
-        require(!result.contains(index), op, ": axis ", axis, " stands twice in ", axes.words());
+        require(!result.contains(index), op, ": axis ", axis, " stands twice in ", axes);
         result.push_back(index);
     }
     return result;

@@ -4,17 +4,6 @@
 
 namespace accelera::tensora {
 
-const DTypeInfo& info(DType dtype) {
-    static constexpr DTypeInfo table[n_dtypes] = {
-        {"bool", 1, booleans},    {"uint8", 1, unsigneds},     {"uint16", 2, unsigneds},
-        {"uint32", 4, unsigneds}, {"uint64", 8, unsigneds},    {"int8", 1, signeds},
-        {"int16", 2, signeds},    {"int32", 4, signeds},       {"int64", 8, signeds},
-        {"float16", 2, halves},   {"bfloat16", 2, halves},     {"float32", 4, reals},
-        {"float64", 8, reals},    {"complex64", 8, complexes}, {"complex128", 16, complexes},
-    };
-    return table[int(dtype)];
-}
-
 std::optional<DType> dtype_named(std::string_view name) {
     for (int i = 0; i < n_dtypes; ++i)
         if (name_of(DType(i)) == name) return DType(i);

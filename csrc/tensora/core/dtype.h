@@ -31,11 +31,15 @@ struct DTypeInfo {
     int64_t size;
     Class kind;
 };
-const DTypeInfo& info(DType dtype);
-inline int64_t size_of(DType dtype) {
-    constexpr int64_t sizes[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
-    return sizes[int(dtype)];
-}
+inline constexpr DTypeInfo dtype_infos[n_dtypes] = {
+    {"bool", 1, booleans},    {"uint8", 1, unsigneds},     {"uint16", 2, unsigneds},
+    {"uint32", 4, unsigneds}, {"uint64", 8, unsigneds},    {"int8", 1, signeds},
+    {"int16", 2, signeds},    {"int32", 4, signeds},       {"int64", 8, signeds},
+    {"float16", 2, halves},   {"bfloat16", 2, halves},     {"float32", 4, reals},
+    {"float64", 8, reals},    {"complex64", 8, complexes}, {"complex128", 16, complexes},
+};
+inline const DTypeInfo& info(DType dtype) { return dtype_infos[int(dtype)]; }
+inline int64_t size_of(DType dtype) { return info(dtype).size; }
 inline std::string_view name_of(DType dtype) { return info(dtype).name; }
 inline bool is(DType dtype, uint8_t classes) { return (info(dtype).kind & classes) != 0; }
 std::optional<DType> dtype_named(std::string_view name);

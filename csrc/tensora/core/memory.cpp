@@ -7,6 +7,7 @@
 #include <new>
 
 #include "tensora/core/error.h"
+#include "tensora/core/recorder.h"
 
 namespace accelera::tensora {
 
@@ -32,46 +33,72 @@ int64_t bytes_of_class(int size_class) {
     return smallest * ((int64_t(5 + quarter)) << (power - 2));
 }
 
+/// Bytes that are held, by role. Blocks are counted without a lock; of two threads that exceed the limit at
+/// the same moment both may be refused, none is let through.
+struct Counts {
+    std::array<std::atomic<int64_t>, n_roles> live{};
+    std::atomic<int64_t> peak{0};
+    std::atomic<int64_t> limit{0};
+    std::array<std::atomic<int64_t>, n_roles> at_peak{};
+
+    int64_t total() const {
+        int64_t sum = 0;
+        for (const auto& one : live) sum += one.load(std::memory_order_relaxed);
+        return sum;
+    }
+
+    void take(int64_t nbytes, Role role) {
+        live[int(role)].fetch_add(nbytes, std::memory_order_relaxed);
+        const int64_t now = total();
+        const int64_t most = limit.load(std::memory_order_relaxed);
+        if (most && now > most) [[unlikely]] {
+            give(nbytes, role);
+            fail(Kind::memory, "tensora: ", nbytes, " bytes asked for, ", now - nbytes, " held, limit ", most,
+                 "; the smallest limit that would do here is ", now, " bytes");
+        }
+        if (now > peak.load(std::memory_order_relaxed)) note_peak(now);
+    }
+
+    void give(int64_t nbytes, Role role) { live[int(role)].fetch_sub(nbytes, std::memory_order_relaxed); }
+
+    void note_peak(int64_t now) {
+        peak.store(now, std::memory_order_relaxed);
+        for (int i = 0; i < n_roles; ++i)
+            at_peak[i].store(live[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
+    }
+};
+constinit Counts counts;
+thread_local constinit Role current_role = Role::other;
+
+/// Free blocks by size.
 struct Allocator {
     std::mutex mutex;
     std::array<std::vector<char*>, n_classes> cached;
-    MemoryStats stats;
+    int64_t cached_bytes = 0, allocations = 0, reused = 0;
 
     char* take(int size_class) {
-        const int64_t nbytes = bytes_of_class(size_class);
-        std::unique_lock lock(mutex);
-        if (stats.limit_bytes && stats.live_bytes + nbytes > stats.limit_bytes) [[unlikely]]
-            fail(Kind::memory, "tensora: ", nbytes, " bytes asked for, ", stats.live_bytes, " held, limit ",
-                 stats.limit_bytes, "; the smallest limit that would do here is ", stats.live_bytes + nbytes,
-                 " bytes");
-        char* block = nullptr;
+        const std::lock_guard lock(mutex);
+        ++allocations;
         auto& list = cached[size_class];
-        if (!list.empty()) {
-            block = list.back();
-            list.pop_back();
-            stats.cached_bytes -= nbytes;
-            ++stats.reused;
-        } else {
-            block = fresh(nbytes);
-        }
-        stats.live_bytes += nbytes;
-        stats.peak_bytes = std::max(stats.peak_bytes, stats.live_bytes);
-        ++stats.allocations;
+        if (list.empty()) return fresh(bytes_of_class(size_class));
+        char* const block = list.back();
+        list.pop_back();
+        cached_bytes -= bytes_of_class(size_class);
+        ++reused;
         return block;
     }
 
     void give(char* block, int size_class) {
         const int64_t nbytes = bytes_of_class(size_class);
-        std::lock_guard lock(mutex);
-        stats.live_bytes -= nbytes;
-        const int64_t room =
-            stats.limit_bytes ? std::max<int64_t>(stats.limit_bytes - stats.live_bytes, 0) : most_cached;
-        if (stats.cached_bytes + nbytes > std::max(room, nbytes < 4096 ? nbytes : 0)) {
+        const std::lock_guard lock(mutex);
+        const int64_t limit = counts.limit.load(std::memory_order_relaxed);
+        const int64_t room = limit ? std::max<int64_t>(limit - counts.total(), 0) : most_cached;
+        if (cached_bytes + nbytes > room) {
             std::free(block);
             return;
         }
         cached[size_class].push_back(block);
-        stats.cached_bytes += nbytes;
+        cached_bytes += nbytes;
     }
 
     void empty() {
@@ -79,7 +106,7 @@ struct Allocator {
             for (char* block : list) std::free(block);
             list.clear();
         }
-        stats.cached_bytes = 0;
+        cached_bytes = 0;
     }
 
     char* fresh(int64_t nbytes) {
@@ -89,7 +116,7 @@ struct Allocator {
             block = static_cast<char*>(std::aligned_alloc(64, size_t(nbytes)));
         }
         if (!block)
-            fail(Kind::memory, "tensora: the system has no ", nbytes, " bytes; ", stats.live_bytes,
+            fail(Kind::memory, "tensora: the system has no ", nbytes, " bytes; ", counts.total(),
                  " are held by tensors");
         return block;
     }
@@ -109,52 +136,108 @@ struct FreeLists {
     ~FreeLists() {
         alive = false;
         for (auto& list : lists)
-            for (void* memory : list) ::operator delete(memory);
+            for (void* memory : list) std::free(memory);  // as the global delete does
+    }
+
+    void* take(size_t slot) {
+        if (slot >= lists.size() || !alive || lists[slot].empty()) return nullptr;
+        void* const memory = lists[slot].back();
+        lists[slot].pop_back();
+        return memory;
+    }
+    bool give(void* memory, size_t slot) {
+        if (slot >= lists.size() || !alive || lists[slot].size() >= kept) return false;
+        lists[slot].push_back(memory);
+        return true;
     }
 };
-thread_local FreeLists free_lists;
+thread_local FreeLists aligned_lists, object_lists;
+
+size_t slot_of(size_t size) { return (size + 63) / 64; }
 
 }  // namespace
 
 void* take_small(size_t size) {
-    const size_t slot = (size + 63) / 64;
-    if (slot < free_lists.lists.size() && free_lists.alive) {
-        auto& list = free_lists.lists[slot];
-        if (!list.empty()) {
-            void* memory = list.back();
-            list.pop_back();
-            return memory;
-        }
-    }
-    return ::operator new(slot * 64);
+    if (void* const memory = aligned_lists.take(slot_of(size))) return memory;
+    void* const memory = std::aligned_alloc(64, slot_of(size) * 64);
+    if (!memory) throw std::bad_alloc();
+    return memory;
 }
 
 void give_small(void* memory, size_t size) {
-    const size_t slot = (size + 63) / 64;
-    if (slot < free_lists.lists.size() && free_lists.alive && free_lists.lists[slot].size() < FreeLists::kept)
-        free_lists.lists[slot].push_back(memory);
-    else
-        ::operator delete(memory);
+    if (!aligned_lists.give(memory, slot_of(size))) std::free(memory);
 }
 
-void* Storage::operator new(size_t size) { return take_small(size); }
-void Storage::operator delete(void* memory, size_t size) { give_small(memory, size); }
+void* take_object(size_t size) {
+    if (void* const memory = object_lists.take(slot_of(size))) return memory;
+    return ::operator new(size);
+}
 
-Ref<Storage> Storage::allocate(int64_t nbytes) {
-    Ref<Storage> storage(new Storage);
-    storage->size_class_ = class_of(nbytes);
-    storage->nbytes_ = nbytes;
-    try {
-        storage->data_ = allocator().take(storage->size_class_);
-    } catch (...) {
-        storage->size_class_ = -1;
-        throw;
-    }
+void give_object(void* memory, size_t size) {
+    if (!object_lists.give(memory, slot_of(size))) ::operator delete(memory);
+}
+
+const char* name_of(Role role) {
+    constexpr const char* names[] = {"other",      "parameter", "gradient",
+                                     "activation", "optimizer", "workspace"};
+    return names[int(role)];
+}
+
+RoleScope::RoleScope(Role role) : before_(current_role) { current_role = role; }
+RoleScope::~RoleScope() { current_role = before_; }
+
+namespace {
+constexpr int64_t header = (sizeof(Storage) + smallest - 1) / smallest * smallest;
+constexpr int64_t most_behind = int64_t(FreeLists::largest) - header;
+}  // namespace
+
+Storage* Storage::make(int64_t nbytes_behind) {
+    const int64_t nbytes = header + nbytes_behind;
+    Storage* const storage = new (take_small(size_t(nbytes))) Storage;
+    storage->behind_ = nbytes;
     return storage;
 }
 
+void Storage::operator delete(Storage* storage, std::destroying_delete_t) {
+    const auto nbytes = size_t(storage->behind_);
+    storage->~Storage();
+    give_small(storage, nbytes);
+}
+
+Ref<Storage> Storage::allocate(int64_t nbytes) {
+    const int size_class = class_of(nbytes);
+    const int64_t counted = bytes_of_class(size_class);
+    const Role role = current_role;
+    counts.take(counted, role);
+    if (counted <= most_behind) {
+        Storage* const storage = make(counted);
+        storage->data_ = reinterpret_cast<char*>(storage) + header;
+        storage->nbytes_ = nbytes;
+        storage->size_class_ = int16_t(size_class);
+        storage->role_ = role;
+        record_birth(*storage);
+        return storage;
+    }
+    char* block = nullptr;
+    try {
+        block = allocator().take(size_class);
+    } catch (...) {
+        counts.give(counted, role);
+        throw;
+    }
+    Storage* const storage = make(0);
+    storage->data_ = block;
+    storage->nbytes_ = nbytes;
+    storage->size_class_ = int16_t(size_class);
+    storage->role_ = role;
+    record_birth(*storage);
+    return storage;
+}
+
+int64_t Storage::block_bytes() const { return size_class_ < 0 ? nbytes_ : bytes_of_class(size_class_); }
+
 Ref<Storage> Storage::borrow(void* data, int64_t nbytes, bool writable, std::function<void()> release) {
-    Ref<Storage> storage(new Storage);
+    const Ref<Storage> storage(make(0));
     storage->data_ = static_cast<char*>(data);
     storage->nbytes_ = nbytes;
     storage->writable_ = writable;
@@ -163,34 +246,52 @@ Ref<Storage> Storage::borrow(void* data, int64_t nbytes, bool writable, std::fun
 }
 
 Storage::~Storage() {
-    if (size_class_ >= 0)
-        allocator().give(data_, size_class_);
-    else if (release_)
+    record_end(*this);
+    if (size_class_ >= 0) {
+        counts.give(bytes_of_class(size_class_), role_);
+        if (behind_ == header) allocator().give(data_, size_class_);
+    } else if (release_) {
         release_();
+    }
+}
+
+void Storage::set_role(Role role) {
+    if (size_class_ < 0 || role == role_) return;
+    counts.live[int(role)].fetch_add(bytes_of_class(size_class_), std::memory_order_relaxed);
+    counts.give(bytes_of_class(size_class_), role_);
+    role_ = role;
+    record_role(*this);
 }
 
 MemoryStats memory_stats() {
-    std::lock_guard lock(allocator().mutex);
-    return allocator().stats;
+    MemoryStats stats;
+    stats.live_bytes = counts.total();
+    stats.peak_bytes = std::max(counts.peak.load(), stats.live_bytes);
+    stats.limit_bytes = counts.limit;
+    for (int i = 0; i < n_roles; ++i) {
+        stats.live_by_role[i] = counts.live[i];
+        stats.peak_by_role[i] = counts.at_peak[i];
+    }
+    const std::lock_guard lock(allocator().mutex);
+    stats.cached_bytes = allocator().cached_bytes;
+    stats.allocations = allocator().allocations;
+    stats.reused = allocator().reused;
+    return stats;
 }
 
-void reset_peak() {
-    std::lock_guard lock(allocator().mutex);
-    allocator().stats.peak_bytes = allocator().stats.live_bytes;
-}
+void reset_peak() { counts.note_peak(counts.total()); }
 
 void set_memory_limit(int64_t nbytes) {
-    std::lock_guard lock(allocator().mutex);
-    const int64_t live = allocator().stats.live_bytes;
+    const int64_t live = counts.total();
     require(nbytes >= 0, "tensora: a limit of ", nbytes, " bytes; give a positive number, or 0 for none");
     require(nbytes == 0 || nbytes >= live, "tensora: a limit of ", nbytes, " bytes, but tensors hold ", live,
             "; give at least that much, or release some first");
-    allocator().stats.limit_bytes = nbytes;
-    allocator().empty();
+    counts.limit = nbytes;
+    empty_cache();
 }
 
 void empty_cache() {
-    std::lock_guard lock(allocator().mutex);
+    const std::lock_guard lock(allocator().mutex);
     allocator().empty();
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -9,17 +11,38 @@
 
 namespace accelera::tensora {
 
+/// What a block of memory is for.
+enum class Role : uint8_t { other, parameter, gradient, activation, optimizer, workspace };
+constexpr int n_roles = 6;
+const char* name_of(Role role);
+
 /// Bytes of tensors on the CPU, and the blocks kept for the next ones.
 struct MemoryStats {
     int64_t live_bytes = 0;    ///< held by tensors now
     int64_t peak_bytes = 0;    ///< most of it since the last reset
     int64_t cached_bytes = 0;  ///< free blocks kept for reuse
     int64_t limit_bytes = 0;   ///< 0: none
-    int64_t allocations = 0;   ///< since the process began
+    int64_t allocations = 0;   ///< of blocks that are not small, since the process began
     int64_t reused = 0;        ///< of these, blocks from the cache
+    std::array<int64_t, n_roles> live_by_role{};
+    std::array<int64_t, n_roles> peak_by_role{};  ///< at the moment of the peak
 };
 
-/// Memory of one or more tensors: a block of the allocator, or memory of somebody else.
+/// While it lives, this thread's new blocks have this role.
+class RoleScope {
+  public:
+    explicit RoleScope(Role role);
+    ~RoleScope();
+    RoleScope(const RoleScope&) = delete;
+
+  private:
+    Role before_;
+};
+
+class Deferred;
+
+/// Memory of one or more tensors: a block of the allocator, or memory of somebody else. A small block lies
+/// behind the object itself.
 class Storage final : public Counted {
   public:
     /// Block of at least `nbytes`, aligned to 64 bytes; its contents are anything.
@@ -31,21 +54,42 @@ class Storage final : public Counted {
 
     char* data() const { return data_; }
     int64_t nbytes() const { return nbytes_; }
+    /// What it takes of the allocator's memory; of another library's memory its own size.
+    int64_t block_bytes() const;
     bool writable() const { return writable_; }
     bool borrowed() const { return bool(release_); }
+    Role role() const { return role_; }
+    void set_role(Role role);
     /// How often an operation has written in place; what a graph has saved is compared with it.
     uint32_t version() const { return version_.load(std::memory_order_relaxed); }
     void bump() { version_.fetch_add(1, std::memory_order_relaxed); }
 
-    static void* operator new(size_t size);
-    static void operator delete(void* memory, size_t size);
+    /// Results that were not computed yet and read this memory.
+    std::vector<Deferred*>& readers() { return readers_; }
+    /// Where it stands in the record that is kept.
+    struct Recorded {
+        uint32_t record = 0;
+        int32_t place = 0;
+    };
+    Recorded recorded;
+    /// Whether another library sees the memory, and may write to it unseen.
+    bool lent() const { return lent_; }
+    void set_lent() { lent_ = true; }
+
+    static void operator delete(Storage* storage, std::destroying_delete_t);
 
   private:
     Storage() = default;
+    static Storage* make(int64_t nbytes_behind);
+
     char* data_ = nullptr;
     int64_t nbytes_ = 0;
-    int size_class_ = -1;
+    int64_t behind_ = 0;       ///< bytes of the object and of what lies behind it
+    int16_t size_class_ = -1;  ///< of a block of the allocator
+    Role role_ = Role::other;
     bool writable_ = true;
+    bool lent_ = false;
+    std::vector<Deferred*> readers_;
     std::atomic<uint32_t> version_{0};
     std::function<void()> release_;
 };
@@ -60,11 +104,34 @@ void empty_cache();
 /// Free list of objects of one size, per thread: small objects are made and destroyed with every operation.
 void* take_small(size_t size);
 void give_small(void* memory, size_t size);
+/// The same for objects that may also be freed by the global delete; aligned as its memory is.
+void* take_object(size_t size);
+void give_object(void* memory, size_t size);
+
+/// Gives a container memory from those lists.
+template <typename E>
+struct SmallAllocator {
+    using value_type = E;
+    SmallAllocator() = default;
+    template <typename Other>
+    SmallAllocator(const SmallAllocator<Other>&) {}
+    E* allocate(size_t n) { return static_cast<E*>(take_small(n * sizeof(E))); }
+    void deallocate(E* memory, size_t n) { give_small(memory, n * sizeof(E)); }
+    template <typename Other>
+    bool operator==(const SmallAllocator<Other>&) const {
+        return true;
+    }
+};
+template <typename E>
+using SmallVector = std::vector<E, SmallAllocator<E>>;
 
 /// Scratch memory of an operation; counts against the limit as tensors do.
 class Scratch {
   public:
-    explicit Scratch(int64_t nbytes) : storage_(Storage::allocate(nbytes)) {}
+    explicit Scratch(int64_t nbytes) {
+        const RoleScope workspace(Role::workspace);
+        storage_ = Storage::allocate(nbytes);
+    }
     template <typename T>
     T* as() const {
         return reinterpret_cast<T*>(storage_->data());

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "tensora/core/autograd.h"
+#include "tensora/core/deferred.h"
+#include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/elementwise.h"
 
@@ -18,7 +20,11 @@ std::vector<const Op*>& entries() {
     return *all;
 }
 
-Observer observer = nullptr;
+/// Where an entry of this name stands, or would have to.
+std::vector<const Op*>::iterator place_of(const char* name) {
+    return std::lower_bound(entries().begin(), entries().end(), name,
+                            [](const Op* a, const char* b) { return std::strcmp(a->name, b) < 0; });
+}
 
 void check(const Call& call) {
     const Op& op = call.op;
@@ -42,25 +48,21 @@ const char* name_of(Family family) {
 }
 
 const Op& enter(const Op& op) {
-    auto& all = entries();
-    const auto place = std::lower_bound(all.begin(), all.end(), op.name, [](const Op* a, const char* name) {
-        return std::strcmp(a->name, name) < 0;
-    });
     Op* const kept = new Op(op);
     if (op.family == Family::elementwise && !op.cpu) {
         kept->loops = loops_named(op.name);
         kept->rule = elementwise_rule;
         kept->cpu = elementwise_kernel;
     }
-    all.insert(place, kept);
+    entries().insert(place_of(op.name), kept);
     return *kept;
 }
 
 const std::vector<const Op*>& table() { return entries(); }
 
 const Op& op_named(const char* name) {
-    for (const Op* op : entries())
-        if (std::strcmp(op->name, name) == 0) return *op;
+    const auto place = place_of(name);
+    if (place != entries().end() && std::strcmp((*place)->name, name) == 0) return **place;
     fail(Kind::value, "tensora: no operation is called '", name, "'; tensora.ops() lists all");
 }
 
@@ -81,9 +83,44 @@ Cost cost_of(const Call& call) {
     return cost;
 }
 
-void set_observer(Observer next) { observer = next; }
-
 namespace {
+
+/// Elementwise operation on small tensors that lie alike, for which most of what run_forward does is not
+/// needed; null for all others.
+T run_small(const Op& op, std::span<const T> in) {
+    const Tensor& x = *in[0];
+    const Tensor& y = *in.back();
+    if (in.size() > 2 || x.size() > grain || x.size() >= fusion_least() || is_recording()) return T();
+    const bool alike = in.size() == 1 || (x.dtype() == y.dtype() && x.shape() == y.shape() && y.contiguous());
+    const LoopRow::Entry& entry = op.loops->of[int(x.dtype())];
+    if (!alike || !x.contiguous() || !entry.loop || int(in.size()) != op.arity) return T();
+    T out = Tensor::empty_like(x, entry.out);
+    const char* const data[] = {x.bytes(), y.bytes()};
+    const int64_t each = size_of(x.dtype());
+    const int64_t steps[] = {each, each};
+    entry.loop(x.size(), out->bytes(), size_of(entry.out), data, steps);
+    if (op.vjp && any_tracked(in)) {
+        Call call{op, in, no_params};
+        call.make(x.shape(), entry.out);
+        call.out[0] = out;
+        record(call);
+    }
+    return out;
+}
+
+/// Results of an operation that makes no view.
+void compute(Call& call) {
+    const Op& op = call.op;
+    for (const T& tensor : call.in) tensor->storage();  // what waits runs now
+    RecordedStep step(op.name);
+    for (int i = 0; i < op.outputs; ++i) call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
+    const GradMode off(false);  // kernels may use operations
+    op.cpu(call);
+    if (!is_recording()) [[likely]]
+        return;
+    for (const T& tensor : call.in) step.read(*tensor->storage());
+    step.cost(cost_of(call));
+}
 
 void run_forward(Call& call) {
     const Op& op = call.op;
@@ -95,19 +132,17 @@ void run_forward(Call& call) {
         call.made[0] = {call.out[0]->shape(), call.out[0]->dtype()};
     } else {
         op.rule(call);
-        for (int i = 0; i < op.outputs; ++i)
-            call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
-        const GradMode off(false);  // kernels may use operations
-        op.cpu(call);
+        call.out[0] = defer(call);
+        if (!call.out[0]) compute(call);
     }
-    if (observer) [[unlikely]]
-        observer(call);
     if (op.vjp || op.view) record(call);
 }
 
 }  // namespace
 
 T apply(const Op& op, std::span<const T> inputs, const Params& params) {
+    if (op.loops)
+        if (T result = run_small(op, inputs)) return result;
     Call call{op, inputs, params};
     run_forward(call);
     return std::move(call.out[0]);

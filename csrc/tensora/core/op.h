@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "tensora/core/recorder.h"
 #include "tensora/core/tensor.h"
 
 namespace accelera::tensora {
@@ -44,12 +45,6 @@ struct Call {
 
     const Tensor& input(int i = 0) const { return *in[i]; }
     void make(const Dims& shape, DType dtype, int i = 0) { made[i] = {shape, dtype}; }
-};
-
-/// Work of one use: operations on numbers, and bytes read and written at least.
-struct Cost {
-    double flops = 0;
-    double bytes = 0;
 };
 
 enum class Family : uint8_t {
@@ -117,10 +112,6 @@ std::array<T, 3> run_all(const Op& op, const Params& params, const Ts&... tensor
     const T inputs[] = {tensors...};
     return apply_all(op, inputs, params);
 }
-
-/// Told of each operation that ran: the recorder of traces.
-using Observer = void (*)(const Call& call);
-void set_observer(Observer observer);
 
 extern const Params no_params;
 

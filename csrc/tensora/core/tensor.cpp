@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "tensora/core/deferred.h"
+
 namespace accelera::tensora {
 
 Dims broadcast(const Dims& a, const Dims& b, const char* op) {
@@ -35,6 +37,48 @@ T Tensor::empty(const Dims& shape, DType dtype) {
     return T(new Tensor(Storage::allocate(nbytes), Layout{shape, strides_of(shape), 0}, dtype));
 }
 
+Tensor::Tensor(Ref<Storage> storage, const Layout& layout, DType dtype)
+    : storage_(std::move(storage)), layout_(layout), size_(layout_.shape.product()), dtype_(dtype) {
+    contiguous_ = lies_contiguous();
+}
+
+Tensor::Tensor(Ref<Storage> storage, const Tensor& other, DType dtype)
+    : storage_(std::move(storage)),
+      layout_(other.layout_.shape, other.layout_.strides, 0),
+      size_(other.size_),
+      dtype_(dtype),
+      contiguous_(true) {}
+
+Tensor::Tensor(const Ref<Deferred>& deferred)
+    : deferred_(deferred),
+      layout_(deferred->shape(), strides_of(deferred->shape()), 0),
+      size_(deferred->shape().product()),
+      dtype_(deferred->dtype()),
+      contiguous_(true) {
+    deferred_->add_tensor();
+}
+
+Tensor::~Tensor() {
+    if (deferred_) deferred_->drop_tensor();
+}
+
+void Tensor::settle() const {
+    const Ref<Deferred> deferred = deferred_;
+    const Ref<Storage>& storage = deferred->storage();
+    if (!deferred_) return;  // another thread came first
+    storage_ = storage;
+    deferred->drop_tensor();
+    deferred_.reset();
+}
+
+uint32_t Tensor::version() const { return deferred_ && !deferred_->has_run() ? 0 : storage()->version(); }
+
+T Tensor::detach() const { return deferred_ ? T(new Tensor(deferred_)) : alias(layout_); }
+
+T Tensor::empty_like(const Tensor& other, DType dtype) {
+    return T(new Tensor(Storage::allocate(other.size_ * size_of(dtype)), other, dtype));
+}
+
 T Tensor::full(const Dims& shape, DType dtype, C128 value) {
     T result = empty(shape, dtype);
     visit(dtype, [&]<typename E>(Tag<E>) {
@@ -54,7 +98,8 @@ bool Tensor::lies_contiguous() const {
 }
 
 void Tensor::become(const Tensor& other) {
-    storage_ = other.storage_;
+    storage();  // whoever waits for the same result keeps it
+    storage_ = other.storage();
     layout_ = other.layout_;
     size_ = other.size_;
     dtype_ = other.dtype_;

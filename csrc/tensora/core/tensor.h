@@ -10,6 +10,7 @@
 
 namespace accelera::tensora {
 
+class Deferred;
 class Node;
 class Tensor;
 struct Hooks;
@@ -37,18 +38,19 @@ struct Gradient {
 /// Array of numbers of one type, with shape and strides over a storage that several tensors may share.
 class Tensor final : public nanobind::intrusive_base {
   public:
-    Tensor(Ref<Storage> storage, const Layout& layout, DType dtype)
-        : storage_(std::move(storage)), layout_(layout), dtype_(dtype) {
-        size_ = layout_.shape.product();
-        contiguous_ = lies_contiguous();
-    }
+    Tensor(Ref<Storage> storage, const Layout& layout, DType dtype);
+    /// Tensor whose elements are computed when somebody needs them.
+    explicit Tensor(const Ref<Deferred>& deferred);
+    ~Tensor() override;
     /// New tensor, contiguous, its elements anything.
     static T empty(const Dims& shape, DType dtype);
+    /// New tensor with the shape of a contiguous one.
+    static T empty_like(const Tensor& other, DType dtype);
     static T full(const Dims& shape, DType dtype, C128 value);
     static T scalar(DType dtype, double value) { return full({}, dtype, value); }
     /// Another tensor over the same storage, outside of any graph.
-    T alias(const Layout& layout) const { return T(new Tensor(storage_, layout, dtype_)); }
-    T detach() const { return alias(layout_); }
+    T alias(const Layout& layout) const { return T(new Tensor(storage(), layout, dtype_)); }
+    T detach() const;
 
     const Dims& shape() const { return layout_.shape; }
     const Dims& strides() const { return layout_.strides; }
@@ -57,8 +59,15 @@ class Tensor final : public nanobind::intrusive_base {
     int64_t size() const { return size_; }
     DType dtype() const { return dtype_; }
     bool contiguous() const { return contiguous_; }
-    const Ref<Storage>& storage() const { return storage_; }
-    char* bytes() const { return storage_->data() + layout_.offset * size_of(dtype_); }
+    const Ref<Storage>& storage() const {
+        if (deferred_) [[unlikely]]
+            settle();
+        return storage_;
+    }
+    /// The result that this tensor waits for; null when its elements are there.
+    const Ref<Deferred>& deferred() const { return deferred_; }
+    uint32_t version() const;
+    char* bytes() const { return storage()->data() + layout_.offset * size_of(dtype_); }
     template <typename E>
     E* data() const {
         return reinterpret_cast<E*>(bytes());
@@ -85,15 +94,19 @@ class Tensor final : public nanobind::intrusive_base {
     /// Take the storage, layout and type of another tensor; the object stays the one it is.
     void become(const Tensor& other);
 
-    static void* operator new(size_t size) { return take_small(size); }
-    static void operator delete(void* memory, size_t size) { give_small(memory, size); }
+    // Tensors that Python has seen are freed by nanobind, with the global delete.
+    static void* operator new(size_t size) { return take_object(size); }
+    static void operator delete(void* memory, size_t size) { give_object(memory, size); }
     // nanobind makes instances in its own memory.
     static void* operator new(size_t, void* place) { return place; }
 
   private:
+    Tensor(Ref<Storage> storage, const Tensor& other, DType dtype);
     bool lies_contiguous() const;
+    void settle() const;
 
-    Ref<Storage> storage_;
+    mutable Ref<Storage> storage_;
+    mutable Ref<Deferred> deferred_;
     T base_;
     uint32_t base_version_ = 0;
     std::unique_ptr<Gradient> gradient_;

@@ -6,21 +6,28 @@
 
 #include "tensora/kernels/elementwise.h"
 #include "tensora/kernels/reduce.h"
+#include "tensora/kernels/windows.h"
 
 namespace accelera::tensora {
 
 namespace base {
 void fill_rows(LoopRow* rows);
 void fill_reducers(Reducers& table);
+template <typename E>
+void fill_windows(WindowLoops<E>& loops);
 }  // namespace base
 #ifdef TENSORA_X86
 namespace v3 {
 void fill_rows(LoopRow* rows);
 void fill_reducers(Reducers& table);
+template <typename E>
+void fill_windows(WindowLoops<E>& loops);
 }  // namespace v3
 namespace v4 {
 void fill_rows(LoopRow* rows);
 void fill_reducers(Reducers& table);
+template <typename E>
+void fill_windows(WindowLoops<E>& loops);
 }  // namespace v4
 #endif
 
@@ -112,6 +119,22 @@ const Reducers& reducers() {
     }();
     return *table;
 }
+
+template <typename E>
+const WindowLoops<E>& window_loops() {
+    static const WindowLoops<E> one = [] {
+        WindowLoops<E> made;
+        base::fill_windows(made);
+#ifdef TENSORA_X86
+        if (level() >= 3) v3::fill_windows(made);
+        if (level() >= 4) v4::fill_windows(made);
+#endif
+        return made;
+    }();
+    return one;
+}
+template const WindowLoops<float>& window_loops();
+template const WindowLoops<double>& window_loops();
 
 Loop cast_loop(DType from, DType to) {
     return visit(from, [&]<typename From>(Tag<From>) -> Loop {

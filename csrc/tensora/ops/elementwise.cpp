@@ -28,9 +28,6 @@ void set_default_float(DType dtype) {
     float_of_integers.store(dtype);
 }
 
-namespace {
-
-/// Type that the loops compute in.
 DType loop_type(const Call& call) {
     const DType dtype = common_type(call);
     if (call.op.loops->of[int(dtype)].loop) return dtype;
@@ -40,8 +37,6 @@ DType loop_type(const Call& call) {
         return wider;
     fail(Kind::type, call.op.name, ": not defined for ", name_of(dtype));
 }
-
-}  // namespace
 
 void elementwise_rule(Call& call) {
     const DType dtype = loop_type(call);
@@ -102,7 +97,13 @@ bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
                           input->shape() == out.shape();
         if (!same && input->storage() == out.storage()) return false;
     }
+    RecordedStep step(op.name);
     run_loop(call, out, loop_type(call));
+    if (is_recording()) {
+        for (const T& input : inputs) step.read(*input->storage());
+        step.write(*out.storage());
+        step.cost(cost_of(call));
+    }
     return true;
 }
 

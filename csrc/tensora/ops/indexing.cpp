@@ -450,6 +450,16 @@ T without_tensors(const T& x, const std::vector<Subscript>& subscripts, Dims& pl
     return reshape(slice(x, start, step, size), shape);
 }
 
+/// Whether nothing stands between the tensors, and the numbers that stand for tensors beside them.
+bool stand_together(const std::vector<Subscript>& subscripts) {
+    const auto is_index = [](const Subscript& each) {
+        return each.kind == Subscript::Kind::tensor || each.kind == Subscript::Kind::number;
+    };
+    const auto first = std::find_if(subscripts.begin(), subscripts.end(), is_index);
+    const auto last = std::find_if(subscripts.rbegin(), subscripts.rend(), is_index).base();
+    return std::all_of(first, last, is_index);
+}
+
 Gathering gathering(const T& x, const std::vector<Subscript>& subscripts) {
     Gathering result;
     Dims places, common;
@@ -460,8 +470,7 @@ Gathering gathering(const T& x, const std::vector<Subscript>& subscripts) {
             indices.push_back(each.tensor);
             common = broadcast(common, each.tensor->shape(), "index");
         }
-    bool adjacent = true;
-    for (int i = 1; i < places.size(); ++i) adjacent = adjacent && places[i] == places[i - 1] + 1;
+    const bool adjacent = stand_together(subscripts);
     if (!adjacent) {
         // As NumPy: the indexed axes come first.
         Dims order = places;
@@ -572,7 +581,11 @@ void write_in_place(const T& target, const T& given, const char* op) {
     const bool shared = value->storage() == target->storage();
     {
         const GradMode off(false);
-        copy_elements(shared ? *copy(value) : *value, *target);
+        const T source = shared ? copy(value) : value;
+        const RecordedStep step(op);
+        copy_elements(*source, *target);
+        step.read(*source->storage());
+        step.write(*target->storage());
     }
     rebase(*target, value);
 }

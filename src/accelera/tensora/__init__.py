@@ -257,6 +257,7 @@ from accelera.tensora.products import (
     vdot,
     vecdot,
 )
+from accelera.tensora.recording import Recording
 from accelera.tensora.reductions import (
     all,
     aminmax,
@@ -287,6 +288,7 @@ from accelera.tensora.reductions import (
 from accelera.tensora.runtime import (
     MemoryStats,
     empty_cache,
+    fusion,
     get_num_threads,
     instruction_set,
     memory_stats,
@@ -361,6 +363,7 @@ __all__ = [
     "Function",
     "GradcheckError",
     "MemoryStats",
+    "Recording",
     "Tensor",
     "__array_api_version__",
     "__array_namespace_info__",
@@ -488,6 +491,7 @@ __all__ = [
     "from_dlpack",
     "full",
     "full_like",
+    "fusion",
     "gather",
     "gcd",
     "get_num_threads",

@@ -5,10 +5,9 @@ Every other module of the package takes the C++ functions from here.
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
-
-import scipy_openblas32
 
 try:
     from accelera import _tensora
@@ -22,4 +21,13 @@ native: Any = _tensora
 
 Tensor = _tensora.Tensor
 
-native.load_blas(str(Path(scipy_openblas32.get_lib_dir()) / scipy_openblas32.get_library(fullname=True)))
+
+def _openblas() -> str:
+    """Path of the library in scipy-openblas32, a package whose own import takes longer than ours."""
+    package = importlib.util.find_spec("scipy_openblas32")
+    if package is None or package.origin is None:
+        raise ImportError("[tensora] OpenBLAS is missing: pip install scipy-openblas32")
+    return str(next((Path(package.origin).parent / "lib").glob("libscipy_openblas*")))
+
+
+native.load_blas(_openblas())

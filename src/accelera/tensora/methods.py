@@ -135,15 +135,6 @@ def to_array(self: Any, dtype: Any = None, copy: bool | None = None) -> Any:
 # --- gradients --------------------------------------------------------------------------------------------
 
 
-def backward(
-    self: Any, gradient: Any = None, *, retain_graph: bool | None = None, create_graph: bool = False
-) -> None:
-    """Add to `.grad` of each leaf the gradient of this tensor, weighted by `gradient`."""
-    retain = create_graph if retain_graph is None else retain_graph
-    weights = [] if gradient is None else [gradient]
-    native.backward([self], weights, [], retain, create_graph, True, True)
-
-
 def set_requires_grad(self: Any, requires_grad: bool = True) -> Any:
     """Set `requires_grad`, and return the tensor."""
     self.requires_grad = requires_grad
@@ -342,7 +333,6 @@ _METHODS: dict[str, Any] = {
     "to_device": to_device,
     "to": convert,
     "numpy": to_numpy,
-    "backward": backward,
     "register_hook": autograd.register_hook,
     "requires_grad_": set_requires_grad,
     "reshape": _reshape,

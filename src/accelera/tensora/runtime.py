@@ -14,6 +14,9 @@ MemoryStats = native.MemoryStats
 def memory_stats() -> Any:
     """Return what tensors on the CPU hold now, as `MemoryStats`.
 
+    `live_by_role` and `peak_by_role` are dictionaries of the same bytes, the latter at the moment of the
+    peak: "parameter" (a leaf with requires_grad), "activation" (saved for a backward pass), "gradient" (made
+    in one), "optimizer" (its state), "workspace" (of one operation) and "other".
     `live_bytes` and `peak_bytes` count blocks, which are up to a quarter larger than their tensors; memory of
     other libraries does not count.
     """
@@ -46,6 +49,44 @@ def set_memory_limit(limit: int | str | None) -> None:
 def empty_cache() -> None:
     """Give blocks that are kept for the next tensors back to the system."""
     native.empty_cache()
+
+
+class fusion:  # noqa: N801 - used as a function and as a context, like torch.set_grad_enabled
+    """Switch for deferring elementwise operations on large tensors, so that chains of them run together.
+
+    A deferred result is computed when its elements are needed: by another kind of operation, by a reader,
+    or before its inputs are written in place. Values are those of the operations one after the other. Memory
+    that another library shares is read at once. Takes effect when it is called, for the whole process; as a
+    context it is undone at the end.
+
+    Parameters
+    ----------
+    enabled
+        Whether operations are deferred. They are unless this was called.
+    least
+        Results of fewer elements are computed at once.
+
+    Raises
+    ------
+    ValueError
+        If `least` is below 1.
+
+    """
+
+    def __init__(self, enabled: bool = True, *, least: int = 32768) -> None:
+        if least < 1:
+            raise ValueError(f"fusion: least={least}; give at least 1")
+        self._before = native.fusion_least()
+        native.set_fusion_least(least if enabled else _NEVER)
+
+    def __enter__(self) -> fusion:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        native.set_fusion_least(self._before)
+
+
+_NEVER = 2**63 - 1
 
 
 def get_num_threads() -> int:

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "tensora/core/op.h"
+#include "tensora/kernels/elementwise.h"
+
+namespace accelera::tensora {
+
+/// Result of an elementwise operation that has not run yet. When somebody needs its elements, it and the
+/// operations before it that have not run either run together, block by block, so that what lies between them
+/// stays in the cache. Tensors share it with the operations that read it.
+class Deferred final : public Counted {
+  public:
+    /// Another result that has not run, or a tensor, outside of any graph.
+    struct Operand {
+        Ref<Deferred> deferred;
+        T tensor;
+    };
+    static constexpr int most_operands = 3;
+    static constexpr int most_operations = 40;  ///< that run together
+
+    Deferred(Loop loop, std::span<const T> inputs, const Dims& shape, DType dtype);
+    ~Deferred() override;
+
+    const Dims& shape() const { return shape_; }
+    DType dtype() const { return dtype_; }
+    bool has_run() const { return bool(storage_); }
+    /// Memory with the elements; runs the operation the first time.
+    const Ref<Storage>& storage();
+
+    /// Tensors that refer to it: only for their sake its elements are ever stored.
+    void add_tensor() { ++tensors_; }
+    void drop_tensor() { --tensors_; }
+    bool has_tensors() const { return tensors_ > 0; }
+
+  private:
+    friend class Program;
+    void read(int i, const T& tensor);
+    void take(const Ref<Storage>& storage);
+    void drop_operands();
+
+    Loop loop_;
+    int n_ = 0;
+    std::array<Operand, most_operands> operands_;
+    Dims shape_;
+    DType dtype_;
+    Ref<Storage> storage_;
+    std::vector<Deferred*> readers_;  ///< results that wait for this one; an entry for each operand
+    int tensors_ = 0;
+    int uses_ = 0;       ///< programs that computed it without storing it
+    uint64_t mark_ = 0;  ///< of the walk that came here last
+    int place_ = 0;      ///< in that walk's list
+};
+
+/// The call as a deferred result, or null when it has to run now. The rule has run.
+T defer(Call& call);
+/// Results of fewer elements are computed at once; fusion is off where it is INT64_MAX.
+int64_t fusion_least();
+void set_fusion_least(int64_t n);
+/// Runs what has not run yet and reads this memory, which is about to be written or lent.
+void settle_readers(Storage& storage);
+
+}  // namespace accelera::tensora

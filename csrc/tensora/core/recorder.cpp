@@ -1,0 +1,136 @@
+#include "tensora/core/recorder.h"
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+
+#include "tensora/core/error.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+enum Event : uint8_t { read_event = 0, write_event = 1, free_event = 5 };
+
+struct Recorder {
+    std::mutex mutex;
+    Record record;
+    uint32_t number = 0;  ///< of the record; a storage's place in an earlier one means nothing
+
+    int32_t place_of(Storage& storage) {
+        if (storage.recorded.record != number) {
+            storage.recorded = {number, int32_t(record.buffer_nbytes.size())};
+            record.buffer_nbytes.push_back(storage.block_bytes());
+            record.buffer_role.push_back(storage.role());
+            record.buffer_name.emplace_back();
+        }
+        return storage.recorded.place;
+    }
+    void add(Storage& storage, Event event) {
+        record.event_buffer.push_back(place_of(storage));
+        record.event_kind.push_back(event);
+        record.event_step.push_back(int32_t(record.step_op.size()));
+    }
+    void end_step(const char* op, const Cost& cost, double seconds) {
+        record.step_op.emplace_back(op);
+        record.step_flops.push_back(cost.flops);
+        record.step_seconds.push_back(seconds);
+    }
+};
+
+std::atomic<bool> recording{false};
+thread_local int open_steps = 0;
+
+// Never destroyed: storages may end after static objects do.
+Recorder& recorder() {
+    static auto* const one = new Recorder;
+    return *one;
+}
+
+double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+bool is_recording() { return recording.load(std::memory_order_relaxed); }
+
+void begin_record() {
+    const std::lock_guard lock(recorder().mutex);
+    if (is_recording())
+        fail(Kind::runtime, "record: operations are recorded already; end that record before");
+    recorder().record = {};
+    ++recorder().number;
+    recording.store(true);
+}
+
+Record end_record() {
+    const std::lock_guard lock(recorder().mutex);
+    if (!is_recording()) fail(Kind::runtime, "record: nothing is recorded");
+    recording.store(false);
+    Recorder& all = recorder();
+    // Events after the last step belong to it.
+    for (auto step = all.record.event_step.rbegin(); step != all.record.event_step.rend(); ++step) {
+        if (*step < int32_t(all.record.step_op.size())) break;
+        *step = std::max<int32_t>(0, int32_t(all.record.step_op.size()) - 1);
+    }
+    if (all.record.step_op.empty() && !all.record.event_step.empty()) all.end_step("create", {}, 0);
+    return std::move(all.record);
+}
+
+void name_in_record(Storage& storage, const std::string& name) {
+    if (!is_recording()) return;
+    const std::lock_guard lock(recorder().mutex);
+    recorder().record.buffer_name[recorder().place_of(storage)] = name;
+}
+
+RecordedStep::RecordedStep(const char* op) : active_(is_recording()), op_(op) {
+    if (!active_) return;
+    began_ = now();
+    ++open_steps;
+}
+
+RecordedStep::~RecordedStep() {
+    if (!active_) return;
+    --open_steps;
+    if (!is_recording()) return;
+    const std::lock_guard lock(recorder().mutex);
+    recorder().end_step(op_, cost_, now() - began_);
+}
+
+void RecordedStep::read(Storage& storage) const {
+    if (!active_ || !is_recording()) return;
+    const std::lock_guard lock(recorder().mutex);
+    recorder().add(storage, read_event);
+}
+
+void RecordedStep::write(Storage& storage) const {
+    if (!active_ || !is_recording()) return;
+    const std::lock_guard lock(recorder().mutex);
+    recorder().add(storage, write_event);
+}
+
+void record_birth(Storage& storage) {
+    if (!is_recording()) return;
+    const std::lock_guard lock(recorder().mutex);
+    recorder().add(storage, write_event);
+    if (open_steps == 0) recorder().end_step("create", {}, 0);
+}
+
+void record_role(Storage& storage) {
+    if (!is_recording()) return;
+    const std::lock_guard lock(recorder().mutex);
+    if (storage.recorded.record == recorder().number)
+        recorder().record.buffer_role[storage.recorded.place] = storage.role();
+}
+
+void record_end(Storage& storage) {
+    if (!is_recording()) return;
+    const std::lock_guard lock(recorder().mutex);
+    Recorder& all = recorder();
+    // What was neither made nor used since the record began is no part of it.
+    if (storage.recorded.record != all.number) return;
+    all.add(storage, free_event);
+}
+
+}  // namespace accelera::tensora
