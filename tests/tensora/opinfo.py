@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 import accelera.tensora as ts
@@ -123,7 +124,8 @@ def _check_one(
     try:
         torch.manual_seed(0)
         wrap = _wrapped if level != FORWARD and "hermitian" in info.gradcheck_wrapper.__name__ else _plain
-        expected = wrap(info.op, given.torch_args, given.torch_kwargs)
+        with sdpa_kernel(SDPBackend.MATH):  # the fused attention has no second derivative
+            expected = wrap(info.op, given.torch_args, given.torch_kwargs)
     except Exception:
         return
     for reason, applies in EXCUSED.get(verdict.name, ()):
@@ -132,6 +134,9 @@ def _check_one(
             return
     if level == FORWARD:
         verdict.samples += 1
+    drawn = verdict.name in DRAWN or bool(given.kwargs.get("dropout_p"))
+    if drawn and level != FORWARD:
+        return
     at = FORWARD
     try:
         found = wrap(function, given.args, given.kwargs)
@@ -139,7 +144,7 @@ def _check_one(
             verdict.levels.add(FORWARD)
             if verdict.name in GAUGE:
                 expected, found = (sample.output_process_fn_grad(each) for each in (expected, found))
-            _compare(verdict.name, found, expected, dtype)
+            _compare(verdict.name, found, expected, dtype, exact=not drawn)
             return
         at = FIRST
         _compare_gradients(verdict, info, given, sample, (found, expected), level == SECOND)
@@ -241,7 +246,9 @@ def _results(made: Any) -> list[Any]:
     return [each for each in leaves if each is not None]
 
 
-def _compare(name: str, found: Any, expected: Any, dtype: torch.dtype, *, slack: float = 1.0) -> None:
+def _compare(
+    name: str, found: Any, expected: Any, dtype: torch.dtype, *, slack: float = 1.0, exact: bool = True
+) -> None:
     ours, theirs = _results(found), _results(expected)
     if len(ours) != len(theirs):
         raise Disagreement(f"{len(ours)} results, not {len(theirs)}")
@@ -253,7 +260,7 @@ def _compare(name: str, found: Any, expected: Any, dtype: torch.dtype, *, slack:
                 raise Disagreement(f"type {own}, not {kind}")
             if tuple(one.shape) != tuple(other.shape):
                 raise Disagreement(f"shape {tuple(one.shape)}, not {tuple(other.shape)}")
-        if name in DRAWN:
+        if not exact:
             continue
         a, b = _numbers(one), _numbers(other)
         rtol, atol = TOLERANCES.get(name, DEFAULT).get(dtype, DEFAULT.get(dtype, (0, 0)))

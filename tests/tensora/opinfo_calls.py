@@ -26,6 +26,13 @@ def _softmax(name: str) -> Callable[..., Any] | None:
     return function and (lambda x, dim, dtype=None: function(x if dtype is None else x.to(dtype), dim=dim))
 
 
+def _pooled(pool: Any) -> Any:
+    """Return a pool whose stride may be empty, which is none."""
+    return pool and (
+        lambda x, size, stride=None, *rest, **options: pool(x, size, stride or None, *rest, **options)
+    )
+
+
 def _deviation(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `var` and its like, whose divisor PyTorch tells by `unbiased` or `correction`."""
 
@@ -415,6 +422,7 @@ FUNCTIONS: dict[str, Callable[..., Any] | None] = {
         x, source, size, stride, storage_offset
     ),
     "renorm": lambda x, p, dim, maxnorm: ts.linalg.renorm(x, p=p, axis=dim, maxnorm=maxnorm),
+    "nn.functional.avg_pool2d": _pooled(found("windows.avg_pool2d")),
     "clone": lambda x: x.copy(),
     "constant_pad_nd": found("functional.pad"),
     "softmax": _softmax("softmax"),

@@ -224,7 +224,8 @@ DRAWN = frozenset(
         "uniform",
     ]
 )
-"""Results that are drawn, or whose elements may be anything: only their shapes and types are compared."""
+"""Results that are drawn, or whose elements may be anything: only their shapes and types are compared,
+as with dropout."""
 
 GAUGE = {"svd", "linalg.svd", "linalg.eig", "linalg.eigh", "linalg.qr", "qr", "svd_lowrank", "pca_lowrank"}
 """Decompositions that are determined up to signs: compared by the functions that PyTorch's tests use."""
@@ -265,6 +266,8 @@ TOLERANCES: dict[str, dict[torch.dtype, tuple[float, float]]] = {
         for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
         for n in ("", "2", "n")
     },
+    **{f"nn.functional.conv{kind}{n}d": _SUMS for kind in ("", "_transpose") for n in (1, 2, 3)},
+    "nn.functional.scaled_dot_product_attention": _SUMS,
     "special.hermite_polynomial_he": _SUMS,
     "special.hermite_polynomial_h": _SUMS,
     # PyTorch's are off by some 1e-7 for arguments above 5, as mpmath shows
@@ -277,7 +280,9 @@ TOLERANCES: dict[str, dict[torch.dtype, tuple[float, float]]] = {
 EXCUSED: dict[str, list[tuple[str, Callable[[Any], bool]]]] = {}
 """Samples of a name that are left out: the reason, and whether it applies to the arguments."""
 
+_UNPOOLED = "of maxima with one place, PyTorch gives a gradient also to those that were overwritten"
 DISAGREEING: dict[str, str] = {
+    **{f"nn.functional.max_unpool{n}d": _UNPOOLED for n in (1, 2, 3)},
     "as_strided": "PyTorch addresses the storage behind a view, Tensora the elements of the tensor",
     "as_strided_scatter": "PyTorch's gradient goes to the elements that are replaced, not to the others",
 }

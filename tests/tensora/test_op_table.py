@@ -13,9 +13,7 @@ from tests.tensora.more_samples import MORE
 from tests.tensora.op_samples import SAMPLES, WRITTEN_ELSEWHERE, Sample
 from tests.tensora.window_samples import WINDOW_SAMPLES
 
-SAMPLES |= WINDOW_SAMPLES
-
-SAMPLES |= MORE
+SAMPLES |= WINDOW_SAMPLES | MORE
 OPS = {op["name"]: op for op in native.ops()}
 CASES = [
     pytest.param(name, each, id=f"{name}-{i}")
