@@ -11,6 +11,9 @@ NAMES = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).paren
 
 def main(arguments: list[str]) -> None:
     """Dispatch to ``bench_<name>.main``; without a name run all with the same options."""
+    arguments = [
+        each.replace("-", "_") if i == 0 and each[:1] != "-" else each for i, each in enumerate(arguments)
+    ]
     named = bool(arguments) and not arguments[0].startswith("-")
     if arguments[:1] in (["-h"], ["--help"]) or (named and arguments[0] not in NAMES):
         print(f"python -m benchmarks [NAME] [OPTIONS]; the names: {', '.join(NAMES)}; NAME --help tells more")

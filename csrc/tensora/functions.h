@@ -125,6 +125,9 @@ T put(const T& x, const T& index, const T& values, int axis);
 /// out[index[i, j], j] += x[i, j] for axis 0, and so on; `index` has the shape of `x`.
 T take_along(const T& x, const T& index, int axis);
 T scatter_add(const T& x, const T& index, const T& values, int axis);
+enum class Scattered : uint8_t { prod, min, max };
+/// The same with products, or with the smallest or the largest, the tensor's own element among them.
+T scatter_reduce(const T& x, const T& index, const T& values, int axis, Scattered kind);
 
 // --- elementwise operations: what core/op.cpp and writing in place need of them
 
@@ -175,6 +178,8 @@ T argsort(const T& x, int axis, bool descending, std::optional<int64_t> kept);
 /// Index of the first largest or smallest element along an axis; of the first NaN where there is one.
 T argmax(const T& x, int axis, bool keep);
 T argmin(const T& x, int axis, bool keep);
+/// Index of the last largest or smallest element up to each one along an axis; of NaN from the first one on.
+T running_extreme(const T& x, int axis, bool largest);
 /// Where each value would have to stand in a sorted vector; behind equal elements if `right`.
 T searchsorted(const T& sorted, const T& values, bool right);
 
@@ -206,6 +211,10 @@ T svdvals(const T& x);
 /// Eigenvalues (ascending) and eigenvectors of a Hermitian matrix, of which the lower triangle is read.
 std::array<T, 3> eigh(const T& x);
 T eigvalsh(const T& x);
+/// Eigenvalues and eigenvectors of any square matrix; both are complex.
+std::array<T, 3> eig(const T& x);
+/// Both triangles in one matrix, the pivots as LAPACK counts them, and the permutation P with x = P L U.
+std::array<T, 3> lu_factor(const T& x);
 
 /// Elements with column - row <= diagonal, zeros elsewhere; and those with column - row >= diagonal.
 T lower_triangle(const T& x, int64_t diagonal);

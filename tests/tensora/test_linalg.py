@@ -282,8 +282,17 @@ def eigh_without_phases(x: Any) -> Any:
     return values, native.abs(vectors)
 
 
+def eig_without_phases(x: Any) -> Any:
+    values, vectors = linalg.eig(x)
+    return values, native.abs(vectors), vectors @ linalg.inv(vectors)
+
+
 Case = tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...]]
 GRADIENTS: list[Case] = [
+    ("lu_factor", lambda x: linalg.lu_factor(x).LU, ((2, 3, 3),)),
+    ("lu_factor", lambda x: linalg.lu(x)[1:], ((2, 4),)),
+    ("lu_factor", lambda x: linalg.lu(x)[1:], ((4, 2),)),
+    ("eig", eig_without_phases, ((2, 3, 3),)),
     ("cholesky", lambda x: linalg.cholesky(definite(x)), ((2, 3, 3),)),
     ("cholesky", lambda x: linalg.cholesky(definite(x), upper=True), ((3, 3),)),
     ("solve", linalg.solve, ((2, 3, 3), (3, 2))),

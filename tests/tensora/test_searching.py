@@ -117,8 +117,8 @@ def test_wrong_arguments_are_refused() -> None:
         ts.argsort(x, axis=2)
     with pytest.raises(ValueError, match="no element"):
         ts.argmax(ts.zeros((0,)))
-    with pytest.raises(ValueError, match="vector"):
-        ts.searchsorted(x, x)
+    with pytest.raises(ValueError, match="one for each line"):
+        ts.searchsorted(x, x[0])
     with pytest.raises(IndexError, match="index 3"):
         ts.take(x, ts.asarray([3]), axis=1)
 

@@ -65,7 +65,12 @@ void bind_reductions(nb::module_& module) {
             },
             nb::arg("x"), nb::arg("axis") = nb::none(), nb::arg("keepdims") = false);
     }
-    for (const char* name : {"cumsum", "cumprod"}) {
+    module.def("linear_recurrence", [](const T& a, const T& b, int axis) {
+        Params params;
+        params.mode = axis_of(axis, b->dims(), "linear_recurrence");
+        return run(op_named("linear_recurrence"), params, a, b);
+    });
+    for (const char* name : {"cumsum", "cumprod", "logcumsumexp"}) {
         const Op* const op = &op_named(name);
         module.def(name, [op](const T& x, int axis) {
             Params params;
@@ -121,6 +126,9 @@ void bind_indexing(nb::module_& module) {
     module.def("take", take);
     module.def("take_along_axis", take_along);
     module.def("scatter_add", scatter_add);
+    module.def("scatter_reduce", [](const T& x, const T& index, const T& values, int axis, int kind) {
+        return scatter_reduce(x, index, values, axis, Scattered(kind));
+    });
     module.def("take_add", take_add);
     module.def("put", put);
     module.def("nonzero", nonzero);
@@ -131,6 +139,7 @@ void bind_search(nb::module_& module) {
                nb::arg("kept") = nb::none());
     module.def("argmax", argmax);
     module.def("argmin", argmin);
+    module.def("running_extreme", running_extreme);
     module.def("searchsorted", searchsorted);
     module.def("unique", [](const T& x) {
         const Unique found = unique(x);
@@ -170,6 +179,8 @@ void bind_linalg(nb::module_& module) {
     module.def("svdvals", svdvals);
     module.def("eigh", [](const T& x) { return first_two(eigh(x)); });
     module.def("eigvalsh", eigvalsh);
+    module.def("eig", [](const T& x) { return first_two(eig(x)); });
+    module.def("lu_factor", lu_factor);
 }
 
 nb::dict description(const Op& op) {

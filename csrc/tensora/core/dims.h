@@ -111,9 +111,10 @@ inline int axis_of(int64_t axis, int n_dims, const char* op) {
     return int(axis < 0 ? axis + n_dims : axis);
 }
 
-/// All of them counted from the front; no axis twice.
+/// All of them counted from the front; no axis twice. Of a 0-d tensor 0 and -1 are none, as in PyTorch.
 inline Dims axes_of(const Dims& axes, int n_dims, const char* op) {
     Dims result;
+    if (n_dims == 0 && axes.size() == 1 && (axes[0] == 0 || axes[0] == -1)) return result;
     for (int64_t axis : axes) {
         const int64_t index = axis_of(axis, n_dims, op);
         require(!result.contains(index), op, ": axis ", axis, " stands twice in ", axes);

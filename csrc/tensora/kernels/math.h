@@ -196,4 +196,95 @@ TENSORA_INLINE E fast_sigmoid(E x) {
     return E(1) / (E(1) + fast_exp(-x));
 }
 
+// --- special functions, computed as doubles; none is vectorised ------------------------------------------
+
+/// e^-|x| I_order(x) of the modified Bessel functions of order 0 and 1: the power series, whose terms are all
+/// positive, or the asymptotic one (Abramowitz and Stegun 9.6.10, 9.7.1).
+inline double bessel_i_scaled(int order, double given) {
+    const double x = std::fabs(given), sign = order == 1 && given < 0 ? -1 : 1;
+    double term = 1, sum = 1;
+    if (x <= 36) {
+        const double y = x * x / 4;
+        for (int k = 1; term > 1e-18 * sum; ++k) sum += term *= y / (double(k) * double(k + order));
+        return sign * sum * std::exp(-x) * (order ? x / 2 : 1);
+    }
+    for (int k = 1; k < 40 && std::fabs(term) > 1e-18; ++k) {
+        const double odd = 2 * k - 1;
+        sum += term *= (odd * odd - 4 * order) / (8 * k * x);
+    }
+    return x == INFINITY ? 0 : sign * sum / std::sqrt(2 * M_PI * x);
+}
+inline double bessel_i(int order, double x) { return bessel_i_scaled(order, x) * std::exp(std::fabs(x)); }
+
+/// e^(x^2) erfc(x), beyond 10 by its asymptotic series (Abramowitz and Stegun 7.1.23).
+inline double scaled_erfc(double x) {
+    if (x < 10) {
+        // x^2 as a sum of two numbers: the power keeps all digits.
+        const double high = x * x, low = high < INFINITY ? std::fma(x, x, -high) : 0;
+        return std::exp(high) * std::erfc(x) * (1 + low);
+    }
+    double term = 1, sum = 1;
+    for (int k = 1; k < 30 && std::fabs(term) > 1e-18; ++k) sum += term *= -(2 * k - 1) / (2 * x * x);
+    return sum / (x * 1.77245385090551602730);
+}
+
+inline double log_of_normal(double x) {
+    return x < -1 ? std::log(scaled_erfc(-x * M_SQRT1_2) / 2) - x * x / 2
+                  : std::log1p(-std::erfc(x * M_SQRT1_2) / 2);
+}
+
+/// Quantile of the normal distribution: Abramowitz and Stegun 26.2.23, then steps of Halley's method.
+inline double normal_quantile(double p) {
+    if (!(p > 0 && p < 1)) return p == 0 ? -INFINITY : p == 1 ? INFINITY : NAN;
+    if (p > 0.5) return -normal_quantile(1 - p);
+    const double t = std::sqrt(-2 * std::log(p));
+    double y =
+        (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308))) - t;
+    for (int i = 0; i < 3; ++i) {
+        const double miss = std::erfc(-y * M_SQRT1_2) / 2 - p;
+        const double step = miss * 2.50662827463100050242 * std::exp(y * y / 2);
+        y -= step / (1 + y * step / 2);
+    }
+    return y;
+}
+
+/// Zeta function of Hurwitz for positive q: the sum of its first terms and Euler's and Maclaurin's formula.
+inline double positive_zeta(double s, double q) {
+    constexpr double bernoulli[] = {1.0 / 12,
+                                    -1.0 / 720,
+                                    1.0 / 30240,
+                                    -1.0 / 1209600,
+                                    1.0 / 47900160,
+                                    -691.0 / 1307674368000.0,
+                                    1.0 / 74724249600.0,
+                                    -3617.0 / 10670622842880000.0};
+    double sum = 0;
+    for (; q < 12 + s; ++q) {
+        const double term = std::pow(q, -s);
+        sum += term;
+        if (term < 1e-18 * sum) return sum;
+    }
+    double power = std::pow(q, -s);
+    sum += power * q / (s - 1) + power / 2;
+    double factor = s * power / q;
+    for (int j = 0; j < 8; ++j) {
+        sum += bernoulli[j] * factor;
+        factor *= (s + 2 * j + 1) * (s + 2 * j + 2) / (q * q);
+    }
+    return sum;
+}
+
+inline double hurwitz_zeta(double s, double q) {
+    if (s == 1) return INFINITY;
+    if (!(s > 1) || q != q) return NAN;
+    if (s == INFINITY) return q < 1 ? INFINITY : q == 1 ? 1 : 0;
+    if (q > 0) return q == INFINITY ? 0 : positive_zeta(s, q);
+    const double steps = -std::floor(q), f = q + steps;
+    if (f == 0) return INFINITY;
+    if (s != std::floor(s)) return NAN;
+    // The terms of negative numbers mirrored: sums that do not grow with them.
+    const double mirrored = positive_zeta(s, 1 - f) - positive_zeta(s, steps + 1 - f);
+    return positive_zeta(s, f) + (std::fmod(s, 2) == 0 ? mirrored : -mirrored);
+}
+
 }  // namespace accelera::tensora::TENSORA_ISA

@@ -274,6 +274,29 @@ TENSORA_INLINE E digamma_of(E given) {
     return E(result + std::log(x) - 0.5 / x - series);
 }
 
+/// The n-th derivative of digamma.
+template <typename E>
+TENSORA_INLINE E polygamma_of(E n, E x) {
+    if (n == E(0)) return digamma_of(x);
+    if (!(n > E(0) && n == std::floor(n))) return E(NAN);
+    const double size = std::tgamma(double(n) + 1) * hurwitz_zeta(double(n) + 1, double(x));
+    return E(std::fmod(n, E(2)) == E(0) ? -size : size);
+}
+
+template <typename E>
+TENSORA_INLINE E sinc_of(E x) {
+    const E angle = x * E(M_PI);
+    return x == E(0) ? E(1) : std::sin(angle) / angle;
+}
+
+/// Exponent of a number whose fraction is at least 1/2 and less than 1.
+template <typename E>
+TENSORA_INLINE int32_t exponent_of(E x) {
+    int exponent = 0;
+    (void)std::frexp(x, &exponent);
+    return isfinite_of(x) ? exponent : 0;
+}
+
 /// Inverse of erf: Giles's approximation (2010), then two steps of Halley's method.
 template <typename E>
 TENSORA_INLINE E erfinv_of(E given) {
@@ -350,6 +373,22 @@ TENSORA_INLINE E fmod_of(E x, E y) {
     } else {
         return std::fmod(x, y);
     }
+}
+
+/// Greatest common divisor, by the remainders of Euclid.
+template <typename E>
+TENSORA_INLINE E gcd_of(E x, E y) {
+    while (y != E(0)) {
+        const E rest = fmod_of(x, y);
+        x = y;
+        y = rest;
+    }
+    return E(abs_of(x));
+}
+template <typename E>
+TENSORA_INLINE E lcm_of(E x, E y) {
+    const E divisor = gcd_of(x, y);
+    return divisor == E(0) ? E(0) : E(abs_of(E(x / divisor * y)));
 }
 
 template <typename E>

@@ -188,22 +188,26 @@ T svd_core(Backward& c, const T& u, const T& s, const T& vh, const T& gu, const 
     return core;
 }
 
+/// Whether nothing but zeros is in it.
+bool vanishes(const T& x) {
+    const GradMode off(false);
+    const T elements = contiguous(equal(x, like(x, 0)));
+    const bool* const zero = elements->data<bool>();
+    return std::all_of(zero, zero + elements->size(), [](bool each) { return each; });
+}
+
 T svd_gradient(Backward& c) {
-    const bool square = c.shape()[c.shape().size() - 2] == c.shape().back();
-    if (c.params().flag && !square) {
-        if (c.has_grad(0) || c.has_grad(2))
-            fail(Kind::runtime,
-                 "backward of 'svd': with full_matrices=True the last singular vectors are not determined by "
-                 "a "
-                 "matrix of shape ",
-                 c.shape().words(), ", so they have no gradient; use full_matrices=False");
-        const auto thin = svd(c.input(), false);
-        return matmul(thin[0] * as_row(c.grad(1)), thin[2]);
-    }
-    const T s = c.output(1), u = c.output(0), vh = c.output(2);
+    if (c.shape().product() == 0) return zeros(c.shape(), c.dtype());
     const int64_t m = c.shape()[c.shape().size() - 2], n = c.shape().back(), k = std::min(m, n);
+    const T s = c.output(1), u = narrowed(c.output(0), -1, 0, k), vh = narrowed(c.output(2), -2, 0, k);
     if (!c.has_grad(0) && !c.has_grad(2)) return matmul(u * as_row(c.grad(1)), vh);
-    const T gu = c.grad(0), gvh = c.grad(2);
+    if (c.params().flag && m != n &&
+        !(vanishes(narrowed(c.grad(0), -1, k, m - k)) && vanishes(narrowed(c.grad(2), -2, k, n - k))))
+        fail(Kind::runtime,
+             "backward of 'svd': with full_matrices=True the last singular vectors are not determined by a "
+             "matrix of shape ",
+             c.shape().words(), ", so they have no gradient; use full_matrices=False");
+    const T gu = narrowed(c.grad(0), -1, 0, k), gvh = narrowed(c.grad(2), -2, 0, k);
     T result = matmul(matmul(u, svd_core(c, u, s, vh, gu, gvh)), vh);
     if (m > k) {
         const T scaled = gu / as_row(s);
@@ -375,6 +379,98 @@ const Op& eigvalsh_op =
            .saves = in0,
            .cost = cubic<4>});
 
+// --- eig -------------------------------------------------------------------------------------------------
+
+/// Eigenvalues, and eigenvectors by columns, of a matrix by columns.
+template <typename E>
+int decompose_eig(E* a, int n, std::complex<Real<E>>* values, std::complex<Real<E>>* vectors) {
+    using R = Real<E>;
+    static void* const geev = routine<E>("geev");
+    const int lda = leading(n), one = 1;
+    int size = -1, info = 0;
+    const Scratch parts(2 * int64_t(lda) * int64_t(sizeof(R))),
+        found(int64_t(lda) * lda * int64_t(sizeof(E)));
+    R *const reals = parts.as<R>(), *const imags = reals + n;
+    E* const columns = found.as<E>();
+    const auto call = [&](E* work) {
+        if constexpr (is_complex<E>)
+            fortran(geev, "N", "V", &n, a, &lda, values, columns, &one, columns, &lda, work, &size, reals,
+                    &info);
+        else
+            fortran(geev, "N", "V", &n, a, &lda, reals, imags, columns, &one, columns, &lda, work, &size,
+                    &info);
+    };
+    E answer = 0;
+    call(&answer);
+    if (info) return info;
+    size = workspace(answer);
+    const Scratch work(size * int64_t(sizeof(E)));
+    call(work.as<E>());
+    if constexpr (is_complex<E>) {
+        std::copy_n(columns, int64_t(n) * n, vectors);
+    } else {
+        // A pair of conjugate eigenvectors stands as its real and its imaginary part.
+        for (int64_t j = 0; j < n; ++j) {
+            values[j] = {reals[j], imags[j]};
+            const int64_t first = imags[j] < 0 ? j - 1 : j;
+            for (int64_t i = 0; i < n; ++i) {
+                const R part = imags[j] == 0 ? R(0) : columns[(first + 1) * n + i];
+                vectors[j * n + i] = {columns[first * n + i], imags[j] < 0 ? -part : part};
+            }
+        }
+    }
+    return info;
+}
+
+void eig_kernel(Call& call) {
+    const T a = copy(mt(call.in[0]));
+    const int n = columns_of(*a);
+    const T vectors = Tensor::empty(a->shape(), call.out[1]->dtype());
+    Failure failure;
+    visit_lapack(a->dtype(), [&]<typename E>(Tag<E>) {
+        using Z = std::complex<Real<E>>;
+        failure = each_matrix(n ? matrices_of(*a) : 0, 25 * cube(call), [&](int64_t i) {
+            return decompose_eig(a->data<E>() + i * n * n, n, call.out[0]->data<Z>() + i * n,
+                                 vectors->data<Z>() + i * n * n);
+        });
+    });
+    raise_not_converged(call, failure);
+    copy_elements(*mt(vectors), *call.out[1]);
+}
+
+/// V⁻ᴴ (diag(g values) + (Vᴴ g vectors - VᴴV Re(diag(Vᴴ g vectors))) / conj(E)) Vᴴ, where eigenvectors have
+/// length 1 and E[i, j] = value j - value i.
+T eig_gradient(Backward& c) {
+    const T values = c.output(0), v = c.output(1);
+    T core = diagonal_matrix(c.grad(0));
+    if (c.has_grad(1)) {
+        const T turned = matmul(adjoint(v), c.grad(1));
+        const T own = cast(real(diagonal_part(turned)), turned->dtype());
+        const T across = turned - matmul(matmul(adjoint(v), v), own);
+        core = core + (across - diagonal_part(across)) / conj(gaps(values));
+    }
+    const T result = solve(adjoint(v), matmul(core, adjoint(v)));
+    return is(c.dtype(), complexes) ? result : real(result);
+}
+
+const Op& eig_op = enter({.name = "eig",
+                          .family = Family::linalg,
+                          .arity = 1,
+                          .outputs = 2,
+                          .types = lapack_types,
+                          .rule =
+                              [](Call& call) {
+                                  const Tensor& x = call.input();
+                                  check_square("eig", x);
+                                  const DType dtype = promote(x.dtype(), DType::c64);
+                                  call.make(with_axes(batch_of(x.shape()), {columns_of(x)}), dtype, 0);
+                                  call.make(x.shape(), dtype, 1);
+                              },
+                          .cpu = eig_kernel,
+                          .vjp = [](Backward& c) { c.give(0, [&] { return eig_gradient(c); }); },
+                          .saves = out0 | out1,
+                          .cost = cubic<75>});
+
 }  // namespace
 
 std::array<T, 3> qr(const T& x, bool complete) { return run_all(qr_op, flagged(complete), x); }
@@ -382,5 +478,6 @@ std::array<T, 3> svd(const T& x, bool full) { return run_all(svd_op, flagged(ful
 T svdvals(const T& x) { return run(svdvals_op, no_params, x); }
 std::array<T, 3> eigh(const T& x) { return run_all(eigh_op, no_params, x); }
 T eigvalsh(const T& x) { return run(eigvalsh_op, no_params, x); }
+std::array<T, 3> eig(const T& x) { return run_all(eig_op, no_params, x); }
 
 }  // namespace accelera::tensora

@@ -151,6 +151,21 @@ T mish_slope(const T& x) {
 #define FLAT(name, n) const Op& name##_op = entry(#name, n, flat, 0)
 #define NONE(name, n) const Op& name##_op = entry(#name, n, nullptr, 0)
 
+T unary(const char* name, const T& x) { return run(op_named(name), no_params, x); }
+T polygamma(const T& n, const T& x) { return run(op_named("polygamma"), no_params, n, x); }
+/// y / x, and the limit where x is zero.
+T over(const T& y, const T& x, double limit) {
+    const T zero = equal(x, like(x, 0));
+    return where(zero, like(y, limit), y / where(zero, like(x, 1), x));
+}
+/// (cos(pi x) - sinc(x)) / x
+T sinc_slope(const T& x) { return over(cos(x * M_PI) - unary("sinc", x), x, 0); }
+T unknown(Backward& c, int i) {
+    fail(Kind::runtime,
+         "backward of 'zeta': its derivative in the first argument is not known here; detach() it");
+    return zeros(c.shape(i), c.dtype(i));
+}
+
 ONE(negative, 0, 1, -g);
 ONE(positive, 0, 1, g);
 ONE(abs, in0, 1, g* sign(c.input()));
@@ -188,7 +203,18 @@ ONE(erf, in0, 15, g* exp(-square(c.input())) * M_2_SQRTPI);
 ONE(erfc, in0, 15, g* exp(-square(c.input())) * -M_2_SQRTPI);
 ONE(erfinv, out0, 40, g* exp(square(c.output())) / M_2_SQRTPI);
 ONE(lgamma, in0, 30, g* digamma(c.input()));
-NONE(digamma, 1);
+ONE(digamma, in0, 30, g* polygamma(like(g, 1), c.input()));
+ONE(i0, in0, 30, g* unary("i1", c.input()));
+ONE(i0e, in0 | out0, 30, g*(unary("i1e", c.input()) - c.output() * sign(c.input())));
+ONE(i1, in0 | out0, 30, g*(unary("i0", c.input()) - over(c.output(), c.input(), 0.5)));
+ONE(i1e, in0 | out0, 30,
+    g*(unary("i0e", c.input()) - c.output() * sign(c.input()) - over(c.output(), c.input(), 0.5)));
+ONE(erfcx, in0 | out0, 30, g*(c.input() * c.output() * 2 - M_2_SQRTPI));
+/// The density over the distribution.
+ONE(log_ndtr, in0, 30, g*(M_2_SQRTPI* M_SQRT1_2) / unary("erfcx", c.input() * -M_SQRT1_2));
+ONE(ndtri, out0, 40, g* exp(square(c.output()) * 0.5) * (2 / (M_2_SQRTPI * M_SQRT1_2)));
+ONE(sinc, in0, 15, g* sinc_slope(X));
+NONE(frexp_exponent, 1);
 FLAT(floor, 1);
 FLAT(ceil, 1);
 FLAT(trunc, 1);
@@ -258,9 +284,13 @@ TWO(atan2, in0 | in1, 15, g* B / (square(A) + square(B)), -(g* A) / (square(A) +
 TWO(hypot, in0 | in1 | out0, 5, g* A / c.output(), g* B / c.output());
 TWO(copysign, in0 | out0, 1, where(equal(A, like(A, 0)), like(g, 0), g*(c.output() / A)),
     zeros(c.shape(1), c.dtype(1)));
-NONE(nextafter, 2);
+TWO(nextafter, in0 | in1, 1, where(equal(A, B), like(g, 0), g), zeros(c.shape(1), c.dtype(1)));
 TWO(logaddexp, in0 | in1, 20, g* sigmoid(A - B), g* sigmoid(B - A));
 TWO(xlogy, in0 | in1, 10, where(equal(A, like(A, 0)), like(g, 0), g* log(B)), g* A / B);
+TWO(polygamma, in0 | in1, 60, zeros(c.shape(0), c.dtype(0)), g* polygamma(A + 1, B));
+TWO(zeta, in0 | in1, 60, unknown(c, 0), -(g * A * run(op_named("zeta"), no_params, A + 1, B)));
+NONE(gcd, 2);
+NONE(lcm, 2);
 FLAT(heaviside, 2);
 
 // Activations: a second or third input, as the slope, is a constant but for leaky_relu's. Those of a backward

@@ -159,21 +159,6 @@ T last_of_equals(const T& index, int64_t extent, int behind, DType dtype) {
     return cast(reshape(mask, shape), dtype);
 }
 
-/// Which slices of the values `put` kept: of several for one place the last, so that gradients of the others
-/// are zero. A bool tensor that broadcasts to the values.
-T kept_by_put(const T& index, int64_t extent, int axis, int n_dims) {
-    std::vector<int64_t> last(static_cast<size_t>(extent), 0);
-    const T at = contiguous(index);
-    const int64_t* const places = at->data<int64_t>();
-    for (int64_t k = 0; k < at->size(); ++k) last[size_t(places[k])] = k;
-    Dims shape = Dims::filled(axis, 1);
-    for (int64_t size : index->shape()) shape.push_back(size);
-    while (shape.size() < n_dims) shape.push_back(1);
-    const T kept = Tensor::empty(shape, DType::bool_);
-    for (int64_t k = 0; k < at->size(); ++k) kept->data<bool>()[k] = last[size_t(places[k])] == k;
-    return kept;
-}
-
 /// The first input with the values of the third at the places of the second; of several the last.
 const Op& put_op =
     enter({.name = "put",
@@ -300,7 +285,95 @@ const Op& scatter_add_op = enter(
          },
      .saves = in1});
 
+// --- scatter_reduce: products and extremes -----------------------------------------------------------------
+
+template <typename E>
+E combined(Scattered kind, E a, E b) {
+    if (kind == Scattered::prod) return E(a * b);
+    if constexpr (is_complex<E>)
+        return a;  // the rule does not let them come here
+    else
+        return a != a ? a : b != b ? b : (kind == Scattered::max ? a < b : b < a) ? b : a;
+}
+
+Params scattering(Scattered kind, int axis) {
+    Params params;
+    params.mode = axis;
+    params.a = {int64_t(kind)};
+    return params;
+}
+
+void scatter_reduce_kernel(Call& call) {
+    Tensor& out = *call.out[0];
+    copy_elements(call.input(0), out);
+    const T values = contiguous(cast(call.in[2], out.dtype()));
+    const auto kind = Scattered(call.params.a[0]);
+    visit(out.dtype(), [&]<typename E>(Tag<E>) {
+        using C = Computed<E>;
+        walk_along(out.shape(), contiguous(call.in[1]), call.params.mode, [&](int64_t place, int64_t i) {
+            E& to = out.data<E>()[place];
+            to = E(combined(kind, C(to), C(values->data<E>()[i])));
+        });
+    });
+}
+
+/// Elements that equal the result share its gradient.
+void scattered_extreme_vjp(Backward& c, int axis) {
+    const T index = c.input(1), out = c.output();
+    const DType dtype = c.grad()->dtype();
+    const T own = cast(equal(c.input(0), out), dtype);
+    const T given = cast(equal(c.input(2), take_along(out, index, axis)), dtype);
+    const T share = c.grad() / scatter_add(own, index, given, axis);
+    c.give(0, [&] { return own * share; });
+    c.give(2, [&] { return given * take_along(share, index, axis); });
+}
+
+/// The product of all others: divided by the element, or where it is the only zero of its place, with 1
+/// there.
+void scattered_product_vjp(Backward& c, int axis) {
+    const T x = c.input(0), index = c.input(1), values = c.input(2), g = c.grad(), one = like(x, 1);
+    c.give(0, [&] {
+        const T safe = where(equal(x, like(x, 0)), one, x);
+        return g * scatter_reduce(safe, index, values, axis, Scattered::prod) / safe;
+    });
+    c.give(2, [&] {
+        const T zero = equal(values, like(x, 0));
+        const T zeros_there = scatter_add(zeros(x->shape(), x->dtype()), index, cast(zero, x->dtype()), axis);
+        const T only = logical_and(zero, equal(take_along(zeros_there, index, axis), one));
+        const T without = scatter_reduce(x, index, where(only, one, values), axis, Scattered::prod);
+        return where(only, take_along(g * without, index, axis),
+                     take_along(g * c.output(), index, axis) / where(zero, one, values));
+    });
+}
+
+/// mode: axis, a: the kind.
+const Op& scatter_reduce_op = enter(
+    {.name = "scatter_reduce",
+     .family = Family::indexing,
+     .arity = 3,
+     .types = reals | halves | integers,
+     .rule =
+         [](Call& call) {
+             along_rule("scatter_reduce", call.input(0).shape(), call.input(1).shape(), call.params.mode);
+             require(call.input(1).shape() == call.input(2).shape(), "scatter_reduce: an index of shape ",
+                     call.input(1).shape().words(), " and values of shape ", call.input(2).shape().words());
+             call.make(call.input(0).shape(), call.input(0).dtype());
+         },
+     .cpu = scatter_reduce_kernel,
+     .vjp =
+         [](Backward& c) {
+             const bool product = Scattered(c.params().a[0]) == Scattered::prod;
+             (product ? scattered_product_vjp : scattered_extreme_vjp)(c, c.params().mode);
+         },
+     .saves = in0 | in1 | in2 | out0});
+
 }  // namespace
+
+T scatter_reduce(const T& x, const T& index, const T& values, int axis, Scattered kind) {
+    const int at = axis_of(axis, x->dims(), "scatter_reduce");
+    return run(scatter_reduce_op, scattering(kind, at), x,
+               checked_index(index, x->shape()[at], "scatter_reduce"), values);
+}
 
 T take(const T& x, const T& index, int axis) {
     const int at = axis_of(axis, x->dims(), "take");

@@ -347,6 +347,86 @@ const Op& slogdet_op =
            .saves = in0 | out0,
            .cost = cubic<2>});
 
+// --- lu --------------------------------------------------------------------------------------------------
+
+/// Factors of a matrix by columns in its place, and the permutation by rows.
+template <typename E>
+void decompose_lu(E* a, int m, int n, int32_t* pivots, E* permutation) {
+    static void* const getrf = routine<E>("getrf");
+    const int lda = leading(m);
+    int info = 0;  // a zero pivot is no failure: the factors are there
+    fortran(getrf, &m, &n, a, &lda, pivots, &info);
+    std::vector<int64_t> order(static_cast<size_t>(m));
+    for (int64_t i = 0; i < m; ++i) order[size_t(i)] = i;
+    for (int64_t i = 0; i < std::min(m, n); ++i) std::swap(order[size_t(i)], order[size_t(pivots[i] - 1)]);
+    for (int64_t i = 0; i < m; ++i) permutation[order[size_t(i)] * m + i] = 1;
+}
+
+void lu_kernel(Call& call) {
+    const T a = copy(mt(call.in[0]));
+    const int m = columns_of(*a), n = rows_of(*a), k = std::min(m, n);
+    visit_lapack(a->dtype(), [&]<typename E>(Tag<E>) {
+        std::fill_n(call.out[2]->data<E>(), call.out[2]->size(), E(0));
+        each_matrix(matrices_of(*a), cube(call), [&](int64_t i) {
+            decompose_lu(a->data<E>() + i * m * n, m, n, call.out[1]->data<int32_t>() + i * k,
+                         call.out[2]->data<E>() + i * m * m);
+            return 0;
+        });
+    });
+    copy_elements(*mt(a), *call.out[0]);
+}
+
+/// Of A = P L U with square L and U, for gradients of L (below its diagonal) and U.
+T lu_gradient(const T& p, const T& l, const T& u, const T& gl, const T& gu) {
+    const T core = lower_triangle(matmul(adjoint(l), gl), -1) + upper_triangle(matmul(gu, adjoint(u)), 0);
+    const T left = solve_triangular(adjoint(l), core, true);
+    return matmul(p, adjoint(solve_triangular(u, adjoint(left), true)));
+}
+
+/// Of the part of A that is square, and of the rest: U2 = L⁻¹ A2 where A is wide, L2 = A2 U⁻¹ where it is
+/// high.
+T lu_gradient_of(Backward& c) {
+    const T lu = c.output(0), g = c.grad(0);
+    const T p = c.output(2);
+    const int64_t m = lu->shape()[lu->dims() - 2], n = lu->shape().back(), k = std::min(m, n);
+    const T square = narrowed(narrowed(lu, -2, 0, k), -1, 0, k);
+    const T one = diagonal_matrix(ones({k}, lu->dtype()));
+    const T l = lower_triangle(square, -1) + one, u = upper_triangle(square, 0);
+    const T g_square = narrowed(narrowed(g, -2, 0, k), -1, 0, k);
+    T gl = lower_triangle(g_square, -1), gu = upper_triangle(g_square, 0);
+    if (m == n) return lu_gradient(p, l, u, gl, gu);
+    if (m < n) {
+        const T u2 = narrowed(lu, -1, k, n - k);
+        const T g2 = solve_triangular(adjoint(l), narrowed(g, -1, k, n - k), true);
+        gl = lower_triangle(gl - matmul(g2, adjoint(u2)), -1);
+        return concat({lu_gradient(p, l, u, gl, gu), matmul(p, g2)}, -1);
+    }
+    const T l2 = narrowed(lu, -2, k, m - k);
+    const T g2 = adjoint(solve_triangular(u, adjoint(narrowed(g, -2, k, m - k)), true));
+    gu = upper_triangle(gu - matmul(adjoint(l2), g2), 0);
+    return matmul(p, concat({lu_gradient(one, l, u, gl, gu), g2}, -2));
+}
+
+const Op& lu_factor_op =
+    enter({.name = "lu_factor",
+           .family = Family::linalg,
+           .arity = 1,
+           .outputs = 3,
+           .types = lapack_types,
+           .rule =
+               [](Call& call) {
+                   const Tensor& x = call.input();
+                   check_matrix("lu_factor", x);
+                   const Dims batch = batch_of(x.shape());
+                   call.make(x.shape(), x.dtype(), 0);
+                   call.make(with_axes(batch, {std::min(rows_of(x), columns_of(x))}), DType::i32, 1);
+                   call.make(with_axes(batch, {rows_of(x), rows_of(x)}), x.dtype(), 2);
+               },
+           .cpu = lu_kernel,
+           .vjp = [](Backward& c) { c.give(0, [&] { return lu_gradient_of(c); }); },
+           .saves = out0 | out2,
+           .cost = cubic<2>});
+
 /// The tensor with this batch before its matrices.
 T with_batch(const T& x, const Dims& batch) {
     return expand(x, with_axes(batch, {rows_of(*x), columns_of(*x)}));
@@ -370,5 +450,6 @@ T solve_triangular(const T& a, const T& b, bool upper) {
 T inv(const T& x) { return run(inv_op, no_params, x); }
 T det(const T& x) { return run(det_op, no_params, x); }
 std::array<T, 3> slogdet(const T& x) { return run_all(slogdet_op, no_params, x); }
+std::array<T, 3> lu_factor(const T& x) { return run_all(lu_factor_op, no_params, x); }
 
 }  // namespace accelera::tensora

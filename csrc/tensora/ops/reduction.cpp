@@ -297,6 +297,41 @@ T scan(const Op& op, const T& x, int axis) {
     return run(op, params, x);
 }
 
+/// log(exp(x) + exp(y)) of the higher and the lower one; NaN goes through.
+template <typename E>
+E log_of_sum(E x, E y) {
+    const E high = x > y ? x : y, low = x > y ? y : x;
+    if (x != x || y != y) return x + y;
+    return low == high && std::isinf(high) ? high : high + std::log1p(std::exp(low - high));
+}
+
+void logcumsumexp_kernel(Call& call) {
+    Tensor& out = *call.out[0];
+    const int axis = call.params.mode;
+    copy_elements(call.input(), out);
+    if (out.size() == 0) return;
+    int64_t inner = 1;
+    for (int i = axis + 1; i < out.dims(); ++i) inner *= out.shape()[i];
+    const int64_t n = out.shape()[axis];
+    visit(out.dtype(), [&]<typename S>(Tag<S>) {
+        using E = Computed<S>;
+        if constexpr (std::is_floating_point_v<E>) {
+            S* const data = out.data<S>();
+            parallel_for(out.size() / n, std::max<int64_t>(1, grain / (16 * n)),
+                         [&](int64_t begin, int64_t end) {
+                             for (int64_t i = begin; i < end; ++i) {
+                                 S* const line = data + i / inner * n * inner + i % inner;
+                                 double total = double(E(line[0]));
+                                 for (int64_t k = 1; k < n; ++k) {
+                                     total = log_of_sum(total, double(E(line[k * inner])));
+                                     line[k * inner] = S(E(total));
+                                 }
+                             }
+                         });
+        }
+    });
+}
+
 const Op& cumsum_op =
     enter({.name = "cumsum",
            .family = Family::scan,
@@ -308,22 +343,110 @@ const Op& cumsum_op =
                c.give(0, [&] { return flip(cumsum(flip(c.grad(), {axis}), axis), {axis}); });
            }});
 
-/// Sum over j >= i of g[j] * prod of x[0..j] without x[i], by the scan's own recurrence where no element is
-/// zero.
+/// out[i] = a[i] out[i - 1] + b[i], where the element before the first is zero.
+void recurrence_kernel(Call& call) {
+    Tensor& out = *call.out[0];
+    const int axis = call.params.mode;
+    copy_elements(call.input(1), out);
+    const T factors = contiguous(cast(call.in[0], out.dtype()));
+    if (out.size() == 0) return;
+    int64_t inner = 1;
+    for (int i = axis + 1; i < out.dims(); ++i) inner *= out.shape()[i];
+    const int64_t n = out.shape()[axis];
+    visit(out.dtype(), [&]<typename S>(Tag<S>) {
+        using E = Computed<S>;
+        parallel_for(out.size() / n, std::max<int64_t>(1, grain / n), [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+                const int64_t at = i / inner * n * inner + i % inner;
+                S* const line = out.data<S>() + at;
+                const S* const a = factors->data<S>() + at;
+                E value = E(line[0]);
+                for (int64_t k = 1; k < n; ++k) {
+                    value = E(E(a[k * inner]) * value + E(line[k * inner]));
+                    line[k * inner] = S(value);
+                }
+            }
+        });
+    });
+}
+
+T recurrence(const T& a, const T& b, int axis) {
+    Params params;
+    params.mode = axis;
+    return run(op_named("linear_recurrence"), params, a, b);
+}
+
+/// The elements one place further along an axis (or back), and zeros or ones where none comes from.
+T shifted(const T& x, int axis, bool back, double fill) {
+    const int64_t n = x->shape()[axis];
+    const T edge = copy(expand(like(x, fill), narrow(x, axis, 0, 1)->shape()));
+    return back ? concat({narrow(x, axis, 1, n - 1), edge}, axis)
+                : concat({edge, narrow(x, axis, 0, n - 1)}, axis);
+}
+
+/// out[i] = b[i] + a[i + 1] out[i + 1]
+T reversed_recurrence(const T& a, const T& b, int axis) {
+    const T next = shifted(a, axis, true, 0);
+    return flip(recurrence(flip(next, {axis}), flip(b, {axis}), axis), {axis});
+}
+
+const Op& recurrence_op =
+    enter({.name = "linear_recurrence",
+           .family = Family::scan,
+           .arity = 2,
+           .types = inexact,
+           .rule =
+               [](Call& call) {
+                   require(call.input(0).shape() == call.input(1).shape(), "linear_recurrence: shapes ",
+                           call.input(0).shape().words(), " and ", call.input(1).shape().words(),
+                           "; factors and terms need one shape");
+                   call.make(call.input(1).shape(), promote(call.input(0).dtype(), call.input(1).dtype()));
+               },
+           .cpu = recurrence_kernel,
+           .vjp =
+               [](Backward& c) {
+                   if (c.output_shape().product() == 0)
+                       return c.give(1, c.grad()), c.give(0, zeros(c.shape(0), c.dtype(0)));
+                   const int axis = c.params().mode;
+                   const bool has_parts = is(c.grad()->dtype(), complexes);
+                   const T a = c.input(0), out = c.output();
+                   const T g = reversed_recurrence(has_parts ? conj(a) : a, c.grad(), axis);
+                   c.give(1, g);
+                   c.give(0, [&] { return g * shifted(has_parts ? conj(out) : out, axis, false, 0); });
+               },
+           .saves = in0 | out0,
+           .flops_per_element = 2});
+
+/// exp(x[j] - out[j]) times the sum over i >= j of g[i] exp(out[j] - out[i]): no power is larger than 1.
+T logcumsumexp_gradient(const T& g, const T& x, const T& out, int axis) {
+    const T zero = like(g, 0), some = greater(out, like(g, -INFINITY));
+    const T level = where(some, out, zero);
+    const T before = shifted(level, axis, false, 0), has_before = shifted(some, axis, false, 0);
+    const T factors = where(has_before, exp(where(has_before, before - level, zero)), zero);
+    return exp(x - level) * reversed_recurrence(factors, g, axis);
+}
+
+const Op& logcumsumexp_op =
+    enter({.name = "logcumsumexp",
+           .family = Family::scan,
+           .arity = 1,
+           .types = floats,
+           .rule = [](Call& call) { call.make(call.input().shape(), call.input().dtype()); },
+           .cpu = logcumsumexp_kernel,
+           .vjp =
+               [](Backward& c) {
+                   c.give(0, [&]() -> T {
+                       if (c.shape().product() == 0) return c.grad();
+                       return logcumsumexp_gradient(c.grad(), c.input(), c.output(), c.params().mode);
+                   });
+               },
+           .saves = in0 | out0,
+           .flops_per_element = 20});
+
+/// Sum over j >= i of g[j] * prod of x[0..j] without x[i]: the product before i times what a recurrence from
+/// the end gives. Nothing is divided, so that zeros do no harm, to derivatives of it neither.
 T cumprod_gradient(const T& g, const T& x, const T& out, int axis) {
-    const T zero = equal(x, like(x, 0));
-    const T safe = where(zero, like(x, 1), x);
-    const T direct = flip(cumsum(flip(g * out, {axis}), axis), {axis}) / safe;
-    // At the first zero of a line the products without it are those of a line with 1 in its place.
-    const T zeros_before = cumsum(cast(zero, DType::i64), axis);
-    const T first = logical_and(zero, equal(zeros_before, like(zeros_before, 1)));
-    const T patched = scan(op_named("cumprod"), where(first, like(x, 1), x), axis);
-    const T at_first = flip(
-        cumsum(flip(g * patched * cast(greater(zeros_before, like(zeros_before, 0)), x->dtype()), {axis}),
-               axis),
-        {axis});
-    const T before = equal(zeros_before, like(zeros_before, 0));
-    return where(first, at_first, where(before, direct, like(direct, 0)));
+    return shifted(out, axis, false, 1) * reversed_recurrence(x, g, axis);
 }
 
 const Op& cumprod_op = enter({.name = "cumprod",
@@ -334,6 +457,7 @@ const Op& cumprod_op = enter({.name = "cumprod",
                               .vjp =
                                   [](Backward& c) {
                                       c.give(0, [&]() -> T {
+                                          if (c.shape().product() == 0) return c.grad();
                                           const bool has_parts = is(c.dtype(), complexes);
                                           const T x = has_parts ? conj(c.input()) : c.input();
                                           const T out = has_parts ? conj(c.output()) : c.output();

@@ -140,38 +140,71 @@ const Op& argmin_op = enter({.name = "argmin",
                              .rule = extreme_rule,
                              .cpu = extreme_kernel<false>});
 
+/// flag: the largest ones.
+void running_kernel(Call& call) {
+    const T x = contiguous(call.in[0]);
+    const int64_t n = x->shape().back();
+    int64_t* const out = call.out[0]->data<int64_t>();
+    visit(x->dtype(), [&]<typename E>(Tag<E>) {
+        using K = Computed<E>;
+        for_lines<E>(x, 1, [&](int64_t line, const E* elements) {
+            int64_t best = 0;
+            for (int64_t i = 0; i < n; ++i) {
+                const K most = K(elements[best]), next = K(elements[i]);
+                const bool stays = call.params.flag ? is_less(next, most) : is_less(most, next);
+                if (is_nan(next) || (!is_nan(most) && !stays)) best = i;
+                out[line * n + i] = best;
+            }
+        });
+    });
+}
+
+const Op& running_op = enter({.name = "running_extreme",
+                              .family = Family::search,
+                              .arity = 1,
+                              .types = ordered,
+                              .rule = [](Call& call) { call.make(call.input().shape(), DType::i64); },
+                              .cpu = running_kernel});
+
 void searchsorted_kernel(Call& call) {
     const DType dtype = promote(call.input(0).dtype(), call.input(1).dtype());
     const T sorted = contiguous(cast(call.in[0], dtype)), values = contiguous(cast(call.in[1], dtype));
     int64_t* const out = call.out[0]->data<int64_t>();
     visit(dtype, [&]<typename E>(Tag<E>) {
         using K = Computed<E>;
-        const E* const begin = sorted->data<E>();
-        const E* const end = begin + sorted->size();
+        const int64_t n = sorted->shape().back();
+        const int64_t each =
+            sorted->dims() > 1 ? std::max<int64_t>(1, values->shape().back()) : values->size();
         const E* const wanted = values->data<E>();
         const auto is_before = [](E a, E b) { return comes_before(K(a), K(b)); };
         parallel_for(values->size(), grain / 16, [&](int64_t first, int64_t last) {
-            for (int64_t i = first; i < last; ++i)
+            for (int64_t i = first; i < last; ++i) {
+                const E* const begin = sorted->data<E>() + i / each * n;
+                const E* const end = begin + n;
                 out[i] = (call.params.flag ? std::upper_bound(begin, end, wanted[i], is_before)
                                            : std::lower_bound(begin, end, wanted[i], is_before)) -
                          begin;
+            }
         });
     });
 }
 
 /// flag: behind equal elements.
-const Op& searchsorted_op =
-    enter({.name = "searchsorted",
-           .family = Family::search,
-           .arity = 2,
-           .rule =
-               [](Call& call) {
-                   require(call.input(0).dims() == 1, "searchsorted: the sorted tensor has shape ",
-                           call.input(0).shape().words(), "; give a vector");
-                   call.make(call.input(1).shape(), DType::i64);
-               },
-           .cpu = searchsorted_kernel,
-           .flops_per_element = 16});
+const Op& searchsorted_op = enter(
+    {.name = "searchsorted",
+     .family = Family::search,
+     .arity = 2,
+     .rule =
+         [](Call& call) {
+             const Dims &sorted = call.input(0).shape(), &values = call.input(1).shape();
+             bool fits = sorted.size() == 1 || (sorted.size() > 1 && sorted.size() == values.size());
+             for (int i = 0; fits && i + 1 < sorted.size(); ++i) fits = sorted[i] == values[i];
+             require(fits, "searchsorted: sorted elements of shape ", sorted.words(), " for values of shape ",
+                     values.words(), "; give a vector, or one for each line of values");
+             call.make(call.input(1).shape(), DType::i64);
+         },
+     .cpu = searchsorted_kernel,
+     .flops_per_element = 16});
 
 T extreme(const Op& op, const T& x, int axis, bool keep) {
     const int at = axis_of(axis, x->dims(), op.name);
@@ -194,6 +227,11 @@ T argsort(const T& x, int axis, bool descending, std::optional<int64_t> kept) {
 
 T argmax(const T& x, int axis, bool keep) { return extreme(argmax_op, x, axis, keep); }
 T argmin(const T& x, int axis, bool keep) { return extreme(argmin_op, x, axis, keep); }
+
+T running_extreme(const T& x, int axis, bool largest) {
+    const int at = axis_of(axis, x->dims(), "running_extreme");
+    return contiguous(transpose(run(running_op, flagged(largest), transpose(x, at, -1)), at, -1));
+}
 
 T searchsorted(const T& sorted, const T& values, bool right) {
     Params params;

@@ -288,3 +288,116 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Any]:
         shape = tuple(each.size if k == i else 1 for k in order)
         result.append(native.expand(native.reshape(each, shape), grid))
     return result
+
+
+def logspace(
+    start: Any, stop: Any, /, num: int, base: float = 10.0, *, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """Vector of powers of `base`, whose `num` exponents have equal distances from `start` to `stop`."""
+    wanted = _float(dtype)
+    exponents = linspace(start, stop, num, dtype=dtypes.float64, device=device)
+    return native.cast(native.pow(float(base), exponents), wanted)
+
+
+def tril_indices(n_rows: int, n_cols: int, /, *, offset: int = 0) -> Tensor:
+    """Rows and columns of a lower triangle, up to the diagonal `offset`: int64, of shape ``(2, n)``."""
+    return _triangle_indices(n_rows, n_cols, lambda distance: distance <= offset)
+
+
+def triu_indices(n_rows: int, n_cols: int, /, *, offset: int = 0) -> Tensor:
+    """Rows and columns of an upper triangle, from the diagonal `offset` on: int64, of shape ``(2, n)``."""
+    return _triangle_indices(n_rows, n_cols, lambda distance: distance >= offset)
+
+
+def _triangle_indices(n_rows: int, n_cols: int, within: Any) -> Any:
+    distance = native.arange(n_cols) - native.reshape(native.arange(n_rows), (n_rows, 1))
+    found = native.nonzero(within(distance))
+    return native.concat([native.reshape(each, (1, each.size)) for each in found], 0)
+
+
+# --- diagonals --------------------------------------------------------------------------------------------
+
+
+def diag_embed(x: Tensor, /, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
+    """Matrices of zeros with the last axis of a tensor on a diagonal; they lie on two axes of the result."""
+    n = x.shape[-1] + abs(offset)
+    rows = native.arange(x.shape[-1]) + max(-offset, 0)
+    places = rows * n + (native.arange(x.shape[-1]) + max(offset, 0))
+    flat = native.take_add(x, places, (*x.shape[:-1], n * n), x.ndim - 1)
+    found = native.reshape(flat, (*x.shape[:-1], n, n))
+    first, second = axis1 % found.ndim, axis2 % found.ndim
+    if first == second:
+        raise ValueError(f"diag_embed: axes {axis1} and {axis2} are one")
+    order = list(range(found.ndim - 2))
+    for place, axis in sorted(((first, found.ndim - 2), (second, found.ndim - 1))):
+        order.insert(place, axis)
+    return native.permute(found, tuple(order))
+
+
+def diagflat(x: Tensor, /, *, offset: int = 0) -> Tensor:
+    """Matrix of zeros with all elements of a tensor on a diagonal."""
+    return diag_embed(native.reshape(x, (x.size,)), offset=offset)
+
+
+def diag(x: Tensor, /, *, k: int = 0) -> Tensor:
+    """Matrix with a vector on its diagonal `k`, or the diagonal `k` of a matrix as a vector."""
+    if x.ndim == 1:
+        return diag_embed(x, offset=k)
+    if x.ndim != 2:
+        raise ValueError(f"diag: shape {tuple(x.shape)}; give a vector or a matrix")
+    return diagonal(x, offset=k)
+
+
+def diagonal(x: Tensor, /, *, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """Elements of a diagonal of each matrix on two axes; they lie on a new last axis."""
+    if x.ndim < 2 or axis1 % x.ndim == axis2 % x.ndim:
+        raise ValueError(
+            f"diagonal: axes {axis1} and {axis2} of shape {tuple(x.shape)}; give two of its axes"
+        )
+    places = _diagonal_places(x, offset, axis1 % x.ndim, axis2 % x.ndim)
+    return native.reshape(native.take(native.reshape(x, (x.size,)), places, 0), tuple(places.shape))
+
+
+def _diagonal_places(x: Any, offset: int, axis1: int, axis2: int) -> Any:
+    """Indices of a diagonal's elements in the flattened tensor."""
+    flat = native.reshape(native.arange(x.size), tuple(x.shape))
+    order = (*(i for i in range(x.ndim) if i not in (axis1, axis2)), axis1, axis2)
+    n_rows, n_cols = x.shape[axis1], x.shape[axis2]
+    n = max(0, min(n_rows + min(offset, 0), n_cols - max(offset, 0)))
+    rows, columns = (native.arange(n) + max(start, 0) for start in (-offset, offset))
+    return native.permute(flat, order)[..., rows, columns]
+
+
+# --- parts replaced ---------------------------------------------------------------------------------------
+
+
+def diagonal_scatter(
+    x: Tensor, values: Tensor, /, *, offset: int = 0, axis1: int = 0, axis2: int = 1
+) -> Tensor:
+    """Copy of a tensor with the elements that `diagonal` takes replaced."""
+    places = _diagonal_places(x, offset, axis1 % x.ndim, axis2 % x.ndim)
+    flat, given = native.reshape(x, (x.size,)), native.reshape(values, (values.size,))
+    return native.reshape(native.put(flat, native.reshape(places, (places.size,)), given, 0), tuple(x.shape))
+
+
+def select_scatter(x: Tensor, values: Tensor, /, *, axis: int, index: int) -> Tensor:
+    """Copy of a tensor with the slice at one index of an axis replaced."""
+    made = native.copy(x)
+    made[(slice(None),) * (axis % x.ndim) + (index,)] = values
+    return made
+
+
+def slice_scatter(
+    x: Tensor,
+    values: Tensor,
+    /,
+    *,
+    axis: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Tensor:
+    """Copy of a tensor with the elements ``start:end:step`` of an axis replaced."""
+    made = native.copy(x)
+    made[(slice(None),) * (axis % x.ndim) + (slice(start, end, step),)] = values
+    return made

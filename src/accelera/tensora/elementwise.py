@@ -5,8 +5,10 @@ Each is one entry of the op table; what is written here is its name, its argumen
 
 from __future__ import annotations
 
+import builtins
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from accelera.tensora import dtypes
 from accelera.tensora.core import Tensor, native
@@ -68,6 +70,7 @@ exp = _unary("exp", "Exponential function.")
 exp2 = _unary("exp2", "Power of two.")
 expm1 = _unary("expm1", "Exponential function less one, accurate near zero.")
 floor = _unary("floor", "Largest integer that is not greater.")
+i0 = _unary("i0", "Modified Bessel function of the first kind of order 0.")
 imag = _unary("imag", "Imaginary part of a complex number.")
 isfinite = _unary("isfinite", "Whether a number is neither infinite nor NaN.")
 isinf = _unary("isinf", "Whether a number is infinite.")
@@ -83,12 +86,12 @@ positive = _unary("positive", "The number itself, in a new tensor.")
 real = _unary("real", "Real part of a complex number.")
 reciprocal = _unary("reciprocal", "One divided by the number.")
 relu = _unary("relu", "The number where it is positive, otherwise zero.")
-round = _unary("round", "Nearest integer; the even one of two that are equally near.")
 rsqrt = _unary("rsqrt", "One divided by the square root.")
 sigmoid = _unary("sigmoid", "Logistic function 1 / (1 + exp(-x)).")
 sign = _unary("sign", "-1, 0 or 1 by the sign; of a complex number x / abs(x).")
 signbit = _unary("signbit", "Whether the sign bit is set, as in -0.0.")
 sin = _unary("sin", "Sine of an angle in radians.")
+sinc = _unary("sinc", "sin(pi x) / (pi x), 1 at zero.")
 sinh = _unary("sinh", "Hyperbolic sine.")
 sqrt = _unary("sqrt", "Square root.")
 square = _unary("square", "The number times itself.")
@@ -105,6 +108,7 @@ bitwise_left_shift = _binary("bitwise_left_shift", "Bits of x1 moved up by x2 pl
 bitwise_or = _binary("bitwise_or", "Bits that are set in at least one.")
 bitwise_right_shift = _binary("bitwise_right_shift", "Bits of x1 moved down by x2 places; the sign stays.")
 bitwise_xor = _binary("bitwise_xor", "Bits that are set in exactly one.")
+complex = _binary("complex", "Complex number of a real and an imaginary part.")
 copysign = _binary("copysign", "Magnitude of x1 with the sign of x2.")
 divide = _binary("divide", "Quotient; of integers in the default floating-point type.")
 equal = _binary("equal", "Whether both are equal.")
@@ -112,10 +116,12 @@ floor_divide = _binary("floor_divide", "Largest integer not greater than the quo
 fmax = _binary("fmax", "The greater of both; of a number and NaN the number.")
 fmin = _binary("fmin", "The lesser of both; of a number and NaN the number.")
 fmod = _binary("fmod", "Remainder of division with the sign of x1, as C's.")
+gcd = _binary("gcd", "Greatest common divisor of integers; not negative.")
 greater = _binary("greater", "Whether x1 > x2.")
 greater_equal = _binary("greater_equal", "Whether x1 >= x2.")
 heaviside = _binary("heaviside", "0 where x1 is negative, x2 where it is zero, 1 where it is positive.")
 hypot = _binary("hypot", "Square root of the sum of squares, without overflow.")
+lcm = _binary("lcm", "Least common multiple of integers; not negative.")
 less = _binary("less", "Whether x1 < x2.")
 less_equal = _binary("less_equal", "Whether x1 <= x2.")
 logaddexp = _binary("logaddexp", "Logarithm of exp(x1) + exp(x2), without overflow.")
@@ -210,3 +216,168 @@ def astype(x: Tensor, dtype: Any, /, *, copy: Any = True, device: Any = None) ->
     check_device(device)
     wanted = dtypes.as_dtype(dtype)
     return native.copy(x) if copy and wanted == x.dtype else native.cast(x, wanted)
+
+
+def round(x: Any, /, *, decimals: int = 0) -> Any:
+    """Nearest number with so many decimals (negative: tens); the even one of two that are equally near."""
+    if decimals == 0:
+        return native.round(x)
+    scale = 10.0 ** builtins.abs(decimals)
+    if decimals > 0:
+        return native.divide(native.round(native.multiply(x, scale)), scale)
+    return native.multiply(native.round(native.divide(x, scale)), scale)
+
+
+# --- compositions -----------------------------------------------------------------------------------------
+
+
+class Frexp(NamedTuple):
+    """Result of `frexp`."""
+
+    mantissa: Any
+    exponent: Any
+
+
+def addcdiv(x: Any, x1: Any, x2: Any, /, *, value: Any = 1) -> Any:
+    """``x + value * x1 / x2``, for floating-point numbers."""
+    return native.add(x, native.multiply(native.divide(x1, x2), value))
+
+
+def addcmul(x: Any, x1: Any, x2: Any, /, *, value: Any = 1) -> Any:
+    """``x + value * x1 * x2``."""
+    return native.addcmul(
+        x, x1 if builtins.isinstance(value, int) and value == 1 else native.multiply(x1, value), x2
+    )
+
+
+def deg2rad(x: Any, /) -> Any:
+    """Degrees as radians."""
+    return native.multiply(x, math.pi / 180)
+
+
+def rad2deg(x: Any, /) -> Any:
+    """Radians as degrees."""
+    return native.multiply(x, 180 / math.pi)
+
+
+def float_power(x1: Any, x2: Any, /) -> Any:
+    """x1 to the power of x2 in float64, or complex128."""
+    kind = dtypes.result_type(x1, x2, dtypes.float32)
+    wide = dtypes.complex128 if kind in dtypes.KINDS["complex floating"] else dtypes.float64
+    a, b = (native.cast(x, wide) if isinstance(x, Tensor) else x for x in (x1, x2))
+    return native.pow(a, b)
+
+
+def frac(x: Any, /) -> Any:
+    """What truncation takes away: ``x - trunc(x)``."""
+    return native.subtract(x, native.trunc(x))
+
+
+def frexp(x: Any, /) -> Frexp:
+    """Return mantissa (at least 1/2, less than 1) and int32 exponent with ``mantissa * 2**exponent == x``."""
+    exponent = native.frexp_exponent(x.detach())
+    # In two steps: the power of a subnormal number is too large to be represented.
+    first = native.floor_divide(exponent, 2)
+    scales = [native.exp2(native.cast(native.negative(n), x.dtype)) for n in (first, exponent - first)]
+    return Frexp(native.multiply(native.multiply(x, scales[0]), scales[1]), exponent)
+
+
+def ldexp(x1: Any, x2: Any, /) -> Any:
+    """``x1 * 2**x2``."""
+    return native.multiply(x1, native.pow(2.0, x2))
+
+
+def logaddexp2(x1: Any, x2: Any, /) -> Any:
+    """Logarithm to base 2 of 2**x1 + 2**x2, without overflow."""
+    scaled = native.logaddexp(native.multiply(x1, math.log(2)), native.multiply(x2, math.log(2)))
+    return native.divide(scaled, math.log(2))
+
+
+def logit(x: Any, /, *, eps: float | None = None) -> Any:
+    """Logarithm of x / (1 - x), the inverse of `sigmoid`; `eps` limits x to [eps, 1 - eps] before."""
+    limited = x if eps is None else clip(x, eps, 1 - eps)
+    return native.log(native.divide(limited, native.subtract(1, limited)))
+
+
+def nan_to_num(
+    x: Any, /, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Any:
+    """Replace NaN by `nan`, infinities by `posinf` and `neginf` (the type's limits by default)."""
+    if x.dtype not in dtypes.KINDS["real floating"]:
+        return native.copy(x)
+    limits = dtypes.finfo(x.dtype)
+    high, low = limits.max if posinf is None else posinf, limits.min if neginf is None else neginf
+    finite = native.where(isposinf(x), high, native.where(isneginf(x), low, x))
+    return native.where(native.isnan(x), nan, finite)
+
+
+def polar(magnitude: Any, angle: Any, /) -> Any:
+    """Complex numbers with these magnitudes and angles in radians."""
+    return native.complex(
+        native.multiply(magnitude, native.cos(angle)), native.multiply(magnitude, native.sin(angle))
+    )
+
+
+def view_as_complex(x: Any, /) -> Any:
+    """Complex numbers of the pairs on the last axis; a copy.
+
+    Raises
+    ------
+    ValueError
+        If the last axis has not 2 elements.
+
+    """
+    if x.ndim == 0 or x.shape[-1] != 2:
+        raise ValueError(f"view_as_complex: shape {x.shape}; the last axis must have 2 elements")
+    return native.complex(x[..., 0], x[..., 1])
+
+
+def view_as_real(x: Any, /) -> Any:
+    """Pairs of the real and the imaginary parts of complex numbers on a new last axis; a copy."""
+    parts = [native.reshape(each, (*x.shape, 1)) for each in (native.real(x), native.imag(x))]
+    return native.concat(parts, x.ndim)
+
+
+# --- tests ------------------------------------------------------------------------------------------------
+
+
+def isclose(x1: Any, x2: Any, /, *, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    """Whether ``abs(x1 - x2) <= atol + rtol * abs(x2)``, or both are equal; NaN to NaN if so asked."""
+    close = native.equal(x1, x2)
+    a, b = (x if x.dtype in dtypes.INEXACT else native.cast(x, dtypes.float64) for x in (x1, x2))
+    distance = native.abs(native.subtract(a, b))
+    near = native.less_equal(distance, native.add(native.multiply(native.abs(b), rtol), atol))
+    close = native.logical_or(close, native.logical_and(near, native.isfinite(distance)))
+    both = native.logical_and(native.isnan(x1), native.isnan(x2))
+    return native.logical_or(close, both) if equal_nan else close
+
+
+def allclose(
+    x1: Any, x2: Any, /, *, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Any:
+    """Whether all elements are close to each other; see `isclose`. A Python bool."""
+    return builtins.bool(native.all(isclose(x1, x2, rtol=rtol, atol=atol, equal_nan=equal_nan)))
+
+
+def array_equal(x1: Any, x2: Any, /) -> Any:
+    """Whether both tensors have one shape and equal elements (PyTorch's `equal`). A Python bool."""
+    return x1.shape == x2.shape and builtins.bool(native.all(native.equal(x1, x2)))
+
+
+def isneginf(x: Any, /) -> Any:
+    """Whether a number is negative infinity."""
+    return native.equal(x, -math.inf) if x.dtype in dtypes.INEXACT else native.not_equal(x, x)
+
+
+def isposinf(x: Any, /) -> Any:
+    """Whether a number is positive infinity."""
+    return native.equal(x, math.inf) if x.dtype in dtypes.INEXACT else native.not_equal(x, x)
+
+
+def isreal(x: Any, /) -> Any:
+    """Whether a number has no imaginary part."""
+    return (
+        native.equal(native.imag(x), 0)
+        if x.dtype in dtypes.KINDS["complex floating"]
+        else native.isfinite(native.full(tuple(x.shape), 0, x.dtype))
+    )

@@ -26,10 +26,12 @@ __all__ = [
     "fftn",
     "fftshift",
     "hfft",
+    "hfftn",
     "ifft",
     "ifftn",
     "ifftshift",
     "ihfft",
+    "ihfftn",
     "irfft",
     "irfftn",
     "rfft",
@@ -319,6 +321,22 @@ def ihfft(x: Any, /, *, n: int | None = None, axis: int = -1, norm: str = "backw
     """Inverse of `hfft`: ``n // 2 + 1`` elements, made of a real tensor."""
     _check_norm("ihfft", norm)
     return native.conj(rfft(x, n=n, axis=axis, norm=_OPPOSITE[norm]))
+
+
+def hfftn(
+    x: Any, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Any:
+    """`fftn` of a signal that is its own conjugated mirror image; the last axis as in `hfft`."""
+    _check_norm("hfftn", norm)
+    return irfftn(native.conj(_as_complex(x)), s=s, axes=axes, norm=_OPPOSITE[norm])
+
+
+def ihfftn(
+    x: Any, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None, norm: str = "backward"
+) -> Any:
+    """Inverse of `hfftn`, made of a real tensor."""
+    _check_norm("ihfftn", norm)
+    return native.conj(rfftn(x, s=s, axes=axes, norm=_OPPOSITE[norm]))
 
 
 # --- frequencies ------------------------------------------------------------------------------------------

@@ -10,107 +10,94 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from accelera.tensora.autograd import Context, Function, is_grad_enabled
 from accelera.tensora.core import native
 from accelera.tensora.creation import eye
+from accelera.tensora.factorizations import (
+    EighResult,
+    EigResult,
+    LUFactors,
+    LUResult,
+    QRResult,
+    SlogdetResult,
+    SVDResult,
+    cholesky,
+    cholesky_inverse,
+    cholesky_solve,
+    eig,
+    eigh,
+    eigvals,
+    eigvalsh,
+    householder_product,
+    is_complex,
+    lu,
+    lu_factor,
+    lu_solve,
+    lu_unpack,
+    matrix_rank,
+    needs_matrix,
+    needs_square,
+    pinv,
+    qr,
+    real_type,
+    svd,
+    svdvals,
+)
 from accelera.tensora.manipulation import broadcast_shapes
-from accelera.tensora.products import matmul, matrix_transpose, tensordot, vecdot
+from accelera.tensora.products import matmul, matrix_transpose, multi_dot, outer, tensordot, vander, vecdot
+from accelera.tensora.reductions import power_norm
 
 __all__ = [
+    "EigResult",
     "EighResult",
+    "LUFactors",
+    "LUResult",
+    "LstsqResult",
     "QRResult",
     "SVDResult",
     "SlogdetResult",
     "cholesky",
+    "cholesky_inverse",
+    "cholesky_solve",
+    "cond",
     "cross",
     "det",
     "diagonal",
+    "eig",
     "eigh",
+    "eigvals",
     "eigvalsh",
+    "householder_product",
     "inv",
+    "lstsq",
+    "lu",
+    "lu_factor",
+    "lu_solve",
+    "lu_unpack",
     "matmul",
+    "matrix_exp",
     "matrix_norm",
     "matrix_power",
     "matrix_rank",
     "matrix_transpose",
+    "multi_dot",
+    "norm",
     "outer",
     "pinv",
     "qr",
+    "renorm",
     "slogdet",
     "solve",
     "solve_triangular",
     "svd",
     "svdvals",
     "tensordot",
+    "tensorinv",
+    "tensorsolve",
     "trace",
+    "vander",
     "vecdot",
     "vector_norm",
 ]
-
-
-class EighResult(NamedTuple):
-    """Eigenvalues in ascending order, and the eigenvectors as columns."""
-
-    eigenvalues: Any
-    eigenvectors: Any
-
-
-class QRResult(NamedTuple):
-    """Orthonormal columns, and an upper triangle."""
-
-    Q: Any
-    R: Any
-
-
-class SlogdetResult(NamedTuple):
-    """Sign of a determinant, of modulus 1 or 0, and the logarithm of its modulus."""
-
-    sign: Any
-    logabsdet: Any
-
-
-class SVDResult(NamedTuple):
-    """Left singular vectors as columns, descending singular values, right vectors as conjugated rows."""
-
-    U: Any
-    S: Any
-    Vh: Any
-
-
-# --- types and shapes -------------------------------------------------------------------------------------
-
-
-def _is_complex(x: Any) -> bool:
-    return str(x.dtype.name).startswith("complex")
-
-
-def _real_type(dtype: Any) -> Any:
-    """Type of the modulus of an element."""
-    return {"complex64": native.dtype.float32, "complex128": native.dtype.float64}.get(dtype.name, dtype)
-
-
-def _epsilon(dtype: Any) -> float:
-    name = _real_type(dtype).name
-    return {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}.get(name, 2.0**-52)
-
-
-def _conj(x: Any) -> Any:
-    return native.conj(x) if _is_complex(x) else x
-
-
-def _adjoint(x: Any) -> Any:
-    return _conj(matrix_transpose(x))
-
-
-def _needs_matrix(name: str, x: Any) -> None:
-    if x.ndim < 2:
-        raise ValueError(f"{name}: shape {x.shape}; a matrix or a batch of them is needed")
-
-
-def _needs_square(name: str, x: Any) -> None:
-    _needs_matrix(name, x)
-    if x.shape[-2] != x.shape[-1]:
-        raise ValueError(f"{name}: shape {x.shape}; square matrices are needed, with as many rows as columns")
 
 
 def _axis(name: str, axis: int, ndim: int) -> int:
@@ -129,13 +116,6 @@ def _last(x: Any, axis: int) -> Any:
 
 
 # --- products ---------------------------------------------------------------------------------------------
-
-
-def outer(x1: Any, x2: Any, /) -> Any:
-    """Products of each element of one vector with each of another, of shape ``(x1.size, x2.size)``."""
-    if x1.ndim != 1 or x2.ndim != 1:
-        raise ValueError(f"outer: shapes {x1.shape} and {x2.shape}; two vectors are needed")
-    return native.multiply(x1[:, None], x2[None, :])
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
@@ -159,7 +139,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
 
 def matrix_power(x: Any, n: int, /) -> Any:
     """Product of `n` factors `x`, of the inverse for a negative `n`, or the identity for 0."""
-    _needs_square("matrix_power", x)
+    needs_square("matrix_power", x)
     if n == 0:
         return native.copy(native.expand(eye(x.shape[-1], dtype=x.dtype), tuple(x.shape)))
     base = inv(x) if n < 0 else x
@@ -176,7 +156,7 @@ def matrix_power(x: Any, n: int, /) -> Any:
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
     """Elements ``x[..., i, i + offset]``: shape ``(..., d)`` for the d of them that there are."""
-    _needs_matrix("diagonal", x)
+    needs_matrix("diagonal", x)
     rows, columns = x.shape[-2:]
     n = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
     if n == 0 or x.size == 0:
@@ -197,24 +177,6 @@ def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
 
 
 # --- solvers and decompositions ---------------------------------------------------------------------------
-
-
-def cholesky(x: Any, /, *, upper: bool = False) -> Any:
-    """Triangle L with ``L @ adjoint(L) == x``, or its adjoint with `upper`.
-
-    Parameters
-    ----------
-    x
-        Hermitian positive definite matrices, of shape ``(..., n, n)``; only their lower triangles are read.
-
-    Raises
-    ------
-    ValueError
-        If one is not positive definite; the message names it, and its first minor that is not.
-
-    """
-    lower = native.cholesky(x)
-    return _adjoint(lower) if upper else lower
 
 
 def det(x: Any, /) -> Any:
@@ -253,134 +215,70 @@ def solve(x1: Any, x2: Any, /) -> Any:
     return native.solve(x1, x2[:, None])[..., 0]
 
 
-def solve_triangular(x1: Any, x2: Any, /, *, upper: bool) -> Any:
+def solve_triangular(
+    x1: Any, x2: Any, /, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> Any:
     """The X with ``x1 @ X == x2`` for triangular `x1`, whose other triangle is not read.
 
-    A zero on the diagonal gives infinities, as a division by it does.
+    With ``left=False`` the one with ``X @ x1 == x2``; with ``unitriangular=True`` the diagonal counts as ones
+    and is not read either. A zero on the diagonal gives infinities, as a division by it does.
     """
-    return native.solve_triangular(x1, x2, upper)
+    if unitriangular:
+        needs_square("solve_triangular", x1)
+        own = native.equal(native.arange(x1.shape[-1])[:, None], native.arange(x1.shape[-1]))
+        x1 = native.where(own, native.full((), 1, x1.dtype), x1)
+    if left:
+        return native.solve_triangular(x1, x2, upper)
+    return matrix_transpose(native.solve_triangular(matrix_transpose(x1), matrix_transpose(x2), not upper))
 
 
-def qr(x: Any, /, *, mode: str = "reduced") -> QRResult:
-    """Orthonormal Q and upper triangular R with ``Q @ R == x``.
+class LstsqResult(NamedTuple):
+    """Solution, sums of squared distances (none where matrices are not higher than wide), and rank."""
+
+    solution: Any
+    residuals: Any
+    rank: Any
+
+
+def lstsq(x1: Any, x2: Any, /, *, rtol: Any = None) -> LstsqResult:
+    """The X of least norm for which ``x1 @ X - x2`` has the least norm.
 
     Parameters
     ----------
-    x
+    x1
         Matrices of shape ``(..., m, n)``.
-    mode
-        "reduced": Q has min(m, n) columns. "complete": Q is square; it then has no gradient if m > n.
-
-    """
-    if mode not in ("reduced", "complete"):
-        raise ValueError(f"qr: mode={mode!r}; give 'reduced' or 'complete'")
-    return QRResult(*native.qr(x, mode == "complete"))
-
-
-def svd(x: Any, /, *, full_matrices: bool = True) -> SVDResult:
-    """Orthonormal U, Vh and singular values S with ``U @ diag(S) @ Vh == x``.
-
-    Parameters
-    ----------
-    x
-        Matrices of shape ``(..., m, n)``.
-    full_matrices
-        Whether U and Vh are square; otherwise they have min(m, n) columns and rows. Square ones have no
-        gradient unless m == n. Gradients through U and Vh need singular values that differ.
-
-    """
-    return SVDResult(*native.svd(x, full_matrices))
-
-
-def svdvals(x: Any, /) -> Any:
-    """Singular values, in descending order."""
-    return native.svdvals(x)
-
-
-def eigh(x: Any, /) -> EighResult:
-    """Eigenvalues and eigenvectors of Hermitian matrices, whose lower triangles are read.
-
-    Gradients through eigenvectors need eigenvalues that differ; the gradient is Hermitian.
-    """
-    return EighResult(*native.eigh(x))
-
-
-def eigvalsh(x: Any, /) -> Any:
-    """Eigenvalues of Hermitian matrices, whose lower triangles are read, in ascending order."""
-    return native.eigvalsh(x)
-
-
-# --- rank and pseudo-inverse ------------------------------------------------------------------------------
-
-
-def _cutoff(x: Any, largest: Any, rtol: Any) -> Any:
-    """Singular values up to this one count as zero."""
-    if rtol is None:
-        rtol = max(x.shape[-2:]) * _epsilon(x.dtype)
-    if isinstance(rtol, int | float):
-        return native.multiply(largest, rtol)
-    return native.multiply(largest, native.cast(rtol, largest.dtype)[..., None])
-
-
-def matrix_rank(x: Any, /, *, rtol: Any = None) -> Any:
-    """How many singular values are larger than `rtol` times the largest one; int64.
-
-    Parameters
-    ----------
-    x
-        Matrices of shape ``(..., m, n)``.
+    x2
+        Of shape ``(..., m, k)``.
     rtol
-        A number, or one for each matrix; max(m, n) times the type's epsilon by default.
+        As for `pinv`, whose product with `x2` the solution is.
 
     """
-    _needs_matrix("matrix_rank", x)
-    if min(x.shape[-2:]) == 0:
-        return native.full(tuple(x.shape[:-2]), 0, native.dtype.int64)
-    values = native.svdvals(x.detach())
-    counted = native.greater(values, _cutoff(x, values[..., :1], rtol))
-    return native.sum(native.cast(counted, native.dtype.int64), axis=-1)
+    solution = native.matmul(pinv(x1, rtol=rtol), x2)
+    m, n = x1.shape[-2:]
+    distance = native.subtract(native.matmul(x1, solution), x2)
+    residuals = (
+        native.sum(_squares(distance), axis=-2) if m > n else native.full((0,), 0, real_type(x1.dtype))
+    )
+    return LstsqResult(solution, residuals, matrix_rank(x1, rtol=rtol))
 
 
-class _Pinv(Function):
-    """Pseudo-inverse; its gradient is that of Golub and Pereyra (1973), for matrices whose rank stays."""
-
-    @staticmethod
-    def forward(ctx: Context, *inputs: Any) -> Any:
-        """Inverse of the singular values that count."""
-        x, rtol = inputs
-        u, s, vh = native.svd(x, False)
-        counts = native.greater(s, _cutoff(x, s[..., :1], rtol))
-        inverse = native.where(counts, native.reciprocal(native.where(counts, s, 1.0)), 0.0)
-        result = native.matmul(native.multiply(_adjoint(vh), inverse[..., None, :]), _adjoint(u))
-        ctx.save_for_backward(x, result)
-        ctx.rtol = rtol  # type: ignore[attr-defined]
-        return result
-
-    @staticmethod
-    def backward(ctx: Context, *grads: Any) -> Any:
-        """In products of the matrix, its pseudo-inverse and the gradient."""
-        x, p = ctx.saved_tensors
-        if is_grad_enabled():
-            p = _Pinv.apply(x, ctx.rtol)  # type: ignore[attr-defined]
-        g, ph = _adjoint(grads[0]), _adjoint(p)
-        if x.shape[-2] <= x.shape[-1]:
-            k = g @ p
-            kph = k @ ph
-            return kph - _adjoint(p @ k) - (x @ p) @ kph + (ph @ p) @ (g - k @ x), None
-        k = p @ g
-        phk = ph @ k
-        return phk - _adjoint(k @ p) + ((g - x @ k) @ p) @ ph - (phk @ p) @ x, None
+def tensorsolve(x1: Any, x2: Any, /, *, axes: Sequence[int] | None = None) -> Any:
+    """The X with ``tensordot(x1, X, axes=X.ndim) == x2``; `axes` of `x1` are moved to its end before."""
+    if axes is not None:
+        places = [axis % x1.ndim for axis in axes]
+        x1 = native.permute(x1, (*(i for i in range(x1.ndim) if i not in places), *places))
+    shape = tuple(x1.shape[x2.ndim :])
+    matrix = native.reshape(x1, (x2.size, math.prod(shape)))
+    return native.reshape(solve(matrix, native.reshape(x2, (x2.size,))), shape)
 
 
-def pinv(x: Any, /, *, rtol: Any = None) -> Any:
-    """Pseudo-inverse of Moore and Penrose, of shape ``(..., n, m)`` for matrices of shape ``(..., m, n)``.
-
-    `rtol` as for `matrix_rank`: smaller singular values count as zero.
-    """
-    _needs_matrix("pinv", x)
-    if min(x.shape[-2:]) == 0:
-        return native.full((*x.shape[:-2], x.shape[-1], x.shape[-2]), 0, x.dtype)
-    return _Pinv.apply(x, rtol)
+def tensorinv(x: Any, /, *, ind: int = 2) -> Any:
+    """The Y with ``tensordot(Y, x, axes=ind)`` the identity: the inverse, first `ind` axes being rows."""
+    if not 0 < ind <= x.ndim:
+        raise ValueError(f"tensorinv: ind={ind} for a tensor with {x.ndim} dimensions")
+    rows = math.prod(x.shape[:ind])
+    inverse = inv(native.reshape(x, (rows, -1)))
+    return native.reshape(inverse, (*x.shape[ind:], *x.shape[:ind]))
 
 
 # --- norms ------------------------------------------------------------------------------------------------
@@ -395,17 +293,24 @@ def _root(squares: Any) -> Any:
 
 
 def _squares(x: Any) -> Any:
-    if _is_complex(x):
+    if is_complex(x):
         return native.add(native.square(native.real(x)), native.square(native.imag(x)))
     return native.square(x)
 
 
 def _needs_inexact(name: str, x: Any) -> None:
-    if "float" not in x.dtype.name and not _is_complex(x):
+    if "float" not in x.dtype.name and not is_complex(x):
         raise TypeError(f"{name}: not defined for {x.dtype.name}; convert with .to(float32)")
 
 
-def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: int | float | str | None = "fro") -> Any:  # noqa: A002
+def matrix_norm(
+    x: Any,
+    /,
+    *,
+    keepdims: bool = False,
+    ord: int | float | str | None = "fro",  # noqa: A002
+    axis: tuple[int, int] = (-2, -1),
+) -> Any:
     """Norms of matrices.
 
     Parameters
@@ -417,12 +322,28 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: int | float | str | N
     ord
         "fro": root of the sum of squares; "nuc": sum of the singular values; 2 and -2: largest and smallest
         singular value; 1 and -1: largest and smallest sum of moduli of a column; inf and -inf: of a row.
+    axis
+        Where rows and columns lie.
 
     """
-    _needs_matrix("matrix_norm", x)
+    needs_matrix("matrix_norm", x)
     _needs_inexact("matrix_norm", x)
+    rows, columns = (_axis("matrix_norm", each, x.ndim) for each in axis)
+    if rows == columns:
+        raise ValueError(f"matrix_norm: axes {axis} are one")
+    found = _matrix_norm(
+        native.permute(x, (*(i for i in range(x.ndim) if i not in (rows, columns)), rows, columns)), ord
+    )
+    if not keepdims:
+        return found
+    return native.reshape(found, tuple(1 if i in (rows, columns) else n for i, n in enumerate(x.shape)))
+
+
+def _matrix_norm(x: Any, ord: Any) -> Any:  # noqa: A002
     if ord is None or ord == "fro":
         result = _root(native.sum(_squares(x), axis=(-2, -1)))
+    elif min(x.shape[-2:]) == 0 and ord in ("nuc", 2, 1, math.inf) and (ord in ("nuc", 2) or x.size == 0):
+        result = native.full(tuple(x.shape[:-2]), 0, real_type(x.dtype))
     elif ord in ("nuc", 2, -2):
         values = native.svdvals(x)
         result = native.sum(values, axis=-1) if ord == "nuc" else _extreme(values, ord, -1)
@@ -431,7 +352,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: int | float | str | N
         result = _extreme(sums, ord, -1)
     else:
         raise ValueError(f"matrix_norm: ord={ord!r}; give 'fro', 'nuc', 1, -1, 2, -2, inf or -inf")
-    return result[..., None, None] if keepdims else result
+    return result
 
 
 def _extreme(x: Any, sign: Any, axis: Any, keepdims: bool = False) -> Any:
@@ -470,9 +391,96 @@ def vector_norm(
     if math.isinf(ord):
         return _extreme(native.abs(x), ord, axes, keepdims)
     if ord == 0:
-        return total(native.cast(native.not_equal(x, 0), _real_type(x.dtype)))
+        return total(native.cast(native.not_equal(x, 0), real_type(x.dtype)))
     if ord == 1:
         return total(native.abs(x))
     if ord == 2:
         return _root(total(_squares(x)))
-    return native.pow(total(native.pow(native.abs(x), ord)), 1 / ord)
+    return power_norm(x, ord, axes, keepdims)
+
+
+def norm(
+    x: Any,
+    /,
+    *,
+    ord: Any = None,  # noqa: A002
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+) -> Any:
+    """`vector_norm` or `matrix_norm`, as PyTorch and NumPy choose.
+
+    Without `ord` the 2-norm of all elements on the axes. With `ord` matrices lie on two axes, and vectors on
+    one; without axes the tensor is one of both.
+    """
+    axes = tuple(axis) if isinstance(axis, Sequence) else axis if axis is None else (axis,)
+    if ord is None:
+        return vector_norm(x, axis=axes, keepdims=keepdims)
+    n = x.ndim if axes is None else len(axes)
+    if n not in (1, 2):
+        raise ValueError(f"norm: ord={ord!r} on {n} axes; give one for vectors or two for matrices")
+    if n == 1:
+        return vector_norm(x, ord=ord, axis=axes, keepdims=keepdims)
+    rows, columns = (-2, -1) if axes is None else axes
+    return matrix_norm(x, ord=ord, axis=(rows, columns), keepdims=keepdims)
+
+
+def cond(x: Any, /, *, p: int | float | str | None = None) -> Any:
+    """Condition numbers: largest by smallest singular value, or the norm of x times that of its inverse."""
+    if p is None or p in (2, -2):
+        values = svdvals(x)
+        first, last = values[..., 0], values[..., -1]
+        return native.divide(last, first) if p == -2 else native.divide(first, last)
+    return native.multiply(matrix_norm(x, ord=p), matrix_norm(inv(x), ord=p))
+
+
+# --- functions of matrices --------------------------------------------------------------------------------
+
+_PADE = (
+    64764752532480000.0,
+    32382376266240000.0,
+    7771770303897600.0,
+    1187353796428800.0,
+    129060195264000.0,
+    10559470521600.0,
+    670442572800.0,
+    33522128640.0,
+    1323241920.0,
+    40840800.0,
+    960960.0,
+    16380.0,
+    182.0,
+    1.0,
+)
+
+
+def matrix_exp(x: Any, /) -> Any:
+    """Exponential of square matrices: Padé's approximant of degree 13 with scaling and squaring.
+
+    Source: N. Higham, "The scaling and squaring method for the matrix exponential revisited" (2005).
+    """
+    needs_square("matrix_exp", x)
+    _needs_inexact("matrix_exp", x)
+    if x.size == 0:
+        return native.copy(x)
+    largest = native.max(native.sum(native.abs(x.detach()), -2)).item()
+    halvings = max(0, math.ceil(math.log2(largest / 5.37))) if 0 < largest < math.inf else 0
+    a = native.multiply(x, 0.5**halvings)
+    one = eye(x.shape[-1], dtype=x.dtype)
+    a2 = a @ a
+    a4 = a2 @ a2
+    a6 = a4 @ a2
+    b = _PADE
+    odd = a @ (a6 @ (a6 * b[13] + a4 * b[11] + a2 * b[9]) + a6 * b[7] + a4 * b[5] + a2 * b[3] + one * b[1])
+    even = a6 @ (a6 * b[12] + a4 * b[10] + a2 * b[8]) + a6 * b[6] + a4 * b[4] + a2 * b[2] + one * b[0]
+    result = solve(even - odd, even + odd)
+    for _ in range(halvings):
+        result = result @ result
+    return result
+
+
+def renorm(x: Any, /, *, p: float, axis: int, maxnorm: float) -> Any:
+    """Tensor whose slices along an axis are scaled down to a norm of order `p` of at most `maxnorm`."""
+    rest = tuple(i for i in range(x.ndim) if i != _axis("renorm", axis, x.ndim))
+    size = vector_norm(x, ord=p, axis=rest, keepdims=True)
+    scale = native.divide(maxnorm, native.add(size, 1e-7))
+    return native.multiply(x, native.where(native.greater(size, maxnorm), scale, 1.0))

@@ -169,6 +169,8 @@ def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
 
 def swapaxes(x: Tensor, first: int, second: int, /) -> Tensor:
     """View with two axes exchanged."""
+    if x.ndim == 0 and {first, second} <= {0, -1}:  # as in PyTorch
+        return native.permute(x, ())
     order = list(range(x.ndim))
     a, b = _axis(first, x.ndim, "swapaxes"), _axis(second, x.ndim, "swapaxes")
     order[a], order[b] = order[b], order[a]
@@ -224,6 +226,8 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
     """
     if axis is None:
         return native.concat([native.reshape(each, (each.size,)) for each in arrays], 0)
+    if any(each.ndim > 1 for each in arrays):  # as in PyTorch, empty vectors fit to all shapes
+        arrays = [each for each in arrays if each.shape != (0,)]
     return native.concat(list(arrays), axis)
 
 
@@ -312,3 +316,171 @@ def tile(x: Tensor, repetitions: tuple[int, ...], /) -> Tensor:
     wide = tuple(extent for pair in zip(times, shape, strict=True) for extent in pair)
     spread = native.expand(native.reshape(x, apart), wide)
     return native.copy(native.reshape(spread, tuple(a * b for a, b in zip(times, shape, strict=True))))
+
+
+# --- parts ------------------------------------------------------------------------------------------------
+
+
+def select(x: Tensor, axis: int, index: int, /) -> Tensor:
+    """View of the slice at one index of an axis, which the result does not have."""
+    return x[on_axis(_axis(axis, x.ndim, "select"), index)]
+
+
+def narrow(x: Tensor, axis: int, start: int, length: int, /) -> Tensor:
+    """View of `length` elements of an axis from `start` on; a negative `start` counts from the end.
+
+    Raises
+    ------
+    ValueError
+        If the axis has not as many elements.
+
+    """
+    at = _axis(axis, x.ndim, "narrow")
+    extent = x.shape[at]
+    first = int(start) + extent if start < 0 else int(start)
+    if length < 0 or first < 0 or first + length > extent:
+        raise ValueError(f"narrow: {length} elements from {start} of an axis with {extent}")
+    return x[on_axis(at, slice(first, first + length))]
+
+
+def unfold(x: Tensor, axis: int, size: int, step: int, /) -> Tensor:
+    """Windows of `size` elements of an axis, every `step` elements; they lie on a new last axis."""
+    if x.ndim == 0:
+        return native.copy(native.expand(x, (size,)))
+    at = _axis(axis, x.ndim, "unfold")
+    if size > x.shape[at] or size < 0 or step < 1:
+        raise ValueError(f"unfold: windows of {size}, step {step}, on an axis with {x.shape[at]} elements")
+    n = (x.shape[at] - size) // step + 1
+    starts = native.reshape(native.arange(n) * step, (n, 1))
+    taken = native.take(x, starts + native.arange(size), at)
+    return native.permute(taken, (*range(at + 1), *range(at + 2, x.ndim + 1), at + 1))
+
+
+def unflatten(x: Tensor, axis: int, shape: tuple[int, ...], /) -> Tensor:
+    """One axis as several, of which one extent may be -1."""
+    at = _axis(axis, x.ndim, "unflatten")
+    known = math.prod(n for n in shape if n != -1)
+    extents = tuple(x.shape[at] // known if n == -1 and known else n for n in shape)
+    return native.reshape(x, (*x.shape[:at], *extents, *x.shape[at + 1 :]))
+
+
+def tensor_split(x: Tensor, sections: Any, /, *, axis: int = 0) -> list[Tensor]:
+    """Views of parts along an axis: so many, the first ones longer by one, or those between indices."""
+    if isinstance(sections, Tensor):
+        sections = sections.tolist()
+    if not isinstance(sections, int):
+        return split(x, list(sections), axis=axis)
+    if sections < 1:
+        raise ValueError(f"tensor_split: {sections} parts; give at least 1")
+    size, longer = divmod(x.shape[_axis(axis, x.ndim, "tensor_split")], sections)
+    sizes = [size + (i < longer) for i in range(sections)]
+    return split(x, list(itertools.accumulate(sizes))[:-1], axis=axis)
+
+
+def hsplit(x: Tensor, sections: Any, /) -> list[Tensor]:
+    """Parts along the second axis (the first of a vector); see `split`."""
+    return split(x, sections, axis=0 if x.ndim == 1 else 1)
+
+
+def vsplit(x: Tensor, sections: Any, /) -> list[Tensor]:
+    """Parts along the first axis; see `split`."""
+    return split(x, sections, axis=0)
+
+
+def dsplit(x: Tensor, sections: Any, /) -> list[Tensor]:
+    """Parts along the third axis; see `split`."""
+    return split(x, sections, axis=2)
+
+
+def sum_to_size(x: Tensor, shape: tuple[int, ...], /) -> Tensor:
+    """Sum over the axes along which a tensor of this shape would be broadcast to the shape of `x`."""
+    skip = x.ndim - len(shape)
+    if skip < 0 or any(n not in (1, m) for n, m in zip(shape, x.shape[skip:], strict=True)):
+        raise ValueError(f"sum_to_size: shape {shape} does not broadcast to {x.shape}")
+    axes = tuple(i for i in range(x.ndim) if i < skip or (shape[i - skip] == 1 and x.shape[i] != 1))
+    return native.reshape(native.sum(x, axes, True), shape) if axes else native.copy(x)
+
+
+def as_strided(x: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0, /) -> Tensor:
+    """Copy of the elements of the flattened tensor at ``offset + sum(strides * index)`` for each index."""
+    places = native.as_strided(native.arange(x.size), shape, strides, offset)
+    return native.take(native.reshape(x, (x.size,)), places, 0)
+
+
+def as_strided_scatter(
+    x: Tensor, values: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], offset: int = 0, /
+) -> Tensor:
+    """Copy of a tensor with the elements that `as_strided` takes replaced."""
+    places = native.reshape(native.as_strided(native.arange(x.size), shape, strides, offset), (-1,))
+    flat = native.put(native.reshape(x, (x.size,)), places, native.reshape(values, (-1,)), 0)
+    return native.reshape(flat, tuple(x.shape))
+
+
+# --- more orders ------------------------------------------------------------------------------------------
+
+
+def fliplr(x: Tensor, /) -> Tensor:
+    """Second axis reversed."""
+    return flip(x, axis=1)
+
+
+def flipud(x: Tensor, /) -> Tensor:
+    """First axis reversed."""
+    return flip(x, axis=0)
+
+
+def rot90(x: Tensor, k: int = 1, axes: tuple[int, int] = (0, 1), /) -> Tensor:
+    """Quarter turns, `k` of them, from the first axis towards the second one."""
+    a, b = _axes(tuple(axes), x.ndim, "rot90")
+    if a == b:
+        raise ValueError(f"rot90: axes {axes} are one")
+    turns = k % 4
+    if turns == 0:
+        return native.copy(x)
+    if turns == 2:
+        return flip(x, axis=(a, b))
+    turned = swapaxes(x, a, b)
+    return flip(turned, axis=a if turns == 1 else b)
+
+
+# --- joined -----------------------------------------------------------------------------------------------
+
+
+def atleast_1d(x: Tensor, /) -> Tensor:
+    """The tensor, or a 0-d one as a vector."""
+    return x if x.ndim else native.reshape(x, (1,))
+
+
+def atleast_2d(x: Tensor, /) -> Tensor:
+    """The tensor with two axes at least: a vector is a row."""
+    return x if x.ndim > 1 else native.reshape(x, (1, x.size))
+
+
+def atleast_3d(x: Tensor, /) -> Tensor:
+    """The tensor with three axes at least: a vector lies on the second, a matrix on the first two."""
+    if x.ndim > 2:
+        return x
+    return native.reshape(x, (*x.shape, 1) if x.ndim == 2 else (1, x.size, 1))
+
+
+def hstack(arrays: Sequence[Tensor], /) -> Tensor:
+    """Tensors one after the other along the second axis, vectors along their only one."""
+    parts = [atleast_1d(each) for each in arrays]
+    return native.concat(parts, 0 if parts[0].ndim == 1 else 1)
+
+
+def vstack(arrays: Sequence[Tensor], /) -> Tensor:
+    """Tensors one after the other along the first axis; vectors are rows."""
+    return native.concat([atleast_2d(each) for each in arrays], 0)
+
+
+def dstack(arrays: Sequence[Tensor], /) -> Tensor:
+    """Tensors one after the other along the third axis; see `atleast_3d`."""
+    return native.concat([atleast_3d(each) for each in arrays], 2)
+
+
+def column_stack(arrays: Sequence[Tensor], /) -> Tensor:
+    """Tensors one after the other along the second axis; vectors are columns."""
+    return native.concat(
+        [each if each.ndim > 1 else native.reshape(each, (each.size, 1)) for each in arrays], 1
+    )

@@ -379,6 +379,10 @@ _METHODS: dict[str, Any] = {
 
 _PROPERTIES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "T": (transposed, "View with the order of axes reversed."),
+    "mH": (
+        lambda x: native.conj(products.matrix_transpose(x)),
+        "View with each matrix transposed, conjugated if complex.",
+    ),
     "mT": (products.matrix_transpose, "View with each matrix transposed."),
     "device": (lambda _: DEVICE, "Device of the memory."),
     "_grad_fn": (native.grad_fn, "Name of the operation and its inputs, or None."),

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.creation import from_dlpack
+from accelera.tensora.reductions import power_norm
 
 
 def matmul(x1: Any, x2: Any, /, *, out: Any = None, budget: Any = None) -> Any:
     """Product of matrices, or of stacks of them that broadcast.
 
-    A vector is a row on the left and a column on the right. Where a factor is no tensor but lies in a file or a
-    store, `accelera.MatrixEngine` multiplies by a plan that stays within the budget.
+    A vector is a row on the left and a column on the right. Where a factor is no tensor but lies in a file or
+    a store, `accelera.MatrixEngine` multiplies by a plan that stays within the budget.
 
     Parameters
     ----------
@@ -98,6 +100,7 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | Sequence[Sequence[int]] 
         first, second = list(range(x1.ndim - axes, x1.ndim)), list(range(axes))
     else:
         first, second = ([axis % x.ndim for axis in each] for x, each in zip((x1, x2), axes, strict=True))
+    x1, x2 = _widened(x1, first, x2, second), _widened(x2, second, x1, first)
     extents = [x1.shape[i] for i in first]
     if extents != [x2.shape[i] for i in second]:
         raise ValueError(
@@ -111,6 +114,14 @@ def tensordot(x1: Tensor, x2: Tensor, /, *, axes: int | Sequence[Sequence[int]] 
     a = native.reshape(native.permute(x1, (*left, *first)), (rows, summed))
     b = native.reshape(native.permute(x2, (*second, *right)), (summed, columns))
     return native.reshape(native.matmul(a, b), shape)
+
+
+def _widened(x: Any, axes: Sequence[int], other: Any, other_axes: Sequence[int]) -> Any:
+    """The tensor with axes of extent 1 as long as those that belong to them."""
+    shape = list(x.shape)
+    for i, k in zip(axes, other_axes, strict=True):
+        shape[i] = other.shape[k] if shape[i] == 1 else shape[i]
+    return native.expand(x, tuple(shape))
 
 
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
@@ -127,6 +138,190 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     dtype = native.promote(x1.dtype, x2.dtype)
     first = native.conj(x1) if x1.dtype.name.startswith("complex") else x1
     return native.cast(native.sum(native.multiply(first, x2), axis), dtype)
+
+
+# --- products with a sum ----------------------------------------------------------------------------------
+
+
+def _with_sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
+    """``beta * x + alpha * product``; with ``beta=0`` nothing of `x` counts, not even NaN."""
+    scaled = product if alpha == 1 else native.multiply(product, alpha)
+    if beta == 0:
+        return native.expand(scaled, tuple(scaled.shape))
+    return native.add(x if beta == 1 else native.multiply(x, beta), scaled)
+
+
+def addmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """``beta * x + alpha * x1 @ x2`` for two matrices."""
+    return _with_sum(x, native.matmul(x1, x2), beta, alpha)
+
+
+def addmv(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """``beta * x + alpha * x1 @ x2`` for a matrix and a vector."""
+    return _with_sum(x, native.matmul(x1, x2), beta, alpha)
+
+
+def addr(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """``beta * x + alpha * outer(x1, x2)`` for two vectors."""
+    return _with_sum(x, outer(x1, x2), beta, alpha)
+
+
+def baddbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """``beta * x + alpha * x1 @ x2`` for stacks of matrices."""
+    return _with_sum(x, native.matmul(x1, x2), beta, alpha)
+
+
+def addbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    """``beta * x`` plus `alpha` times the sum of the products of two stacks of matrices."""
+    return _with_sum(x, native.sum(native.matmul(x1, x2), 0), beta, alpha)
+
+
+# --- products of vectors and tensors ----------------------------------------------------------------------
+
+
+def outer(x1: Any, x2: Any, /) -> Any:
+    """Products of each element of one vector with each of another, of shape ``(x1.size, x2.size)``."""
+    if x1.ndim != 1 or x2.ndim != 1:
+        raise ValueError(f"outer: shapes {x1.shape} and {x2.shape}; two vectors are needed")
+    return native.multiply(x1[:, None], x2[None, :])
+
+
+def dot(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """Sum of the products of the elements of two vectors of one size."""
+    if x1.ndim != 1 or x1.shape != x2.shape:
+        raise ValueError(f"dot: shapes {x1.shape} and {x2.shape}; two vectors of one size are needed")
+    return native.matmul(x1, x2)
+
+
+def vdot(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """`dot` with the complex conjugate of the first vector."""
+    return dot(native.conj(x1), x2)
+
+
+def inner(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """Sums of products over the last axes; a 0-d tensor is multiplied with every element."""
+    if x1.ndim == 0 or x2.ndim == 0:
+        return native.multiply(x1, x2)
+    return tensordot(x1, x2, axes=[[x1.ndim - 1], [x2.ndim - 1]])
+
+
+def kron(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """Kronecker product: each element of one tensor times the whole other one."""
+    n = max(x1.ndim, x2.ndim)
+    first, second = ((1,) * (n - x.ndim) + tuple(x.shape) for x in (x1, x2))
+    a = native.reshape(x1, tuple(extent for each in first for extent in (each, 1)))
+    b = native.reshape(x2, tuple(extent for each in second for extent in (1, each)))
+    shape = tuple(i * k for i, k in zip(first, second, strict=True))
+    return native.reshape(native.multiply(a, b), shape)
+
+
+def cdist(x1: Tensor, x2: Tensor, /, *, p: float = 2.0) -> Tensor:
+    """Distances of each row of one matrix and each of another.
+
+    Parameters
+    ----------
+    x1, x2
+        Of shapes ``(..., m, k)`` and ``(..., n, k)``; stacks broadcast.
+    p
+        Order of the norm: from 0 to infinity.
+
+    Returns
+    -------
+    Tensor
+        Of shape ``(..., m, n)``; where the distance is 0, so is its gradient.
+
+    """
+    if x1.shape[-1] != x2.shape[-1]:
+        raise ValueError(f"cdist: shapes {x1.shape} and {x2.shape}; rows of as many columns are needed")
+    difference = native.abs(native.subtract(x1[..., :, None, :], x2[..., None, :, :]))
+    if p == 0:
+        return native.cast(native.sum(native.not_equal(difference, 0), -1), difference.dtype)
+    if p == 1:
+        return native.sum(difference, -1)
+    if math.isinf(p):
+        shape = (*difference.shape[:-1], 1)
+        return native.max(native.concat([difference, native.full(shape, 0, difference.dtype)], -1), -1)
+    return power_norm(difference, p, -1)
+
+
+def cartesian_prod(*vectors: Tensor) -> Tensor:
+    """All combinations of one element of each vector, a row for each; a single vector is only copied."""
+    if len(vectors) == 1:
+        return native.copy(vectors[0])
+    shape = tuple(each.size for each in vectors)
+    columns = []
+    for i, each in enumerate(vectors):
+        apart = native.reshape(each, tuple(n if k == i else 1 for k, n in enumerate(shape)))
+        columns.append(native.reshape(native.expand(apart, shape), (-1, 1)))
+    return native.concat(columns, 1)
+
+
+def combinations(x: Tensor, r: int = 2, /, *, with_replacement: bool = False) -> Tensor:
+    """All combinations of `r` elements of a vector, a row for each, in the order of their places."""
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    chosen = list(choose(range(x.size), r))
+    if not chosen or r == 0:
+        return native.full((0,) if r == 0 else (0, r), 0, x.dtype)
+    return native.take(x, native.asarray(chosen, native.dtype.int64), 0)
+
+
+def block_diag(*arrays: Tensor) -> Tensor:
+    """Matrices along the diagonal of one with zeros elsewhere; vectors count as rows."""
+    parts = [native.reshape(x, (1, x.size)) if x.ndim < 2 else x for x in arrays]
+    width, before, rows = sum(x.shape[1] for x in parts), 0, []
+    for x in parts:
+        sides = [native.full((x.shape[0], n), 0, x.dtype) for n in (before, width - before - x.shape[1])]
+        rows.append(native.concat([sides[0], x, sides[1]], 1))
+        before += x.shape[1]
+    return native.concat(rows, 0)
+
+
+# --- chains and powers ------------------------------------------------------------------------------------
+
+
+def multi_dot(arrays: Sequence[Any], /) -> Any:
+    """Product of several matrices in the order that needs the fewest operations; the ends may be vectors."""
+    if len(arrays) < 2:
+        raise ValueError(f"multi_dot: {len(arrays)} matrices; give at least 2")
+    first, last = arrays[0], arrays[-1]
+    chain = [
+        first[None, :] if first.ndim == 1 else first,
+        *arrays[1:-1],
+        last[:, None] if last.ndim == 1 else last,
+    ]
+    found = _product(chain, _order([chain[0].shape[0], *(x.shape[1] for x in chain)]), 0, len(chain) - 1)
+    found = found[0] if first.ndim == 1 else found
+    return found[..., 0] if last.ndim == 1 else found
+
+
+def _order(extents: list[int]) -> dict[tuple[int, int], int]:
+    """Where to part each run of a chain of matrices, by dynamic programming."""
+    n = len(extents) - 1
+    costs, parts = dict.fromkeys(((i, i) for i in range(n)), 0), {}
+    for length in range(1, n):
+        for i in range(n - length):
+            k = i + length
+            each = [
+                (costs[i, j] + costs[j + 1, k] + extents[i] * extents[j + 1] * extents[k + 1], j)
+                for j in range(i, k)
+            ]
+            costs[i, k], parts[i, k] = min(each)
+    return parts
+
+
+def _product(chain: list[Any], parts: dict[tuple[int, int], int], i: int, k: int) -> Any:
+    if i == k:
+        return chain[i]
+    j = parts[i, k]
+    return native.matmul(_product(chain, parts, i, j), _product(chain, parts, j + 1, k))
+
+
+def vander(x: Any, /, *, n: int | None = None) -> Any:
+    """Powers 0 to n - 1 of each element, along a new last axis; as many as there are elements by default."""
+    x = native.reshape(x, (1,)) if x.ndim == 0 else x
+    count = x.shape[-1] if n is None else n
+    powers = native.cast(native.arange(count), x.dtype)
+    return native.pow(native.reshape(x, (*x.shape, 1)), powers)
 
 
 # --- Einstein's notation ----------------------------------------------------------------------------------

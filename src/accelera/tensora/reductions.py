@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 from accelera.tensora import dtypes
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.manipulation import on_axis
+from accelera.tensora.searching import Selected
 
 Axes = int | tuple[int, ...] | None
 
@@ -91,7 +93,7 @@ def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> 
 
 def _count(x: Any, axis: Axes) -> int:
     """Elements that go into one of the result."""
-    if axis is None:
+    if axis is None or x.ndim == 0:
         return int(x.size)
     count = 1
     for each in axis if isinstance(axis, tuple) else (axis,):
@@ -99,7 +101,7 @@ def _count(x: Any, axis: Axes) -> int:
     return count
 
 
-def _wide(x: Any, name: str) -> Any:
+def as_inexact(x: Any, name: str) -> Any:
     """`x` as floating-point numbers whose sums do not overflow."""
     if x.dtype in (dtypes.float16, dtypes.bfloat16):
         return native.cast(x, dtypes.float32)
@@ -114,7 +116,7 @@ def _narrow(found: Any, x: Any) -> Any:
 
 def mean(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
     """Arithmetic mean over axes; of integers in the default floating-point type. NaN of no elements."""
-    wide = _wide(x, "mean")
+    wide = as_inexact(x, "mean")
     return _narrow(native.divide(native.sum(wide, axis, keepdims), float(_count(x, axis))), x)
 
 
@@ -133,7 +135,7 @@ def var(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: A
         Keep the axes, with extent 1.
 
     """
-    wide = _wide(x, "var")
+    wide = as_inexact(x, "var")
     distance = native.subtract(wide, mean(wide, axis=axis, keepdims=True))
     if x.dtype in dtypes.KINDS["complex floating"]:
         distance = native.abs(distance)
@@ -155,10 +157,65 @@ def logsumexp(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tens
     return native.add(total, most if keepdims else native.reshape(most, total.shape))
 
 
+class MinMax(NamedTuple):
+    """Result of `aminmax`."""
+
+    min: Any
+    max: Any
+
+
+def aminmax(x: Tensor, /, *, axis: int | None = None, keepdims: bool = False) -> MinMax:
+    """Return the smallest and the largest element over an axis, or of all."""
+    return MinMax(native.min(x, axis, keepdims), native.max(x, axis, keepdims))
+
+
+def std_mean(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: Any = False) -> Any:
+    """Standard deviation and mean over axes, with the arguments of `var`."""
+    return std(x, axis=axis, correction=correction, keepdims=keepdims), mean(x, axis=axis, keepdims=keepdims)
+
+
+def var_mean(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: Any = False) -> Any:
+    """Variance and mean over axes, with the arguments of `var`."""
+    return var(x, axis=axis, correction=correction, keepdims=keepdims), mean(x, axis=axis, keepdims=keepdims)
+
+
+def nansum(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: Any = False) -> Tensor:
+    """Sum over axes of the elements that are not NaN."""
+    return sum(native.where(native.isnan(x), 0, x), axis=axis, dtype=dtype, keepdims=keepdims)
+
+
+def nanmean(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
+    """Mean over axes of the elements that are not NaN."""
+    total = nansum(x, axis=axis, keepdims=keepdims)
+    return native.divide(total, native.sum(native.logical_not(native.isnan(x)), axis, keepdims))
+
+
+def power_norm(x: Any, p: float, axis: Axes, keepdims: bool = False) -> Any:
+    """Root of order `p` of the sum of powers of moduli; its gradient is zero where the element is."""
+    size = native.abs(x)
+    apart = native.not_equal(size, 0)
+    powers = native.where(apart, native.pow(native.where(apart, size, 1.0), p), 0.0)
+    total = native.sum(powers, axis, keepdims)
+    zero = native.equal(total, 0) if p > 0 else native.logical_not(native.all(apart, axis, keepdims))
+    return native.where(zero, 0.0, native.pow(native.where(zero, 1.0, total), 1 / p))
+
+
+def dist(x1: Tensor, x2: Tensor, /, *, p: float = 2) -> Tensor:
+    """Norm of order `p` of the difference of two tensors that broadcast."""
+    difference = native.abs(native.subtract(x1, x2))
+    if p == 0:
+        return native.cast(native.sum(native.not_equal(difference, 0)), difference.dtype)
+    if math.isinf(p):
+        return (native.max if p > 0 else native.min)(difference)
+    return native.sum(difference) if p == 1 else power_norm(difference, p, None)
+
+
 # --- along one axis ---------------------------------------------------------------------------------------
 
 
 def _cumulative(name: str, x: Any, axis: int | None, dtype: Any, initial: int | None) -> Any:
+    if x.ndim == 0 and axis is not None:  # as in PyTorch
+        return native.reshape(_cumulative(name, native.reshape(x, (1,)), 0, dtype, initial), ())
     if axis is None:
         if x.ndim > 1:
             raise ValueError(f"{name}: a tensor with {x.ndim} dimensions; give the axis")
@@ -220,6 +277,8 @@ def diff(
         Tensors that are put before and behind along the axis.
 
     """
+    if n == 0:
+        return native.copy(x)
     parts = [each for each in (prepend, x, append) if each is not None]
     if len(parts) > 1:
         x = native.concat(parts, axis)
@@ -227,3 +286,61 @@ def diff(
     for _ in range(n):
         x = native.subtract(x[on_axis(at, slice(1, None))], x[on_axis(at, slice(None, -1))])
     return x
+
+
+def cummax(x: Tensor, /, *, axis: int) -> Selected:
+    """Return the largest element up to each one along an axis, and its index: of equal ones the last."""
+    return _running(x, axis, True)
+
+
+def cummin(x: Tensor, /, *, axis: int) -> Selected:
+    """Return the smallest element up to each one along an axis, and its index: of equal ones the last."""
+    return _running(x, axis, False)
+
+
+def _running(x: Any, axis: int, largest: bool) -> Selected:
+    if x.ndim == 0:
+        return Selected(native.copy(x), native.full((), 0, dtypes.int64))
+    indices = native.running_extreme(x, axis, largest)
+    return Selected(native.take_along_axis(x, indices, axis), indices)
+
+
+def logcumsumexp(x: Tensor, /, *, axis: int) -> Tensor:
+    """Logarithm of the sum of exponentials of each element and all before it, without overflow."""
+    return native.logcumsumexp(x, axis) if x.ndim else native.copy(x)
+
+
+def _trapezoids(y: Any, x: Any, dx: Any, axis: int) -> Any:
+    """Twice the areas between neighbours."""
+    at = axis % y.ndim
+    if x is None:
+        width = dx
+    elif x.ndim == 1:
+        width = native.reshape(diff(x), (-1, *(1,) * (y.ndim - at - 1)))
+    else:
+        width = diff(x, axis=axis)
+    pairs = native.add(y[on_axis(at, slice(1, None))], y[on_axis(at, slice(None, -1))])
+    return native.multiply(pairs, width)
+
+
+def trapezoid(y: Tensor, x: Tensor | None = None, /, *, dx: float = 1, axis: int = -1) -> Tensor:
+    """Integral along an axis by the trapezoidal rule.
+
+    Parameters
+    ----------
+    y
+        Values of the function.
+    x
+        Where they were taken: a vector, or a tensor that broadcasts with `y`.
+    dx
+        Their distance, where `x` is not given.
+    axis
+        The axis.
+
+    """
+    return native.divide(native.sum(_trapezoids(y, x, dx, axis), axis), 2.0)
+
+
+def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, /, *, dx: float = 1, axis: int = -1) -> Tensor:
+    """`trapezoid` of each element but the first and all before it."""
+    return native.divide(native.cumsum(_trapezoids(y, x, dx, axis), axis), 2.0)

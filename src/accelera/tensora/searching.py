@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
+from accelera.tensora import dtypes
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.manipulation import broadcast_shapes
 
 
 class UniqueAll(NamedTuple):
@@ -30,8 +33,8 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Any
 
 
-class TopK(NamedTuple):
-    """Result of `topk`."""
+class Selected(NamedTuple):
+    """Elements of a tensor and their indices along an axis."""
 
     values: Any
     indices: Any
@@ -67,7 +70,7 @@ def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool
     return native.take_along_axis(x, argsort(x, axis=axis, descending=descending, stable=stable), axis)
 
 
-def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> TopK:
+def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> Selected:
     """Return the `k` largest (or smallest) elements along an axis in order, and their indices.
 
     NaN counts as less than every number, and as greater with ``largest=False``.
@@ -78,15 +81,19 @@ def topk(x: Tensor, k: int, /, *, axis: int = -1, largest: bool = True) -> TopK:
         If the axis has less than `k` elements.
 
     """
+    if x.ndim == 0:
+        if k > 1:
+            raise ValueError(f"topk: {k} elements of a 0-d tensor")
+        return Selected(native.copy(x), native.full((), 0, dtypes.int64))
     indices = native.argsort(x, axis, largest, k)
-    return TopK(native.take_along_axis(x, indices, axis), indices)
+    return Selected(native.take_along_axis(x, indices, axis), indices)
 
 
 # --- searching --------------------------------------------------------------------------------------------
 
 
 def _extreme(find: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
-    if axis is not None:
+    if axis is not None and x.ndim:
         return find(x, axis, keepdims)
     found = find(native.reshape(x, (x.size,)), 0, False)
     return native.reshape(found, (1,) * x.ndim) if keepdims else found
@@ -136,7 +143,7 @@ def searchsorted(x1: Tensor, x2: Any, /, *, side: str = "left", sorter: Tensor |
     Parameters
     ----------
     x1
-        Vector in ascending order, or with `sorter`.
+        Vector in ascending order, or with `sorter`; or as many vectors on the last axis as `x2` has.
     x2
         Tensor of any shape, or a number.
     side
@@ -149,19 +156,47 @@ def searchsorted(x1: Tensor, x2: Any, /, *, side: str = "left", sorter: Tensor |
         raise ValueError(f"searchsorted: side={side!r}; give 'left' or 'right'")
     if not isinstance(x2, Tensor):
         x2 = native.asarray(x2)
-    in_order = x1 if sorter is None else native.take(x1, sorter, 0)
+    in_order = x1 if sorter is None else native.take_along_axis(x1, sorter, x1.ndim - 1)
     return native.searchsorted(in_order, x2, side == "right")
 
 
 # --- sets -------------------------------------------------------------------------------------------------
 
 
-def unique_all(x: Tensor, /) -> UniqueAll:
+def unique_all(x: Tensor, /, *, axis: int | None = None) -> UniqueAll:
     """Return the different elements in order, where each is first, the place of each element, and counts.
 
-    Every NaN is an element of its own; -0.0 and 0.0 are one.
+    With an axis slices along it are compared, element after element. Every NaN is an element of its own; -0.0
+    and 0.0 are one.
     """
-    return UniqueAll(*native.unique(x))
+    if axis is None:
+        return UniqueAll(*native.unique(x))
+    rows = _rows(x, axis)
+    order = native.arange(rows.shape[0])
+    for i in range(rows.shape[1] - 1, -1, -1):
+        order = native.take(order, native.argsort(native.take(rows[:, i], order, 0), 0, False), 0)
+    return _runs(x, rows, order, axis)
+
+
+def _rows(x: Any, axis: int) -> Any:
+    """Slices along an axis as rows."""
+    at = axis % x.ndim
+    moved = native.permute(x, (at, *(i for i in range(x.ndim) if i != at)))
+    return native.reshape(moved, (x.shape[at], x.size // x.shape[at] if x.size else 0))
+
+
+def _runs(x: Any, rows: Any, order: Any, axis: int) -> UniqueAll:
+    """Runs of equal rows in an order: the first of each, its place, the run of each row, lengths."""
+    n = rows.shape[0]
+    in_order = native.take(rows, order, 0)
+    differs = native.any(native.not_equal(in_order[1:], in_order[:-1]), 1)
+    starts = native.concat([native.full((min(n, 1),), True, dtypes.bool), differs], 0)
+    places = native.nonzero(starts)[0]
+    indices = native.take(order, places, 0)
+    run_of = native.subtract(native.cumsum(starts, 0), 1)
+    inverse = native.put(native.full((n,), 0, dtypes.int64), order, run_of, 0)
+    ends = native.concat([places[1:], native.full((min(n, 1),), n, dtypes.int64)], 0)
+    return UniqueAll(native.take(x, indices, axis % x.ndim), indices, inverse, native.subtract(ends, places))
 
 
 def unique_counts(x: Tensor, /) -> UniqueCounts:
@@ -226,3 +261,245 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     indices = native.expand(indices, tuple(shape))
     shape[at] = x.shape[at]
     return native.take_along_axis(native.expand(x, tuple(shape)), indices, axis)
+
+
+def index_select(x: Tensor, indices: Tensor, /, *, axis: int) -> Tensor:
+    """Slices at the indices of an axis, as `take`; a 0-d tensor counts as one with a single element."""
+    return native.take(x, indices, axis) if x.ndim else native.copy(x)
+
+
+def argwhere(x: Tensor, /) -> Tensor:
+    """Indices of the elements other than zero, one row for each, of shape ``(n, x.ndim)``."""
+    if x.ndim == 0:
+        return native.full((int(x.item() != 0), 0), 0, dtypes.int64)
+    found = native.nonzero(x)
+    return native.concat([native.reshape(each, (each.size, 1)) for each in found], 1)
+
+
+def isin(x: Tensor, values: Tensor, /, *, invert: bool = False) -> Tensor:
+    """Whether each element is among the values (or is not, with `invert`)."""
+    in_order = sort(native.reshape(values, (values.size,)))
+    if values.size == 0:
+        found = native.full(tuple(x.shape), False, dtypes.bool)
+    else:
+        place = native.minimum(native.searchsorted(in_order, x, False), values.size - 1)
+        found = native.equal(native.take(in_order, place, 0), x)
+    return native.logical_not(found) if invert else found
+
+
+def bucketize(x: Any, boundaries: Tensor, /, *, right: bool = False) -> Tensor:
+    """Index of the bucket between ascending boundaries that each element falls into; int64.
+
+    With ``right=False`` a bucket includes its upper boundary, otherwise the lower one.
+    """
+    values = x if isinstance(x, Tensor) else native.asarray(x)
+    return native.searchsorted(boundaries, values, right)
+
+
+def unravel_index(indices: Tensor, shape: Any, /) -> tuple[Tensor, ...]:
+    """Return coordinates of indices into a flattened tensor of this shape, a tensor for each axis."""
+    found = []
+    for extent in (shape if isinstance(shape, (tuple, list)) else (shape,))[::-1]:
+        found.append(native.remainder(indices, extent))
+        indices = native.floor_divide(indices, extent)
+    return tuple(found[::-1])
+
+
+def unique_consecutive(x: Tensor, /, *, axis: int | None = None) -> UniqueAll:
+    """Return elements (or slices along an axis) that differ from the one before; as `unique_all`."""
+    lines = native.reshape(x, (x.size,)) if axis is None else x
+    at = 0 if axis is None else axis
+    found = _runs(lines, _rows(lines, at), native.arange(lines.shape[at]), at)
+    return (
+        found
+        if axis is not None
+        else found._replace(inverse_indices=native.reshape(found[2], tuple(x.shape)))
+    )
+
+
+# --- writing to places ------------------------------------------------------------------------------------
+
+
+def _lined(x: Any) -> Any:
+    """The tensor, or a 0-d one as a vector."""
+    return x if x.ndim else native.reshape(x, (1,))
+
+
+def gather(x: Tensor, indices: Tensor, /, *, axis: int) -> Tensor:
+    """Elements at indices along an axis: ``out[i][j] = x[indices[i][j]][j]`` for axis 0.
+
+    Nothing is broadcast: the indices may have smaller extents, and give the shape of the result.
+    """
+    if indices.size == 0:
+        return native.full(tuple(indices.shape), 0, x.dtype)
+    return native.reshape(native.take_along_axis(_lined(x), _lined(indices), axis), tuple(indices.shape))
+
+
+def scatter_add(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int) -> Tensor:
+    """Tensor with values added at the places that `gather` would take them from."""
+    at = axis % max(x.ndim, 1)
+    values = _lined(values)[tuple(slice(n) for n in _lined(indices).shape)]
+    return native.reshape(native.scatter_add(_lined(x), _lined(indices), values, at), tuple(x.shape))
+
+
+def scatter(x: Tensor, indices: Tensor, values: Any, /, *, axis: int) -> Tensor:
+    """Tensor with values (a tensor or a number) at the places that `gather` would take them from.
+
+    Of several values for one place the last one in row-major order is taken.
+    """
+    indices = _lined(indices)
+    if not isinstance(values, Tensor):
+        values = native.full(tuple(indices.shape), values, x.dtype)
+    values = native.reshape(_lined(values)[tuple(slice(n) for n in indices.shape)], (indices.size,))
+    places = native.reshape(_places(_lined(x), indices, axis), (indices.size,))
+    return native.reshape(native.put(native.reshape(x, (x.size,)), places, values, 0), tuple(x.shape))
+
+
+def _places(x: Any, indices: Any, axis: int) -> Any:
+    """Index into the flattened tensor of each place that `gather` would take."""
+    at, place, step = axis % x.ndim, 0, 1
+    for i in range(x.ndim - 1, -1, -1):
+        shape = (-1, *(1,) * (x.ndim - i - 1))
+        digit = indices if i == at else native.reshape(native.arange(indices.shape[i]), shape)
+        if i == at:
+            digit = native.where(native.less(indices, 0), native.add(indices, x.shape[i]), indices)
+        place, step = native.add(native.multiply(digit, step), place), step * x.shape[i]
+    return native.expand(place, tuple(indices.shape))
+
+
+def scatter_reduce(
+    x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int, reduce: str, include_self: bool = True
+) -> Tensor:
+    """Tensor with the sum, product, mean or an extreme of values at the places that `gather` would take.
+
+    Parameters
+    ----------
+    x
+        Tensor of a real type.
+    indices, values
+        As for `scatter_add`.
+    axis
+        The axis that indices are on.
+    reduce
+        "sum", "prod", "mean", "amin" or "amax"; elements that are equally extreme share the gradient.
+    include_self
+        Whether the elements of `x` at these places take part.
+
+    """
+    if reduce not in ("sum", "prod", "mean", "amin", "amax"):
+        raise ValueError(f"scatter_reduce: reduce={reduce!r}; give 'sum', 'prod', 'mean', 'amin' or 'amax'")
+    shape, at = tuple(x.shape), axis % max(x.ndim, 1)
+    x, indices = _lined(x), _lined(indices)
+    values = _lined(values)[tuple(slice(n) for n in indices.shape)]
+    one = native.full(tuple(indices.shape), 1, dtypes.int64)
+    counts = native.scatter_add(native.full(tuple(x.shape), 0, dtypes.int64), indices, one, at)
+    if not include_self:
+        x = native.where(
+            native.greater(counts, 0), native.cast(native.asarray(_start(reduce, x.dtype)), x.dtype), x
+        )
+    if reduce in ("sum", "mean"):
+        found = native.scatter_add(x, indices, values, at)
+    else:
+        found = native.scatter_reduce(x, indices, values, at, ("prod", "amin", "amax").index(reduce))
+    if reduce == "mean":
+        counts = native.add(counts, 1) if include_self else native.maximum(counts, 1)
+        divide = native.divide if x.dtype in dtypes.INEXACT else native.floor_divide
+        found = native.cast(divide(found, native.cast(counts, x.dtype)), x.dtype)
+    return native.reshape(found, shape)
+
+
+def _start(reduce: str, dtype: Any) -> Any:
+    """Number that changes nothing that it is reduced with."""
+    if reduce in ("sum", "mean", "prod"):
+        return int(reduce == "prod")
+    limits = dtypes.iinfo(dtype) if dtype in dtypes.INTEGERS else None
+    if reduce == "amin":
+        return limits.max if limits else math.inf
+    return limits.min if limits else -math.inf
+
+
+def index_reduce(
+    x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int, reduce: str, include_self: bool = True
+) -> Tensor:
+    """`scatter_reduce` of slices along an axis, at the indices of a vector."""
+    lined = _lined(values)
+    at = axis % lined.ndim
+    spread = native.reshape(_lined(indices), (-1, *(1,) * (lined.ndim - at - 1)))
+    spread = native.expand(spread, tuple(lined.shape))
+    return scatter_reduce(x, spread, lined, axis=axis, reduce=reduce, include_self=include_self)
+
+
+def index_add(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int, alpha: Any = 1) -> Tensor:
+    """Tensor with slices along an axis, times `alpha`, added at the given indices."""
+    scaled = native.multiply(_lined(values), alpha)
+    added = native.take_add(scaled, _lined(indices), tuple(_lined(x).shape), axis)
+    return native.add(x, native.reshape(added, tuple(x.shape)))
+
+
+def index_copy(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int) -> Tensor:
+    """Tensor with slices along an axis at the given indices."""
+    return native.reshape(native.put(_lined(x), _lined(indices), _lined(values), axis), tuple(x.shape))
+
+
+def index_fill(x: Tensor, indices: Tensor, value: Any, /, *, axis: int) -> Tensor:
+    """Tensor with one number (or 0-d tensor) in all slices at the given indices of an axis."""
+    lined, indices = _lined(x), _lined(indices)
+    shape = list(lined.shape)
+    shape[axis] = indices.size
+    filled = native.expand(
+        value if isinstance(value, Tensor) else native.asarray(value, x.dtype), tuple(shape)
+    )
+    return index_copy(x, indices, native.cast(filled, x.dtype), axis=axis)
+
+
+def index_put(x: Tensor, indices: Any, values: Tensor, /, *, accumulate: bool = False) -> Tensor:
+    """Tensor with ``x[indices] = values`` written to a copy; added with `accumulate`."""
+    made = native.copy(x)
+    if not accumulate:
+        made[tuple(indices)] = values
+        return made
+    flat = native.reshape(native.arange(x.size), tuple(x.shape))[tuple(indices)]
+    spread = native.reshape(native.expand(values, tuple(flat.shape)), (flat.size,))
+    added = native.take_add(spread, native.reshape(flat, (flat.size,)), (x.size,), 0)
+    return native.add(x, native.reshape(added, tuple(x.shape)))
+
+
+def put(x: Tensor, indices: Tensor, values: Tensor, /, *, accumulate: bool = False) -> Tensor:
+    """Tensor with values at indices into the flattened tensor; added with `accumulate`."""
+    flat, places = native.reshape(x, (x.size,)), native.reshape(indices, (indices.size,))
+    written = native.reshape(values, (values.size,))
+    if accumulate:
+        found = native.add(flat, native.take_add(written, places, (x.size,), 0))
+    else:
+        found = native.put(flat, places, written, 0)
+    return native.reshape(found, tuple(x.shape))
+
+
+def masked_fill(x: Tensor, mask: Tensor, value: Any, /) -> Tensor:
+    """Tensor with one number (or 0-d tensor) where the mask holds; both broadcast."""
+    return native.where(mask, native.cast(value, x.dtype) if isinstance(value, Tensor) else value, x)
+
+
+def masked_select(x: Tensor, mask: Tensor, /) -> Tensor:
+    """Vector of the elements where the mask holds; both broadcast."""
+    shape = broadcast_shapes(tuple(x.shape), tuple(mask.shape))
+    return native.reshape(native.expand(x, shape)[native.expand(mask, shape)], (-1,))
+
+
+def masked_scatter(x: Tensor, mask: Tensor, values: Tensor, /) -> Tensor:
+    """Tensor with the first values, in order, where the mask holds; tensor and mask broadcast.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer values than places.
+
+    """
+    shape = broadcast_shapes(tuple(x.shape), tuple(mask.shape))
+    flat = native.reshape(native.expand(mask, shape), (-1,))
+    places = native.nonzero(flat)[0]
+    if places.size > values.size:
+        raise ValueError(f"masked_scatter: {values.size} values for {places.size} places")
+    taken = native.reshape(values, (values.size,))[: places.size]
+    found = native.put(native.reshape(native.expand(x, shape), (-1,)), places, taken, 0)
+    return native.reshape(found, shape)
