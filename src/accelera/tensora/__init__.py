@@ -287,6 +287,7 @@ from accelera.tensora.reductions import (
 )
 from accelera.tensora.runtime import (
     MemoryStats,
+    compute,
     empty_cache,
     fusion,
     get_num_threads,
@@ -426,6 +427,7 @@ __all__ = [
     "combinations",
     "complex",
     "complex64",
+    "compute",
     "complex128",
     "concat",
     "conj",
