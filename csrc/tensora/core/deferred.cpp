@@ -141,6 +141,7 @@ class Program {
         for (const T& leaf : tensors_) recorded.read(*leaf->storage());
         recorded.cost({double(size) * double(steps_.size()), 0});
         for (Step& step : steps_) {
+            if (step.result->has_run()) continue;
             if (step.stored)
                 step.result->take(step.storage);
             else
@@ -156,7 +157,7 @@ class Program {
         int buffer = -1;  ///< register into which a leaf is gathered
     };
     struct Step {
-        Deferred* result = nullptr;
+        Ref<Deferred> result;  // a signal's handler may run it meanwhile, and drop what it read
         std::array<Source, Deferred::most_operands> sources;
         std::bitset<Deferred::most_operations * Deferred::most_operands>
             leaves;  ///< that it is computed from
@@ -180,7 +181,7 @@ class Program {
         if (deferred.mark_ == mark_) return deferred.place_;
         deferred.mark_ = mark_;
         Step step;
-        step.result = &deferred;
+        step.result = Ref<Deferred>(&deferred);
         for (int i = 0; i < deferred.n_; ++i) {
             const Deferred::Operand& operand = deferred.operands_[i];
             if (operand.deferred)
@@ -311,7 +312,8 @@ class Program {
 Deferred::Deferred(Loop loop, std::span<const T> inputs, const Dims& shape, DType dtype)
     : loop_(loop), n_(int(inputs.size())), shape_(shape), dtype_(dtype) {
     for (int i = 0; i < n_; ++i) {
-        if (const Ref<Deferred>& deferred = inputs[i]->deferred()) {
+        const Ref<Deferred>& deferred = inputs[i]->deferred();
+        if (deferred && !deferred->has_run()) {  // another thread may have run it just now
             operands_[i].deferred = deferred;
             deferred->readers_.push_back(this);
         } else {
