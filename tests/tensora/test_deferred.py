@@ -258,6 +258,16 @@ def test_the_switch() -> None:
         assert peak_above(lambda: ts.exp(x)) >= x.nbytes
 
 
+def test_a_running_sum_keeps_few_of_its_terms() -> None:
+    def running_sum() -> ts.Tensor:
+        total = ts.zeros(N)
+        for _ in range(60):
+            total = total + ts.ones(N)
+        return total
+
+    assert peak_above(lambda: running_sum()[0].item()) <= 8 * ts.zeros(N).nbytes
+
+
 def test_gradients_that_are_added_up_do_not_wait() -> None:
     """A sum that waited would keep the gradients of all passes."""
     x = ts.ones(N)
