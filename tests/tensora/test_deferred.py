@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -254,3 +256,66 @@ def test_the_switch() -> None:
     with ts.fusion(False):
         x = ts.ones(N)
         assert peak_above(lambda: ts.exp(x)) >= x.nbytes
+
+
+def test_a_running_sum_keeps_few_of_its_terms() -> None:
+    def running_sum() -> ts.Tensor:
+        total = ts.zeros(N)
+        for _ in range(60):
+            total = total + ts.ones(N)
+        return total
+
+    assert peak_above(lambda: running_sum()[0].item()) <= 8 * ts.zeros(N).nbytes
+
+
+def test_gradients_that_are_added_up_do_not_wait() -> None:
+    """A sum that waited would keep the gradients of all passes."""
+    x = ts.ones(N)
+    x.requires_grad = True
+
+    def passes() -> None:
+        for _ in range(12):
+            (x * ts.full(N, 2.0)).backward(ts.ones(N))
+
+    assert peak_above(passes) <= 5 * x.nbytes
+    assert x.grad[0].item() == 24
+
+
+# --- signals ----------------------------------------------------------------------------------------------
+
+HANDLER_OF_A_SIGNAL = """
+import signal, threading, time
+import numpy as np
+import accelera.tensora as ts
+
+# The handler needs a result that waits, while another thread runs a program and needs the interpreter.
+large = ts.asarray(np.random.default_rng(0).random((64, 1 << 17)), copy=True)
+x = ts.ones(1 << 22)
+waiting, hits, done = [x + 1 for _ in range(2000)], [], threading.Event()
+
+def programs():
+    while not done.is_set():
+        y = x
+        for _ in range(30):
+            y = ts.exp(y * 0.0)
+        y[0].item()
+
+def handler(number, frame):
+    hits.append(waiting.pop()[0].item())
+
+signal.signal(signal.SIGALRM, handler)
+other = threading.Thread(target=programs)
+other.start()
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    ts.sort(large)
+signal.setitimer(signal.ITIMER_REAL, 0)
+done.set()
+other.join()
+assert hits and set(hits) == {2.0}
+"""
+
+
+def test_a_signal_handler_may_need_what_waits() -> None:
+    subprocess.run([sys.executable, "-c", HANDLER_OF_A_SIGNAL], check=True, timeout=60)

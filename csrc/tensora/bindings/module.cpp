@@ -129,7 +129,11 @@ NB_MODULE(_tensora, module) {
     });
     set_interrupt_check([] {
         const nb::gil_scoped_acquire held;
-        if (PyErr_CheckSignals() != 0) throw nb::python_error();
+        // A handler that waits for another thread's work gives the lock up like any other code.
+        const ThreadState before = std::exchange(thread_state, {});
+        const int failed = PyErr_CheckSignals();
+        thread_state = before;
+        if (failed) throw nb::python_error();
     });
     set_interpreter_lock([]() -> void* { return PyEval_SaveThread(); },
                          [](void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); });

@@ -466,6 +466,7 @@ class Engine {
         if (!options_.accumulate) return;
         if (!gradient.grad) gradient.grad = std::make_shared<T>();
         *gradient.grad = *gradient.grad ? *gradient.grad + grad : own(grad);
+        (*gradient.grad)->storage();  // a sum that waited would keep the gradients of all passes
     }
 
     /// A gradient that shares its memory with nobody, since users write to it.

@@ -43,7 +43,8 @@ std::unique_lock<std::recursive_mutex> program_turn() {
     return turn;
 }
 
-constexpr int64_t block = 512;  // elements
+constexpr int64_t block = 512;    // elements
+constexpr int64_t most_kept = 4;  // times a result's size: memory that only what it waits for keeps
 
 /// A tensor that a program reads: one number, elements that lie like the result's, or elements that are
 /// gathered for each block.
@@ -117,13 +118,17 @@ class Program {
         assign_registers();
     }
 
-    /// Operations that have not run, of which a tensor is the result.
-    static int64_t count(std::span<const T> inputs) {
+    /// Operations that have not run, of which tensors are the results, and the memory that they alone keep.
+    struct Waiting {
+        int64_t operations = 0;
+        int64_t nbytes = 0;
+    };
+    static Waiting waiting(std::span<const T> inputs) {
         const uint64_t mark = ++last_walk;
-        int64_t n = 0;
+        Waiting sum;
         for (const T& input : inputs)
-            if (input->deferred()) n += count_from(*input->deferred(), mark);
-        return n;
+            if (input->deferred()) add_waiting(*input->deferred(), mark, sum);
+        return sum;
     }
 
     void run() {
@@ -141,6 +146,7 @@ class Program {
         for (const T& leaf : tensors_) recorded.read(*leaf->storage());
         recorded.cost({double(size) * double(steps_.size()), 0});
         for (Step& step : steps_) {
+            if (step.result->has_run()) continue;
             if (step.stored)
                 step.result->take(step.storage);
             else
@@ -156,7 +162,7 @@ class Program {
         int buffer = -1;  ///< register into which a leaf is gathered
     };
     struct Step {
-        Deferred* result = nullptr;
+        Ref<Deferred> result;  // a signal's handler may run it meanwhile, and drop what it read
         std::array<Source, Deferred::most_operands> sources;
         std::bitset<Deferred::most_operations * Deferred::most_operands>
             leaves;  ///< that it is computed from
@@ -166,13 +172,20 @@ class Program {
         int last_use = 0;
     };
 
-    static int64_t count_from(Deferred& deferred, uint64_t mark) {
-        if (deferred.mark_ == mark) return 0;
+    static void add_waiting(Deferred& deferred, uint64_t mark, Waiting& sum) {
+        if (deferred.mark_ == mark) return;
         deferred.mark_ = mark;
-        int64_t n = 1;
-        for (int i = 0; i < deferred.n_; ++i)
-            if (deferred.operands_[i].deferred) n += count_from(*deferred.operands_[i].deferred, mark);
-        return n;
+        ++sum.operations;
+        for (int i = 0; i < deferred.n_; ++i) {
+            const Deferred::Operand& operand = deferred.operands_[i];
+            if (operand.deferred) {
+                add_waiting(*operand.deferred, mark, sum);
+                continue;
+            }
+            Storage& storage = *operand.tensor->storage();
+            if (storage.ref_count() == storage.readers().size())
+                sum.nbytes += storage.nbytes() / int64_t(storage.readers().size());
+        }
     }
 
     /// Puts a result behind those that it is computed from.
@@ -180,7 +193,7 @@ class Program {
         if (deferred.mark_ == mark_) return deferred.place_;
         deferred.mark_ = mark_;
         Step step;
-        step.result = &deferred;
+        step.result = Ref<Deferred>(&deferred);
         for (int i = 0; i < deferred.n_; ++i) {
             const Deferred::Operand& operand = deferred.operands_[i];
             if (operand.deferred)
@@ -311,7 +324,8 @@ class Program {
 Deferred::Deferred(Loop loop, std::span<const T> inputs, const Dims& shape, DType dtype)
     : loop_(loop), n_(int(inputs.size())), shape_(shape), dtype_(dtype) {
     for (int i = 0; i < n_; ++i) {
-        if (const Ref<Deferred>& deferred = inputs[i]->deferred()) {
+        const Ref<Deferred>& deferred = inputs[i]->deferred();
+        if (deferred && !deferred->has_run()) {  // another thread may have run it just now
             operands_[i].deferred = deferred;
             deferred->readers_.push_back(this);
         } else {
@@ -399,7 +413,9 @@ T defer(Call& call) {
     DType operands;
     const Loop loop = loop_of(call, operands);
     if (!loop) return T();
-    const bool too_many = Program::count(call.in) >= Deferred::most_operations;
+    const Program::Waiting waiting = Program::waiting(call.in);
+    const bool too_many = waiting.operations >= Deferred::most_operations ||
+                          waiting.nbytes > most_kept * shape.product() * size_of(operands);
     for (const T& input : call.in)
         if (too_many || !(input->shape() == shape)) input->storage();  // what is broadcast is computed before
     std::array<T, Deferred::most_operands> converted;

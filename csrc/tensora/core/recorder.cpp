@@ -81,6 +81,7 @@ Record end_record() {
 void name_in_record(Storage& storage, const std::string& name) {
     if (!is_recording()) return;
     const std::lock_guard lock(recorder().mutex);
+    if (!is_recording()) return;  // it has ended meanwhile
     recorder().record.buffer_name[recorder().place_of(storage)] = name;
 }
 
@@ -95,24 +96,28 @@ RecordedStep::~RecordedStep() {
     --open_steps;
     if (!is_recording()) return;
     const std::lock_guard lock(recorder().mutex);
+    if (!is_recording()) return;  // it has ended meanwhile
     recorder().end_step(op_, cost_, now() - began_);
 }
 
 void RecordedStep::read(Storage& storage) const {
     if (!active_ || !is_recording()) return;
     const std::lock_guard lock(recorder().mutex);
+    if (!is_recording()) return;
     recorder().add(storage, read_event);
 }
 
 void RecordedStep::write(Storage& storage) const {
     if (!active_ || !is_recording()) return;
     const std::lock_guard lock(recorder().mutex);
+    if (!is_recording()) return;
     recorder().add(storage, write_event);
 }
 
 void record_birth(Storage& storage) {
     if (!is_recording()) return;
     const std::lock_guard lock(recorder().mutex);
+    if (!is_recording()) return;  // it has ended meanwhile
     recorder().add(storage, write_event);
     if (open_steps == 0) recorder().end_step("create", {}, 0);
 }
@@ -120,6 +125,7 @@ void record_birth(Storage& storage) {
 void record_role(Storage& storage) {
     if (!is_recording()) return;
     const std::lock_guard lock(recorder().mutex);
+    if (!is_recording()) return;  // it has ended meanwhile
     if (storage.recorded.record == recorder().number)
         recorder().record.buffer_role[storage.recorded.place] = storage.role();
 }
@@ -127,6 +133,7 @@ void record_role(Storage& storage) {
 void record_end(Storage& storage) {
     if (!is_recording()) return;
     const std::lock_guard lock(recorder().mutex);
+    if (!is_recording()) return;  // it has ended meanwhile
     Recorder& all = recorder();
     // What was neither made nor used since the record began is no part of it.
     if (storage.recorded.record != all.number) return;
