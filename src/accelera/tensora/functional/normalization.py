@@ -143,7 +143,7 @@ def batch_norm(
     if count == 1:
         raise ValueError(
             f"batch_norm: an input of shape {input.shape} has one element of each channel; "
-            "training needs more"
+            "training needs more than one"
         )
     if input.ndim == 2:  # channels lie side by side: the loops want them one behind the other
         columns = native.reshape(native.permute(input, (1, 0)), (1, input.shape[1], -1))
