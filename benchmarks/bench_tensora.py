@@ -26,6 +26,7 @@ GOALS = {
     "add + backward": 0.05,
     "chain of 100 + backward": 0.15,
     "gelu, 4M": 0.20,
+    "gelu + backward, 4M": 0.15,
     "matmul 32": 0.40,
     "softmax": 0.80,
     "softmax + backward": 0.85,
@@ -146,22 +147,33 @@ def _small(calls: int) -> list[Case]:
 
 def _large(n: int) -> list[Case]:
     array = np.random.default_rng(0).standard_normal(n, np.float32)
-    x, t = ts.asarray(array), torch.tensor(array)
+    x, t = ts.asarray(array, copy=True), torch.tensor(array)
+    leaf, t_leaf = ts.tensor(array, requires_grad=True), torch.tensor(array, requires_grad=True)
+    weight, t_weight = ts.ones(n), torch.ones(n)
 
     def gelu(x: Any, tanh: Any) -> Any:
         return 0.5 * x * (1 + tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
 
+    def gradient(leaf: Any, tanh: Any, weight: Any) -> None:
+        leaf.grad = None
+        gelu(leaf, tanh).backward(weight)
+
     size = f"{n >> 20}M" if n >> 20 else str(n)
     return [
-        Case(f"add, {size}", lambda: x + x, lambda: t + t, lambda: array + array),
-        Case(f"exp, {size}", lambda: ts.exp(x), lambda: t.exp(), lambda: np.exp(array)),
-        Case(f"tanh, {size}", lambda: ts.tanh(x), lambda: t.tanh(), lambda: np.tanh(array)),
+        Case(f"add, {size}", lambda: ts.compute(x + x), lambda: t + t, lambda: array + array),
+        Case(f"exp, {size}", lambda: ts.compute(ts.exp(x)), lambda: t.exp(), lambda: np.exp(array)),
+        Case(f"tanh, {size}", lambda: ts.compute(ts.tanh(x)), lambda: t.tanh(), lambda: np.tanh(array)),
         Case(f"sum, {size}", lambda: ts.sum(x), lambda: t.sum(), lambda: array.sum()),
         Case(
             f"gelu, {size}",
-            lambda: gelu(x, ts.tanh),
+            lambda: ts.compute(gelu(x, ts.tanh)),
             lambda: gelu(t, torch.tanh),
             lambda: gelu(array, np.tanh),
+        ),
+        Case(
+            f"gelu + backward, {size}",
+            lambda: gradient(leaf, ts.tanh, weight),
+            lambda: gradient(t_leaf, torch.tanh, t_weight),
         ),
     ]
 

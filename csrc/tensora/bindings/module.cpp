@@ -6,7 +6,7 @@
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/blas.h"
-#include "tensora/kernels/elementwise.h"
+#include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
 
@@ -63,6 +63,7 @@ void bind_memory(nb::module_& module) {
     module.def("reset_peak", reset_peak);
     module.def("set_memory_limit", set_memory_limit);
     module.def("empty_cache", empty_cache);
+    module.def("compute", [](const T& x) { x->storage(); });
     module.def("fusion_least", fusion_least);
     module.def("set_fusion_least", set_fusion_least);
 }
@@ -139,7 +140,6 @@ NB_MODULE(_tensora, module) {
     bind_ops(module);
     bind_networks(module);
     bind_autograd(module);
-    bind_windows(module);
     module.def("instruction_set", [] { return std::string(instruction_set()); });
     module.def("thread_count", thread_count);
     module.def("set_thread_count", [](int n) {

@@ -156,7 +156,7 @@ class Program {
         int buffer = -1;  ///< register into which a leaf is gathered
     };
     struct Step {
-        Deferred* result;
+        Deferred* result = nullptr;
         std::array<Source, Deferred::most_operands> sources;
         std::bitset<Deferred::most_operations * Deferred::most_operands>
             leaves;  ///< that it is computed from
@@ -179,7 +179,8 @@ class Program {
     int visit(Deferred& deferred) {
         if (deferred.mark_ == mark_) return deferred.place_;
         deferred.mark_ = mark_;
-        Step step{&deferred, {}};
+        Step step;
+        step.result = &deferred;
         for (int i = 0; i < deferred.n_; ++i) {
             const Deferred::Operand& operand = deferred.operands_[i];
             if (operand.deferred)
@@ -390,7 +391,8 @@ RunNow::~RunNow() { run_now = before_; }
 
 T defer(Call& call) {
     const Dims& shape = call.made[0].shape;
-    if (run_now || call.op.family != Family::elementwise || shape.product() < std::max<int64_t>(fusion_least(), 1))
+    if (run_now || call.op.family != Family::elementwise ||
+        shape.product() < std::max<int64_t>(fusion_least(), 1))
         return T();
     for (const T& input : call.in)
         if (!may_read(*input)) return T();

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tensora/core/op.h"
-#include "tensora/kernels/elementwise.h"
+#include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
 

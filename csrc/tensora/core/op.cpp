@@ -7,7 +7,7 @@
 #include "tensora/core/deferred.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
-#include "tensora/kernels/elementwise.h"
+#include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
 

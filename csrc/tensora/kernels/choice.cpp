@@ -4,10 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "tensora/kernels/elementwise.h"
-#include "tensora/kernels/reduce.h"
-#include "tensora/kernels/windows.h"
-#include "tensora/kernels/rows.h"
+#include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
 

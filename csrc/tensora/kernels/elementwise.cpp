@@ -1,9 +1,8 @@
 // Loops of the elementwise operations. Compiled once for each instruction set: TENSORA_ISA names it. Types
 // that a wider set does not speed up much (TENSORA_ALL_TYPES is not defined) are left to the baseline.
-#include "tensora/kernels/elementwise.h"
-
 #include <array>
 
+#include "tensora/kernels/loops.h"
 #include "tensora/kernels/scalar.h"
 
 namespace accelera::tensora::TENSORA_ISA {

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "tensora/core/tensor.h"
-#include "tensora/kernels/elementwise.h"
+#include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
 

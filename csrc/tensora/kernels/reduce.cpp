@@ -1,9 +1,8 @@
 // Loops of the reductions, compiled once for each instruction set, with sums in any order.
-#include "tensora/kernels/reduce.h"
-
 #include <algorithm>
 #include <limits>
 
+#include "tensora/kernels/loops.h"
 #include "tensora/kernels/scalar.h"
 
 namespace accelera::tensora::TENSORA_ISA {

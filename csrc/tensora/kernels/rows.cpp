@@ -1,10 +1,9 @@
 // Loops of the fused operations, compiled once for each instruction set. Where a sum or a maximum may be
 // taken in any order, `omp simd` says so; nowhere else, since the rounding of exp depends on the order.
-#include "tensora/kernels/rows.h"
-
 #include <algorithm>
 #include <limits>
 
+#include "tensora/kernels/loops.h"
 #include "tensora/kernels/scalar.h"
 
 #define LANES _Pragma("omp simd")

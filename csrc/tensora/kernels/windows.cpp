@@ -1,9 +1,8 @@
 // Loops of convolution and attention, compiled once for each instruction set.
-#include "tensora/kernels/windows.h"
-
 #include <algorithm>
 #include <limits>
 
+#include "tensora/kernels/loops.h"
 #include "tensora/kernels/math.h"
 
 namespace accelera::tensora::TENSORA_ISA {

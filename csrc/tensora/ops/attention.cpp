@@ -8,8 +8,7 @@
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
-#include "tensora/kernels/windows.h"
-#include "tensora/ops/matrices.h"
+#include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
 

@@ -6,7 +6,7 @@
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
-#include "tensora/kernels/windows.h"
+#include "tensora/kernels/loops.h"
 #include "tensora/ops/images.h"
 
 namespace accelera::tensora {

@@ -111,7 +111,6 @@ bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
 
 namespace {
 
-T conjugate(const T& x) { return is(x->dtype(), complexes) ? conj(x) : x; }
 T truth(const T& condition, DType dtype) { return cast(condition, dtype); }
 
 /// The gradient is zero wherever there is one.

@@ -10,7 +10,6 @@
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
 #include "tensora/ops/lapack.h"
-#include "tensora/ops/matrices.h"
 
 namespace accelera::tensora {
 

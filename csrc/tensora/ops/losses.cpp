@@ -4,7 +4,7 @@
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
-#include "tensora/kernels/rows.h"
+#include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
 

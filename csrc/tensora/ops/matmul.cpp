@@ -6,7 +6,6 @@
 #include "tensora/functions.h"
 #include "tensora/kernels/blas.h"
 #include "tensora/kernels/lines.h"
-#include "tensora/ops/matrices.h"
 
 namespace accelera::tensora {
 
@@ -16,8 +15,8 @@ Dims batch_of(const Dims& shape) { return Dims(shape.begin(), shape.size() - 2);
 
 void matmul_rule(Call& call) {
     const Dims &a = call.input(0).shape(), &b = call.input(1).shape();
-    require(a.back() == b[b.size() - 2], "matmul: shapes ", a, " and ", b,
-            " do not match: ", a.back(), " columns and ", b[b.size() - 2], " rows");
+    require(a.back() == b[b.size() - 2], "matmul: shapes ", a, " and ", b, " do not match: ", a.back(),
+            " columns and ", b[b.size() - 2], " rows");
     Dims shape = broadcast(batch_of(a), batch_of(b), "matmul");
     shape.push_back(a[a.size() - 2]);
     shape.push_back(b.back());

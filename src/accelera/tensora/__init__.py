@@ -287,6 +287,7 @@ from accelera.tensora.reductions import (
 )
 from accelera.tensora.runtime import (
     MemoryStats,
+    compute,
     empty_cache,
     fusion,
     get_num_threads,
@@ -427,6 +428,7 @@ __all__ = [
     "complex",
     "complex64",
     "complex128",
+    "compute",
     "concat",
     "conj",
     "copysign",

@@ -48,7 +48,7 @@ def matmul(x1: Any, x2: Any, /, *, out: Any = None, budget: Any = None) -> Any:
     from accelera.engine import MatrixEngine  # loaded by those who need it
 
     engine = MatrixEngine("cpu", enable_progress=False)
-    product = engine.matmul(_operand(x1), _operand(x2), out=out, budget=budget or _left_of_limit())
+    product: Any = engine.matmul(_operand(x1), _operand(x2), out=out, budget=budget or _left_of_limit())
     return product if out is not None else from_dlpack(product.numpy())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelera import units
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 
 MemoryStats = native.MemoryStats
 """Bytes that tensors hold, their peak, what is kept for the next ones, and the limit; all integers."""
@@ -87,6 +87,12 @@ class fusion:  # noqa: N801 - used as a function and as a context, like torch.se
 
 
 _NEVER = 2**63 - 1
+
+
+def compute(*tensors: Tensor) -> None:
+    """Run the operations that these tensors wait for, if any: to time them, or to let go of their inputs."""
+    for each in tensors:
+        native.compute(each)
 
 
 def get_num_threads() -> int:

@@ -1,10 +1,65 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "tensora/core/dtype.h"
 
+/// Loops that are compiled once for each instruction set, as tables of those for this machine.
 namespace accelera::tensora {
+
+// --- elementwise operations
+
+/// out[i] = f(in[0][i], ...) for i below n; steps in bytes.
+using Loop = void (*)(int64_t n, char* out, int64_t out_step, const char* const* in, const int64_t* in_steps);
+
+/// Loops of one operation, by the type that its inputs have; null where the operation is not defined.
+struct LoopRow {
+    struct Entry {
+        Loop loop = nullptr;
+        DType out = DType::f32;
+    };
+    Entry of[n_dtypes];
+};
+
+/// Loops for the instruction set of this machine.
+const LoopRow* loops_named(std::string_view name);
+/// Conversion between element types.
+Loop cast_loop(DType from, DType to);
+/// condition ? x : y, for elements of this type; the first input is bool.
+Loop where_loop(DType dtype);
+/// Name of the instruction set that was chosen: "x86-64-v3" and so on.
+std::string_view instruction_set();
+
+// --- reductions
+
+enum class Reduction : uint8_t { sum, prod, max, min, any, all };
+constexpr int n_reductions = 6;
+
+/// Parts of one reduction of one element type. The accumulator has a type of its own, `acc_size` bytes long:
+/// sums of floats are kept in double.
+struct Reducer {
+    int64_t acc_size = 0;
+    void (*start)(int64_t n, char* acc) = nullptr;
+    /// acc = acc + x[0] + x[1] ...
+    void (*line)(int64_t n, const char* x, int64_t step, char* acc) = nullptr;
+    /// acc[i] = acc[i] + x[i]
+    void (*rows)(int64_t n, const char* x, int64_t step, char* acc) = nullptr;
+    /// acc[i] = acc[i] + other[i]
+    void (*merge)(int64_t n, const char* other, char* acc) = nullptr;
+    /// out[i] = acc[i] as the type of the result
+    void (*finish)(int64_t n, const char* acc, char* out) = nullptr;
+    DType out = DType::f32;
+};
+
+struct Reducers {
+    Reducer of[n_reductions][n_dtypes];
+};
+
+/// For the instruction set of this machine.
+const Reducers& reducers();
+
+// --- rows: softmax, normalization, losses, steps of optimizers
 
 // Loops of the fused operations, each over rows [begin, end) of contiguous matrices with `n` columns. Half
 // types are computed as float; weights, statistics and losses have the type that is computed in.
@@ -117,5 +172,53 @@ struct RowLoops {
 
 /// For a real floating-point type, and the instruction set of this machine.
 const RowLoops& row_loops(DType dtype);
+
+// --- convolution and attention
+
+/// c = a b, or c += a b, for matrices whose rows may lie anywhere: a patch of an image is a row that begins
+/// elsewhere in it, and need not be copied.
+template <typename E>
+struct Product {
+    int64_t rows, columns, depth;
+    const E* a;
+    const int64_t* a_at;  ///< a[i, k] is a[a_at[i] + k * a_step]
+    int64_t a_step;
+    const E* b;
+    const int64_t* b_at;  ///< b[k, j] is b[b_at[k] + j]
+    E* c;
+    int64_t c_row;  ///< c[i, j] is c[i * c_row + j]
+    bool add;
+};
+
+/// Scores of one query with the keys of a block, still to be multiplied with `factor`.
+template <typename E>
+struct ScoreRow {
+    E* scores;
+    E factor;
+    int64_t n;       ///< keys that the query sees
+    int64_t padded;  ///< scores behind them become weights of 0
+    const E* mask;   ///< added to the scores; may be null
+    int64_t mask_step;
+};
+
+/// Loops of convolution and attention for the instruction set of this machine.
+template <typename E>
+struct WindowLoops {
+    /// Columns are read and written in multiples of this.
+    int64_t lanes;
+    void (*multiply)(const Product<E>& product);
+    /// Scores become weights e^(score - most), where `most` is the largest so far; `total` is the sum of all
+    /// weights so far. The factor that earlier weights shrink by.
+    E (*soften)(const ScoreRow<E>& row, E& most, E& total);
+    /// Scores become weights e^(score - log_sum), and slopes[j] = weight * (slopes[j] - mean).
+    void (*weigh)(const ScoreRow<E>& row, E log_sum, E mean, E* slopes);
+    /// to[i] = from[i] * factor; both may be the same
+    void (*scale)(int64_t n, const E* from, E factor, E* to);
+    /// to[j * to_row + i] = from[i * from_row + j] for i below `rows` and j below `columns`
+    void (*turn)(int64_t rows, int64_t columns, const E* from, int64_t from_row, E* to, int64_t to_row);
+};
+
+template <typename E>
+const WindowLoops<E>& window_loops();
 
 }  // namespace accelera::tensora
