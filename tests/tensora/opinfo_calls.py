@@ -437,7 +437,7 @@ FUNCTIONS: dict[str, Callable[..., Any] | None] = {
         x, source, size, stride, storage_offset
     ),
     "renorm": lambda x, p, dim, maxnorm: ts.linalg.renorm(x, p=p, axis=dim, maxnorm=maxnorm),
-    "nn.functional.avg_pool2d": _pooled(found("windows.avg_pool2d")),
+    "nn.functional.avg_pool2d": _pooled(found("functional.avg_pool2d")),
     "clone": lambda x: x.copy(),
     "nn.functional.embedding": _embedded,
     "nn.functional.triplet_margin_with_distance_loss": _triplet,

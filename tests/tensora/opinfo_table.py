@@ -53,7 +53,7 @@ relu6 rms_norm rrelu scaled_dot_product_attention selu silu smooth_l1_loss soft_
 softshrink softsign tanhshrink threshold triplet_margin_loss unfold
 upsample_bilinear upsample_nearest
 """
-"""Names of `torch.nn.functional`, by the same names in `functional` or `windows`."""
+"""Names of `torch.nn.functional`, by the same names in `functional`."""
 
 WORDS = """
 amax: max . axis keepdims
@@ -317,7 +317,7 @@ def _table() -> dict[str, Callable[..., Any] | None]:
         function = found(ours)
         table[name] = _worded(function, words) if function else None
     for name in FUNCTIONAL.split():
-        table[f"nn.functional.{name}"] = found(f"functional.{name}") or found(f"windows.{name}")
+        table[f"nn.functional.{name}"] = found(f"functional.{name}")
     return table | FUNCTIONS
 
 

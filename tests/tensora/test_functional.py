@@ -95,6 +95,7 @@ LAYERS: list[Case] = [
     ("normalize", (away(3, 4),), {"p": float("inf")}),
     ("normalize", (X,), {"p": 0.0}),
     ("cosine_similarity", (normal(3, 4), normal(3, 4)), {}),
+    ("cosine_similarity", (X[None], X[:, None]), {"dim": -2}),
     ("pairwise_distance", (normal(3, 4), normal(3, 4)), {"keepdim": True}),
     ("pairwise_distance", (normal(3, 4), normal(3, 4)), {"p": 1.0}),
     ("pad", (IMAGE, (1, 2, -1, 3)), {"value": 0.5}),

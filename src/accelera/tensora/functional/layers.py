@@ -7,6 +7,7 @@ from typing import Any
 from accelera.tensora import dtypes, random
 from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import native
+from accelera.tensora.manipulation import broadcast_arrays
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -185,8 +186,9 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
 
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """Cosine of the angle between vectors along an axis; each length counts as at least `eps`."""
-    lengths = [native.maximum(_norm(x, 2, dim, True), eps) for x in (x1, x2)]
-    return native.sum((x1 / lengths[0]) * (x2 / lengths[1]), dim, False)
+    vectors = broadcast_arrays(x1, x2)  # before the norms: the axis is one of the common shape
+    first, second = (x / native.maximum(_norm(x, 2, dim, True), eps) for x in vectors)
+    return native.sum(first * second, dim, False)
 
 
 def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
