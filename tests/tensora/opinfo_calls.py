@@ -215,6 +215,21 @@ def _randint(*args: Any, dtype: Any = None) -> Any:
     return drawn if dtype is None else drawn.to(dtype)
 
 
+def _embedded(weight: Any, rows: Any, sparse: bool = False, **options: Any) -> Any:
+    """`embedding`, whose samples give the table first, and a layout of its gradient."""
+    return ts.functional.embedding(rows, weight, **options)
+
+
+def _triplet(*tensors: Any, distance_function: Any, **options: Any) -> Any:
+    """`triplet_margin_with_distance_loss`, to which the samples give a module of PyTorch."""
+
+    def distance(x: Any, y: Any) -> Any:
+        given = distance_function
+        return ts.functional.pairwise_distance(x, y, given.norm, given.eps, given.keepdim)
+
+    return ts.functional.triplet_margin_with_distance_loss(*tensors, distance_function=distance, **options)
+
+
 FOURIER = ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
 
 FUNCTIONS: dict[str, Callable[..., Any] | None] = {
@@ -422,9 +437,11 @@ FUNCTIONS: dict[str, Callable[..., Any] | None] = {
         x, source, size, stride, storage_offset
     ),
     "renorm": lambda x, p, dim, maxnorm: ts.linalg.renorm(x, p=p, axis=dim, maxnorm=maxnorm),
-    "nn.functional.avg_pool2d": _pooled(found("windows.avg_pool2d")),
+    "nn.functional.avg_pool2d": _pooled(found("functional.avg_pool2d")),
     "clone": lambda x: x.copy(),
-    "constant_pad_nd": found("functional.pad"),
+    "nn.functional.embedding": _embedded,
+    "nn.functional.triplet_margin_with_distance_loss": _triplet,
+    "constant_pad_nd": lambda x, pad, value=0: ts.functional.pad(x, pad, value=value),
     "softmax": _softmax("softmax"),
     "log_softmax": _softmax("log_softmax"),
     "nn.functional.softmin": _softmax("softmin"),

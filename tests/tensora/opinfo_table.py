@@ -43,17 +43,17 @@ adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d 
 adaptive_max_pool3d alpha_dropout avg_pool1d avg_pool2d avg_pool3d batch_norm bilinear binary_cross_entropy
 binary_cross_entropy_with_logits celu channel_shuffle conv1d conv2d conv3d conv_transpose1d conv_transpose2d
 conv_transpose3d cosine_embedding_loss cosine_similarity cross_entropy ctc_loss dropout dropout2d dropout3d
-elu embedding embedding_bag feature_alpha_dropout gaussian_nll_loss gelu glu grid_sample group_norm
+elu embedding_bag feature_alpha_dropout gaussian_nll_loss gelu glu grid_sample group_norm
 hardshrink hardsigmoid hardswish hardtanh hinge_embedding_loss huber_loss instance_norm interpolate kl_div
 l1_loss layer_norm leaky_relu linear linear_cross_entropy local_response_norm logsigmoid margin_ranking_loss
 max_pool1d max_pool2d max_pool3d max_unpool1d max_unpool2d max_unpool3d mish mse_loss
 multi_head_attention_forward multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss nll_loss
 normalize one_hot pad pairwise_distance pdist pixel_shuffle pixel_unshuffle poisson_nll_loss prelu relu
 relu6 rms_norm rrelu scaled_dot_product_attention selu silu smooth_l1_loss soft_margin_loss softmin softplus
-softshrink softsign tanhshrink threshold triplet_margin_loss triplet_margin_with_distance_loss unfold
+softshrink softsign tanhshrink threshold triplet_margin_loss unfold
 upsample_bilinear upsample_nearest
 """
-"""Names of `torch.nn.functional`, by the same names in `functional` or `windows`."""
+"""Names of `torch.nn.functional`, by the same names in `functional`."""
 
 WORDS = """
 amax: max . axis keepdims
@@ -317,7 +317,7 @@ def _table() -> dict[str, Callable[..., Any] | None]:
         function = found(ours)
         table[name] = _worded(function, words) if function else None
     for name in FUNCTIONAL.split():
-        table[f"nn.functional.{name}"] = found(f"functional.{name}") or found(f"windows.{name}")
+        table[f"nn.functional.{name}"] = found(f"functional.{name}")
     return table | FUNCTIONS
 
 

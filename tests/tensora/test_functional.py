@@ -93,13 +93,16 @@ LAYERS: list[Case] = [
     ("normalize", (normal(3, 4),), {}),
     ("normalize", (normal(3, 4),), {"p": 3.0, "dim": 0}),
     ("normalize", (away(3, 4),), {"p": float("inf")}),
+    ("normalize", (X,), {"p": 0.0}),
     ("cosine_similarity", (normal(3, 4), normal(3, 4)), {}),
+    ("cosine_similarity", (X[None], X[:, None]), {"dim": -2}),
     ("pairwise_distance", (normal(3, 4), normal(3, 4)), {"keepdim": True}),
     ("pairwise_distance", (normal(3, 4), normal(3, 4)), {"p": 1.0}),
     ("pad", (IMAGE, (1, 2, -1, 3)), {"value": 0.5}),
     ("pad", (IMAGE, (1, 1, 3, 2)), {"mode": "reflect"}),
     ("pad", (IMAGE, (2, 1, 0, 7)), {"mode": "replicate"}),
     ("pad", (IMAGE, (2, 1, 5, 0)), {"mode": "circular"}),
+    ("pad", (X[None], (-1, 2)), {"mode": "circular"}),
     ("pixel_shuffle", (normal(2, 8, 3, 2), 2), {}),
     ("pixel_unshuffle", (normal(2, 3, 4, 6), 2), {}),
     ("layer_norm", (normal(3, 4, 5), (4, 5), normal(4, 5), normal(4, 5)), {}),
@@ -139,6 +142,7 @@ LOSSES: list[Case] = [
     ("multi_margin_loss", (X, CLASSES), {"margin": 0.4}),
     ("multilabel_margin_loss", (X, np.array([[1, 3, -1, 2, 0, 0]] * 4)), {}),
     ("multilabel_soft_margin_loss", (X, (X > 0) * 1.0), {"weight": chances(6)}),
+    ("multi_margin_loss", (X[0, :1].reshape(()), CLASSES[0] * 0), {}),
     ("nll_loss", (X, CLASSES), {"weight": chances(6)}),
     ("nll_loss", (IMAGE, PIXELS), {}),
     ("cross_entropy", (X, CLASSES), {}),
@@ -402,3 +406,37 @@ def test_of_no_rows() -> None:
     assert weight.grad.tolist() == [[0.0] * 5] * 3
     loss = F.cross_entropy(x, ts.zeros(0, dtype=ts.int64))
     assert np.isnan(loss.item())
+
+
+def test_of_an_empty_batch() -> None:
+    weight = ts.ones(5).requires_grad_()
+    y = F.batch_norm(ts.zeros((0, 5)), None, None, weight, training=True)
+    y.sum().backward()
+    assert (y.shape, weight.grad.tolist()) == ((0, 5), [0.0] * 5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"padding_idx": -2},
+        {"max_norm": 1.0},
+        {"max_norm": 0.7, "norm_type": 1.0},
+        {"scale_grad_by_freq": True, "padding_idx": 0},
+    ],
+)
+def test_options_of_embedding(options: dict[str, Any]) -> None:
+    rows, values = np.array([[0, 2], [2, 3]]), X.copy()
+    table, expected_table = ts.asarray(values.copy()).requires_grad_(), torch.tensor(values).requires_grad_()
+    found = F.embedding(ts.asarray(rows), table, **options)
+    expected = torch.nn.functional.embedding(torch.tensor(rows), expected_table, **options)
+    found.square().sum().backward()
+    expected.square().sum().backward()
+    near(found, expected)
+    near(table, expected_table)
+    near(table.grad, expected_table.grad)
+
+
+def test_complex_silu() -> None:
+    values = X + 0.3j * X[::-1]
+    expected = torch.nn.functional.silu(torch.tensor(values)).numpy()
+    np.testing.assert_allclose(F.silu(ts.asarray(values)).numpy(), expected, rtol=1e-12)

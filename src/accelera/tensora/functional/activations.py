@@ -30,6 +30,8 @@ def gelu(input: Any, approximate: str = "none") -> Any:
 
 def silu(input: Any) -> Any:
     """``x * sigmoid(x)``, also known as swish."""
+    if input.dtype in dtypes.KINDS["complex floating"]:
+        return input * native.sigmoid(input)
     return native.silu(input)
 
 

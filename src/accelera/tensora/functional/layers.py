@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from accelera.tensora import dtypes, random
+from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import native
+from accelera.tensora.manipulation import broadcast_arrays
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -66,7 +68,14 @@ def dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
     return input * (native.cast(kept, input.dtype) / (1 - p))
 
 
-def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
+def embedding(
+    input: Any,
+    weight: Any,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+) -> Any:
     """Rows of a table.
 
     Parameters
@@ -76,7 +85,11 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
     weight
         Of shape (rows, embedding_dim).
     padding_idx
-        A row that gets no gradient.
+        A row that gets no gradient; a negative one counts from the end.
+    max_norm, norm_type
+        Wanted rows whose norm is larger are first scaled down to it, in place in `weight`.
+    scale_grad_by_freq
+        Divide the gradient of each row by how often it is wanted.
 
     Returns
     -------
@@ -91,12 +104,33 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
     """
     if native.any(input < 0).item():
         raise IndexError("embedding: a negative index; rows are counted from 0")
+    if max_norm is not None:
+        _limit_rows(weight, input, max_norm, norm_type)
     rows = native.take(weight, input, 0)
+    if scale_grad_by_freq:
+        scaled = rows / _frequencies(input, weight.shape[0], rows.dtype)
+        rows = rows.detach() + (scaled - scaled.detach())  # these values, with the scaled ones' gradient
     if padding_idx is None:
         return rows
     padding = native.equal(input, padding_idx % weight.shape[0])
     padding = native.reshape(padding, (*padding.shape, 1))
     return native.where(padding, rows.detach(), rows)
+
+
+def _frequencies(chosen: Any, rows: int, dtype: Any) -> Any:
+    """Number of times that each chosen row is chosen, of shape (*chosen.shape, 1)."""
+    places = native.reshape(native.cast(chosen, dtypes.int64), (-1,))
+    ones = native.full((chosen.size,), 1, dtype)
+    often = native.scatter_add(native.full((rows,), 0, dtype), places, ones, 0)
+    return native.reshape(native.take(often, places, 0), (*chosen.shape, 1))
+
+
+def _limit_rows(weight: Any, chosen: Any, max_norm: float, norm_type: float) -> None:
+    """Scale rows of a table down to a norm, in place."""
+    with no_grad():
+        rows = native.take(weight, chosen, 0)
+        norms = _norm(rows, norm_type, -1, True)
+        weight[chosen] = native.where(norms > max_norm, rows * (max_norm / (norms + 1e-7)), rows)
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Any:
@@ -138,6 +172,8 @@ def _norm(x: Any, p: float, dim: int, keepdim: bool) -> Any:
         return native.where(zero, 0, native.sqrt(native.where(zero, 1, squares)))
     if p == float("inf"):
         return native.max(native.abs(x), dim, keepdim)
+    if p == 0:  # how many are not zero
+        return native.sum(native.sign(native.abs(x)), dim, keepdim)
     if p == 1:
         return native.sum(native.abs(x), dim, keepdim)
     return native.sum(native.abs(x) ** p, dim, keepdim) ** (1 / p)
@@ -150,8 +186,9 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
 
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """Cosine of the angle between vectors along an axis; each length counts as at least `eps`."""
-    lengths = [native.maximum(_norm(x, 2, dim, True), eps) for x in (x1, x2)]
-    return native.sum((x1 / lengths[0]) * (x2 / lengths[1]), dim, False)
+    vectors = broadcast_arrays(x1, x2)  # before the norms: the axis is one of the common shape
+    first, second = (x / native.maximum(_norm(x, 2, dim, True), eps) for x in vectors)
+    return native.sum(first * second, dim, False)
 
 
 def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
@@ -217,12 +254,13 @@ def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float
 
 def _places(n: int, before: int, behind: int, mode: str) -> list[int]:
     """Which elements stand where, along one axis."""
-    most = {"reflect": n - 1, "circular": n, "replicate": max(before, behind) if n else -1}[mode]
+    kept = range(n)[max(-before, 0) : n - max(-behind, 0)]  # what is taken away is not continued
+    most = {"reflect": n - 1, "circular": len(kept), "replicate": max(before, behind) if n else -1}[mode]
     if max(before, behind) > most:
         raise ValueError(f"pad: {before} and {behind} for an extent of {n}; mode {mode!r} allows {most}")
-    wanted = range(-before, n + behind)
     if mode == "circular":
-        return [i % n for i in wanted]
+        return [kept[i % len(kept)] for i in range(-max(before, 0), len(kept) + max(behind, 0))]
+    wanted = range(-before, n + behind)
     if mode == "replicate":
         return [min(max(i, 0), n - 1) for i in wanted]
     return [n - 1 - abs(n - 1 - abs(i)) for i in wanted]

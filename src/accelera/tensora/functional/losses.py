@@ -25,6 +25,11 @@ def _same_shapes(name: str, input: Any, target: Any) -> None:
         raise ValueError(f"{name}: an input of shape {input.shape} and a target of shape {target.shape}")
 
 
+def _as_rows(input: Any) -> Any:
+    """Input of shape (N, C) as it is; (C,) and () as one row."""
+    return native.reshape(input, (-1, input.shape[-1] if input.ndim else 1))
+
+
 # --- classes ----------------------------------------------------------------------------------------------
 
 
@@ -143,7 +148,7 @@ def multi_margin_loss(
     """Mean over the other classes of ``max(0, margin - x[target] + x[class]) ** p``; input (N, C) or (C,)."""
     if p not in (1, 2):
         raise ValueError(f"multi_margin_loss: p={p}; give 1 or 2")
-    rows = native.reshape(input, (-1, input.shape[-1]))
+    rows = _as_rows(input)
     places = native.reshape(native.cast(target, dtypes.int64), (-1, 1))
     if places.shape[0] != rows.shape[0]:
         raise ValueError(
@@ -172,7 +177,7 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
 
     """
     _same_shapes("multilabel_margin_loss", input, target)
-    rows = native.reshape(input, (-1, input.shape[-1]))
+    rows = _as_rows(input)
     labels = native.reshape(native.cast(target, dtypes.int64), rows.shape)
     n, classes = rows.shape
     valid = native.cumprod(native.cast(labels >= 0, dtypes.int64), 1) > 0

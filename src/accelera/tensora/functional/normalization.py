@@ -128,6 +128,8 @@ def batch_norm(
         If each channel has one element only while training, or the running statistics are missing otherwise.
 
     """
+    if not input.size:
+        return _scaled(input, weight, bias)
     if input.ndim < 2:
         raise ValueError(f"batch_norm: an input of shape {input.shape}; give (N, C, ...)")
     if not training:
@@ -138,9 +140,9 @@ def batch_norm(
         shift = -running_mean * scale if bias is None else bias - running_mean * scale
         return _scaled(input, scale, shift)
     count = input.size // max(input.shape[1], 1)
-    if count <= 1:
+    if count == 1:
         raise ValueError(
-            f"batch_norm: an input of shape {input.shape} has {count} elements of each channel; "
+            f"batch_norm: an input of shape {input.shape} has one element of each channel; "
             "training needs more than one"
         )
     if input.ndim == 2:  # channels lie side by side: the loops want them one behind the other
