@@ -21,8 +21,8 @@ from accelera.tensora import functional, optim
 from benchmarks.machine import save
 
 Call = Callable[[], object]
-REST = 0.03
-"""Seconds before each library's turn: threads of the one before spin a while for more work, on our cores."""
+REST = 0.15
+"""Seconds before each library's turn: threads of the one before spin for more work, NumPy's for 0.1 s."""
 GOALS = {
     "a+b, 10 floats": 0.22,
     "add + backward": 0.05,
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     parser.add_argument("--save")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args(arguments)
-    rounds = 2 if options.small else 15
+    rounds = 2 if options.small else 8
     figures: dict[str, Any] = {
         "instruction_set": ts.core.native.instruction_set(),
         "threads": torch.get_num_threads(),

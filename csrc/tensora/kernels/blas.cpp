@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <optional>
+#include <cmath>
 #include <string>
 #include <thread>
 #include <vector>
@@ -96,6 +96,63 @@ void gemm_panel(DType dtype, const MatrixView& a, const MatrixView& b, void* c, 
         library.zgemm(row_major, trans_a, trans_b, m, n, k, &one, a.data, lda, b.data, ldb, &beta, c, ldc);
 }
 
+/// Rows from `row` on and columns from `column` on of a product, of at most these extents.
+struct Part {
+    int64_t row, rows, column, columns;
+};
+
+void gemm_part(DType dtype, const MatrixView& a, const MatrixView& b, void* c, bool add, const Part& part) {
+    const int64_t each = size_of(dtype);
+    MatrixView left = a, right = b;
+    left.rows = std::min(part.rows, a.rows - part.row);
+    left.data = static_cast<const char*>(a.data) + part.row * a.row_step * each;
+    right.columns = std::min(part.columns, b.columns - part.column);
+    right.data = static_cast<const char*>(b.data) + part.column * b.column_step * each;
+    if (left.rows <= 0 || right.columns <= 0) return;
+    char* const to = static_cast<char*>(c) + (part.row * b.columns + part.column) * each;
+    gemm_panel(dtype, left, right, to, int(b.columns), add);
+}
+
+/// How many parts a product has along its rows, when there is one for each thread: as square as can be.
+int parts_of_rows(int threads, int64_t rows, int64_t columns) {
+    int best = 1;
+    double least = INFINITY;
+    for (int parts = 1; parts <= threads; ++parts) {
+        if (threads % parts) continue;
+        const double read = double(rows) / parts + double(columns) * parts / threads;
+        if (read < least) {
+            least = read;
+            best = parts;
+        }
+    }
+    return best;
+}
+
+constexpr int64_t whole_tiles = 16;  // extents of parts are multiples of this
+
+int64_t divided(int64_t extent, int parts) {
+    return ((extent + parts - 1) / parts + whole_tiles - 1) / whole_tiles * whole_tiles;
+}
+
+/// A part for each thread of the pool. Nobody waits for another, as the library's own threads do: one that
+/// has no processor for a moment holds up nobody.
+void gemm_on_threads(DType dtype, const MatrixView& a, const MatrixView& b, void* c, bool add,
+                     const Part& panel) {
+    const int threads = thread_count();
+    const int64_t rows = std::min(panel.rows, a.rows - panel.row);
+    const int64_t columns = std::min(panel.columns, b.columns - panel.column);
+    const int down = parts_of_rows(threads, rows, columns), across = threads / down;
+    const int64_t height = divided(rows, down), width = divided(columns, across);
+    parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            const int64_t row = i / across * height, column = i % across * width;
+            gemm_part(dtype, a, b, c, add,
+                      {panel.row + row, std::min(height, rows - row), panel.column + column,
+                       std::min(width, columns - column)});
+        }
+    });
+}
+
 }  // namespace
 
 void load_blas(const char* path) {
@@ -131,7 +188,9 @@ BlasTurn::~BlasTurn() {
 }
 
 BlasOnOneThread::BlasOnOneThread() { library.set_threads(1); }
-BlasOnOneThread::~BlasOnOneThread() { library.set_threads(thread_count()); }
+BlasOnOneThread::~BlasOnOneThread() {
+    if (!inside_pool()) library.set_threads(thread_count());
+}
 
 void* blas_function(const char* name) {
     void* function = nullptr;
@@ -145,26 +204,20 @@ void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c, bool a
          {a.rows, a.columns, b.columns, a.row_step, a.column_step, b.row_step, b.column_step})
         require(extent <= INT32_MAX, "matmul: an extent or stride of ", extent, "; OpenBLAS takes at most ",
                 INT32_MAX);
-    const BlasTurn turn;
-    std::optional<InterpreterReleased> released;
-    if (2.0 * double(a.rows) * double(a.columns) * double(b.columns) > 1e6) released.emplace();
-    // Parts of at most some hundredths of a second, between which an interrupt is heard.
-    constexpr double most_flops = 8e9;
     const double flops = 2.0 * double(std::max<int64_t>(a.columns, 1));
+    const bool alone = inside_pool() || flops * double(a.rows) * double(b.columns) < 4e6;
+    const BlasOnOneThread one_thread;
+    if (alone) return gemm_part(dtype, a, b, c, add, {0, a.rows, 0, b.columns});
+    const InterpreterReleased released;
+    // Panels of at most some hundredths of a second, between which an interrupt is heard.
+    constexpr double most_flops = 8e9;
     const int64_t columns = std::clamp<int64_t>(int64_t(most_flops / (flops * 256)), 256, b.columns + 256);
     const int64_t rows =
         std::max<int64_t>(256, int64_t(most_flops / (flops * double(std::min(columns, b.columns)))));
-    const int64_t each = size_of(dtype);
     for (int64_t row = 0; row < a.rows; row += rows)
         for (int64_t column = 0; column < b.columns; column += columns) {
             if (row + column) check_interrupt();
-            MatrixView left = a, right = b;
-            left.rows = std::min(rows, a.rows - row);
-            left.data = static_cast<const char*>(a.data) + row * a.row_step * each;
-            right.columns = std::min(columns, b.columns - column);
-            right.data = static_cast<const char*>(b.data) + column * b.column_step * each;
-            gemm_panel(dtype, left, right, static_cast<char*>(c) + (row * b.columns + column) * each,
-                       int(b.columns), add);
+            gemm_on_threads(dtype, a, b, c, add, {row, rows, column, columns});
         }
 }
 
