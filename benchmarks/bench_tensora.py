@@ -66,13 +66,13 @@ def main(arguments: list[str]) -> dict[str, Any]:
     parser.add_argument("--save")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args(arguments)
-    rounds = 2 if options.small else 8
+    rounds, rest = (2, 0.0) if options.small else (8, REST)
     figures: dict[str, Any] = {
         "instruction_set": ts.core.native.instruction_set(),
         "threads": torch.get_num_threads(),
     }
     for case in cases(options.small):
-        best = best_seconds(case, rounds)
+        best = best_seconds(case, rounds, rest)
         figures[case.name] = best | {
             "of_torch": best["tensora"] / best["torch"],
             "goal": GOALS.get(case.name),
@@ -85,13 +85,13 @@ def main(arguments: list[str]) -> dict[str, Any]:
     return figures
 
 
-def best_seconds(case: Case, rounds: int) -> dict[str, float]:
+def best_seconds(case: Case, rounds: int, rest: float) -> dict[str, float]:
     """Seconds of one call in each library, best of interleaved rounds."""
     libraries = {"tensora": case.tensora, "torch": case.torch} | ({"numpy": case.numpy} if case.numpy else {})
     best = dict.fromkeys(libraries, float("inf"))
     for _ in range(rounds):
         for library, call in libraries.items():
-            time.sleep(REST)
+            time.sleep(rest)
             call()
             began = time.perf_counter()
             for _ in range(case.calls):
