@@ -49,8 +49,10 @@ class Pool {
     /// `work` is called once on each of `n` threads with its number.
     void run(int n, void (*work)(void*, int), void* context) {
         start(n - 1);
+        bool asleep;
         {
             std::lock_guard lock(mutex_);
+            asleep = sleeping_ > 0;
             work_ = work;
             context_ = context;
             wanted_ = n - 1;
@@ -58,6 +60,7 @@ class Pool {
             ++round_;
         }
         round_seen_.store(round_, std::memory_order_release);
+        if (asleep) keep_apart(n - 1);
         begin_.notify_all();
         work(context, 0);
         wait();
@@ -70,8 +73,19 @@ class Pool {
         while (int(helpers_.size()) < helpers) {
             const int number = int(helpers_.size()) + 1;
             helpers_.emplace_back([this, number, round = round_] { help(number, round); });
+            handles_.push_back(helpers_.back().native_handle());
             helpers_.back().detach();
         }
+    }
+
+    /// Let threads that are about to wake do so on other processors than the caller's: some kernels wake them
+    /// on the caller's, where they wait for it, and move them only some milliseconds later.
+    void keep_apart(int helpers) {
+        cpu_set_t set;
+        if (pthread_getaffinity_np(pthread_self(), sizeof set, &set) != 0 || CPU_COUNT(&set) < 2) return;
+        const int here = sched_getcpu();
+        if (here >= 0) CPU_CLR(size_t(here), &set);
+        for (int i = 0; i < helpers; ++i) pthread_setaffinity_np(handles_[size_t(i)], sizeof set, &set);
     }
 
     void help(int number, uint64_t seen) {
@@ -81,7 +95,9 @@ class Pool {
             for (int i = 0; i < 2000 && round_seen_.load(std::memory_order_acquire) == seen; ++i)
                 __builtin_ia32_pause();
             std::unique_lock lock(mutex_);
+            ++sleeping_;
             begin_.wait(lock, [&] { return round_ != seen; });
+            --sleeping_;
             seen = round_;
             if (number > wanted_) continue;
             const auto work = work_;
@@ -107,12 +123,14 @@ class Pool {
 
     const int threads_;
     std::vector<std::thread> helpers_;
+    std::vector<pthread_t> handles_;
     std::mutex mutex_;
     std::condition_variable begin_, end_;
     void (*work_)(void*, int) = nullptr;
     void* context_ = nullptr;
     int wanted_ = 0;
     int left_ = 0;
+    int sleeping_ = 0;
     uint64_t round_ = 0;
     std::atomic<uint64_t> round_seen_{0};
     std::atomic<uint64_t> done_{0};
