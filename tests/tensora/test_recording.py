@@ -70,6 +70,16 @@ def test_the_roles_of_a_training_step() -> None:
     assert sum(trace.size_bytes[np.array(trace.roles) == "weight"]) >= sum(each.nbytes for each in weights)
 
 
+def test_what_a_graph_saves_is_an_activation_also_when_it_waited() -> None:
+    x = ts.ones(1 << 16)
+    x.requires_grad = True
+    y = ts.exp(x * 2)
+    loss = ts.sum(y)
+    roles = ts.memory_stats().live_by_role
+    assert roles["activation"] >= y.nbytes
+    loss.backward()
+
+
 def test_steps_have_their_operation_and_its_cost() -> None:
     a, b = ts.ones((50, 60)), ts.ones((60, 70))
     trace, _ = recorded(lambda: a @ b)

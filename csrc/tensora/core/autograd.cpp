@@ -161,7 +161,9 @@ void Backward::give(int i, const T& grad) {
 namespace {
 
 void keep_as_activation(const Tensor& tensor) {
-    if (!tensor.deferred() && tensor.storage()->role() == Role::other)
+    if (tensor.deferred() && !tensor.deferred()->has_run())
+        tensor.deferred()->keep_as_activation();
+    else if (tensor.storage()->role() == Role::other)
         tensor.storage()->set_role(Role::activation);
 }
 

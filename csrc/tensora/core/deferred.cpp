@@ -135,7 +135,10 @@ class Program {
         RecordedStep recorded("elementwise");
         const int64_t size = root_.shape().product();
         for (Step& step : steps_)
-            if (step.stored) step.storage = Storage::allocate(size * size_of(step.result->dtype()));
+            if (step.stored) {
+                const RoleScope role(step.result->role_);
+                step.storage = Storage::allocate(size * size_of(step.result->dtype()));
+            }
         const int64_t blocks = (size + block - 1) / block;
         parallel_for(blocks, grain / block, [&](int64_t begin, int64_t end) {
             std::vector<char> registers(size_t(n_registers_) * register_bytes() + 64);

@@ -34,6 +34,10 @@ class Deferred final : public Counted {
     void add_tensor() { ++tensors_; }
     void drop_tensor() { --tensors_; }
     bool has_tensors() const { return tensors_ > 0; }
+    /// A graph has saved it.
+    void keep_as_activation() {
+        if (role_ == Role::other) role_ = Role::activation;
+    }
 
   private:
     friend class Program;
@@ -46,6 +50,7 @@ class Deferred final : public Counted {
     std::array<Operand, most_operands> operands_;
     Dims shape_;
     DType dtype_;
+    Role role_ = RoleScope::current();  ///< of the memory, when there is some
     Ref<Storage> storage_;
     std::vector<Deferred*> readers_;  ///< results that wait for this one; an entry for each operand
     int tensors_ = 0;

@@ -1,5 +1,7 @@
 #include "tensora/core/memory.h"
 
+#include <pthread.h>
+
 #include <array>
 #include <bit>
 #include <cstdlib>
@@ -122,31 +124,39 @@ struct Allocator {
     }
 };
 
-// Never destroyed: tensors of Python's globals die after static objects do.
+// Never destroyed: tensors of Python's globals die after static objects do. A fork waits until no other
+// thread is inside, since the child would wait for that one for ever.
 Allocator& allocator() {
-    static Allocator* const one = new Allocator;
+    static Allocator* const one = [] {
+        auto* const made = new Allocator;
+        pthread_atfork([] { allocator().mutex.lock(); }, [] { allocator().mutex.unlock(); },
+                       [] { allocator().mutex.unlock(); });
+        return made;
+    }();
     return *one;
 }
+
+// Outlives the lists, which objects that die with their thread may look for.
+thread_local constinit bool lists_alive = true;
 
 struct FreeLists {
     static constexpr size_t largest = 1024;
     static constexpr size_t kept = 256;
     std::array<std::vector<void*>, largest / 64 + 1> lists;
-    bool alive = true;
     ~FreeLists() {
-        alive = false;
+        lists_alive = false;
         for (auto& list : lists)
             for (void* memory : list) std::free(memory);  // as the global delete does
     }
 
     void* take(size_t slot) {
-        if (slot >= lists.size() || !alive || lists[slot].empty()) return nullptr;
+        if (slot >= lists.size() || !lists_alive || lists[slot].empty()) return nullptr;
         void* const memory = lists[slot].back();
         lists[slot].pop_back();
         return memory;
     }
     bool give(void* memory, size_t slot) {
-        if (slot >= lists.size() || !alive || lists[slot].size() >= kept) return false;
+        if (slot >= lists.size() || !lists_alive || lists[slot].size() >= kept) return false;
         lists[slot].push_back(memory);
         return true;
     }
@@ -185,6 +195,7 @@ const char* name_of(Role role) {
 
 RoleScope::RoleScope(Role role) : before_(current_role) { current_role = role; }
 RoleScope::~RoleScope() { current_role = before_; }
+Role RoleScope::current() { return current_role; }
 
 namespace {
 constexpr int64_t header = (sizeof(Storage) + smallest - 1) / smallest * smallest;

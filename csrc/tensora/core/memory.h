@@ -33,6 +33,7 @@ class RoleScope {
   public:
     explicit RoleScope(Role role);
     ~RoleScope();
+    static Role current();
     RoleScope(const RoleScope&) = delete;
 
   private:

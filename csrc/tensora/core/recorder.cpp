@@ -1,5 +1,7 @@
 #include "tensora/core/recorder.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -41,9 +43,14 @@ struct Recorder {
 std::atomic<bool> recording{false};
 thread_local int open_steps = 0;
 
-// Never destroyed: storages may end after static objects do.
+// Never destroyed: storages may end after static objects do. A fork waits, as the allocator's.
 Recorder& recorder() {
-    static auto* const one = new Recorder;
+    static auto* const one = [] {
+        auto* const made = new Recorder;
+        pthread_atfork([] { recorder().mutex.lock(); }, [] { recorder().mutex.unlock(); },
+                       [] { recorder().mutex.unlock(); });
+        return made;
+    }();
     return *one;
 }
 

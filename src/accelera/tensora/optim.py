@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,7 +14,7 @@ Params = Iterable[Tensor] | Iterable[dict[str, Any]]
 State = dict[str, Any]
 
 
-class Optimizer:
+class Optimizer(ABC):
     """Base of the optimizers: groups of parameters, each with its options, and a state for each parameter.
 
     Parameters
@@ -113,9 +114,9 @@ class Optimizer:
                 self.update(group, params, [each.grad for each in params])
         return loss
 
+    @abstractmethod
     def update(self, group: dict[str, Any], params: list[Any], grads: list[Any]) -> None:
         """Write the next step into the parameters, which all have gradients."""
-        raise NotImplementedError(f"{type(self).__name__}: an optimizer defines update()")
 
     def state_dict(self) -> dict[str, Any]:
         """States by the number of their parameter, and the groups' options; the tensors are not copied."""
