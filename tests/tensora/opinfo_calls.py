@@ -192,10 +192,6 @@ def _least_squares(a: Any, b: Any, driver: str | None = None) -> Any:
     return solution, residuals, none if driver == "gels" else rank, values
 
 
-def _unpivoted() -> Any:
-    raise NotImplementedError("LU decomposition without exchanges of rows")
-
-
 def _norm(x: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     """`torch.norm`, whose numbers are orders of vectors on any axes."""
     axis = tuple(dim) if isinstance(dim, list | tuple) else dim
@@ -348,8 +344,8 @@ FUNCTIONS: dict[str, Callable[..., Any] | None] = {
     "bincount": lambda x, weights=None, minlength=0: ts.bincount(x, weights, minlength=minlength),
     "linalg.lstsq": _least_squares,
     "linalg.lstsq:grad_oriented": lambda a, b, driver=None: _least_squares(a, b, driver)[:2],
-    "linalg.lu": lambda x, pivot=True: ts.linalg.lu(x) if pivot else _unpivoted(),
-    "linalg.lu_factor": lambda x, pivot=True: ts.linalg.lu_factor(x) if pivot else _unpivoted(),
+    "linalg.lu": lambda x, pivot=True: ts.linalg.lu(x),
+    "linalg.lu_factor": lambda x, pivot=True: ts.linalg.lu_factor(x),
     "linalg.matrix_rank": lambda x, atol=None, rtol=None, hermitian=False: ts.linalg.matrix_rank(
         x, atol=atol, rtol=rtol
     ),
