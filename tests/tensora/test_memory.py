@@ -40,6 +40,15 @@ def test_the_peak() -> None:
     assert native.memory_stats().peak_bytes - before >= 8 * MIB
 
 
+def test_a_request_that_the_system_refuses_is_no_peak() -> None:
+    native.reset_peak()
+    live = native.memory_stats().live_bytes
+    with pytest.raises(MemoryError, match=r"the system has no \d+ bytes; \d+ are held") as refused:
+        native.empty((2**50,), native.dtype.float32)
+    assert f"; {live} are held" in str(refused.value)
+    assert native.memory_stats().peak_bytes == native.memory_stats().live_bytes == live
+
+
 def test_a_limit_refuses_and_names_the_smallest_that_would_do() -> None:
     live = native.memory_stats().live_bytes
     native.set_memory_limit(live + 8 * MIB)

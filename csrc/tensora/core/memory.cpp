@@ -58,6 +58,11 @@ struct Counts {
             fail(Kind::memory, "tensora: ", nbytes, " bytes asked for, ", now - nbytes, " held, limit ", most,
                  "; the smallest limit that would do here is ", now, " bytes");
         }
+    }
+
+    /// After memory was found: a request that failed is no peak.
+    void found() {
+        const int64_t now = total();
         if (now > peak.load(std::memory_order_relaxed)) note_peak(now);
     }
 
@@ -118,7 +123,7 @@ struct Allocator {
             block = static_cast<char*>(std::aligned_alloc(64, size_t(nbytes)));
         }
         if (!block)
-            fail(Kind::memory, "tensora: the system has no ", nbytes, " bytes; ", counts.total(),
+            fail(Kind::memory, "tensora: the system has no ", nbytes, " bytes; ", counts.total() - nbytes,
                  " are held by tensors");
         return block;
     }
@@ -226,6 +231,7 @@ Ref<Storage> Storage::allocate(int64_t nbytes) {
         storage->nbytes_ = nbytes;
         storage->size_class_ = int16_t(size_class);
         storage->role_ = role;
+        counts.found();
         record_birth(*storage);
         return storage;
     }
@@ -241,6 +247,7 @@ Ref<Storage> Storage::allocate(int64_t nbytes) {
     storage->nbytes_ = nbytes;
     storage->size_class_ = int16_t(size_class);
     storage->role_ = role;
+    counts.found();
     record_birth(*storage);
     return storage;
 }
