@@ -21,7 +21,7 @@ function(accelera_add_tensora)
   if(NOT ACCELERA_TENSORA)
     return()
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS csrc/tensora/core/*.cpp csrc/tensora/ops/*.cpp csrc/tensora/bindings/*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS csrc/tensora/core/*.cpp csrc/tensora/cuda/*.cpp csrc/tensora/ops/*.cpp csrc/tensora/bindings/*.cpp)
   nanobind_add_module(_tensora STABLE_ABI NB_STATIC NOMINSIZE ${sources}
     csrc/tensora/kernels/blas.cpp csrc/tensora/kernels/choice.cpp csrc/tensora/kernels/lines.cpp)
   set(isas base)
@@ -48,6 +48,11 @@ function(accelera_add_tensora)
   target_include_directories(_tensora PRIVATE csrc)
   # Thread-local variables are read with every operation: by offset, not by a call.
   target_compile_options(_tensora PRIVATE -Wall -Wextra -O2 -ftls-model=initial-exec)
+  # The sources of the CUDA kernels lie in the library as text: they are compiled where they run.
+  target_compile_definitions(_tensora PRIVATE TENSORA_SOURCES="${PROJECT_SOURCE_DIR}/csrc/")
+  file(GLOB device_texts CONFIGURE_DEPENDS csrc/tensora/cuda/*.cuh)
+  set_source_files_properties(csrc/tensora/cuda/compiler.cpp PROPERTIES OBJECT_DEPENDS
+    "${device_texts};${PROJECT_SOURCE_DIR}/csrc/tensora/core/element.h;${PROJECT_SOURCE_DIR}/csrc/tensora/kernels/math.h;${PROJECT_SOURCE_DIR}/csrc/tensora/kernels/scalar.h;${PROJECT_SOURCE_DIR}/csrc/tensora/kernels/formulas.def")
   target_link_libraries(_tensora PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
   install(TARGETS _tensora LIBRARY DESTINATION accelera)
 endfunction()

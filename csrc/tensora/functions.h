@@ -86,6 +86,8 @@ T cast(const T& x, DType dtype);
 T copy(const T& x);
 /// The tensor itself where it is contiguous.
 T contiguous(const T& x);
+/// The tensor itself where it lies on this device.
+T to_device(const T& x, Device device);
 
 T reshape(const T& x, const Dims& shape);
 T expand(const T& x, const Dims& shape);
@@ -135,6 +137,7 @@ T scatter_reduce(const T& x, const T& index, const T& values, int axis, Scattere
 /// and broadcast to one shape.
 void elementwise_rule(Call& call);
 void elementwise_kernel(Call& call);
+void elementwise_cuda(Call& call);
 /// Type that the loops of a call from that file compute in.
 DType loop_type(const Call& call);
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 import accelera.tensora as ts
+from accelera.tensora import cuda
+from tests.tensora import emulator
 
 
 @pytest.fixture(autouse=True, params=["eager", "deferred"])
@@ -14,3 +17,17 @@ def fusion(request: pytest.FixtureRequest) -> Iterator[str]:
     """Elementwise operations on tensors of any size wait, or none do."""
     with ts.fusion(request.param == "deferred", least=1):
         yield request.param
+
+
+@pytest.fixture(scope="session")
+def device(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A CUDA device: a real one, or the emulator's."""
+    if not cuda.is_available():
+        reason = emulator.missing()
+        if reason:
+            pytest.skip(reason)
+        shared = tmp_path_factory.getbasetemp()
+        folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "emulator"
+        folder.mkdir(exist_ok=True)
+        emulator.load(folder)
+    return "cuda:0"

@@ -200,7 +200,7 @@ struct Nested {
 
 void fill(nb::handle object, DType dtype, char*& place) {
     if (const T tensor = array_item(object)) {
-        const T part = contiguous(cast(tensor, dtype));
+        const T part = contiguous(to_device(cast(tensor, dtype), cpu));
         const int64_t nbytes = part->size() * size_of(dtype);
         std::memcpy(place, part->bytes(), size_t(nbytes));
         place += nbytes;
@@ -239,6 +239,7 @@ T tensor_from(nb::handle source, std::optional<DType> dtype) {
 nb::object scalar_to_python(const Tensor& tensor) {
     require(tensor.size() == 1, "tensora: a tensor of shape ", tensor.shape().words(),
             " is not one number; only a tensor with one element is");
+    if (!tensor.device().is_cpu()) return scalar_to_python(*to_device(tensor.detach(), cpu));
     return visit(tensor.dtype(), [&]<typename E>(Tag<E>) -> nb::object {
         const E value = *tensor.data<E>();
         if constexpr (std::is_same_v<E, bool>)
@@ -253,6 +254,7 @@ nb::object scalar_to_python(const Tensor& tensor) {
 }
 
 nb::object list_of(const Tensor& tensor) {
+    if (!tensor.device().is_cpu()) return list_of(*to_device(tensor.detach(), cpu));
     if (tensor.dims() == 0) return scalar_to_python(tensor);
     nb::list result;
     Layout layout = tensor.layout();

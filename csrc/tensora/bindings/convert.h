@@ -62,7 +62,8 @@ nb::object list_of(const Tensor& tensor);
 /// Tensor over the memory of a DLPack capsule's owner or a buffer, and the other way round.
 T from_dlpack(nb::handle source, std::optional<bool> copy);
 T from_buffer(nb::handle source);
-nb::object to_dlpack(const T& tensor, nb::handle max_version, std::optional<bool> copy);
+nb::object to_dlpack(const T& tensor, nb::handle max_version, std::optional<bool> copy,
+                     std::optional<int64_t> stream);
 
 /// x[key], with all that Python and NumPy allow.
 T get_item(const T& x, nb::handle key);

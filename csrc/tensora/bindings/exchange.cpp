@@ -4,13 +4,14 @@
 
 #include "tensora/bindings/convert.h"
 #include "tensora/core/deferred.h"
+#include "tensora/cuda/driver.h"
 #include "tensora/functions.h"
 
 namespace accelera::tensora {
 
 namespace {
 
-struct Device {
+struct Place {
     int32_t type;
     int32_t id;
 };
@@ -21,7 +22,7 @@ struct Type {
 };
 struct Described {
     void* data;
-    Device device;
+    Place device;
     int32_t n_dims;
     Type type;
     int64_t* shape;
@@ -42,7 +43,14 @@ struct ManagedVersioned {
 };
 constexpr uint64_t read_only = 1;
 constexpr uint64_t copied = 2;
-constexpr int32_t cpu = 1;
+constexpr int32_t on_cpu = 1, on_cuda = 2, on_cpu_pinned = 3;
+/// Streams that DLPack gives numbers to: none is waited for, and the two default streams.
+constexpr int64_t no_stream = -1;
+
+Place place_of(Device device) {
+    if (device.is_cpu()) return {on_cpu, 0};
+    return {on_cuda, device.index};
+}
 
 // Codes of kinds: 0 signed, 1 unsigned, 2 float, 4 bfloat, 5 complex, 6 bool.
 Type type_of(DType dtype) {
@@ -68,8 +76,9 @@ struct Lent {
     explicit Lent(const Tensor& tensor)
         : storage(tensor.storage()), shape(tensor.shape()), strides(tensor.strides()) {}
     Described described(const Tensor& tensor) {
-        return {tensor.bytes(),  {cpu, 0}, int32_t(shape.size()), type_of(tensor.dtype()), shape.begin(),
-                strides.begin(), 0};
+        char* const data = tensor.device().is_cpu() ? tensor.bytes() : tensor.device_bytes();
+        return {data,          place_of(tensor.device()), int32_t(shape.size()), type_of(tensor.dtype()),
+                shape.begin(), strides.begin(),           0};
     }
 };
 
@@ -105,12 +114,31 @@ void lend(const Tensor& tensor) {
 
 }  // namespace
 
-nb::object to_dlpack(const T& given, nb::handle max_version, std::optional<bool> copy_wanted) {
+namespace {
+
+/// What an importer's stream does with the memory comes after what was given to the device so far.
+void hand_over(const Tensor& tensor, std::optional<int64_t> stream) {
+    const Device device = tensor.device();
+    if (device.is_cpu()) {
+        require(!stream, "__dlpack__: a stream for the CPU, which has none");
+        return;
+    }
+    tensor.device_bytes();  // on this thread's stream from now on
+    if (stream == no_stream) return;
+    const auto later = reinterpret_cast<cuda::Stream>(stream.value_or(1));
+    cuda::order_streams(device.index, cuda::current_stream(device.index), later);
+}
+
+}  // namespace
+
+nb::object to_dlpack(const T& given, nb::handle max_version, std::optional<bool> copy_wanted,
+                     std::optional<int64_t> stream) {
     if (given->tracked() && grad_enabled() && given->gradient()->required)
         fail(Kind::value,
              "__dlpack__: the tensor requires gradients, which another library would not see; use .detach()");
     const T tensor = copy_wanted.value_or(false) ? copy(given->detach()) : given;
     lend(*tensor);
+    hand_over(*tensor, stream);
     const bool versioned = !max_version.is_none() && nb::cast<int>(max_version[0]) >= 1;
     if (versioned) {
         auto* const managed = new ManagedVersioned{};
@@ -130,9 +158,10 @@ namespace {
 template <typename M>
 T import(M* managed, bool writable) {
     const Described& given = managed->tensor;
-    if (given.device.type != cpu && given.device.type != 3)
+    if (given.device.type < on_cpu || given.device.type > on_cpu_pinned)
         fail(Kind::value, "from_dlpack: the array lies on device type ", given.device.type,
-             "; only CPU memory is imported; copy it there before");
+             "; only memory of the CPU and of CUDA devices is imported; copy it there before");
+    const Device device = given.device.type == on_cuda ? Device{int8_t(given.device.id)} : cpu;
     const DType dtype = dtype_of(given.type);
     Layout layout{Dims(given.shape, given.n_dims), {}, 0};
     layout.strides = given.strides ? Dims(given.strides, given.n_dims) : strides_of(layout.shape);
@@ -144,20 +173,32 @@ T import(M* managed, bool writable) {
         Storage::borrow(data, layout.shape.product() * size_of(dtype), writable, [release] {
             const nb::gil_scoped_acquire held;
             release();
-        });
+        }, device);
     return T(new Tensor(storage, layout, dtype));
+}
+
+/// The stream of this thread that the source's elements are to be ready for; none where it is on the CPU.
+nb::object stream_for(nb::handle source) {
+    if (!PyObject_HasAttrString(source.ptr(), "__dlpack_device__")) return nb::none();
+    const nb::object place = source.attr("__dlpack_device__")();
+    if (nb::cast<int>(place[0]) != on_cuda) return nb::none();
+    return nb::int_(reinterpret_cast<uintptr_t>(cuda::current_stream(nb::cast<int>(place[1]))));
 }
 
 nb::object ask_for_capsule(nb::handle source, std::optional<bool> copy_wanted) {
     const nb::object method = source.attr("__dlpack__");
+    nb::dict options;
+    const nb::object stream = stream_for(source);
+    if (!stream.is_none()) options["stream"] = stream;
+    nb::dict newer = nb::borrow<nb::dict>(nb::steal(PyDict_Copy(options.ptr())));
+    newer["max_version"] = nb::make_tuple(1, 1);
+    if (copy_wanted) newer["copy"] = *copy_wanted;
     try {
-        if (copy_wanted)
-            return method(nb::arg("max_version") = nb::make_tuple(1, 1), nb::arg("copy") = *copy_wanted);
-        return method(nb::arg("max_version") = nb::make_tuple(1, 1));
+        return method(**newer);
     } catch (nb::python_error& error) {
         if (!error.matches(PyExc_TypeError)) throw;
     }
-    return method();  // a library from before DLPack 1
+    return method(**options);  // a library from before DLPack 1
 }
 
 }  // namespace
@@ -213,7 +254,10 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
     const char* const format = formats[int(tensor.dtype())];
     const bool wants_strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
     const char* problem = nullptr;
-    if (!format) problem = "bfloat16 has no format in the buffer protocol; use DLPack";
+    if (!tensor.device().is_cpu())
+        problem = "the tensor's memory is on a CUDA device; copy it with .to('cpu'), or use DLPack";
+    else if (!format)
+        problem = "bfloat16 has no format in the buffer protocol; use DLPack";
     if ((flags & PyBUF_WRITABLE) && !tensor.storage()->writable())
         problem = "the tensor's memory is read-only";
     if (!wants_strides && !tensor.contiguous()) problem = "the tensor is not contiguous";

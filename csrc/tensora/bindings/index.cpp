@@ -89,7 +89,8 @@ class Reader {
             read_mask(tensor);
         } else {
             subscripts.push_back(
-                {Subscript::Kind::tensor, 0, 1, 0, checked_index(tensor, x_->shape()[axis_], "index")});
+                {Subscript::Kind::tensor, 0, 1, 0,
+                 to_device(checked_index(tensor, x_->shape()[axis_], "index"), x_->device())});
             ++axis_;
         }
     }
@@ -99,7 +100,7 @@ class Reader {
             // As NumPy: a new axis, with one element or none.
             subscripts.push_back({Subscript::Kind::new_axis, 0, 1, 1, {}});
             has_scalar_mask = true;
-            scalar_mask = scalar_mask && *mask->data<bool>();
+            scalar_mask = scalar_mask && *to_device(mask, cpu)->data<bool>();
             return;
         }
         for (int i = 0; i < mask->dims(); ++i)
@@ -107,8 +108,8 @@ class Reader {
             if (mask->shape()[i] != x_->shape()[axis_ + i] && mask->shape()[i] != 0)
                 fail(Kind::index, "tensora: a mask of shape ", mask->shape().words(), " for axes ", axis_,
                      " to ", axis_ + mask->dims() - 1, " of a tensor of shape ", x_->shape().words());
-        for (T& places : nonzero(mask)) {
-            subscripts.push_back({Subscript::Kind::tensor, 0, 1, 0, std::move(places)});
+        for (const T& places : nonzero(mask)) {
+            subscripts.push_back({Subscript::Kind::tensor, 0, 1, 0, to_device(places, x_->device())});
             ++axis_;
         }
     }
@@ -155,6 +156,7 @@ T get_item(const T& x, nb::handle key) {
 
 void set_item(const T& x, nb::handle key, nb::handle value) {
     const auto [to, subscripts] = read(x, key);
+    const DeviceScope scope(cpu);
     T source;
     if (!nb::try_cast<T>(value, source) || !source) {
         if (is_number(value)) {
@@ -164,7 +166,7 @@ void set_item(const T& x, nb::handle key, nb::handle value) {
                      name_of(x->dtype()));
             source = scalar_tensor(value, x->dtype());
         } else {
-            source = tensor_from(value, std::nullopt);
+            source = to_device(tensor_from(value, std::nullopt), x->device());
         }
     }
     assign(to, subscripts, source);

@@ -4,6 +4,7 @@
 #include "tensora/bindings/convert.h"
 #include "tensora/core/deferred.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/compiler.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/blas.h"
 #include "tensora/kernels/loops.h"
@@ -59,13 +60,76 @@ void bind_memory(nb::module_& module) {
         .def_ro("reused", &MemoryStats::reused)
         .def_prop_ro("live_by_role", [](const MemoryStats& stats) { return by_role(stats.live_by_role); })
         .def_prop_ro("peak_by_role", [](const MemoryStats& stats) { return by_role(stats.peak_by_role); });
-    module.def("memory_stats", memory_stats);
-    module.def("reset_peak", reset_peak);
-    module.def("set_memory_limit", set_memory_limit);
-    module.def("empty_cache", empty_cache);
+    const auto on = nb::arg("device") = "cpu";
+    module.def("memory_stats", [](const std::string& device) { return memory_stats(device_named(device)); }, on);
+    module.def("reset_peak", [](const std::string& device) { reset_peak(device_named(device)); }, on);
+    module.def(
+        "set_memory_limit",
+        [](int64_t nbytes, const std::string& device) { set_memory_limit(nbytes, device_named(device)); },
+        nb::arg("nbytes"), on);
+    module.def("empty_cache", [](const std::string& device) { empty_cache(device_named(device)); }, on);
     module.def("compute", [](const T& x) { x->storage(); });
     module.def("fusion_least", fusion_least);
     module.def("set_fusion_least", set_fusion_least);
+}
+
+int cuda_index(const std::string& device) {
+    const Device named = device_named(device);
+    require(!named.is_cpu(), "tensora.cuda: the device 'cpu'; give 'cuda' or 'cuda:0'");
+    return named.index;
+}
+
+std::vector<std::string> packaged_libraries() {
+    const nb::gil_scoped_acquire held;
+    const nb::object found = nb::module_::import_("accelera.tensora.cuda").attr("packaged_libraries")();
+    return nb::cast<std::vector<std::string>>(found);
+}
+
+void bind_cuda(nb::module_& module) {
+    cuda::set_library_finder(packaged_libraries);
+    module.def("cuda_device_count", cuda::device_count);
+    module.def("cuda_absence", cuda::absence);
+    module.def("cuda_properties", [](const std::string& device) {
+        const cuda::Properties& found = cuda::properties(cuda_index(device));
+        return nb::make_tuple(found.name, found.memory_bytes, found.major, found.minor, found.processors);
+    });
+    module.def("cuda_free_bytes", [](const std::string& device) {
+        return cuda::free_bytes(cuda_index(device)).on_device;
+    });
+    module.def("cuda_synchronize", [](const std::string& device) { cuda::synchronize(cuda_index(device)); });
+    // Streams are the driver's handles, as numbers.
+    module.def("cuda_make_stream", [](const std::string& device) {
+        return reinterpret_cast<uintptr_t>(cuda::make_stream(cuda_index(device)));
+    });
+    module.def("cuda_current_stream", [](const std::string& device) {
+        return reinterpret_cast<uintptr_t>(cuda::current_stream(cuda_index(device)));
+    });
+    module.def("cuda_set_stream", [](const std::string& device, uintptr_t stream) {
+        cuda::set_stream(cuda_index(device), reinterpret_cast<cuda::Stream>(stream));
+    });
+    module.def("cuda_order_streams", [](const std::string& device, uintptr_t earlier, uintptr_t later) {
+        cuda::order_streams(cuda_index(device), reinterpret_cast<cuda::Stream>(earlier),
+                            reinterpret_cast<cuda::Stream>(later));
+    });
+    module.def("cuda_wait_for", [](const std::string& device, uintptr_t stream) {
+        cuda::wait_for(cuda_index(device), reinterpret_cast<cuda::Stream>(stream));
+    });
+    module.def("cuda_set_kernel_folder", cuda::set_kernel_folder);
+    module.def("cuda_kernel_counts", [] {
+        const cuda::KernelCounts counts = cuda::kernel_counts();
+        return nb::make_tuple(counts.compiled, counts.loaded);
+    });
+    module.def("cuda_sources", [] {
+        nb::dict sources;
+        for (const std::string& name : cuda::carried_names()) sources[name.c_str()] = cuda::carried_source(name);
+        return sources;
+    });
+    module.def("cuda_compile", [](const std::string& text, const std::string& architecture) {
+        const std::string code = cuda::compile(text, architecture);
+        return nb::bytes(code.data(), code.size());
+    });
+    module.def("device_named", [](const std::string& name) { return name_of(device_named(name)); });
+    module.def("current_device", [] { return name_of(DeviceScope::current()); });
 }
 
 nb::tuple columns_of(const Record& record) {
@@ -140,6 +204,7 @@ NB_MODULE(_tensora, module) {
     bind_dtypes(module);
     bind_memory(module);
     bind_recorder(module);
+    bind_cuda(module);
     bind_tensor(module);
     bind_ops(module);
     bind_networks(module);

@@ -88,6 +88,8 @@ void bind_movement(nb::module_& module) {
     module.def("concat", concat);
     module.def("copy", copy);
     module.def("contiguous", contiguous);
+    module.def("to_device",
+               [](const T& x, const std::string& device) { return to_device(x, device_named(device)); });
     module.def("cast", cast);
     module.def("as_strided", [](const T& x, const Dims& shape, const Dims& strides, int64_t offset) {
         return as_strided(contiguous(x), {shape, strides, offset});
@@ -103,10 +105,19 @@ void bind_movement(nb::module_& module) {
 }
 
 void bind_creation(nb::module_& module) {
-    module.def("empty", [](const Dims& shape, DType dtype) { return Tensor::empty(shape, dtype); });
-    module.def("full", [](const Dims& shape, nb::handle value, DType dtype) {
-        return copy(expand(scalar_tensor(value, dtype), shape));
-    });
+    module.def(
+        "empty",
+        [](const Dims& shape, DType dtype, const std::string& device) {
+            const DeviceScope scope(device_named(device));
+            return Tensor::empty(shape, dtype);
+        },
+        nb::arg("shape"), nb::arg("dtype"), nb::arg("device") = "cpu");
+    module.def(
+        "full",
+        [](const Dims& shape, nb::handle value, DType dtype, const std::string& device) {
+            return copy(expand(to_device(scalar_tensor(value, dtype), device_named(device)), shape));
+        },
+        nb::arg("shape"), nb::arg("value"), nb::arg("dtype"), nb::arg("device") = "cpu");
     module.def("asarray", tensor_from, nb::arg("source"), nb::arg("dtype") = nb::none());
     module.def("from_dlpack", from_dlpack, nb::arg("source"), nb::arg("copy") = nb::none());
     module.def("from_buffer", from_buffer);

@@ -1,4 +1,6 @@
 // The class Tensor: attributes, operators, and what it shares with the array API's array object.
+#include <nanobind/stl/pair.h>
+
 #include "tensora/bindings/convert.h"
 #include "tensora/functions.h"
 
@@ -187,7 +189,7 @@ void bind_conversions(nb::class_<Tensor>& type) {
     type.def("__bool__", [](const T& x) {
         require(x->size() == 1, "tensora: the truth of a tensor with ", x->size(),
                 " elements is not one; use any() or all()");
-        return *cast(x->detach(), DType::bool_)->data<bool>();
+        return *to_device(cast(x->detach(), DType::bool_), cpu)->data<bool>();
     });
     type.def("__float__", [](const T& x) {
         if (is(x->dtype(), complexes))
@@ -270,6 +272,11 @@ void bind_gradient(nb::class_<Tensor>& type) {
 
 }  // namespace
 
+/// As DLPack numbers devices.
+std::pair<int, int> dlpack_device(const Tensor& x) {
+    return x.device().is_cpu() ? std::pair(1, 0) : std::pair(2, int(x.device().index));
+}
+
 void bind_tensor(nb::module_& module) {
     find_operators();
     static const std::vector<PyType_Slot> slots = type_slots();
@@ -287,6 +294,9 @@ void bind_tensor(nb::module_& module) {
     type.def_prop_ro("itemsize", [](const T& x) { return size_of(x->dtype()); }, "Bytes of one element.");
     type.def_prop_ro(
         "nbytes", [](const T& x) { return x->size() * size_of(x->dtype()); }, "Bytes of all elements.");
+    type.def_prop_ro(
+        "device", [](const T& x) { return name_of(x->device()); },
+        "Device of the memory: \"cpu\", \"cuda:0\" and so on.");
     type.def_prop_ro("dtype", [](const T& x) { return x->dtype(); }, "Type of the elements.");
     type.def(
         "is_contiguous", [](const T& x) { return x->contiguous(); },
@@ -296,16 +306,20 @@ void bind_tensor(nb::module_& module) {
         "__dlpack__",
         [](const T& x, nb::handle stream, nb::handle max_version, nb::handle device,
            std::optional<bool> copy) {
-            (void)stream;
-            if (!device.is_none() && nb::cast<int>(device[0]) != 1) {
-                PyErr_SetString(PyExc_BufferError, "__dlpack__: only CPU memory can be exported");
+            const auto wanted = stream.is_none() ? std::nullopt : std::optional(nb::cast<int64_t>(stream));
+            if (device.is_none() || nb::cast<std::pair<int, int>>(device) == dlpack_device(*x))
+                return to_dlpack(x, max_version, copy, wanted);
+            if (nb::cast<int>(device[0]) != 1 || (copy && !*copy)) {
+                PyErr_SetString(PyExc_BufferError,
+                                "__dlpack__: the memory is on another device than the one asked for, and only "
+                                "the CPU is copied to, if copy is not False");
                 throw nb::python_error();
             }
-            return to_dlpack(x, max_version, copy);
+            return to_dlpack(to_device(x->detach(), cpu), max_version, copy, std::nullopt);
         },
         nb::kw_only(), nb::arg("stream").none() = nb::none(), nb::arg("max_version").none() = nb::none(),
         nb::arg("dl_device").none() = nb::none(), nb::arg("copy").none() = nb::none());
-    type.def("__dlpack_device__", [](const T&) { return nb::make_tuple(1, 0); });
+    type.def("__dlpack_device__", [](const T& x) { return dlpack_device(*x); });
     type.def(
         "__getitem__", [](const T& x, nb::handle key) { return get_item(x, key); }, nb::arg("key").none());
     type.def(

@@ -53,6 +53,7 @@ Edge edge_to(const T& input, uint64_t sequence) {
     Edge edge;
     edge.shape = input->shape();
     edge.dtype = input->dtype();
+    edge.device = input->device();
     if (Ref<Node> node = node_of(*input)) {
         edge.node = std::move(node);
         edge.output = input->gradient()->output;
@@ -95,6 +96,8 @@ Node::~Node() {
 }
 
 SmallVector<T> Node::backward(const SmallVector<T>& grads) {
+    const auto given = std::find_if(grads.begin(), grads.end(), [](const T& grad) { return bool(grad); });
+    const DeviceScope scope(given == grads.end() ? cpu : (*given)->device());
     Backward call(*this, grads);
     op->vjp(call);
     return call.take();
@@ -155,7 +158,7 @@ void Backward::give(int i, const T& grad) {
     T value = grad;
     if (is(value->dtype(), complexes) && !is(dtype(i), complexes)) value = real(value);
     if (!(value->shape() == shape(i))) value = sum_to(value, shape(i));
-    given_[i] = cast(value, dtype(i));
+    given_[i] = to_device(cast(value, dtype(i)), node_.edges[i].device);
 }
 
 namespace {
@@ -488,10 +491,11 @@ class Engine {
 };
 
 T first_gradient(const T& output, const T& grad, size_t i) {
+    const DeviceScope scope(output->device());
     if (grad) {
         require(grad->shape() == output->shape(), "backward: gradient ", i, " has shape ", grad->shape(),
                 ", its tensor ", output->shape());
-        return cast(grad, output->dtype());
+        return to_device(cast(grad, output->dtype()), output->device());
     }
     require(output->size() == 1, "backward: tensor ", i, " has shape ", output->shape(),
             "; only of a tensor with one element the gradient is known to be 1, so give one");

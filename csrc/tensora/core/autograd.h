@@ -24,6 +24,7 @@ struct Edge {
     uint32_t version = 0;  ///< of its storage when it was saved
     Dims shape;
     DType dtype = DType::f32;
+    Device device;
 
     bool wanted() const { return node || leaf; }
 };
@@ -77,7 +78,7 @@ class Backward {
     const Dims& shape(int i = 0) const { return node_.edges[i].shape; }
     DType dtype(int i = 0) const { return node_.edges[i].dtype; }
     const Dims& output_shape(int i = 0) const { return node_.outputs[i].shape; }
-    /// Broadcast axes are summed and the type is made the input's.
+    /// Broadcast axes are summed; type and device are made the input's.
     void give(int i, const T& grad);
     /// The same, computed only where it is wanted.
     template <typename Function>

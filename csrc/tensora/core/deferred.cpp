@@ -10,6 +10,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 
 namespace accelera::tensora {
@@ -115,7 +116,6 @@ class Program {
         mark_ = ++last_walk;
         visit(root);
         choose_stored();
-        assign_registers();
     }
 
     /// Operations that have not run, of which tensors are the results, and the memory that they alone keep.
@@ -134,18 +134,13 @@ class Program {
     void run() {
         RecordedStep recorded("elementwise");
         const int64_t size = root_.shape().product();
+        const DeviceScope scope(root_.device());
         for (Step& step : steps_)
             if (step.stored) {
                 const RoleScope role(step.result->role_);
                 step.storage = Storage::allocate(size * size_of(step.result->dtype()));
             }
-        const int64_t blocks = (size + block - 1) / block;
-        parallel_for(blocks, grain / block, [&](int64_t begin, int64_t end) {
-            std::vector<char> registers(size_t(n_registers_) * register_bytes() + 64);
-            char* const base = registers.data() + (64 - reinterpret_cast<uintptr_t>(registers.data()) % 64);
-            for (int64_t i = begin; i < end; ++i)
-                run_block(i * block, std::min(block, size - i * block), base);
-        });
+        root_.device().is_cpu() ? run_blocks(size) : run_kernel();
         for (const T& leaf : tensors_) recorded.read(*leaf->storage());
         recorded.cost({double(size) * double(steps_.size()), 0});
         for (Step& step : steps_) {
@@ -158,6 +153,38 @@ class Program {
     }
 
   private:
+    void run_blocks(int64_t size) {
+        for (const T& tensor : tensors_) leaves_.emplace_back(*tensor, root_.shape());
+        assign_registers();
+        const int64_t blocks = (size + block - 1) / block;
+        parallel_for(blocks, grain / block, [&](int64_t begin, int64_t end) {
+            std::vector<char> registers(size_t(n_registers_) * register_bytes() + 64);
+            char* const base = registers.data() + (64 - reinterpret_cast<uintptr_t>(registers.data()) % 64);
+            for (int64_t i = begin; i < end; ++i)
+                run_block(i * block, std::min(block, size - i * block), base);
+        });
+    }
+
+    /// All of it as one kernel of a CUDA device.
+    void run_kernel() const {
+        cuda::FusedProgram program{root_.device(), root_.shape(), tensors_, {}};
+        std::vector<T> stored;
+        for (const Step& step : steps_) {
+            const Deferred& result = *step.result;
+            cuda::FusedProgram::Step one{result.work_.formula, result.work_.operands, result.dtype(), {}, result.n_};
+            for (int k = 0; k < result.n_; ++k)
+                one.sources[size_t(k)] =
+                    step.sources[k].step >= 0 ? step.sources[k].step : -1 - step.sources[k].leaf;
+            if (step.stored) {
+                const Dims& shape = result.shape();
+                stored.emplace_back(new Tensor(step.storage, {shape, strides_of(shape), 0}, result.dtype()));
+                one.stored = stored.back().get();
+            }
+            program.steps.push_back(one);
+        }
+        cuda::run_fused(program);
+    }
+
     /// One operand of a step: the result of an earlier one, or a leaf.
     struct Source {
         int step = -1;
@@ -212,16 +239,15 @@ class Program {
     int leaf_of(const T& tensor) {
         for (size_t i = 0; i < tensors_.size(); ++i) {
             const Tensor& known = *tensors_[i];
-            if (known.bytes() == tensor->bytes() && known.dtype() == tensor->dtype() &&
-                known.shape() == tensor->shape() && known.strides() == tensor->strides()) {
+            if (known.storage() == tensor->storage() && known.layout().offset == tensor->layout().offset &&
+                known.dtype() == tensor->dtype() && known.shape() == tensor->shape() && known.strides() == tensor->strides()) {
                 ++operands_of_[i];
                 return int(i);
             }
         }
-        leaves_.emplace_back(*tensor, root_.shape());
         tensors_.push_back(tensor);
         operands_of_.push_back(1);
-        return int(leaves_.size()) - 1;
+        return int(tensors_.size()) - 1;
     }
 
     /// The root's elements are stored. So are those of results that tensors refer to, when they were computed
@@ -240,7 +266,7 @@ class Program {
     /// Whether the leaves that nobody else holds are no larger than the result.
     bool cheap_to_keep(const Step& step) const {
         int64_t nbytes = 0;
-        for (size_t i = 0; i < leaves_.size(); ++i) {
+        for (size_t i = 0; i < tensors_.size(); ++i) {
             const Ref<Storage>& storage = tensors_[i]->storage();
             if (step.leaves[i] && storage->ref_count() == uint32_t(operands_of_[i]))
                 nbytes += storage->nbytes();
@@ -305,7 +331,7 @@ class Program {
                 leaf.gather(begin, n, buffer);
                 in[k] = buffer;
             }
-            step.result->loop_(n, place_of(step, begin, registers, width), size_of(step.result->dtype()), in,
+            step.result->work_.loop(n, place_of(step, begin, registers, width), size_of(step.result->dtype()), in,
                                steps);
         }
     }
@@ -324,8 +350,8 @@ class Program {
     int n_registers_ = 0;
 };
 
-Deferred::Deferred(Loop loop, std::span<const T> inputs, const Dims& shape, DType dtype)
-    : loop_(loop), n_(int(inputs.size())), shape_(shape), dtype_(dtype) {
+Deferred::Deferred(const Work& work, std::span<const T> inputs, const Call::Output& out, Device device)
+    : work_(work), n_(int(inputs.size())), shape_(out.shape), dtype_(out.dtype), device_(device) {
     for (int i = 0; i < n_; ++i) {
         const Ref<Deferred>& deferred = inputs[i]->deferred();
         if (deferred && !deferred->has_run()) {  // another thread may have run it just now
@@ -386,19 +412,17 @@ bool may_read(const Tensor& tensor) {
     return tensor.deferred() || !(tensor.storage()->borrowed() || tensor.storage()->lent());
 }
 
-/// The loop of a call and the type of the operands that it takes; null where there is none that can wait.
-Loop loop_of(const Call& call, DType& operands) {
+/// What a call computes; without a loop where it cannot wait.
+Deferred::Work work_of(const Call& call) {
     if (call.op.loops) {
-        operands = loop_type(call);
-        return call.op.loops->of[int(operands)].loop;
+        const DType operands = loop_type(call);
+        return {call.op.name, operands, call.op.loops->of[int(operands)].loop};
     }
-    operands = call.made[0].dtype;
-    if (std::strcmp(call.op.name, "where") == 0) return where_loop(operands);
-    if (std::strcmp(call.op.name, "cast") == 0 && call.input().dtype() != operands) {
-        const DType to = std::exchange(operands, call.input().dtype());
-        return cast_loop(operands, to);
-    }
-    return nullptr;
+    const DType result = call.made[0].dtype;
+    if (std::strcmp(call.op.name, "where") == 0) return {"where", result, where_loop(result)};
+    const DType operands = call.input().dtype();
+    const bool converts = std::strcmp(call.op.name, "cast") == 0 && operands != result;
+    return {"cast", operands, converts ? cast_loop(operands, result) : nullptr};
 }
 
 }  // namespace
@@ -406,29 +430,28 @@ Loop loop_of(const Call& call, DType& operands) {
 RunNow::RunNow() : before_(std::exchange(run_now, true)) {}
 RunNow::~RunNow() { run_now = before_; }
 
-T defer(Call& call) {
+T defer(Call& call, Device device) {
     const Dims& shape = call.made[0].shape;
     if (run_now || call.op.family != Family::elementwise ||
         shape.product() < std::max<int64_t>(fusion_least(), 1))
         return T();
     for (const T& input : call.in)
         if (!may_read(*input)) return T();
-    DType operands;
-    const Loop loop = loop_of(call, operands);
-    if (!loop) return T();
+    const Deferred::Work work = work_of(call);
+    if (!work.loop) return T();
     const Program::Waiting waiting = Program::waiting(call.in);
     const bool too_many = waiting.operations >= Deferred::most_operations ||
-                          waiting.nbytes > most_kept * shape.product() * size_of(operands);
+                          waiting.nbytes > most_kept * shape.product() * size_of(work.operands);
     for (const T& input : call.in)
         if (too_many || !(input->shape() == shape)) input->storage();  // what is broadcast is computed before
     std::array<T, Deferred::most_operands> converted;
     const GradMode off(false);
     for (size_t i = 0; i < call.in.size(); ++i) {
         const bool condition = !call.op.loops && call.in.size() == 3 && i == 0;
-        converted[i] = condition ? call.in[i] : cast(call.in[i], operands);
+        converted[i] = condition ? call.in[i] : cast(call.in[i], work.operands);
     }
     const Ref<Deferred> result(
-        new Deferred(loop, {converted.data(), call.in.size()}, shape, call.made[0].dtype));
+        new Deferred(work, {converted.data(), call.in.size()}, call.made[0], device));
     return T(new Tensor(result));
 }
 

@@ -21,11 +21,18 @@ class Deferred final : public Counted {
     static constexpr int most_operands = 3;
     static constexpr int most_operations = 40;  ///< that run together
 
-    Deferred(Loop loop, std::span<const T> inputs, const Dims& shape, DType dtype);
+    /// What is computed: "where", "cast" or a formula, of elements of the type `operands`.
+    struct Work {
+        const char* formula;
+        DType operands;
+        Loop loop;
+    };
+    Deferred(const Work& work, std::span<const T> inputs, const Call::Output& out, Device device);
     ~Deferred() override;
 
     const Dims& shape() const { return shape_; }
     DType dtype() const { return dtype_; }
+    Device device() const { return device_; }
     bool has_run() const { return bool(storage_); }
     /// Memory with the elements; runs the operation the first time.
     const Ref<Storage>& storage();
@@ -45,11 +52,12 @@ class Deferred final : public Counted {
     void take(const Ref<Storage>& storage);
     void drop_operands();
 
-    Loop loop_;
+    Work work_;
     int n_ = 0;
     std::array<Operand, most_operands> operands_;
     Dims shape_;
     DType dtype_;
+    Device device_;
     Role role_ = RoleScope::current();  ///< of the memory, when there is some
     Ref<Storage> storage_;
     std::vector<Deferred*> readers_;  ///< results that wait for this one; an entry for each operand
@@ -60,7 +68,7 @@ class Deferred final : public Counted {
 };
 
 /// The call as a deferred result, or null when it has to run now. The rule has run.
-T defer(Call& call);
+T defer(Call& call, Device device);
 /// While it lives, nothing that this thread computes is deferred: kernels read it from several threads.
 class RunNow {
   public:

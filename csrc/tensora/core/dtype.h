@@ -1,21 +1,16 @@
 #pragma once
 
-#include <complex>
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <type_traits>
 
-#include "tensora/core/half.h"
+#include "tensora/core/element.h"
 
 namespace accelera::tensora {
 
 /// Element types. The order within a kind is by size: promotion relies on it.
 enum class DType : uint8_t { bool_, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64, c64, c128 };
 constexpr int n_dtypes = 15;
-
-using C64 = std::complex<float>;
-using C128 = std::complex<double>;
 
 /// What a set of element types is made of; values may be or-ed.
 enum Class : uint8_t { booleans = 1, unsigneds = 2, signeds = 4, halves = 8, reals = 16, complexes = 32 };
@@ -91,51 +86,6 @@ decltype(auto) visit(DType dtype, Function&& function) {
             return function(Tag<C64>());
         default:
             return function(Tag<C128>());
-    }
-}
-
-template <typename T>
-constexpr bool is_half = std::is_same_v<T, Half> || std::is_same_v<T, BFloat>;
-template <typename T>
-constexpr bool is_complex = std::is_same_v<T, C64> || std::is_same_v<T, C128>;
-template <typename T>
-constexpr bool is_real = std::is_floating_point_v<T>;
-template <typename T>
-constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
-
-/// The type that a half is computed in; all others are computed in themselves.
-template <typename T>
-using Computed = std::conditional_t<is_half<T>, float, T>;
-
-/// `value` as a `To`, in the way that casts between element types go.
-template <typename To, typename From>
-TENSORA_INLINE To cast_value(From value) {
-    if constexpr (is_half<From>) {
-        return cast_value<To>(float(value));
-    } else if constexpr (is_complex<To>) {
-        using Part = typename To::value_type;
-        if constexpr (is_complex<From>)
-            return To(Part(value.real()), Part(value.imag()));
-        else
-            return To(Part(value), Part(0));
-    } else if constexpr (is_complex<From>) {
-        if constexpr (std::is_same_v<To, bool>)
-            return value != From(0);
-        else
-            return cast_value<To>(value.real());
-    } else if constexpr (std::is_same_v<To, bool>) {
-        return value != From(0);
-    } else if constexpr (is_half<To>) {
-        return To(float(value));
-    } else if constexpr (is_integer<To> && is_real<From>) {
-        // Straight to a narrow or unsigned type is undefined when it does not fit.
-        if constexpr (std::is_same_v<To, uint64_t>)
-            return value >= From(0x1p63) ? To(int64_t(value - From(0x1p63))) ^ (To(1) << 63)
-                                         : To(int64_t(value));
-        else
-            return To(int64_t(value));
-    } else {
-        return To(value);
     }
 }
 

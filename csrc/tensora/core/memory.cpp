@@ -10,6 +10,7 @@
 
 #include "tensora/core/error.h"
 #include "tensora/core/recorder.h"
+#include "tensora/cuda/driver.h"
 
 namespace accelera::tensora {
 
@@ -74,8 +75,11 @@ struct Counts {
             at_peak[i].store(live[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
     }
 };
-constinit Counts counts;
+constinit std::array<Counts, 1 + Device::most> all_counts{};
+constinit Counts& counts = all_counts[0];  // of the CPU
+Counts& counts_of(Device device) { return all_counts[size_t(device.index + 1)]; }
 thread_local constinit Role current_role = Role::other;
+thread_local constinit Device current_device{};
 
 /// Free blocks by size.
 struct Allocator {
@@ -198,6 +202,23 @@ const char* name_of(Role role) {
     return names[int(role)];
 }
 
+std::string name_of(Device device) { return device.is_cpu() ? "cpu" : text("cuda:", int(device.index)); }
+
+Device device_named(const std::string& name) {
+    if (name == "cpu") return cpu;
+    int index = 0;
+    const bool numbered = name.rfind("cuda:", 0) == 0 && name.size() > 5 && name.size() < 8 &&
+                          name.find_first_not_of("0123456789", 5) == std::string::npos;
+    require(numbered || name == "cuda", "tensora: no device '", name, "'; give 'cpu', 'cuda' or 'cuda:0'");
+    if (numbered) index = std::stoi(name.substr(5));
+    cuda::check_device(index);
+    return {int8_t(index)};
+}
+
+DeviceScope::DeviceScope(Device device) : before_(current_device) { current_device = device; }
+DeviceScope::~DeviceScope() { current_device = before_; }
+Device DeviceScope::current() { return current_device; }
+
 RoleScope::RoleScope(Role role) : before_(current_role) { current_role = role; }
 RoleScope::~RoleScope() { current_role = before_; }
 Role RoleScope::current() { return current_role; }
@@ -221,6 +242,8 @@ void Storage::operator delete(Storage* storage, std::destroying_delete_t) {
 }
 
 Ref<Storage> Storage::allocate(int64_t nbytes) {
+    if (!current_device.is_cpu()) [[unlikely]]
+        return allocate_on_device(current_device, nbytes);
     const int size_class = class_of(nbytes);
     const int64_t counted = bytes_of_class(size_class);
     const Role role = current_role;
@@ -252,20 +275,77 @@ Ref<Storage> Storage::allocate(int64_t nbytes) {
     return storage;
 }
 
-int64_t Storage::block_bytes() const { return size_class_ < 0 ? nbytes_ : bytes_of_class(size_class_); }
+namespace {
+constexpr int16_t on_device = INT16_MAX;  // as size class: memory of a device's pool
+int64_t device_bytes_for(int64_t nbytes) { return (std::max<int64_t>(nbytes, 1) + 511) / 512 * 512; }
+}  // namespace
 
-Ref<Storage> Storage::borrow(void* data, int64_t nbytes, bool writable, std::function<void()> release) {
+Ref<Storage> Storage::allocate_on_device(Device device, int64_t nbytes) {
+    Counts& its_counts = counts_of(device);
+    const int64_t counted = device_bytes_for(nbytes);
+    const Role role = current_role;
+    its_counts.take(counted, role);
+    char* memory = nullptr;
+    try {
+        memory = cuda::take_memory(device.index, counted);
+        if (!memory)
+            fail(Kind::memory, "tensora: ", name_of(device), " has no ", counted, " bytes; tensors hold ",
+                 its_counts.total() - counted, " of its ", cuda::properties(device.index).memory_bytes);
+    } catch (...) {
+        its_counts.give(counted, role);
+        throw;
+    }
+    Storage* const storage = make(0);
+    storage->data_ = memory;
+    storage->nbytes_ = nbytes;
+    storage->size_class_ = on_device;
+    storage->device_ = device;
+    storage->stream_ = cuda::current_stream(device.index);
+    storage->role_ = role;
+    its_counts.found();
+    record_birth(*storage);
+    return storage;
+}
+
+/// What another stream does with the memory comes first.
+char* Storage::device_data() {
+    if (device_.is_cpu())
+        fail(Kind::runtime, "tensora: a kernel for a CUDA device was given memory on the CPU");
+    void* const stream = cuda::current_stream(device_.index);
+    if (stream_ != stream) {
+        if (stream_) cuda::order_streams(device_.index, stream_, stream);
+        stream_ = stream;
+    }
+    return data_;
+}
+
+void Storage::refuse_host_access() const {
+    fail(Kind::type, "tensora: the elements of a tensor on ", name_of(device_),
+         " are asked for on the CPU; copy it there with .to('cpu')");
+}
+
+int64_t Storage::block_bytes() const {
+    if (size_class_ == on_device) return device_bytes_for(nbytes_);
+    return size_class_ < 0 ? nbytes_ : bytes_of_class(size_class_);
+}
+
+Ref<Storage> Storage::borrow(void* data, int64_t nbytes, bool writable, std::function<void()> release,
+                             Device device) {
     const Ref<Storage> storage(make(0));
     storage->data_ = static_cast<char*>(data);
     storage->nbytes_ = nbytes;
     storage->writable_ = writable;
+    storage->device_ = device;
     storage->release_ = std::move(release);
     return storage;
 }
 
 Storage::~Storage() {
     record_end(*this);
-    if (size_class_ >= 0) {
+    if (size_class_ == on_device) {
+        counts_of(device_).give(block_bytes(), role_);
+        cuda::give_memory(device_.index, data_, stream_);
+    } else if (size_class_ >= 0) {
         counts.give(bytes_of_class(size_class_), role_);
         if (behind_ == header) allocator().give(data_, size_class_);
     } else if (release_) {
@@ -275,20 +355,25 @@ Storage::~Storage() {
 
 void Storage::set_role(Role role) {
     if (size_class_ < 0 || role == role_) return;
-    counts.live[int(role)].fetch_add(bytes_of_class(size_class_), std::memory_order_relaxed);
-    counts.give(bytes_of_class(size_class_), role_);
+    counts_of(device_).live[int(role)].fetch_add(block_bytes(), std::memory_order_relaxed);
+    counts_of(device_).give(block_bytes(), role_);
     role_ = role;
     record_role(*this);
 }
 
-MemoryStats memory_stats() {
+MemoryStats memory_stats(Device device) {
+    const Counts& its_counts = counts_of(device);
     MemoryStats stats;
-    stats.live_bytes = counts.total();
-    stats.peak_bytes = std::max(counts.peak.load(), stats.live_bytes);
-    stats.limit_bytes = counts.limit;
+    stats.live_bytes = its_counts.total();
+    stats.peak_bytes = std::max(its_counts.peak.load(), stats.live_bytes);
+    stats.limit_bytes = its_counts.limit;
     for (int i = 0; i < n_roles; ++i) {
-        stats.live_by_role[i] = counts.live[i];
-        stats.peak_by_role[i] = counts.at_peak[i];
+        stats.live_by_role[i] = its_counts.live[i];
+        stats.peak_by_role[i] = its_counts.at_peak[i];
+    }
+    if (!device.is_cpu()) {
+        stats.cached_bytes = cuda::free_bytes(device.index).in_pool;
+        return stats;
     }
     const std::lock_guard lock(allocator().mutex);
     stats.cached_bytes = allocator().cached_bytes;
@@ -297,18 +382,19 @@ MemoryStats memory_stats() {
     return stats;
 }
 
-void reset_peak() { counts.note_peak(counts.total()); }
+void reset_peak(Device device) { counts_of(device).note_peak(counts_of(device).total()); }
 
-void set_memory_limit(int64_t nbytes) {
-    const int64_t live = counts.total();
+void set_memory_limit(int64_t nbytes, Device device) {
+    const int64_t live = counts_of(device).total();
     require(nbytes >= 0, "tensora: a limit of ", nbytes, " bytes; give a positive number, or 0 for none");
     require(nbytes == 0 || nbytes >= live, "tensora: a limit of ", nbytes, " bytes, but tensors hold ", live,
             "; give at least that much, or release some first");
-    counts.limit = nbytes;
-    empty_cache();
+    counts_of(device).limit = nbytes;
+    empty_cache(device);
 }
 
-void empty_cache() {
+void empty_cache(Device device) {
+    if (!device.is_cpu()) return cuda::trim_pool(device.index);
     const std::lock_guard lock(allocator().mutex);
     allocator().empty();
 }

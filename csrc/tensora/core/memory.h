@@ -16,7 +16,32 @@ enum class Role : uint8_t { other, parameter, gradient, activation, optimizer, w
 constexpr int n_roles = 6;
 const char* name_of(Role role);
 
-/// Bytes of tensors on the CPU, and the blocks kept for the next ones.
+/// Where memory lies: on the CPU, or on a CUDA device.
+struct Device {
+    static constexpr int most = 64;  ///< CUDA devices
+    int8_t index = -1;               ///< of a CUDA device; -1: the CPU
+    bool is_cpu() const { return index < 0; }
+    friend bool operator==(Device a, Device b) { return a.index == b.index; }
+};
+constexpr Device cpu{};
+/// "cpu", "cuda:0" and so on.
+std::string name_of(Device device);
+/// The device of such a name, "cuda" being the first; raises where it does not exist.
+Device device_named(const std::string& name);
+
+/// While it lives, this thread's new blocks lie on this device.
+class DeviceScope {
+  public:
+    explicit DeviceScope(Device device);
+    ~DeviceScope();
+    static Device current();
+    DeviceScope(const DeviceScope&) = delete;
+
+  private:
+    Device before_;
+};
+
+/// Bytes of tensors on a device, and the memory kept for the next ones.
 struct MemoryStats {
     int64_t live_bytes = 0;    ///< held by tensors now
     int64_t peak_bytes = 0;    ///< most of it since the last reset
@@ -46,14 +71,25 @@ class Deferred;
 /// behind the object itself.
 class Storage final : public Counted {
   public:
-    /// Block of at least `nbytes`, aligned to 64 bytes; its contents are anything.
+    /// Block of at least `nbytes` on the thread's device, aligned to 64 bytes; its contents are anything.
     /// Throws Error(memory) when the limit leaves too little, before anything is allocated.
     static Ref<Storage> allocate(int64_t nbytes);
     /// Memory of another library, which `release` gives back.
-    static Ref<Storage> borrow(void* data, int64_t nbytes, bool writable, std::function<void()> release);
+    static Ref<Storage> borrow(void* data, int64_t nbytes, bool writable, std::function<void()> release,
+                               Device device = cpu);
     ~Storage() override;
 
-    char* data() const { return data_; }
+    /// The memory of a storage on the CPU.
+    char* data() const {
+        if (!device_.is_cpu()) [[unlikely]]
+            refuse_host_access();
+        return data_;
+    }
+    /// The memory of a storage on a CUDA device, for what comes next on the thread's stream.
+    char* device_data();
+    Device device() const { return device_; }
+    /// The stream that used it last.
+    void* stream() const { return stream_; }
     int64_t nbytes() const { return nbytes_; }
     /// What it takes of the allocator's memory; of another library's memory its own size.
     int64_t block_bytes() const;
@@ -82,25 +118,29 @@ class Storage final : public Counted {
   private:
     Storage() = default;
     static Storage* make(int64_t nbytes_behind);
+    static Ref<Storage> allocate_on_device(Device device, int64_t nbytes);
+    [[noreturn]] void refuse_host_access() const;
 
     char* data_ = nullptr;
     int64_t nbytes_ = 0;
     int64_t behind_ = 0;       ///< bytes of the object and of what lies behind it
     int16_t size_class_ = -1;  ///< of a block of the allocator
+    Device device_;
     Role role_ = Role::other;
     bool writable_ = true;
     bool lent_ = false;
     std::vector<Deferred*> readers_;
     std::atomic<uint32_t> version_{0};
+    void* stream_ = nullptr;
     std::function<void()> release_;
 };
 
-MemoryStats memory_stats();
-void reset_peak();
+MemoryStats memory_stats(Device device);
+void reset_peak(Device device);
 /// Bytes that tensors may hold at once; 0 lifts the limit.
-void set_memory_limit(int64_t nbytes);
-/// Give cached blocks back to the system.
-void empty_cache();
+void set_memory_limit(int64_t nbytes, Device device);
+/// Give cached memory back to the system.
+void empty_cache(Device device);
 
 /// Free list of objects of one size, per thread: small objects are made and destroyed with every operation.
 void* take_small(size_t size);

@@ -53,6 +53,7 @@ const Op& enter(const Op& op) {
         kept->loops = loops_named(op.name);
         kept->rule = elementwise_rule;
         kept->cpu = elementwise_kernel;
+        kept->cuda = elementwise_cuda;
     }
     entries().insert(place_of(op.name), kept);
     return *kept;
@@ -83,6 +84,42 @@ Cost cost_of(const Call& call) {
     return cost;
 }
 
+void compute_on_host(Call& call, Device device) {
+    std::vector<T> inputs;
+    for (const T& tensor : call.in) inputs.push_back(to_device(tensor, cpu));
+    Call host{call.op, inputs, call.params};
+    host.made = call.made;
+    {
+        const DeviceScope scope(cpu);
+        for (int i = 0; i < call.op.outputs; ++i)
+            host.out[i] = Tensor::empty(host.made[i].shape, host.made[i].dtype);
+        call.op.cpu(host);
+    }
+    for (int i = 0; i < call.op.outputs; ++i) {
+        call.made[i] = host.made[i];
+        call.out[i] = to_device(host.out[i], device);
+    }
+}
+
+Device device_of(const Op& op, std::span<const T> inputs) {
+    if (inputs.empty()) return DeviceScope::current();
+    Device result = cpu;
+    bool numbers = true;  // all so far
+    for (const T& tensor : inputs) {
+        const Device device = tensor->device();
+        if (device == result || (tensor->dims() == 0 && device.is_cpu())) {
+            numbers = numbers && tensor->dims() == 0;
+            continue;
+        }
+        if (!numbers || !result.is_cpu())
+            fail(Kind::value, op.name, ": tensors on ", name_of(result), " and ", name_of(device),
+                 "; bring them to one device with .to(), only 0-d tensors of the CPU may differ");
+        result = device;
+        numbers = false;
+    }
+    return result;
+}
+
 namespace {
 
 /// Elementwise operation on small tensors that lie alike, for which most of what run_forward does is not
@@ -90,6 +127,7 @@ namespace {
 T run_small(const Op& op, std::span<const T> in) {
     const Tensor& x = *in[0];
     const Tensor& y = *in.back();
+    if (!x.device().is_cpu() || !y.device().is_cpu()) return T();
     if (in.size() > 2 || x.size() > grain || x.size() >= fusion_least() || is_recording()) return T();
     const bool alike = in.size() == 1 || (x.dtype() == y.dtype() && x.shape() == y.shape() && y.contiguous());
     const LoopRow::Entry& entry = op.loops->of[int(x.dtype())];
@@ -109,14 +147,20 @@ T run_small(const Op& op, std::span<const T> in) {
 }
 
 /// Results of an operation that makes no view.
-void compute(Call& call) {
+void compute(Call& call, Device device) {
     const Op& op = call.op;
     for (const T& tensor : call.in) tensor->storage();  // what waits runs now
     RecordedStep step(op.name);
-    for (int i = 0; i < op.outputs; ++i) call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
     const GradMode off(false);  // kernels may use operations
     const RunNow now;
-    op.cpu(call);
+    if (!device.is_cpu() && !op.cuda) {
+        compute_on_host(call, device);
+    } else {
+        const DeviceScope scope(device);
+        for (int i = 0; i < op.outputs; ++i)
+            call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
+        device.is_cpu() ? op.cpu(call) : op.cuda(call);
+    }
     if (!is_recording()) [[likely]]
         return;
     for (const T& tensor : call.in) step.read(*tensor->storage());
@@ -133,8 +177,9 @@ void run_forward(Call& call) {
         call.made[0] = {call.out[0]->shape(), call.out[0]->dtype()};
     } else {
         op.rule(call);
-        call.out[0] = defer(call);
-        if (!call.out[0]) compute(call);
+        const Device device = op.device ? op.device(call) : device_of(op, call.in);
+        call.out[0] = defer(call, device);
+        if (!call.out[0]) compute(call, device);
     }
     if (op.vjp || op.view) record(call);
 }

@@ -72,6 +72,10 @@ struct Op {
     void (*rule)(Call&) = nullptr;
     /// Fills the outputs, which are contiguous and new.
     void (*cpu)(Call&) = nullptr;
+    /// The same for inputs on a CUDA device. Null: they are copied to the CPU, and the results back.
+    void (*cuda)(Call&) = nullptr;
+    /// Device of the results, where it is not the one of the inputs.
+    Device (*device)(const Call&) = nullptr;
     /// Layout of the output over the first input's storage, instead of `rule` and `cpu`.
     Layout (*view)(const Call&) = nullptr;
     /// Gives each input its gradient, in terms of operations. Null: the result is not differentiable.
@@ -98,6 +102,10 @@ const std::vector<const Op*>& table();
 const Op& op_named(const char* name);
 Cost cost_of(const Call& call);
 
+/// The device of an operation: the one of its inputs, of which single numbers may lie on the CPU.
+Device device_of(const Op& op, std::span<const T> inputs);
+/// A kernel for the CPU on copies of the inputs, and its results on the device.
+void compute_on_host(Call& call, Device device);
 /// Run an operation, and record it where gradients are wanted. The first output.
 T apply(const Op& op, std::span<const T> inputs, const Params& params);
 std::array<T, 3> apply_all(const Op& op, std::span<const T> inputs, const Params& params);

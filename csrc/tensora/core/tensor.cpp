@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "tensora/core/deferred.h"
+#include "tensora/functions.h"
+#include "tensora/kernels/lines.h"
 
 namespace accelera::tensora {
 
@@ -71,6 +73,8 @@ void Tensor::settle() const {
     deferred_.reset();
 }
 
+Device Tensor::device() const { return deferred_ ? deferred_->device() : storage_->device(); }
+
 uint32_t Tensor::version() const { return deferred_ && !deferred_->has_run() ? 0 : storage()->version(); }
 
 T Tensor::detach() const { return deferred_ ? T(new Tensor(deferred_)) : alias(layout_); }
@@ -80,6 +84,12 @@ T Tensor::empty_like(const Tensor& other, DType dtype) {
 }
 
 T Tensor::full(const Dims& shape, DType dtype, C128 value) {
+    if (!DeviceScope::current().is_cpu()) {
+        T result = empty(shape, dtype);
+        const DeviceScope on_cpu(cpu);
+        copy_elements(*full({}, dtype, value), *result);
+        return result;
+    }
     T result = empty(shape, dtype);
     visit(dtype, [&]<typename E>(Tag<E>) {
         const E element = is_integer<E> ? cast_value<E>(int64_t(value.real())) : cast_value<E>(value);
@@ -174,17 +184,6 @@ Dims complete_shape(const Tensor& tensor, const Dims& shape, const char* op) {
             tensor.shape().words(), " has ", tensor.size(), " elements, which the shape ", shape.words(),
             " does not hold");
     return result;
-}
-
-std::pair<const char*, const char*> extent(const Tensor& tensor) {
-    int64_t low = 0, high = 0;
-    for (int i = 0; i < tensor.dims(); ++i) {
-        const int64_t reach = (tensor.shape()[i] - 1) * tensor.strides()[i];
-        (reach < 0 ? low : high) += reach;
-    }
-    const int64_t each = size_of(tensor.dtype());
-    if (tensor.size() == 0) return {tensor.bytes(), tensor.bytes()};
-    return {tensor.bytes() + low * each, tensor.bytes() + (high + 1) * each};
 }
 
 }  // namespace accelera::tensora

@@ -42,12 +42,16 @@ class Tensor final : public nanobind::intrusive_base {
     /// Tensor whose elements are computed when somebody needs them.
     explicit Tensor(const Ref<Deferred>& deferred);
     ~Tensor() override;
-    /// New tensor, contiguous, its elements anything.
+    /// New tensor on the thread's device, contiguous, its elements anything.
     static T empty(const Dims& shape, DType dtype);
     /// New tensor with the shape of a contiguous one.
     static T empty_like(const Tensor& other, DType dtype);
     static T full(const Dims& shape, DType dtype, C128 value);
-    static T scalar(DType dtype, double value) { return full({}, dtype, value); }
+    /// A number on the CPU, which operations on any device take.
+    static T scalar(DType dtype, double value) {
+        const DeviceScope scope(cpu);
+        return full({}, dtype, value);
+    }
     /// Another tensor over the same storage, outside of any graph.
     T alias(const Layout& layout) const { return T(new Tensor(storage(), layout, dtype_)); }
     T detach() const;
@@ -67,6 +71,9 @@ class Tensor final : public nanobind::intrusive_base {
     /// The result that this tensor waits for; null when its elements are there.
     const Ref<Deferred>& deferred() const { return deferred_; }
     uint32_t version() const;
+    Device device() const;
+    /// First element of a tensor on a CUDA device, for what comes next on the thread's stream.
+    char* device_bytes() const { return storage()->device_data() + layout_.offset * size_of(dtype_); }
     char* bytes() const { return storage()->data() + layout_.offset * size_of(dtype_); }
     template <typename E>
     E* data() const {
@@ -122,7 +129,5 @@ Layout broadcast_layout(const Tensor& tensor, const Dims& shape, const char* op)
 std::optional<Layout> reshaped_layout(const Tensor& tensor, const Dims& shape);
 /// Shape with -1 replaced by what the others leave.
 Dims complete_shape(const Tensor& tensor, const Dims& shape, const char* op);
-/// First and last byte (exclusive) that a tensor may touch.
-std::pair<const char*, const char*> extent(const Tensor& tensor);
 
 }  // namespace accelera::tensora

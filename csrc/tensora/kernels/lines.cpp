@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 
 namespace accelera::tensora {
 
@@ -93,6 +94,7 @@ void Lines::run(Loop loop) {
 }
 
 void copy_elements(const Tensor& from, const Tensor& to) {
+    if (!to.device().is_cpu()) return cuda::copy_elements(from, to);
     if (from.dtype() == to.dtype() && from.contiguous() && to.contiguous() && from.shape() == to.shape() &&
         from.size() < grain) {
         std::memcpy(to.bytes(), from.bytes(), size_t(from.size() * size_of(from.dtype())));
@@ -102,6 +104,11 @@ void copy_elements(const Tensor& from, const Tensor& to) {
     lines.add(to);
     lines.add(from);
     lines.run(cast_loop(from.dtype(), to.dtype()));
+}
+
+void fill_zeros(const Tensor& out) {
+    if (!out.device().is_cpu()) return cuda::fill_zeros(out);
+    std::memset(out.bytes(), 0, size_t(out.size() * size_of(out.dtype())));
 }
 
 }  // namespace accelera::tensora

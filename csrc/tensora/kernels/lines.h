@@ -37,5 +37,7 @@ class Lines {
 
 /// Copy elements between tensors of one shape, converting their type.
 void copy_elements(const Tensor& from, const Tensor& to);
+/// Of a contiguous tensor.
+void fill_zeros(const Tensor& out);
 
 }  // namespace accelera::tensora

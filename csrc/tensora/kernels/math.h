@@ -1,10 +1,7 @@
 #pragma once
 
-#include <bit>
-#include <cmath>
-#include <cstdint>
 
-#include "tensora/core/half.h"
+#include "tensora/core/element.h"
 
 #ifndef TENSORA_ISA
 #define TENSORA_ISA base
@@ -42,8 +39,8 @@ template <typename E>
 TENSORA_INLINE E power_of_two(E shifted) {
     using B = Bits<E>;
     using Int = typename B::Int;
-    using Unsigned = std::make_unsigned_t<Int>;
-    return std::bit_cast<E>(Int((Unsigned(std::bit_cast<Int>(shifted)) + Unsigned(B::bias)) << B::mantissa));
+    using Unsigned = math::make_unsigned_t<Int>;
+    return math::bit_cast<E>(Int((Unsigned(math::bit_cast<Int>(shifted)) + Unsigned(B::bias)) << B::mantissa));
 }
 
 /// e^r - 1 for |r| <= ln(2) / 2, by its Taylor series.
@@ -64,7 +61,7 @@ TENSORA_INLINE E expm1_near_zero(E r) {
                                   1.0 / 6227020800};
     constexpr int terms = Bits<E>::exp_terms;
     E sum = E(inverse[terms - 1]);
-#pragma GCC unroll 16
+    TENSORA_UNROLL
     for (int k = terms - 2; k >= 1; --k) sum = sum * r + E(inverse[k]);
     return sum * (r * r) + r;
 }
@@ -114,23 +111,23 @@ template <typename E>
 TENSORA_INLINE E fast_log(E given) {
     using B = Bits<E>;
     using Int = typename B::Int;
-    constexpr E smallest_normal = std::is_same_v<E, float> ? E(0x1p-126) : E(0x1p-1022);
-    constexpr E scale = std::is_same_v<E, float> ? E(0x1p25) : E(0x1p54);
+    constexpr E smallest_normal = math::is_same_v<E, float> ? E(0x1p-126) : E(0x1p-1022);
+    constexpr E scale = math::is_same_v<E, float> ? E(0x1p25) : E(0x1p54);
     const bool tiny = given < smallest_normal;
-    const Int bits = std::bit_cast<Int>(tiny ? given * scale : given);
+    const Int bits = math::bit_cast<Int>(tiny ? given * scale : given);
     // Mantissa in [sqrt(1/2), sqrt(2)): subtract sqrt(1/2) from the bits, so that the exponent is the one of
     // the range.
-    constexpr Int root = std::bit_cast<Int>(E(0.70710678118654752440));
+    constexpr Int root = math::bit_cast<Int>(E(0.70710678118654752440));
     const Int above = bits - root;
     const Int exponent = above >> B::mantissa;
-    const E m = std::bit_cast<E>(Int(bits - (exponent << B::mantissa)));
+    const E m = math::bit_cast<E>(Int(bits - (exponent << B::mantissa)));
     // The exponent as a floating-point number, without a conversion of 64 bits.
-    const E n = std::bit_cast<E>(Int(std::bit_cast<Int>(B::magic) + exponent)) - B::magic -
-                (tiny ? (std::is_same_v<E, float> ? E(25) : E(54)) : E(0));
+    const E n = math::bit_cast<E>(Int(math::bit_cast<Int>(B::magic) + exponent)) - B::magic -
+                (tiny ? (math::is_same_v<E, float> ? E(25) : E(54)) : E(0));
     const E s = (m - E(1)) / (m + E(1));
     const E z = s * s;
     E sum = E(1.0 / (2 * B::log_terms + 1));
-#pragma GCC unroll 16
+    TENSORA_UNROLL
     for (int k = B::log_terms - 1; k >= 1; --k) sum = sum * z + E(1.0 / (2 * k + 1));
     // 2 atanh(s) = 2 s + 2 s z sum; and 2 s = (m - 1) - s (m - 1), whose first part is exact.
     const E f = m - E(1);
@@ -151,7 +148,7 @@ TENSORA_INLINE E fast_log1p(E x) {
 
 template <typename E>
 TENSORA_INLINE E fast_tanh(E x) {
-    E y = std::fabs(x);
+    E y = math::fabs(x);
     y = y > E(22) ? E(22) : y;
     // e^(2 y) - 1, as in fast_expm1; one power is enough.
     E n, shifted;
@@ -161,33 +158,33 @@ TENSORA_INLINE E fast_tanh(E x) {
     const E magnitude = t / (t + E(2));
     // With the sign of x, by the bits: a choice would not be vectorised.
     using Int = typename Bits<E>::Int;
-    constexpr Int sign = std::bit_cast<Int>(-E(0));
-    return std::bit_cast<E>(Int(std::bit_cast<Int>(magnitude) | (std::bit_cast<Int>(x) & sign)));
+    constexpr Int sign = math::bit_cast<Int>(-E(0));
+    return math::bit_cast<E>(Int(math::bit_cast<Int>(magnitude) | (math::bit_cast<Int>(x) & sign)));
 }
 
 /// Error function of a float: below 1 an odd polynomial, above 1 - e^q(x), with the nearest polynomials in
 /// Chebyshev's sense. Of a double the C library's.
 template <typename E>
 TENSORA_INLINE E fast_erf(E x) {
-    if constexpr (!std::is_same_v<E, float>) {
-        return std::erf(x);
+    if constexpr (!math::is_same_v<E, float>) {
+        return math::erf(x);
     } else {
         constexpr float odd[] = {1.1283792257f,   -0.3761263788f,   0.11283782870f,  -0.02686543763f,
                                  0.005221053492f, -0.000848439639f, 0.000112682537f, -9.67359028e-06f};
         constexpr float exponent[] = {0.00028745853f,  -1.1300996542f,    -0.63205701113f,
                                       -0.10986018181f, 0.02629471757f,    -0.004714576993f,
                                       0.000587088172f, -4.489322964e-05f, 1.577663511e-06f};
-        float y = std::fabs(x);
+        float y = math::fabs(x);
         y = y > 4.0f ? 4.0f : y;
         const float z = y * y;
         float small = odd[7], q = exponent[8];
-#pragma GCC unroll 8
+    TENSORA_UNROLL
         for (int k = 6; k >= 0; --k) small = small * z + odd[k];
-#pragma GCC unroll 8
+    TENSORA_UNROLL
         for (int k = 7; k >= 0; --k) q = q * y + exponent[k];
         const float magnitude = y < 1.0f ? y * small : 1.0f - fast_exp(q);
-        constexpr int32_t sign = std::bit_cast<int32_t>(-0.0f);
-        return std::bit_cast<float>(std::bit_cast<int32_t>(magnitude) | (std::bit_cast<int32_t>(x) & sign));
+        constexpr int32_t sign = math::bit_cast<int32_t>(-0.0f);
+        return math::bit_cast<float>(math::bit_cast<int32_t>(magnitude) | (math::bit_cast<int32_t>(x) & sign));
     }
 }
 
@@ -200,56 +197,56 @@ TENSORA_INLINE E fast_sigmoid(E x) {
 
 /// e^-|x| I_order(x) of the modified Bessel functions of order 0 and 1: the power series, whose terms are all
 /// positive, or the asymptotic one (Abramowitz and Stegun 9.6.10, 9.7.1).
-inline double bessel_i_scaled(int order, double given) {
-    const double x = std::fabs(given), sign = order == 1 && given < 0 ? -1 : 1;
+TENSORA_SPECIAL double bessel_i_scaled(int order, double given) {
+    const double x = math::fabs(given), sign = order == 1 && given < 0 ? -1 : 1;
     double term = 1, sum = 1;
     if (x <= 36) {
         const double y = x * x / 4;
         for (int k = 1; term > 1e-18 * sum; ++k) sum += term *= y / (double(k) * double(k + order));
-        return sign * sum * std::exp(-x) * (order ? x / 2 : 1);
+        return sign * sum * math::exp(-x) * (order ? x / 2 : 1);
     }
-    for (int k = 1; k < 40 && std::fabs(term) > 1e-18; ++k) {
+    for (int k = 1; k < 40 && math::fabs(term) > 1e-18; ++k) {
         const double odd = 2 * k - 1;
         sum += term *= (odd * odd - 4 * order) / (8 * k * x);
     }
-    return x == INFINITY ? 0 : sign * sum / std::sqrt(2 * M_PI * x);
+    return x == INFINITY ? 0 : sign * sum / math::sqrt(2 * M_PI * x);
 }
-inline double bessel_i(int order, double x) { return bessel_i_scaled(order, x) * std::exp(std::fabs(x)); }
+TENSORA_SPECIAL double bessel_i(int order, double x) { return bessel_i_scaled(order, x) * math::exp(math::fabs(x)); }
 
 /// e^(x^2) erfc(x), beyond 10 by its asymptotic series (Abramowitz and Stegun 7.1.23).
-inline double scaled_erfc(double x) {
+TENSORA_SPECIAL double scaled_erfc(double x) {
     if (x < 10) {
         // x^2 as a sum of two numbers: the power keeps all digits.
-        const double high = x * x, low = high < INFINITY ? std::fma(x, x, -high) : 0;
-        return std::exp(high) * std::erfc(x) * (1 + low);
+        const double high = x * x, low = high < INFINITY ? math::fma(x, x, -high) : 0;
+        return math::exp(high) * math::erfc(x) * (1 + low);
     }
     double term = 1, sum = 1;
-    for (int k = 1; k < 30 && std::fabs(term) > 1e-18; ++k) sum += term *= -(2 * k - 1) / (2 * x * x);
+    for (int k = 1; k < 30 && math::fabs(term) > 1e-18; ++k) sum += term *= -(2 * k - 1) / (2 * x * x);
     return sum / (x * 1.77245385090551602730);
 }
 
-inline double log_of_normal(double x) {
-    return x < -1 ? std::log(scaled_erfc(-x * M_SQRT1_2) / 2) - x * x / 2
-                  : std::log1p(-std::erfc(x * M_SQRT1_2) / 2);
+TENSORA_SPECIAL double log_of_normal(double x) {
+    return x < -1 ? math::log(scaled_erfc(-x * M_SQRT1_2) / 2) - x * x / 2
+                  : math::log1p(-math::erfc(x * M_SQRT1_2) / 2);
 }
 
 /// Quantile of the normal distribution: Abramowitz and Stegun 26.2.23, then steps of Halley's method.
-inline double normal_quantile(double p) {
+TENSORA_SPECIAL double normal_quantile(double p) {
     if (!(p > 0 && p < 1)) return p == 0 ? -INFINITY : p == 1 ? INFINITY : NAN;
     if (p > 0.5) return -normal_quantile(1 - p);
-    const double t = std::sqrt(-2 * std::log(p));
+    const double t = math::sqrt(-2 * math::log(p));
     double y =
         (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308))) - t;
     for (int i = 0; i < 3; ++i) {
-        const double miss = std::erfc(-y * M_SQRT1_2) / 2 - p;
-        const double step = miss * 2.50662827463100050242 * std::exp(y * y / 2);
+        const double miss = math::erfc(-y * M_SQRT1_2) / 2 - p;
+        const double step = miss * 2.50662827463100050242 * math::exp(y * y / 2);
         y -= step / (1 + y * step / 2);
     }
     return y;
 }
 
 /// Zeta function of Hurwitz for positive q: the sum of its first terms and Euler's and Maclaurin's formula.
-inline double positive_zeta(double s, double q) {
+TENSORA_SPECIAL double positive_zeta(double s, double q) {
     constexpr double bernoulli[] = {1.0 / 12,
                                     -1.0 / 720,
                                     1.0 / 30240,
@@ -260,11 +257,11 @@ inline double positive_zeta(double s, double q) {
                                     -3617.0 / 10670622842880000.0};
     double sum = 0;
     for (; q < 12 + s; ++q) {
-        const double term = std::pow(q, -s);
+        const double term = math::pow(q, -s);
         sum += term;
         if (term < 1e-18 * sum) return sum;
     }
-    double power = std::pow(q, -s);
+    double power = math::pow(q, -s);
     sum += power * q / (s - 1) + power / 2;
     double factor = s * power / q;
     for (int j = 0; j < 8; ++j) {
@@ -274,17 +271,17 @@ inline double positive_zeta(double s, double q) {
     return sum;
 }
 
-inline double hurwitz_zeta(double s, double q) {
+TENSORA_SPECIAL double hurwitz_zeta(double s, double q) {
     if (s == 1) return INFINITY;
     if (!(s > 1) || q != q) return NAN;
     if (s == INFINITY) return q < 1 ? INFINITY : q == 1 ? 1 : 0;
     if (q > 0) return q == INFINITY ? 0 : positive_zeta(s, q);
-    const double steps = -std::floor(q), f = q + steps;
+    const double steps = -math::floor(q), f = q + steps;
     if (f == 0) return INFINITY;
-    if (s != std::floor(s)) return NAN;
+    if (s != math::floor(s)) return NAN;
     // The terms of negative numbers mirrored: sums that do not grow with them.
     const double mirrored = positive_zeta(s, 1 - f) - positive_zeta(s, steps + 1 - f);
-    return positive_zeta(s, f) + (std::fmod(s, 2) == 0 ? mirrored : -mirrored);
+    return positive_zeta(s, f) + (math::fmod(s, 2) == 0 ? mirrored : -mirrored);
 }
 
 }  // namespace accelera::tensora::TENSORA_ISA

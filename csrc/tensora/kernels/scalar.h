@@ -1,12 +1,7 @@
 #pragma once
 
-#include <bit>
-#include <cmath>
-#include <complex>
-#include <limits>
-#include <type_traits>
 
-#include "tensora/core/dtype.h"
+#include "tensora/core/element.h"
 #include "tensora/kernels/math.h"
 
 /// Functions of one element. The name space is that of the instruction set they are compiled for.
@@ -19,24 +14,24 @@ namespace accelera::tensora::TENSORA_ISA {
 template <typename E>
 concept Complex = is_complex<E>;
 template <typename E>
-concept Real = std::is_floating_point_v<E>;
+concept Real = math::is_floating_point_v<E>;
 template <typename E>
-concept Integer = std::is_integral_v<E>;
+concept Integer = math::is_integral_v<E>;
 
 template <typename E>
 TENSORA_INLINE auto abs_of(E x) {
-    if constexpr (std::is_unsigned_v<E>)
+    if constexpr (math::is_unsigned_v<E>)
         return x;
     else if constexpr (Integer<E>)
         return E(x < 0 ? -x : x);
     else
-        return std::abs(x);
+        return math::abs(x);
 }
 
 template <typename E>
 TENSORA_INLINE E sign_of(E x) {
     if constexpr (Complex<E>)
-        return x == E(0) ? E(0) : x / std::abs(x);
+        return x == E(0) ? E(0) : x / math::abs(x);
     else if constexpr (Real<E>)
         return x != x ? x : E(x > E(0)) - E(x < E(0));
     else
@@ -46,7 +41,7 @@ TENSORA_INLINE E sign_of(E x) {
 template <typename E>
 TENSORA_INLINE E conj_of(E x) {
     if constexpr (Complex<E>)
-        return std::conj(x);
+        return math::conj(x);
     else
         return x;
 }
@@ -68,18 +63,18 @@ TENSORA_INLINE bool isnan_of(E x) {
 template <typename E>
 TENSORA_INLINE bool isinf_of(E x) {
     if constexpr (Complex<E>)
-        return std::isinf(x.real()) || std::isinf(x.imag());
+        return math::isinf(x.real()) || math::isinf(x.imag());
     else if constexpr (Real<E>)
-        return std::fabs(x) == std::numeric_limits<E>::infinity();
+        return math::fabs(x) == math::numeric_limits<E>::infinity();
     else
         return false;
 }
 template <typename E>
 TENSORA_INLINE bool isfinite_of(E x) {
     if constexpr (Complex<E>)
-        return std::isfinite(x.real()) && std::isfinite(x.imag());
+        return math::isfinite(x.real()) && math::isfinite(x.imag());
     else if constexpr (Real<E>)
-        return std::fabs(x) <= std::numeric_limits<E>::max();
+        return math::fabs(x) <= math::numeric_limits<E>::max();
     else
         return true;
 }
@@ -87,8 +82,10 @@ template <typename E>
 TENSORA_INLINE bool signbit_of(E x) {
     if constexpr (Real<E>) {
         // Kept from the vectoriser, with which gcc 12 fails here.
-        auto bits = std::bit_cast<std::conditional_t<std::is_same_v<E, float>, int32_t, int64_t>>(x);
+        auto bits = math::bit_cast<math::conditional_t<math::is_same_v<E, float>, int32_t, int64_t>>(x);
+#ifndef TENSORA_DEVICE
         __asm__("" : "+r"(bits));
+#endif
         return bits < 0;
     } else {
         return x < E(0);
@@ -97,13 +94,13 @@ TENSORA_INLINE bool signbit_of(E x) {
 template <typename E>
 TENSORA_INLINE auto angle_of(E x) {
     if constexpr (Complex<E>)
-        return std::arg(x);
+        return math::arg(x);
     else
         return x < E(0) ? E(M_PI) : x != x ? x : E(0);
 }
 template <typename E>
 TENSORA_INLINE E invert_of(E x) {
-    if constexpr (std::is_same_v<E, bool>)
+    if constexpr (math::is_same_v<E, bool>)
         return !x;
     else
         return E(~x);
@@ -122,37 +119,37 @@ TENSORA_INLINE E round_of(E x) {
     if constexpr (Integer<E>)
         return x;
     else if constexpr (Complex<E>)
-        return E(std::nearbyint(x.real()), std::nearbyint(x.imag()));
+        return E(math::nearbyint(x.real()), math::nearbyint(x.imag()));
     else
-        return std::nearbyint(x);
+        return math::nearbyint(x);
 }
 
 template <typename E>
 TENSORA_INLINE E exp_of(E x) {
     if constexpr (Complex<E>)
-        return std::exp(x);
+        return math::exp(x);
     else
         return fast_exp(x);
 }
 template <typename E>
 TENSORA_INLINE E log_of(E x) {
     if constexpr (Complex<E>)
-        return std::log(x);
+        return math::log(x);
     else
         return fast_log(x);
 }
 template <typename E>
 TENSORA_INLINE E sqrt_of(E x) {
-    return std::sqrt(x);
+    return math::sqrt(x);
 }
 template <typename E>
 TENSORA_INLINE E tanh_of(E x) {
     if constexpr (Complex<E>) {
         using R = typename E::value_type;
         // The array API wants the limit's sign from the imaginary part itself, C that of sin(2 b).
-        if (std::isinf(x.real()) && std::isfinite(x.imag()))
-            return E(std::copysign(R(1), x.real()), std::copysign(R(0), x.imag()));
-        return std::tanh(x);
+        if (math::isinf(x.real()) && math::isfinite(x.imag()))
+            return E(math::copysign(R(1), x.real()), math::copysign(R(0), x.imag()));
+        return math::tanh(x);
     } else {
         return fast_tanh(x);
     }
@@ -161,13 +158,13 @@ template <typename E>
 TENSORA_INLINE E expm1_of(E x) {
     if constexpr (Complex<E>) {
         using R = typename E::value_type;
-        const R a = std::expm1(x.real()), b = x.imag();
+        const R a = math::expm1(x.real()), b = x.imag();
         if (b == 0) return E(a + R(0), b);  // never -0
-        if (std::isinf(x.real()) && !std::isfinite(b))
-            return x.real() < 0 ? E(-1, 0) : E(x.real(), std::numeric_limits<R>::quiet_NaN());
+        if (math::isinf(x.real()) && !math::isfinite(b))
+            return x.real() < 0 ? E(-1, 0) : E(x.real(), math::numeric_limits<R>::quiet_NaN());
         // (e^a - 1) cos b + (cos b - 1): both small where x is small.
-        const R half = std::sin(b / 2);
-        return E(a * std::cos(b) - 2 * half * half, std::exp(x.real()) * std::sin(b));
+        const R half = math::sin(b / 2);
+        return E(a * math::cos(b) - 2 * half * half, math::exp(x.real()) * math::sin(b));
     } else {
         return fast_expm1(x);
     }
@@ -177,9 +174,9 @@ TENSORA_INLINE E log1p_of(E x) {
     if constexpr (Complex<E>) {
         using R = typename E::value_type;
         const R a = x.real(), b = x.imag();
-        const bool small = std::abs(a) < R(0.5) && std::abs(b) < R(0.5);
-        const R magnitude = small ? std::log1p(a * (2 + a) + b * b) / 2 : std::log(std::abs(E(1 + a, b)));
-        return E(magnitude, std::atan2(b, 1 + a));
+        const bool small = math::abs(a) < R(0.5) && math::abs(b) < R(0.5);
+        const R magnitude = small ? math::log1p(a * (2 + a) + b * b) / 2 : math::log(math::abs(E(1 + a, b)));
+        return E(magnitude, math::atan2(b, 1 + a));
     } else {
         return fast_log1p(x);
     }
@@ -187,9 +184,9 @@ TENSORA_INLINE E log1p_of(E x) {
 template <typename E>
 TENSORA_INLINE E log2_of(E x) {
     if constexpr (Complex<E>)
-        return std::log(x) / typename E::value_type(0.69314718055994530942);
+        return math::log(x) / typename E::value_type(0.69314718055994530942);
     else
-        return std::log2(x);
+        return math::log2(x);
 }
 template <typename E>
 TENSORA_INLINE E sigmoid_of(E x) {
@@ -244,11 +241,15 @@ TENSORA_INLINE E softplus_of(E x, E beta, E threshold) {
 
 template <typename E>
 TENSORA_INLINE E lgamma_of(E x) {
+#ifdef TENSORA_DEVICE
+    return math::lgamma(x);
+#else
     int sign;
-    if constexpr (std::is_same_v<E, float>)
+    if constexpr (math::is_same_v<E, float>)
         return lgammaf_r(x, &sign);
     else
         return lgamma_r(x, &sign);
+#endif
 }
 
 /// Derivative of lgamma: recurrence up to 10, then the asymptotic series (Abramowitz and Stegun 6.3.18).
@@ -256,10 +257,10 @@ template <typename E>
 TENSORA_INLINE E digamma_of(E given) {
     double x = double(given);
     double result = 0;
-    if (x == 0) return std::copysign(E(INFINITY), -given);
+    if (x == 0) return math::copysign(E(INFINITY), -given);
     if (x < 0) {
-        if (x == std::floor(x)) return E(NAN);
-        result = -M_PI / std::tan(M_PI * x);
+        if (x == math::floor(x)) return E(NAN);
+        result = -M_PI / math::tan(M_PI * x);
         x = 1 - x;
     }
     while (x < 10) {
@@ -271,29 +272,29 @@ TENSORA_INLINE E digamma_of(E given) {
         y *
         (1.0 / 12 - y * (1.0 / 120 -
                          y * (1.0 / 252 - y * (1.0 / 240 - y * (5.0 / 660 - y * (691.0 / 32760 - y / 12))))));
-    return E(result + std::log(x) - 0.5 / x - series);
+    return E(result + math::log(x) - 0.5 / x - series);
 }
 
 /// The n-th derivative of digamma.
 template <typename E>
 TENSORA_INLINE E polygamma_of(E n, E x) {
     if (n == E(0)) return digamma_of(x);
-    if (!(n > E(0) && n == std::floor(n))) return E(NAN);
-    const double size = std::tgamma(double(n) + 1) * hurwitz_zeta(double(n) + 1, double(x));
-    return E(std::fmod(n, E(2)) == E(0) ? -size : size);
+    if (!(n > E(0) && n == math::floor(n))) return E(NAN);
+    const double size = math::tgamma(double(n) + 1) * hurwitz_zeta(double(n) + 1, double(x));
+    return E(math::fmod(n, E(2)) == E(0) ? -size : size);
 }
 
 template <typename E>
 TENSORA_INLINE E sinc_of(E x) {
     const E angle = x * E(M_PI);
-    return x == E(0) ? E(1) : std::sin(angle) / angle;
+    return x == E(0) ? E(1) : math::sin(angle) / angle;
 }
 
 /// Exponent of a number whose fraction is at least 1/2 and less than 1.
 template <typename E>
 TENSORA_INLINE int32_t exponent_of(E x) {
     int exponent = 0;
-    (void)std::frexp(x, &exponent);
+    (void)math::frexp(x, &exponent);
     return isfinite_of(x) ? exponent : 0;
 }
 
@@ -301,8 +302,8 @@ TENSORA_INLINE int32_t exponent_of(E x) {
 template <typename E>
 TENSORA_INLINE E erfinv_of(E given) {
     const double x = double(given);
-    if (!(std::fabs(x) < 1)) return std::fabs(x) == 1 ? std::copysign(E(INFINITY), given) : E(NAN);
-    double w = -std::log((1 - x) * (1 + x));
+    if (!(math::fabs(x) < 1)) return math::fabs(x) == 1 ? math::copysign(E(INFINITY), given) : E(NAN);
+    double w = -math::log((1 - x) * (1 + x));
     double p;
     if (w < 5) {
         w -= 2.5;
@@ -314,7 +315,7 @@ TENSORA_INLINE E erfinv_of(E given) {
                                 w * (-4.39150654e-06 +
                                      w * (-3.5233877e-06 + w * (3.43273939e-07 + w * 2.81022636e-08)))))));
     } else {
-        w = std::sqrt(w) - 3;
+        w = math::sqrt(w) - 3;
         p = 2.83297682 +
             w * (1.00167406 +
                  w * (0.00943887047 +
@@ -325,8 +326,8 @@ TENSORA_INLINE E erfinv_of(E given) {
     }
     double y = p * x;
     for (int i = 0; i < 2; ++i) {
-        const double miss = (x < 0 ? -1 : 1) * ((1 - std::fabs(x)) - std::erfc(std::fabs(y)));
-        const double step = miss / (M_2_SQRTPI * std::exp(-y * y));
+        const double miss = (x < 0 ? -1 : 1) * ((1 - math::fabs(x)) - math::erfc(math::fabs(y)));
+        const double step = miss / (M_2_SQRTPI * math::exp(-y * y));
         y -= step / (1 + y * step);
     }
     return E(y);
@@ -336,14 +337,14 @@ template <typename E>
 TENSORA_INLINE E floor_divide_of(E x, E y) {
     if constexpr (Integer<E>) {
         if (y == E(0)) return E(0);
-        if constexpr (std::is_signed_v<E>) {
-            if (y == E(-1)) return E(0 - std::make_unsigned_t<E>(x));
+        if constexpr (math::is_signed_v<E>) {
+            if (y == E(-1)) return E(0 - math::make_unsigned_t<E>(x));
             const E q = E(x / y);
             return E(q - ((x % y != 0) && ((x < 0) != (y < 0))));
         }
         return E(x / y);
     } else {
-        return std::floor(x / y);
+        return math::floor(x / y);
     }
 }
 /// Remainder with the sign of the divisor, as Python's.
@@ -351,15 +352,15 @@ template <typename E>
 TENSORA_INLINE E remainder_of(E x, E y) {
     if constexpr (Integer<E>) {
         if (y == E(0)) return E(0);
-        if constexpr (std::is_signed_v<E>) {
+        if constexpr (math::is_signed_v<E>) {
             if (y == E(-1)) return E(0);
             const E r = E(x % y);
             return E(r != 0 && ((r < 0) != (y < 0)) ? r + y : r);
         }
         return E(x % y);
     } else {
-        const E r = std::fmod(x, y);
-        if (r == E(0)) return std::copysign(E(0), y);
+        const E r = math::fmod(x, y);
+        if (r == E(0)) return math::copysign(E(0), y);
         return (r < E(0)) != (y < E(0)) ? r + y : r;
     }
 }
@@ -367,11 +368,11 @@ template <typename E>
 TENSORA_INLINE E fmod_of(E x, E y) {
     if constexpr (Integer<E>) {
         if (y == E(0)) return E(0);
-        if constexpr (std::is_signed_v<E>)
+        if constexpr (math::is_signed_v<E>)
             if (y == E(-1)) return E(0);
         return E(x % y);
     } else {
-        return std::fmod(x, y);
+        return math::fmod(x, y);
     }
 }
 
@@ -394,7 +395,7 @@ TENSORA_INLINE E lcm_of(E x, E y) {
 template <typename E>
 TENSORA_INLINE E pow_of(E x, E y) {
     if constexpr (Integer<E>) {
-        if constexpr (std::is_signed_v<E>)
+        if constexpr (math::is_signed_v<E>)
             if (y < 0) return x == E(1) ? E(1) : x == E(-1) ? E(y & 1 ? -1 : 1) : E(0);
         using U = uint64_t;
         U base = U(x), result = 1;
@@ -403,10 +404,10 @@ TENSORA_INLINE E pow_of(E x, E y) {
         return E(result);
     } else if constexpr (Complex<E>) {
         if (y == E(0)) return E(1);
-        if (x == E(0)) return y.real() > 0 && y.imag() == 0 ? E(0) : std::pow(x, y);
-        return std::pow(x, y);
+        if (x == E(0)) return y.real() > 0 && y.imag() == 0 ? E(0) : math::pow(x, y);
+        return math::pow(x, y);
     } else {
-        return y == E(2) ? x * x : std::pow(x, y);
+        return y == E(2) ? x * x : math::pow(x, y);
     }
 }
 
@@ -414,7 +415,7 @@ TENSORA_INLINE E pow_of(E x, E y) {
 template <typename S, typename E>
 TENSORA_INLINE E nextafter_of(E x, E y) {
     if constexpr (!is_half<S>) {
-        return std::nextafter(x, y);
+        return math::nextafter(x, y);
     } else {
         if (x != x || y != y) return x + y;
         if (x == y) return y;
@@ -432,7 +433,7 @@ TENSORA_INLINE E logaddexp_of(E x, E y) {
     if (x == y) return x + E(0.69314718055994530942);
     const E high = x > y ? x : y;
     const E low = x > y ? y : x;
-    return x != x || y != y ? x + y : high + std::log1p(std::exp(low - high));
+    return x != x || y != y ? x + y : high + math::log1p(math::exp(low - high));
 }
 
 template <typename E>

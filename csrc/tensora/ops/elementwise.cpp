@@ -5,6 +5,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
 
@@ -48,7 +49,24 @@ void elementwise_rule(Call& call) {
 
 namespace {
 
+/// The operation as a kernel of its own on a CUDA device.
+void run_fused(const Call& call, const Tensor& out, DType dtype) {
+    cuda::FusedProgram program{out.device(), out.shape(), {call.in.begin(), call.in.end()}, {}};
+    cuda::FusedProgram::Step step{call.op.name, dtype, out.dtype(), {}, int(call.in.size()), &out};
+    for (size_t i = 0; i < call.in.size(); ++i) {
+        step.sources[i] = -1 - int(i);
+        const DType given = call.in[i]->dtype();
+        const bool condition = !call.op.loops && call.in.size() == 3 && i == 0;
+        if (given == dtype || condition) continue;
+        program.steps.push_back({"cast", given, dtype, {-1 - int(i)}, 1});
+        step.sources[i] = int(program.steps.size()) - 1;
+    }
+    program.steps.push_back(step);
+    cuda::run_fused(program);
+}
+
 void run_loop(const Call& call, const Tensor& out, DType dtype) {
+    if (!out.device().is_cpu()) return run_fused(call, out, dtype);
     const Loop loop = call.op.loops->of[int(dtype)].loop;
     const int n = int(call.in.size());
     bool direct = out.size() <= grain && out.contiguous();
@@ -85,6 +103,7 @@ void run_loop(const Call& call, const Tensor& out, DType dtype) {
 }  // namespace
 
 void elementwise_kernel(Call& call) { run_loop(call, *call.out[0], loop_type(call)); }
+void elementwise_cuda(Call& call) { run_fused(call, *call.out[0], loop_type(call)); }
 
 bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
     Call call{op, inputs, no_params};
@@ -93,10 +112,12 @@ bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
     if (!(call.made[0].shape == out.shape()) || call.made[0].dtype != out.dtype()) return false;
     for (const T& input : inputs) {
         // An input that overlaps the output in another layout would be read after it was written.
-        const bool same = input->bytes() == out.bytes() && input->strides() == out.strides() &&
+        const bool same = input->storage() == out.storage() &&
+                          input->layout().offset == out.layout().offset && input->strides() == out.strides() &&
                           input->shape() == out.shape();
         if (!same && input->storage() == out.storage()) return false;
     }
+    device_of(op, inputs);
     RecordedStep step(op.name);
     run_loop(call, out, loop_type(call));
     if (is_recording()) {
@@ -428,6 +449,10 @@ const Op& where_op = enter({.name = "where",
                             .arity = 3,
                             .rule = where_rule,
                             .cpu = where_kernel,
+                            .cuda =
+                                [](Call& call) {
+                                    run_fused(call, *call.out[0], call.out[0]->dtype());
+                                },
                             .vjp =
                                 [](Backward& c) {
                                     const T g = c.grad();
@@ -441,6 +466,7 @@ const Op& cast_op = enter({.name = "cast",
                            .arity = 1,
                            .rule = [](Call& call) { call.make(call.input().shape(), call.params.dtype); },
                            .cpu = [](Call& call) { copy_elements(call.input(), *call.out[0]); },
+                           .cuda = [](Call& call) { copy_elements(call.input(), *call.out[0]); },
                            .vjp = [](Backward& c) { c.give(0, c.grad()); }});
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
 
@@ -14,6 +15,8 @@ T checked_index(const T& given, int64_t extent, const char* op) {
         fail(Kind::index, op, ": an index of type ", name_of(given->dtype()),
              "; give integers or a bool mask");
     const GradMode off(false);
+    if (!given->device().is_cpu())
+        return to_device(checked_index(to_device(given, cpu), extent, op), given->device());
     const T index = contiguous(cast(given, DType::i64));
     const int64_t* const values = index->data<int64_t>();
     bool negative = false;
@@ -82,6 +85,7 @@ const Op& take_op = enter({.name = "take",
                            .arity = 2,
                            .rule = take_rule,
                            .cpu = take_kernel,
+                           .cuda = cuda::take,
                            .vjp =
                                [](Backward& c) {
                                    c.give(0, [&] {
@@ -120,7 +124,7 @@ void take_add_kernel(Call& call) {
     Tensor& out = *call.out[0];
     const T values = contiguous(call.in[0]);
     const Sides sides(out.shape(), call.params.mode);
-    std::memset(out.bytes(), 0, size_t(out.size() * size_of(out.dtype())));
+    fill_zeros(out);
     visit(out.dtype(), [&]<typename E>(Tag<E>) {
         write_slices(sides, contiguous(call.in[1]), [&](int64_t to, int64_t from) {
             add_elements(out.data<E>() + to, values->data<E>() + from, sides.inner);
@@ -135,6 +139,7 @@ const Op& take_add_op =
            .arity = 2,
            .rule = [](Call& call) { call.make(call.params.a, call.input(0).dtype()); },
            .cpu = take_add_kernel,
+           .cuda = cuda::take_add,
            .vjp =
                [](Backward& c) {
                    c.give(0, [&] { return run(take_op, on_axis(c.params().mode), c.grad(), c.input(1)); });
@@ -152,6 +157,7 @@ T last_of_equals(const T& index, int64_t extent, int behind, DType dtype) {
         last[size_t(at[i])] = i;
     }
     if (!repeats) return {};
+    const DeviceScope scope(cpu);
     const T mask = Tensor::empty({index->size()}, DType::bool_);
     for (int64_t i = 0; i < index->size(); ++i) mask->data<bool>()[i] = last[size_t(at[i])] == i;
     Dims shape = index->shape();
@@ -177,6 +183,7 @@ const Op& put_op =
                                    size_t(sides.inner * each));
                    });
                },
+           .cuda = cuda::put,
            .vjp =
                [](Backward& c) {
                    const T g = c.grad();
@@ -187,10 +194,10 @@ const Op& put_op =
                    c.give(2, [&]() -> T {
                        const T taken = run(take_op, params, g, c.input(1));
                        const int axis = c.params().mode;
-                       const T index = contiguous(c.input(1));
+                       const T index = contiguous(to_device(c.input(1), cpu));
                        const T written =
                            last_of_equals(index, c.shape()[axis], c.shape().size() - axis - 1, g->dtype());
-                       return written ? taken * written : taken;
+                       return written ? taken * to_device(written, g->device()) : taken;
                    });
                },
            .saves = in1,
@@ -244,6 +251,7 @@ const Op& take_along_op = enter(
              call.make(call.input(1).shape(), call.input(0).dtype());
          },
      .cpu = take_along_kernel,
+     .cuda = cuda::take_along,
      .vjp =
          [](Backward& c) {
              c.give(0, [&] {
@@ -401,7 +409,8 @@ T scatter_add(const T& x, const T& index, const T& values, int axis) {
 }
 
 std::vector<T> nonzero(const T& x) {
-    const T mask = contiguous(cast(x->detach(), DType::bool_));
+    const DeviceScope scope(cpu);
+    const T mask = contiguous(to_device(cast(x->detach(), DType::bool_), cpu));
     const bool* const hit = mask->data<bool>();
     const int64_t n = std::count(hit, hit + mask->size(), true);
     std::vector<T> result;
@@ -416,6 +425,7 @@ std::vector<T> nonzero(const T& x) {
         }
         ++k;
     }
+    for (T& places : result) places = to_device(places, x->device());
     return result;
 }
 
@@ -483,7 +493,7 @@ Gathering gathering(const T& x, const std::vector<Subscript>& subscripts) {
     for (size_t i = 0; i < indices.size(); ++i) {
         const int64_t extent = result.view->shape()[result.axis + int(i)];
         result.index =
-            i ? result.index * Tensor::full({}, DType::i64, double(extent)) + indices[i] : indices[0];
+            i ? result.index * Tensor::scalar(DType::i64, double(extent)) + indices[i] : indices[0];
         joined *= extent;
     }
     result.index = contiguous(expand(result.index, common));

@@ -3,6 +3,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/loops.h"
 
@@ -44,6 +45,7 @@ const Op& softmax_backward_op =
            .types = floats,
            .rule = same_rule,
            .cpu = softmax_kernel<&RowLoops::softmax_backward>,
+           .cuda = cuda::softmax_backward,
            .vjp =
                [](Backward& c) {
                    const T u = c.grad(), g = c.input(0), y = c.input(1);
@@ -58,6 +60,7 @@ const Op& log_softmax_backward_op = enter({.name = "log_softmax_backward",
                                            .types = floats,
                                            .rule = same_rule,
                                            .cpu = softmax_kernel<&RowLoops::log_softmax_backward>,
+                                           .cuda = cuda::log_softmax_backward,
                                            .vjp =
                                                [](Backward& c) {
                                                    const T u = c.grad(), p = exp(c.input(1));
@@ -73,6 +76,7 @@ const Op& softmax_op =
            .types = floats,
            .rule = same_rule,
            .cpu = softmax_kernel<&RowLoops::softmax>,
+           .cuda = cuda::softmax,
            .vjp = [](Backward& c) { c.give(0, [&] { return softmax_backward(c.grad(), c.output()); }); },
            .saves = out0,
            .flops_per_element = 14});
@@ -83,6 +87,7 @@ const Op& log_softmax_op =
            .types = floats,
            .rule = same_rule,
            .cpu = softmax_kernel<&RowLoops::log_softmax>,
+           .cuda = cuda::log_softmax,
            .vjp =
                [](Backward& c) {
                    c.give(0, [&] { return run(log_softmax_backward_op, no_params, c.grad(), c.output()); });
@@ -210,7 +215,7 @@ void cross_entropy_backward_vjp(Backward& c) {
         const Params& params = c.params();
         const T target = c.input(2);
         const T kept =
-            cast(logical_not(equal(target, Tensor::full({}, DType::i64, double(params.b[0])))), x->dtype());
+            cast(logical_not(equal(target, Tensor::scalar(DType::i64, double(params.b[0])))), x->dtype());
         const T safe = target * cast(kept, DType::i64);
         const bool weighted = c.inputs() > 4;
         const double classes = double(x->shape().back());
@@ -231,6 +236,7 @@ const Op& cross_entropy_op = enter({.name = "cross_entropy",
                                     .outputs = 3,
                                     .rule = cross_entropy_rule,
                                     .cpu = cross_entropy_kernel,
+                                    .cuda = cuda::cross_entropy,
                                     .vjp = cross_entropy_vjp,
                                     .saves = in0 | in1 | in2 | out1,
                                     .flops_per_element = 14});
@@ -239,6 +245,7 @@ const Op& cross_entropy_backward_op = enter({.name = "cross_entropy_backward",
                                              .arity = -1,
                                              .rule = cross_entropy_backward_rule,
                                              .cpu = cross_entropy_backward_kernel,
+                                             .cuda = cuda::cross_entropy_backward,
                                              .vjp = cross_entropy_backward_vjp,
                                              .saves = in0 | in1 | in2 | in3 | in4,
                                              .flops_per_element = 14});

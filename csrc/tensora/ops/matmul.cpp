@@ -3,6 +3,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/blas.h"
 #include "tensora/kernels/lines.h"
@@ -75,7 +76,7 @@ void matmul_kernel(Call& call) {
     const int64_t inner = a->shape().back();
     if (out.size() == 0) return;
     if (inner == 0) {
-        std::memset(out.bytes(), 0, size_t(out.size() * size_of(out.dtype())));
+        fill_zeros(out);
         return;
     }
     const auto multiply_range = [&](int64_t begin, int64_t end) {
@@ -116,6 +117,7 @@ const Op& matmul_op = enter({.name = "matmul",
                              .types = any_type,
                              .rule = matmul_rule,
                              .cpu = matmul_kernel,
+                             .cuda = cuda::matmul,
                              .vjp =
                                  [](Backward& c) {
                                      const T g = c.grad();
@@ -163,7 +165,7 @@ void linear_kernel(Call& call) {
     if (biased)
         fill_rows(contiguous(cast(call.in[2], dtype)), result);
     else if (inner == 0)
-        std::memset(result->bytes(), 0, size_t(out.size() * size_of(dtype)));
+        fill_zeros(*result);
     if (inner > 0) {
         const MatrixView w = matrix(*weight, 0);
         gemm(dtype, {x->bytes(), rows, inner, inner, 1},
@@ -185,6 +187,7 @@ const Op& linear_op = enter({.name = "linear",
                              .types = inexact,
                              .rule = linear_rule,
                              .cpu = linear_kernel,
+                             .cuda = cuda::linear,
                              .vjp = linear_vjp,
                              .saves = in0 | in1,
                              .cost = product_cost});

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "tensora/core/autograd.h"
-#include "tensora/core/threads.h"
+#include "tensora/cuda/driver.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
 
@@ -65,19 +65,21 @@ const Op& slice_op = view_entry(
     },
     [](Backward& c) { c.give(0, [&] { return unslice(c.grad(), c.shape(), c.params().a, c.params().b); }); });
 
+void unslice_kernel(Call& call) {
+    Tensor& out = *call.out[0];
+    fill_zeros(out);
+    copy_elements(call.input(),
+                  *slice(call.out[0], call.params.a, call.params.b, call.input().shape()));
+}
+
 /// a: start, b: step, c: shape of the result.
 const Op& unslice_op =
     enter({.name = "unslice",
            .family = Family::movement,
            .arity = 1,
            .rule = [](Call& call) { call.make(call.params.c, call.input().dtype()); },
-           .cpu =
-               [](Call& call) {
-                   Tensor& out = *call.out[0];
-                   std::memset(out.bytes(), 0, size_t(out.size() * size_of(out.dtype())));
-                   copy_elements(call.input(),
-                                 *slice(call.out[0], call.params.a, call.params.b, call.input().shape()));
-               },
+           .cpu = unslice_kernel,
+           .cuda = unslice_kernel,
            .vjp =
                [](Backward& c) {
                    c.give(0, [&] { return slice(c.grad(), c.params().a, c.params().b, c.shape()); });
@@ -109,25 +111,36 @@ const Op& as_strided_op = view_entry(
         c.give(0, [&] { return strided_scatter(c.grad(), c.shape(), layout); });
     });
 
+void strided_scatter_kernel(Call& call) {
+    Tensor& out = *call.out[0];
+    fill_zeros(out);
+    const T view = out.alias({call.input().shape(), call.params.b, call.params.c[0]});
+    copy_elements(call.input(), *view);
+}
+
 /// a: shape of the result, b: strides, c: offset; then the values are added at their places in zeros.
 const Op& strided_scatter_op =
     enter({.name = "strided_scatter",
            .family = Family::movement,
            .arity = 1,
            .rule = [](Call& call) { call.make(call.params.a, call.input().dtype()); },
-           .cpu =
-               [](Call& call) {
-                   Tensor& out = *call.out[0];
-                   std::memset(out.bytes(), 0, size_t(out.size() * size_of(out.dtype())));
-                   const T view = out.alias({call.input().shape(), call.params.b, call.params.c[0]});
-                   copy_elements(call.input(), *view);
-               },
+           .cpu = strided_scatter_kernel,
+           .cuda = strided_scatter_kernel,
            .vjp =
                [](Backward& c) {
                    const Layout layout{c.shape(), c.params().b, c.params().c[0]};
                    c.give(0, [&] { return as_strided(contiguous(c.grad()), layout); });
                },
            .flops_per_element = 0});
+
+void concat_kernel(Call& call) {
+    int64_t at = 0;
+    for (const T& part : call.in) {
+        const int64_t size = part->shape()[call.params.mode];
+        copy_elements(*part, *narrow(call.out[0], call.params.mode, at, size));
+        at += size;
+    }
+}
 
 /// mode: axis.
 const Op& concat_op =
@@ -153,15 +166,8 @@ const Op& concat_op =
                    }
                    call.make(shape, dtype);
                },
-           .cpu =
-               [](Call& call) {
-                   int64_t at = 0;
-                   for (const T& part : call.in) {
-                       const int64_t size = part->shape()[call.params.mode];
-                       copy_elements(*part, *narrow(call.out[0], call.params.mode, at, size));
-                       at += size;
-                   }
-               },
+           .cpu = concat_kernel,
+           .cuda = concat_kernel,
            .vjp =
                [](Backward& c) {
                    const T g = c.grad();
@@ -175,7 +181,37 @@ const Op& concat_op =
                },
            .flops_per_element = 0});
 
+void to_device_kernel(Call& call) {
+    const T from = contiguous(call.in[0]);
+    const Tensor& to = *call.out[0];
+    const Device source = from->device(), target = to.device();
+    const int64_t nbytes = to.size() * size_of(to.dtype());
+    if (target.is_cpu())
+        return cuda::copy_to_host(source.index, to.bytes(), from->device_bytes(), nbytes);
+    const T on_cpu = to_device(from, cpu);
+    cuda::copy_to_device(target.index, to.device_bytes(), on_cpu->bytes(), nbytes);
+}
+
+/// mode: index of the device.
+const Op& to_device_op =
+    enter({.name = "to_device",
+           .family = Family::movement,
+           .arity = 1,
+           .rule = [](Call& call) { call.make(call.input().shape(), call.input().dtype()); },
+           .cpu = to_device_kernel,
+           .cuda = to_device_kernel,
+           .device = [](const Call& call) { return Device{int8_t(call.params.mode)}; },
+           .vjp = [](Backward& c) { c.give(0, c.grad()); },
+           .flops_per_element = 0});
+
 }  // namespace
+
+T to_device(const T& x, Device device) {
+    if (x->device() == device) return x;
+    Params params;
+    params.mode = device.index;
+    return run(to_device_op, params, x);
+}
 
 T reshape(const T& x, const Dims& wanted) {
     const Dims shape = complete_shape(*x, wanted, "reshape");

@@ -3,6 +3,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
 #include "tensora/kernels/loops.h"
@@ -164,6 +165,7 @@ const Op& layer_norm_backward_op = enter({.name = "layer_norm_backward",
                                           .types = floats,
                                           .rule = layer_norm_backward_rule,
                                           .cpu = layer_norm_backward_kernel,
+                                          .cuda = cuda::layer_norm_backward,
                                           .vjp = layer_norm_backward_vjp,
                                           .saves = in0 | in1 | in2 | in3 | in4,
                                           .flops_per_element = 14});
@@ -174,6 +176,7 @@ const Op& layer_norm_op = enter({.name = "layer_norm",
                                  .types = floats,
                                  .rule = layer_norm_rule,
                                  .cpu = layer_norm_kernel,
+                                 .cuda = cuda::layer_norm,
                                  .vjp = layer_norm_vjp,
                                  .saves = in0 | in1 | out1 | out2,
                                  .flops_per_element = 9});

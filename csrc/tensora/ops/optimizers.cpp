@@ -3,6 +3,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/loops.h"
 
@@ -17,6 +18,8 @@ void check_like(const char* op, const char* what, const Tensor& param, const Ten
     require(other.shape() == param.shape() && other.dtype() == param.dtype(), op, ": a ", what, " of shape ",
             other.shape().words(), " and type ", name_of(other.dtype()), " for a parameter of shape ",
             param.shape().words(), " and type ", name_of(param.dtype()));
+    require(other.device() == param.device(), op, ": a ", what, " on ", name_of(other.device()),
+            " for a parameter on ", name_of(param.device()));
 }
 
 void check_written(const char* op, const Tensor& tensor) {
@@ -25,17 +28,26 @@ void check_written(const char* op, const Tensor& tensor) {
             " that is not contiguous; make it so before the optimizer is");
 }
 
-/// Call `work(i, begin, end)` for ranges of the elements of tensor i, together all of all tensors.
+/// The tensors on the CPU, by their numbers; `step(i)` is called for each of the others.
+template <typename Step>
+std::vector<size_t> split_by_device(const std::vector<T>& tensors, Step step) {
+    std::vector<size_t> on_cpu;
+    for (size_t i = 0; i < tensors.size(); ++i)
+        tensors[i]->device().is_cpu() ? on_cpu.push_back(i) : step(i);
+    return on_cpu;
+}
+
+/// Call `work(i, begin, end)` for ranges of the elements of tensor i, together all of these tensors.
 template <typename Work>
-void over_all(const std::vector<T>& tensors, Work work) {
+void over_all(const std::vector<T>& tensors, const std::vector<size_t>& chosen, Work work) {
     std::vector<int64_t> ends;
     int64_t total = 0;
-    for (const T& tensor : tensors) ends.push_back(total += tensor->size());
+    for (const size_t i : chosen) ends.push_back(total += tensors[i]->size());
     parallel_for(total, grain, [&](int64_t begin, int64_t end) {
         size_t i = size_t(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
         for (; begin < end; ++i) {
-            const int64_t first = ends[i] - tensors[i]->size(), stop = std::min(end, ends[i]);
-            if (begin < stop) work(i, begin - first, stop - first);
+            const int64_t first = ends[i] - tensors[chosen[i]]->size(), stop = std::min(end, ends[i]);
+            if (begin < stop) work(chosen[i], begin - first, stop - first);
             begin = std::max(begin, stop);
         }
     });
@@ -85,7 +97,10 @@ void sgd_step(const std::vector<T>& params, const std::vector<T>& grads, const s
     const RecordedStep recorded("sgd_step");
     const std::vector<T> given = contiguous_grads("sgd_step", params, grads);
     check_states("sgd_step", params, buffers);
-    over_all(params, [&](size_t i, int64_t begin, int64_t end) {
+    const auto on_cpu = split_by_device(params, [&](size_t i) {
+        cuda::sgd_step(*params[i], *given[i], buffers.empty() ? nullptr : buffers[i].get(), options);
+    });
+    over_all(params, on_cpu, [&](size_t i, int64_t begin, int64_t end) {
         SgdStep step = options;
         step.param = params[i]->bytes();
         step.grad = given[i]->bytes();
@@ -106,7 +121,12 @@ void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const 
         check_states("adam_step", params, *each);
     require(states.means.size() == params.size() && states.squares.size() == params.size(),
             "adam_step: means and squares are needed for each parameter");
-    over_all(params, [&](size_t i, int64_t begin, int64_t end) {
+    const auto on_cpu = split_by_device(params, [&](size_t i) {
+        const Tensor* const most = states.largest.empty() ? nullptr : states.largest[i].get();
+        cuda::adam_step({params[i].get(), given[i].get(), states.means[i].get(), states.squares[i].get(), most},
+                        options);
+    });
+    over_all(params, on_cpu, [&](size_t i, int64_t begin, int64_t end) {
         AdamStep step = options;
         step.param = params[i]->bytes();
         step.grad = given[i]->bytes();

@@ -4,6 +4,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/lines.h"
 #include "tensora/kernels/loops.h"
@@ -189,12 +190,13 @@ T restored(const T& reduced, Backward& c) {
 
 /// params of all: a: axes, flag: whether they stay with extent 1.
 template <Reduction reduction>
-const Op& entry(const char* name, void (*vjp)(Backward&) = nullptr, uint32_t saves = 0) {
+const Op& entry(const char* name, void (*cuda)(Call&), void (*vjp)(Backward&) = nullptr, uint32_t saves = 0) {
     return enter({.name = name,
                   .family = Family::reduction,
                   .arity = 1,
                   .rule = rule<reduction>,
                   .cpu = kernel<reduction>,
+                  .cuda = cuda,
                   .vjp = vjp,
                   .saves = saves});
 }
@@ -207,11 +209,11 @@ void extreme_vjp(Backward& c) {
 }
 
 const Op& sum_op = entry<Reduction::sum>(
-    "sum", [](Backward& c) { c.give(0, [&] { return expand(restored(c.grad(), c), c.shape()); }); });
-const Op& max_op = entry<Reduction::max>("max", extreme_vjp, in0 | out0);
-const Op& min_op = entry<Reduction::min>("min", extreme_vjp, in0 | out0);
-const Op& any_op = entry<Reduction::any>("any");
-const Op& all_op = entry<Reduction::all>("all");
+    "sum", cuda::sum, [](Backward& c) { c.give(0, [&] { return expand(restored(c.grad(), c), c.shape()); }); });
+const Op& max_op = entry<Reduction::max>("max", cuda::max, extreme_vjp, in0 | out0);
+const Op& min_op = entry<Reduction::min>("min", cuda::min, extreme_vjp, in0 | out0);
+const Op& any_op = entry<Reduction::any>("any", cuda::any);
+const Op& all_op = entry<Reduction::all>("all", cuda::all);
 
 /// Product of all elements but one, for each: products of those before and behind, so that zeros do no harm.
 T prod_of_others(const T& x) {
@@ -232,7 +234,7 @@ T prod_of_others(const T& x) {
 }
 
 const Op& prod_op = entry<Reduction::prod>(
-    "prod",
+    "prod", cuda::prod,
     [](Backward& c) {
         c.give(0, [&]() -> T {
             const T x = c.input();
@@ -338,6 +340,7 @@ const Op& cumsum_op =
            .arity = 1,
            .rule = scan_rule,
            .cpu = scan_kernel<false>,
+           .cuda = cuda::cumsum,
            .vjp = [](Backward& c) {
                const int axis = c.params().mode;
                c.give(0, [&] { return flip(cumsum(flip(c.grad(), {axis}), axis), {axis}); });
@@ -454,6 +457,7 @@ const Op& cumprod_op = enter({.name = "cumprod",
                               .arity = 1,
                               .rule = scan_rule,
                               .cpu = scan_kernel<true>,
+                              .cuda = cuda::cumprod,
                               .vjp =
                                   [](Backward& c) {
                                       c.give(0, [&]() -> T {
@@ -503,7 +507,7 @@ bool has_nan(const T& x) {
     const T nan = isnan(x);
     Params params;
     for (int i = 0; i < x->dims(); ++i) params.a.push_back(i);
-    return *run(any_op, params, nan)->data<bool>();
+    return *to_device(run(any_op, params, nan), cpu)->data<bool>();
 }
 
 }  // namespace accelera::tensora

@@ -5,6 +5,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 
 namespace accelera::tensora {
@@ -132,13 +133,15 @@ const Op& argmax_op = enter({.name = "argmax",
                              .arity = 1,
                              .types = ordered,
                              .rule = extreme_rule,
-                             .cpu = extreme_kernel<true>});
+                             .cpu = extreme_kernel<true>,
+                             .cuda = cuda::argmax});
 const Op& argmin_op = enter({.name = "argmin",
                              .family = Family::search,
                              .arity = 1,
                              .types = ordered,
                              .rule = extreme_rule,
-                             .cpu = extreme_kernel<false>});
+                             .cpu = extreme_kernel<false>,
+                             .cuda = cuda::argmin});
 
 /// flag: the largest ones.
 void running_kernel(Call& call) {

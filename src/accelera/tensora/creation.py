@@ -8,7 +8,7 @@ from typing import Any
 
 from accelera.tensora import dtypes
 from accelera.tensora.core import Tensor, native
-from accelera.tensora.inspection import check_device
+from accelera.tensora.inspection import check_device, placed
 
 Shape = int | Sequence[int]
 
@@ -17,6 +17,10 @@ def _shape(shape: Any) -> tuple[int, ...]:
     if isinstance(shape, tuple):
         return shape
     return (int(shape),) if hasattr(shape, "__index__") else tuple(shape)
+
+
+def _device(device: Any) -> str:
+    return "cpu" if device is None else str(device)
 
 
 def _float(dtype: Any) -> Any:
@@ -53,7 +57,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
         Element type. By default that of `obj`; Python integers become int64, floats and complex numbers the
         default floating-point type and its complex one.
     device
-        "cpu".
+        "cpu", or "cuda" or "cuda:1" where there is one; by default the one of `obj`, or the CPU.
     copy
         True: always copy. False: never. None: share memory where that is possible.
 
@@ -66,7 +70,6 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
         If no tensor is made of `obj`.
 
     """
-    check_device(device)
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     found = obj if isinstance(obj, Tensor) else _foreign(obj)
     if found is None:
@@ -75,17 +78,21 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
                 f"asarray: a {type(obj).__name__} shares no memory with a tensor; leave copy=False out"
             )
         items = list(obj) if isinstance(obj, Sequence) and not isinstance(obj, (str, list, tuple)) else obj
-        return native.asarray(items, wanted)
-    if wanted is not None and wanted != found.dtype:
-        if copy is False:
-            raise ValueError(f"asarray: {found.dtype} becomes {wanted} only in a copy; leave copy=False out")
-        return native.cast(found, wanted)
-    return native.copy(found) if copy else found
+        return placed(native.asarray(items, wanted), device)
+    moved = placed(found, device)
+    made = moved if wanted is None else native.cast(moved, wanted)
+    if made is not found and copy is False:
+        raise ValueError(
+            f"asarray: {found.dtype} on {found.device} becomes {made.dtype} on {made.device} only in a copy; "
+            "leave copy=False out"
+        )
+    return native.copy(found) if copy and made is found else made
 
 
-def tensor(data: Any, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Tensor with a copy of `data`, a leaf of any graph; see `asarray` for what `data` may be."""
-    made = asarray(data, dtype=dtype, copy=True) if _foreign_or_tensor(data) else asarray(data, dtype=dtype)
+    copy = True if _foreign_or_tensor(data) else None
+    made = asarray(data, dtype=dtype, device=device, copy=copy)
     made = made.detach()
     if requires_grad:
         made.requires_grad = True
@@ -104,11 +111,14 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
     TypeError
         If the object has no DLPack, or elements of a type that is not known here.
     ValueError
-        If its memory is not the CPU's.
+        If its memory is neither the CPU's nor a CUDA device's, or ``copy=False`` and only a copy would do.
 
     """
     check_device(device)
-    return native.from_dlpack(x, copy)
+    made = native.from_dlpack(x, copy)
+    if copy is False and placed(made, device) is not made:
+        raise ValueError(f"from_dlpack: memory on {made.device} comes to {device} only in a copy")
+    return placed(made, device)
 
 
 # --- filled -----------------------------------------------------------------------------------------------
@@ -116,49 +126,45 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> T
 
 def empty(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Tensor whose elements are anything."""
-    check_device(device)
-    return native.empty(_shape(shape), _float(dtype))
+    return native.empty(_shape(shape), _float(dtype), _device(device))
 
 
 def full(shape: Shape, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Tensor filled with one number (or 0-d tensor), of whose type it is by default."""
-    check_device(device)
     value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Tensor) else dtypes.result_type(value)
-    return native.full(_shape(shape), value, dtypes.as_dtype(dtype))
+    return native.full(_shape(shape), value, dtypes.as_dtype(dtype), _device(device))
 
 
 def zeros(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Tensor of zeros."""
-    check_device(device)
-    return native.full(_shape(shape), 0, _float(dtype))
+    return native.full(_shape(shape), 0, _float(dtype), _device(device))
 
 
 def ones(shape: Shape, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Tensor of ones."""
-    check_device(device)
-    return native.full(_shape(shape), 1, _float(dtype))
+    return native.full(_shape(shape), 1, _float(dtype), _device(device))
 
 
 def empty_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Tensor of the shape of `x` whose elements are anything."""
-    return empty(x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
+    return empty(x.shape, dtype=x.dtype if dtype is None else dtype, device=device or x.device)
 
 
 def full_like(x: Any, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Tensor of the shape of `x` filled with one number."""
-    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device)
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device or x.device)
 
 
 def zeros_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Tensor of zeros of the shape of `x`."""
-    return zeros(x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
+    return zeros(x.shape, dtype=x.dtype if dtype is None else dtype, device=device or x.device)
 
 
 def ones_like(x: Any, /, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Tensor of ones of the shape of `x`."""
-    return ones(x.shape, dtype=x.dtype if dtype is None else dtype, device=device)
+    return ones(x.shape, dtype=x.dtype if dtype is None else dtype, device=device or x.device)
 
 
 # --- ranges -----------------------------------------------------------------------------------------------
@@ -192,9 +198,10 @@ def arange(
         found = native.arange(len(range(start, stop, step)))
         if step != 1:
             found = found * _signed(step)
-        return native.cast(found + _signed(start) if start else found, wanted)
+        return placed(native.cast(found + _signed(start) if start else found, wanted), device)
     n = max(math.ceil((stop - start) / step), 0)
-    return native.cast(native.cast(native.arange(n), dtypes.float64) * float(step) + float(start), wanted)
+    found = native.cast(native.arange(n), dtypes.float64) * float(step) + float(start)
+    return placed(native.cast(found, wanted), device)
 
 
 def linspace(
@@ -228,7 +235,7 @@ def linspace(
     found = at * step + start
     if endpoint and num > 1:
         found[-1] = stop
-    return native.cast(found, dtypes.as_dtype(dtype))
+    return placed(native.cast(found, dtypes.as_dtype(dtype)), device)
 
 
 # --- matrices ---------------------------------------------------------------------------------------------
@@ -241,7 +248,7 @@ def eye(
     check_device(device)
     n_cols = n_rows if n_cols is None else n_cols
     difference = native.arange(n_cols) - native.reshape(native.arange(n_rows), (n_rows, 1))
-    return native.cast(difference == max(-n_rows, min(k, n_cols)), _float(dtype))
+    return placed(native.cast(difference == max(-n_rows, min(k, n_cols)), _float(dtype)), device)
 
 
 def _difference(x: Any, name: str) -> Any:
@@ -249,7 +256,7 @@ def _difference(x: Any, name: str) -> Any:
     if x.ndim < 2:
         raise ValueError(f"{name}: a tensor of shape {tuple(x.shape)}; give a matrix or a stack of them")
     rows, columns = x.shape[-2:]
-    return native.arange(columns) - native.reshape(native.arange(rows), (rows, 1))
+    return placed(native.arange(columns) - native.reshape(native.arange(rows), (rows, 1)), x.device)
 
 
 def _within(k: int) -> int:

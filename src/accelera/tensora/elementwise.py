@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from accelera.tensora import dtypes
 from accelera.tensora.core import Tensor, native
-from accelera.tensora.inspection import check_device
+from accelera.tensora.inspection import placed
 
 Unary = Callable[[Any], Any]
 Binary = Callable[[Any, Any], Any]
@@ -213,9 +213,8 @@ def astype(x: Tensor, dtype: Any, /, *, copy: Any = True, device: Any = None) ->
 
     Floating-point numbers become integers by truncation; complex ones lose their imaginary part.
     """
-    check_device(device)
-    wanted = dtypes.as_dtype(dtype)
-    return native.copy(x) if copy and wanted == x.dtype else native.cast(x, wanted)
+    made = native.cast(placed(x, device), dtypes.as_dtype(dtype))
+    return native.copy(x) if copy and made is x else made
 
 
 def round(x: Any, /, *, decimals: int = 0) -> Any:

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from accelera.tensora import dtypes
-
-DEVICE = "cpu"
-"""The device of every tensor."""
+from accelera.tensora.core import native
 
 _SKIPPED = {"float16", "bfloat16"}  # the standard has no such types
 
 
 def check_device(device: Any) -> None:
     """Raise ValueError if a device is none of `devices`; None is the default one."""
-    if device is not None and str(device) != DEVICE:
-        raise ValueError(f"tensora: no device {device!r}; the only one is {DEVICE!r}")
+    if device is not None:
+        native.device_named(str(device))
+
+
+def placed(tensor: Any, device: Any) -> Any:
+    """Tensor on a device, differentiably; itself if it is there, or if the device is None."""
+    return tensor if device is None else native.to_device(tensor, str(device))
 
 
 class NamespaceInfo:
@@ -27,11 +30,11 @@ class NamespaceInfo:
 
     def default_device(self) -> str:
         """Device of new tensors."""
-        return DEVICE
+        return "cpu"
 
     def devices(self) -> list[str]:
-        """All devices."""
-        return [DEVICE]
+        """All devices: "cpu", and "cuda:0" and so on where there are such."""
+        return ["cpu", *(f"cuda:{i}" for i in range(native.cuda_device_count()))]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
         """Types of new tensors, by kind."""

@@ -18,7 +18,7 @@ from accelera.tensora import (
     searching,
 )
 from accelera.tensora.core import Tensor, native
-from accelera.tensora.inspection import DEVICE, check_device
+from accelera.tensora.inspection import placed
 
 API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 """Versions of the array API standard that may be asked for."""
@@ -46,18 +46,32 @@ def array_namespace(_self: Any, /, *, api_version: str | None = None) -> Any:
 
 
 def to_device(self: Any, device: Any, /, *, stream: Any = None) -> Any:
-    """Return the tensor on a device; it is there already.
+    """Return the tensor on a device; itself if it is there already.
 
     Raises
     ------
     ValueError
-        If there is no such device, or a stream is given, which the CPU does not have.
+        If there is no such device, or a stream is given for the CPU, which has none.
 
     """
-    check_device(device)
-    if stream is not None:
+    if stream is None:
+        return placed(self, device)
+    from accelera.tensora import cuda
+
+    if placed(self, device).device == "cpu" == self.device:
         raise ValueError("to_device: a stream for the CPU, which has none")
-    return self
+    with cuda.stream(stream):
+        return placed(self, device)
+
+
+def on_cpu(self: Any) -> Any:
+    """Return the tensor on the CPU; itself if it is there already."""
+    return placed(self, "cpu")
+
+
+def on_cuda(self: Any, device: int | None = None) -> Any:
+    """Return the tensor on a CUDA device, by its number, the first by default."""
+    return placed(self, f"cuda:{device or 0}")
 
 
 def transposed(self: Any) -> Any:
@@ -98,9 +112,9 @@ def convert(self: Any, *args: Any, dtype: Any = None, device: Any = None, copy: 
             device = each
         else:
             dtype = each
-    check_device(device)
     wanted = self.dtype if dtype is None else dtypes.as_dtype(dtype)
-    return native.copy(self) if copy and wanted == self.dtype else native.cast(self, wanted)
+    made = native.cast(placed(self, device), wanted)
+    return native.copy(self) if copy and made is self else made
 
 
 def to_numpy(self: Any) -> Any:
@@ -331,6 +345,8 @@ _METHODS: dict[str, Any] = {
     "__repr__": printing.represent,
     "__str__": printing.represent,
     "to_device": to_device,
+    "cpu": on_cpu,
+    "cuda": on_cuda,
     "to": convert,
     "numpy": to_numpy,
     "register_hook": autograd.register_hook,
@@ -384,7 +400,6 @@ _PROPERTIES: dict[str, tuple[Callable[[Any], Any], str]] = {
         "View with each matrix transposed, conjugated if complex.",
     ),
     "mT": (products.matrix_transpose, "View with each matrix transposed."),
-    "device": (lambda _: DEVICE, "Device of the memory."),
     "_grad_fn": (native.grad_fn, "Name of the operation and its inputs, or None."),
 }
 

@@ -57,7 +57,7 @@ def _operand(x: Any) -> Any:
 
 
 def _left_of_limit() -> int | None:
-    stats = native.memory_stats()
+    stats = native.memory_stats("cpu")
     return stats.limit_bytes - stats.live_bytes if stats.limit_bytes else None
 
 

@@ -11,8 +11,8 @@ MemoryStats = native.MemoryStats
 """Bytes that tensors hold, their peak, what is kept for the next ones, and the limit; all integers."""
 
 
-def memory_stats() -> Any:
-    """Return what tensors on the CPU hold now, as `MemoryStats`.
+def memory_stats(device: Any = "cpu") -> Any:
+    """Return what tensors on a device hold now, as `MemoryStats`.
 
     `live_by_role` and `peak_by_role` are dictionaries of the same bytes, the latter at the moment of the
     peak: "parameter" (a leaf with requires_grad), "activation" (saved for a backward pass), "gradient" (made
@@ -20,22 +20,24 @@ def memory_stats() -> Any:
     `live_bytes` and `peak_bytes` count blocks, which are up to a quarter larger than their tensors; memory of
     other libraries does not count.
     """
-    return native.memory_stats()
+    return native.memory_stats(str(device))
 
 
-def reset_peak() -> None:
-    """Let `peak_bytes` begin again with what is held now."""
-    native.reset_peak()
+def reset_peak(device: Any = "cpu") -> None:
+    """Let `peak_bytes` of a device begin again with what is held now."""
+    native.reset_peak(str(device))
 
 
-def set_memory_limit(limit: int | str | None) -> None:
-    """Limit the bytes that tensors may hold at once.
+def set_memory_limit(limit: int | str | None, device: Any = "cpu") -> None:
+    """Limit the bytes that tensors on a device may hold at once.
 
     Parameters
     ----------
     limit
         Bytes, or a size as "2GiB"; None lifts the limit. An operation that would exceed it raises MemoryError
         before anything is allocated, with the smallest limit that would do.
+    device
+        "cpu", or a CUDA device.
 
     Raises
     ------
@@ -43,12 +45,12 @@ def set_memory_limit(limit: int | str | None) -> None:
         If tensors hold more already, or it is no size.
 
     """
-    native.set_memory_limit(0 if limit is None else units.parse_bytes(limit))
+    native.set_memory_limit(0 if limit is None else units.parse_bytes(limit), str(device))
 
 
-def empty_cache() -> None:
-    """Give blocks that are kept for the next tensors back to the system."""
-    native.empty_cache()
+def empty_cache(device: Any = "cpu") -> None:
+    """Give memory of a device that is kept for the next tensors back to the system."""
+    native.empty_cache(str(device))
 
 
 class fusion:  # noqa: N801 - used as a function and as a context, like torch.set_grad_enabled

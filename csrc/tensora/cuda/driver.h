@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+/// The CUDA driver, loaded while running: nothing of CUDA is needed to build, and machines without it have 0
+/// devices.
+namespace accelera::tensora::cuda {
+
+using Stream = void*;
+using Function = void*;
+
+/// Devices that the driver shows; 0 where there is no driver.
+int device_count();
+/// Why there are none.
+std::string absence();
+/// Raises where this device does not exist.
+void check_device(int device);
+
+struct Properties {
+    std::string name;
+    int64_t memory_bytes;
+    int major, minor;  ///< compute capability
+    int processors;
+};
+const Properties& properties(int device);
+
+/// Bytes of the device that are free, and bytes that the pool keeps without a tensor in them.
+struct FreeBytes {
+    int64_t on_device, in_pool;
+};
+FreeBytes free_bytes(int device);
+
+/// Memory of the stream-ordered pool. Null when the device has not that much.
+char* take_memory(int device, int64_t nbytes);
+/// The memory is free once `stream` comes that far.
+void give_memory(int device, char* memory, Stream stream);
+/// What the pool keeps goes back to the device.
+void trim_pool(int device);
+
+/// The stream that this thread's operations on a device go to.
+Stream current_stream(int device);
+void set_stream(int device, Stream stream);  ///< null: the device's own again
+/// One of the device's other streams, which are few and never end.
+Stream make_stream(int device);
+/// What comes to `later` waits for what was given to `earlier` so far.
+void order_streams(int device, Stream earlier, Stream later);
+/// Wait for a stream, or for all that the device was given.
+void wait_for(int device, Stream stream);
+void synchronize(int device);
+
+// All copies are in the order of the thread's stream; those to the host have ended on return.
+void copy_to_device(int device, char* to, const void* from, int64_t nbytes);
+void copy_to_host(int device, void* to, const char* from, int64_t nbytes);
+void copy_within(int device, char* to, const char* from, int64_t nbytes);
+void fill_bytes(int device, char* to, int value, int64_t nbytes);
+
+/// A kernel from a module of machine code. `name` is the one in the code, and in errors.
+Function load_function(int device, const std::string& code, const char* name);
+
+struct Launch {
+    int64_t blocks;
+    int threads = 256;
+};
+/// Put a kernel into the thread's stream. `arguments` is the kernel's one parameter, a struct.
+void launch(int device, Function function, const char* name, const Launch& launch, void* arguments);
+
+/// A function of a library that is loaded while running, or null.
+void* symbol(void* library, const char* name);
+/// The first of these libraries that is there, or null. The system's come first, then those of packages.
+void* open_library(std::initializer_list<const char*> names);
+/// Set how the files of libraries that came in packages are found.
+void set_library_finder(std::vector<std::string> (*finder)());
+
+}  // namespace accelera::tensora::cuda

@@ -1,0 +1,440 @@
+// Launches of the kernels in reduction.cuh, rows.cuh and indexing.cuh.
+#include <algorithm>
+
+#include "tensora/cuda/kernels.h"
+#include "tensora/functions.h"
+
+namespace accelera::tensora::cuda {
+
+namespace {
+
+constexpr int threads = 256;
+
+int device_index(const Call& call) { return call.out[0]->device().index; }
+int64_t blocks_for(int64_t n) { return (n + threads - 1) / threads; }
+
+/// Threads of a block for lines of n elements: a power of two.
+int block_for(int64_t n) {
+    int size = 32;
+    while (size < threads && size < n) size *= 2;
+    return size;
+}
+
+/// The type that reductions accumulate in, and that halves are computed in.
+DType computed(DType dtype) { return is(dtype, halves) ? DType::f32 : dtype; }
+T prepared(const T& x, DType dtype) { return contiguous(cast(x, computed(dtype))); }
+
+// --- reductions --------------------------------------------------------------------------------------------
+
+/// Axes of a reduction that are kept and that are folded, those that lie as one joined. Steps in elements.
+struct Axes {
+    Dims shape, steps;
+
+    void add(int64_t extent, int64_t step) {
+        if (extent == 1) return;
+        if (!shape.empty() && steps.back() == step * extent) {
+            shape.back() *= extent;
+            steps.back() = step;
+        } else {
+            shape.push_back(extent);
+            steps.push_back(step);
+        }
+    }
+    void complete() {
+        if (shape.empty()) shape.push_back(1), steps.push_back(0);
+    }
+};
+
+struct Folding {
+    Axes kept, folded;
+    int64_t outputs, length;
+
+    Folding(const Tensor& x, const Dims& axes) {
+        for (int i = 0; i < x.dims(); ++i)
+            (axes.contains(i) ? folded : kept).add(x.shape()[i], x.strides()[i]);
+        kept.complete();
+        folded.complete();
+        outputs = kept.shape.product();
+        length = folded.shape.product();
+    }
+    /// Whether neighbouring outputs lie closer than neighbouring elements of one, or have few elements.
+    bool by_threads() const {
+        return length <= 16 || (outputs > 1 && std::abs(kept.steps.back()) < std::abs(folded.steps.back()));
+    }
+    /// Pieces of an output, so that the device has enough to do.
+    int64_t parts() const {
+        const int64_t pieces = by_threads() ? outputs : outputs * threads;
+        return std::clamp<int64_t>((int64_t(1) << 18) / std::max<int64_t>(pieces, 1), 1,
+                                   std::max<int64_t>(1, std::min<int64_t>(length / 256, 1024)));
+    }
+};
+
+struct Folded {
+    const char* join;  ///< in reduction.cuh
+    DType accumulator;
+};
+
+/// Fold x into `out`; the elements of both have any of the types that cast_value converts.
+void fold(const Folded& kind, const Tensor& x, const Folding& folding, int64_t parts, const Tensor& out) {
+    const bool by_threads = folding.by_threads();
+    const std::string ranks = text(folding.kept.shape.size(), ", ", folding.folded.shape.size());
+    const std::string accumulator = type_name(kind.accumulator);
+    Arguments arguments;
+    arguments.add(folding.outputs).add(folding.length).add(parts);
+    arguments.add(folding.kept.shape).add(folding.kept.steps);
+    arguments.add(folding.folded.shape).add(folding.folded.steps);
+    arguments.add_tensor(&x).add_tensor(&out);
+    const int64_t pieces = folding.outputs * parts;
+    const Launch launch =
+        by_threads ? Launch{blocks_for(pieces)} : Launch{pieces, block_for(folding.length / parts)};
+    run_kernel(out.device().index,
+               {"reduction", "tensora/cuda/reduction.cuh", text("using Arguments = Reduction<", ranks, ">;"),
+                text(by_threads ? "reduce_by_threads<" : "reduce_by_blocks<", kind.join, '<', accumulator, ">, ",
+                     type_name(x.dtype()), ", ", accumulator, ", ", type_name(out.dtype()), ">(a);")},
+               launch, arguments);
+}
+
+void reduce(Call& call, const Folded& kind) {
+    const Tensor &x = call.input(), &out = *call.out[0];
+    if (out.size() == 0) return;
+    const Folding folding(x, call.params.a);
+    const int64_t parts = folding.parts();
+    if (parts == 1) return fold(kind, x, folding, 1, out);
+    const T partial = Tensor::empty({folding.outputs, parts}, kind.accumulator);
+    fold(kind, x, folding, parts, *partial);
+    fold(kind, *partial, Folding(*partial, {1}), 1, out);
+}
+
+DType sum_type(DType dtype) {
+    if (is(dtype, inexact)) return computed(dtype);
+    return is(dtype, unsigneds) ? DType::u64 : DType::i64;
+}
+
+void find_extremes(Call& call, bool largest) {
+    const T x = contiguous(call.in[0]);
+    const int64_t n = x->shape().back();
+    if (call.out[0]->size() == 0) return;
+    Arguments arguments;
+    arguments.add(call.out[0]->size()).add(n).add_tensor(x.get()).add_tensor(call.out[0].get());
+    const char* const type = type_name(x->dtype());
+    run_kernel(device_index(call),
+               {call.op.name, "tensora/cuda/reduction.cuh",
+                text("struct Arguments { int64_t lines, n; const ", type, "* x; int64_t* out; };"),
+                text("find_extremes<", type, ", ", largest ? "true" : "false", ">(a.lines, a.n, 1, a.x, a.out);")},
+               {call.out[0]->size(), block_for(n)}, arguments);
+}
+
+void scan(Call& call, const char* join) {
+    const T x = contiguous(call.in[0]);
+    const Tensor& out = *call.out[0];
+    if (out.size() == 0) return;
+    int64_t inner = 1;
+    for (int i = call.params.mode + 1; i < x->dims(); ++i) inner *= x->shape()[i];
+    const int64_t n = x->shape()[call.params.mode], outer = x->size() / (n * inner);
+    Arguments arguments;
+    arguments.add(outer).add(n).add(inner).add_tensor(x.get()).add_tensor(&out);
+    const std::string accumulator = type_name(sum_type(x->dtype()));
+    run_kernel(device_index(call),
+               {call.op.name, "tensora/cuda/reduction.cuh",
+                text("struct Arguments { int64_t outer, n, inner; const ", type_name(x->dtype()), "* x; ",
+                     type_name(out.dtype()), "* out; };"),
+                text("scan_lines<", join, '<', accumulator, ">, ", type_name(x->dtype()), ", ", accumulator, ", ",
+                     type_name(out.dtype()), ">(a.outer, a.n, a.inner, a.x, a.out);")},
+               {outer * inner, block_for(n)}, arguments);
+}
+
+}  // namespace
+
+void sum(Call& call) { reduce(call, {"Sum", sum_type(call.input().dtype())}); }
+void prod(Call& call) { reduce(call, {"Product", sum_type(call.input().dtype())}); }
+void max(Call& call) { reduce(call, {"Largest", computed(call.input().dtype())}); }
+void min(Call& call) { reduce(call, {"Smallest", computed(call.input().dtype())}); }
+void any(Call& call) { reduce(call, {"Any", DType::bool_}); }
+void all(Call& call) { reduce(call, {"All", DType::bool_}); }
+void argmax(Call& call) { find_extremes(call, true); }
+void argmin(Call& call) { find_extremes(call, false); }
+void cumsum(Call& call) { scan(call, "Sum"); }
+void cumprod(Call& call) { scan(call, "Product"); }
+
+// --- indexing ----------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Unsigned integers of the size of an element, as which it is moved.
+const char* moved_as(DType dtype) {
+    switch (size_of(dtype)) {
+        case 1:
+            return "uint8_t";
+        case 2:
+            return "uint16_t";
+        case 4:
+            return "uint32_t";
+        case 8:
+            return "uint64_t";
+        default:
+            return "Wide";
+    }
+}
+
+/// Extents before an axis, of it, and behind it.
+struct Sides {
+    int64_t outer = 1, extent, inner = 1;
+    Sides(const Dims& shape, int axis) : extent(shape[axis]) {
+        for (int i = 0; i < axis; ++i) outer *= shape[i];
+        for (int i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
+    }
+};
+
+}  // namespace
+
+void take(Call& call) {
+    const T x = contiguous(call.in[0]), index = contiguous(call.in[1]);
+    const Tensor& out = *call.out[0];
+    const Sides sides(x->shape(), call.params.mode);
+    Arguments arguments;
+    arguments.add(out.size()).add(sides.extent).add(index->size()).add(sides.inner);
+    arguments.add_tensor(x.get()).add_tensor(index.get()).add_tensor(&out);
+    const char* const type = moved_as(x->dtype());
+    run_kernel(device_index(call),
+               {"take", "tensora/cuda/indexing.cuh",
+                text("struct Arguments { int64_t size, extent, n, inner; const ", type,
+                     "* x; const int64_t* at; ", type, "* out; };"),
+                "take_slices(a.size, a.extent, a.n, a.inner, a.x, a.at, a.out);"},
+               {blocks_for(out.size())}, arguments);
+}
+
+void put(Call& call) {
+    const Tensor& out = *call.out[0];
+    copy_elements(call.input(0), out);
+    const T values = contiguous(cast(call.in[2], out.dtype())), index = contiguous(call.in[1]);
+    const Sides sides(out.shape(), call.params.mode);
+    Arguments arguments;
+    arguments.add(sides.outer).add(sides.extent).add(index->size()).add(sides.inner);
+    arguments.add_tensor(values.get()).add_tensor(index.get()).add_tensor(&out);
+    const char* const type = moved_as(out.dtype());
+    run_kernel(device_index(call),
+               {"put", "tensora/cuda/indexing.cuh",
+                text("struct Arguments { int64_t outer, extent, n, inner; const ", type,
+                     "* values; const int64_t* at; ", type, "* out; };"),
+                "put_slices(a.outer, a.extent, a.n, a.inner, a.values, a.at, a.out);"},
+               {blocks_for(sides.outer * sides.inner)}, arguments);
+}
+
+void take_add(Call& call) {
+    const Tensor& out = *call.out[0];
+    fill_zeros(out);
+    const T values = contiguous(call.in[0]), index = contiguous(call.in[1]);
+    const int64_t n = index->size();
+    if (n == 0 || out.size() == 0) return;
+    // The order is found on the CPU: the index is small beside the values.
+    const T on_cpu = to_device(index, cpu);
+    const int64_t* const at = on_cpu->data<int64_t>();
+    const DeviceScope scope(cpu);
+    const T order = Tensor::empty({n}, DType::i64);
+    int64_t* const sorted = order->data<int64_t>();
+    for (int64_t i = 0; i < n; ++i) sorted[i] = i;
+    std::stable_sort(sorted, sorted + n, [&](int64_t a, int64_t b) { return at[a] < at[b]; });
+    std::vector<int64_t> begins;
+    for (int64_t i = 0; i < n; ++i)
+        if (i == 0 || at[sorted[i]] != at[sorted[i - 1]]) begins.push_back(i);
+    const T starts = Tensor::empty({int64_t(begins.size())}, DType::i64);
+    std::copy(begins.begin(), begins.end(), starts->data<int64_t>());
+    const T order_there = to_device(order, out.device()), starts_there = to_device(starts, out.device());
+    const Sides sides(out.shape(), call.params.mode);
+    const auto runs = int64_t(begins.size());
+    Arguments arguments;
+    arguments.add(sides.outer).add(sides.extent).add(n).add(sides.inner).add(runs);
+    arguments.add_tensor(values.get()).add_tensor(index.get());
+    arguments.add_tensor(order_there.get()).add_tensor(starts_there.get()).add_tensor(&out);
+    const char* const type = type_name(out.dtype());
+    run_kernel(device_index(call),
+               {"take_add", "tensora/cuda/indexing.cuh",
+                text("struct Arguments { int64_t outer, extent, n, inner, runs; const ", type,
+                     "* values; const int64_t *at, *order, *starts; ", type, "* out; };"),
+                "add_slices(a.outer, a.extent, a.n, a.inner, a.runs, a.values, a.at, a.order, a.starts, a.out);"},
+               {blocks_for(sides.outer * runs * sides.inner)}, arguments);
+}
+
+void take_along(Call& call) {
+    const T& x = call.in[0];
+    const T index = contiguous(call.in[1]);
+    const Tensor& out = *call.out[0];
+    if (out.size() == 0) return;
+    const int axis = call.params.mode;
+    Dims steps = x->strides(), shape = index->shape();
+    steps[axis] = 0;
+    Arguments arguments;
+    arguments.add(out.size()).add(shape).add(steps).add(x->strides()[axis]);
+    arguments.add_tensor(x.get()).add_tensor(index.get()).add_tensor(&out);
+    const char* const type = moved_as(out.dtype());
+    const int rank = shape.size();
+    run_kernel(device_index(call),
+               {"take_along", "tensora/cuda/indexing.cuh",
+                text("struct Arguments { int64_t size; Extents<", rank, "> shape; Steps<", rank,
+                     "> steps; int64_t axis_step; const ", type, "* x; const int64_t* at; ", type, "* out; };"),
+                "take_along(a.size, a.shape, a.steps, a.axis_step, a.x, a.at, a.out);"},
+               {blocks_for(out.size())}, arguments);
+}
+
+// --- rows --------------------------------------------------------------------------------------------------
+
+namespace {
+
+void run_softmax(Call& call, const char* function, const char* logarithm) {
+    const T x = contiguous(call.in[0]), y = call.in.size() > 1 ? contiguous(call.in[1]) : T();
+    if (x->size() == 0) return;
+    const int64_t n = x->shape().back(), rows = x->size() / n;
+    Arguments arguments;
+    arguments.add(rows).add(n).add_tensor(x.get());
+    if (y) arguments.add_tensor(y.get());
+    arguments.add_tensor(call.out[0].get());
+    const char* const type = type_name(x->dtype());
+    run_kernel(device_index(call),
+               {call.op.name, "tensora/cuda/rows.cuh",
+                text("struct Arguments { int64_t rows, n; const ", type, "* x; ",
+                     y ? text("const ", type, "* y; ") : "", type, "* out; };"),
+                text(function, '<', type, ", ", logarithm, ">(a.rows, a.n, a.x, ", y ? "a.y, " : "", "a.out);")},
+               {rows, block_for(n)}, arguments);
+}
+
+/// Inputs of cross entropy, of which the logits are input `first`.
+void run_cross_entropy(Call& call, size_t first, size_t weights, const T& g) {
+    const T x = contiguous(call.in[first]), target = contiguous(call.in[first + 1]);
+    const int64_t n = x->shape().back(), rows = target->size();
+    if (x->size() == 0) return;
+    const T weight = call.in.size() > weights ? prepared(call.in[weights], x->dtype()) : T();
+    const T weight_sum = weight ? cast(tensora::sum(weight, {0}, false), DType::f64) : T();
+    const bool backward = bool(g);
+    const T lse = backward ? contiguous(call.in[3]) : call.out[1];
+    Arguments arguments;
+    arguments.add(rows).add(n).add(call.params.b[0]).add(call.params.x);
+    arguments.add_tensor(x.get()).add_tensor(target.get()).add_tensor(weight.get()).add_tensor(weight_sum.get());
+    arguments.add_tensor(backward ? g.get() : call.out[0].get()).add_tensor(lse.get());
+    arguments.add_tensor(backward ? nullptr : call.out[2].get());
+    arguments.add_tensor(backward ? call.out[0].get() : nullptr);
+    run_kernel(device_index(call),
+               {call.op.name, "tensora/cuda/rows.cuh",
+                text("using Arguments = CrossEntropy<", type_name(x->dtype()), ">;"),
+                backward ? "cross_entropy_backward_rows(a);" : "cross_entropy_rows(a);"},
+               {rows, block_for(n)}, arguments);
+}
+
+void check_classes(const Call& call) {
+    const int64_t classes = call.input(0).shape().back(), ignored = call.params.b[0];
+    const T target = to_device(contiguous(call.in[1]), cpu);
+    const int64_t* const at = target->data<int64_t>();
+    for (int64_t i = 0; i < target->size(); ++i)
+        if ((at[i] < 0 || at[i] >= classes) && at[i] != ignored)
+            fail(Kind::index, "cross_entropy: class ", at[i], " at ", i, " of ", classes,
+                 " classes; give one from 0 to ", classes - 1, ", or ignore_index=", ignored);
+}
+
+struct NormTensors {
+    T x, weight, bias, out, mean, rstd;
+};
+
+Arguments norm_arguments(const NormTensors& t, int64_t n, const Params& params) {
+    Arguments arguments;
+    arguments.add(n ? t.x->size() / n : 0).add(n).add(params.x).add(params.flag);
+    for (const T* one : {&t.x, &t.weight, &t.bias, &t.out, &t.mean, &t.rstd}) arguments.add_tensor(one->get());
+    return arguments;
+}
+
+}  // namespace
+
+void softmax(Call& call) { run_softmax(call, "softmax_rows", "false"); }
+void log_softmax(Call& call) { run_softmax(call, "softmax_rows", "true"); }
+void softmax_backward(Call& call) { run_softmax(call, "softmax_backward_rows", "false"); }
+void log_softmax_backward(Call& call) { run_softmax(call, "softmax_backward_rows", "true"); }
+
+void cross_entropy(Call& call) {
+    check_classes(call);
+    run_cross_entropy(call, 0, 2, T());
+}
+void cross_entropy_backward(Call& call) {
+    run_cross_entropy(call, 1, 4, prepared(call.in[0], call.input(1).dtype()));
+}
+
+void layer_norm(Call& call) {
+    const DType dtype = call.input().dtype();
+    const NormTensors tensors{contiguous(call.in[0]),
+                              call.in.size() > 1 ? prepared(call.in[1], dtype) : T(),
+                              call.in.size() > 2 ? prepared(call.in[2], dtype) : T(),
+                              call.out[0],
+                              call.out[1],
+                              call.out[2]};
+    const int64_t n = call.params.a.product();
+    if (tensors.x->size() == 0) return;
+    Arguments arguments = norm_arguments(tensors, n, call.params);
+    run_kernel(device_index(call),
+               {call.op.name, "tensora/cuda/rows.cuh", text("using Arguments = Norm<", type_name(dtype), ">;"),
+                "norm_rows(a);"},
+               {tensors.x->size() / n, block_for(n)}, arguments);
+}
+
+void layer_norm_backward(Call& call) {
+    const DType dtype = call.input(1).dtype();
+    const T g = contiguous(call.in[0]);
+    const NormTensors tensors{contiguous(call.in[1]),
+                              call.in.size() > 4 ? prepared(call.in[4], dtype) : T(),
+                              T(),
+                              call.out[0],
+                              contiguous(call.in[2]),
+                              contiguous(call.in[3])};
+    const int64_t n = call.params.a.product(), rows = n ? tensors.x->size() / n : 0;
+    const char* const type = type_name(dtype);
+    if (rows > 0) {
+        Arguments arguments = norm_arguments(tensors, n, call.params);
+        arguments.add_tensor(g.get());
+        run_kernel(device_index(call),
+                   {call.op.name, "tensora/cuda/rows.cuh",
+                    text("struct Arguments { Norm<", type, "> job; const ", type, "* g; };"),
+                    "norm_backward_rows(a.job, a.g);"},
+                   {rows, block_for(n)}, arguments);
+    }
+    if (!tensors.weight) return;
+    const int64_t parts = std::clamp<int64_t>(rows / 32, 1, 256);
+    const T gw = Tensor::empty({parts, n}, computed(dtype)), gb = Tensor::empty({parts, n}, computed(dtype));
+    Arguments arguments = norm_arguments(tensors, n, call.params);
+    arguments.add_tensor(g.get()).add(parts).add_tensor(gw.get()).add_tensor(gb.get());
+    const char* const wide = type_name(computed(dtype));
+    run_kernel(device_index(call),
+               {call.op.name, "tensora/cuda/rows.cuh",
+                text("struct Arguments { Norm<", type, "> job; const ", type, "* g; int64_t parts; ", wide,
+                     " *gw, *gb; };"),
+                "norm_weight_gradients(a.job, a.g, a.parts, a.gw, a.gb);"},
+               {blocks_for(n * parts)}, arguments);
+    copy_elements(*reshape(tensora::sum(gw, {0}, false), call.out[1]->shape()), *call.out[1]);
+    copy_elements(*reshape(tensora::sum(gb, {0}, false), call.out[2]->shape()), *call.out[2]);
+}
+
+// --- optimizers --------------------------------------------------------------------------------------------
+
+void sgd_step(const Tensor& param, const Tensor& grad, const Tensor* buffer, const SgdStep& options) {
+    Arguments arguments;
+    arguments.add(param.size()).add(options.lr).add(options.momentum).add(options.dampening);
+    arguments.add(options.weight_decay).add(options.nesterov).add(options.maximize).add(options.first);
+    arguments.add_tensor(&param).add_tensor(&grad).add_tensor(buffer);
+    run_kernel(param.device().index,
+               {"sgd_step", "tensora/cuda/rows.cuh", text("using Arguments = Sgd<", type_name(param.dtype()), ">;"),
+                "sgd_step(a);"},
+               {blocks_for(param.size())}, arguments);
+}
+
+void adam_step(const AdamTensors& tensors, const AdamStep& options) {
+    const Tensor& param = *tensors.param;
+    Arguments arguments;
+    arguments.add(param.size());
+    for (const double one : {options.lr, options.beta1, options.beta2, options.eps, options.weight_decay,
+                             options.correction1, options.correction2})
+        arguments.add(one);
+    arguments.add(options.decoupled).add(options.maximize);
+    for (const Tensor* one : {tensors.param, tensors.grad, tensors.mean, tensors.square, tensors.most})
+        arguments.add_tensor(one);
+    run_kernel(param.device().index,
+               {"adam_step", "tensora/cuda/rows.cuh",
+                text("using Arguments = Adam<", type_name(param.dtype()), ">;"), "adam_step(a);"},
+               {blocks_for(param.size())}, arguments);
+}
+
+}  // namespace accelera::tensora::cuda

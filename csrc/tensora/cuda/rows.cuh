@@ -1,0 +1,253 @@
+#pragma once
+
+/// Fused operations on rows, a block for each row at a time, and the steps of optimizers. Halves are computed
+/// as floats; weights, statistics and losses have the type that is computed in.
+#include "tensora/cuda/reduction.cuh"
+
+namespace accelera::tensora::device {
+
+template <typename A>
+TENSORA_INLINE A total(A mine) {
+    return over_block<Sum<A>>(mine);
+}
+
+/// Sum of f(k) for k below n, in all threads of the block.
+template <typename A, typename Function>
+TENSORA_INLINE A sum_over(int64_t n, Function f) {
+    A mine(0);
+    for (int64_t k = threadIdx.x; k < n; k += blockDim.x) mine += f(k);
+    return total(mine);
+}
+
+template <typename E>
+struct Exponentials {
+    E most, sum;
+};
+/// The largest of a row and the sum of all e^(x - largest).
+template <typename S, typename E = Computed<S>>
+TENSORA_INLINE Exponentials<E> exponentials(int64_t n, const S* x) {
+    E most = lowest<E>();
+    for (int64_t k = threadIdx.x; k < n; k += blockDim.x) most = Largest<E>::join(most, E(x[k]));
+    most = over_block<Largest<E>>(most);
+    const E from = math::isinf(most) ? E(0) : most;
+    return {from, sum_over<E>(n, [&](int64_t k) { return fast_exp(E(x[k]) - from); })};
+}
+
+template <typename S, bool logarithm>
+TENSORA_INLINE void softmax_rows(int64_t rows, int64_t n, const S* x, S* out) {
+    using E = Computed<S>;
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        const S* const from = x + row * n;
+        const Exponentials<E> all = exponentials(n, from);
+        const E offset = all.most + fast_log(all.sum), factor = E(1) / all.sum;
+        for (int64_t k = threadIdx.x; k < n; k += blockDim.x)
+            out[row * n + k] =
+                S(logarithm ? E(from[k]) - offset : fast_exp(E(from[k]) - all.most) * factor);
+    }
+}
+
+/// From the gradient g of the result y.
+template <typename S, bool logarithm>
+TENSORA_INLINE void softmax_backward_rows(int64_t rows, int64_t n, const S* g, const S* y, S* out) {
+    using E = Computed<S>;
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        const int64_t at = row * n;
+        const E sum = sum_over<E>(
+            n, [&](int64_t k) { return logarithm ? E(g[at + k]) : E(g[at + k]) * E(y[at + k]); });
+        for (int64_t k = threadIdx.x; k < n; k += blockDim.x) {
+            const E gradient = E(g[at + k]), result = E(y[at + k]);
+            out[at + k] = S(logarithm ? gradient - fast_exp(result) * sum : result * (gradient - sum));
+        }
+    }
+}
+
+/// What cross entropy is given besides the logits: see kernels/loops.h.
+template <typename S>
+struct CrossEntropy {
+    using E = Computed<S>;
+    int64_t rows, n, ignored;
+    double smoothing;
+    const S* x;
+    const int64_t* target;
+    const E* weight;
+    const double* weight_sum;
+    E *loss, *lse, *row_weight;
+    S* gx;
+
+    TENSORA_INLINE E weight_of(int64_t k) const { return weight ? weight[k] : E(1); }
+    TENSORA_INLINE E sum_of_weights() const { return weight_sum ? E(*weight_sum) : E(n); }
+};
+
+template <typename S>
+TENSORA_INLINE void cross_entropy_rows(const CrossEntropy<S>& job) {
+    using E = Computed<S>;
+    const E smoothing = E(job.smoothing);
+    for (int64_t row = blockIdx.x; row < job.rows; row += gridDim.x) {
+        const S* const x = job.x + row * job.n;
+        const Exponentials<E> all = exponentials(job.n, x);
+        const E lse = all.most + fast_log(all.sum);
+        const E spread = job.smoothing == 0 ? E(0) : sum_over<E>(job.n, [&](int64_t k) {
+            return job.weight_of(k) * (lse - E(x[k]));
+        });
+        if (threadIdx.x > 0) continue;
+        const int64_t target = job.target[row];
+        const bool counts = target != job.ignored;
+        const E weight = counts ? job.weight_of(target) : E(0);
+        job.lse[row] = lse;
+        job.row_weight[row] = weight;
+        job.loss[row] = counts ? (1 - smoothing) * weight * (lse - E(x[target])) + smoothing / E(job.n) * spread
+                               : E(0);
+    }
+}
+
+/// `loss` holds the gradients of the losses.
+template <typename S>
+TENSORA_INLINE void cross_entropy_backward_rows(const CrossEntropy<S>& job) {
+    using E = Computed<S>;
+    const E smoothing = E(job.smoothing), all_weights = job.sum_of_weights();
+    for (int64_t row = blockIdx.x; row < job.rows; row += gridDim.x) {
+        const int64_t target = job.target[row];
+        const bool counts = target != job.ignored;
+        const E own = counts ? (1 - smoothing) * job.weight_of(target) : E(0);
+        const E each = smoothing / E(job.n), sum = own + each * all_weights, g = job.loss[row];
+        for (int64_t k = threadIdx.x; k < job.n; k += blockDim.x) {
+            const int64_t at = row * job.n + k;
+            const E constant = each * job.weight_of(k) + (k == target ? own : E(0));
+            job.gx[at] = S(counts ? g * (sum * fast_exp(E(job.x[at]) - job.lse[row]) - constant) : E(0));
+        }
+    }
+}
+
+/// out = (x - mean) * rstd * weight + bias of rows whose weights lie as the row does.
+template <typename S>
+struct Norm {
+    using E = Computed<S>;
+    int64_t rows, n;
+    double eps;
+    bool centered;
+    const S* x;
+    const E *weight, *bias;
+    S* out;
+    E *mean, *rstd;
+};
+
+template <typename S>
+TENSORA_INLINE void norm_rows(const Norm<S>& job) {
+    using E = Computed<S>;
+    for (int64_t row = blockIdx.x; row < job.rows; row += gridDim.x) {
+        const S* const x = job.x + row * job.n;
+        const E mean =
+            job.centered ? sum_over<E>(job.n, [&](int64_t k) { return E(x[k]); }) / E(job.n) : E(0);
+        const E squares = sum_over<E>(job.n, [&](int64_t k) { return (E(x[k]) - mean) * (E(x[k]) - mean); });
+        const E rstd = E(1) / math::sqrt(squares / E(job.n) + E(job.eps));
+        for (int64_t k = threadIdx.x; k < job.n; k += blockDim.x) {
+            E y = (E(x[k]) - mean) * rstd;
+            if (job.weight) y *= job.weight[k];
+            if (job.bias) y += job.bias[k];
+            job.out[row * job.n + k] = S(y);
+        }
+        if (threadIdx.x == 0) job.mean[row] = mean, job.rstd[row] = rstd;
+    }
+}
+
+/// Gradient of x. `job.out` is that gradient, `job.mean` and `job.rstd` are read.
+template <typename S>
+TENSORA_INLINE void norm_backward_rows(const Norm<S>& job, const S* g) {
+    using E = Computed<S>;
+    for (int64_t row = blockIdx.x; row < job.rows; row += gridDim.x) {
+        const int64_t at = row * job.n;
+        const E mean = job.mean[row], rstd = job.rstd[row];
+        const auto weighted = [&](int64_t k) { return E(g[at + k]) * (job.weight ? job.weight[k] : E(1)); };
+        const auto normalized = [&](int64_t k) { return (E(job.x[at + k]) - mean) * rstd; };
+        const E first = job.centered ? sum_over<E>(job.n, weighted) / E(job.n) : E(0);
+        const E second =
+            sum_over<E>(job.n, [&](int64_t k) { return weighted(k) * normalized(k); }) / E(job.n);
+        for (int64_t k = threadIdx.x; k < job.n; k += blockDim.x)
+            job.out[at + k] = S((weighted(k) - first - normalized(k) * second) * rstd);
+    }
+}
+
+/// Gradients of weight and bias, in `parts` runs of rows: gw[part * n + k], and likewise gb.
+template <typename S>
+TENSORA_INLINE void norm_weight_gradients(const Norm<S>& job, const S* g, int64_t parts, Computed<S>* gw,
+                                          Computed<S>* gb) {
+    using E = Computed<S>;
+    const int64_t length = (job.rows + parts - 1) / parts;
+    for (int64_t i = first_element(); i < job.n * parts; i += all_threads()) {
+        const int64_t k = i % job.n, begin = i / job.n * length;
+        const int64_t end = begin + length < job.rows ? begin + length : job.rows;
+        E of_weight(0), of_bias(0);
+        for (int64_t row = begin; row < end; ++row) {
+            const E gradient = E(g[row * job.n + k]);
+            of_weight += gradient * (E(job.x[row * job.n + k]) - job.mean[row]) * job.rstd[row];
+            of_bias += gradient;
+        }
+        gw[i] = of_weight;
+        gb[i] = of_bias;
+    }
+}
+
+// --- optimizers: the formulas of kernels/rows.cpp
+
+template <typename S>
+struct Sgd {
+    int64_t n;
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, maximize, first;
+    S* param;
+    const S* grad;
+    S* buffer;
+};
+
+template <typename S>
+TENSORA_INLINE void sgd_step(const Sgd<S>& step) {
+    using E = Computed<S>;
+    const E lr = E(step.lr), momentum = E(step.momentum), decay = E(step.weight_decay);
+    const E take = step.first ? E(1) : E(1 - step.dampening);
+    for (int64_t i = first_element(); i < step.n; i += all_threads()) {
+        const E p = E(step.param[i]);
+        const E g = (step.maximize ? -E(step.grad[i]) : E(step.grad[i])) + decay * p;
+        E moved = g;
+        if (step.buffer) {
+            const E kept = (step.first ? E(0) : momentum * E(step.buffer[i])) + take * g;
+            step.buffer[i] = S(kept);
+            moved = step.nesterov ? g + momentum * kept : kept;
+        }
+        step.param[i] = S(p - lr * moved);
+    }
+}
+
+template <typename S>
+struct Adam {
+    int64_t n;
+    double lr, beta1, beta2, eps, weight_decay, correction1, correction2;
+    bool decoupled, maximize;
+    S* param;
+    const S* grad;
+    S *mean, *square, *most;
+};
+
+template <typename S>
+TENSORA_INLINE void adam_step(const Adam<S>& step) {
+    using E = Computed<S>;
+    const E beta2 = E(step.beta2), rest1 = E(1 - step.beta1), rest2 = E(1 - step.beta2), eps = E(step.eps);
+    const E size = E(step.lr / step.correction1), scale = E(1 / math::sqrt(step.correction2));
+    const E decay = step.decoupled ? E(0) : E(step.weight_decay);
+    const E shrink = step.decoupled ? E(1 - step.lr * step.weight_decay) : E(1);
+    for (int64_t i = first_element(); i < step.n; i += all_threads()) {
+        const E old = E(step.param[i]);
+        const E g = (step.maximize ? -E(step.grad[i]) : E(step.grad[i])) + decay * old;
+        const E m = E(step.mean[i]) + rest1 * (g - E(step.mean[i]));
+        const E v = beta2 * E(step.square[i]) + rest2 * g * g;
+        step.mean[i] = S(m);
+        step.square[i] = S(v);
+        E largest = v;
+        if (step.most) {
+            largest = v > E(step.most[i]) ? v : E(step.most[i]);
+            step.most[i] = S(largest);
+        }
+        step.param[i] = S(old * shrink - size * m / (math::sqrt(largest) * scale + eps));
+    }
+}
+
+}  // namespace accelera::tensora::device

@@ -1,0 +1,35 @@
+"""A CUDA driver, run-time compiler and cuBLAS on the CPU, so that code for CUDA devices runs without one."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).parent
+LIBRARIES = {"DRIVER": "libcuda.so.1", "COMPILER": "libnvrtc.so.13", "BLAS": "libcublas.so.13"}
+
+
+def missing() -> str | None:
+    """What the emulator needs and does not find; None where it can be loaded."""
+    return None if shutil.which("g++") else "no g++ to compile the emulator of a CUDA device with"
+
+
+def load(folder: Path) -> None:
+    """Build the libraries in a folder, unless they are there, and load them into this process."""
+    os.environ["EMULATED_CUDA_FOLDER"] = str(folder)
+    os.environ["EMULATED_CUDA_HEADER"] = str(HERE / "device.h")
+    for part, name in LIBRARIES.items():
+        path = folder / name
+        if not path.exists():
+            partial = folder / f"{name}.{os.getpid()}"
+            links = [f"-L{folder}", "-l:libcuda.so.1"] if part == "BLAS" else ["-ldl"]
+            subprocess.run(
+                ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-DEMULATED_{part}", HERE / "libraries.cpp"]
+                + [f"-Wl,-soname,{name}", "-o", partial, *links],
+                check=True,
+            )
+            partial.rename(path)
+        ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
