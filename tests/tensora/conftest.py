@@ -9,6 +9,7 @@ import pytest
 
 import accelera.tensora as ts
 from accelera.tensora import cuda
+from accelera.tensora.core import native
 from tests.tensora import emulator
 
 
@@ -30,4 +31,5 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> str:
         folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "emulator"
         folder.mkdir(exist_ok=True)
         emulator.load(folder)
+        native.cuda_set_kernel_folder(str(folder / "kernels"))
     return "cuda:0"

@@ -104,21 +104,38 @@ void compute_on_host(Call& call, Device device) {
 Device device_of(const Op& op, std::span<const T> inputs) {
     if (inputs.empty()) return DeviceScope::current();
     Device result = cpu;
-    bool numbers = true;  // all so far
     for (const T& tensor : inputs) {
         const Device device = tensor->device();
-        if (device == result || (tensor->dims() == 0 && device.is_cpu())) {
-            numbers = numbers && tensor->dims() == 0;
-            continue;
-        }
-        if (!numbers || !result.is_cpu())
+        if (device.is_cpu() || device == result) continue;
+        if (!result.is_cpu())
             fail(Kind::value, op.name, ": tensors on ", name_of(result), " and ", name_of(device),
-                 "; bring them to one device with .to(), only 0-d tensors of the CPU may differ");
+                 "; bring them to one device with .to()");
         result = device;
-        numbers = false;
     }
     return result;
 }
+
+namespace {
+
+bool on_one_device(std::span<const T> inputs) {
+    for (const T& tensor : inputs)
+        if (!(tensor->device() == inputs[0]->device())) return false;
+    return true;
+}
+
+/// Inputs of which some are on the CPU, and come to the others' device. Numbers stay: a kernel takes them as
+/// arguments.
+std::vector<T> gathered(const Op& op, std::span<const T> inputs) {
+    const Device device = device_of(op, inputs);
+    std::vector<T> result;
+    for (const T& tensor : inputs) {
+        const bool number = tensor->size() == 1 && tensor->dims() == 0 && op.family == Family::elementwise;
+        result.push_back(number ? tensor : to_device(tensor, device));
+    }
+    return result;
+}
+
+}  // namespace
 
 namespace {
 
@@ -189,12 +206,18 @@ void run_forward(Call& call) {
 T apply(const Op& op, std::span<const T> inputs, const Params& params) {
     if (op.loops)
         if (T result = run_small(op, inputs)) return result;
+    std::vector<T> moved;
+    if (!on_one_device(inputs)) [[unlikely]]
+        inputs = moved = gathered(op, inputs);
     Call call{op, inputs, params};
     run_forward(call);
     return std::move(call.out[0]);
 }
 
 std::array<T, 3> apply_all(const Op& op, std::span<const T> inputs, const Params& params) {
+    std::vector<T> moved;
+    if (!on_one_device(inputs)) [[unlikely]]
+        inputs = moved = gathered(op, inputs);
     Call call{op, inputs, params};
     run_forward(call);
     return std::move(call.out);

@@ -102,7 +102,7 @@ const std::vector<const Op*>& table();
 const Op& op_named(const char* name);
 Cost cost_of(const Call& call);
 
-/// The device of an operation: the one of its inputs, of which single numbers may lie on the CPU.
+/// The device of an operation: the CUDA device of its inputs, to which the others come, or the CPU.
 Device device_of(const Op& op, std::span<const T> inputs);
 /// A kernel for the CPU on copies of the inputs, and its results on the device.
 void compute_on_host(Call& call, Device device);

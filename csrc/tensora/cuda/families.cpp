@@ -32,9 +32,10 @@ struct Axes {
 
     void add(int64_t extent, int64_t step) {
         if (extent == 1) return;
-        if (!shape.empty() && steps.back() == step * extent) {
-            shape.back() *= extent;
-            steps.back() = step;
+        const int last = shape.size() - 1;
+        if (last >= 0 && steps[last] == step * extent) {
+            shape[last] *= extent;
+            steps[last] = step;
         } else {
             shape.push_back(extent);
             steps.push_back(step);

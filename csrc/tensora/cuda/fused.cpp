@@ -168,10 +168,6 @@ FusedProgram single(const char* formula, DType operands, const T& leaf, const Te
 void run_fused(const FusedProgram& given) {
     if (given.shape.product() == 0) return;
     FusedProgram program = given;
-    for (T& leaf : program.leaves)
-        if (leaf->device().is_cpu() && leaf->size() > 1)
-            fail(Kind::value, "tensora: a tensor of shape ", leaf->shape(), " on the CPU and one on ",
-                 name_of(program.device), "; bring both to one device with .to(), only 0-d tensors may differ");
     Builder builder(program);
     if (builder.fits()) return builder.run();
     for (T& leaf : program.leaves) leaf = contiguous(leaf->size() == 1 ? leaf : expand(leaf, program.shape));

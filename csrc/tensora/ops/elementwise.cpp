@@ -111,13 +111,14 @@ bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
     elementwise_rule(call);
     if (!(call.made[0].shape == out.shape()) || call.made[0].dtype != out.dtype()) return false;
     for (const T& input : inputs) {
+        const bool number = input->dims() == 0 && input->device().is_cpu();
+        if (!number && !(input->device() == out.device())) return false;
         // An input that overlaps the output in another layout would be read after it was written.
         const bool same = input->storage() == out.storage() &&
                           input->layout().offset == out.layout().offset && input->strides() == out.strides() &&
                           input->shape() == out.shape();
         if (!same && input->storage() == out.storage()) return false;
     }
-    device_of(op, inputs);
     RecordedStep step(op.name);
     run_loop(call, out, loop_type(call));
     if (is_recording()) {

@@ -587,7 +587,7 @@ void apply_in_place(const Op& op, std::span<const T> inputs, const T& target) {
 
 void write_in_place(const T& target, const T& given, const char* op) {
     check_writable(*target, op);
-    const T value = expand(cast(given, target->dtype()), target->shape());
+    const T value = expand(to_device(cast(given, target->dtype()), target->device()), target->shape());
     const bool shared = value->storage() == target->storage();
     {
         const GradMode off(false);

@@ -6,6 +6,7 @@ import importlib
 import math
 from typing import Any
 
+from accelera.tensora import cuda
 from accelera.tensora.autograd import (
     Context,
     Function,
@@ -437,6 +438,7 @@ __all__ = [
     "cosh",
     "count_nonzero",
     "cov",
+    "cuda",
     "cummax",
     "cummin",
     "cumulative_prod",

@@ -17,7 +17,7 @@ import numpy as np
 
 from accelera.tensora.autograd import Context, Function
 from accelera.tensora.core import native
-from accelera.tensora.inspection import check_device
+from accelera.tensora.inspection import check_device, placed
 from accelera.tensora.manipulation import roll
 
 __all__ = [
@@ -53,8 +53,8 @@ def _pocketfft() -> Any:
 def _run(name: str, x: Any, **options: Any) -> Any:
     """A SciPy transform of a tensor's memory, as a tensor."""
     workers = native.thread_count() if x.size >= _LARGE else 1
-    made = getattr(_pocketfft(), name)(np.asarray(x.detach()), workers=workers, **options)
-    return native.from_dlpack(np.ascontiguousarray(made))
+    made = getattr(_pocketfft(), name)(np.asarray(x.detach().cpu()), workers=workers, **options)
+    return placed(native.from_dlpack(np.ascontiguousarray(made)), x.device)
 
 
 # --- the four transforms that are run; their sizes are those of the input ---------------------------------

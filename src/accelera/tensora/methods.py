@@ -158,12 +158,15 @@ def set_requires_grad(self: Any, requires_grad: bool = True) -> Any:
 # --- pickling ---------------------------------------------------------------------------------------------
 
 
-def _rebuild(data: Any, dtype: str, stored: str, shape: tuple[int, ...], requires_grad: bool) -> Any:
+def _rebuild(
+    data: Any, types: tuple[str, str], shape: tuple[int, ...], device: str, requires_grad: bool
+) -> Any:
     """Tensor from what `_reduce` took it apart into."""
     import numpy as np
 
+    dtype, stored = types
     made = native.copy(native.from_buffer(np.frombuffer(data, stored).reshape(shape)))
-    made = native.cast(made, dtypes.as_dtype(dtype))
+    made = placed(native.cast(made, dtypes.as_dtype(dtype)), device)
     if requires_grad:
         made.requires_grad = True
     return made
@@ -171,13 +174,13 @@ def _rebuild(data: Any, dtype: str, stored: str, shape: tuple[int, ...], require
 
 def _reduce(x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Bytes, names of types, shape; the graph stays behind."""
-    source = x.detach()
+    source = x.detach().cpu()
     dtype = stored = x.dtype.name
     if stored == "bfloat16":
         stored = "float32"
         source = native.cast(source, dtypes.float32)
     data = bytes(memoryview(native.contiguous(source)))
-    return _rebuild, (data, dtype, stored, tuple(x.shape), x.requires_grad)
+    return _rebuild, (data, (dtype, stored), tuple(x.shape), x.device, x.requires_grad)
 
 
 # --- methods ----------------------------------------------------------------------------------------------

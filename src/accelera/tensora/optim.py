@@ -172,7 +172,7 @@ def _as_state(tensor: Any) -> Any:
 
 
 def _zeros_like(param: Any) -> Any:
-    return _as_state(native.full(param.shape, 0, param.dtype))
+    return _as_state(native.full(param.shape, 0, param.dtype, param.device))
 
 
 class SGD(Optimizer):

@@ -16,11 +16,8 @@ def _values(x: Any) -> str:
     """Values in nested brackets, aligned."""
     import numpy as np
 
-    wide = (
-        native.cast(x.detach(), dtypes.float32)
-        if x.dtype in (dtypes.float16, dtypes.bfloat16)
-        else x.detach()
-    )
+    near = x.detach().cpu()
+    wide = native.cast(near, dtypes.float32) if x.dtype in (dtypes.float16, dtypes.bfloat16) else near
     return str(
         np.array2string(
             np.asarray(wide),
@@ -41,7 +38,7 @@ def _origin(x: Any) -> str | None:
 
 
 def represent(x: Any) -> str:
-    """Values of a tensor, its type unless float32 or bool, its shape if summarised, its gradient's origin.
+    """Values of a tensor, its type unless float32 or bool, its shape if summarised, its device, its gradient's origin.
 
     For example ``tensor([1., 2.], dtype=float64, requires_grad=True)``.
     """
@@ -49,6 +46,7 @@ def represent(x: Any) -> str:
     notes = [
         None if x.dtype in _PLAIN else f"dtype={x.dtype.name}",
         f"shape={tuple(x.shape)}" if is_short else None,
+        None if x.device == "cpu" else f"device={x.device!r}",
         _origin(x),
     ]
     return f"tensor({', '.join([_values(x), *(each for each in notes if each)])})"

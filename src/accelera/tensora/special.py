@@ -145,7 +145,8 @@ def _computed(compute: Callable[..., Any], *given: Any) -> Any:
     if kind in dtypes.KINDS["complex floating"]:
         raise TypeError(f"special: not defined for {kind.name}")
     arrays = [
-        np.asarray(native.cast(x.detach(), dtypes.float64)) if isinstance(x, Tensor) else x for x in given
+        np.asarray(native.cast(x.detach().cpu(), dtypes.float64)) if isinstance(x, Tensor) else x
+        for x in given
     ]
     with np.errstate(all="ignore"):
         found = np.array(compute(scipy.special, *arrays), dtype=np.float64, order="C")
