@@ -133,7 +133,6 @@ def test_nan_goes_through_extremes(device: str) -> None:
     x = on(device, array)
     assert np.isnan(ts.max(x, axis=1).tolist()[0])
     assert ts.argmax(x, axis=1).tolist() == [1, 2]
-    assert ts.softmax(x, axis=1).tolist()[1][2] != 0 if hasattr(ts, "softmax") else True
 
 
 @pytest.mark.parametrize(
@@ -345,13 +344,9 @@ def test_the_cpu_does_not_touch_its_memory(device: str) -> None:
     x = ts.ones(3, device=device)
     with pytest.raises(BufferError, match=r"on a CUDA device; copy it with .to\('cpu'\)"):
         memoryview(x)
-    with pytest.raises((BufferError, TypeError, ValueError)):
+    with pytest.raises((BufferError, RuntimeError, TypeError, ValueError)):
         np.from_dlpack(x)
-    assert (
-        np.from_dlpack(x, device="cpu").tolist() == [1, 1, 1]
-        if np.lib.NumpyVersion(np.__version__) >= "2.1.0"
-        else True
-    )
+    assert np.from_dlpack(x, device="cpu").tolist() == [1, 1, 1]
 
 
 def test_dlpack_round_trip(device: str) -> None:

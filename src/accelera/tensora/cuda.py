@@ -75,8 +75,8 @@ def synchronize(device: Any = "cuda") -> None:
 class Stream:
     """Queue of a device, whose operations run in order and beside those of other streams.
 
-    A tensor belongs to the stream that used it last: another stream that comes to it waits for that one, so no
-    result depends on which streams are used.
+    A tensor belongs to the stream that used it last: another stream that comes to it waits for that one, so
+    that no result depends on which streams are used.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ def _origin(x: Any) -> str | None:
 
 
 def represent(x: Any) -> str:
-    """Values of a tensor, its type unless float32 or bool, its shape if summarised, its device, its gradient's origin.
+    """Values of a tensor, and what they do not tell: type, shape if summarised, device, gradient's origin.
 
     For example ``tensor([1., 2.], dtype=float64, requires_grad=True)``.
     """

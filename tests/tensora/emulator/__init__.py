@@ -26,10 +26,7 @@ def load(folder: Path) -> None:
         if not path.exists():
             partial = folder / f"{name}.{os.getpid()}"
             links = [f"-L{folder}", "-l:libcuda.so.1"] if part == "BLAS" else ["-ldl"]
-            subprocess.run(
-                ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", f"-DEMULATED_{part}", HERE / "libraries.cpp"]
-                + [f"-Wl,-soname,{name}", "-o", partial, *links],
-                check=True,
-            )
+            options = ["-std=c++20", "-O1", "-shared", "-fPIC", f"-DEMULATED_{part}", f"-Wl,-soname,{name}"]
+            subprocess.run(["g++", *options, HERE / "libraries.cpp", "-o", partial, *links], check=True)
             partial.rename(path)
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
