@@ -23,7 +23,7 @@ function(accelera_add_tensora)
   endif()
   file(GLOB sources CONFIGURE_DEPENDS csrc/tensora/core/*.cpp csrc/tensora/cuda/*.cpp csrc/tensora/ops/*.cpp csrc/tensora/bindings/*.cpp)
   nanobind_add_module(_tensora STABLE_ABI NB_STATIC NOMINSIZE ${sources}
-    csrc/tensora/kernels/blas.cpp csrc/tensora/kernels/choice.cpp csrc/tensora/kernels/lines.cpp)
+    csrc/tensora/kernels/blas.cpp csrc/tensora/kernels/loops.cpp)
   set(isas base)
   set(march_base "")
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -107,7 +107,7 @@ def everything(chosen: set[str]) -> str:
             kernels.append(EXTREMES.format(type=type_name))
         if type_name in ("Half", "BFloat", "float", "double"):
             kernels.append(ROWS.format(type=type_name))
-    headers = "".join(f'#include "tensora/cuda/{name}.cuh"\n' for name in ("rows", "indexing"))
+    headers = '#include "tensora/cuda/rows.cuh"\n'
     body = "\n".join(kernels)
     return f"#define TENSORA_DEVICE\n{headers}namespace accelera::tensora::device {{\n{body}\n}}\n"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "tensora/functions.h"
-#include "tensora/kernels/lines.h"
+#include "tensora/kernels/loops.h"
 
 namespace nanobind::detail {
 

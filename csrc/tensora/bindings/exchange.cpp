@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "tensora/bindings/convert.h"
-#include "tensora/core/deferred.h"
+#include "tensora/core/op.h"
 #include "tensora/cuda/driver.h"
 #include "tensora/functions.h"
 
@@ -77,8 +77,13 @@ struct Lent {
         : storage(tensor.storage()), shape(tensor.shape()), strides(tensor.strides()) {}
     Described described(const Tensor& tensor) {
         char* const data = tensor.device().is_cpu() ? tensor.bytes() : tensor.device_bytes();
-        return {data,          place_of(tensor.device()), int32_t(shape.size()), type_of(tensor.dtype()),
-                shape.begin(), strides.begin(),           0};
+        return {data,
+                place_of(tensor.device()),
+                int32_t(shape.size()),
+                type_of(tensor.dtype()),
+                shape.begin(),
+                strides.begin(),
+                0};
     }
 };
 
@@ -169,11 +174,13 @@ T import(M* managed, bool writable) {
     const auto release = [managed] {
         if (managed->deleter) managed->deleter(managed);
     };
-    const Ref<Storage> storage =
-        Storage::borrow(data, layout.shape.product() * size_of(dtype), writable, [release] {
+    const Ref<Storage> storage = Storage::borrow(
+        data, layout.shape.product() * size_of(dtype), writable,
+        [release] {
             const nb::gil_scoped_acquire held;
             release();
-        }, device);
+        },
+        device);
     return T(new Tensor(storage, layout, dtype));
 }
 

@@ -310,9 +310,10 @@ void bind_tensor(nb::module_& module) {
             if (device.is_none() || nb::cast<std::pair<int, int>>(device) == dlpack_device(*x))
                 return to_dlpack(x, max_version, copy, wanted);
             if (nb::cast<int>(device[0]) != 1 || (copy && !*copy)) {
-                PyErr_SetString(PyExc_BufferError,
-                                "__dlpack__: the memory is on another device than the one asked for, and only "
-                                "the CPU is copied to, if copy is not False");
+                PyErr_SetString(
+                    PyExc_BufferError,
+                    "__dlpack__: the memory is on another device than the one asked for, and only "
+                    "the CPU is copied to, if copy is not False");
                 throw nb::python_error();
             }
             return to_dlpack(to_device(x->detach(), cpu), max_version, copy, std::nullopt);

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <unordered_map>
 
-#include "tensora/core/deferred.h"
+#include "tensora/core/op.h"
 #include "tensora/functions.h"
 
 namespace accelera::tensora {

@@ -1,5 +1,3 @@
-#include "tensora/core/deferred.h"
-
 #include <pthread.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <mutex>
 
 #include "tensora/core/autograd.h"
+#include "tensora/core/op.h"
 #include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
@@ -171,7 +170,8 @@ class Program {
         std::vector<T> stored;
         for (const Step& step : steps_) {
             const Deferred& result = *step.result;
-            cuda::FusedProgram::Step one{result.work_.formula, result.work_.operands, result.dtype(), {}, result.n_};
+            cuda::FusedProgram::Step one{
+                result.work_.formula, result.work_.operands, result.dtype(), {}, result.n_};
             for (int k = 0; k < result.n_; ++k)
                 one.sources[size_t(k)] =
                     step.sources[k].step >= 0 ? step.sources[k].step : -1 - step.sources[k].leaf;
@@ -240,7 +240,8 @@ class Program {
         for (size_t i = 0; i < tensors_.size(); ++i) {
             const Tensor& known = *tensors_[i];
             if (known.storage() == tensor->storage() && known.layout().offset == tensor->layout().offset &&
-                known.dtype() == tensor->dtype() && known.shape() == tensor->shape() && known.strides() == tensor->strides()) {
+                known.dtype() == tensor->dtype() && known.shape() == tensor->shape() &&
+                known.strides() == tensor->strides()) {
                 ++operands_of_[i];
                 return int(i);
             }
@@ -331,8 +332,8 @@ class Program {
                 leaf.gather(begin, n, buffer);
                 in[k] = buffer;
             }
-            step.result->work_.loop(n, place_of(step, begin, registers, width), size_of(step.result->dtype()), in,
-                               steps);
+            step.result->work_.loop(n, place_of(step, begin, registers, width), size_of(step.result->dtype()),
+                                    in, steps);
         }
     }
 
@@ -450,8 +451,7 @@ T defer(Call& call, Device device) {
         const bool condition = !call.op.loops && call.in.size() == 3 && i == 0;
         converted[i] = condition ? call.in[i] : cast(call.in[i], work.operands);
     }
-    const Ref<Deferred> result(
-        new Deferred(work, {converted.data(), call.in.size()}, call.made[0], device));
+    const Ref<Deferred> result(new Deferred(work, {converted.data(), call.in.size()}, call.made[0], device));
     return T(new Tensor(result));
 }
 

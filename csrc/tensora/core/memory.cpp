@@ -8,8 +8,7 @@
 #include <mutex>
 #include <new>
 
-#include "tensora/core/error.h"
-#include "tensora/core/recorder.h"
+#include "tensora/core/base.h"
 #include "tensora/cuda/driver.h"
 
 namespace accelera::tensora {

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "tensora/core/autograd.h"
-#include "tensora/core/deferred.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/loops.h"

@@ -1,12 +1,11 @@
-#include "tensora/core/recorder.h"
-
 #include <pthread.h>
 
 #include <atomic>
 #include <chrono>
 #include <mutex>
 
-#include "tensora/core/error.h"
+#include "tensora/core/base.h"
+#include "tensora/core/memory.h"
 
 namespace accelera::tensora {
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "tensora/core/dims.h"
+#include "tensora/core/base.h"
 #include "tensora/core/dtype.h"
 #include "tensora/core/memory.h"
 

@@ -1,6 +1,4 @@
 // NVRTC, the compiler of CUDA that is loaded while running, and the kernels that it made.
-#include "tensora/cuda/compiler.h"
-
 #include <unistd.h>
 
 #include <atomic>
@@ -11,11 +9,13 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "tensora/cuda/kernels.h"
+
 // The sources for the device, as text in the library.
 #ifdef __linux__
-#define CARRIED(symbol, path)                                                      \
-    asm(".pushsection .rodata\n.hidden tensora_" #symbol "\n.global tensora_" #symbol \
-        "\ntensora_" #symbol ":\n.incbin \"" TENSORA_SOURCES path "\"\n.byte 0\n.popsection\n"); \
+#define CARRIED(symbol, path)                                                                              \
+    asm(".pushsection .rodata\n.hidden tensora_" #symbol "\n.global tensora_" #symbol "\ntensora_" #symbol \
+        ":\n.incbin \"" TENSORA_SOURCES path "\"\n.byte 0\n.popsection\n");                                \
     extern "C" const char tensora_##symbol[];
 #else
 #define CARRIED(symbol, path) static const char tensora_##symbol[] = "";
@@ -26,9 +26,7 @@ CARRIED(scalar, "tensora/kernels/scalar.h")
 CARRIED(formulas, "tensora/kernels/formulas.def")
 CARRIED(device_math, "tensora/cuda/math.cuh")
 CARRIED(elements, "tensora/cuda/elements.cuh")
-CARRIED(reduction, "tensora/cuda/reduction.cuh")
 CARRIED(rows, "tensora/cuda/rows.cuh")
-CARRIED(indexing, "tensora/cuda/indexing.cuh")
 
 namespace accelera::tensora::cuda {
 
@@ -38,17 +36,13 @@ struct Carried {
     const char* name;
     const char* text;
 };
-constexpr int n_carried = 9;
+constexpr int n_carried = 7;
 const Carried* carried() {
-    static const Carried all[n_carried] = {{"tensora/core/element.h", tensora_element},
-                                           {"tensora/kernels/math.h", tensora_math},
-                                           {"tensora/kernels/scalar.h", tensora_scalar},
-                                           {"tensora/kernels/formulas.def", tensora_formulas},
-                                           {"tensora/cuda/math.cuh", tensora_device_math},
-                                           {"tensora/cuda/elements.cuh", tensora_elements},
-                                           {"tensora/cuda/reduction.cuh", tensora_reduction},
-                                           {"tensora/cuda/rows.cuh", tensora_rows},
-                                           {"tensora/cuda/indexing.cuh", tensora_indexing}};
+    static const Carried all[n_carried] = {
+        {"tensora/core/element.h", tensora_element},    {"tensora/kernels/math.h", tensora_math},
+        {"tensora/kernels/scalar.h", tensora_scalar},   {"tensora/kernels/formulas.def", tensora_formulas},
+        {"tensora/cuda/math.cuh", tensora_device_math}, {"tensora/cuda/elements.cuh", tensora_elements},
+        {"tensora/cuda/rows.cuh", tensora_rows}};
     return all;
 }
 
@@ -76,7 +70,8 @@ struct Nvrtc {
         library = open_library({"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"});
         if (!library) {
             absence =
-                "CUDA's run-time compiler (libnvrtc.so) is not found; install the CUDA toolkit, or pip install "
+                "CUDA's run-time compiler (libnvrtc.so) is not found; install the CUDA toolkit, or pip "
+                "install "
                 "nvidia-cuda-nvrtc";
             return;
         }
@@ -102,8 +97,7 @@ const Nvrtc& nvrtc() {
 }
 
 void check(int result, const char* what) {
-    if (result != 0)
-        fail(Kind::runtime, "CUDA: ", what, " failed: ", nvrtc().nvrtcGetErrorString(result));
+    if (result != 0) fail(Kind::runtime, "CUDA: ", what, " failed: ", nvrtc().nvrtcGetErrorString(result));
 }
 
 /// A program, given back at the end.
@@ -187,8 +181,7 @@ void keep_code(const std::filesystem::path& path, const std::string& code) {
 
 std::string code_for(const std::string& text, const std::string& architecture) {
     if (kernel_folder().empty()) return ++counts.compiled, compile(text, architecture);
-    const std::filesystem::path path =
-        std::filesystem::path(kernel_folder()) / file_name(text, architecture);
+    const std::filesystem::path path = std::filesystem::path(kernel_folder()) / file_name(text, architecture);
     std::string code = kept_code(path);
     if (!code.empty()) return ++counts.loaded, code;
     code = compile(text, architecture);
@@ -200,9 +193,9 @@ std::string code_for(const std::string& text, const std::string& architecture) {
 }  // namespace
 
 const char* type_name(DType dtype) {
-    constexpr const char* names[n_dtypes] = {"bool",    "uint8_t", "uint16_t", "uint32_t", "uint64_t",
-                                             "int8_t",  "int16_t", "int32_t",  "int64_t",  "Half",
-                                             "BFloat",  "float",   "double",   "C64",      "C128"};
+    constexpr const char* names[n_dtypes] = {"bool",   "uint8_t", "uint16_t", "uint32_t", "uint64_t",
+                                             "int8_t", "int16_t", "int32_t",  "int64_t",  "Half",
+                                             "BFloat", "float",   "double",   "C64",      "C128"};
     return names[int(dtype)];
 }
 
@@ -221,14 +214,15 @@ std::vector<std::string> carried_names() {
 std::string full_text(const Source& source) {
     return text("#define TENSORA_DEVICE\n#include \"", source.header,
                 "\"\nnamespace accelera::tensora::device {\n", source.declarations,
-                "\nextern \"C\" __global__ void __launch_bounds__(256) kernel(const Arguments a) {\n", source.body,
-                "\n}\n}\n");
+                "\nextern \"C\" __global__ void __launch_bounds__(256) kernel(const Arguments a) {\n",
+                source.body, "\n}\n}\n");
 }
 
 std::string compile(const std::string& text, const std::string& architecture) {
     Program program(text);
     program.compile(architecture);
-    if (architecture.rfind("compute_", 0) == 0) return program.read(nvrtc().nvrtcGetPTXSize, nvrtc().nvrtcGetPTX);
+    if (architecture.rfind("compute_", 0) == 0)
+        return program.read(nvrtc().nvrtcGetPTXSize, nvrtc().nvrtcGetPTX);
     return program.read(nvrtc().nvrtcGetCUBINSize, nvrtc().nvrtcGetCUBIN);
 }
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "tensora/core/error.h"
+#include "tensora/core/base.h"
 #include "tensora/core/threads.h"
 
 namespace accelera::tensora::cuda {
@@ -106,7 +106,8 @@ struct Driver {
     }
 };
 
-/// Leaked: tensors of Python's globals die after static objects do. One that was not found is looked for again.
+/// Leaked: tensors of Python's globals die after static objects do. One that was not found is looked for
+/// again.
 Driver& driver() {
     static std::atomic<Driver*> one{nullptr};
     static std::mutex mutex;
@@ -123,8 +124,8 @@ Driver& driver() {
     const char *name = nullptr, *words = nullptr;
     driver().cuGetErrorName(result, &name);
     driver().cuGetErrorString(result, &words);
-    fail(result == out_of_memory ? Kind::memory : Kind::runtime, "CUDA: ", what, " failed: ",
-         name ? name : "unknown error", " (", words ? words : "no description", ")");
+    fail(result == out_of_memory ? Kind::memory : Kind::runtime, "CUDA: ", what,
+         " failed: ", name ? name : "unknown error", " (", words ? words : "no description", ")");
 }
 
 void check(Result result, const char* what) {

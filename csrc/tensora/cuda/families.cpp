@@ -1,4 +1,4 @@
-// Launches of the kernels in reduction.cuh, rows.cuh and indexing.cuh.
+// Launches of the kernels in rows.cuh and elements.cuh.
 #include <algorithm>
 
 #include "tensora/cuda/kernels.h"
@@ -89,9 +89,9 @@ void fold(const Folded& kind, const Tensor& x, const Folding& folding, int64_t p
     const Launch launch =
         by_threads ? Launch{blocks_for(pieces)} : Launch{pieces, block_for(folding.length / parts)};
     run_kernel(out.device().index,
-               {"reduction", "tensora/cuda/reduction.cuh", text("using Arguments = Reduction<", ranks, ">;"),
-                text(by_threads ? "reduce_by_threads<" : "reduce_by_blocks<", kind.join, '<', accumulator, ">, ",
-                     type_name(x.dtype()), ", ", accumulator, ", ", type_name(out.dtype()), ">(a);")},
+               {"reduction", "tensora/cuda/rows.cuh", text("using Arguments = Reduction<", ranks, ">;"),
+                text(by_threads ? "reduce_by_threads<" : "reduce_by_blocks<", kind.join, '<', accumulator,
+                     ">, ", type_name(x.dtype()), ", ", accumulator, ", ", type_name(out.dtype()), ">(a);")},
                launch, arguments);
 }
 
@@ -118,11 +118,12 @@ void find_extremes(Call& call, bool largest) {
     Arguments arguments;
     arguments.add(call.out[0]->size()).add(n).add_tensor(x.get()).add_tensor(call.out[0].get());
     const char* const type = type_name(x->dtype());
-    run_kernel(device_index(call),
-               {call.op.name, "tensora/cuda/reduction.cuh",
-                text("struct Arguments { int64_t lines, n; const ", type, "* x; int64_t* out; };"),
-                text("find_extremes<", type, ", ", largest ? "true" : "false", ">(a.lines, a.n, 1, a.x, a.out);")},
-               {call.out[0]->size(), block_for(n)}, arguments);
+    run_kernel(
+        device_index(call),
+        {call.op.name, "tensora/cuda/rows.cuh",
+         text("struct Arguments { int64_t lines, n; const ", type, "* x; int64_t* out; };"),
+         text("find_extremes<", type, ", ", largest ? "true" : "false", ">(a.lines, a.n, 1, a.x, a.out);")},
+        {call.out[0]->size(), block_for(n)}, arguments);
 }
 
 void scan(Call& call, const char* join) {
@@ -136,11 +137,11 @@ void scan(Call& call, const char* join) {
     arguments.add(outer).add(n).add(inner).add_tensor(x.get()).add_tensor(&out);
     const std::string accumulator = type_name(sum_type(x->dtype()));
     run_kernel(device_index(call),
-               {call.op.name, "tensora/cuda/reduction.cuh",
+               {call.op.name, "tensora/cuda/rows.cuh",
                 text("struct Arguments { int64_t outer, n, inner; const ", type_name(x->dtype()), "* x; ",
                      type_name(out.dtype()), "* out; };"),
-                text("scan_lines<", join, '<', accumulator, ">, ", type_name(x->dtype()), ", ", accumulator, ", ",
-                     type_name(out.dtype()), ">(a.outer, a.n, a.inner, a.x, a.out);")},
+                text("scan_lines<", join, '<', accumulator, ">, ", type_name(x->dtype()), ", ", accumulator,
+                     ", ", type_name(out.dtype()), ">(a.outer, a.n, a.inner, a.x, a.out);")},
                {outer * inner, block_for(n)}, arguments);
 }
 
@@ -197,7 +198,7 @@ void take(Call& call) {
     arguments.add_tensor(x.get()).add_tensor(index.get()).add_tensor(&out);
     const char* const type = moved_as(x->dtype());
     run_kernel(device_index(call),
-               {"take", "tensora/cuda/indexing.cuh",
+               {"take", "tensora/cuda/elements.cuh",
                 text("struct Arguments { int64_t size, extent, n, inner; const ", type,
                      "* x; const int64_t* at; ", type, "* out; };"),
                 "take_slices(a.size, a.extent, a.n, a.inner, a.x, a.at, a.out);"},
@@ -206,7 +207,7 @@ void take(Call& call) {
 
 void put(Call& call) {
     const Tensor& out = *call.out[0];
-    copy_elements(call.input(0), out);
+    copy_on_device(call.input(0), out);
     const T values = contiguous(cast(call.in[2], out.dtype())), index = contiguous(call.in[1]);
     const Sides sides(out.shape(), call.params.mode);
     Arguments arguments;
@@ -214,7 +215,7 @@ void put(Call& call) {
     arguments.add_tensor(values.get()).add_tensor(index.get()).add_tensor(&out);
     const char* const type = moved_as(out.dtype());
     run_kernel(device_index(call),
-               {"put", "tensora/cuda/indexing.cuh",
+               {"put", "tensora/cuda/elements.cuh",
                 text("struct Arguments { int64_t outer, extent, n, inner; const ", type,
                      "* values; const int64_t* at; ", type, "* out; };"),
                 "put_slices(a.outer, a.extent, a.n, a.inner, a.values, a.at, a.out);"},
@@ -223,7 +224,7 @@ void put(Call& call) {
 
 void take_add(Call& call) {
     const Tensor& out = *call.out[0];
-    fill_zeros(out);
+    fill_on_device(out);
     const T values = contiguous(call.in[0]), index = contiguous(call.in[1]);
     const int64_t n = index->size();
     if (n == 0 || out.size() == 0) return;
@@ -248,12 +249,13 @@ void take_add(Call& call) {
     arguments.add_tensor(values.get()).add_tensor(index.get());
     arguments.add_tensor(order_there.get()).add_tensor(starts_there.get()).add_tensor(&out);
     const char* const type = type_name(out.dtype());
-    run_kernel(device_index(call),
-               {"take_add", "tensora/cuda/indexing.cuh",
-                text("struct Arguments { int64_t outer, extent, n, inner, runs; const ", type,
-                     "* values; const int64_t *at, *order, *starts; ", type, "* out; };"),
-                "add_slices(a.outer, a.extent, a.n, a.inner, a.runs, a.values, a.at, a.order, a.starts, a.out);"},
-               {blocks_for(sides.outer * runs * sides.inner)}, arguments);
+    run_kernel(
+        device_index(call),
+        {"take_add", "tensora/cuda/elements.cuh",
+         text("struct Arguments { int64_t outer, extent, n, inner, runs; const ", type,
+              "* values; const int64_t *at, *order, *starts; ", type, "* out; };"),
+         "add_slices(a.outer, a.extent, a.n, a.inner, a.runs, a.values, a.at, a.order, a.starts, a.out);"},
+        {blocks_for(sides.outer * runs * sides.inner)}, arguments);
 }
 
 void take_along(Call& call) {
@@ -269,12 +271,13 @@ void take_along(Call& call) {
     arguments.add_tensor(x.get()).add_tensor(index.get()).add_tensor(&out);
     const char* const type = moved_as(out.dtype());
     const int rank = shape.size();
-    run_kernel(device_index(call),
-               {"take_along", "tensora/cuda/indexing.cuh",
-                text("struct Arguments { int64_t size; Extents<", rank, "> shape; Steps<", rank,
-                     "> steps; int64_t axis_step; const ", type, "* x; const int64_t* at; ", type, "* out; };"),
-                "take_along(a.size, a.shape, a.steps, a.axis_step, a.x, a.at, a.out);"},
-               {blocks_for(out.size())}, arguments);
+    run_kernel(
+        device_index(call),
+        {"take_along", "tensora/cuda/elements.cuh",
+         text("struct Arguments { int64_t size; Extents<", rank, "> shape; Steps<", rank,
+              "> steps; int64_t axis_step; const ", type, "* x; const int64_t* at; ", type, "* out; };"),
+         "take_along(a.size, a.shape, a.steps, a.axis_step, a.x, a.at, a.out);"},
+        {blocks_for(out.size())}, arguments);
 }
 
 // --- rows --------------------------------------------------------------------------------------------------
@@ -290,12 +293,13 @@ void run_softmax(Call& call, const char* function, const char* logarithm) {
     if (y) arguments.add_tensor(y.get());
     arguments.add_tensor(call.out[0].get());
     const char* const type = type_name(x->dtype());
-    run_kernel(device_index(call),
-               {call.op.name, "tensora/cuda/rows.cuh",
-                text("struct Arguments { int64_t rows, n; const ", type, "* x; ",
-                     y ? text("const ", type, "* y; ") : "", type, "* out; };"),
-                text(function, '<', type, ", ", logarithm, ">(a.rows, a.n, a.x, ", y ? "a.y, " : "", "a.out);")},
-               {rows, block_for(n)}, arguments);
+    run_kernel(
+        device_index(call),
+        {call.op.name, "tensora/cuda/rows.cuh",
+         text("struct Arguments { int64_t rows, n; const ", type, "* x; ",
+              y ? text("const ", type, "* y; ") : "", type, "* out; };"),
+         text(function, '<', type, ", ", logarithm, ">(a.rows, a.n, a.x, ", y ? "a.y, " : "", "a.out);")},
+        {rows, block_for(n)}, arguments);
 }
 
 /// Inputs of cross entropy, of which the logits are input `first`.
@@ -309,7 +313,10 @@ void run_cross_entropy(Call& call, size_t first, size_t weights, const T& g) {
     const T lse = backward ? contiguous(call.in[3]) : call.out[1];
     Arguments arguments;
     arguments.add(rows).add(n).add(call.params.b[0]).add(call.params.x);
-    arguments.add_tensor(x.get()).add_tensor(target.get()).add_tensor(weight.get()).add_tensor(weight_sum.get());
+    arguments.add_tensor(x.get())
+        .add_tensor(target.get())
+        .add_tensor(weight.get())
+        .add_tensor(weight_sum.get());
     arguments.add_tensor(backward ? g.get() : call.out[0].get()).add_tensor(lse.get());
     arguments.add_tensor(backward ? nullptr : call.out[2].get());
     arguments.add_tensor(backward ? call.out[0].get() : nullptr);
@@ -337,7 +344,8 @@ struct NormTensors {
 Arguments norm_arguments(const NormTensors& t, int64_t n, const Params& params) {
     Arguments arguments;
     arguments.add(n ? t.x->size() / n : 0).add(n).add(params.x).add(params.flag);
-    for (const T* one : {&t.x, &t.weight, &t.bias, &t.out, &t.mean, &t.rstd}) arguments.add_tensor(one->get());
+    for (const T* one : {&t.x, &t.weight, &t.bias, &t.out, &t.mean, &t.rstd})
+        arguments.add_tensor(one->get());
     return arguments;
 }
 
@@ -368,8 +376,8 @@ void layer_norm(Call& call) {
     if (tensors.x->size() == 0) return;
     Arguments arguments = norm_arguments(tensors, n, call.params);
     run_kernel(device_index(call),
-               {call.op.name, "tensora/cuda/rows.cuh", text("using Arguments = Norm<", type_name(dtype), ">;"),
-                "norm_rows(a);"},
+               {call.op.name, "tensora/cuda/rows.cuh",
+                text("using Arguments = Norm<", type_name(dtype), ">;"), "norm_rows(a);"},
                {tensors.x->size() / n, block_for(n)}, arguments);
 }
 
@@ -405,8 +413,8 @@ void layer_norm_backward(Call& call) {
                      " *gw, *gb; };"),
                 "norm_weight_gradients(a.job, a.g, a.parts, a.gw, a.gb);"},
                {blocks_for(n * parts)}, arguments);
-    copy_elements(*reshape(tensora::sum(gw, {0}, false), call.out[1]->shape()), *call.out[1]);
-    copy_elements(*reshape(tensora::sum(gb, {0}, false), call.out[2]->shape()), *call.out[2]);
+    copy_on_device(*reshape(tensora::sum(gw, {0}, false), call.out[1]->shape()), *call.out[1]);
+    copy_on_device(*reshape(tensora::sum(gb, {0}, false), call.out[2]->shape()), *call.out[2]);
 }
 
 // --- optimizers --------------------------------------------------------------------------------------------
@@ -417,8 +425,8 @@ void sgd_step(const Tensor& param, const Tensor& grad, const Tensor* buffer, con
     arguments.add(options.weight_decay).add(options.nesterov).add(options.maximize).add(options.first);
     arguments.add_tensor(&param).add_tensor(&grad).add_tensor(buffer);
     run_kernel(param.device().index,
-               {"sgd_step", "tensora/cuda/rows.cuh", text("using Arguments = Sgd<", type_name(param.dtype()), ">;"),
-                "sgd_step(a);"},
+               {"sgd_step", "tensora/cuda/rows.cuh",
+                text("using Arguments = Sgd<", type_name(param.dtype()), ">;"), "sgd_step(a);"},
                {blocks_for(param.size())}, arguments);
 }
 

@@ -1,6 +1,5 @@
 // Kernels put together from elementwise operations.
 #include "tensora/cuda/kernels.h"
-
 #include "tensora/functions.h"
 
 namespace accelera::tensora::cuda {
@@ -43,12 +42,14 @@ class Builder {
             arguments.add(shape_);
             const std::string rank = std::to_string(shape_.size());
             declarations += text(" Extents<", rank, "> shape;");
-            body += text("const Place<", rank, n < INT32_MAX ? ", uint32_t" : ", int64_t", "> place(a.shape, i);\n");
+            body += text("const Place<", rank, n < INT32_MAX ? ", uint32_t" : ", int64_t",
+                         "> place(a.shape, i);\n");
         }
         for (const Operand& operand : operands_) add_argument(operand, arguments);
-        run_kernel(program_.device.index,
-                   {"elementwise", "tensora/cuda/elements.cuh", declarations + members_ + "};", body + body_ + "}"},
-                   {(n + 255) / 256, 256}, arguments);
+        run_kernel(
+            program_.device.index,
+            {"elementwise", "tensora/cuda/elements.cuh", declarations + members_ + "};", body + body_ + "}"},
+            {(n + 255) / 256, 256}, arguments);
     }
 
     /// Bytes of the kernel's arguments; a kernel takes 4 KiB of them.
@@ -139,13 +140,15 @@ class Builder {
         for (int k = 0; k < step.n_sources; ++k) inputs += text(k ? ", " : "", source(step.sources[k]));
         body_ += text("const ", type_name(step.result), " v", i, " = ");
         if (std::strcmp(step.formula, "where") == 0)
-            body_ += text(source(step.sources[0]), " ? ", source(step.sources[1]), " : ", source(step.sources[2]));
+            body_ +=
+                text(source(step.sources[0]), " ? ", source(step.sources[1]), " : ", source(step.sources[2]));
         else if (std::strcmp(step.formula, "cast") == 0)
             body_ += text("cast_value<", type_name(step.result), ">(", inputs, ")");
         else
             body_ += text("value<", step.formula, "_formula, ", type_name(step.operands), ">(", inputs, ")");
         body_ += ";\n";
-        if (step.stored) body_ += text(element(program_.leaves.size() + size_t(n_stored_++)), " = v", i, ";\n");
+        if (step.stored)
+            body_ += text(element(program_.leaves.size() + size_t(n_stored_++)), " = v", i, ";\n");
     }
 
     const FusedProgram& program_;
@@ -174,7 +177,7 @@ void run_fused(const FusedProgram& given) {
     Builder(program).run();
 }
 
-void copy_elements(const Tensor& from, const Tensor& to) {
+void copy_on_device(const Tensor& from, const Tensor& to) {
     if (from.dtype() == to.dtype() && from.contiguous() && to.contiguous() && from.shape() == to.shape() &&
         from.device() == to.device())
         return copy_within(to.device().index, to.device_bytes(), from.device_bytes(),
@@ -183,7 +186,7 @@ void copy_elements(const Tensor& from, const Tensor& to) {
     run_fused(single("cast", from.dtype(), leaf, to));
 }
 
-void fill_zeros(const Tensor& out) {
+void fill_on_device(const Tensor& out) {
     fill_bytes(out.device().index, out.device_bytes(), 0, out.size() * size_of(out.dtype()));
 }
 

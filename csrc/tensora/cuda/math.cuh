@@ -66,9 +66,10 @@ template <typename T>
 constexpr bool is_signed_v = is_signed_integer<T> || is_floating_point_v<T>;
 
 template <typename T>
-using make_unsigned_t = conditional_t<
-    sizeof(T) == 1, unsigned char,
-    conditional_t<sizeof(T) == 2, unsigned short, conditional_t<sizeof(T) == 4, unsigned, unsigned long long>>>;
+using make_unsigned_t =
+    conditional_t<sizeof(T) == 1, unsigned char,
+                  conditional_t<sizeof(T) == 2, unsigned short,
+                                conditional_t<sizeof(T) == 4, unsigned, unsigned long long>>>;
 
 template <typename To, typename From>
 constexpr __device__ __forceinline__ To bit_cast(const From& from) {
@@ -92,11 +93,11 @@ struct numeric_limits<double> {
 
 // --- functions of real numbers
 
-#define TENSORA_OF_ONE(name)                                       \
-    TENSORA_INLINE float name(float x) { return ::name##f(x); }    \
+#define TENSORA_OF_ONE(name)                                    \
+    TENSORA_INLINE float name(float x) { return ::name##f(x); } \
     TENSORA_INLINE double name(double x) { return ::name(x); }
-#define TENSORA_OF_TWO(name)                                                       \
-    TENSORA_INLINE float name(float x, float y) { return ::name##f(x, y); }        \
+#define TENSORA_OF_TWO(name)                                                \
+    TENSORA_INLINE float name(float x, float y) { return ::name##f(x, y); } \
     TENSORA_INLINE double name(double x, double y) { return ::name(x, y); }
 TENSORA_OF_ONE(fabs)
 TENSORA_OF_ONE(floor)

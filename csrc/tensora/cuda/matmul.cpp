@@ -96,8 +96,10 @@ std::optional<int64_t> batch_step(const Tensor& x, const Dims& batch) {
         if (batch[i] == 1) continue;
         const bool own = i >= skip && x.shape()[i - skip] != 1;
         const int64_t here = own ? x.strides()[i - skip] : 0;
-        if (!found) step = here, found = true;
-        else if (here != step * extent) return std::nullopt;
+        if (!found)
+            step = here, found = true;
+        else if (here != step * extent)
+            return std::nullopt;
         extent *= batch[i];
     }
     return step;
@@ -143,12 +145,11 @@ void multiply(const Matrices& a, const Matrices& b, const Tensor& out, int64_t b
     char* const c_data = out.device_bytes();
     const std::lock_guard lock(cublas().mutex);
     // By columns, as cuBLAS counts, the product of the transposed ones the other way round.
-    Cublas::check(
-        cublas().gemm(cublas().handle(device), b.operation, a.operation, int(columns), int(rows), int(inner), alpha,
-                      b_data, type, int(b.leading), b.step, a_data, type, int(a.leading), a.step,
-                      add ? alpha : zero, c_data, type, int(columns), rows * columns, int(batch),
-                      compute_type(dtype), default_algorithm),
-        "a product of matrices");
+    Cublas::check(cublas().gemm(cublas().handle(device), b.operation, a.operation, int(columns), int(rows),
+                                int(inner), alpha, b_data, type, int(b.leading), b.step, a_data, type,
+                                int(a.leading), a.step, add ? alpha : zero, c_data, type, int(columns),
+                                rows * columns, int(batch), compute_type(dtype), default_algorithm),
+                  "a product of matrices");
 }
 
 }  // namespace
@@ -156,7 +157,7 @@ void multiply(const Matrices& a, const Matrices& b, const Tensor& out, int64_t b
 void matmul(Call& call) {
     const Tensor& out = *call.out[0];
     if (out.size() == 0) return;
-    if (call.input(0).shape().back() == 0) return fill_zeros(out);
+    if (call.input(0).shape().back() == 0) return fill_on_device(out);
     if (!is(out.dtype(), inexact)) return compute_on_host(call, out.device());
     const Dims batch(out.shape().begin(), out.dims() - 2);
     multiply(matrices(call.in[0], out.dtype(), batch), matrices(call.in[1], out.dtype(), batch), out,
@@ -170,9 +171,9 @@ void linear(Call& call) {
     const int64_t columns = out.shape().back(), rows = out.size() / columns, inner = call.input(1).shape()[1];
     const bool biased = call.in.size() > 2;
     if (biased)
-        copy_elements(*expand(cast(call.in[2], dtype), out.shape()), out);
+        copy_on_device(*expand(cast(call.in[2], dtype), out.shape()), out);
     else if (inner == 0)
-        fill_zeros(out);
+        fill_on_device(out);
     if (inner == 0) return;
     const T flat = out.alias({{rows, columns}, {columns, 1}, 0});
     const T x = reshape(contiguous(call.in[0]), {rows, inner});

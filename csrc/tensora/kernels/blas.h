@@ -1,9 +1,14 @@
 #pragma once
 
+#include <cmath>
+#include <complex>
 #include <cstdint>
 #include <mutex>
+#include <optional>
+#include <string>
 
-#include "tensora/core/dtype.h"
+#include "tensora/core/autograd.h"
+#include "tensora/core/threads.h"
 
 namespace accelera::tensora {
 
@@ -50,5 +55,159 @@ struct MatrixView {
 /// c = a b, contiguous, or c += a b; `a` and `b` lie by rows or by columns, and have elements of float32,
 /// float64 or a complex type.
 void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c, bool add = false);
+
+// --- LAPACK
+
+// --- calling LAPACK --------------------------------------------------------------------------------------
+
+template <typename E>
+struct RealOf {
+    using type = E;
+};
+template <typename E>
+struct RealOf<std::complex<E>> {
+    using type = E;
+};
+template <typename E>
+using Real = typename RealOf<E>::type;
+
+template <typename E>
+constexpr char letter = std::is_same_v<E, float>    ? 's'
+                        : std::is_same_v<E, double> ? 'd'
+                        : std::is_same_v<E, C64>    ? 'c'
+                                                    : 'z';
+
+/// The LAPACK routine for elements of this type: "potrf" is dpotrf_ for doubles.
+template <typename E>
+void* routine(const char* name) {
+    return blas_function((std::string(1, letter<E>) + name + "_").c_str());
+}
+
+/// Call a Fortran routine: pointers, then the lengths of the strings among them.
+template <typename... Args>
+void fortran(void* function, Args*... args) {
+    constexpr size_t strings = (size_t(std::is_same_v<Args, const char>) + ... + 0);
+    [&]<size_t... i>(std::index_sequence<i...>) {
+        reinterpret_cast<void (*)(Args*..., decltype(size_t(i))...)>(function)(args...,
+                                                                               (void(i), size_t(1))...);
+    }(std::make_index_sequence<strings>());
+}
+
+/// Call `function` with the Tag of the element type, one of the four that LAPACK has.
+template <typename Function>
+void visit_lapack(DType dtype, Function&& function) {
+    if (dtype == DType::f32)
+        function(Tag<float>());
+    else if (dtype == DType::f64)
+        function(Tag<double>());
+    else if (dtype == DType::c64)
+        function(Tag<C64>());
+    else
+        function(Tag<C128>());
+}
+
+/// Elements of workspace that a query answered, as a number of the element type.
+template <typename E>
+int workspace(E answer) {
+    const double size = double(std::real(answer)) * (1 + 1e-6) + 1;
+    require(size < double(INT32_MAX), "linalg: the matrix is too large for LAPACK, which would need ", size,
+            " elements of workspace");
+    return int(size);
+}
+
+/// Leading dimension as LAPACK accepts it.
+inline int leading(int n) { return std::max(1, n); }
+
+// --- batches ---------------------------------------------------------------------------------------------
+
+inline Dims batch_of(const Dims& shape) { return Dims(shape.begin(), shape.size() - 2); }
+inline int rows_of(const Tensor& x) { return int(x.shape()[x.dims() - 2]); }
+inline int columns_of(const Tensor& x) { return int(x.shape().back()); }
+inline int64_t matrices_of(const Tensor& x) { return batch_of(x.shape()).product(); }
+
+inline Dims with_axes(Dims batch, std::initializer_list<int64_t> axes) {
+    for (int64_t extent : axes) batch.push_back(extent);
+    return batch;
+}
+
+inline void check_matrix(const char* op, const Tensor& x) {
+    require(x.dims() >= 2, op, ": shape ", x.shape().words(),
+            "; a matrix or a batch of them is needed, with two axes at least");
+    for (int axis = x.dims() - 2; axis < x.dims(); ++axis)
+        require(x.shape()[axis] <= INT32_MAX, op, ": shape ", x.shape().words(), "; LAPACK takes at most ",
+                INT32_MAX, " rows or columns");
+}
+
+inline void check_square(const char* op, const Tensor& x) {
+    check_matrix(op, x);
+    require(rows_of(x) == columns_of(x), op, ": shape ", x.shape().words(),
+            "; square matrices are needed, with as many rows as columns");
+}
+
+/// Call `body(i)` for each matrix of a batch, small ones side by side; the LAPACK code of the first that
+/// fails.
+struct Failure {
+    int64_t matrix = -1;
+    int code = 0;
+};
+template <typename Body>
+Failure each_matrix(int64_t n, double flops, Body body) {
+    std::vector<int> codes(static_cast<size_t>(n));
+    const BlasTurn turn;
+    std::optional<InterpreterReleased> released;
+    if (flops * double(n) > 1e6) released.emplace();
+    const auto range = [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) codes[size_t(i)] = body(i);
+    };
+    if (n >= 2 * thread_count() && flops < double(1 << 24)) {
+        const BlasOnOneThread one_thread;
+        parallel_for(n, std::max<int64_t>(1, int64_t(8.0 * double(grain) / (flops + 100))), range);
+    } else {
+        for (int64_t i = 0; i < n; ++i) {
+            check_interrupt();
+            range(i, i + 1);
+        }
+    }
+    for (int64_t i = 0; i < n; ++i)
+        if (codes[size_t(i)]) return {i, codes[size_t(i)]};
+    return {};
+}
+
+/// "cholesky: the matrix", or "cholesky: matrix 3 of the batch".
+inline std::string which(const Call& call, const Failure& failure) {
+    const bool batch = call.input().dims() > 2;
+    return batch ? text(call.op.name, ": matrix ", failure.matrix, " of the batch")
+                 : text(call.op.name, ": the matrix");
+}
+
+inline void raise_singular(const Call& call, const Failure& failure) {
+    if (failure.code)
+        fail(Kind::value, which(call, failure), " is singular (pivot ", failure.code,
+             " is zero); pinv() takes such matrices");
+}
+
+inline void raise_not_converged(const Call& call, const Failure& failure) {
+    if (failure.code)
+        fail(Kind::value, which(call, failure), " has no decomposition that was found (LAPACK's code ",
+             failure.code, "); see that it holds no NaN or infinity");
+}
+
+inline double cube(const Call& call) {
+    const Tensor& x = call.input();
+    const double m = rows_of(x), n = columns_of(x);
+    return m * n * std::min(m, n);
+}
+
+/// Cost of an operation of this many m n min(m, n).
+template <int thirds>
+Cost cubic(const Call& call) {
+    Cost cost{cube(call) * thirds / 3 * double(matrices_of(call.input())), 0};
+    for (const T& x : call.in) cost.bytes += double(x->size() * size_of(x->dtype()));
+    for (int i = 0; i < call.op.outputs; ++i)
+        cost.bytes += double(call.made[i].shape.product() * size_of(call.made[i].dtype));
+    return cost;
+}
+
+constexpr uint8_t lapack_types = reals | complexes;
 
 }  // namespace accelera::tensora

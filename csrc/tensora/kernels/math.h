@@ -1,6 +1,5 @@
 #pragma once
 
-
 #include "tensora/core/element.h"
 
 #ifndef TENSORA_ISA
@@ -40,7 +39,8 @@ TENSORA_INLINE E power_of_two(E shifted) {
     using B = Bits<E>;
     using Int = typename B::Int;
     using Unsigned = math::make_unsigned_t<Int>;
-    return math::bit_cast<E>(Int((Unsigned(math::bit_cast<Int>(shifted)) + Unsigned(B::bias)) << B::mantissa));
+    return math::bit_cast<E>(
+        Int((Unsigned(math::bit_cast<Int>(shifted)) + Unsigned(B::bias)) << B::mantissa));
 }
 
 /// e^r - 1 for |r| <= ln(2) / 2, by its Taylor series.
@@ -178,13 +178,14 @@ TENSORA_INLINE E fast_erf(E x) {
         y = y > 4.0f ? 4.0f : y;
         const float z = y * y;
         float small = odd[7], q = exponent[8];
-    TENSORA_UNROLL
+        TENSORA_UNROLL
         for (int k = 6; k >= 0; --k) small = small * z + odd[k];
-    TENSORA_UNROLL
+        TENSORA_UNROLL
         for (int k = 7; k >= 0; --k) q = q * y + exponent[k];
         const float magnitude = y < 1.0f ? y * small : 1.0f - fast_exp(q);
         constexpr int32_t sign = math::bit_cast<int32_t>(-0.0f);
-        return math::bit_cast<float>(math::bit_cast<int32_t>(magnitude) | (math::bit_cast<int32_t>(x) & sign));
+        return math::bit_cast<float>(math::bit_cast<int32_t>(magnitude) |
+                                     (math::bit_cast<int32_t>(x) & sign));
     }
 }
 
@@ -211,7 +212,9 @@ TENSORA_SPECIAL double bessel_i_scaled(int order, double given) {
     }
     return x == INFINITY ? 0 : sign * sum / math::sqrt(2 * M_PI * x);
 }
-TENSORA_SPECIAL double bessel_i(int order, double x) { return bessel_i_scaled(order, x) * math::exp(math::fabs(x)); }
+TENSORA_SPECIAL double bessel_i(int order, double x) {
+    return bessel_i_scaled(order, x) * math::exp(math::fabs(x));
+}
 
 /// e^(x^2) erfc(x), beyond 10 by its asymptotic series (Abramowitz and Stegun 7.1.23).
 TENSORA_SPECIAL double scaled_erfc(double x) {

@@ -1,6 +1,5 @@
 #pragma once
 
-
 #include "tensora/core/element.h"
 #include "tensora/kernels/math.h"
 

@@ -7,7 +7,6 @@
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
-#include "tensora/kernels/lines.h"
 #include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {

@@ -9,8 +9,8 @@
 // for complex matrices as in PyTorch's FunctionsManual: the gradient g of L(z) is such that dL = Re(conj(g)
 // dz).
 #include "tensora/functions.h"
-#include "tensora/kernels/lines.h"
-#include "tensora/ops/lapack.h"
+#include "tensora/kernels/blas.h"
+#include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
 

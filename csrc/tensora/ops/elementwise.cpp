@@ -7,7 +7,7 @@
 #include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
-#include "tensora/kernels/lines.h"
+#include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
 
@@ -115,8 +115,8 @@ bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
         if (!number && !(input->device() == out.device())) return false;
         // An input that overlaps the output in another layout would be read after it was written.
         const bool same = input->storage() == out.storage() &&
-                          input->layout().offset == out.layout().offset && input->strides() == out.strides() &&
-                          input->shape() == out.shape();
+                          input->layout().offset == out.layout().offset &&
+                          input->strides() == out.strides() && input->shape() == out.shape();
         if (!same && input->storage() == out.storage()) return false;
     }
     RecordedStep step(op.name);
@@ -450,10 +450,7 @@ const Op& where_op = enter({.name = "where",
                             .arity = 3,
                             .rule = where_rule,
                             .cpu = where_kernel,
-                            .cuda =
-                                [](Call& call) {
-                                    run_fused(call, *call.out[0], call.out[0]->dtype());
-                                },
+                            .cuda = [](Call& call) { run_fused(call, *call.out[0], call.out[0]->dtype()); },
                             .vjp =
                                 [](Backward& c) {
                                     const T g = c.grad();

@@ -6,7 +6,6 @@
 
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
-#include "tensora/kernels/lines.h"
 #include "tensora/kernels/loops.h"
 
 /// Images (images, channels, extents...) as windows read them.

@@ -6,13 +6,11 @@
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/blas.h"
-#include "tensora/kernels/lines.h"
+#include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
 
 namespace {
-
-Dims batch_of(const Dims& shape) { return Dims(shape.begin(), shape.size() - 2); }
 
 void matmul_rule(Call& call) {
     const Dims &a = call.input(0).shape(), &b = call.input(1).shape();

@@ -4,7 +4,7 @@
 #include "tensora/core/autograd.h"
 #include "tensora/cuda/driver.h"
 #include "tensora/functions.h"
-#include "tensora/kernels/lines.h"
+#include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
 
@@ -68,8 +68,7 @@ const Op& slice_op = view_entry(
 void unslice_kernel(Call& call) {
     Tensor& out = *call.out[0];
     fill_zeros(out);
-    copy_elements(call.input(),
-                  *slice(call.out[0], call.params.a, call.params.b, call.input().shape()));
+    copy_elements(call.input(), *slice(call.out[0], call.params.a, call.params.b, call.input().shape()));
 }
 
 /// a: start, b: step, c: shape of the result.
@@ -186,8 +185,7 @@ void to_device_kernel(Call& call) {
     const Tensor& to = *call.out[0];
     const Device source = from->device(), target = to.device();
     const int64_t nbytes = to.size() * size_of(to.dtype());
-    if (target.is_cpu())
-        return cuda::copy_to_host(source.index, to.bytes(), from->device_bytes(), nbytes);
+    if (target.is_cpu()) return cuda::copy_to_host(source.index, to.bytes(), from->device_bytes(), nbytes);
     const T on_cpu = to_device(from, cpu);
     cuda::copy_to_device(target.index, to.device_bytes(), on_cpu->bytes(), nbytes);
 }

@@ -5,7 +5,6 @@
 #include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
-#include "tensora/kernels/lines.h"
 #include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {

@@ -32,8 +32,7 @@ void check_written(const char* op, const Tensor& tensor) {
 template <typename Step>
 std::vector<size_t> split_by_device(const std::vector<T>& tensors, Step step) {
     std::vector<size_t> on_cpu;
-    for (size_t i = 0; i < tensors.size(); ++i)
-        tensors[i]->device().is_cpu() ? on_cpu.push_back(i) : step(i);
+    for (size_t i = 0; i < tensors.size(); ++i) tensors[i]->device().is_cpu() ? on_cpu.push_back(i) : step(i);
     return on_cpu;
 }
 
@@ -123,8 +122,8 @@ void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const 
             "adam_step: means and squares are needed for each parameter");
     const auto on_cpu = split_by_device(params, [&](size_t i) {
         const Tensor* const most = states.largest.empty() ? nullptr : states.largest[i].get();
-        cuda::adam_step({params[i].get(), given[i].get(), states.means[i].get(), states.squares[i].get(), most},
-                        options);
+        cuda::adam_step(
+            {params[i].get(), given[i].get(), states.means[i].get(), states.squares[i].get(), most}, options);
     });
     over_all(params, on_cpu, [&](size_t i, int64_t begin, int64_t end) {
         AdamStep step = options;

@@ -6,7 +6,6 @@
 #include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
-#include "tensora/kernels/lines.h"
 #include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
@@ -208,8 +207,9 @@ void extreme_vjp(Backward& c) {
     });
 }
 
-const Op& sum_op = entry<Reduction::sum>(
-    "sum", cuda::sum, [](Backward& c) { c.give(0, [&] { return expand(restored(c.grad(), c), c.shape()); }); });
+const Op& sum_op = entry<Reduction::sum>("sum", cuda::sum, [](Backward& c) {
+    c.give(0, [&] { return expand(restored(c.grad(), c), c.shape()); });
+});
 const Op& max_op = entry<Reduction::max>("max", cuda::max, extreme_vjp, in0 | out0);
 const Op& min_op = entry<Reduction::min>("min", cuda::min, extreme_vjp, in0 | out0);
 const Op& any_op = entry<Reduction::any>("any", cuda::any);

@@ -323,8 +323,7 @@ int nvrtcCompileProgram(void* given, int, const char* const*) {
         }
         std::rename((partial + ".so").c_str(), library.c_str());
     }
-    const bool barriers = program.text.find("cuda/reduction.cuh") != std::string::npos ||
-                          program.text.find("cuda/rows.cuh") != std::string::npos;
+    const bool barriers = program.text.find("cuda/rows.cuh") != std::string::npos;
     program.code = (barriers ? "b" : "-") + library;
     return 0;
 }
