@@ -121,7 +121,7 @@ def _has_tool(name: str) -> bool:
 
 def steps(architecture: str | None, *, small: bool) -> list[Step]:
     """Return what is to be done, the most important first."""
-    tests = [*_PYTEST, "-p", "no:cacheprovider", *cuda_tests()]
+    tests = [*_PYTEST, "-m", "cuda", "-p", "no:cacheprovider", *cuda_tests()]
     checker = ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9"]
     matmul = "--edge 8192 --budget 256MiB --rounds 1"
     offload = "--rows 64 --budget 512MB --passes 3"
@@ -129,6 +129,7 @@ def steps(architecture: str | None, *, small: bool) -> list[Step]:
         Step("build", build_command(architecture), 300),
         Step("kernels", [sys.executable, "-c", _HAS_KERNELS], 60),
         Step("tests", tests, 240),
+        Step("tensora", [*_PYTEST, "tests/tensora/test_cuda.py"], 200),
         Step("gpu", _benchmark("gpu", "--small" if small else ""), 90),
         Step("matmul", _benchmark("matmul", "--small" if small else matmul, files=True), 90),
         Step(
@@ -137,12 +138,12 @@ def steps(architecture: str | None, *, small: bool) -> list[Step]:
             120,
             needs=("accelerate", "transformers"),
         ),
-        Step("memcheck", [*checker, *_PYTEST, "tests/native/test_igemm.py"], 90),
+        Step("memcheck", [*checker, *_PYTEST, "-m", "cuda", "tests/native/test_igemm.py"], 90),
     ]
 
 
 _PYTEST = [
-    *(sys.executable, "-m", "pytest", "-q", "-m", "cuda"),
+    *(sys.executable, "-m", "pytest", "-q"),
     *("-o", "addopts=--import-mode=importlib", "-o", "timeout=120", "-W", "default"),
 ]
 _HAS_KERNELS = "from accelera import _native; assert _native.cuda_compiled(), 'built without the kernels'"

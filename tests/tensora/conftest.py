@@ -32,4 +32,6 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> str:
         folder.mkdir(exist_ok=True)
         emulator.load(folder)
         native.cuda_set_kernel_folder(str(folder / "kernels"))
+        if not cuda.is_available():
+            pytest.skip(f"the emulator of a CUDA device is not used: {cuda.absence()}")
     return "cuda:0"

@@ -586,8 +586,11 @@ SAMPLES: dict[str, list[Sample]] = {
 }
 """By the name of the entry."""
 
-WRITTEN_ELSEWHERE = {"write_view": "tests/tensora/test_in_place.py"}
-"""Entries that only assignments to views record, and where they are tested."""
+WRITTEN_ELSEWHERE = {
+    "write_view": "tests/tensora/test_in_place.py",
+    "to_device": "tests/tensora/test_cuda.py",
+}
+"""Entries that only assignments to views record, or that take a device, and where they are tested."""
 
 
 def _unsliced(x: Any) -> Any:

@@ -98,6 +98,8 @@ LAYERS: list[Case] = [
     ("cosine_similarity", (X[None], X[:, None]), {"dim": -2}),
     ("pairwise_distance", (normal(3, 4), normal(3, 4)), {"keepdim": True}),
     ("pairwise_distance", (normal(3, 4), normal(3, 4)), {"p": 1.0}),
+    ("pairwise_distance", (normal(3, 4), normal(3, 4)), {"p": float("-inf")}),
+    ("normalize", (normal(3, 4),), {"p": float("-inf")}),
     ("pad", (IMAGE, (1, 2, -1, 3)), {"value": 0.5}),
     ("pad", (IMAGE, (1, 1, 3, 2)), {"mode": "reflect"}),
     ("pad", (IMAGE, (2, 1, 0, 7)), {"mode": "replicate"}),

@@ -18,6 +18,9 @@ I3 = ts.asarray([0, 1, 2])
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: ts.bincount(ts.asarray([-1])), ValueError, "give a vector of integers that are not negative"),
     (lambda: ts.cdist(M, ts.zeros((2, 3))), ValueError, "cdist: shapes (2, 2) and (2, 3)"),
+    (lambda: ts.cdist(M, M, p=-1), ValueError, "cdist: p=-1; give 0 or more"),
+    (lambda: ts.exp("a"), TypeError, "exp: a str where a tensor is needed; tensora.asarray() makes one"),
+    (lambda: ts.sqrt([1.0]), TypeError, "sqrt: a list where a tensor is needed"),
     (lambda: ts.diag(ts.zeros((2, 2, 2))), ValueError, "diag: shape (2, 2, 2)"),
     (lambda: ts.diag_embed(V, axis1=0, axis2=0), ValueError, "diag_embed: axes 0 and 0 are one"),
     (lambda: ts.diagonal(V), ValueError, "diagonal: axes 0 and 1 of shape (3,)"),

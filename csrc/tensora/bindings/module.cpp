@@ -80,14 +80,8 @@ int cuda_index(const std::string& device) {
     return named.index;
 }
 
-std::vector<std::string> packaged_libraries() {
-    const nb::gil_scoped_acquire held;
-    const nb::object found = nb::module_::import_("accelera.tensora.cuda").attr("packaged_libraries")();
-    return nb::cast<std::vector<std::string>>(found);
-}
-
 void bind_cuda(nb::module_& module) {
-    cuda::set_library_finder(packaged_libraries);
+    module.def("cuda_set_packaged_libraries", cuda::set_packaged_libraries);
     module.def("cuda_device_count", cuda::device_count);
     module.def("cuda_absence", cuda::absence);
     module.def("cuda_properties", [](const std::string& device) {

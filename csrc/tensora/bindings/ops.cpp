@@ -24,13 +24,21 @@ std::vector<T> operands(nb::args args, const char* op) {
     return result;
 }
 
+std::string type_words(nb::handle object) {
+    return nb::cast<std::string>(nb::handle(object.type()).attr("__name__"));
+}
+
 void bind_elementwise(nb::module_& module) {
     for (const Op* op : table()) {
         if (!op->loops) continue;
         const std::string name = op->name;
-        if (op->arity == 1)
+        if (op->arity == 1) {
             module.def(name.c_str(), [op](const T& x) { return run(*op, no_params, x); });
-        else if (op->arity == 2)
+            module.def(name.c_str(), [op](nb::handle x) -> T {
+                fail(Kind::type, op->name, ": a ", type_words(x),
+                     " where a tensor is needed; tensora.asarray() makes one");
+            });
+        } else if (op->arity == 2)
             module.def(name.c_str(), [op](const T& x, const T& y) { return run(*op, no_params, x, y); });
         if (op->arity >= 2)
             module.def(name.c_str(),
@@ -202,6 +210,7 @@ nb::dict description(const Op& op) {
     result["outputs"] = op.outputs;
     result["differentiable"] = op.vjp != nullptr;
     result["view"] = op.view != nullptr;
+    result["cuda"] = op.cuda != nullptr;
     return result;
 }
 

@@ -198,17 +198,19 @@ Address address(const void* memory) { return reinterpret_cast<Address>(memory); 
 void* symbol(void* library, const char* name) { return dlsym(library, name); }
 
 namespace {
-std::vector<std::string> (*library_finder)() = nullptr;
+std::vector<std::string>& packaged_libraries() {
+    static auto* const paths = new std::vector<std::string>;
+    return *paths;
 }
+}  // namespace
 
-void set_library_finder(std::vector<std::string> (*finder)()) { library_finder = finder; }
+void set_packaged_libraries(const std::vector<std::string>& paths) { packaged_libraries() = paths; }
 
 void* open_library(std::initializer_list<const char*> names) {
     for (const char* name : names)
         if (void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
-    const std::vector<std::string> packaged = library_finder ? library_finder() : std::vector<std::string>();
     for (const std::string name : names)
-        for (const std::string& path : packaged)
+        for (const std::string& path : packaged_libraries())
             if (path.size() > name.size() && path.compare(path.size() - name.size(), name.size(), name) == 0)
                 if (void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
     return nullptr;

@@ -71,7 +71,7 @@ void launch(int device, Function function, const char* name, const Launch& launc
 void* symbol(void* library, const char* name);
 /// The first of these libraries that is there, or null. The system's come first, then those of packages.
 void* open_library(std::initializer_list<const char*> names);
-/// Set how the files of libraries that came in packages are found.
-void set_library_finder(std::vector<std::string> (*finder)());
+/// Set the files of libraries that came in packages.
+void set_packaged_libraries(const std::vector<std::string>& paths);
 
 }  // namespace accelera::tensora::cuda

@@ -24,7 +24,6 @@ __all__ = [
     "is_available",
     "kernel_counts",
     "memory_free",
-    "packaged_libraries",
     "stream",
     "synchronize",
 ]
@@ -131,11 +130,12 @@ def kernel_counts() -> dict[str, int]:
     return {"compiled": compiled, "loaded": loaded}
 
 
-def packaged_libraries() -> list[str]:
+def _packaged_libraries() -> list[str]:
     """Return the shared libraries of NVIDIA's packages, whose folders the system's loader does not search."""
     found = importlib.util.find_spec("nvidia")
     folders = [] if found is None else list(found.submodule_search_locations or [])
     return [str(path) for folder in folders for path in sorted(Path(folder).glob("*/lib/*.so*"))]
 
 
+native.cuda_set_packaged_libraries(_packaged_libraries())
 native.cuda_set_kernel_folder(str(settings.cache_folder() / "kernels"))

@@ -233,6 +233,8 @@ def cdist(x1: Tensor, x2: Tensor, /, *, p: float = 2.0) -> Tensor:
     """
     if x1.shape[-1] != x2.shape[-1]:
         raise ValueError(f"cdist: shapes {x1.shape} and {x2.shape}; rows of as many columns are needed")
+    if p < 0:
+        raise ValueError(f"cdist: p={p}; give 0 or more")
     difference = native.abs(native.subtract(x1[..., :, None, :], x2[..., None, :, :]))
     if p == 0:
         return native.cast(native.sum(native.not_equal(difference, 0), -1), difference.dtype)

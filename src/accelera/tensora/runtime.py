@@ -113,5 +113,8 @@ def instruction_set() -> str:
 
 
 def ops() -> list[dict[str, Any]]:
-    """Return the op table: name, family, inputs, outputs, `differentiable` and `view` of each primitive."""
+    """Return the op table: of each primitive its name, family, inputs, outputs, and what it is.
+
+    `differentiable`, `view`, and `cuda`: whether it has a kernel for CUDA devices.
+    """
     return list(native.ops())

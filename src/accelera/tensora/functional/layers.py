@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from accelera.tensora import dtypes, random
@@ -170,8 +171,8 @@ def _norm(x: Any, p: float, dim: int, keepdim: bool) -> Any:
         squares = native.sum(native.square(x), dim, keepdim)
         zero = squares == 0  # where the root has no slope
         return native.where(zero, 0, native.sqrt(native.where(zero, 1, squares)))
-    if p == float("inf"):
-        return native.max(native.abs(x), dim, keepdim)
+    if math.isinf(p):
+        return (native.max if p > 0 else native.min)(native.abs(x), dim, keepdim)
     if p == 0:  # how many are not zero
         return native.sum(native.sign(native.abs(x)), dim, keepdim)
     if p == 1:
