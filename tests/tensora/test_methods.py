@@ -49,7 +49,7 @@ def test_to() -> None:
     assert x.to(dtype="int8", device="cpu").dtype == ts.int8
     assert not ts.core.native.shares_memory(x.to(copy=True), x)
     assert (x.float().dtype, x.double().dtype, x.long().dtype) == (ts.float32, ts.float64, ts.int64)
-    with pytest.raises(ValueError, match="no CUDA device|no device 'cuda:77'"):
+    with pytest.raises(ValueError, match=r"no CUDA device|no device 'cuda:77'"):
         x.to("cuda:77")
     with pytest.raises(TypeError, match="float33"):
         x.to("float33")

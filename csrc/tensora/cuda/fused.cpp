@@ -72,33 +72,34 @@ class Builder {
 
     /// Axes that lie as one in all operands are one.
     void join_axes() {
-        Dims shape;
-        std::vector<Dims> steps(operands_.size());
-        const auto joins = [&](int axis) {
-            if (shape.empty()) return false;
+        const Dims given = shape_;
+        std::vector<Dims> before;
+        for (const Operand& operand : operands_) before.push_back(operand.steps);
+        shape_ = {};
+        for (Operand& operand : operands_) operand.steps = {};
+        for (int axis = 0; axis < given.size(); ++axis) {
+            if (given[axis] == 1) continue;
+            const int last = shape_.size() - 1;
+            bool as_one = last >= 0;
+            for (size_t k = 0; k < operands_.size() && as_one; ++k)
+                as_one = operands_[k].access != Access::strided ||
+                         operands_[k].steps[last] == before[k][axis] * given[axis];
+            append_axis(given[axis], as_one);
             for (size_t k = 0; k < operands_.size(); ++k)
-                if (operands_[k].access == Access::strided &&
-                    steps[k].back() != operands_[k].steps[axis] * shape_[axis])
-                    return false;
-            return true;
-        };
-        for (int axis = 0; axis < shape_.size(); ++axis) {
-            if (shape_[axis] == 1) continue;
-            const bool as_one = joins(axis);
-            as_one ? void(shape.back() *= shape_[axis]) : shape.push_back(shape_[axis]);
-            for (size_t k = 0; k < operands_.size(); ++k) {
-                if (operands_[k].access != Access::strided) continue;
-                const int64_t step = operands_[k].steps[axis];
-                as_one ? void(steps[k].back() = step) : steps[k].push_back(step);
-            }
+                if (operands_[k].access == Access::strided)
+                    operands_[k].steps[shape_.size() - 1] = before[k][axis];
         }
-        if (shape.empty()) {
-            shape.push_back(1);
-            for (Dims& one : steps) one.push_back(0);
+        if (shape_.empty()) append_axis(1, false);
+    }
+
+    void append_axis(int64_t extent, bool as_one) {
+        if (as_one) {
+            shape_[shape_.size() - 1] *= extent;
+            return;
         }
-        shape_ = shape;
-        for (size_t k = 0; k < operands_.size(); ++k)
-            if (operands_[k].access == Access::strided) operands_[k].steps = steps[k];
+        shape_.push_back(extent);
+        for (Operand& operand : operands_)
+            if (operand.access == Access::strided) operand.steps.push_back(0);
     }
 
     std::string element(size_t i) const {
