@@ -110,6 +110,26 @@ struct Loops {
     }
 };
 
+template <typename S>
+void widen(int64_t n, const char* x, int64_t step, float* out) {
+    if (step == sizeof(S)) {
+        const S* const dense = reinterpret_cast<const S*>(x);
+        for (int64_t i = 0; i < n; ++i) out[i] = float(dense[i]);
+    } else {
+        for (int64_t i = 0; i < n; ++i) out[i] = float(at<S>(x, step, i));
+    }
+}
+
+template <typename S>
+void narrow(int64_t n, const float* x, char* out, int64_t step) {
+    if (step == sizeof(S)) {
+        S* const dense = reinterpret_cast<S*>(out);
+        for (int64_t i = 0; i < n; ++i) dense[i] = S(x[i]);
+    } else {
+        for (int64_t i = 0; i < n; ++i) *reinterpret_cast<S*>(out + i * step) = S(x[i]);
+    }
+}
+
 #define FORMULA(name, inputs, types_, ...)                         \
     struct name##_formula {                                        \
         static constexpr uint8_t types = types_;                   \
@@ -123,6 +143,38 @@ struct Loops {
 #include "tensora/kernels/formulas.def"
 #undef FORMULA
 
+/// Loop over halves: blocks of them as floats through the formula's loop for floats, and back. A loop of its
+/// own for each formula and layout would be most of the library's code.
+template <typename F, typename S, int N>
+void loop_by_floats(int64_t n, char* out, int64_t out_step, const char* const* in, const int64_t* steps) {
+    using L = Loops<F, float>;
+    constexpr bool narrows = std::is_same_v<typename L::template Stored<N>, float>;
+    constexpr int64_t block = 256;
+    alignas(64) float values[N + 1][block];
+    const char* wide[N];
+    int64_t wide_steps[N];
+    for (int i = 0; i < N; ++i) {
+        wide[i] = reinterpret_cast<const char*>(values[i]);
+        wide_steps[i] = steps[i] == 0 ? 0 : sizeof(float);
+        values[i][0] = n > 0 ? float(at<S>(in[i], 0, 0)) : 0.0f;
+    }
+    for (int64_t begin = 0; begin < n; begin += block) {
+        const int64_t length = n - begin < block ? n - begin : block;
+        for (int i = 0; i < N; ++i)
+            if (steps[i] != 0) widen<S>(length, in[i] + begin * steps[i], steps[i], values[i]);
+        char* const to = out + begin * out_step;
+        char* const result = narrows ? reinterpret_cast<char*>(values[N]) : to;
+        const int64_t result_step = narrows ? int64_t(sizeof(float)) : out_step;
+        if constexpr (N == 1)
+            L::one(length, result, result_step, wide, wide_steps);
+        else if constexpr (N == 2)
+            L::two(length, result, result_step, wide, wide_steps);
+        else
+            L::three(length, result, result_step, wide, wide_steps);
+        if constexpr (narrows) narrow<S>(length, values[N], to, out_step);
+    }
+}
+
 template <typename F, typename S>
 void fill(LoopRow& row) {
     constexpr Class kind = std::is_same_v<S, bool> ? booleans
@@ -135,7 +187,10 @@ void fill(LoopRow& row) {
         using L = Loops<F, S>;
         LoopRow::Entry& entry = row.of[int(dtype_of<S>())];
         entry.out = dtype_of<typename L::template Stored<F::arity>>();
-        if constexpr (F::arity == 1)
+        // The neighbour of a half is not that of the float.
+        if constexpr (is_half<S> && !std::is_same_v<F, nextafter_formula>)
+            entry.loop = loop_by_floats<F, S, F::arity>;
+        else if constexpr (F::arity == 1)
             entry.loop = L::one;
         else if constexpr (F::arity == 2)
             entry.loop = L::two;
