@@ -45,6 +45,11 @@ extern "C" __global__ void norms_{type}(const Norm<{type}> job, {type}* g, Compu
     norm_backward_rows(job, g);
     norm_weight_gradients(job, g, 3, w, w);
 }}
+extern "C" __global__ void convolutions_{type}(const Convolution<{type}> job) {{
+    convolution(job);
+    convolution_input(job);
+    convolution_weight(job);
+}}
 extern "C" __global__ void steps_{type}(const Sgd<{type}> sgd, const Adam<{type}> adam) {{
     sgd_step(sgd);
     adam_step(adam);

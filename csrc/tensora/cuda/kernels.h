@@ -116,6 +116,11 @@ void layer_norm_backward(Call& call);
 
 void matmul(Call& call);
 void linear(Call& call);
+void attention(Call& call);
+void attention_backward(Call& call);
+void conv(Call& call);
+void conv_input(Call& call);
+void conv_weight(Call& call);
 
 /// One step over a parameter; all that it points to lies on `device`.
 void sgd_step(const Tensor& param, const Tensor& grad, const Tensor* buffer, const SgdStep& options);

@@ -433,4 +433,116 @@ TENSORA_INLINE void adam_step(const Adam<S>& step) {
     }
 }
 
+// --- convolution of images (images, channels, three extents)
+
+/// Channels are those of one group. `first` and `second` are the inputs of the operation.
+template <typename S>
+struct Convolution {
+    int64_t images, groups, in_channels, out_channels;
+    int64_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
+    const S *first, *second, *bias;
+    S* result;
+
+    __device__ int64_t kernel_size() const { return kernel[0] * kernel[1] * kernel[2]; }
+    __device__ int64_t in_size() const { return in[0] * in[1] * in[2]; }
+    __device__ int64_t out_size() const { return out[0] * out[1] * out[2]; }
+};
+
+/// The three parts of a place among so many.
+struct Triple {
+    int64_t at[3];
+    TENSORA_INLINE Triple(const int64_t* extents, int64_t i) {
+        at[2] = i % extents[2];
+        at[1] = i / extents[2] % extents[1];
+        at[0] = i / extents[2] / extents[1];
+    }
+};
+
+/// Place in the source that an output reads by a tap of the kernel; -1: in the padding.
+template <typename S>
+TENSORA_INLINE int64_t place_read(const Convolution<S>& c, const Triple& out, const Triple& tap) {
+    int64_t place = 0;
+    for (int i = 0; i < 3; ++i) {
+        const int64_t at = out.at[i] * c.stride[i] + tap.at[i] * c.dilation[i] - c.padding[i];
+        if (at < 0 || at >= c.in[i]) return -1;
+        place = place * c.in[i] + at;
+    }
+    return place;
+}
+
+/// The output that reads a place by a tap; -1: none does.
+template <typename S>
+TENSORA_INLINE int64_t reader_of(const Convolution<S>& c, const Triple& place, const Triple& tap) {
+    int64_t out = 0;
+    for (int i = 0; i < 3; ++i) {
+        const int64_t reach = place.at[i] + c.padding[i] - tap.at[i] * c.dilation[i];
+        if (reach < 0 || reach % c.stride[i] || reach / c.stride[i] >= c.out[i]) return -1;
+        out = out * c.out[i] + reach / c.stride[i];
+    }
+    return out;
+}
+
+template <typename S>
+TENSORA_INLINE void convolution(const Convolution<S>& c) {
+    using E = Computed<S>;
+    const int64_t size = c.out_size(), channels = c.groups * c.out_channels, taps = c.kernel_size();
+    for (int64_t i = first_element(); i < c.images * channels * size; i += all_threads()) {
+        const int64_t channel = i / size % channels, image = i / size / channels;
+        const Triple out(c.out, i % size);
+        const S* const x =
+            c.first + (image * c.groups + channel / c.out_channels) * c.in_channels * c.in_size();
+        const S* const w = c.second + channel * c.in_channels * taps;
+        E sum = c.bias ? E(c.bias[channel]) : E(0);
+        for (int64_t tap = 0; tap < taps; ++tap) {
+            const int64_t place = place_read(c, out, Triple(c.kernel, tap));
+            if (place < 0) continue;
+            for (int64_t k = 0; k < c.in_channels; ++k)
+                sum += E(x[k * c.in_size() + place]) * E(w[k * taps + tap]);
+        }
+        c.result[i] = S(sum);
+    }
+}
+
+template <typename S>
+TENSORA_INLINE void convolution_input(const Convolution<S>& c) {
+    using E = Computed<S>;
+    const int64_t size = c.in_size(), channels = c.groups * c.in_channels, taps = c.kernel_size();
+    for (int64_t i = first_element(); i < c.images * channels * size; i += all_threads()) {
+        const int64_t channel = i / size % channels, image = i / size / channels,
+                      group = channel / c.in_channels;
+        const Triple place(c.in, i % size);
+        const S* const y = c.first + (image * c.groups + group) * c.out_channels * c.out_size();
+        const S* const w =
+            c.second + (group * c.out_channels * c.in_channels + channel % c.in_channels) * taps;
+        E sum(0);
+        for (int64_t tap = 0; tap < taps; ++tap) {
+            const int64_t out = reader_of(c, place, Triple(c.kernel, tap));
+            if (out < 0) continue;
+            for (int64_t k = 0; k < c.out_channels; ++k)
+                sum += E(y[k * c.out_size() + out]) * E(w[k * c.in_channels * taps + tap]);
+        }
+        c.result[i] = S(sum);
+    }
+}
+
+template <typename S>
+TENSORA_INLINE void convolution_weight(const Convolution<S>& c) {
+    using E = Computed<S>;
+    const int64_t taps = c.kernel_size(), size = c.out_size();
+    const int64_t weights = c.groups * c.out_channels * c.in_channels * taps;
+    for (int64_t i = blockIdx.x; i < weights; i += gridDim.x) {
+        const int64_t in = i / taps % c.in_channels, channel = i / taps / c.in_channels;
+        const int64_t group = channel / c.out_channels;
+        const Triple tap(c.kernel, i % taps);
+        const E sum = sum_over<E>(c.images * size, [&](int64_t k) {
+            const int64_t image = k / size, place = place_read(c, Triple(c.out, k % size), tap);
+            if (place < 0) return E(0);
+            const int64_t source = (image * c.groups + group) * c.in_channels + in;
+            return E(c.first[source * c.in_size() + place]) *
+                   E(c.second[(image * c.groups * c.out_channels + channel) * size + k % size]);
+        });
+        if (threadIdx.x == 0) c.result[i] = S(sum);
+    }
+}
+
 }  // namespace accelera::tensora::device

@@ -6,6 +6,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/loops.h"
 
@@ -493,6 +494,7 @@ const Op& attention_op = enter({.name = "attention",
                                 .types = floats,
                                 .rule = attention_rule,
                                 .cpu = attention_kernel,
+                                .cuda = cuda::attention,
                                 .vjp = attention_vjp,
                                 .saves = in0 | in1 | in2 | in3 | out0 | out1,
                                 .cost = [](const Call& call) { return attention_cost(call, 2); }});
@@ -575,6 +577,7 @@ const Op& attention_backward_op = enter({.name = "attention_backward",
                                          .types = floats,
                                          .rule = backward_rule,
                                          .cpu = backward_kernel,
+                                         .cuda = cuda::attention_backward,
                                          .vjp = backward_vjp,
                                          .saves = in0 | in1 | in2 | in3 | 1 << 6,
                                          .cost = [](const Call& call) { return attention_cost(call, 5); }});

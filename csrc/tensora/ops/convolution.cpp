@@ -5,6 +5,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/loops.h"
 #include "tensora/ops/images.h"
@@ -357,6 +358,7 @@ const Op& conv_op = enter(
      .types = floats,
      .rule = conv_rule,
      .cpu = conv_kernel,
+     .cuda = cuda::conv,
      .vjp = conv_vjp,
      .saves = in0 | in1,
      .cost = [](const Call& call) { return conv_cost(call.made[0].shape, call.input(1).shape(), call); }});
@@ -385,6 +387,7 @@ const Op& conv_input_op = enter(
      .types = floats,
      .rule = conv_input_rule,
      .cpu = conv_input_kernel,
+     .cuda = cuda::conv_input,
      .vjp =
          [](Backward& c) {
              c.give(0, [&] { return convolved(c.grad(), c.input(1), c.params()); });
@@ -419,6 +422,7 @@ const Op& conv_weight_op = enter(
      .types = floats,
      .rule = conv_weight_rule,
      .cpu = conv_weight_kernel,
+     .cuda = cuda::conv_weight,
      .vjp =
          [](Backward& c) {
              c.give(0, [&] { return input_gradient(c.input(1), c.grad(), c.params(), extents(c.shape(0))); });

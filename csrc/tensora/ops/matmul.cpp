@@ -138,8 +138,8 @@ void linear_rule(Call& call) {
                 call.input(2).shape().words(), " for ", weight.shape()[0], " output features");
         dtype = promote(dtype, call.input(2).dtype());
     }
-    Dims shape = x.shape();
-    shape.back() = weight.shape()[0];
+    Dims shape(x.shape().begin(), x.dims() - 1);
+    shape.push_back(weight.shape()[0]);
     call.make(shape, dtype);
 }
 
