@@ -84,7 +84,7 @@ def _convolution(call: Arguments) -> int:
         return _unfolded_bytes(call)
     if kind != "onednn":
         return 0
-    if image.dtype in _HALF:
+    if _is_tiled(image):
         copies = image.nbytes + weight.nbytes
         return int(copies if _is_depthwise(call) else max(copies, 2 * result))
     in_blocks = result if call["transposed"] else _in_blocks(result, weight.shape[0])
@@ -103,11 +103,11 @@ def _convolution_backward(call: Arguments) -> int:
         return 0
     phases = [0]
     gradient_bytes = gradient.nbytes
-    if gradient.dtype not in _HALF and not call["transposed"]:
+    if not _is_tiled(gradient) and not call["transposed"]:
         gradient_bytes = _in_blocks(gradient.nbytes, gradient.shape[1])
     if of_image:
         padded = weight.nbytes * max(1, -(-image.shape[1] // _BLOCK) * _BLOCK // image.shape[1])
-        copies = 3 if _is_strided(call) or (image.dtype in _HALF and not _is_depthwise(call)) else 2
+        copies = 3 if _is_strided(call) or (_is_tiled(image) and not _is_depthwise(call)) else 2
         phases += [gradient_bytes + padded + of_image, copies * of_image]
     if of_weight:
         filters = math.prod(weight.shape[2:])
@@ -130,13 +130,18 @@ def _summed_bytes(weight: torch.Tensor) -> int:
     return elements * (2 * weight.itemsize + 4)
 
 
+def _is_tiled(image: torch.Tensor) -> bool:
+    """Whether oneDNN convolves in tiles of AMX; other kernels treat half precision as they treat single."""
+    return image.dtype in _HALF and torch.cpu._is_amx_tile_supported()
+
+
 def _is_strided(call: Arguments) -> bool:
     return any(step > 1 for step in call["stride"])
 
 
 def _copied(image: torch.Tensor, call: Arguments) -> int:
     """Return the bytes of a copy of ``image`` as the kernel reads it."""
-    if image.dtype in _HALF:
+    if _is_tiled(image):
         return image.nbytes
     if image.shape[1] <= _PLAIN_CHANNELS and call["groups"] == 1:
         return 0
