@@ -14,7 +14,7 @@ pages := $(venv)/.pages
 installed := $(venv)/.installed
 extras := dev,torch,trace,zarr,hdf5,ray,learned,llm,plot,metrics,service,ui
 native := CMakeLists.txt $(wildcard cmake/*) $(shell find csrc -type f)
-formatted := $(filter %.h %.cpp %.cu,$(native))
+formatted := $(filter %.h %.cpp %.cu %.cuh,$(native)) $(wildcard tests/tensora/emulator/*.h tests/tensora/emulator/*.cpp)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -36,7 +36,7 @@ class Tensora:
     def gradient(self, function: Callable[..., Any], *arrays: Any) -> Callable[[], Any]:
         """Call for the gradient of the sum of the result in the first array."""
         ones = self._ts.ones(arrays[0].shape)
-        return lambda: self._ts.grad(function(*arrays), arrays[0], ones)
+        return lambda: self._ts.compute(*self._ts.grad(function(*arrays), [arrays[0]], ones))
 
     def step(self, loss: Loss, parameters: Arrays, x: Any, y: Any) -> Callable[[], Any]:
         """Call for one step of AdamW."""

@@ -1,5 +1,5 @@
-// CUDA C++ on the CPU: what kernels use of the language, and the threads of a block, one after the other. Where a
-// kernel has barriers, each thread is a fiber.
+// CUDA C++ on the CPU: what kernels use of the language, and the threads of a block, one after the other.
+// Where a kernel has barriers, each thread is a fiber.
 #pragma once
 
 #include <math.h>

@@ -1,6 +1,6 @@
-// The CUDA driver, NVRTC and cuBLAS on the CPU, as far as accelera.tensora calls them: two devices whose memory
-// the CPU can touch only while a kernel or a copy runs. Kernels are compiled by g++ (see device.h). One source,
-// compiled once for each of the three libraries.
+// The CUDA driver, NVRTC and cuBLAS on the CPU, as far as accelera.tensora calls them: two devices whose
+// memory the CPU can touch only while a kernel or a copy runs. Kernels are compiled by g++ (see device.h).
+// One source, compiled once for each of the three libraries.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -240,8 +240,9 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
     *function = module;
     return std::strcmp(name, "kernel") == 0 ? success : not_found;
 }
-int cuLaunchKernel(void* given, unsigned blocks_x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
-                   unsigned threads_z, unsigned, void* stream, void** parameters, void**) {
+int cuLaunchKernel(void* given, unsigned blocks_x, unsigned y, unsigned z, unsigned threads,
+                   unsigned threads_y, unsigned threads_z, unsigned, void* stream, void** parameters,
+                   void**) {
     if (!current) return invalid_context;
     if (!known_stream(stream)) return invalid_handle;
     if (!blocks_x || y != 1 || z != 1 || !threads || threads > 1024 || threads_y != 1 || threads_z != 1)
@@ -279,15 +280,16 @@ bool prepare(Program& program) {
     static int result = -1;
     if (result >= 0) return result == 0;
     const std::string own = folder() + "/headers." + std::to_string(getpid()), shared = folder() + "/headers";
-    std::string all = "#include \"" + std::string(std::getenv("EMULATED_CUDA_HEADER")) + "\"\n#define TENSORA_DEVICE\n";
+    std::string all =
+        "#include \"" + std::string(std::getenv("EMULATED_CUDA_HEADER")) + "\"\n#define TENSORA_DEVICE\n";
     for (const auto& [name, text] : program.headers) {
         write_text(own + "/" + name, text);
         if (name.find(".cuh") != std::string::npos) all += "#include \"" + name + "\"\n";
     }
     write_text(own + "/all.h", all);
-    result = std::system(("[ -d " + shared + " ] || (g++ -std=c++20 -O0 -w -fPIC -I" + own + " -x c++-header " + own +
-                          "/all.h -o " + own + "/all.h.gch 2> " + own + ".log && mv -T " + own + " " + shared +
-                          " 2> /dev/null; [ -d " + shared + " ])")
+    result = std::system(("[ -d " + shared + " ] || (g++ -std=c++20 -O0 -w -fPIC -I" + own +
+                          " -x c++-header " + own + "/all.h -o " + own + "/all.h.gch 2> " + own +
+                          ".log && mv -T " + own + " " + shared + " 2> /dev/null; [ -d " + shared + " ])")
                              .c_str());
     std::ifstream log(own + ".log");
     program.log.assign(std::istreambuf_iterator<char>(log), {});
@@ -311,11 +313,14 @@ int nvrtcCompileProgram(void* given, int, const char* const*) {
     const std::string path = folder() + "/" + number, library = path + ".so";
     if (access(library.c_str(), R_OK) != 0) {
         const std::string partial = path + "." + std::to_string(getpid());
-        write_text(partial + ".cpp",
-              program.text +
-                  "\nnamespace accelera::tensora::device { extern \"C\" void emulated_kernel(void* a) {\n"
-                  "kernel(*static_cast<const Arguments*>(a)); } }\n");
-        const std::string command = "g++ -std=c++20 -O0 -w -shared -fPIC -I" + folder() + "/headers -include all.h " + partial + ".cpp -o " + partial + ".so 2> " + partial + ".log";
+        write_text(
+            partial + ".cpp",
+            program.text +
+                "\nnamespace accelera::tensora::device { extern \"C\" void emulated_kernel(void* a) {\n"
+                "kernel(*static_cast<const Arguments*>(a)); } }\n");
+        const std::string command = "g++ -std=c++20 -O0 -w -shared -fPIC -I" + folder() +
+                                    "/headers -include all.h " + partial + ".cpp -o " + partial + ".so 2> " +
+                                    partial + ".log";
         if (std::system(command.c_str()) != 0) {
             std::ifstream log(partial + ".log");
             program.log.assign(std::istreambuf_iterator<char>(log), {});
@@ -327,12 +332,20 @@ int nvrtcCompileProgram(void* given, int, const char* const*) {
     program.code = (barriers ? "b" : "-") + library;
     return 0;
 }
-int nvrtcGetCUBINSize(void* program, size_t* n) { return *n = static_cast<Program*>(program)->code.size() + 1, 0; }
-int nvrtcGetCUBIN(void* program, char* to) { return std::strcpy(to, static_cast<Program*>(program)->code.c_str()), 0; }
+int nvrtcGetCUBINSize(void* program, size_t* n) {
+    return *n = static_cast<Program*>(program)->code.size() + 1, 0;
+}
+int nvrtcGetCUBIN(void* program, char* to) {
+    return std::strcpy(to, static_cast<Program*>(program)->code.c_str()), 0;
+}
 int nvrtcGetPTXSize(void* program, size_t* n) { return nvrtcGetCUBINSize(program, n); }
 int nvrtcGetPTX(void* program, char* to) { return nvrtcGetCUBIN(program, to); }
-int nvrtcGetProgramLogSize(void* program, size_t* n) { return *n = static_cast<Program*>(program)->log.size() + 1, 0; }
-int nvrtcGetProgramLog(void* program, char* to) { return std::strcpy(to, static_cast<Program*>(program)->log.c_str()), 0; }
+int nvrtcGetProgramLogSize(void* program, size_t* n) {
+    return *n = static_cast<Program*>(program)->log.size() + 1, 0;
+}
+int nvrtcGetProgramLog(void* program, char* to) {
+    return std::strcpy(to, static_cast<Program*>(program)->log.c_str()), 0;
+}
 int nvrtcDestroyProgram(void** program) { return delete static_cast<Program*>(*program), 0; }
 const char* nvrtcGetErrorString(int) { return "compilation"; }
 
@@ -411,17 +424,19 @@ struct Matrix {
 
 int cublasCreate_v2(void** handle) { return *handle = new int, 0; }
 int cublasSetStream_v2(void*, void*) { return 0; }
-int cublasGemmStridedBatchedEx(void*, int op_a, int op_b, int m, int n, int k, const void* alpha, const void* a,
-                               int a_type, int lda, long long a_step, const void* b, int b_type, int ldb,
-                               long long b_step, const void* beta, void* c, int c_type, int ldc, long long c_step,
-                               int batch, int compute, int) {
+int cublasGemmStridedBatchedEx(void*, int op_a, int op_b, int m, int n, int k, const void* alpha,
+                               const void* a, int a_type, int lda, long long a_step, const void* b,
+                               int b_type, int ldb, long long b_step, const void* beta, void* c, int c_type,
+                               int ldc, long long c_step, int batch, int compute, int) {
     if (lda < (op_a ? k : m) || ldb < (op_b ? n : k) || ldc < m || m < 0 || n < 0 || k < 0) return 7;
     const bool wide = compute == 70;
     const double scale = wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
     const double factor = wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
     for (int i = 0; i < batch; ++i) {
-        const Matrix x(static_cast<const char*>(a) + i * a_step * int64_t(size_of(a_type)), a_type, op_a, m, k, lda);
-        const Matrix y(static_cast<const char*>(b) + i * b_step * int64_t(size_of(b_type)), b_type, op_b, k, n, ldb);
+        const Matrix x(static_cast<const char*>(a) + i * a_step * int64_t(size_of(a_type)), a_type, op_a, m,
+                       k, lda);
+        const Matrix y(static_cast<const char*>(b) + i * b_step * int64_t(size_of(b_type)), b_type, op_b, k,
+                       n, ldb);
         char* const at = static_cast<char*>(c) + i * c_step * int64_t(size_of(c_type));
         std::vector<char> out(size_t(int64_t(n - 1) * ldc + m) * size_of(c_type));
         cuMemcpyDtoHAsync_v2(out.data(), reinterpret_cast<unsigned long long>(at), out.size(), nullptr);
