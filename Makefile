@@ -93,14 +93,16 @@ $(tools): $(created) constraints.txt
 	$(pip) install -c constraints.txt cmake nanobind ninja scikit-build-core
 	touch $@
 
-# The core: what `make demo` needs. The tensor library takes minutes to compile and comes with the rest.
+# The core: what `make demo` needs. The tensor library takes minutes to compile and comes with the rest; once it is
+# there it is kept.
+tensora = -C cmake.define.ACCELERA_TENSORA=$(if $(wildcard $(installed)),ON,OFF)
 $(built): $(native) pyproject.toml constraints.txt | $(tools)
-	$(pip) install -c constraints.txt --no-build-isolation -C cmake.define.ACCELERA_TENSORA=OFF -e .
+	$(pip) install -c constraints.txt --no-build-isolation $(tensora) -e .
 	touch $@
 
 # What the service and its pages need.
 $(pages): pyproject.toml constraints.txt | $(built)
-	$(pip) install -c constraints.txt --no-build-isolation -C cmake.define.ACCELERA_TENSORA=OFF -e '.[service,ui]'
+	$(pip) install -c constraints.txt --no-build-isolation $(tensora) -e '.[service,ui]'
 	touch $@
 
 # Everything that the tests need, and then the shim for the torch that has come with it.
