@@ -274,6 +274,32 @@ def test_second_gradients(device: str) -> None:
     np.testing.assert_allclose(found[1], found[0], rtol=1e-10)
 
 
+@pytest.mark.parametrize("function", [ts.linalg.det, ts.linalg.inv, ts.linalg.svdvals, ts.prod])
+def test_gradients_of_what_is_computed_on_the_cpu(function: Callable[[Any], Any], device: str) -> None:
+    found, array = [], RNG.standard_normal((3, 3))
+    for place in ("cpu", device):
+        x = on(place, array)
+        x.requires_grad = True
+        y = function(x)
+        assert y.device == place
+        ts.sum(y * 2.5).backward()
+        assert x.grad.device == place
+        found.append(np.asarray(x.grad.cpu()))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-9)
+
+
+def test_numbers_of_the_cpu_take_part_in_gradients(device: str) -> None:
+    scale = ts.asarray(3.0, dtype=ts.float64)
+    scale.requires_grad = True
+    x = on(device, np.arange(4.0))
+    x.requires_grad = True
+    ts.sum((x * scale) ** 2 / (scale + 1)).backward()
+    assert x.grad.device == device
+    assert scale.grad.device == "cpu"
+    # s^2 / (s + 1) has the slope (s^2 + 2 s) / (s + 1)^2
+    np.testing.assert_allclose(float(scale.grad), 14 * (9 + 6) / 16, rtol=1e-12)
+
+
 # --- devices ------------------------------------------------------------------------------------------------
 
 

@@ -348,6 +348,7 @@ Storage::~Storage() {
         counts.give(bytes_of_class(size_class_), role_);
         if (behind_ == header) allocator().give(data_, size_class_);
     } else if (release_) {
+        if (stream_) cuda::finish(device_.index, stream_);  // its owner does not know of our stream
         release_();
     }
 }

@@ -143,7 +143,7 @@ namespace {
 T run_small(const Op& op, std::span<const T> in) {
     const Tensor& x = *in[0];
     const Tensor& y = *in.back();
-    if (!x.device().is_cpu() || !y.device().is_cpu()) return T();
+    if (!x.device().is_cpu() || !y.device().is_cpu() || !DeviceScope::current().is_cpu()) return T();
     if (in.size() > 2 || x.size() > grain || x.size() >= fusion_least() || is_recording()) return T();
     const bool alike = in.size() == 1 || (x.dtype() == y.dtype() && x.shape() == y.shape() && y.contiguous());
     const LoopRow::Entry& entry = op.loops->of[int(x.dtype())];

@@ -309,6 +309,13 @@ void wait_for(int device, Stream stream) {
     check(driver().cuStreamSynchronize(stream), "the work of a stream");
 }
 
+void finish(int device, Stream stream) noexcept {
+    Context current = nullptr;
+    if (driver().cuCtxGetCurrent(&current) == deinitialized) return;
+    if (current != state(device).context) driver().cuCtxSetCurrent(state(device).context);
+    driver().cuStreamSynchronize(stream);
+}
+
 void synchronize(int device) {
     used(device);
     const InterpreterReleased released;

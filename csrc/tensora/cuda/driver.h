@@ -50,6 +50,8 @@ void order_streams(int device, Stream earlier, Stream later);
 /// Wait for a stream, or for all that the device was given.
 void wait_for(int device, Stream stream);
 void synchronize(int device);
+/// Wait for a stream, and raise nothing.
+void finish(int device, Stream stream) noexcept;
 
 // All copies are in the order of the thread's stream; those to the host have ended on return.
 void copy_to_device(int device, char* to, const void* from, int64_t nbytes);

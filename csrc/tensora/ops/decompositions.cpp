@@ -190,7 +190,7 @@ T svd_core(Backward& c, const T& u, const T& s, const T& vh, const T& gu, const 
 /// Whether nothing but zeros is in it.
 bool vanishes(const T& x) {
     const GradMode off(false);
-    const T elements = contiguous(equal(x, like(x, 0)));
+    const T elements = contiguous(to_device(equal(x, like(x, 0)), cpu));
     const bool* const zero = elements->data<bool>();
     return std::all_of(zero, zero + elements->size(), [](bool each) { return each; });
 }

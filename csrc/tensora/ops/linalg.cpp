@@ -293,7 +293,7 @@ T cofactors(const T& x) {
 bool any_zero(const T& x) {
     const GradMode off(false);
     bool found = false;
-    const T zero = contiguous(equal(x, like(x, 0)));
+    const T zero = contiguous(to_device(equal(x, like(x, 0)), cpu));
     for (int64_t i = 0; i < zero->size(); ++i) found = found || zero->data<bool>()[i];
     return found;
 }
