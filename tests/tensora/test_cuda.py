@@ -274,6 +274,34 @@ def test_second_gradients(device: str) -> None:
     np.testing.assert_allclose(found[1], found[0], rtol=1e-10)
 
 
+POOLS = {
+    "max": lambda x: F.max_pool2d(x, 3, stride=2, padding=1),
+    "max dilated": lambda x: F.max_pool2d(x, 2, stride=1, dilation=2),
+    "mean": lambda x: F.avg_pool2d(x, (3, 2), stride=(1, 2), padding=1),
+    "mean of what is there": lambda x: F.avg_pool2d(x, 3, stride=2, padding=1, count_include_pad=False),
+    "adaptive": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+    "adaptive max": lambda x: F.adaptive_max_pool2d(x, (2, 3)),
+    "mean in 1d": lambda x: F.avg_pool1d(x[:, :, 0], 3, stride=2),
+    "convolution": lambda x: F.conv2d(x, x[:, :, :3, :2], stride=(2, 1), padding=1, dilation=(1, 2)),
+    "transposed": lambda x: F.conv_transpose2d(x, x[:3, :, :3, :2].swapaxes(0, 1)[:, :2], stride=2),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_windows_and_their_gradients(name: str, device: str) -> None:
+    array = RNG.standard_normal((3, 3, 7, 9))
+    found = []
+    for place in ("cpu", device):
+        x = on(place, array)
+        x.requires_grad = True
+        y = POOLS[name](x)
+        assert y.device == place
+        (slope,) = ts.grad(ts.sum(y * y), [x])
+        found.append((np.asarray(y.detach().cpu()), np.asarray(slope.cpu())))
+    for here, there in zip(*found, strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("function", [ts.linalg.det, ts.linalg.inv, ts.linalg.svdvals, ts.prod])
 def test_gradients_of_what_is_computed_on_the_cpu(function: Callable[[Any], Any], device: str) -> None:
     found, array = [], RNG.standard_normal((3, 3))

@@ -50,6 +50,11 @@ extern "C" __global__ void convolutions_{type}(const Convolution<{type}> job) {{
     convolution_input(job);
     convolution_weight(job);
 }}
+extern "C" __global__ void pools_{type}(const Pool<{type}> job) {{
+    max_pool(job);
+    avg_pool(job);
+    avg_pool_back(job);
+}}
 extern "C" __global__ void steps_{type}(const Sgd<{type}> sgd, const Adam<{type}> adam) {{
     sgd_step(sgd);
     adam_step(adam);
@@ -81,6 +86,7 @@ extern "C" __global__ void index_{type}(int64_t n, const {type}* x, const int64_
 }}
 extern "C" __global__ void add_slices_{type}(int64_t n, const {type}* x, const int64_t* at, {type}* y) {{
     add_slices(n, n, n, n, n, x, at, at, at, y);
+    add_along(Extents<1>{{n}}, Steps<1>{{n}}, Steps<1>{{n}}, n, n, n, x, at, y);
 }}
 """
 

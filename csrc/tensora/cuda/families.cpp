@@ -280,6 +280,31 @@ void take_along(Call& call) {
         {blocks_for(out.size())}, arguments);
 }
 
+void scatter_add(Call& call) {
+    const Tensor& out = *call.out[0];
+    copy_on_device(call.input(0), out);
+    const T values = contiguous(cast(call.in[2], out.dtype())), index = contiguous(call.in[1]);
+    if (index->size() == 0) return;
+    const int axis = call.params.mode;
+    Dims lines = index->shape();
+    lines[axis] = 1;
+    Arguments arguments;
+    arguments.add(lines).add(out.strides()).add(values->strides()).add(index->shape()[axis]);
+    arguments.add(out.strides()[axis]).add(values->strides()[axis]);
+    arguments.add_tensor(values.get()).add_tensor(index.get()).add_tensor(&out);
+    const char* const type = type_name(out.dtype());
+    const std::string rank = text('<', lines.size(), '>');
+    run_kernel(
+        device_index(call),
+        {"scatter_add", "tensora/cuda/elements.cuh",
+         text("struct Arguments { Extents", rank, " lines; Steps", rank, " out_steps; Steps", rank,
+              " value_steps; int64_t n, out_step, value_step; const ", type, "* values; const int64_t* at; ",
+              type, "* out; };"),
+         "add_along(a.lines, a.out_steps, a.value_steps, a.n, a.out_step, a.value_step, a.values, a.at, "
+         "a.out);"},
+        {blocks_for(lines.product())}, arguments);
+}
+
 // --- rows --------------------------------------------------------------------------------------------------
 
 namespace {

@@ -104,6 +104,7 @@ void take(Call& call);
 void take_add(Call& call);
 void put(Call& call);
 void take_along(Call& call);
+void scatter_add(Call& call);
 
 void softmax(Call& call);
 void log_softmax(Call& call);
@@ -121,6 +122,9 @@ void attention_backward(Call& call);
 void conv(Call& call);
 void conv_input(Call& call);
 void conv_weight(Call& call);
+void max_pool(Call& call);
+void avg_pool(Call& call);
+void avg_pool_back(Call& call);
 
 /// One step over a parameter; all that it points to lies on `device`.
 void sgd_step(const Tensor& param, const Tensor& grad, const Tensor* buffer, const SgdStep& options);

@@ -284,6 +284,7 @@ const Op& scatter_add_op = enter(
                             });
              });
          },
+     .cuda = cuda::scatter_add,
      .vjp =
          [](Backward& c) {
              c.give(0, c.grad());

@@ -5,6 +5,7 @@
 
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/ops/images.h"
 
@@ -138,6 +139,7 @@ const Op& max_pool_op =
            .types = floats,
            .rule = max_pool_rule,
            .cpu = max_pool_kernel,
+           .cuda = cuda::max_pool,
            .vjp =
                [](Backward& c) {
                    c.give(0, [&] {
@@ -218,6 +220,7 @@ const Op& avg_pool_op =
            .types = floats,
            .rule = avg_pool_rule,
            .cpu = avg_pool_kernel,
+           .cuda = cuda::avg_pool,
            .vjp = [](Backward& c) {
                c.give(0, [&] { return with_params("avg_pool_back", c.grad(), c.params()); });
            }});
@@ -228,6 +231,7 @@ const Op& avg_pool_back_op = enter(
      .types = floats,
      .rule = avg_pool_back_rule,
      .cpu = avg_pool_back_kernel,
+     .cuda = cuda::avg_pool_back,
      .vjp = [](Backward& c) { c.give(0, [&] { return with_params("avg_pool", c.grad(), c.params()); }); }});
 
 // --- windows as columns ----------------------------------------------------------------------------------
