@@ -282,6 +282,8 @@ POOLS = {
     "adaptive": lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
     "adaptive max": lambda x: F.adaptive_max_pool2d(x, (2, 3)),
     "mean in 1d": lambda x: F.avg_pool1d(x[:, :, 0], 3, stride=2),
+    "group norm": lambda x: F.group_norm(x[:, :2], 1) * x[:, 1:],
+    "batch norm": lambda x: F.batch_norm(x, None, None, x[0, :, 0, 0], x[0, :, 1, 1], training=True),
     "convolution": lambda x: F.conv2d(x, x[:, :, :3, :2], stride=(2, 1), padding=1, dilation=(1, 2)),
     "transposed": lambda x: F.conv_transpose2d(x, x[:3, :, :3, :2].swapaxes(0, 1)[:, :2], stride=2),
 }

@@ -55,6 +55,10 @@ extern "C" __global__ void pools_{type}(const Pool<{type}> job) {{
     avg_pool(job);
     avg_pool_back(job);
 }}
+extern "C" __global__ void channels_{type}(const ChannelNorm<{type}> job) {{
+    channel_norm_rows(job);
+    channel_norm_backward_rows(job);
+}}
 extern "C" __global__ void steps_{type}(const Sgd<{type}> sgd, const Adam<{type}> adam) {{
     sgd_step(sgd);
     adam_step(adam);

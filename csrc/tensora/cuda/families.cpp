@@ -442,6 +442,76 @@ void layer_norm_backward(Call& call) {
     copy_on_device(*reshape(tensora::sum(gb, {0}, false), call.out[2]->shape()), *call.out[2]);
 }
 
+// --- normalization of channels -----------------------------------------------------------------------------
+
+namespace {
+
+/// Samples, channels and elements of a channel as rows; see ops/normalization.cpp.
+struct Channels {
+    int64_t samples, channels, groups, n, rows, segments;
+
+    Channels(const Params& params, const Dims& shape)
+        : samples(shape[0]),
+          channels(shape[1]),
+          groups(params.b[0]),
+          n(shape.product() / (samples * channels)),
+          rows(groups ? samples * groups : channels),
+          segments(groups ? channels / groups : samples) {}
+    /// Sums over the segments of each channel.
+    T of_channels(const T& sums) const {
+        return groups ? tensora::sum(reshape(sums, {samples, channels}), {0}, false)
+                      : tensora::sum(reshape(sums, {channels, samples}), {1}, false);
+    }
+};
+
+void run_channel_norm(Call& call, const char* function, const NormTensors& t, const T& g, const T& sums) {
+    const Channels c(call.params, t.x->shape());
+    Arguments arguments;
+    arguments.add(c.rows).add(c.n).add(c.segments);
+    arguments.add(c.groups ? c.segments * c.n : c.n).add(c.groups ? c.n : c.channels * c.n);
+    arguments.add(c.groups).add(call.params.x);
+    for (const T* one : {&t.x, &t.weight, &t.bias, &t.mean, &t.rstd, &t.out, &g, &sums})
+        arguments.add_tensor(one->get());
+    run_kernel(
+        device_index(call),
+        {call.op.name, "tensora/cuda/rows.cuh",
+         text("using Arguments = ChannelNorm<", type_name(t.x->dtype()), ">;"), text(function, "(a);")},
+        {c.rows, block_for(c.n * c.segments)}, arguments);
+}
+
+}  // namespace
+
+void channel_norm(Call& call) {
+    const DType dtype = call.input().dtype();
+    if (call.input().size() == 0) return;
+    const NormTensors tensors{contiguous(call.in[0]),
+                              call.in.size() > 1 ? prepared(call.in[1], dtype) : T(),
+                              call.in.size() > 2 ? prepared(call.in[2], dtype) : T(),
+                              call.out[0],
+                              call.out[1],
+                              call.out[2]};
+    run_channel_norm(call, "channel_norm_rows", tensors, T(), T());
+}
+
+void channel_norm_backward(Call& call) {
+    const DType dtype = call.input(1).dtype();
+    if (call.input(1).size() == 0) {
+        for (int i : {1, 2}) fill_on_device(*call.out[i]);
+        return;
+    }
+    const NormTensors tensors{contiguous(call.in[1]),
+                              call.in.size() > 4 ? prepared(call.in[4], dtype) : T(),
+                              T(),
+                              call.out[0],
+                              contiguous(call.in[2]),
+                              contiguous(call.in[3])};
+    const Channels c(call.params, tensors.x->shape());
+    const T sums = Tensor::empty({c.rows * c.segments, 2}, computed(dtype));
+    run_channel_norm(call, "channel_norm_backward_rows", tensors, contiguous(call.in[0]), sums);
+    copy_on_device(*c.of_channels(narrow(sums, 1, 1, 1)), *call.out[1]);
+    copy_on_device(*c.of_channels(narrow(sums, 1, 0, 1)), *call.out[2]);
+}
+
 // --- optimizers --------------------------------------------------------------------------------------------
 
 void sgd_step(const Tensor& param, const Tensor& grad, const Tensor* buffer, const SgdStep& options) {

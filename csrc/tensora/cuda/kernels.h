@@ -114,6 +114,8 @@ void cross_entropy(Call& call);
 void cross_entropy_backward(Call& call);
 void layer_norm(Call& call);
 void layer_norm_backward(Call& call);
+void channel_norm(Call& call);
+void channel_norm_backward(Call& call);
 
 void matmul(Call& call);
 void linear(Call& call);

@@ -370,6 +370,77 @@ TENSORA_INLINE void norm_weight_gradients(const Norm<S>& job, const S* g, int64_
     }
 }
 
+/// Normalization where a row is `segments` runs of n neighbours with a weight and bias each: see
+/// kernels/loops.h.
+template <typename S>
+struct ChannelNorm {
+    using E = Computed<S>;
+    int64_t rows, n, segments, row_step, step, groups;
+    double eps;
+    const S* x;
+    const E *weight, *bias;
+    E *mean, *rstd;
+    S* out;      ///< of the backward kernel: gradient of x
+    const S* g;  ///< backward only, as the sums: of g and of g * normalized x, of each segment
+    E* sums;
+
+    __device__ int64_t channel(int64_t row, int64_t segment) const {
+        return groups ? row % groups * segments + segment : row;
+    }
+    __device__ int64_t place(int64_t row, int64_t i) const { return row * row_step + i / n * step + i % n; }
+    __device__ E weight_of(int64_t row, int64_t segment) const {
+        return weight ? weight[channel(row, segment)] : E(1);
+    }
+};
+
+template <typename S>
+TENSORA_INLINE void channel_norm_rows(const ChannelNorm<S>& job) {
+    using E = Computed<S>;
+    const int64_t count = job.n * job.segments;
+    for (int64_t row = blockIdx.x; row < job.rows; row += gridDim.x) {
+        const E mean = sum_over<E>(count, [&](int64_t i) { return E(job.x[job.place(row, i)]); }) / E(count);
+        const E squares = sum_over<E>(count, [&](int64_t i) {
+            const E distance = E(job.x[job.place(row, i)]) - mean;
+            return distance * distance;
+        });
+        const E rstd = E(1) / math::sqrt(squares / E(count) + E(job.eps));
+        for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
+            const int64_t segment = i / job.n, at = job.place(row, i);
+            const E shift = job.bias ? job.bias[job.channel(row, segment)] : E(0);
+            job.out[at] = S((E(job.x[at]) - mean) * rstd * job.weight_of(row, segment) + shift);
+        }
+        if (threadIdx.x == 0) job.mean[row] = mean, job.rstd[row] = rstd;
+    }
+}
+
+template <typename S>
+TENSORA_INLINE void channel_norm_backward_rows(const ChannelNorm<S>& job) {
+    using E = Computed<S>;
+    const int64_t count = job.n * job.segments;
+    for (int64_t row = blockIdx.x; row < job.rows; row += gridDim.x) {
+        const E mean = job.mean[row], rstd = job.rstd[row];
+        E sum(0), dot(0);
+        for (int64_t segment = 0; segment < job.segments; ++segment) {
+            const int64_t begin = row * job.row_step + segment * job.step;
+            const E first = sum_over<E>(job.n, [&](int64_t k) { return E(job.g[begin + k]); });
+            const E second = sum_over<E>(job.n, [&](int64_t k) {
+                return E(job.g[begin + k]) * ((E(job.x[begin + k]) - mean) * rstd);
+            });
+            sum += job.weight_of(row, segment) * first;
+            dot += job.weight_of(row, segment) * second;
+            if (threadIdx.x > 0) continue;
+            job.sums[2 * (row * job.segments + segment)] = first;
+            job.sums[2 * (row * job.segments + segment) + 1] = second;
+        }
+        const E shift = sum / E(count), slope = dot / E(count) * rstd;
+        for (int64_t i = threadIdx.x; i < count; i += blockDim.x) {
+            const int64_t at = job.place(row, i);
+            const E own = E(job.g[at]) * job.weight_of(row, i / job.n);
+            job.out[at] = S(rstd * (own - shift - (E(job.x[at]) - mean) * slope));
+        }
+    }
+}
+
 // --- optimizers: the formulas of kernels/rows.cpp
 
 template <typename S>
