@@ -128,6 +128,14 @@ def test_scans_and_extremes_of_lines(n: int, device: str) -> None:
     same(ts.argmin(x, axis=1), array.argmin(1))
 
 
+def test_more_lines_than_blocks(device: str) -> None:
+    array = RNG.standard_normal((200, 40))
+    x = on(device, array)
+    same(ts.cumulative_sum(x, axis=1), array.cumsum(1), 1e-10)
+    same(ts.argmax(x, axis=1), array.argmax(1))
+    same(F.softmax(x, -1), np.exp(array) / np.exp(array).sum(1, keepdims=True), 1e-10)
+
+
 def test_nan_goes_through_extremes(device: str) -> None:
     array = np.array([[1.0, np.nan, 3.0], [0.0, -1.0, np.inf]])
     x = on(device, array)
