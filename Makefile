@@ -110,4 +110,5 @@ $(installed): pyproject.toml constraints.txt | $(built)
 	$(pip) install -c constraints.txt --no-build-isolation -C cmake.define.ACCELERA_TENSORA=OFF -e '.[$(extras)]'
 	$(pip) install --no-build-isolation --no-deps -C cmake.define.ACCELERA_TENSORA=ON -e .
 	-$(pip) install -c constraints.txt --only-binary :all: libcachesim  # an oracle of the tests, where there is one
+	-$(pip) install --only-binary :all: nvidia-cuda-nvrtc  # compiles the kernels of CUDA in the tests, without a GPU
 	touch $@

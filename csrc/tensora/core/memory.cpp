@@ -240,6 +240,17 @@ void Storage::operator delete(Storage* storage, std::destroying_delete_t) {
     give_small(storage, nbytes);
 }
 
+/// Begins the life of a block that was counted.
+Ref<Storage> Storage::hold(char* data, int64_t nbytes, int16_t size_class, Role role) {
+    data_ = data;
+    nbytes_ = nbytes;
+    size_class_ = size_class;
+    role_ = role;
+    counts_of(device_).found();
+    record_birth(*this);
+    return this;
+}
+
 Ref<Storage> Storage::allocate(int64_t nbytes) {
     if (!current_device.is_cpu()) [[unlikely]]
         return allocate_on_device(current_device, nbytes);
@@ -249,13 +260,7 @@ Ref<Storage> Storage::allocate(int64_t nbytes) {
     counts.take(counted, role);
     if (counted <= most_behind) {
         Storage* const storage = make(counted);
-        storage->data_ = reinterpret_cast<char*>(storage) + header;
-        storage->nbytes_ = nbytes;
-        storage->size_class_ = int16_t(size_class);
-        storage->role_ = role;
-        counts.found();
-        record_birth(*storage);
-        return storage;
+        return storage->hold(reinterpret_cast<char*>(storage) + header, nbytes, int16_t(size_class), role);
     }
     char* block = nullptr;
     try {
@@ -264,14 +269,7 @@ Ref<Storage> Storage::allocate(int64_t nbytes) {
         counts.give(counted, role);
         throw;
     }
-    Storage* const storage = make(0);
-    storage->data_ = block;
-    storage->nbytes_ = nbytes;
-    storage->size_class_ = int16_t(size_class);
-    storage->role_ = role;
-    counts.found();
-    record_birth(*storage);
-    return storage;
+    return make(0)->hold(block, nbytes, int16_t(size_class), role);
 }
 
 namespace {
@@ -295,15 +293,9 @@ Ref<Storage> Storage::allocate_on_device(Device device, int64_t nbytes) {
         throw;
     }
     Storage* const storage = make(0);
-    storage->data_ = memory;
-    storage->nbytes_ = nbytes;
-    storage->size_class_ = on_device;
     storage->device_ = device;
     storage->stream_ = cuda::current_stream(device.index);
-    storage->role_ = role;
-    its_counts.found();
-    record_birth(*storage);
-    return storage;
+    return storage->hold(memory, nbytes, on_device, role);
 }
 
 /// What another stream does with the memory comes first.

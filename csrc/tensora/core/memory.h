@@ -120,6 +120,7 @@ class Storage final : public Counted {
     Storage() = default;
     static Storage* make(int64_t nbytes_behind);
     static Ref<Storage> allocate_on_device(Device device, int64_t nbytes);
+    Ref<Storage> hold(char* data, int64_t nbytes, int16_t size_class, Role role);
     [[noreturn]] void refuse_host_access() const;
 
     char* data_ = nullptr;

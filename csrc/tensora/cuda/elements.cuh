@@ -21,12 +21,8 @@ namespace accelera::tensora::device {
 template <typename F, typename S, typename... Es>
 TENSORA_INLINE auto value(Es... stored) {
     using E = Computed<S>;
-    const auto result = F::template of<S, E>(E(stored)...);
-    using R = math::conditional_t<true, decltype(F::template of<S, E>(E(stored)...)), E>;
-    if constexpr (math::is_same_v<R, E>)
-        return S(result);
-    else
-        return result;
+    using R = decltype(F::template of<S, E>(E(stored)...));
+    return math::conditional_t<math::is_same_v<R, E>, S, R>(F::template of<S, E>(E(stored)...));
 }
 
 /// Number of the thread among all of the launch, and how many these are.
@@ -200,35 +196,56 @@ struct Span {
     }
 };
 
+/// The window of an output, by its number among those of a plane.
+template <typename S>
+struct Window {
+    const Pool<S>& pool;
+    Span depth, row, column;
+
+    TENSORA_INLINE Window(const Pool<S>& pool, int64_t d, int64_t r, int64_t c)
+        : pool(pool), depth(pool, 0, d), row(pool, 1, r), column(pool, 2, c) {}
+    TENSORA_INLINE Window(const Pool<S>& pool, int64_t o)
+        : Window(pool, o / (pool.out[1] * pool.out[2]), o / pool.out[2] % pool.out[1], o % pool.out[2]) {}
+
+    TENSORA_INLINE int64_t first() const {
+        return (depth.first * pool.in[1] + row.first) * pool.in[2] + column.first;
+    }
+    /// Call `function(place)` for each element.
+    template <typename Function>
+    TENSORA_INLINE void each(Function function) const {
+        for (int64_t d = depth.first; d < depth.last; d += depth.step)
+            for (int64_t r = row.first; r < row.last; r += row.step)
+                for (int64_t c = column.first; c < column.last; c += column.step)
+                    function((d * pool.in[1] + r) * pool.in[2] + c);
+    }
+    TENSORA_INLINE bool has(const int64_t* at) const {
+        return depth.has(at[0]) && row.has(at[1]) && column.has(at[2]);
+    }
+    /// What its sum is multiplied with for a mean.
+    TENSORA_INLINE double share() const {
+        const bool padding = pool.count_padding;
+        const int64_t count = depth.count(padding) * row.count(padding) * column.count(padding);
+        return 1 / (pool.divisor != 0 ? pool.divisor : double(count));
+    }
+};
+
 /// The largest element of each window, and its place.
 template <typename S>
 TENSORA_INLINE void max_pool(const Pool<S>& pool) {
     using E = Computed<S>;
     const int64_t size = pool.out_size();
     for (int64_t i = first_element(); i < pool.planes * size; i += all_threads()) {
-        const Span depth(pool, 0, i % size / (pool.out[1] * pool.out[2]));
-        const Span row(pool, 1, i / pool.out[2] % pool.out[1]), column(pool, 2, i % pool.out[2]);
+        const Window<S> window(pool, i % size);
         const S* const x = pool.x + i / size * pool.in_size();
         E most = -math::numeric_limits<E>::infinity();
-        int64_t place = (depth.first * pool.in[1] + row.first) * pool.in[2] + column.first;
-        for (int64_t d = depth.first; d < depth.last; d += depth.step)
-            for (int64_t r = row.first; r < row.last; r += row.step)
-                for (int64_t c = column.first; c < column.last; c += column.step) {
-                    const int64_t at = (d * pool.in[1] + r) * pool.in[2] + c;
-                    const E value = E(x[at]);
-                    if ((value > most) | (value != value)) most = value, place = at;
-                }
+        int64_t place = window.first();
+        window.each([&](int64_t at) {
+            const E value = E(x[at]);
+            if ((value > most) | (value != value)) most = value, place = at;
+        });
         pool.result[i] = S(most);
         pool.places[i] = place;
     }
-}
-
-template <typename S>
-TENSORA_INLINE double share_of(const Pool<S>& pool, const Span& depth, const Span& row, const Span& column) {
-    const bool padding = pool.count_padding;
-    return 1 / (pool.divisor != 0
-                    ? pool.divisor
-                    : double(depth.count(padding) * row.count(padding) * column.count(padding)));
 }
 
 template <typename S>
@@ -236,15 +253,11 @@ TENSORA_INLINE void avg_pool(const Pool<S>& pool) {
     using E = Computed<S>;
     const int64_t size = pool.out_size();
     for (int64_t i = first_element(); i < pool.planes * size; i += all_threads()) {
-        const Span depth(pool, 0, i % size / (pool.out[1] * pool.out[2]));
-        const Span row(pool, 1, i / pool.out[2] % pool.out[1]), column(pool, 2, i % pool.out[2]);
+        const Window<S> window(pool, i % size);
         const S* const x = pool.x + i / size * pool.in_size();
         double sum = 0;
-        for (int64_t d = depth.first; d < depth.last; d += depth.step)
-            for (int64_t r = row.first; r < row.last; r += row.step)
-                for (int64_t c = column.first; c < column.last; c += column.step)
-                    sum += double(E(x[(d * pool.in[1] + r) * pool.in[2] + c]));
-        pool.result[i] = S(E(sum * share_of(pool, depth, row, column)));
+        window.each([&](int64_t at) { sum += double(E(x[at])); });
+        pool.result[i] = S(E(sum * window.share()));
     }
 }
 
@@ -272,19 +285,107 @@ TENSORA_INLINE void avg_pool_back(const Pool<S>& pool) {
         for (int k = 0; k < 3; ++k) windows_near(pool, k, at[k], first[k], last[k]);
         const S* const y = pool.x + i / size * pool.out_size();
         E sum(0);
-        for (int64_t d = first[0]; d < last[0]; ++d) {
-            const Span depth(pool, 0, d);
-            for (int64_t r = first[1]; r < last[1]; ++r) {
-                const Span row(pool, 1, r);
+        for (int64_t d = first[0]; d < last[0]; ++d)
+            for (int64_t r = first[1]; r < last[1]; ++r)
                 for (int64_t c = first[2]; c < last[2]; ++c) {
-                    const Span column(pool, 2, c);
-                    if (!depth.has(at[0]) || !row.has(at[1]) || !column.has(at[2])) continue;
-                    sum += E(double(E(y[(d * pool.out[1] + r) * pool.out[2] + c])) *
-                             share_of(pool, depth, row, column));
+                    const Window<S> window(pool, d, r, c);
+                    if (!window.has(at)) continue;
+                    const E from = E(y[(d * pool.out[1] + r) * pool.out[2] + c]);
+                    sum += E(double(from) * window.share());
                 }
-            }
-        }
         pool.result[i] = S(sum);
+    }
+}
+
+// --- convolution of images (images, channels, three extents)
+
+/// Channels are those of one group. `first` and `second` are the inputs of the operation.
+template <typename S>
+struct Convolution {
+    int64_t images, groups, in_channels, out_channels;
+    int64_t in[3], out[3], kernel[3], stride[3], padding[3], dilation[3];
+    const S *first, *second, *bias;
+    S* result;
+
+    __device__ int64_t kernel_size() const { return kernel[0] * kernel[1] * kernel[2]; }
+    __device__ int64_t in_size() const { return in[0] * in[1] * in[2]; }
+    __device__ int64_t out_size() const { return out[0] * out[1] * out[2]; }
+};
+
+/// The three parts of a place among so many.
+struct Triple {
+    int64_t at[3];
+    TENSORA_INLINE Triple(const int64_t* extents, int64_t i) {
+        at[2] = i % extents[2];
+        at[1] = i / extents[2] % extents[1];
+        at[0] = i / extents[2] / extents[1];
+    }
+};
+
+/// Place in the source that an output reads by a tap of the kernel; -1: in the padding.
+template <typename S>
+TENSORA_INLINE int64_t place_read(const Convolution<S>& c, const Triple& out, const Triple& tap) {
+    int64_t place = 0;
+    for (int i = 0; i < 3; ++i) {
+        const int64_t at = out.at[i] * c.stride[i] + tap.at[i] * c.dilation[i] - c.padding[i];
+        if (at < 0 || at >= c.in[i]) return -1;
+        place = place * c.in[i] + at;
+    }
+    return place;
+}
+
+/// The output that reads a place by a tap; -1: none does.
+template <typename S>
+TENSORA_INLINE int64_t reader_of(const Convolution<S>& c, const Triple& place, const Triple& tap) {
+    int64_t out = 0;
+    for (int i = 0; i < 3; ++i) {
+        const int64_t reach = place.at[i] + c.padding[i] - tap.at[i] * c.dilation[i];
+        if (reach < 0 || reach % c.stride[i] || reach / c.stride[i] >= c.out[i]) return -1;
+        out = out * c.out[i] + reach / c.stride[i];
+    }
+    return out;
+}
+
+template <typename S>
+TENSORA_INLINE void convolution(const Convolution<S>& c) {
+    using E = Computed<S>;
+    const int64_t size = c.out_size(), channels = c.groups * c.out_channels, taps = c.kernel_size();
+    for (int64_t i = first_element(); i < c.images * channels * size; i += all_threads()) {
+        const int64_t channel = i / size % channels, image = i / size / channels;
+        const Triple out(c.out, i % size);
+        const S* const x =
+            c.first + (image * c.groups + channel / c.out_channels) * c.in_channels * c.in_size();
+        const S* const w = c.second + channel * c.in_channels * taps;
+        E sum = c.bias ? E(c.bias[channel]) : E(0);
+        for (int64_t tap = 0; tap < taps; ++tap) {
+            const int64_t place = place_read(c, out, Triple(c.kernel, tap));
+            if (place < 0) continue;
+            for (int64_t k = 0; k < c.in_channels; ++k)
+                sum += E(x[k * c.in_size() + place]) * E(w[k * taps + tap]);
+        }
+        c.result[i] = S(sum);
+    }
+}
+
+template <typename S>
+TENSORA_INLINE void convolution_input(const Convolution<S>& c) {
+    using E = Computed<S>;
+    const int64_t size = c.in_size(), channels = c.groups * c.in_channels, taps = c.kernel_size();
+    for (int64_t i = first_element(); i < c.images * channels * size; i += all_threads()) {
+        const int64_t channel = i / size % channels, image = i / size / channels,
+                      group = channel / c.in_channels;
+        const Triple place(c.in, i % size);
+        const S* const y = c.first + (image * c.groups + group) * c.out_channels * c.out_size();
+        const S* const w =
+            c.second + (group * c.out_channels * c.in_channels + channel % c.in_channels) * taps;
+        E sum(0);
+        for (int64_t tap = 0; tap < taps; ++tap) {
+            const int64_t out = reader_of(c, place, Triple(c.kernel, tap));
+            if (out < 0) continue;
+            for (int64_t k = 0; k < c.out_channels; ++k)
+                sum += E(y[k * c.out_size() + out]) * E(w[k * c.in_channels * taps + tap]);
+        }
+        c.result[i] = S(sum);
     }
 }
 

@@ -34,6 +34,15 @@ class Arguments {
     std::vector<char> bytes_;
 };
 
+/// Extents of images, or numbers for each of them, as three; the first ones are `missing`.
+inline void add_extents(Arguments& arguments, const Dims& shape, int skip, int64_t missing) {
+    const int absent = 3 - (shape.size() - skip);
+    for (int i = 0; i < 3; ++i) arguments.add(i < absent ? missing : shape[skip + i - absent]);
+}
+
+/// Blocks of a kernel with a thread for each of n elements.
+inline int64_t blocks_for(int64_t n) { return (n + 255) / 256; }
+
 /// Name of an element type in the sources for the device.
 const char* type_name(DType dtype);
 

@@ -300,12 +300,6 @@ void attention_backward(Call& call) {
 
 namespace {
 
-/// The extents of images as three, the first ones 1.
-void add_extents(Arguments& arguments, const Dims& shape, int skip, int64_t missing) {
-    const int n = shape.size() - skip;
-    for (int i = 0; i < 3; ++i) arguments.add(i < 3 - n ? missing : shape[skip + i - (3 - n)]);
-}
-
 /// One of the three kernels of a convolution, whose images have shape x, weight w, and y behind it.
 void run_convolution(Call& call, const char* function, const Tensor& x, const Tensor& w, const Tensor& y,
                      const std::array<const Tensor*, 4>& tensors) {
@@ -323,9 +317,9 @@ void run_convolution(Call& call, const char* function, const Tensor& x, const Te
     const int64_t size = call.out[0]->size();
     const bool by_blocks = std::strcmp(function, "convolution_weight") == 0;
     run_kernel(call.out[0]->device().index,
-               {call.op.name, "tensora/cuda/rows.cuh",
+               {call.op.name, by_blocks ? "tensora/cuda/rows.cuh" : "tensora/cuda/elements.cuh",
                 text("using Arguments = Convolution<", type_name(x.dtype()), ">;"), text(function, "(a);")},
-               {by_blocks ? size : (size + 255) / 256, 256}, arguments);
+               {by_blocks ? size : blocks_for(size), 256}, arguments);
 }
 
 }  // namespace
@@ -351,42 +345,5 @@ void conv_weight(Call& call) {
     run_convolution(call, "convolution_weight", *x, *call.out[0], *y,
                     {x.get(), y.get(), nullptr, call.out[0].get()});
 }
-
-// --- pooling -----------------------------------------------------------------------------------------------
-
-namespace {
-
-/// The `part`-th of the lists that the third parameter of pools has, one number for each extent.
-Dims part_of(const Params& params, int part) {
-    const int n = params.a.size();
-    return Dims(params.c.begin() + part * n, n);
-}
-
-void run_pool(Call& call, const char* function) {
-    const Tensor& out = *call.out[0];
-    if (out.size() == 0) return;
-    const T x = contiguous(call.in[0]);
-    const Params& params = call.params;
-    Arguments arguments;
-    arguments.add(x->shape()[0] * x->shape()[1]);
-    add_extents(arguments, part_of(params, 3), 0, 1);
-    add_extents(arguments, part_of(params, 2), 0, 1);
-    add_extents(arguments, params.a, 0, 1);
-    add_extents(arguments, params.b, 0, 1);
-    add_extents(arguments, part_of(params, 0), 0, 0);
-    add_extents(arguments, part_of(params, 1), 0, 1);
-    arguments.add(params.mode == 1).add(params.flag).add(params.x);
-    arguments.add_tensor(x.get()).add_tensor(&out).add_tensor(call.out[1].get());
-    run_kernel(out.device().index,
-               {call.op.name, "tensora/cuda/elements.cuh",
-                text("using Arguments = Pool<", type_name(x->dtype()), ">;"), text(function, "(a);")},
-               {(out.size() + 255) / 256, 256}, arguments);
-}
-
-}  // namespace
-
-void max_pool(Call& call) { run_pool(call, "max_pool"); }
-void avg_pool(Call& call) { run_pool(call, "avg_pool"); }
-void avg_pool_back(Call& call) { run_pool(call, "avg_pool_back"); }
 
 }  // namespace accelera::tensora::cuda

@@ -1,4 +1,4 @@
-// Launches of the kernels in rows.cuh and elements.cuh.
+// Launches of the kernels in rows.cuh: reductions, fused operations on rows, steps of optimizers.
 #include <algorithm>
 
 #include "tensora/cuda/kernels.h"
@@ -11,7 +11,6 @@ namespace {
 constexpr int threads = 256;
 
 int device_index(const Call& call) { return call.out[0]->device().index; }
-int64_t blocks_for(int64_t n) { return (n + threads - 1) / threads; }
 
 /// Threads of a block for lines of n elements: a power of two.
 int block_for(int64_t n) {
@@ -157,153 +156,6 @@ void argmax(Call& call) { find_extremes(call, true); }
 void argmin(Call& call) { find_extremes(call, false); }
 void cumsum(Call& call) { scan(call, "Sum"); }
 void cumprod(Call& call) { scan(call, "Product"); }
-
-// --- indexing ----------------------------------------------------------------------------------------------
-
-namespace {
-
-/// Unsigned integers of the size of an element, as which it is moved.
-const char* moved_as(DType dtype) {
-    switch (size_of(dtype)) {
-        case 1:
-            return "uint8_t";
-        case 2:
-            return "uint16_t";
-        case 4:
-            return "uint32_t";
-        case 8:
-            return "uint64_t";
-        default:
-            return "Wide";
-    }
-}
-
-/// Extents before an axis, of it, and behind it.
-struct Sides {
-    int64_t outer = 1, extent, inner = 1;
-    Sides(const Dims& shape, int axis) : extent(shape[axis]) {
-        for (int i = 0; i < axis; ++i) outer *= shape[i];
-        for (int i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
-    }
-};
-
-}  // namespace
-
-void take(Call& call) {
-    const T x = contiguous(call.in[0]), index = contiguous(call.in[1]);
-    const Tensor& out = *call.out[0];
-    const Sides sides(x->shape(), call.params.mode);
-    Arguments arguments;
-    arguments.add(out.size()).add(sides.extent).add(index->size()).add(sides.inner);
-    arguments.add_tensor(x.get()).add_tensor(index.get()).add_tensor(&out);
-    const char* const type = moved_as(x->dtype());
-    run_kernel(device_index(call),
-               {"take", "tensora/cuda/elements.cuh",
-                text("struct Arguments { int64_t size, extent, n, inner; const ", type,
-                     "* x; const int64_t* at; ", type, "* out; };"),
-                "take_slices(a.size, a.extent, a.n, a.inner, a.x, a.at, a.out);"},
-               {blocks_for(out.size())}, arguments);
-}
-
-void put(Call& call) {
-    const Tensor& out = *call.out[0];
-    copy_on_device(call.input(0), out);
-    const T values = contiguous(cast(call.in[2], out.dtype())), index = contiguous(call.in[1]);
-    const Sides sides(out.shape(), call.params.mode);
-    Arguments arguments;
-    arguments.add(sides.outer).add(sides.extent).add(index->size()).add(sides.inner);
-    arguments.add_tensor(values.get()).add_tensor(index.get()).add_tensor(&out);
-    const char* const type = moved_as(out.dtype());
-    run_kernel(device_index(call),
-               {"put", "tensora/cuda/elements.cuh",
-                text("struct Arguments { int64_t outer, extent, n, inner; const ", type,
-                     "* values; const int64_t* at; ", type, "* out; };"),
-                "put_slices(a.outer, a.extent, a.n, a.inner, a.values, a.at, a.out);"},
-               {blocks_for(sides.outer * sides.inner)}, arguments);
-}
-
-void take_add(Call& call) {
-    const Tensor& out = *call.out[0];
-    fill_on_device(out);
-    const T values = contiguous(call.in[0]), index = contiguous(call.in[1]);
-    const int64_t n = index->size();
-    if (n == 0 || out.size() == 0) return;
-    // The order is found on the CPU: the index is small beside the values.
-    const T on_cpu = to_device(index, cpu);
-    const int64_t* const at = on_cpu->data<int64_t>();
-    const DeviceScope scope(cpu);
-    const T order = Tensor::empty({n}, DType::i64);
-    int64_t* const sorted = order->data<int64_t>();
-    for (int64_t i = 0; i < n; ++i) sorted[i] = i;
-    std::stable_sort(sorted, sorted + n, [&](int64_t a, int64_t b) { return at[a] < at[b]; });
-    std::vector<int64_t> begins;
-    for (int64_t i = 0; i < n; ++i)
-        if (i == 0 || at[sorted[i]] != at[sorted[i - 1]]) begins.push_back(i);
-    const T starts = Tensor::empty({int64_t(begins.size())}, DType::i64);
-    std::copy(begins.begin(), begins.end(), starts->data<int64_t>());
-    const T order_there = to_device(order, out.device()), starts_there = to_device(starts, out.device());
-    const Sides sides(out.shape(), call.params.mode);
-    const auto runs = int64_t(begins.size());
-    Arguments arguments;
-    arguments.add(sides.outer).add(sides.extent).add(n).add(sides.inner).add(runs);
-    arguments.add_tensor(values.get()).add_tensor(index.get());
-    arguments.add_tensor(order_there.get()).add_tensor(starts_there.get()).add_tensor(&out);
-    const char* const type = type_name(out.dtype());
-    run_kernel(
-        device_index(call),
-        {"take_add", "tensora/cuda/elements.cuh",
-         text("struct Arguments { int64_t outer, extent, n, inner, runs; const ", type,
-              "* values; const int64_t *at, *order, *starts; ", type, "* out; };"),
-         "add_slices(a.outer, a.extent, a.n, a.inner, a.runs, a.values, a.at, a.order, a.starts, a.out);"},
-        {blocks_for(sides.outer * runs * sides.inner)}, arguments);
-}
-
-void take_along(Call& call) {
-    const T& x = call.in[0];
-    const T index = contiguous(call.in[1]);
-    const Tensor& out = *call.out[0];
-    if (out.size() == 0) return;
-    const int axis = call.params.mode;
-    Dims steps = x->strides(), shape = index->shape();
-    steps[axis] = 0;
-    Arguments arguments;
-    arguments.add(out.size()).add(shape).add(steps).add(x->strides()[axis]);
-    arguments.add_tensor(x.get()).add_tensor(index.get()).add_tensor(&out);
-    const char* const type = moved_as(out.dtype());
-    const int rank = shape.size();
-    run_kernel(
-        device_index(call),
-        {"take_along", "tensora/cuda/elements.cuh",
-         text("struct Arguments { int64_t size; Extents<", rank, "> shape; Steps<", rank,
-              "> steps; int64_t axis_step; const ", type, "* x; const int64_t* at; ", type, "* out; };"),
-         "take_along(a.size, a.shape, a.steps, a.axis_step, a.x, a.at, a.out);"},
-        {blocks_for(out.size())}, arguments);
-}
-
-void scatter_add(Call& call) {
-    const Tensor& out = *call.out[0];
-    copy_on_device(call.input(0), out);
-    const T values = contiguous(cast(call.in[2], out.dtype())), index = contiguous(call.in[1]);
-    if (index->size() == 0) return;
-    const int axis = call.params.mode;
-    Dims lines = index->shape();
-    lines[axis] = 1;
-    Arguments arguments;
-    arguments.add(lines).add(out.strides()).add(values->strides()).add(index->shape()[axis]);
-    arguments.add(out.strides()[axis]).add(values->strides()[axis]);
-    arguments.add_tensor(values.get()).add_tensor(index.get()).add_tensor(&out);
-    const char* const type = type_name(out.dtype());
-    const std::string rank = text('<', lines.size(), '>');
-    run_kernel(
-        device_index(call),
-        {"scatter_add", "tensora/cuda/elements.cuh",
-         text("struct Arguments { Extents", rank, " lines; Steps", rank, " out_steps; Steps", rank,
-              " value_steps; int64_t n, out_step, value_step; const ", type, "* values; const int64_t* at; ",
-              type, "* out; };"),
-         "add_along(a.lines, a.out_steps, a.value_steps, a.n, a.out_step, a.value_step, a.values, a.at, "
-         "a.out);"},
-        {blocks_for(lines.product())}, arguments);
-}
 
 // --- rows --------------------------------------------------------------------------------------------------
 
