@@ -12,15 +12,6 @@ namespace accelera::tensora {
 enum class DType : uint8_t { bool_, u8, u16, u32, u64, i8, i16, i32, i64, f16, bf16, f32, f64, c64, c128 };
 constexpr int n_dtypes = 15;
 
-/// What a set of element types is made of; values may be or-ed.
-enum Class : uint8_t { booleans = 1, unsigneds = 2, signeds = 4, halves = 8, reals = 16, complexes = 32 };
-constexpr uint8_t integers = unsigneds | signeds;
-constexpr uint8_t floats = halves | reals;
-constexpr uint8_t inexact = floats | complexes;
-constexpr uint8_t numbers = integers | inexact;
-constexpr uint8_t any_type = numbers | booleans;
-constexpr uint8_t ordered = integers | floats | booleans;
-
 struct DTypeInfo {
     std::string_view name;
     int64_t size;

@@ -24,6 +24,15 @@ namespace math = std;
 
 namespace accelera::tensora {
 
+/// What a set of element types is made of; values may be or-ed.
+enum Class : uint8_t { booleans = 1, unsigneds = 2, signeds = 4, halves = 8, reals = 16, complexes = 32 };
+constexpr uint8_t integers = unsigneds | signeds;
+constexpr uint8_t floats = halves | reals;
+constexpr uint8_t inexact = floats | complexes;
+constexpr uint8_t numbers = integers | inexact;
+constexpr uint8_t any_type = numbers | booleans;
+constexpr uint8_t ordered = integers | floats | booleans;
+
 /// Bits of an IEEE binary16 as a float. Plain arithmetic, so that loops of it are vectorised.
 TENSORA_INLINE float float_of_half(uint16_t bits) {
     const uint32_t sign = uint32_t(bits & 0x8000u) << 16;

@@ -6,17 +6,6 @@
 
 namespace accelera::tensora::device {
 
-#define FORMULA(name, inputs, types, ...)                          \
-    struct name##_formula {                                        \
-        template <typename S, typename E>                          \
-        static TENSORA_INLINE auto of(E x, E y = E(), E z = E()) { \
-            (void)y, (void)z;                                      \
-            return __VA_ARGS__;                                    \
-        }                                                          \
-    };
-#include "tensora/kernels/formulas.def"
-#undef FORMULA
-
 /// A formula of stored values, as it is stored; halves are computed as floats.
 template <typename F, typename S, typename... Es>
 TENSORA_INLINE auto value(Es... stored) {

@@ -218,6 +218,27 @@ struct NormTensors {
     T x, weight, bias, out, mean, rstd;
 };
 
+/// Tensors of a forward entry: x, and perhaps weight and bias.
+NormTensors forward_tensors(const Call& call) {
+    const DType dtype = call.input().dtype();
+    return {contiguous(call.in[0]),
+            call.in.size() > 1 ? prepared(call.in[1], dtype) : T(),
+            call.in.size() > 2 ? prepared(call.in[2], dtype) : T(),
+            call.out[0],
+            call.out[1],
+            call.out[2]};
+}
+/// Of a backward entry: gradient, x, mean, 1 / deviation, and perhaps the weight.
+NormTensors backward_tensors(const Call& call) {
+    const DType dtype = call.input(1).dtype();
+    return {contiguous(call.in[1]),
+            call.in.size() > 4 ? prepared(call.in[4], dtype) : T(),
+            T(),
+            call.out[0],
+            contiguous(call.in[2]),
+            contiguous(call.in[3])};
+}
+
 Arguments norm_arguments(const NormTensors& t, int64_t n, const Params& params) {
     Arguments arguments;
     arguments.add(n ? t.x->size() / n : 0).add(n).add(params.x).add(params.flag);
@@ -243,12 +264,7 @@ void cross_entropy_backward(Call& call) {
 
 void layer_norm(Call& call) {
     const DType dtype = call.input().dtype();
-    const NormTensors tensors{contiguous(call.in[0]),
-                              call.in.size() > 1 ? prepared(call.in[1], dtype) : T(),
-                              call.in.size() > 2 ? prepared(call.in[2], dtype) : T(),
-                              call.out[0],
-                              call.out[1],
-                              call.out[2]};
+    const NormTensors tensors = forward_tensors(call);
     const int64_t n = call.params.a.product();
     if (tensors.x->size() == 0) return;
     Arguments arguments = norm_arguments(tensors, n, call.params);
@@ -261,12 +277,7 @@ void layer_norm(Call& call) {
 void layer_norm_backward(Call& call) {
     const DType dtype = call.input(1).dtype();
     const T g = contiguous(call.in[0]);
-    const NormTensors tensors{contiguous(call.in[1]),
-                              call.in.size() > 4 ? prepared(call.in[4], dtype) : T(),
-                              T(),
-                              call.out[0],
-                              contiguous(call.in[2]),
-                              contiguous(call.in[3])};
+    const NormTensors tensors = backward_tensors(call);
     const int64_t n = call.params.a.product(), rows = n ? tensors.x->size() / n : 0;
     const char* const type = type_name(dtype);
     if (rows > 0) {
@@ -334,14 +345,8 @@ void run_channel_norm(Call& call, const char* function, const NormTensors& t, co
 }  // namespace
 
 void channel_norm(Call& call) {
-    const DType dtype = call.input().dtype();
     if (call.input().size() == 0) return;
-    const NormTensors tensors{contiguous(call.in[0]),
-                              call.in.size() > 1 ? prepared(call.in[1], dtype) : T(),
-                              call.in.size() > 2 ? prepared(call.in[2], dtype) : T(),
-                              call.out[0],
-                              call.out[1],
-                              call.out[2]};
+    const NormTensors tensors = forward_tensors(call);
     run_channel_norm(call, "channel_norm_rows", tensors, T(), T());
 }
 
@@ -351,12 +356,7 @@ void channel_norm_backward(Call& call) {
         for (int i : {1, 2}) fill_on_device(*call.out[i]);
         return;
     }
-    const NormTensors tensors{contiguous(call.in[1]),
-                              call.in.size() > 4 ? prepared(call.in[4], dtype) : T(),
-                              T(),
-                              call.out[0],
-                              contiguous(call.in[2]),
-                              contiguous(call.in[3])};
+    const NormTensors tensors = backward_tensors(call);
     const Channels c(call.params, tensors.x->shape());
     const T sums = Tensor::empty({c.rows * c.segments, 2}, computed(dtype));
     run_channel_norm(call, "channel_norm_backward_rows", tensors, contiguous(call.in[0]), sums);

@@ -130,19 +130,6 @@ void narrow(int64_t n, const float* x, char* out, int64_t step) {
     }
 }
 
-#define FORMULA(name, inputs, types_, ...)                         \
-    struct name##_formula {                                        \
-        static constexpr uint8_t types = types_;                   \
-        static constexpr int arity = inputs;                       \
-        template <typename S, typename E>                          \
-        static TENSORA_INLINE auto of(E x, E y = E(), E z = E()) { \
-            (void)y, (void)z;                                      \
-            return __VA_ARGS__;                                    \
-        }                                                          \
-    };
-#include "tensora/kernels/formulas.def"
-#undef FORMULA
-
 /// Loop over halves: blocks of them as floats through the formula's loop for floats, and back. A loop of its
 /// own for each formula and layout would be most of the library's code.
 template <typename F, typename S, int N>

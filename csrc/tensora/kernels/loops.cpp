@@ -12,29 +12,21 @@
 
 namespace accelera::tensora {
 
-namespace base {
-void fill_rows(LoopRow* rows);
-void fill_reducers(Reducers& table);
-template <typename E>
-void fill_windows(WindowLoops<E>& loops);
-void fill_row_loops(RowLoops* loops);
-}  // namespace base
+/// What each file of loops has in the name space of an instruction set.
+#define LOOPS_FOR(isa)                        \
+    namespace isa {                           \
+    void fill_rows(LoopRow* rows);            \
+    void fill_reducers(Reducers& table);      \
+    template <typename E>                     \
+    void fill_windows(WindowLoops<E>& loops); \
+    void fill_row_loops(RowLoops* loops);     \
+    }
+LOOPS_FOR(base)
 #ifdef TENSORA_X86
-namespace v3 {
-void fill_rows(LoopRow* rows);
-void fill_reducers(Reducers& table);
-template <typename E>
-void fill_windows(WindowLoops<E>& loops);
-void fill_row_loops(RowLoops* loops);
-}  // namespace v3
-namespace v4 {
-void fill_rows(LoopRow* rows);
-void fill_reducers(Reducers& table);
-template <typename E>
-void fill_windows(WindowLoops<E>& loops);
-void fill_row_loops(RowLoops* loops);
-}  // namespace v4
+LOOPS_FOR(v3)
+LOOPS_FOR(v4)
 #endif
+#undef LOOPS_FOR
 
 namespace {
 

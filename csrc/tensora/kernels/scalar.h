@@ -446,4 +446,18 @@ TENSORA_INLINE E right_shift_of(E x, E y) {
     return fits ? E(x >> y) : x < E(0) ? E(-1) : E(0);
 }
 
+/// The formulas, each with the types it is for. `S` is the type that is stored.
+#define FORMULA(name, inputs, types_, ...)                         \
+    struct name##_formula {                                        \
+        static constexpr uint8_t types = types_;                   \
+        static constexpr int arity = inputs;                       \
+        template <typename S, typename E>                          \
+        static TENSORA_INLINE auto of(E x, E y = E(), E z = E()) { \
+            (void)y, (void)z;                                      \
+            return __VA_ARGS__;                                    \
+        }                                                          \
+    };
+#include "tensora/kernels/formulas.def"
+#undef FORMULA
+
 }  // namespace accelera::tensora::TENSORA_ISA

@@ -12,6 +12,7 @@ from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
+from sse_starlette.sse import AppStatus
 
 from accelera import __version__
 from accelera.service import problems
@@ -85,6 +86,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the database, load what a first request would wait for, and do jobs until the service ends."""
     settings: ServiceSettings = app.state.settings
     app.state.stopping.clear()
+    AppStatus.should_exit = False  # set for good by a service of this process that a signal has ended
     with tempfile.TemporaryDirectory(prefix="accelera-service-") as folder:
         url = settings.database_url or sqlite_url(Path(folder) / "copilot.db")
         app.state.database = database = Database(url, limits=settings.limits)
