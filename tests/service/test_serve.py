@@ -86,7 +86,7 @@ def test_service_ends_cleanly_while_it_starts(monkeypatch: pytest.MonkeyPatch, n
     assert not Path(database.engine.url.database or "").exists(), "its folder has gone with it"
     monkeypatch.undo()
     with TestClient(create_app()) as client:
-        job = client.post("/v1/bounds", json={"source": {"num_layers": 2}}).headers["location"]
+        job = client.post("/v1/sweeps", json={"source": {"num_layers": 2}}).headers["location"]
         assert "event: done" in client.get(f"{job}/events").text, "the next service of the process streams"
 
 
