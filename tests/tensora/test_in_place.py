@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from accelera.tensora import autograd
 from accelera.tensora.core import native
@@ -106,6 +108,52 @@ def test_assignment_by_tensors(index: str) -> None:
 
     shape = (3, 2, 2) if index == "apart" else (3, 2)
     gradients_of_both(program, np.arange(np.prod(shape)).reshape(shape), np.arange(4.0).reshape(2, 2) + 10)
+
+
+@st.composite
+def memory_of_others(draw: st.DrawFn) -> Any:
+    """Draw an array of NumPy, of 2 or 3 axes, whose elements lie in any order, with gaps or backwards."""
+    shape = draw(st.lists(st.integers(1, 4), min_size=2, max_size=3))
+    steps = [draw(st.sampled_from([1, 2, 3, -1, -2])) for _ in shape]
+    room = np.arange(1.0, 1 + np.prod([n * abs(step) for n, step in zip(shape, steps, strict=True)]))
+    room = room.reshape([n * abs(step) for n, step in zip(shape, steps, strict=True)])
+    part = room[tuple(slice(None, None, step) for step in steps)]
+    return part.transpose(draw(st.permutations(range(len(shape)))))
+
+
+@settings(max_examples=150, deadline=None)
+@given(memory_of_others(), st.data())
+def test_views_of_memory_in_any_order_are_written(array: Any, data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, array.shape[0] - 1))
+    last = data.draw(st.integers(1, array.shape[-1]))
+
+    def program(base: Any, y: Any) -> Any:
+        view = base[first:]
+        part = view[..., :last]
+        part *= y[:last]
+        view[0] = y[0]
+        return view * view + base[-1] * y[-1]
+
+    ours, theirs = leaf(np.arange(1.0, 1 + array.shape[-1])), torch.arange(1.0, 1 + array.shape[-1]).double()
+    theirs.requires_grad = True
+    other = program(torch.tensor(array.copy(order="C")), theirs)
+    own = program(native.from_dlpack(array), ours)
+    np.testing.assert_allclose(np.asarray(own.detach()), other.detach().numpy())
+    autograd.backward(native.sum(own * own))
+    (other * other).sum().backward()
+    np.testing.assert_allclose(np.asarray(ours.grad), theirs.grad.numpy())
+
+
+def test_second_derivatives_through_an_assignment_to_memory_in_another_order() -> None:
+    def function(x: Any, y: Any) -> Any:
+        z = native.from_dlpack(np.arange(24.0).reshape(6, 4)[::2, ::-1].T)
+        z[1:] = x * y[1:]
+        z[:, 1] *= y[:, 0]
+        return z * z
+
+    inputs = [leaf(np.arange(3.0)), leaf(np.arange(1.0, 5.0).reshape(4, 1))]
+    assert autograd.gradcheck(function, inputs)
+    assert autograd.gradgradcheck(function, inputs)
 
 
 def test_second_derivatives_through_an_assignment() -> None:

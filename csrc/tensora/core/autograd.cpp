@@ -224,17 +224,61 @@ void watch(Tensor& tensor, bool retain) {
 
 namespace {
 
+/// Places of a base and of a view of it, counted from the first place of the base in its storage.
+struct Places {
+    int64_t count = 1;  ///< up to the last place of the base; some may be of no element
+    Layout base;
+    Layout view;
+};
+
+/// `ahead`: how far in the storage the first element of the view lies behind that of the base.
+Places places_of(const Dims& shape, const Dims& strides, Layout view, int64_t ahead) {
+    Places places{1, {shape, strides, 0}, std::move(view)};
+    for (int i = 0; i < shape.size(); ++i) {
+        const int64_t reach = (shape[i] - 1) * strides[i];
+        places.count += std::abs(reach);
+        places.base.offset -= std::min<int64_t>(reach, 0);
+    }
+    if (shape.product() == 0) places.count = places.base.offset = 0;
+    places.view.offset = places.base.offset + ahead;
+    return places;
+}
+
+/// a: shape of the view, b: its strides, c: strides of the base, x: how far the view lies behind it, exactly.
+Params view_params(const Tensor& view, const Tensor& base) {
+    Params params;
+    params.a = view.shape();
+    params.b = view.strides();
+    params.c = base.strides();
+    params.x = double(view.layout().offset - base.layout().offset);
+    return params;
+}
+
+Places places_of(const Params& params, const Dims& base) {
+    return places_of(base, params.c, {params.a, params.b}, int64_t(params.x));
+}
+
 /// Gradient of "base, but with `value` where the view lies": inputs are both.
 void write_vjp(Backward& call) {
-    const Params& params = call.params();
-    const Layout layout{params.a, params.b, params.c[0]};
-    const T grad = contiguous(call.grad());
-    const T part = as_strided(grad, layout);
-    call.give(0, [&] { return grad - strided_scatter(part, grad->shape(), layout); });
+    const Places places = places_of(call.params(), call.grad()->shape());
+    const T grad = strided_scatter(call.grad(), {places.count}, places.base);
+    const T part = as_strided(grad, places.view);
+    call.give(0, [&] {
+        return as_strided(grad - strided_scatter(part, grad->shape(), places.view), places.base);
+    });
     call.give(1, part);
 }
 
+/// Gradient of "this view of its base as the base is now".
+void read_vjp(Backward& call) {
+    const Places places = places_of(call.params(), call.shape());
+    call.give(0, [&] {
+        return as_strided(strided_scatter(call.grad(), {places.count}, places.view), places.base);
+    });
+}
+
 const Op write_op{.name = "write_view", .family = Family::movement, .arity = 2, .vjp = write_vjp};
+const Op read_op{.name = "read_view", .family = Family::movement, .arity = 1, .vjp = read_vjp};
 
 /// Makes `node` the one that made `tensor`.
 void set_node(Tensor& tensor, const Ref<Node>& node, int output) {
@@ -244,29 +288,11 @@ void set_node(Tensor& tensor, const Ref<Node>& node, int output) {
     if (gradient.hooks || gradient.grad) watch(tensor, false);
 }
 
-Params layout_params(const Layout& layout) {
-    Params params;
-    params.a = layout.shape;
-    params.b = layout.strides;
-    params.c = {layout.offset};
-    return params;
-}
-
-/// Layout of a view within the elements of its base.
-Layout within(const Tensor& view, const Tensor& base) {
-    Layout layout = view.layout();
-    layout.offset -= base.layout().offset;
-    return layout;
-}
-
 /// The node of "this view of its base as the base is now".
 void remake_view(Tensor& view) {
     const T base = view.base();
-    if (!base->contiguous())
-        fail(Kind::not_implemented,
-             "autograd: a view of a tensor that is not contiguous was written in place; copy it before");
-    Ref<Node> node(new Node(&op_named("as_strided"), std::span(&base, 1)));
-    node->params = std::make_unique<Params>(layout_params(within(view, *base)));
+    Ref<Node> node(new Node(&read_op, std::span(&base, 1)));
+    node->params = std::make_unique<Params>(view_params(view, *base));
     node->outputs.push_back({view.shape(), view.dtype()});
     set_node(view, node, 0);
     view.set_base(base);
@@ -299,12 +325,9 @@ void rebase(Tensor& target, const T& value) {
     }
     const T base = target.base();
     if (tracked || (recording && base->tracked())) {
-        if (!base->contiguous())
-            fail(Kind::not_implemented,
-                 "autograd: a view of a tensor that is not contiguous was written in place; copy it before");
         const T inputs[] = {base, value};
         Ref<Node> node(new Node(&write_op, inputs));
-        node->params = std::make_unique<Params>(layout_params(within(target, *base)));
+        node->params = std::make_unique<Params>(view_params(target, *base));
         node->outputs.push_back({base->shape(), base->dtype()});
         target.storage()->bump();
         set_node(*base, node, 0);
