@@ -10,8 +10,11 @@ namespace nanobind::detail {
 
 using accelera::tensora::Dims;
 
-bool type_caster<Dims>::from_python(handle source, uint32_t, cleanup_list*) noexcept {
-    PyObject* object = source.ptr();
+bool type_caster<Dims>::from_python(handle source, uint32_t flags, cleanup_list*) noexcept {
+    return read(source.ptr()) || take_misfit(source, flags & uint32_t(cast_flags::convert));
+}
+
+bool type_caster<Dims>::read(PyObject* object) {
     const auto push = [&](PyObject* item) {
         const int64_t number = PyNumber_AsSsize_t(item, PyExc_OverflowError);
         if (number == -1 && PyErr_Occurred()) {
@@ -42,6 +45,16 @@ handle type_caster<Dims>::from_cpp(const Dims& dims, rv_policy, cleanup_list*) n
 }  // namespace nanobind::detail
 
 namespace accelera::tensora {
+
+void refuse_argument(nb::handle found, bool for_dims) {
+    std::string words = nb::cast<std::string>(nb::repr(found));
+    if (words.size() > 60) words = words.substr(0, 60) + "...";
+    const bool is_array = nb::hasattr(found, "__dlpack__") || PyObject_CheckBuffer(found.ptr()) ||
+                          PyList_Check(found.ptr()) || is_number(found);
+    fail(Kind::type, "tensora: ", words, " (", Py_TYPE(found.ptr())->tp_name, ") where ",
+         for_dims ? "an integer or a tuple of integers" : "a Tensor", " is needed",
+         is_array && !for_dims ? "; tensora.asarray() makes one" : "");
+}
 
 namespace {
 

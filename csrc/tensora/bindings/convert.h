@@ -12,17 +12,48 @@ namespace nb = nanobind;
 
 namespace nanobind::detail {
 
+/// Caster of an argument for which anything is taken, in the end: using what does not fit throws an error
+/// that says what is needed and what was found. (An error in `from_python` itself would end the process.)
+template <typename Argument>
+struct ArgumentCaster {
+    using Value = Argument;
+    template <typename Type>
+    using Cast = movable_cast_t<Type>;
+    template <typename Type>
+    bool can_cast() const {
+        return misfit == nullptr;
+    }
+    explicit operator Value*() { return &checked(); }
+    explicit operator Value&() { return checked(); }
+    explicit operator Value&&() { return std::move(checked()); }
+
+    Value value;
+
+  protected:
+    /// `is_last`: no other overload will be asked.
+    bool take_misfit(handle source, bool is_last) {
+        if (is_last) misfit = source.ptr();
+        return is_last;
+    }
+
+  private:
+    PyObject* misfit = nullptr;
+
+    Value& checked();
+};
+
 /// Ref<Tensor> as the Python object of its tensor.
 template <typename Object>
-struct type_caster<accelera::tensora::Ref<Object>> {
+struct type_caster<accelera::tensora::Ref<Object>> : ArgumentCaster<accelera::tensora::Ref<Object>> {
     using Caster = make_caster<Object>;
+    static constexpr auto Name = Caster::Name;
     static constexpr bool IsClass = true;
-    NB_TYPE_CASTER(accelera::tensora::Ref<Object>, Caster::Name)
 
     bool from_python(handle source, uint32_t flags, cleanup_list* cleanup) noexcept {
         Caster caster;
-        if (!caster.from_python(source, flags, cleanup)) return false;
-        value = Value(caster.operator Object*());
+        if (!caster.from_python(source, flags, cleanup))
+            return this->take_misfit(source, flags & uint32_t(cast_flags::convert));
+        this->value = accelera::tensora::Ref<Object>(caster.operator Object*());
         return true;
     }
     static handle from_cpp(const accelera::tensora::Ref<Object>& value, rv_policy policy,
@@ -34,12 +65,41 @@ struct type_caster<accelera::tensora::Ref<Object>> {
 
 /// Dims as a tuple; from any sequence of integers, or one integer.
 template <>
-struct type_caster<accelera::tensora::Dims> {
-    NB_TYPE_CASTER(accelera::tensora::Dims, const_name("tuple[int, ...]"))
+struct type_caster<accelera::tensora::Dims> : ArgumentCaster<accelera::tensora::Dims> {
+    static constexpr auto Name = const_name("tuple[int, ...]");
 
-    bool from_python(handle source, uint32_t, cleanup_list*) noexcept;
+    bool from_python(handle source, uint32_t flags, cleanup_list*) noexcept;
     static handle from_cpp(const accelera::tensora::Dims& dims, rv_policy, cleanup_list*) noexcept;
+
+  private:
+    bool read(PyObject* object);
 };
+
+/// One of both, or None.
+template <typename Inner>
+struct OptionalArgumentCaster : ArgumentCaster<std::optional<Inner>> {
+    using Caster = make_caster<Inner>;
+    static constexpr auto Name = optional_name(Caster::Name);
+
+    bool from_python(handle source, uint32_t flags, cleanup_list* cleanup) noexcept {
+        if (source.is_none()) return true;
+        Caster caster;
+        if (!caster.from_python(source, flags, cleanup) || !caster.template can_cast<Inner>())
+            return this->take_misfit(source, flags & uint32_t(cast_flags::convert));
+        this->value = caster.operator Inner&&();
+        return true;
+    }
+    static handle from_cpp(const std::optional<Inner>& value, rv_policy policy,
+                           cleanup_list* cleanup) noexcept {
+        return value ? Caster::from_cpp(*value, policy, cleanup) : none().release();
+    }
+};
+
+template <>
+struct type_caster<std::optional<accelera::tensora::Dims>> : OptionalArgumentCaster<accelera::tensora::Dims> {
+};
+template <>
+struct type_caster<std::optional<accelera::tensora::T>> : OptionalArgumentCaster<accelera::tensora::T> {};
 
 }  // namespace nanobind::detail
 
@@ -72,6 +132,8 @@ void set_item(const T& x, nb::handle key, nb::handle value);
 
 /// New reference to the Python object of a tensor, for slots of the type.
 PyObject* wrapped(const T& tensor);
+/// Fails for an argument that is no Tensor, or no Dims.
+[[noreturn]] void refuse_argument(nb::handle found, bool for_dims);
 /// Sets the Python exception for the C++ exception that is being handled.
 void set_python_error() noexcept;
 
@@ -81,3 +143,12 @@ void bind_networks(nb::module_& module);
 void bind_autograd(nb::module_& module);
 
 }  // namespace accelera::tensora
+
+template <typename Argument>
+Argument& nanobind::detail::ArgumentCaster<Argument>::checked() {
+    using namespace accelera::tensora;
+    if (misfit)
+        refuse_argument(misfit,
+                        std::is_same_v<Argument, Dims> || std::is_same_v<Argument, std::optional<Dims>>);
+    return value;
+}

@@ -263,9 +263,8 @@ void write_vjp(Backward& call) {
     const Places places = places_of(call.params(), call.grad()->shape());
     const T grad = strided_scatter(call.grad(), {places.count}, places.base);
     const T part = as_strided(grad, places.view);
-    call.give(0, [&] {
-        return as_strided(grad - strided_scatter(part, grad->shape(), places.view), places.base);
-    });
+    call.give(
+        0, [&] { return as_strided(grad - strided_scatter(part, grad->shape(), places.view), places.base); });
     call.give(1, part);
 }
 

@@ -14,7 +14,13 @@ Tensors = Tensor | Sequence[Tensor]
 def _listed(tensors: Tensors | None) -> list[Any]:
     if tensors is None:
         return []
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    if isinstance(tensors, Tensor):
+        return [tensors]
+    listed = list(tensors)
+    for each in listed:
+        if each is not None and not isinstance(each, Tensor):
+            raise TypeError(f"tensora: {each!r} ({type(each).__name__}) where a Tensor is needed")
+    return listed
 
 
 # --- switches ---------------------------------------------------------------------------------------------
