@@ -442,3 +442,15 @@ def test_complex_silu() -> None:
     values = X + 0.3j * X[::-1]
     expected = torch.nn.functional.silu(torch.tensor(values)).numpy()
     np.testing.assert_allclose(F.silu(ts.asarray(values)).numpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("p", [0.5, 1, 1.5, 2, 3, float("inf")])
+def test_zeros_have_the_gradient_of_pytorch_in_normalize(p: float) -> None:
+    array = np.array([[0.0, 0.0, 0.0], [1.0, 0.0, -2.0], [0.0, 0.0, 1e-13]])
+    x, t = ts.asarray(array), torch.tensor(array, requires_grad=True)
+    x.requires_grad = True
+    weights = np.arange(9.0).reshape(3, 3)
+    (F.normalize(x, p) * ts.asarray(weights)).sum().backward()
+    (torch.nn.functional.normalize(t, p) * torch.tensor(weights)).sum().backward()
+    assert t.grad is not None
+    np.testing.assert_allclose(np.asarray(x.grad), t.grad.numpy(), rtol=1e-12)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from accelera.tensora import dtypes, random
 from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import native
+from accelera.tensora.linalg import vector_norm
 from accelera.tensora.manipulation import broadcast_arrays
 
 
@@ -130,7 +130,7 @@ def _limit_rows(weight: Any, chosen: Any, max_norm: float, norm_type: float) -> 
     """Scale rows of a table down to a norm, in place."""
     with no_grad():
         rows = native.take(weight, chosen, 0)
-        norms = _norm(rows, norm_type, -1, True)
+        norms = vector_norm(rows, axis=-1, keepdims=True, ord=norm_type)
         weight[chosen] = native.where(norms > max_norm, rows * (max_norm / (norms + 1e-7)), rows)
 
 
@@ -166,35 +166,21 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
 # --- distances --------------------------------------------------------------------------------------------
 
 
-def _norm(x: Any, p: float, dim: int, keepdim: bool) -> Any:
-    if p == 2:
-        squares = native.sum(native.square(x), dim, keepdim)
-        zero = squares == 0  # where the root has no slope
-        return native.where(zero, 0, native.sqrt(native.where(zero, 1, squares)))
-    if math.isinf(p):
-        return (native.max if p > 0 else native.min)(native.abs(x), dim, keepdim)
-    if p == 0:  # how many are not zero
-        return native.sum(native.sign(native.abs(x)), dim, keepdim)
-    if p == 1:
-        return native.sum(native.abs(x), dim, keepdim)
-    return native.sum(native.abs(x) ** p, dim, keepdim) ** (1 / p)
-
-
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Any:
     """Divided by the p-norm along an axis, or by `eps` where that is larger."""
-    return input / native.maximum(_norm(input, p, dim, True), eps)
+    return input / native.maximum(vector_norm(input, axis=dim, keepdims=True, ord=p), eps)
 
 
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """Cosine of the angle between vectors along an axis; each length counts as at least `eps`."""
     vectors = broadcast_arrays(x1, x2)  # before the norms: the axis is one of the common shape
-    first, second = (x / native.maximum(_norm(x, 2, dim, True), eps) for x in vectors)
+    first, second = (x / native.maximum(vector_norm(x, axis=dim, keepdims=True), eps) for x in vectors)
     return native.sum(first * second, dim, False)
 
 
 def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
     """p-norm of ``x1 - x2 + eps`` along the last axis."""
-    return _norm(x1 - x2 + eps, p, -1, keepdim)
+    return vector_norm(x1 - x2 + eps, axis=-1, keepdims=keepdim, ord=p)
 
 
 # --- padding and pixels -----------------------------------------------------------------------------------
