@@ -89,6 +89,17 @@ TENSORA_INLINE E fast_exp(E given) {
     return given != given ? given : value;
 }
 
+/// e^x for x <= 0; zero where it would be less than the smallest normal number.
+template <typename E>
+TENSORA_INLINE E exp_down(E given) {
+    constexpr E low = math::is_same_v<E, float> ? E(-87.3) : E(-708.3);
+    const E x = given < low ? low : given;
+    E n, shifted;
+    const E r = reduced(x, n, shifted);
+    const E value = (expm1_near_zero(r) + E(1)) * power_of_two(shifted);
+    return given < low ? E(0) : value;
+}
+
 template <typename E>
 TENSORA_INLINE E fast_expm1(E given) {
     using B = Bits<E>;

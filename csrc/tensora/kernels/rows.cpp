@@ -13,26 +13,31 @@ namespace accelera::tensora::TENSORA_ISA {
 
 namespace {
 
-/// e^x for x <= 0; zero where it would be less than the smallest normal number.
-template <typename E>
-TENSORA_INLINE E exp_down(E given) {
-    constexpr E low = std::is_same_v<E, float> ? E(-87.3) : E(-708.3);
-    const E x = given < low ? low : given;
-    E n, shifted;
-    const E r = reduced(x, n, shifted);
-    const E value = (expm1_near_zero(r) + E(1)) * power_of_two(shifted);
-    return given < low ? E(0) : value;
-}
+constexpr int64_t piece = 256;
 
-constexpr int64_t piece = 1024;
+/// Prefetch of the next row while this one is computed: else the memory rests during all passes but the
+/// first.
+struct NextRow {
+    const char* read = nullptr;
+    char* written = nullptr;
+
+    template <typename S>
+    TENSORA_INLINE void fetch(int64_t begin, int64_t size) const {
+        for (int64_t at = begin * int64_t(sizeof(S)); at < (begin + size) * int64_t(sizeof(S)); at += 64) {
+            if (read) __builtin_prefetch(read + at, 0);
+            if (written) __builtin_prefetch(written + at, 1);
+        }
+    }
+};
 
 /// Sum of `term(i)` for i below n, in double over pieces. Of a piece four quarters side by side, since one
 /// sum would wait for its own last addition.
-template <typename E, typename Term>
-TENSORA_INLINE double sum_of(int64_t n, Term term) {
+template <typename E, typename S = E, typename Term>
+TENSORA_INLINE double sum_of(int64_t n, Term term, NextRow next = {}) {
     double total = 0;
     for (int64_t begin = 0; begin < n; begin += piece) {
         const int64_t size = n - begin < piece ? n - begin : piece, q = size / 4;
+        if (next.read) next.fetch<S>(begin, size);
         E a = 0, b = 0, c = 0, d = 0;
 #pragma omp simd reduction(+ : a, b, c, d)
         for (int64_t i = begin; i < begin + q; ++i) {
@@ -69,6 +74,12 @@ struct Rows {
     static E& at(void* x, int64_t i) { return static_cast<E*>(x)[i]; }
     static E at(const void* x, int64_t i) { return static_cast<const E*>(x)[i]; }
 
+    /// Of row k + 1, where this thread computes it.
+    static NextRow after(int64_t k, int64_t end, int64_t n, const void* x, void* out) {
+        if (k + 1 >= end) return {};
+        return {reinterpret_cast<const char*>(row(x, k + 1, n)), reinterpret_cast<char*>(row(out, k + 1, n))};
+    }
+
     // --- softmax -----------------------------------------------------------------------------------------
 
     static void softmax(const SoftmaxJob& job, int64_t begin, int64_t end) {
@@ -78,11 +89,12 @@ struct Rows {
             S* const out = row(job.out, k, n);
             const E most = largest(n, x);
             // Halves are computed twice: a rounded exponential must not be rounded again.
-            const double total = sum_of<E>(n, [=](int64_t i) INLINED {
+            const auto term = [=](int64_t i) INLINED {
                 const E value = exp_down(E(x[i]) - most);
                 if constexpr (!is_half<S>) out[i] = value;
                 return value;
-            });
+            };
+            const double total = sum_of<E, S>(n, term, after(k, end, n, job.x, job.out));
             const E scale = E(1 / total);
             LANES for (int64_t i = 0; i < n; ++i) {
                 if constexpr (is_half<S>)
@@ -94,8 +106,8 @@ struct Rows {
     }
 
     /// Sum of exp(x[i] - most).
-    static TENSORA_INLINE double exponentials(int64_t n, const S* x, E most) {
-        return sum_of<E>(n, [=](int64_t i) INLINED { return exp_down(E(x[i]) - most); });
+    static TENSORA_INLINE double exponentials(int64_t n, const S* x, E most, NextRow next = {}) {
+        return sum_of<E, S>(n, [=](int64_t i) INLINED { return exp_down(E(x[i]) - most); }, next);
     }
 
     static void log_softmax(const SoftmaxJob& job, int64_t begin, int64_t end) {
@@ -104,7 +116,7 @@ struct Rows {
             const S* const x = row(job.x, k, n);
             S* const out = row(job.out, k, n);
             const E most = largest(n, x);
-            const E shift = E(std::log(exponentials(n, x, most)));
+            const E shift = E(std::log(exponentials(n, x, most, after(k, end, n, job.x, job.out))));
             LANES for (int64_t i = 0; i < n; ++i) out[i] = S((E(x[i]) - most) - shift);
         }
     }

@@ -96,17 +96,6 @@ void multiply(const Product<E>& p) {
 
 // --- rows of attention -----------------------------------------------------------------------------------
 
-/// e^x for x <= 0; what float and double nearly lose is 0.
-template <typename E>
-TENSORA_INLINE E exp_below(E given) {
-    constexpr E least = std::is_same_v<E, float> ? E(-87) : E(-708);
-    const E x = given < least ? least : given;
-    E n, shifted;
-    const E r = reduced(x, n, shifted);
-    const E value = (expm1_near_zero(r) + E(1)) * power_of_two(shifted);
-    return given < least ? E(0) : value;
-}
-
 template <typename E>
 void add_mask(const ScoreRow<E>& row) {
     E* const s = row.scores;
@@ -145,7 +134,7 @@ E exponentials(const ScoreRow<E>& row, E shift) {
     E sums[width] = {};
     for (int64_t j = 0; j < row.padded; j += width)
         for (int k = 0; k < width; ++k) {
-            const E weight = exp_below(s[j + k] - shift);
+            const E weight = exp_down(s[j + k] - shift);
             s[j + k] = weight;
             sums[k] += weight;
         }
@@ -159,7 +148,7 @@ E soften(const ScoreRow<E>& row, E& most, E& total) {
     const E before = most;
     most = std::max(before, finish_scores(row));
     const E shift = most == -std::numeric_limits<E>::infinity() ? E(0) : most;
-    const E shrunk = exp_below(before - shift);
+    const E shrunk = exp_down(before - shift);
     total = total * shrunk + exponentials(row, shift);
     return shrunk;
 }
