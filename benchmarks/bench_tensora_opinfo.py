@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 from benchmarks.machine import save
+from tests import torch_samples
 from tests.tensora import opinfo, opinfo_table
 
 
@@ -30,7 +31,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 def counted(verdicts: list[opinfo.Verdict]) -> dict[str, Any]:
     """Numbers of names, and the reasons of those that are missing."""
-    known = set(opinfo.operator_infos())
+    known = set(torch_samples.operator_infos())
     agreeing = [each.name for each in verdicts if each.agrees()]
     levels = {
         level: sum(level in each.levels and each.agrees(level) for each in verdicts)

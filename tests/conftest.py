@@ -75,7 +75,11 @@ def same_random_numbers() -> None:
     np.random.seed(0)
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(
+            0
+        )  # torch.manual_seed notes the stack for devices that are not there
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
+
+from tests.torch_samples import operator_infos, sample_inputs
 
 OPERATORS = (
     "__rmatmul__",
@@ -72,24 +72,13 @@ class Sample(NamedTuple):
     text: str
 
 
-@functools.cache
-def operator_infos() -> dict[str, list[Any]]:
-    """Return what PyTorch's tests know of each operator; a second to import."""
-    module = importlib.import_module("torch.testing._internal.common_methods_invocations")
-    found: dict[str, list[Any]] = {}
-    for info in module.op_db:
-        found.setdefault(info.name, []).append(info)
-    return found
-
-
 def samples(name: str, dtype: torch.dtype, *, gradients: bool = False, most: int = 6) -> Iterator[Sample]:
     """Yield at most ``most`` samples of each variant of an operator, spread over all that there are."""
     for info in operator_infos()[name]:
         known = info.supported_backward_dtypes("cpu") if gradients else info.supported_dtypes("cpu")
         if dtype not in known or (gradients and not info.supports_autograd):
             continue
-        given = info.sample_inputs("cpu", dtype, requires_grad=gradients)
-        every = [each for each in given if _is_repeatable(each)]
+        every = [each for each in sample_inputs(info, dtype, requires_grad=gradients) if _is_repeatable(each)]
         for each in every[:: -(-len(every) // most) or 1]:
             yield _sample(info, each)
 

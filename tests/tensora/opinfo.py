@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
-import random
 import unittest
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -19,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 import accelera.tensora as ts
 from tests.tensora.opinfo_table import DRAWN, EXCUSED, GAUGE, TOLERANCES, function_of
+from tests.torch_samples import operator_infos, sample_inputs, seed
 
 FORWARD, FIRST, SECOND = "forward", "first gradient", "second gradient"
 LEVELS = (FORWARD, FIRST, SECOND)
@@ -51,18 +48,6 @@ class Verdict:
         left_out = sum(self.excused.values())
         enough = self.samples > 0 and left_out <= max(0.05 * (self.samples + left_out), 1)
         return enough and not any(self.problems.get(level) for level in levels or LEVELS)
-
-
-@functools.cache
-def operator_infos() -> dict[str, list[Any]]:
-    """Return what PyTorch's tests know of each name; seconds to import."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module = importlib.import_module("torch.testing._internal.common_methods_invocations")
-    found: dict[str, list[Any]] = {}
-    for info in module.op_db:
-        found.setdefault(info.name, []).append(info)
-    return found
 
 
 def check(name: str, most: int | None = None) -> Verdict:
@@ -108,22 +93,8 @@ def _fails_itself(info: Any) -> bool:
 
 
 def _chosen(info: Any, dtype: torch.dtype, most: int | None, requires_grad: bool) -> list[Any]:
-    internal = "torch.testing._internal"
-    with (
-        # All walk the stack, which takes longer than the samples: torch.manual_seed notes it for devices.
-        mock.patch(f"{internal}.common_utils.set_rng_seed", _seed),
-        mock.patch(f"{internal}.common_utils.extract_test_fn", return_value=None),
-        mock.patch(f"{internal}.opinfo.core.extract_test_fn", return_value=None),
-    ):
-        _seed(0)
-        every = list(info.sample_inputs("cpu", dtype, requires_grad=requires_grad))
+    every = sample_inputs(info, dtype, requires_grad=requires_grad)
     return every if most is None else every[:: -(-len(every) // most) or 1]
-
-
-def _seed(seed: int) -> None:
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)
 
 
 # --- one sample -------------------------------------------------------------------------------------------
@@ -139,7 +110,7 @@ def _check_one(
     text = f"{info.variant_test_name} {str(dtype)[6:]} {_described(sample)}"
     given = _Given(sample, level != FORWARD)
     try:
-        _seed(0)
+        seed(0)
         wrap = _wrapped if level != FORWARD and "hermitian" in info.gradcheck_wrapper.__name__ else _plain
         with sdpa_kernel(SDPBackend.MATH):  # the fused attention has no second derivative
             expected = wrap(info.op, given.torch_args, given.torch_kwargs)

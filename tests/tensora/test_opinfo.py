@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.tensora import opinfo, opinfo_table
+from tests.torch_samples import operator_infos
 
 MOST = 8
 """Samples of each variant and type."""
@@ -22,7 +23,7 @@ def test_agrees_with_pytorch(name: str) -> None:
 
 
 def test_the_table_names_what_pytorch_has() -> None:
-    known = opinfo.operator_infos().keys()
+    known = operator_infos().keys()
     assert {name.partition(":")[0] for name in opinfo_table.TABLE} - known == set()
     assert opinfo_table.DISAGREEING.keys() - known == set()
     assert opinfo_table.EXCUSED.keys() | opinfo_table.TOLERANCES.keys() <= known
