@@ -136,6 +136,65 @@ def test_more_lines_than_blocks(device: str) -> None:
     same(F.softmax(x, -1), np.exp(array) / np.exp(array).sum(1, keepdims=True), 1e-10)
 
 
+@pytest.mark.parametrize("n", [1, 2, 37, 256, 1000])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "complex64", "bool"])
+def test_sorting_is_that_of_the_cpu(n: int, descending: bool, dtype: str, device: str) -> None:
+    """Of equal elements, too, and NaN."""
+    array = RNG.integers(0, 9, (3, n)).astype(dtype)
+    if np.issubdtype(array.dtype, np.inexact):
+        array[:, ::7] = np.nan
+    x, y = ts.asarray(array), on(device, array)
+    wanted = ts.argsort(x, axis=1, descending=descending)
+    assert ts.argsort(y, axis=1, descending=descending).tolist() == wanted.tolist()
+    across = ts.argsort(x, axis=0, descending=descending).tolist()
+    assert ts.argsort(y, axis=0, descending=descending).tolist() == across
+    if dtype != "complex64":
+        k = min(n, 5)
+        np.testing.assert_array_equal(*(np.asarray(ts.topk(each, k)[1].cpu()) for each in (x, y)))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("dtype", ["float64", "int32"])
+def test_places_among_sorted_elements(side: str, dtype: str, device: str) -> None:
+    line, values = (
+        np.sort(RNG.integers(0, 30, 300)).astype(dtype),
+        RNG.integers(-2, 33, (7, 11)).astype(dtype),
+    )
+    found = ts.searchsorted(on(device, line), on(device, values), side=side)
+    same(found, np.searchsorted(line, values, side=side))
+    lines = np.sort(RNG.integers(0, 9, (7, 40)), axis=1).astype(dtype)
+    wanted = ts.searchsorted(ts.asarray(lines), ts.asarray(values), side=side)
+    assert ts.searchsorted(on(device, lines), on(device, values), side=side).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (3, 257), (200, 40), (2, 1000)])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_running_extremes_and_sums_of_powers(shape: tuple[int, int], axis: int, device: str) -> None:
+    array = RNG.integers(0, 50, shape).astype(np.float64)
+    for special in (None, np.nan, np.inf, -np.inf):
+        if special is not None:
+            array[RNG.random(shape) < 0.02] = special
+        x, y = ts.asarray(array), on(device, array)
+        for function in (ts.cummax, ts.cummin):
+            assert function(y, axis=axis)[1].tolist() == function(x, axis=axis)[1].tolist()
+        same(ts.logcumsumexp(y, axis=axis), np.asarray(ts.logcumsumexp(x, axis=axis)), 1e-12)
+
+
+@pytest.mark.parametrize("reduce", ["prod", "amin", "amax"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+def test_values_are_joined_at_places(reduce: str, dtype: str, device: str) -> None:
+    x, values = (RNG.integers(1, 3, (5, 9)).astype(dtype) for _ in range(2))
+    if dtype == "float32":
+        values[2, 3] = np.nan
+    index = RNG.integers(0, 5, (5, 9))
+    arguments = [
+        [make(each) for each in (x, index, values)] for make in (ts.asarray, lambda a: on(device, a))
+    ]
+    wanted, found = (ts.scatter_reduce(*each, axis=0, reduce=reduce) for each in arguments)
+    same(found, np.asarray(wanted))
+
+
 def test_nan_goes_through_extremes(device: str) -> None:
     array = np.array([[1.0, np.nan, 3.0], [0.0, -1.0, np.inf]])
     x = on(device, array)

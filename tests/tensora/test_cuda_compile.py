@@ -56,6 +56,15 @@ extern "C" __global__ void convolutions_{type}(const Convolution<{type}> job) {{
     convolution_input(job);
     convolution_weight(job);
 }}
+extern "C" __global__ void windows_{type}(const Convolution<{type}> job) {{
+    unfold_windows(job);
+    fold_windows(job);
+}}
+extern "C" __global__ void scans_{type}(int64_t n, const {type}* x, {type}* y) {{
+    using A = Computed<{type}>;
+    scan_lines<SumOfPowers<A>, A>(
+        n, n, n, [&](int64_t i, int64_t) {{ return A(x[i]); }}, [&](int64_t i, A v) {{ y[i] = {type}(v); }});
+}}
 extern "C" __global__ void pools_{type}(const Pool<{type}> job) {{
     max_pool(job);
     avg_pool(job);
@@ -76,7 +85,9 @@ extern "C" __global__ void reduce_{type}(const Reduction<2, 3> job, const {type}
     reduce_by_blocks<Sum<A>, {type}, A, {type}>(job);
     reduce_by_threads<Product<A>, {type}, A, {type}>(job);
     reduce_by_blocks<Any<bool>, {type}, bool, bool>(job);
-    scan_lines<Sum<A>, {type}, A, A>(2, 3, 4, x, static_cast<A*>(job.out));
+    scan_lines<Sum<A>, A>(
+        2, 3, 4, [&](int64_t i, int64_t) {{ return A(x[i]); }},
+        [&](int64_t i, A v) {{ static_cast<A*>(job.out)[i] = v; }});
 }}
 """
 EXTREMES = """
@@ -85,6 +96,10 @@ extern "C" __global__ void extremes_{type}(const Reduction<1, 1> job, const {typ
     reduce_by_blocks<Largest<A>, {type}, A, {type}>(job);
     reduce_by_threads<Smallest<A>, {type}, A, {type}>(job);
     find_extremes<{type}, true>(2, 3, 1, x, at);
+    using P = Found<A>;
+    scan_lines<Running<A, true>, P>(
+        2, 3, 4, [&](int64_t i, int64_t k) {{ return P{{A(x[i]), k}}; }},
+        [&](int64_t i, P v) {{ at[i] = v.at; }});
 }}
 """
 INDEXING = """
@@ -96,7 +111,13 @@ extern "C" __global__ void index_{type}(int64_t n, const {type}* x, const int64_
 }}
 extern "C" __global__ void add_slices_{type}(int64_t n, const {type}* x, const int64_t* at, {type}* y) {{
     add_slices(n, n, n, n, n, x, at, at, at, y);
-    add_along(Extents<1>{{n}}, Steps<1>{{n}}, Steps<1>{{n}}, n, n, n, x, at, y);
+    recur_lines(n, n, n, x, x, y);
+    join_along<Sum>(Extents<1>{{n}}, Steps<1>{{n}}, Steps<1>{{n}}, n, n, n, x, at, y);
+}}
+extern "C" __global__ void sort_{type}(int64_t n, const {type}* x, const int64_t* order, int64_t* y) {{
+    merge_runs<{type}, true>(n, n, n, x, order, y);
+    merge_runs<{type}, false>(n, n, n, x, order, y);
+    search_sorted(n, n, n, true, x, x, y);
 }}
 """
 

@@ -128,4 +128,24 @@ TENSORA_INLINE To cast_value(From value) {
     }
 }
 
+template <typename K>
+TENSORA_INLINE bool is_nan(K x) {
+    return x != x;
+}
+
+/// Order of elements that are not NaN; complex ones by their real part, then by the imaginary one.
+template <typename K>
+TENSORA_INLINE bool is_less(K a, K b) {
+    if constexpr (is_complex<K>)
+        return a.real() < b.real() || (a.real() == b.real() && a.imag() < b.imag());
+    else
+        return a < b;
+}
+
+/// The same with NaN behind all others.
+template <typename K>
+TENSORA_INLINE bool comes_before(K a, K b) {
+    return is_nan(a) ? false : is_nan(b) || is_less(a, b);
+}
+
 }  // namespace accelera::tensora

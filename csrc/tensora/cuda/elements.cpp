@@ -1,5 +1,6 @@
 // Launches of the kernels in elements.cuh: elementwise operations, put together, indexing, pooling.
 #include <algorithm>
+#include <utility>
 
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
@@ -315,7 +316,10 @@ void take_along(Call& call) {
         {blocks_for(out.size())}, arguments);
 }
 
-void scatter_add(Call& call) {
+namespace {
+
+/// Copy input 0 and join input 2 to it at the places of input 1, along an axis.
+void join_along(Call& call, const char* join) {
     const Tensor& out = *call.out[0];
     copy_on_device(call.input(0), out);
     const T values = contiguous(cast(call.in[2], out.dtype())), index = contiguous(call.in[1]);
@@ -329,15 +333,66 @@ void scatter_add(Call& call) {
     arguments.add_tensor(values.get()).add_tensor(index.get()).add_tensor(&out);
     const char* const type = type_name(out.dtype());
     const std::string rank = text('<', lines.size(), '>');
-    run_kernel(
-        call.out[0]->device().index,
-        {"scatter_add", "tensora/cuda/elements.cuh",
-         text("struct Arguments { Extents", rank, " lines; Steps", rank, " out_steps; Steps", rank,
-              " value_steps; int64_t n, out_step, value_step; const ", type, "* values; const int64_t* at; ",
-              type, "* out; };"),
-         "add_along(a.lines, a.out_steps, a.value_steps, a.n, a.out_step, a.value_step, a.values, a.at, "
-         "a.out);"},
-        {blocks_for(lines.product())}, arguments);
+    run_kernel(call.out[0]->device().index,
+               {call.op.name, "tensora/cuda/elements.cuh",
+                text("struct Arguments { Extents", rank, " lines; Steps", rank, " out_steps; Steps", rank,
+                     " value_steps; int64_t n, out_step, value_step; const ", type,
+                     "* values; const int64_t* at; ", type, "* out; };"),
+                text("join_along<", join,
+                     ">(a.lines, a.out_steps, a.value_steps, a.n, a.out_step, a.value_step, a.values, a.at, "
+                     "a.out);")},
+               {blocks_for(lines.product())}, arguments);
+}
+
+}  // namespace
+
+void scatter_add(Call& call) { join_along(call, "Sum"); }
+void scatter_reduce(Call& call) {
+    const auto kind = Scattered(call.params.a[0]);
+    join_along(call, kind == Scattered::prod ? "Product" : kind == Scattered::max ? "Largest" : "Smallest");
+}
+
+// --- sorting and searching ---------------------------------------------------------------------------------
+
+void searchsorted(Call& call) {
+    const DType dtype = promote(call.input(0).dtype(), call.input(1).dtype());
+    const T sorted = contiguous(cast(call.in[0], dtype)), values = contiguous(cast(call.in[1], dtype));
+    const Tensor& out = *call.out[0];
+    if (out.size() == 0) return;
+    Arguments arguments;
+    arguments.add(out.size()).add(sorted->shape().back());
+    arguments.add(sorted->dims() > 1 ? values->shape().back() : values->size()).add(call.params.flag);
+    arguments.add_tensor(sorted.get()).add_tensor(values.get()).add_tensor(&out);
+    const char* const type = type_name(dtype);
+    run_kernel(out.device().index,
+               {"searchsorted", "tensora/cuda/elements.cuh",
+                text("struct Arguments { int64_t size, n, each; bool right; const ", type,
+                     " *sorted, *values; int64_t* out; };"),
+                "search_sorted(a.size, a.n, a.each, a.right, a.sorted, a.values, a.out);"},
+               {blocks_for(out.size())}, arguments);
+}
+
+void argsort(Call& call) {
+    const T x = contiguous(call.in[0]);
+    if (call.out[0]->size() == 0) return;
+    const int64_t n = x->shape().back();
+    if (n == 1) return fill_on_device(*call.out[0]);
+    T order, next = Tensor::empty(x->shape(), DType::i64), spare = Tensor::empty(x->shape(), DType::i64);
+    const char* const type = type_name(x->dtype());
+    for (int64_t width = 1; width < n; width *= 2) {
+        Arguments arguments;
+        arguments.add(x->size()).add(n).add(width);
+        arguments.add_tensor(x.get()).add_tensor(order.get()).add_tensor(next.get());
+        run_kernel(next->device().index,
+                   {"argsort", "tensora/cuda/elements.cuh",
+                    text("struct Arguments { int64_t size, n, width; const ", type,
+                         "* x; const int64_t* order; int64_t* out; };"),
+                    text("merge_runs<", type, ", ", call.params.flag ? "true" : "false",
+                         ">(a.size, a.n, a.width, a.x, a.order, a.out);")},
+                   {blocks_for(x->size())}, arguments);
+        order = std::exchange(next, order ? order : spare);
+    }
+    copy_on_device(*narrow(order, x->dims() - 1, 0, call.params.a[0]), *call.out[0]);
 }
 
 // --- pooling -----------------------------------------------------------------------------------------------
@@ -376,5 +431,37 @@ void run_pool(Call& call, const char* function) {
 void max_pool(Call& call) { run_pool(call, "max_pool"); }
 void avg_pool(Call& call) { run_pool(call, "avg_pool"); }
 void avg_pool_back(Call& call) { run_pool(call, "avg_pool_back"); }
+
+namespace {
+
+/// Windows of images as columns, or back: `planes` images.
+void run_windows(Call& call, int64_t planes, const char* function) {
+    const Tensor& out = *call.out[0];
+    if (out.size() == 0) return;
+    const T x = contiguous(call.in[0]);
+    const Params& params = call.params;
+    Arguments arguments;
+    arguments.add(planes).add(int64_t(1)).add(int64_t(1)).add(int64_t(1));
+    add_extents(arguments, part_of(params, 3), 0, 1);
+    add_extents(arguments, part_of(params, 2), 0, 1);
+    add_extents(arguments, params.a, 0, 1);
+    add_extents(arguments, params.b, 0, 1);
+    add_extents(arguments, part_of(params, 0), 0, 0);
+    add_extents(arguments, part_of(params, 1), 0, 1);
+    arguments.add_tensor(x.get()).add_tensor(nullptr).add_tensor(nullptr).add_tensor(&out);
+    run_kernel(out.device().index,
+               {call.op.name, "tensora/cuda/elements.cuh",
+                text("using Arguments = Convolution<", type_name(x->dtype()), ">;"), text(function, "(a);")},
+               {blocks_for(out.size())}, arguments);
+}
+
+}  // namespace
+
+void unfold(Call& call) {
+    run_windows(call, call.input().shape()[0] * call.input().shape()[1], "unfold_windows");
+}
+void fold(Call& call) {
+    run_windows(call, call.out[0]->shape()[0] * call.out[0]->shape()[1], "fold_windows");
+}
 
 }  // namespace accelera::tensora::cuda

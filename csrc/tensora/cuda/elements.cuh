@@ -71,6 +71,58 @@ struct alignas(8) Number {
     }
 };
 
+// --- how two values become one
+
+template <typename A>
+struct Sum {
+    static TENSORA_INLINE A start() { return A(0); }
+    static TENSORA_INLINE A join(A a, A b) { return A(a + b); }
+};
+template <typename A>
+struct Product {
+    static TENSORA_INLINE A start() { return A(1); }
+    static TENSORA_INLINE A join(A a, A b) { return A(a * b); }
+};
+template <typename A>
+TENSORA_INLINE A lowest() {
+    if constexpr (math::is_floating_point_v<A>)
+        return -math::numeric_limits<A>::infinity();
+    else if constexpr (math::is_signed_v<A>)
+        return A(A(1) << (8 * sizeof(A) - 1));
+    else
+        return A(0);
+}
+template <typename A>
+struct Largest {
+    static TENSORA_INLINE A start() { return lowest<A>(); }
+    static TENSORA_INLINE A join(A a, A b) { return (a > b) | (a != a) ? a : b; }
+};
+template <typename A>
+struct Smallest {
+    static TENSORA_INLINE A start() {
+        if constexpr (math::is_floating_point_v<A>)
+            return -lowest<A>();
+        else
+            return A(~lowest<A>());
+    }
+    static TENSORA_INLINE A join(A a, A b) { return (a < b) | (a != a) ? a : b; }
+};
+template <>
+struct Smallest<bool> {
+    static TENSORA_INLINE bool start() { return true; }
+    static TENSORA_INLINE bool join(bool a, bool b) { return a && b; }
+};
+template <typename A>
+struct Any {
+    static TENSORA_INLINE A start() { return false; }
+    static TENSORA_INLINE A join(A a, A b) { return a || b; }
+};
+template <typename A>
+struct All {
+    static TENSORA_INLINE A start() { return true; }
+    static TENSORA_INLINE A join(A a, A b) { return a && b; }
+};
+
 // --- reading and writing at given places of contiguous tensors
 // Elements that are only moved are moved as unsigned integers of their size.
 
@@ -123,21 +175,84 @@ TENSORA_INLINE void take_along(int64_t size, const Extents<rank>& shape, const S
         out[i] = x[Place<rank, int64_t>(shape, i).in(x_steps) + at[i] * axis_step];
 }
 
-/// out[.., at[.., i, ..], ..] += values[.., i, ..], a thread for each line of n values along the axis, so
-/// that sums are the same in every run. `lines` are the extents of the index without the axis.
-template <typename S, int rank>
-TENSORA_INLINE void add_along(const Extents<rank>& lines, const Steps<rank>& out_steps,
-                              const Steps<rank>& value_steps, int64_t n, int64_t out_step, int64_t value_step,
-                              const S* values, const int64_t* at, S* out) {
+/// Join values[.., i, ..] to out[.., at[.., i, ..], ..], a thread for each line of n values along the axis,
+/// so that sums are the same in every run. `lines` are the extents of the index without the axis.
+template <template <typename> typename Join, typename S, int rank>
+TENSORA_INLINE void join_along(const Extents<rank>& lines, const Steps<rank>& out_steps,
+                               const Steps<rank>& value_steps, int64_t n, int64_t out_step,
+                               int64_t value_step, const S* values, const int64_t* at, S* out) {
     using E = Computed<S>;
     for (int64_t i = first_element(); i < lines.product(); i += all_threads()) {
         const Place<rank, int64_t> place(lines, i);
         S* const to = out + place.in(out_steps);
         const int64_t from = place.in(value_steps);
         for (int64_t k = 0; k < n; ++k) {
-            S& sum = to[at[from + k * value_step] * out_step];
-            sum = S(E(E(sum) + E(values[from + k * value_step])));
+            S& joined = to[at[from + k * value_step] * out_step];
+            joined = S(Join<E>::join(E(joined), E(values[from + k * value_step])));
         }
+    }
+}
+
+// --- sorting and searching along the last axis
+
+/// How many of n sorted elements, read by `get(i)`, come before: `before(element)` is true, then false.
+template <typename Get, typename Before>
+TENSORA_INLINE int64_t count_before(int64_t n, Get get, Before before) {
+    int64_t low = 0;
+    while (low < n) {
+        const int64_t middle = low + (n - low) / 2;
+        if (before(get(middle)))
+            low = middle + 1;
+        else
+            n = middle;
+    }
+    return low;
+}
+
+/// Place among the n sorted elements of its line of each value; a line is for `each` values.
+template <typename S>
+TENSORA_INLINE void search_sorted(int64_t size, int64_t n, int64_t each, bool right, const S* sorted,
+                                  const S* values, int64_t* out) {
+    using E = Computed<S>;
+    for (int64_t i = first_element(); i < size; i += all_threads()) {
+        const S* const line = sorted + i / each * n;
+        const E value = E(values[i]);
+        out[i] = count_before(
+            n, [&](int64_t k) { return E(line[k]); },
+            [&](E one) { return right ? !comes_before(value, one) : comes_before(one, value); });
+    }
+}
+
+/// Order of a sort: NaN behind all others in both directions.
+template <bool descending, typename E>
+TENSORA_INLINE bool goes_before(E a, E b) {
+    if constexpr (!descending)
+        return comes_before(a, b);
+    else
+        return is_nan(a) ? false : is_nan(b) || is_less(b, a);
+}
+
+/// One pass of a stable merge sort of lines of n elements, by their indices: runs of `width` become runs of
+/// twice that. Each thread finds how many elements of the other run go before its own. No `order`: as they
+/// lie.
+template <typename S, bool descending>
+TENSORA_INLINE void merge_runs(int64_t size, int64_t n, int64_t width, const S* x, const int64_t* order,
+                               int64_t* out) {
+    using E = Computed<S>;
+    for (int64_t i = first_element(); i < size; i += all_threads()) {
+        const int64_t line = i / n * n, at = i - line, begin = at / (2 * width) * (2 * width);
+        const int64_t middle = begin + width < n ? begin + width : n;
+        const int64_t end = middle + width < n ? middle + width : n;
+        const bool is_left = at < middle;
+        const auto element = [&](int64_t k) { return E(x[line + (order ? order[line + k] : k)]); };
+        const E mine = element(at);
+        const int64_t other = is_left ? middle : begin, others = is_left ? end - middle : middle - begin;
+        const int64_t before = count_before(
+            others, [&](int64_t k) { return element(other + k); },
+            [&](E one) {
+                return is_left ? goes_before<descending>(one, mine) : !goes_before<descending>(mine, one);
+            });
+        out[line + begin + (at - (is_left ? begin : middle)) + before] = order ? order[i] : at;
     }
 }
 
@@ -373,6 +488,34 @@ TENSORA_INLINE void convolution_input(const Convolution<S>& c) {
             if (out < 0) continue;
             for (int64_t k = 0; k < c.out_channels; ++k)
                 sum += E(y[k * c.out_size() + out]) * E(w[k * c.in_channels * taps + tap]);
+        }
+        c.result[i] = S(sum);
+    }
+}
+
+// --- windows as columns; `first` is the input, with an image for each plane
+
+/// result[plane, tap, o]: what the window o reads by a tap.
+template <typename S>
+TENSORA_INLINE void unfold_windows(const Convolution<S>& c) {
+    const int64_t size = c.out_size(), taps = c.kernel_size();
+    for (int64_t i = first_element(); i < c.images * taps * size; i += all_threads()) {
+        const int64_t place = place_read(c, Triple(c.out, i % size), Triple(c.kernel, i / size % taps));
+        c.result[i] = place < 0 ? S(Computed<S>(0)) : c.first[i / size / taps * c.in_size() + place];
+    }
+}
+
+/// Sum of all that windows read at a place.
+template <typename S>
+TENSORA_INLINE void fold_windows(const Convolution<S>& c) {
+    using E = Computed<S>;
+    const int64_t size = c.in_size(), taps = c.kernel_size();
+    for (int64_t i = first_element(); i < c.images * size; i += all_threads()) {
+        const Triple place(c.in, i % size);
+        E sum(0);
+        for (int64_t tap = 0; tap < taps; ++tap) {
+            const int64_t out = reader_of(c, place, Triple(c.kernel, tap));
+            if (out >= 0) sum += E(c.first[(i / size * taps + tap) * c.out_size() + out]);
         }
         c.result[i] = S(sum);
     }

@@ -108,12 +108,18 @@ void argmax(Call& call);
 void argmin(Call& call);
 void cumsum(Call& call);
 void cumprod(Call& call);
+void logcumsumexp(Call& call);
+void linear_recurrence(Call& call);
+void running_extreme(Call& call);
+void argsort(Call& call);
+void searchsorted(Call& call);
 
 void take(Call& call);
 void take_add(Call& call);
 void put(Call& call);
 void take_along(Call& call);
 void scatter_add(Call& call);
+void scatter_reduce(Call& call);
 
 void softmax(Call& call);
 void log_softmax(Call& call);
@@ -136,6 +142,8 @@ void conv_weight(Call& call);
 void max_pool(Call& call);
 void avg_pool(Call& call);
 void avg_pool_back(Call& call);
+void unfold(Call& call);
+void fold(Call& call);
 
 /// One step over a parameter; all that it points to lies on `device`.
 void sgd_step(const Tensor& param, const Tensor& grad, const Tensor* buffer, const SgdStep& options);

@@ -125,23 +125,38 @@ void find_extremes(Call& call, bool largest) {
         {call.out[0]->size(), block_for(n)}, arguments);
 }
 
-void scan(Call& call, const char* join) {
+/// Extents of a scan: lines of n elements, `inner` apart.
+struct ScanLines {
+    int64_t n, inner = 1, outer;
+    ScanLines(const Dims& shape, int axis) : n(shape[axis]) {
+        for (int i = axis + 1; i < shape.size(); ++i) inner *= shape[i];
+        outer = shape.product() / (n * inner);
+    }
+};
+
+/// Running results of `join`, of accumulators of type `accumulator` that are made of an element by `load` and
+/// stored by `store`: expressions of a.x, a.out, the place i, the index k along the axis and the value v.
+void scan(Call& call, int axis, const std::string& join, const std::string& accumulator, const char* load,
+          const std::string& store) {
     const T x = contiguous(call.in[0]);
     const Tensor& out = *call.out[0];
     if (out.size() == 0) return;
-    int64_t inner = 1;
-    for (int i = call.params.mode + 1; i < x->dims(); ++i) inner *= x->shape()[i];
-    const int64_t n = x->shape()[call.params.mode], outer = x->size() / (n * inner);
+    const ScanLines lines(x->shape(), axis);
     Arguments arguments;
-    arguments.add(outer).add(n).add(inner).add_tensor(x.get()).add_tensor(&out);
-    const std::string accumulator = type_name(sum_type(x->dtype()));
+    arguments.add(lines.outer).add(lines.n).add(lines.inner).add_tensor(x.get()).add_tensor(&out);
     run_kernel(device_index(call),
                {call.op.name, "tensora/cuda/rows.cuh",
                 text("struct Arguments { int64_t outer, n, inner; const ", type_name(x->dtype()), "* x; ",
                      type_name(out.dtype()), "* out; };"),
-                text("scan_lines<", join, '<', accumulator, ">, ", type_name(x->dtype()), ", ", accumulator,
-                     ", ", type_name(out.dtype()), ">(a.outer, a.n, a.inner, a.x, a.out);")},
-               {outer * inner, block_for(n)}, arguments);
+                text("using A = ", accumulator, "; scan_lines<", join, ", A>(a.outer, a.n, a.inner, ",
+                     "[&](int64_t i, int64_t k) -> A { return ", load,
+                     "; }, [&](int64_t i, A v) { a.out[i] = ", store, "; });")},
+               {lines.outer * lines.inner, block_for(lines.n)}, arguments);
+}
+
+void scan(Call& call, const char* join, DType accumulator) {
+    scan(call, call.params.mode, text(join, "<A>"), type_name(accumulator), "cast_value<A>(a.x[i])",
+         text("cast_value<", type_name(call.out[0]->dtype()), ">(v)"));
 }
 
 }  // namespace
@@ -154,8 +169,32 @@ void any(Call& call) { reduce(call, {"Any", DType::bool_}); }
 void all(Call& call) { reduce(call, {"All", DType::bool_}); }
 void argmax(Call& call) { find_extremes(call, true); }
 void argmin(Call& call) { find_extremes(call, false); }
-void cumsum(Call& call) { scan(call, "Sum"); }
-void cumprod(Call& call) { scan(call, "Product"); }
+void cumsum(Call& call) { scan(call, "Sum", sum_type(call.input().dtype())); }
+void cumprod(Call& call) { scan(call, "Product", sum_type(call.input().dtype())); }
+void logcumsumexp(Call& call) { scan(call, "SumOfPowers", computed(call.input().dtype())); }
+
+void running_extreme(Call& call) {
+    const std::string type = type_name(computed(call.input().dtype()));
+    scan(call, call.input().dims() - 1, text("Running<", type, call.params.flag ? ", true>" : ", false>"),
+         text("Found<", type, ">"), "{cast_value<decltype(A::value)>(a.x[i]), k}", "v.at");
+}
+
+void linear_recurrence(Call& call) {
+    const Tensor& out = *call.out[0];
+    if (out.size() == 0) return;
+    const T a = contiguous(cast(call.in[0], out.dtype())), b = contiguous(cast(call.in[1], out.dtype()));
+    const ScanLines lines(out.shape(), call.params.mode);
+    Arguments arguments;
+    arguments.add(lines.outer).add(lines.n).add(lines.inner);
+    arguments.add_tensor(a.get()).add_tensor(b.get()).add_tensor(&out);
+    const char* const type = type_name(out.dtype());
+    run_kernel(
+        device_index(call),
+        {"linear_recurrence", "tensora/cuda/rows.cuh",
+         text("struct Arguments { int64_t outer, n, inner; const ", type, " *a, *b; ", type, "* out; };"),
+         "recur_lines(a.outer, a.n, a.inner, a.a, a.b, a.out);"},
+        {blocks_for(lines.outer * lines.inner)}, arguments);
+}
 
 // --- rows --------------------------------------------------------------------------------------------------
 

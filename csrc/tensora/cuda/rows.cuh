@@ -6,58 +6,6 @@
 
 namespace accelera::tensora::device {
 
-// --- how two values become one
-
-template <typename A>
-struct Sum {
-    static TENSORA_INLINE A start() { return A(0); }
-    static TENSORA_INLINE A join(A a, A b) { return A(a + b); }
-};
-template <typename A>
-struct Product {
-    static TENSORA_INLINE A start() { return A(1); }
-    static TENSORA_INLINE A join(A a, A b) { return A(a * b); }
-};
-template <typename A>
-TENSORA_INLINE A lowest() {
-    if constexpr (math::is_floating_point_v<A>)
-        return -math::numeric_limits<A>::infinity();
-    else if constexpr (math::is_signed_v<A>)
-        return A(A(1) << (8 * sizeof(A) - 1));
-    else
-        return A(0);
-}
-template <typename A>
-struct Largest {
-    static TENSORA_INLINE A start() { return lowest<A>(); }
-    static TENSORA_INLINE A join(A a, A b) { return (a > b) | (a != a) ? a : b; }
-};
-template <typename A>
-struct Smallest {
-    static TENSORA_INLINE A start() {
-        if constexpr (math::is_floating_point_v<A>)
-            return -lowest<A>();
-        else
-            return A(~lowest<A>());
-    }
-    static TENSORA_INLINE A join(A a, A b) { return (a < b) | (a != a) ? a : b; }
-};
-template <>
-struct Smallest<bool> {
-    static TENSORA_INLINE bool start() { return true; }
-    static TENSORA_INLINE bool join(bool a, bool b) { return a && b; }
-};
-template <typename A>
-struct Any {
-    static TENSORA_INLINE A start() { return false; }
-    static TENSORA_INLINE A join(A a, A b) { return a || b; }
-};
-template <typename A>
-struct All {
-    static TENSORA_INLINE A start() { return true; }
-    static TENSORA_INLINE A join(A a, A b) { return a && b; }
-};
-
 /// The value of the block's threads together, in each of them. Blocks have at most 256 threads, a power of
 /// two of them.
 template <typename Join, typename A>
@@ -159,9 +107,9 @@ TENSORA_INLINE void find_extremes(int64_t outer, int64_t n, int64_t inner, const
 }
 
 /// Running sums (products ...) of n elements, `inner` apart, of each of `outer` x `inner` lines: the threads
-/// of a block take a run of neighbours each.
-template <typename Join, typename S, typename A, typename O>
-TENSORA_INLINE void scan_lines(int64_t outer, int64_t n, int64_t inner, const S* x, O* out) {
+/// of a block take a run of neighbours each. `load(place, k)` is element k of a line, `store(place, sum)`.
+template <typename Join, typename A, typename Load, typename Store>
+TENSORA_INLINE void scan_lines(int64_t outer, int64_t n, int64_t inner, Load load, Store store) {
     __shared__ __align__(16) unsigned char room[256 * sizeof(A)];
     A* const totals = reinterpret_cast<A*>(room);
     for (int64_t i = blockIdx.x; i < outer * inner; i += gridDim.x) {
@@ -169,7 +117,7 @@ TENSORA_INLINE void scan_lines(int64_t outer, int64_t n, int64_t inner, const S*
         const int64_t length = (n + blockDim.x - 1) / blockDim.x;
         const int64_t begin = threadIdx.x * length, end = begin + length < n ? begin + length : n;
         A mine = Join::start();
-        for (int64_t k = begin; k < end; ++k) mine = Join::join(mine, cast_value<A>(x[base + k * inner]));
+        for (int64_t k = begin; k < end; ++k) mine = Join::join(mine, load(base + k * inner, k));
         __syncthreads();
         totals[threadIdx.x] = mine;
         __syncthreads();
@@ -181,8 +129,46 @@ TENSORA_INLINE void scan_lines(int64_t outer, int64_t n, int64_t inner, const S*
         }
         A sum = threadIdx.x > 0 ? totals[threadIdx.x - 1] : Join::start();
         for (int64_t k = begin; k < end; ++k) {
-            sum = Join::join(sum, cast_value<A>(x[base + k * inner]));
-            out[base + k * inner] = cast_value<O>(sum);
+            sum = Join::join(sum, load(base + k * inner, k));
+            store(base + k * inner, sum);
+        }
+    }
+}
+
+/// log(exp(a) + exp(b)); NaN goes through.
+template <typename A>
+struct SumOfPowers {
+    static TENSORA_INLINE A start() { return lowest<A>(); }
+    static TENSORA_INLINE A join(A a, A b) {
+        const A high = a > b ? a : b, low = a > b ? b : a;
+        if (a != a || b != b) return a + b;
+        return low == high && math::isinf(high) ? high : high + math::log1p(math::exp(low - high));
+    }
+};
+
+/// The largest (or smallest) so far, of equal ones the last; of NaN the last.
+template <typename A, bool largest>
+struct Running {
+    static TENSORA_INLINE Found<A> start() { return {A(0), -1}; }
+    static TENSORA_INLINE Found<A> join(Found<A> a, Found<A> b) {
+        if (a.at < 0 || b.at < 0) return a.at < 0 ? b : a;
+        if (is_nan(a.value) || is_nan(b.value)) return is_nan(b.value) ? b : a;
+        return (largest ? b.value < a.value : a.value < b.value) ? a : b;
+    }
+};
+
+/// out[i] = a[i] out[i - 1] + b[i], a thread for each line: the product of many factors would overflow.
+template <typename S>
+TENSORA_INLINE void recur_lines(int64_t outer, int64_t n, int64_t inner, const S* a, const S* b, S* out) {
+    using E = Computed<S>;
+    for (int64_t i = first_element(); i < outer * inner; i += all_threads()) {
+        const int64_t base = i / inner * n * inner + i % inner;
+        E value = E(b[base]);
+        out[base] = S(value);
+        for (int64_t k = 1; k < n; ++k) {
+            const int64_t at = base + k * inner;
+            value = E(E(a[at]) * value + E(b[at]));
+            out[at] = S(value);
         }
     }
 }

@@ -369,6 +369,7 @@ const Op& scatter_reduce_op = enter(
              call.make(call.input(0).shape(), call.input(0).dtype());
          },
      .cpu = scatter_reduce_kernel,
+     .cuda = cuda::scatter_reduce,
      .vjp =
          [](Backward& c) {
              const bool product = Scattered(c.params().a[0]) == Scattered::prod;

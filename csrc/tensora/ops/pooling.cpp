@@ -302,6 +302,7 @@ const Op& unfold_op =
            .types = floats,
            .rule = unfold_rule,
            .cpu = unfold_kernel,
+           .cuda = cuda::unfold,
            .vjp = [](Backward& c) { c.give(0, [&] { return with_params("fold", c.grad(), c.params()); }); }});
 const Op& fold_op = enter(
     {.name = "fold",
@@ -310,6 +311,7 @@ const Op& fold_op = enter(
      .types = floats,
      .rule = fold_rule,
      .cpu = fold_kernel,
+     .cuda = cuda::fold,
      .vjp = [](Backward& c) { c.give(0, [&] { return with_params("unfold", c.grad(), c.params()); }); }});
 
 // --- parameters ------------------------------------------------------------------------------------------

@@ -406,6 +406,7 @@ const Op& recurrence_op =
                    call.make(call.input(1).shape(), promote(call.input(0).dtype(), call.input(1).dtype()));
                },
            .cpu = recurrence_kernel,
+           .cuda = cuda::linear_recurrence,
            .vjp =
                [](Backward& c) {
                    if (c.output_shape().product() == 0)
@@ -436,6 +437,7 @@ const Op& logcumsumexp_op =
            .types = floats,
            .rule = [](Call& call) { call.make(call.input().shape(), call.input().dtype()); },
            .cpu = logcumsumexp_kernel,
+           .cuda = cuda::logcumsumexp,
            .vjp =
                [](Backward& c) {
                    c.give(0, [&]() -> T {

@@ -13,26 +13,6 @@ namespace accelera::tensora {
 namespace {
 
 template <typename K>
-bool is_nan(K x) {
-    return x != x;
-}
-
-/// Order of elements that are not NaN; complex ones by their real part, then by the imaginary one.
-template <typename K>
-bool is_less(K a, K b) {
-    if constexpr (is_complex<K>)
-        return a.real() < b.real() || (a.real() == b.real() && a.imag() < b.imag());
-    else
-        return a < b;
-}
-
-/// The same with NaN behind all others.
-template <typename K>
-bool comes_before(K a, K b) {
-    return is_nan(a) ? false : is_nan(b) || is_less(a, b);
-}
-
-template <typename K>
 struct Item {
     K key;
     int64_t index;
@@ -96,6 +76,7 @@ const Op& argsort_op = enter({.name = "argsort",
                                       call.make(shape, DType::i64);
                                   },
                               .cpu = argsort_kernel,
+                              .cuda = cuda::argsort,
                               .flops_per_element = 16});
 
 template <bool largest>
@@ -167,7 +148,8 @@ const Op& running_op = enter({.name = "running_extreme",
                               .arity = 1,
                               .types = ordered,
                               .rule = [](Call& call) { call.make(call.input().shape(), DType::i64); },
-                              .cpu = running_kernel});
+                              .cpu = running_kernel,
+                              .cuda = cuda::running_extreme});
 
 void searchsorted_kernel(Call& call) {
     const DType dtype = promote(call.input(0).dtype(), call.input(1).dtype());
@@ -207,6 +189,7 @@ const Op& searchsorted_op = enter(
              call.make(call.input(1).shape(), DType::i64);
          },
      .cpu = searchsorted_kernel,
+     .cuda = cuda::searchsorted,
      .flops_per_element = 16});
 
 T extreme(const Op& op, const T& x, int axis, bool keep) {
