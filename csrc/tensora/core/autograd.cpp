@@ -258,10 +258,17 @@ Places places_of(const Params& params, const Dims& base) {
     return places_of(base, params.c, {params.a, params.b}, int64_t(params.x));
 }
 
+/// Elements of the base's shape at its places, and zeros at places of no element.
+T at_places(const T& elements, const Places& places) {
+    if (places.base.strides == strides_of(elements->shape()))
+        return reshape(contiguous(elements), {places.count});
+    return strided_scatter(elements, {places.count}, places.base);
+}
+
 /// Gradient of "base, but with `value` where the view lies": inputs are both.
 void write_vjp(Backward& call) {
     const Places places = places_of(call.params(), call.grad()->shape());
-    const T grad = strided_scatter(call.grad(), {places.count}, places.base);
+    const T grad = at_places(call.grad(), places);
     const T part = as_strided(grad, places.view);
     call.give(
         0, [&] { return as_strided(grad - strided_scatter(part, grad->shape(), places.view), places.base); });

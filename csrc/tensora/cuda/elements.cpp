@@ -405,6 +405,16 @@ Dims part_of(const Params& params, int part) {
     return Dims(params.c.begin() + part * n, n);
 }
 
+/// Extents of images and results, then kernel, stride, padding and dilation.
+void add_windows(Arguments& arguments, const Params& params) {
+    add_extents(arguments, part_of(params, 3), 0, 1);
+    add_extents(arguments, part_of(params, 2), 0, 1);
+    add_extents(arguments, params.a, 0, 1);
+    add_extents(arguments, params.b, 0, 1);
+    add_extents(arguments, part_of(params, 0), 0, 0);
+    add_extents(arguments, part_of(params, 1), 0, 1);
+}
+
 void run_pool(Call& call, const char* function) {
     const Tensor& out = *call.out[0];
     if (out.size() == 0) return;
@@ -412,12 +422,7 @@ void run_pool(Call& call, const char* function) {
     const Params& params = call.params;
     Arguments arguments;
     arguments.add(x->shape()[0] * x->shape()[1]);
-    add_extents(arguments, part_of(params, 3), 0, 1);
-    add_extents(arguments, part_of(params, 2), 0, 1);
-    add_extents(arguments, params.a, 0, 1);
-    add_extents(arguments, params.b, 0, 1);
-    add_extents(arguments, part_of(params, 0), 0, 0);
-    add_extents(arguments, part_of(params, 1), 0, 1);
+    add_windows(arguments, params);
     arguments.add(params.mode == 1).add(params.flag).add(params.x);
     arguments.add_tensor(x.get()).add_tensor(&out).add_tensor(call.out[1].get());
     run_kernel(out.device().index,
@@ -426,28 +431,14 @@ void run_pool(Call& call, const char* function) {
                {blocks_for(out.size())}, arguments);
 }
 
-}  // namespace
-
-void max_pool(Call& call) { run_pool(call, "max_pool"); }
-void avg_pool(Call& call) { run_pool(call, "avg_pool"); }
-void avg_pool_back(Call& call) { run_pool(call, "avg_pool_back"); }
-
-namespace {
-
 /// Windows of images as columns, or back: `planes` images.
 void run_windows(Call& call, int64_t planes, const char* function) {
     const Tensor& out = *call.out[0];
     if (out.size() == 0) return;
     const T x = contiguous(call.in[0]);
-    const Params& params = call.params;
     Arguments arguments;
     arguments.add(planes).add(int64_t(1)).add(int64_t(1)).add(int64_t(1));
-    add_extents(arguments, part_of(params, 3), 0, 1);
-    add_extents(arguments, part_of(params, 2), 0, 1);
-    add_extents(arguments, params.a, 0, 1);
-    add_extents(arguments, params.b, 0, 1);
-    add_extents(arguments, part_of(params, 0), 0, 0);
-    add_extents(arguments, part_of(params, 1), 0, 1);
+    add_windows(arguments, call.params);
     arguments.add_tensor(x.get()).add_tensor(nullptr).add_tensor(nullptr).add_tensor(&out);
     run_kernel(out.device().index,
                {call.op.name, "tensora/cuda/elements.cuh",
@@ -456,6 +447,10 @@ void run_windows(Call& call, int64_t planes, const char* function) {
 }
 
 }  // namespace
+
+void max_pool(Call& call) { run_pool(call, "max_pool"); }
+void avg_pool(Call& call) { run_pool(call, "avg_pool"); }
+void avg_pool_back(Call& call) { run_pool(call, "avg_pool_back"); }
 
 void unfold(Call& call) {
     run_windows(call, call.input().shape()[0] * call.input().shape()[1], "unfold_windows");

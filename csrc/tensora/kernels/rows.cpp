@@ -24,8 +24,8 @@ struct NextRow {
     template <typename S>
     TENSORA_INLINE void fetch(int64_t begin, int64_t size) const {
         for (int64_t at = begin * int64_t(sizeof(S)); at < (begin + size) * int64_t(sizeof(S)); at += 64) {
-            if (read) __builtin_prefetch(read + at, 0);
-            if (written) __builtin_prefetch(written + at, 1);
+            __builtin_prefetch(read + at, 0);
+            __builtin_prefetch(written + at, 1);
         }
     }
 };
