@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import Tensor, native, require_tensors
 
 Tensors = Tensor | Sequence[Tensor]
 
@@ -17,9 +17,7 @@ def _listed(tensors: Tensors | None) -> list[Any]:
     if isinstance(tensors, Tensor):
         return [tensors]
     listed = list(tensors)
-    for each in listed:
-        if each is not None and not isinstance(each, Tensor):
-            raise TypeError(f"tensora: {each!r} ({type(each).__name__}) where a Tensor is needed")
+    require_tensors(*(each for each in listed if each is not None))
     return listed
 
 

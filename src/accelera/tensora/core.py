@@ -22,6 +22,13 @@ native: Any = _tensora
 Tensor = _tensora.Tensor
 
 
+def require_tensors(*given: Any) -> None:
+    """Raise TypeError for what is no Tensor, as the C++ functions do."""
+    for each in given:
+        if not isinstance(each, Tensor):
+            raise TypeError(f"tensora: {each!r:.60} ({type(each).__name__}) where a Tensor is needed")
+
+
 def _openblas() -> str:
     """Path of the library in scipy-openblas32, a package whose own import takes longer than ours."""
     package = importlib.util.find_spec("scipy_openblas32")

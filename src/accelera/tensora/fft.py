@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from accelera.tensora.autograd import Context, Function
-from accelera.tensora.core import native
+from accelera.tensora.core import native, require_tensors
 from accelera.tensora.inspection import check_device, placed
 from accelera.tensora.manipulation import roll
 
@@ -130,6 +130,7 @@ def _check_norm(name: str, norm: str) -> None:
 
 def _axis(name: str, x: Any, axis: int) -> int:
     """Axis counted from the front."""
+    require_tensors(x)
     if not -x.ndim <= axis < x.ndim:
         raise IndexError(f"{name}: axis {axis} of a tensor with {x.ndim} dimensions")
     return axis % int(x.ndim)

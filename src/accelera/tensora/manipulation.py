@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from accelera.tensora import dtypes
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import Tensor, native, require_tensors
 
 Axes = int | tuple[int, ...]
 
@@ -224,6 +224,7 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
         If none is given, or their shapes differ in another axis.
 
     """
+    require_tensors(*arrays)
     if axis is None:
         return native.concat([native.reshape(each, (each.size,)) for each in arrays], 0)
     if any(each.ndim > 1 for each in arrays):  # as in PyTorch, empty vectors fit to all shapes

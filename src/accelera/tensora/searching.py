@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from accelera.tensora import dtypes
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import Tensor, native, require_tensors
 from accelera.tensora.manipulation import broadcast_shapes
 
 
@@ -58,6 +58,7 @@ def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: b
         Equal elements always keep their order; the argument is the array API's.
 
     """
+    require_tensors(x)
     if x.ndim == 0:
         return native.full((), 0, native.dtype.int64)
     return native.argsort(x, axis, descending)
@@ -65,6 +66,7 @@ def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: b
 
 def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """Elements in order along an axis; the arguments are those of `argsort`. Differentiable."""
+    require_tensors(x)
     if x.ndim == 0:
         return native.copy(x)
     return native.take_along_axis(x, argsort(x, axis=axis, descending=descending, stable=stable), axis)

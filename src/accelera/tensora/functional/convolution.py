@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from accelera.tensora.core import Tensor, native
+from accelera.tensora.core import Tensor, native, require_tensors
 
 Ints = int | Sequence[int]
 
@@ -26,6 +26,7 @@ def each_extent(name: str, what: str, value: Any, n: int) -> tuple[int, ...]:
 
 def batched(name: str, x: Any, n: int) -> tuple[Any, bool]:
     """The tensor with an axis of images, and whether it had none."""
+    require_tensors(x)
     if x.ndim not in (n + 1, n + 2):
         raise ValueError(
             f"{name}: an input of shape {tuple(x.shape)}; give (images, channels, {n} extents), or one image"
