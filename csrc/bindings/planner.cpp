@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "planner/activation_plan.h"
+#include "planner/step_plan.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -71,6 +72,73 @@ std::vector<std::tuple<int32_t, std::vector<int32_t>>> computed_again(const Step
     return result;
 }
 
+using Rows = std::tuple<Column<int64_t>, Column<int32_t>>;
+
+Lists lists(const Rows& rows) { return lists(std::get<0>(rows), std::get<1>(rows)); }
+
+/// (added seconds, live bytes, top bytes, a fate per gap) of each choice.
+std::vector<std::tuple<double, int64_t, int64_t, nb::bytes>> choices(const StepGraph& graph,
+                                                                     double spill_s_per_byte,
+                                                                     int64_t least_bytes) {
+    std::vector<StepChoice> found;
+    {
+        const nb::gil_scoped_release released;
+        found = plan_step(graph, {spill_s_per_byte, least_bytes});
+    }
+    std::vector<std::tuple<double, int64_t, int64_t, nb::bytes>> result;
+    for (const StepChoice& choice : found)
+        result.emplace_back(choice.seconds, choice.live_bytes, choice.top_bytes,
+                            nb::bytes(choice.fates.data(), choice.fates.size()));
+    return result;
+}
+
+/// Actions as (operation, after, kind, subject), and the places of blocks; top, live bytes, seconds.
+nb::tuple schedule(const StepGraph& graph, double spill_s_per_byte, int64_t least_bytes,
+                   const nb::bytes& fates) {
+    const auto* first = reinterpret_cast<const GapFate*>(fates.c_str());
+    const StepSchedule made =
+        schedule_step(graph, {spill_s_per_byte, least_bytes}, {first, first + fates.size()});
+    nb::list actions;
+    for (const PlannedAction& action : made.actions)
+        actions.append(nb::make_tuple(action.operation, action.after, action.kind, action.subject));
+    return nb::make_tuple(actions, made.places, made.top_bytes, made.live_bytes, made.seconds);
+}
+
+std::vector<std::tuple<int32_t, int32_t, int32_t>> gaps(const StepGraph& graph, int64_t least_bytes) {
+    std::vector<std::tuple<int32_t, int32_t, int32_t>> result;
+    for (const Gap& gap : gaps_of(graph, least_bytes)) result.emplace_back(gap.value, gap.after, gap.before);
+    return result;
+}
+
+void bind_step_plans(nb::module_& module) {
+    nb::class_<StepGraph>(module, "StepGraph",
+                          "A logged training step whose memory is planned; see csrc/planner/step_plan.h.\n\n"
+                          "`reads`, `writes` and `births` are (starts, items) per operation.")
+        .def(
+            "__init__",
+            [](StepGraph* self, const Column<double>& seconds, const Column<int64_t>& workspace,
+               const Column<uint8_t>& pure, const Rows& reads, const Rows& writes, const Rows& births,
+               const Column<int64_t>& nbytes, const Column<int32_t>& born, const Column<int32_t>& freed) {
+                new (self) StepGraph{vector_of(seconds), vector_of(workspace), vector_of(pure),
+                                     lists(reads),       lists(writes),        lists(births),
+                                     vector_of(nbytes),  vector_of(born),      vector_of(freed)};
+            },
+            "seconds"_a, "workspace"_a, "pure"_a, "reads"_a, "writes"_a, "births"_a, "nbytes"_a, "born"_a,
+            "freed"_a)
+        .def("choices", &choices, "spill_s_per_byte"_a, "least_bytes"_a,
+             "Choices of falling top: (added seconds, live bytes, top bytes, a fate per gap).")
+        .def("schedule", &schedule, "spill_s_per_byte"_a, "least_bytes"_a, "fates"_a,
+             "What a choice does: (actions, places of blocks, top bytes, live bytes, added seconds).")
+        .def(
+            "added_seconds",
+            [](const StepGraph& graph, double spill_s_per_byte, int64_t least_bytes, const nb::bytes& fates) {
+                const auto* first = reinterpret_cast<const GapFate*>(fates.c_str());
+                return added_seconds(graph, {spill_s_per_byte, least_bytes}, {first, first + fates.size()});
+            },
+            "spill_s_per_byte"_a, "least_bytes"_a, "fates"_a, "What fates add to a step's time.")
+        .def("gaps", &gaps, "least_bytes"_a, "(value, earlier use, later use) of all that may leave.");
+}
+
 }  // namespace
 }  // namespace accelera::planner
 
@@ -98,4 +166,5 @@ void init_planner(nb::module_& module) {
              "Plans of falling peak and rising time: (peak bytes, added seconds, a fate per value).")
         .def("recomputations", &computed_again, "prices"_a, "fates"_a,
              "What is computed again, in order: (value for which, operations).");
+    bind_step_plans(module);
 }

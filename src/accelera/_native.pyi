@@ -116,6 +116,26 @@ class ActivationStep:
     def plans(self, prices: _Prices) -> list[tuple[int, float, bytes]]: ...
     def recomputations(self, prices: _Prices, fates: bytes) -> list[tuple[int, list[int]]]: ...
 
+class StepGraph:
+    def __init__(
+        self,
+        seconds: _Array,
+        workspace: _Array,
+        pure: _Array,
+        reads: _Lists,
+        writes: _Lists,
+        births: _Lists,
+        nbytes: _Array,
+        born: _Array,
+        freed: _Array,
+    ) -> None: ...
+    def choices(self, spill_s_per_byte: float, least_bytes: int) -> list[tuple[float, int, int, bytes]]: ...
+    def schedule(
+        self, spill_s_per_byte: float, least_bytes: int, fates: bytes
+    ) -> tuple[list[tuple[int, int, int, int]], list[int], int, int, float]: ...
+    def added_seconds(self, spill_s_per_byte: float, least_bytes: int, fates: bytes) -> float: ...
+    def gaps(self, least_bytes: int) -> list[tuple[int, int, int]]: ...
+
 # policy
 class PolicyKnowledge:
     capacity_bytes: int

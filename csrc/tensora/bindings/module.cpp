@@ -270,9 +270,33 @@ int64_t add_hook(const T& x, nb::object function) {
     return number;
 }
 
+/// Called with a leaf whenever a backward pass has added to its gradient.
+int64_t add_after_hook(const T& x, nb::object function) {
+    if (!x->gradient() || !x->gradient()->required || x->gradient()->node)
+        fail(Kind::runtime,
+             "register_post_accumulate_grad_hook: the tensor is no leaf that requires gradients");
+    Gradient& gradient = x->make_gradient();
+    if (!gradient.after) gradient.after = std::make_shared<Hooks>();
+    const auto held = shared(std::move(function));
+    const int64_t number = gradient.after->next++;
+    gradient.after->all.push_back({number, [held](const T& leaf) -> T {
+                                       const nb::gil_scoped_acquire gil;
+                                       (*held)(leaf);
+                                       return T();
+                                   }});
+    return number;
+}
+
+void remove_from(const std::shared_ptr<Hooks>& hooks, int64_t number) {
+    if (hooks) std::erase_if(hooks->all, [&](const auto& hook) { return hook.first == number; });
+}
+
 void remove_hook(const T& x, int64_t number) {
-    if (!x->gradient() || !x->gradient()->hooks) return;
-    std::erase_if(x->gradient()->hooks->all, [&](const auto& hook) { return hook.first == number; });
+    if (x->gradient()) remove_from(x->gradient()->hooks, number);
+}
+
+void remove_after_hook(const T& x, int64_t number) {
+    if (x->gradient()) remove_from(x->gradient()->after, number);
 }
 
 /// Lines of the program that run now, innermost last.
@@ -300,6 +324,8 @@ void bind_autograd(nb::module_& module) {
     module.def("grad_fn", grad_fn);
     module.def("add_hook", add_hook);
     module.def("remove_hook", remove_hook);
+    module.def("add_after_hook", add_after_hook);
+    module.def("remove_after_hook", remove_after_hook);
 }
 
 }  // namespace accelera::tensora
@@ -343,6 +369,7 @@ NB_MODULE(_tensora, module) {
     bind_ops(module);
     bind_networks(module);
     bind_autograd(module);
+    bind_budget(module);
     module.def("instruction_set", [] { return std::string(instruction_set()); });
     module.def("thread_count", thread_count);
     module.def("set_thread_count", [](int n) {

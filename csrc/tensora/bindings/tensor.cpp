@@ -285,6 +285,13 @@ void bind_tensor(nb::module_& module) {
         nb::intrusive_ptr<Tensor>(
             [](Tensor* tensor, PyObject* object) noexcept { tensor->set_self_py(object); }),
         "N-dimensional array of one element type that can record operations for automatic differentiation.");
+    type.def(
+        "__init__",
+        [](Tensor* self, const T& other) {
+            new (self) Tensor(other->storage(), other->layout(), other->dtype());
+        },
+        nb::arg("other"),
+        "Tensor over the memory of another, outside of any graph; classes of tensors begin so.");
     type.def_prop_ro("shape", [](const T& x) { return x->shape(); }, "Extent of each axis.");
     type.def_prop_ro(
         "strides", [](const T& x) { return x->strides(); },

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <unordered_map>
 
+#include "tensora/core/budget.h"
 #include "tensora/core/op.h"
 #include "tensora/functions.h"
 
@@ -351,6 +352,8 @@ void check_writable(const Tensor& target, const char* op) {
             fail(Kind::value, op, ": several elements of the tensor, of shape ", target.shape().words(),
                  ", lie at one place, as expand makes them; write to a copy");
     settle_readers(*target.storage());
+    if (StepBudget* const budget = StepBudget::here()) [[unlikely]]
+        budget->before_write(*target.storage());
     if (!recording) return;
     const auto is_leaf = [](const Tensor& tensor) {
         return tensor.gradient() && tensor.gradient()->required && !tensor.gradient()->node;
@@ -501,6 +504,10 @@ class Engine {
         if (!gradient.grad) gradient.grad = std::make_shared<T>();
         *gradient.grad = *gradient.grad ? *gradient.grad + grad : own(grad);
         (*gradient.grad)->storage();  // a sum that waited would keep the gradients of all passes
+        if (!gradient.after) return;
+        grad = T();
+        const auto all = gradient.after->all;  // a hook may remove itself
+        for (const auto& [number, hook] : all) hook(waiting.leaf);
     }
 
     /// A gradient that shares its memory with nobody, since users write to it.

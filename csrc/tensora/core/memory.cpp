@@ -9,6 +9,7 @@
 #include <new>
 
 #include "tensora/core/base.h"
+#include "tensora/core/budget.h"
 #include "tensora/cuda/driver.h"
 
 namespace accelera::tensora {
@@ -254,6 +255,8 @@ Ref<Storage> Storage::hold(char* data, int64_t nbytes, int16_t size_class, Role 
 Ref<Storage> Storage::allocate(int64_t nbytes) {
     if (!current_device.is_cpu()) [[unlikely]]
         return allocate_on_device(current_device, nbytes);
+    if (StepBudget* const budget = StepBudget::here()) [[unlikely]]
+        return allocate_in(*budget, nbytes);
     const int size_class = class_of(nbytes);
     const int64_t counted = bytes_of_class(size_class);
     const Role role = current_role;
@@ -274,6 +277,7 @@ Ref<Storage> Storage::allocate(int64_t nbytes) {
 
 namespace {
 constexpr int16_t on_device = INT16_MAX;  // as size class: memory of a device's pool
+constexpr int16_t in_arena = INT16_MAX - 1;
 int64_t device_bytes_for(int64_t nbytes) { return (std::max<int64_t>(nbytes, 1) + 511) / 512 * 512; }
 }  // namespace
 
@@ -294,6 +298,7 @@ Ref<Storage> Storage::allocate_on_device(Device device, int64_t nbytes) {
     }
     Storage* const storage = make(0);
     storage->device_ = device;
+    storage->at_hand_ = false;
     storage->stream_ = cuda::current_stream(device.index);
     return storage->hold(memory, nbytes, on_device, role);
 }
@@ -310,13 +315,43 @@ char* Storage::device_data() {
     return data_;
 }
 
-void Storage::refuse_host_access() const {
+Ref<Storage> Storage::allocate_in(StepBudget& budget, int64_t nbytes) {
+    const int64_t counted = block_bytes_of(nbytes);
+    const Role role = current_role;
+    const Ref<Storage> storage(make(0));
+    storage->nbytes_ = nbytes;
+    storage->house_ = std::make_unique<House>();
+    storage->house_->budget = Ref<StepBudget>(&budget);
+    budget.place(*storage, counted);
+    storage->size_class_ = in_arena;
+    try {
+        counts.take(counted, role);
+    } catch (...) {
+        storage->at_hand_ = false;  // so that nothing is uncounted
+        throw;
+    }
+    return storage->hold(storage->data_, nbytes, in_arena, role);
+}
+
+void Storage::move(char* data) {
+    const bool before = std::exchange(at_hand_, data != nullptr);
+    data_ = data;
+    if (before && !at_hand_) counts.give(block_bytes(), role_);
+    if (!before && at_hand_) {
+        counts.take(block_bytes(), role_);
+        counts.found();
+    }
+}
+
+void Storage::reach_data() const {
+    if (house_) return house_->budget->reach(const_cast<Storage&>(*this));
     fail(Kind::type, "tensora: the elements of a tensor on ", name_of(device_),
          " are asked for on the CPU; copy it there with .to('cpu')");
 }
 
 int64_t Storage::block_bytes() const {
     if (size_class_ == on_device) return device_bytes_for(nbytes_);
+    if (size_class_ == in_arena) return block_bytes_of(nbytes_);
     return size_class_ < 0 ? nbytes_ : bytes_of_class(size_class_);
 }
 
@@ -327,6 +362,7 @@ Ref<Storage> Storage::borrow(void* data, int64_t nbytes, bool writable, std::fun
     storage->nbytes_ = nbytes;
     storage->writable_ = writable;
     storage->device_ = device;
+    storage->at_hand_ = device.is_cpu();
     storage->release_ = std::move(release);
     return storage;
 }
@@ -336,6 +372,9 @@ Storage::~Storage() {
     if (size_class_ == on_device) {
         counts_of(device_).give(block_bytes(), role_);
         cuda::give_memory(device_.index, data_, stream_);
+    } else if (house_) {
+        if (at_hand_ && size_class_ == in_arena) counts.give(block_bytes(), role_);
+        house_->budget->ended(*this);
     } else if (size_class_ >= 0) {
         counts.give(bytes_of_class(size_class_), role_);
         if (behind_ == header) allocator().give(data_, size_class_);
@@ -347,6 +386,10 @@ Storage::~Storage() {
 
 void Storage::set_role(Role role) {
     if (size_class_ < 0 || role == role_) return;
+    if (house_ && !at_hand_) {
+        role_ = role;
+        return;
+    }
     counts_of(device_).live[int(role)].fetch_add(block_bytes(), std::memory_order_relaxed);
     counts_of(device_).give(block_bytes(), role_);
     role_ = role;

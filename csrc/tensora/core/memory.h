@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
+#include <memory>
 #include <new>
 #include <span>
 #include <string>
@@ -11,6 +13,10 @@
 #include "tensora/core/base.h"
 
 namespace accelera::tensora {
+
+struct Call;
+class Tensor;
+using T = Ref<Tensor>;
 
 /// What a block of memory is for.
 enum class Role : uint8_t { other, parameter, gradient, activation, optimizer, workspace };
@@ -67,6 +73,19 @@ class RoleScope {
 };
 
 class Deferred;
+class StepBudget;
+
+/// Where a storage is in the arena of a budget.
+struct House {
+    Ref<StepBudget> budget;
+    int64_t place = -1;       ///< in the arena; -1: its contents are elsewhere
+    int64_t slot = -1;        ///< in the spill file
+    int64_t last_use = 0;     ///< operation
+    int32_t allocation = -1;  ///< number in the operation that goes on
+    int32_t pins = 0;
+    int32_t index = -1;        ///< among the arena's residents
+    int16_t in_workspace = 0;  ///< 1: the caller's; from 2: that of a thread of the pool
+};
 
 /// Memory of one or more tensors: a block of the allocator, or memory of somebody else. A small block lies
 /// behind the object itself.
@@ -82,8 +101,8 @@ class Storage final : public Counted {
 
     /// The memory of a storage on the CPU.
     char* data() const {
-        if (!device_.is_cpu()) [[unlikely]]
-            refuse_host_access();
+        if (!at_hand_) [[unlikely]]
+            reach_data();
         return data_;
     }
     /// The memory of a storage on a CUDA device, for what comes next on the thread's stream.
@@ -110,6 +129,8 @@ class Storage final : public Counted {
         int32_t place = 0;
     };
     Recorded recorded;
+    Recorded in_step;  ///< the same, of the step of a budget
+    House* house() const { return house_.get(); }
     /// Whether another library sees the memory, and may write to it unseen.
     bool lent() const { return lent_; }
     void set_lent() { lent_ = true; }
@@ -121,7 +142,11 @@ class Storage final : public Counted {
     static Storage* make(int64_t nbytes_behind);
     static Ref<Storage> allocate_on_device(Device device, int64_t nbytes);
     Ref<Storage> hold(char* data, int64_t nbytes, int16_t size_class, Role role);
-    [[noreturn]] void refuse_host_access() const;
+    static Ref<Storage> allocate_in(StepBudget& budget, int64_t nbytes);
+    void reach_data() const;
+    friend class StepBudget;
+    /// The contents are at `data` of the arena, or (null) elsewhere.
+    void move(char* data);
 
     char* data_ = nullptr;
     int64_t nbytes_ = 0;
@@ -129,12 +154,14 @@ class Storage final : public Counted {
     int16_t size_class_ = -1;  ///< of a block of the allocator
     Device device_;
     Role role_ = Role::other;
+    bool at_hand_ = true;  ///< `data_` is memory of the CPU, with the contents
     bool writable_ = true;
     bool lent_ = false;
     std::vector<Deferred*> readers_;
     std::atomic<uint32_t> version_{0};
     void* stream_ = nullptr;
     std::function<void()> release_;
+    std::unique_ptr<House> house_;
 };
 
 MemoryStats memory_stats(Device device);
@@ -217,8 +244,10 @@ void name_in_record(Storage& storage, const std::string& name);
 /// One operation: a step of the record. Memory allocated while it lives belongs to it, and is written by it.
 class RecordedStep {
   public:
-    explicit RecordedStep(const char* op);
-    ~RecordedStep();
+    /// With tensors that it reads or writes, and the call where it is one.
+    explicit RecordedStep(const char* op, std::initializer_list<std::span<const T>> operands = {},
+                          const Call* call = nullptr);
+    ~RecordedStep() noexcept(false);  // a disk may be full
     RecordedStep(const RecordedStep&) = delete;
     void read(Storage& storage) const;
     void write(Storage& storage) const;
@@ -226,6 +255,8 @@ class RecordedStep {
 
   private:
     bool active_;
+    StepBudget* budget_;
+    int exceptions_;
     const char* op_;
     Cost cost_;
     double began_ = 0;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tensora/core/autograd.h"
+#include "tensora/core/budget.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/loops.h"
@@ -144,7 +145,9 @@ T run_small(const Op& op, std::span<const T> in) {
     const Tensor& x = *in[0];
     const Tensor& y = *in.back();
     if (!x.device().is_cpu() || !y.device().is_cpu() || !DeviceScope::current().is_cpu()) return T();
-    if (in.size() > 2 || x.size() > grain || x.size() >= fusion_least() || is_recording()) return T();
+    if (in.size() > 2 || x.size() > grain || x.size() >= fusion_least() || is_recording() ||
+        StepBudget::here())
+        return T();
     const bool alike = in.size() == 1 || (x.dtype() == y.dtype() && x.shape() == y.shape() && y.contiguous());
     const LoopRow::Entry& entry = op.loops->of[int(x.dtype())];
     if (!alike || !x.contiguous() || !entry.loop || int(in.size()) != op.arity) return T();
@@ -166,7 +169,7 @@ T run_small(const Op& op, std::span<const T> in) {
 void compute(Call& call, Device device) {
     const Op& op = call.op;
     for (const T& tensor : call.in) tensor->storage();  // what waits runs now
-    RecordedStep step(op.name);
+    RecordedStep step(op.name, {call.in}, device.is_cpu() ? &call : nullptr);
     const GradMode off(false);  // kernels may use operations
     const RunNow now;
     if (!device.is_cpu() && !op.cuda) {
@@ -175,6 +178,8 @@ void compute(Call& call, Device device) {
         const DeviceScope scope(device);
         for (int i = 0; i < op.outputs; ++i)
             call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
+        if (StepBudget* const budget = StepBudget::here()) [[unlikely]]
+            budget->kernel_begins();
         device.is_cpu() ? op.cpu(call) : op.cuda(call);
     }
     if (!is_recording()) [[likely]]

@@ -2,10 +2,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <mutex>
 
 #include "tensora/core/base.h"
+#include "tensora/core/budget.h"
 #include "tensora/core/memory.h"
+#include "tensora/core/threads.h"
 
 namespace accelera::tensora {
 
@@ -91,13 +94,22 @@ void name_in_record(Storage& storage, const std::string& name) {
     recorder().record.buffer_name[recorder().place_of(storage)] = name;
 }
 
-RecordedStep::RecordedStep(const char* op) : active_(is_recording()), op_(op) {
+RecordedStep::RecordedStep(const char* op, std::initializer_list<std::span<const T>> operands,
+                           const Call* call)
+    : active_(is_recording()),
+      budget_(thread_state.in_piece ? nullptr : StepBudget::here()),
+      exceptions_(std::uncaught_exceptions()),
+      op_(op) {
+    if (budget_) [[unlikely]]
+        budget_->begin_operation(op, operands, call);
     if (!active_) return;
     began_ = now();
     ++open_steps;
 }
 
-RecordedStep::~RecordedStep() {
+RecordedStep::~RecordedStep() noexcept(false) {
+    if (budget_) [[unlikely]]
+        budget_->end_operation(std::uncaught_exceptions() > exceptions_);
     if (!active_) return;
     --open_steps;
     if (!is_recording()) return;
@@ -114,6 +126,8 @@ void RecordedStep::read(Storage& storage) const {
 }
 
 void RecordedStep::write(Storage& storage) const {
+    if (budget_) [[unlikely]]
+        budget_->note_write(storage);
     if (!active_ || !is_recording()) return;
     const std::lock_guard lock(recorder().mutex);
     if (!is_recording()) return;

@@ -33,6 +33,7 @@ struct Gradient {
     uint64_t first_use = 0;        ///< of a leaf: number of the first operation of the graph that reads it
     std::shared_ptr<T> grad;       ///< collected so far; shared with `node` of a tensor that is no leaf
     std::shared_ptr<Hooks> hooks;  ///< called with the gradient before it is collected; likewise
+    std::shared_ptr<Hooks> after;  ///< of a leaf: called with the collected gradient
 };
 
 /// Array of numbers of one type, with shape and strides over a storage that several tensors may share.

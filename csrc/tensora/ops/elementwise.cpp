@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tensora/core/autograd.h"
+#include "tensora/core/budget.h"
 #include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
@@ -119,9 +120,10 @@ bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
                           input->strides() == out.strides() && input->shape() == out.shape();
         if (!same && input->storage() == out.storage()) return false;
     }
-    RecordedStep step(op.name);
+    const T written(&out);
+    RecordedStep step(op.name, {inputs, {&written, 1}});
     run_loop(call, out, loop_type(call));
-    if (is_recording()) {
+    if (is_recording() || StepBudget::here()) {
         for (const T& input : inputs) step.read(*input->storage());
         step.write(*out.storage());
         step.cost(cost_of(call));

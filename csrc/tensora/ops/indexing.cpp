@@ -594,7 +594,7 @@ void write_in_place(const T& target, const T& given, const char* op) {
     {
         const GradMode off(false);
         const T source = shared ? copy(value) : value;
-        const RecordedStep step(op);
+        const RecordedStep step(op, {{&source, 1}, {&target, 1}});
         copy_elements(*source, *target);
         step.read(*source->storage());
         step.write(*target->storage());

@@ -93,7 +93,7 @@ void note_read(const RecordedStep& step, const std::vector<T>& tensors) {
 void sgd_step(const std::vector<T>& params, const std::vector<T>& grads, const std::vector<T>& buffers,
               const SgdStep& options) {
     const GradMode off(false);
-    const RecordedStep recorded("sgd_step");
+    const RecordedStep recorded("sgd_step", {params, grads, buffers});
     const std::vector<T> given = contiguous_grads("sgd_step", params, grads);
     check_states("sgd_step", params, buffers);
     const auto on_cpu = split_by_device(params, [&](size_t i) {
@@ -114,7 +114,7 @@ void sgd_step(const std::vector<T>& params, const std::vector<T>& grads, const s
 void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const AdamStates& states,
                const AdamStep& options) {
     const GradMode off(false);
-    const RecordedStep recorded("adam_step");
+    const RecordedStep recorded("adam_step", {params, grads, states.means, states.squares, states.largest});
     const std::vector<T> given = contiguous_grads("adam_step", params, grads);
     for (const auto* each : {&states.means, &states.squares, &states.largest})
         check_states("adam_step", params, *each);

@@ -23,6 +23,7 @@ from accelera.tensora.autograd import (
     jvp,
     no_grad,
     register_hook,
+    register_post_accumulate_grad_hook,
     vjp,
 )
 from accelera.tensora.core import Tensor
@@ -347,6 +348,7 @@ from accelera.tensora.statistics import (
     nanquantile,
     quantile,
 )
+from accelera.tensora.training_budget import Budget, BudgetPlan, BudgetReport, budget, explain
 
 equip()
 
@@ -358,9 +360,12 @@ nan = math.nan
 newaxis = None
 pi = math.pi
 
-_MODULES = ("fft", "functional", "linalg", "optim", "random", "special")
+_MODULES = ("data", "fft", "functional", "linalg", "nn", "optim", "random", "serialization", "special")
 
 __all__ = [
+    "Budget",
+    "BudgetPlan",
+    "BudgetReport",
     "Context",
     "Function",
     "GradcheckError",
@@ -418,6 +423,7 @@ __all__ = [
     "broadcast_shapes",
     "broadcast_to",
     "bucketize",
+    "budget",
     "can_cast",
     "cartesian_prod",
     "cdist",
@@ -473,6 +479,7 @@ __all__ = [
     "exp",
     "exp2",
     "expand_dims",
+    "explain",
     "expm1",
     "eye",
     "fft",
@@ -613,6 +620,7 @@ __all__ = [
     "real",
     "reciprocal",
     "register_hook",
+    "register_post_accumulate_grad_hook",
     "relu",
     "remainder",
     "repeat",

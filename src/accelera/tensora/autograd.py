@@ -132,18 +132,31 @@ def grad(
 class Hook:
     """Handle of a function that is called with a tensor's gradient."""
 
-    def __init__(self, tensor: Any, number: int) -> None:
+    def __init__(self, tensor: Any, number: int, remove: Callable[[Any, int], None]) -> None:
         self._tensor = tensor
         self._number = number
+        self._remove = remove
 
     def remove(self) -> None:
         """Do not call the function any more."""
-        native.remove_hook(self._tensor, self._number)
+        self._remove(self._tensor, self._number)
 
 
 def register_hook(tensor: Any, function: Callable[[Any], Any]) -> Hook:
     """Call `function` with each gradient that reaches `tensor`; a tensor that it returns takes its place."""
-    return Hook(tensor, native.add_hook(tensor, function))
+    return Hook(tensor, native.add_hook(tensor, function), native.remove_hook)
+
+
+def register_post_accumulate_grad_hook(tensor: Any, function: Callable[[Any], Any]) -> Hook:
+    """Call `function` with the leaf `tensor` whenever a backward pass has added to its ``grad``.
+
+    Raises
+    ------
+    RuntimeError
+        If the tensor is no leaf that requires gradients.
+
+    """
+    return Hook(tensor, native.add_after_hook(tensor, function), native.remove_after_hook)
 
 
 # --- operations of the user -------------------------------------------------------------------------------

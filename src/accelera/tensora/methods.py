@@ -353,6 +353,7 @@ _METHODS: dict[str, Any] = {
     "to": convert,
     "numpy": to_numpy,
     "register_hook": autograd.register_hook,
+    "register_post_accumulate_grad_hook": autograd.register_post_accumulate_grad_hook,
     "requires_grad_": set_requires_grad,
     "reshape": _reshape,
     "view": _view,

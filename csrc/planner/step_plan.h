@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner/activation_plan.h"
+
+namespace accelera::planner {
+
+/// A training step as it was logged: operations in order, and the values that they read, write and make.
+///
+/// Values in the arena that end with the step can leave between two uses. All others are always there.
+struct StepGraph {
+    std::vector<double> seconds;
+    std::vector<int64_t> workspace;
+    std::vector<uint8_t> pure;  ///< may run again
+    Lists reads, writes, births;
+    std::vector<int64_t> nbytes;
+    std::vector<int32_t> born, freed;  ///< operations; -1: before the step, INT32_MAX: not in it
+};
+
+struct StepPrices {
+    double spill_s_per_byte = 0;  ///< out and back
+    int64_t least_bytes = 0;      ///< smaller values stay
+};
+
+/// What becomes of a value between two uses.
+enum class GapFate : uint8_t {
+    keep,
+    recompute,       ///< what is made on the way and needed later stays
+    recompute_lazy,  ///< it does not
+    offload
+};
+
+/// A value between two uses that follow each other.
+struct Gap {
+    int32_t value;
+    int32_t after;   ///< operation of the earlier use
+    int32_t before;  ///< of the later one
+};
+
+struct StepChoice {
+    std::vector<GapFate> fates;  ///< by gap
+    double seconds = 0;          ///< that it adds
+    int64_t live_bytes = 0;      ///< most at once
+    int64_t top_bytes = 0;       ///< of the arena
+};
+
+/// One thing to do between operations; `kind` is 0: run operation `subject` again, 1: drop value `subject`,
+/// 2: write it to the spill file, 3: read it back.
+struct PlannedAction {
+    int32_t operation;
+    uint8_t after;
+    uint8_t kind;
+    int32_t subject;
+};
+
+struct StepSchedule {
+    std::vector<PlannedAction> actions;
+    std::vector<int64_t> places;  ///< of blocks, in order of their allocation
+    int64_t top_bytes = 0;
+    int64_t live_bytes = 0;
+    double seconds = 0;
+};
+
+/// Uses of values of at least `least_bytes` between which something else happens.
+std::vector<Gap> gaps_of(const StepGraph& graph, int64_t least_bytes);
+
+/// Choices of falling top and rising time, of which a budget selects the first that fits it. They do not
+/// depend on the budget; so a smaller one, which selects a later choice, never takes more memory.
+///
+/// 1. Of the values idle at the peak, the one leaves that adds the least seconds per byte, in the cheapest
+/// way;
+///    seconds and peak are those of a replay of the whole step.
+/// 2. What raises the peak is taken back, and tried no more.
+/// 3. Local search at some of the peaks found so far: a fate taken back, or exchanged.
+/// 4. Tops are those of blocks laid out largest first.
+std::vector<StepChoice> plan_step(const StepGraph& graph, const StepPrices& prices);
+
+/// All that a choice does, with the place of every block.
+StepSchedule schedule_step(const StepGraph& graph, const StepPrices& prices,
+                           const std::vector<GapFate>& fates);
+
+/// What fates add to a step's time; infinite when a value cannot be made again.
+double added_seconds(const StepGraph& graph, const StepPrices& prices, const std::vector<GapFate>& fates);
+
+}  // namespace accelera::planner

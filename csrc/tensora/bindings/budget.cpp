@@ -1,0 +1,127 @@
+// Training steps inside a budget, as Python sees them: the log goes out, a plan comes in.
+#include "tensora/core/budget.h"
+
+#include <nanobind/stl/array.h>
+
+#include "tensora/bindings/convert.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+/// Rows of different lengths as (starts, items).
+template <typename Row>
+nb::tuple lists_of(const std::vector<StepOperation>& operations, Row row) {
+    std::vector<int64_t> starts{0};
+    std::vector<int32_t> items;
+    for (const StepOperation& operation : operations) {
+        const std::vector<int32_t>& some = row(operation);
+        items.insert(items.end(), some.begin(), some.end());
+        starts.push_back(int64_t(items.size()));
+    }
+    return nb::make_tuple(starts, items);
+}
+
+nb::dict columns_of(const StepLog& log) {
+    nb::dict columns;
+    nb::list names;
+    std::vector<double> seconds;
+    std::vector<int64_t> workspace, nbytes;
+    std::vector<int32_t> born, freed;
+    std::vector<int> pure, in_arena;
+    for (const StepOperation& operation : log.operations) {
+        names.append(operation.name);
+        seconds.push_back(operation.seconds);
+        workspace.push_back(operation.workspace_bytes + operation.piece_bytes * thread_count());
+        pure.push_back(operation.pure);
+    }
+    for (const StepValue& value : log.values) {
+        nbytes.push_back(value.nbytes);
+        born.push_back(value.born);
+        freed.push_back(value.freed);
+        in_arena.push_back(value.in_arena);
+    }
+    columns["names"] = names;
+    columns["seconds"] = seconds;
+    columns["workspace"] = workspace;
+    columns["pure"] = pure;
+    columns["nbytes"] = nbytes;
+    columns["born"] = born;
+    columns["freed"] = freed;
+    columns["in_arena"] = in_arena;
+    columns["reads"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.reads; });
+    columns["writes"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.writes; });
+    columns["births"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.births; });
+    return columns;
+}
+
+/// Actions are (operation, whether after it, kind, subject), in their order.
+std::shared_ptr<const StepPlan> plan_of(const StepLog& log,
+                                        const std::vector<std::array<int32_t, 4>>& actions,
+                                        const std::vector<int64_t>& places) {
+    const size_t n = log.operations.size();
+    auto plan = std::make_shared<StepPlan>();
+    plan->before.resize(n);
+    plan->after.resize(n);
+    plan->recipes.resize(n);
+    plan->places = places;
+    plan->log = log;
+    for (const auto& [operation, after, kind, subject] : actions) {
+        auto& list = after ? plan->after : plan->before;
+        list.at(size_t(operation)).push_back({StepAction::Kind(kind), subject});
+        if (StepAction::Kind(kind) == StepAction::Kind::run) plan->recipes.at(size_t(subject)) = 1;
+    }
+    return plan;
+}
+
+/// Keep them for Python.
+struct BudgetHandle {
+    Ref<StepBudget> budget;
+};
+struct LogHandle {
+    StepLog log;
+};
+struct PlanHandle {
+    std::shared_ptr<const StepPlan> plan;
+};
+
+}  // namespace
+
+void bind_budget(nb::module_& module) {
+    nb::class_<StepReport>(module, "StepReport", "Measured bytes of a training step inside a budget.")
+        .def_ro("followed", &StepReport::followed)
+        .def_ro("departure", &StepReport::departure)
+        .def_ro("peak_bytes", &StepReport::peak_bytes)
+        .def_ro("low_top_bytes", &StepReport::low_top_bytes)
+        .def_ro("high_bytes", &StepReport::high_bytes)
+        .def_ro("spilled_bytes", &StepReport::spilled_bytes)
+        .def_ro("needed_bytes", &StepReport::needed_bytes)
+        .def_ro("reruns", &StepReport::reruns);
+    nb::class_<PlanHandle>(module, "StepPlan",
+                           "What a step does besides its operations; made by StepBudget.");
+    nb::class_<LogHandle>(module, "StepLog", "Operations and memory of a step as it ran.")
+        .def("columns", [](const LogHandle& self) { return columns_of(self.log); })
+        .def("plan", [](const LogHandle& self, const std::vector<std::array<int32_t, 4>>& actions,
+                        const std::vector<int64_t>& places) {
+            return PlanHandle{plan_of(self.log, actions, places)};
+        });
+    nb::class_<BudgetHandle>(module, "StepBudget", "Arena of training steps, their log and their plan.")
+        .def("__init__",
+             [](BudgetHandle* self, int64_t capacity, std::string folder) {
+                 new (self)
+                     BudgetHandle{Ref<StepBudget>(new StepBudget(capacity / 64 * 64, std::move(folder)))};
+             })
+        .def(
+            "begin",
+            [](BudgetHandle& self, int64_t room, const PlanHandle* plan) {
+                self.budget->begin(room, plan ? plan->plan : nullptr);
+            },
+            nb::arg("room"), nb::arg("plan").none())
+        .def("end", [](BudgetHandle& self) { self.budget->end(); })
+        .def("log", [](const BudgetHandle& self) { return LogHandle{self.budget->log()}; })
+        .def_prop_ro("report", [](const BudgetHandle& self) { return self.budget->report(); })
+        .def_prop_ro("capacity", [](const BudgetHandle& self) { return self.budget->capacity(); })
+        .def_prop_ro("used_bytes", [](const BudgetHandle& self) { return self.budget->used_bytes(); });
+}
+
+}  // namespace accelera::tensora

@@ -1,0 +1,163 @@
+#include "tensora/core/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "tensora/core/base.h"
+
+namespace accelera::tensora {
+
+void Ranges::reset(int64_t capacity) {
+    capacity_ = capacity;
+    used_bytes_ = 0;
+    gaps_.clear();
+    by_size_.clear();
+    used_.clear();
+    insert_gap(0, capacity);
+}
+
+void Ranges::insert_gap(int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    gaps_.emplace(begin, end);
+    by_size_.emplace(end - begin, begin);
+}
+
+void Ranges::erase_gap(int64_t begin, int64_t end) {
+    gaps_.erase(begin);
+    by_size_.erase({end - begin, begin});
+}
+
+void Ranges::carve(int64_t begin, int64_t end, int64_t place, int64_t nbytes) {
+    erase_gap(begin, end);
+    insert_gap(begin, place);
+    insert_gap(place + nbytes, end);
+    used_.emplace(place, nbytes);
+    used_bytes_ += nbytes;
+}
+
+int64_t Ranges::take(int64_t nbytes, bool at_end) {
+    nbytes = block_bytes_of(nbytes);
+    const auto found = by_size_.lower_bound({nbytes, at_end ? -1 : 0});
+    if (found == by_size_.end()) return -1;
+    int64_t begin = found->second, size = found->first;
+    if (at_end) {  // the last gap with room, so that what lies at the end lies together
+        for (auto gap = gaps_.rbegin(); gap != gaps_.rend(); ++gap)
+            if (gap->second - gap->first >= nbytes) {
+                begin = gap->first, size = gap->second - gap->first;
+                break;
+            }
+    }
+    const int64_t place = at_end ? begin + size - nbytes : begin;
+    carve(begin, begin + size, place, nbytes);
+    return place;
+}
+
+int64_t Ranges::take_first(int64_t nbytes) {
+    nbytes = block_bytes_of(nbytes);
+    for (const auto& [begin, end] : gaps_)
+        if (end - begin >= nbytes) {
+            const int64_t place = begin;
+            carve(begin, end, place, nbytes);
+            return place;
+        }
+    return -1;
+}
+
+bool Ranges::take_at(int64_t place, int64_t nbytes) {
+    nbytes = block_bytes_of(nbytes);
+    auto gap = gaps_.upper_bound(place);
+    if (gap == gaps_.begin()) return false;
+    --gap;
+    if (gap->second < place + nbytes) return false;
+    carve(gap->first, gap->second, place, nbytes);
+    return true;
+}
+
+void Ranges::give(int64_t place) {
+    const auto block = used_.find(place);
+    int64_t begin = place, end = place + block->second;
+    used_bytes_ -= block->second;
+    used_.erase(block);
+    const auto next = gaps_.find(end);
+    if (next != gaps_.end()) {
+        const int64_t stop = next->second;
+        erase_gap(end, stop);
+        end = stop;
+    }
+    auto before = gaps_.lower_bound(begin);
+    if (before != gaps_.begin() && (--before)->second == begin) {
+        const int64_t start = before->first;
+        erase_gap(start, begin);
+        begin = start;
+    }
+    insert_gap(begin, end);
+}
+
+Arena::Arena(int64_t capacity) : ranges(capacity), mapped_(capacity) {
+    if (capacity == 0) return;
+    void* const memory = mmap(nullptr, size_t(capacity), PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        fail(Kind::memory, "budget: the system has no ", capacity, " bytes of addresses (",
+             std::strerror(errno), ")");
+    base_ = static_cast<char*>(memory);
+}
+
+Arena::~Arena() {
+    if (base_) munmap(base_, size_t(mapped_));
+}
+
+void Arena::give_back_pages() {
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    for (const auto& [begin, end] : ranges.gaps()) {
+        const int64_t first = (begin + page - 1) / page * page, last = end / page * page;
+        if (first < last) madvise(base_ + first, size_t(last - first), MADV_DONTNEED);
+    }
+}
+
+SpillFile::~SpillFile() {
+    if (file_ >= 0) close(file_);
+}
+
+int64_t SpillFile::write(const char* data, int64_t nbytes) {
+    if (file_ < 0) {
+        std::string name = folder_ + "/accelera-spill-XXXXXX";
+        file_ = mkostemp(name.data(), O_CLOEXEC);
+        if (file_ < 0)
+            fail(Kind::memory, "budget: no file for tensors that leave memory in ", folder_, " (",
+                 std::strerror(errno), "); give another spill_dir");
+        unlink(name.c_str());
+    }
+    const int64_t slot = ranges_.take(nbytes);
+    for (int64_t done = 0; done < nbytes;) {
+        const ssize_t n = pwrite(file_, data + done, size_t(nbytes - done), slot + done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            const int reason = errno;
+            ranges_.give(slot);
+            fail(Kind::memory, "budget: ", nbytes, " bytes cannot be written to ", folder_, " (",
+                 std::strerror(reason), "); give a spill_dir with more room");
+        }
+        done += n;
+    }
+    written_ += nbytes;
+    return slot;
+}
+
+void SpillFile::read(int64_t slot, char* data, int64_t nbytes) {
+    for (int64_t done = 0; done < nbytes;) {
+        const ssize_t n = pread(file_, data + done, size_t(nbytes - done), slot + done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0)
+            fail(Kind::runtime, "budget: a spilled tensor cannot be read back (", std::strerror(errno), ")");
+        done += n;
+    }
+    read_ += nbytes;
+    forget(slot);
+}
+
+}  // namespace accelera::tensora

@@ -1,0 +1,231 @@
+#pragma once
+
+#include <climits>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "tensora/core/arena.h"
+#include "tensora/core/op.h"
+#include "tensora/core/threads.h"
+
+namespace accelera::tensora {
+
+/// An allocation inside an operation: of a value, or (-1) of memory that ended with the operation.
+struct StepAllocation {
+    int64_t nbytes = 0;
+    int32_t value = -1;
+};
+
+/// One operation of a training step as it ran. Numbers are those of values, in order of their first use.
+struct StepOperation {
+    const char* name = "";
+    double seconds = 0;
+    bool pure = false;            ///< may run again: it has a recipe, and wrote nothing but its results
+    int64_t workspace_bytes = 0;  ///< of the caller
+    int64_t piece_bytes = 0;      ///< of each thread that works on pieces of it
+    std::vector<int32_t> reads, writes, births;
+    std::vector<StepAllocation> allocations;
+};
+
+constexpr int32_t never = INT32_MAX;
+
+/// Memory that operations of a step used.
+struct StepValue {
+    int64_t nbytes = 0;
+    int32_t born = -1;      ///< operation; -1: it was there before the step
+    int32_t freed = never;  ///< operation after which it ended
+    bool in_arena = false;
+};
+
+struct StepLog {
+    std::vector<StepOperation> operations;
+    std::vector<StepValue> values;
+};
+
+/// One thing that a plan has done between operations.
+struct StepAction {
+    enum class Kind : uint8_t {
+        run,   ///< operation `subject` again
+        drop,  ///< contents of value `subject`
+        out,   ///< value `subject` to the spill file
+        in     ///< and back
+    };
+    Kind kind;
+    int32_t subject;
+};
+
+/// What a step does besides its operations, and where its blocks lie.
+struct StepPlan {
+    StepLog log;                                         ///< of the step that it was made from
+    std::vector<std::vector<StepAction>> before, after;  ///< by operation
+    std::vector<uint8_t> recipes;                        ///< operations that run again
+    std::vector<int64_t> places;                         ///< of blocks, in order of their allocation
+};
+
+/// What was measured of the last step.
+struct StepReport {
+    bool followed = false;      ///< a plan, to its end
+    std::string departure;      ///< where the step was another than the plan's
+    int64_t peak_bytes = 0;     ///< most bytes of blocks at once
+    int64_t low_top_bytes = 0;  ///< end of the highest block that ended with the step
+    int64_t high_bytes = 0;     ///< of the part for blocks that outlive the step
+    int64_t spilled_bytes = 0;
+    int64_t needed_bytes = 0;  ///< of a step that did not fit
+    int64_t reruns = 0;
+};
+
+/// Training steps inside a limit of bytes. Between `begin` and `end` all tensors of the thread lie in one
+/// arena, what is done is logged, and contents leave by a plan made from an earlier log; without a plan, or
+/// when the step is another one, those used longest ago are spilled to a file.
+class StepBudget final : public Counted {
+  public:
+    StepBudget(int64_t capacity, std::string spill_folder);
+    ~StepBudget() override;
+
+    /// Begin a step that takes at most `room` bytes of the arena, and follows a plan unless it is null.
+    void begin(int64_t room, std::shared_ptr<const StepPlan> plan);
+    void end();
+
+    const StepLog& log() const { return log_; }
+    const StepReport& report() const { return report_; }
+    int64_t capacity() const { return arena_.ranges.capacity(); }
+    int64_t used_bytes() const { return arena_.ranges.used_bytes(); }
+    int64_t written_bytes() const { return spill_.written_bytes(); }
+
+    /// The budget whose step this thread carries out, or helps to; null outside of a step.
+    static StepBudget* here();
+
+    // --- told by storages and operations
+
+    void place(Storage& storage, int64_t nbytes);
+    void ended(Storage& storage);
+    /// Bring contents back that somebody asks for.
+    void reach(Storage& storage);
+    /// A storage is about to be written in place.
+    void before_write(Storage& storage);
+    void begin_operation(const char* name, std::initializer_list<std::span<const T>> operands,
+                         const Call* call);
+    /// From here on the operation's kernel has addresses.
+    void kernel_begins() { movable_ = false; }
+    void end_operation(bool failed);
+    void note_write(Storage& storage);
+
+  private:
+    /// Against threads of the pool, which allocate, and others, which let go. Nests.
+    class Lock {
+      public:
+        explicit Lock(StepBudget& budget) : budget_(budget) {
+            budget_.mutex_.lock();
+            ++budget_.locks_;
+        }
+        ~Lock() {
+            --budget_.locks_;
+            budget_.mutex_.unlock();
+        }
+        Lock(const Lock&) = delete;
+
+      private:
+        StepBudget& budget_;
+    };
+    /// While it lives the thread's locks are open: a kernel runs, whose threads allocate.
+    class Unlocked {
+      public:
+        explicit Unlocked(StepBudget& budget);
+        ~Unlocked();
+        Unlocked(const Unlocked&) = delete;
+
+      private:
+        StepBudget& budget_;
+        int locks_;
+    };
+
+    /// How to run an operation again.
+    struct Recipe {
+        struct Input {
+            int32_t value;
+            Ref<Storage> outside;  ///< memory that is no value of the arena
+            Layout layout;
+            DType dtype;
+        };
+        const Op* op;
+        Params params;
+        std::vector<Input> inputs;
+        std::vector<int32_t> outputs;
+    };
+    struct Held {
+        Storage* storage = nullptr;  ///< null: its tensors are gone
+        Ref<Storage> again;          ///< made by a rerun, after that
+    };
+    /// Memory inside one operation or rerun.
+    struct Workspace {
+        int32_t operation = -1;
+        size_t next = 0;     ///< allocation
+        int64_t place = -1;  ///< of the block; -1: none
+        Ranges caller{0};
+        int64_t caller_bytes = 0, piece_bytes = 0;
+        std::vector<std::pair<std::thread::id, Ranges>> pieces;
+    };
+    struct Event {
+        int slot;        ///< 0: the caller; else a thread
+        int allocation;  ///< number, or ~number when it ends
+    };
+
+    int32_t value_of(Storage& storage);
+    bool matches(int32_t operation, const char* name) const;
+    void depart(const std::string& why);
+    void act(const std::vector<StepAction>& actions);
+    void open_workspace(int32_t operation);
+    void close_workspace();
+    int64_t place_by_plan(House& house, int64_t nbytes, bool in_piece);
+    int64_t place_in_workspace(House& house, int64_t nbytes, bool in_piece);
+    int64_t place_anywhere(int64_t nbytes);
+    bool spill_oldest();
+    void compact();
+    void log_allocation(Storage& storage, int64_t nbytes, bool in_piece);
+    void finish_log(StepOperation& operation);
+    void keep_recipe(const Call& call, int32_t operation);
+    void run_again(int32_t operation);
+    void take_result(int32_t value, const Ref<Storage>& made);
+    Ref<Storage> input_of(const Recipe::Input& input);
+    void recompute(int32_t value);
+    void restore(Storage& storage);
+    void drop(Storage& storage);
+    void spill(Storage& storage);
+    bool is_present(int32_t value) const;
+    void pin(Storage& storage);
+    void unpin_all();
+    void move_to_end();
+    void refuse(int64_t nbytes);
+
+    Arena arena_;
+    SpillFile spill_;
+    std::recursive_mutex mutex_;
+    int locks_ = 0;
+    std::vector<Storage*> residents_;
+    StepLog log_;
+    int64_t room_ = 0;
+    std::shared_ptr<const StepPlan> plan_;
+    bool follows_ = false;
+    size_t next_place_ = 0;
+    StepReport report_;
+    uint32_t step_ = 0;
+    int depth_ = 0;
+    bool rerunning_ = false;
+    bool movable_ = false;  ///< no kernel has the address of any block
+    const Call* call_ = nullptr;
+    double began_ = 0, waited_ = 0;
+    Workspace workspace_;
+    std::vector<Held> held_;
+    std::unordered_map<int32_t, Recipe> recipes_;  ///< by operation
+    std::vector<int32_t> producers_;               ///< of values, where a recipe makes them
+    std::vector<Storage*> pinned_, born_;
+    std::vector<Event> events_;
+    std::vector<std::thread::id> threads_;
+};
+
+}  // namespace accelera::tensora

@@ -1,0 +1,473 @@
+"""Training steps inside a budget of bytes: one arena for the tensors of a step, and a plan of their fates."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from accelera import units
+from accelera._native import StepGraph
+from accelera.errors import BudgetExceededError
+from accelera.tensora.core import Tensor, native
+
+LEAST_BYTES = 4096
+"""Smaller tensors always stay."""
+SPILL_SECONDS_PER_BYTE = 2 / 1.0e9
+"""To a file and back, assumed of any disk: plans must not depend on its mood."""
+FATES = ("keep", "recompute", "recompute", "offload")
+"""By the number that the planner gives them; the second kind drops what is made on the way."""
+
+
+@dataclass(frozen=True)
+class BudgetPlan:
+    """Prediction for steps under one budget."""
+
+    peak_bytes: int
+    """Most bytes that tensors hold: those outside of the step, and the top of its arena."""
+    added_seconds: float
+    """Time of operations that run again, and of traffic to the spill file."""
+    added_share: float
+    """The same, as a share of the step's time."""
+    floor_bytes: int
+    """Least budget that a plan exists for."""
+
+
+@dataclass(frozen=True)
+class TensorFate:
+    """Fate of a tensor between two uses."""
+
+    operation: str
+    """That made it."""
+    nbytes: int
+    fate: str
+    """"keep", "recompute" or "offload"."""
+    added_seconds: float
+    """Time that the plan would save by keeping it."""
+
+
+@dataclass(frozen=True)
+class BudgetReport:
+    """Measured memory of the last step; all sizes in bytes."""
+
+    followed: bool
+    """Whether the step followed a plan to its end."""
+    departure: str
+    """Where it left its plan, and why; empty if it did not."""
+    predicted_bytes: int | None
+    """Peak of the plan that it followed."""
+    peak_bytes: int
+    """Tensors outside of the step's arena, and the parts of the arena that were ever used."""
+    spilled_bytes: int
+    """Written to the file."""
+    reruns: int
+    """Operations that ran again."""
+
+
+class StepPlans:
+    """Plans of one recorded step: a staircase of falling peak and rising time, which knows no budget.
+
+    A budget selects the first plan that fits it. So less budget never means more memory, nor less time.
+    """
+
+    def __init__(self, steps: Any) -> None:
+        self._log = steps.log()
+        self.columns: dict[str, Any] = self._log.columns()
+        self.graph = _graph_of(self.columns)
+        self.seconds = float(sum(self.columns["seconds"]))
+        self.choices: list[tuple[float, int, int, bytes]] = self.graph.choices(
+            SPILL_SECONDS_PER_BYTE, LEAST_BYTES
+        )
+        self._prepared: tuple[int, Any] = (-1, None)
+
+    def select(self, room: int) -> int:
+        """Return the number of the first plan whose arena ends within `room` bytes; -1 if none does."""
+        fitting = (i for i, (_, _, top, _) in enumerate(self.choices) if top <= room)
+        return next(fitting, -1)
+
+    def prepare(self, number: int) -> Any:
+        """Return a plan in the form that steps follow."""
+        if self._prepared[0] != number:
+            actions, places, *_ = self._schedule(number)
+            self._prepared = (number, self._log.plan(actions, places))
+        return self._prepared[1]
+
+    def _schedule(self, number: int) -> Any:
+        return self.graph.schedule(SPILL_SECONDS_PER_BYTE, LEAST_BYTES, self.choices[number][3])
+
+    def tensors(self, number: int) -> list[TensorFate]:
+        """Return what a plan does with each tensor that may leave, in order of their operations."""
+        fates = bytearray(self.choices[number][3])
+        whole = self.choices[number][0]
+        rows = []
+        for i, (value, _, _) in enumerate(self.graph.gaps(LEAST_BYTES)):
+            fate, seconds = fates[i], 0.0
+            if fate:
+                fates[i] = 0
+                seconds = max(
+                    0.0, whole - self.graph.added_seconds(SPILL_SECONDS_PER_BYTE, LEAST_BYTES, bytes(fates))
+                )
+                fates[i] = fate
+            operation = self.columns["names"][self.columns["born"][value]]
+            rows.append(TensorFate(operation, self.columns["nbytes"][value], FATES[fate], seconds))
+        return rows
+
+
+def _graph_of(log: dict[str, Any]) -> StepGraph:
+    def column(name: str, dtype: str) -> Any:
+        return np.asarray(log[name], dtype)
+
+    def rows(name: str) -> tuple[Any, Any]:
+        starts, items = log[name]
+        return np.asarray(starts, "int64"), np.asarray(items, "int32")
+
+    return StepGraph(
+        seconds=column("seconds", "float64"),
+        workspace=column("workspace", "int64"),
+        pure=column("pure", "uint8"),
+        reads=rows("reads"),
+        writes=rows("writes"),
+        births=rows("births"),
+        nbytes=column("nbytes", "int64"),
+        born=column("born", "int32"),
+        freed=column("freed", "int32"),
+    )
+
+
+class Budget:
+    """Limit of the bytes that tensors hold during training steps, which are its ``with`` blocks.
+
+    The first step is recorded; contents that do not fit are spilled to a file meanwhile. Then plans are made:
+    each tensor that lies idle between two uses is kept, computed again, or written to the file. Later steps
+    follow the first plan that fits, at planned addresses, with the same results to the bit. A step that
+    departs from its plan falls back to spilling, and is planned anew.
+
+    >>> import accelera.tensora as ts
+    >>> budget = ts.budget("64MiB")
+    >>> w = ts.ones((256, 256)).requires_grad_()
+    >>> for _ in range(3):
+    ...     with budget:
+    ...         (ts.ones((64, 256)) @ w).sum().backward()
+    ...         w.grad = None
+    >>> budget.report.followed
+    True
+
+    Parameters
+    ----------
+    limit
+        Bytes, or a size as "64MiB": of all tensors on the CPU, those made before included.
+    optimizer
+        Changes each parameter inside the backward pass, as soon as its gradient is complete, and lets go of
+        the gradient; its ``step()`` then finds nothing left to do. Not for steps that use the gradients in
+        between (clipping, accumulation over several backward passes).
+    spill_dir
+        Folder of the file; that of temporary files if none is given.
+
+    Raises
+    ------
+    ValueError
+        If `limit` is no size.
+    TypeError
+        If the optimizer cannot change one parameter at a time.
+
+    """
+
+    def __init__(self, limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None) -> None:
+        self.limit_bytes = units.parse_bytes(limit)
+        if optimizer is not None and not hasattr(optimizer, "update"):
+            raise TypeError(
+                f"budget: {type(optimizer).__name__} cannot change one parameter at a time; "
+                "leave optimizer= out"
+            )
+        self._optimizer = optimizer
+        self._spill_dir = spill_dir or tempfile.gettempdir()
+        self._steps: Any = None
+        self._capacity = 0
+        self._plans: dict[Any, StepPlans] = {}
+        self._now = _StepNow(None, 0, -1)
+        self._high_bytes = 0
+        self._undo: list[Callable[[], None]] = []
+        self.report = BudgetReport(False, "", None, 0, 0, 0)
+
+    # --- steps
+
+    def __enter__(self) -> Budget:
+        self._begin(None)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end(error)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with each call as a step; plans are kept by shapes and types of arguments."""
+
+        @functools.wraps(function)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            self._begin(_signature((args, kwargs)))
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                self._end(error)
+                raise
+            self._end(None)
+            return result
+
+        step.budget = self  # type: ignore[attr-defined]
+        return step
+
+    def _begin(self, key: Any) -> None:
+        outside = self._outside_bytes()
+        room = self.limit_bytes - outside
+        if self._steps is None:
+            self._require(room > 0, outside)
+            self._steps = native.StepBudget(room, self._spill_dir)
+        room = min(self._steps.capacity, room)
+        self._require(room >= self._steps.used_bytes, outside)
+        plans = self._plans.get(key)
+        number = -1 if plans is None else plans.select(room - self._high_bytes)
+        self._steps.begin(room, plans.prepare(number) if plans is not None and number >= 0 else None)
+        self._now = _StepNow(key, outside, number)
+        fusion, limit = native.fusion_least(), native.memory_stats().limit_bytes
+        self._undo = [
+            lambda: native.set_fusion_least(fusion),
+            lambda: native.set_memory_limit(limit),
+        ]
+        native.set_fusion_least(2**63 - 1)
+        native.set_memory_limit(min(limit or self.limit_bytes, self.limit_bytes))
+        if self._optimizer is not None:
+            self._undo += _update_inside_backward(self._optimizer)
+
+    def _end(self, error: BaseException | None) -> None:
+        for undo in self._undo:
+            undo()
+        self._undo = []
+        self._steps.end()
+        measured, now = self._steps.report, self._now
+        plans = self._plans.get(now.key)
+        arena = measured.peak_bytes
+        predicted = None
+        if measured.followed and plans is not None:
+            arena = measured.low_top_bytes + measured.high_bytes
+            predicted = now.outside_bytes + plans.choices[now.number][2] + measured.high_bytes
+        self._high_bytes = measured.high_bytes
+        self.report = BudgetReport(
+            measured.followed,
+            measured.departure,
+            predicted,
+            now.outside_bytes + arena,
+            measured.spilled_bytes,
+            measured.reruns,
+        )
+        if isinstance(error, MemoryError) and measured.needed_bytes:
+            needed = now.outside_bytes + measured.needed_bytes
+            raise BudgetExceededError(
+                f"{error}; {now.outside_bytes} bytes are outside of the step. "
+                f"[budget] asked for {self.limit_bytes} bytes; give at least {needed}",
+                needed_bytes=needed,
+                budget_bytes=self.limit_bytes,
+            ) from error
+        if error is None and not measured.followed:
+            self._plans[now.key] = StepPlans(self._steps)
+            self._recent = now.key
+
+    def _outside_bytes(self) -> int:
+        used = 0 if self._steps is None else self._steps.used_bytes
+        return int(native.memory_stats().live_bytes) - used
+
+    def _require(self, fits: bool, outside: int) -> None:
+        if fits:
+            return
+        used = 0 if self._steps is None else self._steps.used_bytes
+        needed = outside + used + 1
+        raise BudgetExceededError(
+            f"[budget] asked for {self.limit_bytes} bytes, but tensors hold {outside + used} before "
+            f"the step; give at least {needed}, or release some",
+            needed_bytes=needed,
+            budget_bytes=self.limit_bytes,
+        )
+
+    # --- what is known
+
+    def _known(self) -> StepPlans:
+        plans = self._plans.get(self._now.key)
+        if plans is None:
+            raise RuntimeError("budget: no step was recorded; run one before its plans are asked for")
+        return plans
+
+    def _fixed_bytes(self) -> int:
+        """Bytes that no plan changes: outside of the arena, and of what outlives a step."""
+        return self._now.outside_bytes + self._high_bytes
+
+    def staircase(self) -> list[BudgetPlan]:
+        """Return all plans of the last step, of falling peak and rising time.
+
+        Raises
+        ------
+        RuntimeError
+            If no step was recorded yet.
+
+        """
+        plans, fixed = self._known(), self._fixed_bytes()
+        floor = fixed + plans.choices[-1][2]
+        return [
+            BudgetPlan(fixed + top, seconds, seconds / plans.seconds, floor)
+            for seconds, _, top, _ in plans.choices
+        ]
+
+    def plan(self, limit: int | str | None = None) -> BudgetPlan:
+        """Return the plan of the last step that some budget selects, by default this one.
+
+        Raises
+        ------
+        BudgetExceededError
+            If the limit is below the floor, which the error names.
+        RuntimeError
+            If no step was recorded yet.
+
+        """
+        nbytes = self.limit_bytes if limit is None else units.parse_bytes(limit)
+        for step in self.staircase():
+            if step.peak_bytes <= nbytes:
+                return step
+        floor = self.staircase()[-1].floor_bytes
+        raise BudgetExceededError(
+            f"[budget] asked for {nbytes} bytes; the floor of this step is {floor}, give at least that",
+            needed_bytes=floor,
+            budget_bytes=nbytes,
+        )
+
+    def explain(self) -> str:
+        """Return the plan in words: memory, time, fate of each tensor, the floor, and the plans beside it.
+
+        Raises
+        ------
+        RuntimeError
+            If no step was recorded yet.
+
+        """
+        plans, fixed = self._known(), self._fixed_bytes()
+        number = plans.select(self.limit_bytes - fixed)
+        size = units.format_bytes
+        lines = [
+            f"budget {size(self.limit_bytes)}: {size(self._now.outside_bytes)} outside of the step, "
+            f"{size(self._high_bytes)} of it outlive it",
+            f"free peak {size(fixed + plans.choices[0][2])}, floor {size(fixed + plans.choices[-1][2])}",
+        ]
+        if number < 0:
+            return "\n".join([*lines, "no plan fits: tensors are spilled as they come"])
+        seconds, _, top, _ = plans.choices[number]
+        lines.append(
+            f"plan {number + 1} of {len(plans.choices)}: peak {size(fixed + top)}, "
+            f"+{seconds / plans.seconds:.1%} time (+{seconds * 1e3:.1f} ms)"
+        )
+        return "\n".join(
+            [*lines, *_fate_lines(plans.tensors(number)), *_neighbour_lines(plans, number, fixed)]
+        )
+
+
+@dataclass(frozen=True)
+class _StepNow:
+    """The step that goes on, or the last one."""
+
+    key: Any
+    outside_bytes: int
+    number: int
+    """Of its plan; -1: none."""
+
+
+def _fate_lines(tensors: list[TensorFate]) -> list[str]:
+    """One line for tensors of one operation, size and fate."""
+    lines = []
+    for fate in ("recompute", "offload", "keep"):
+        groups: dict[tuple[str, int], list[float]] = {}
+        for each in tensors:
+            if each.fate == fate:
+                groups.setdefault((each.operation, each.nbytes), []).append(each.added_seconds)
+        total = sum(nbytes * len(costs) for (_, nbytes), costs in groups.items())
+        count = sum(map(len, groups.values()))
+        lines.append(f"{fate.upper()} {count} tensors, {units.format_bytes(total)}")
+        for (operation, nbytes), costs in sorted(groups.items(), key=lambda item: -item[0][1] * len(item[1])):
+            cost = f" +{sum(costs) * 1e3:.2f} ms" if fate != "keep" else ""
+            lines.append(f"  {len(costs)} x {operation} of {units.format_bytes(nbytes)}{cost}")
+    return lines
+
+
+def _neighbour_lines(plans: StepPlans, number: int, fixed: int) -> list[str]:
+    lines = []
+    for words, i in (("next smaller", number + 1), ("next faster", number - 1)):
+        if 0 <= i < len(plans.choices):
+            seconds, _, top, _ = plans.choices[i]
+            lines.append(f"{words}: {units.format_bytes(fixed + top)} at +{seconds / plans.seconds:.1%}")
+    return lines
+
+
+def _signature(value: Any) -> Any:
+    """Shapes and types of the tensors in arguments, and what else of them can be compared."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape), str(value.dtype)
+    if isinstance(value, dict):
+        return tuple((name, _signature(each)) for name, each in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(_signature(each) for each in value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    shape = getattr(value, "shape", None)
+    return type(value).__name__, None if shape is None else tuple(shape)
+
+
+def _update_inside_backward(optimizer: Any) -> list[Callable[[], None]]:
+    """Have each parameter changed as soon as its gradient is complete; how to undo that."""
+    undo: list[Callable[[], None]] = []
+    for group in optimizer.param_groups:
+        for param in group["params"]:
+            if param.requires_grad:
+                hook = param.register_post_accumulate_grad_hook(
+                    functools.partial(_update_one, optimizer, group)
+                )
+                undo.append(hook.remove)
+    return undo
+
+
+def _update_one(optimizer: Any, group: dict[str, Any], param: Any) -> None:
+    optimizer.update(group, [param], [param.grad])
+    param.grad = None
+
+
+def budget(limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None) -> Budget:
+    """Return a `Budget`: a context whose ``with`` blocks are training steps, and a decorator of functions.
+
+    Parameters
+    ----------
+    limit
+        Bytes, or a size as "64MiB", that tensors on the CPU may hold during a step.
+    optimizer
+        Changes each parameter inside the backward pass; see `Budget`.
+    spill_dir
+        Folder of the file for tensors that leave memory.
+
+    """
+    return Budget(limit, optimizer=optimizer, spill_dir=spill_dir)
+
+
+def explain(step: Any) -> str:
+    """Return the plan of a budget, or of a function that one decorates, in words; see `Budget.explain`.
+
+    Raises
+    ------
+    TypeError
+        If `step` is neither.
+    RuntimeError
+        If no step was recorded yet.
+
+    """
+    found = step if isinstance(step, Budget) else getattr(step, "budget", None)
+    if not isinstance(found, Budget):
+        raise TypeError(f"explain: a {type(step).__name__}; give a Budget or a function decorated with one")
+    return found.explain()
