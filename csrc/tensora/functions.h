@@ -303,6 +303,8 @@ T random_uniform(const Draw& draw, const Dims& shape, DType dtype, double low, d
 T random_normal(const Draw& draw, const Dims& shape, DType dtype, double mean, double deviation);
 /// Integers in [low, low + extent), all equally likely; an extent of 0 stands for 2⁶⁴.
 T random_integers(const Draw& draw, const Dims& shape, DType dtype, int64_t low, uint64_t extent);
+/// `x` with elements set to zero with probability `p`, and the others divided by 1 - p.
+T random_dropout(const Draw& draw, const T& x, double p);
 /// The numbers below n in any order.
 T random_permutation(const Draw& draw, int64_t n);
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import accelera.tensora as ts
 from accelera.errors import BudgetExceededError
 from accelera.tensora import functional, optim
+from accelera.trace import Kind, Occupancy, Trace
 
 
 @dataclass(frozen=True)
@@ -385,6 +386,7 @@ import gc, resource, sys
 import numpy as np
 import accelera.tensora as ts
 from accelera.tensora import functional, optim
+from accelera.trace import Kind, Occupancy, Trace
 
 budgeted = sys.argv[1] == "budget"
 random = np.random.default_rng(0)
@@ -432,3 +434,41 @@ def test_a_process_without_more_addresses_finishes(way: str) -> None:
         assert done.stdout.strip() == "done True", done.stderr
     else:
         assert "MemoryError" in done.stderr
+
+
+def resident_peak(trace: Trace) -> int:
+    """Most bytes in memory at once, event by event."""
+    there = Occupancy(trace).at_start.copy()
+    live = peak = int(trace.size_bytes[there].sum())
+    for buffer, kind in zip(trace.buffer, trace.kind, strict=True):
+        leaves = kind in (Kind.EVICT, Kind.FREE)
+        if kind in (Kind.READ, Kind.WRITE) or leaves:
+            live += int(trace.size_bytes[buffer]) * (int(not leaves) - int(there[buffer]))
+            there[buffer] = not leaves
+            peak = max(peak, live)
+    return peak
+
+
+@pytest.mark.parametrize("share", [0.7, 0.4])
+def test_the_trace_of_a_step_replayed_on_paper_has_its_bytes(share: float) -> None:
+    _, peak = free_run(DEEP, 1)
+    network = Network(DEEP)
+    gc.collect()
+    budget = ts.budget(ts.memory_stats().live_bytes + int(share * peak))
+    for _ in range(2):
+        with budget:
+            network.step()
+    held = ts.memory_stats().live_bytes
+    ts.reset_peak()
+    with ts.Recording() as recording, budget:
+        network.step()
+    measured = ts.memory_stats().peak_bytes
+    assert budget.report.followed
+    assert budget.report.reruns + budget.report.spilled_bytes > 0
+    trace = recording.trace()
+    untouched = held - int(trace.size_bytes[Occupancy(trace).at_start].sum())
+    assert resident_peak(trace) + untouched == measured <= budget.limit_bytes
+    if budget.report.spilled_bytes:
+        assert {Kind.EVICT, Kind.SAVE} <= set(trace.kind)
+    else:
+        assert Occupancy(trace).peak_bytes == resident_peak(trace)

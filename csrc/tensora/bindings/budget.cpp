@@ -25,13 +25,16 @@ nb::tuple lists_of(const std::vector<StepOperation>& operations, Row row) {
 nb::dict columns_of(const StepLog& log) {
     nb::dict columns;
     nb::list names;
-    std::vector<double> seconds;
+    std::vector<double> seconds, flops;
+    std::vector<int64_t> moved;
     std::vector<int64_t> workspace, nbytes;
     std::vector<int32_t> born, freed;
     std::vector<int> pure, in_arena;
     for (const StepOperation& operation : log.operations) {
         names.append(operation.name);
         seconds.push_back(operation.seconds);
+        flops.push_back(operation.flops);
+        moved.push_back(operation.moved_bytes);
         workspace.push_back(operation.workspace_bytes + operation.piece_bytes * thread_count());
         pure.push_back(operation.pure);
     }
@@ -43,6 +46,8 @@ nb::dict columns_of(const StepLog& log) {
     }
     columns["names"] = names;
     columns["seconds"] = seconds;
+    columns["flops"] = flops;
+    columns["moved_bytes"] = moved;
     columns["workspace"] = workspace;
     columns["pure"] = pure;
     columns["nbytes"] = nbytes;

@@ -180,6 +180,9 @@ void bind_random(nb::module_& module) {
     module.def("random_integers",
                [](uint64_t seed, uint64_t draw, const Dims& shape, DType dtype, int64_t low,
                   uint64_t extent) { return random_integers({seed, draw}, shape, dtype, low, extent); });
+    module.def("random_dropout", [](uint64_t seed, uint64_t draw, const T& x, double p) {
+        return random_dropout({seed, draw}, x, p);
+    });
     module.def("random_permutation",
                [](uint64_t seed, uint64_t draw, int64_t n) { return random_permutation({seed, draw}, n); });
 }

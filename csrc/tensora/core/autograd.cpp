@@ -472,10 +472,36 @@ class Engine {
                 *kept = *kept ? *kept + grad : grad;
         }
         keep_wanted(key, waiting);
+        if (add_to_slice(node, waiting.grads)) {
+            if (!options_.retain_graph) node.release();
+            return;
+        }
         const SmallVector<T> grads = backward_of(node, waiting.grads);
         if (!options_.retain_graph) node.release();
         for (size_t i = 0; i < node.edges.size(); ++i)
             if (node.edges[i].wanted() && i < grads.size() && grads[i]) send(node.edges[i], grads[i]);
+    }
+
+    /// The gradient of a slice is added where the slice lies in a gradient that is there already: no zeros
+    /// are made around it.
+    bool add_to_slice(const Node& node, const SmallVector<T>& grads) {
+        static const Op *const slice_op = &op_named("slice"), *const add_op = &op_named("add");
+        if (node.op != slice_op || options_.create_graph || !grads[0] || !node.edges[0].wanted())
+            return false;
+        const Edge& edge = node.edges[0];
+        const auto place =
+            waiting_.find(edge.node ? static_cast<const void*>(edge.node.get()) : edge.leaf.get());
+        if (place == waiting_.end()) return false;
+        const T& sum = place->second.grads[size_t(edge.output)];
+        const bool alone = sum && sum->ref_count() == 1 && !sum->deferred() && sum->contiguous() &&
+                           sum->storage()->ref_count() == 1 && !sum->gradient();
+        if (!alone || sum->dtype() != grads[0]->dtype() || !(sum->device() == grads[0]->device()))
+            return false;
+        const GradMode off(false);
+        const Params& params = *node.params;
+        const T both[] = {slice(sum, params.a, params.b, params.c), grads[0]};
+        grads[0]->storage();  // what waits runs now
+        return write_elementwise(*add_op, both, *both[0]);
     }
 
     SmallVector<T> backward_of(Node& node, const SmallVector<T>& grads) {

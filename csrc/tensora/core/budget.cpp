@@ -79,6 +79,7 @@ void StepBudget::end() {
     held_.clear();
     recipes_.clear();
     producers_.clear();
+    fetch_filed();
     move_to_end();
     report_.spilled_bytes += spill_.written_bytes();
 }
@@ -175,8 +176,9 @@ bool StepBudget::spill_oldest() {
 void StepBudget::spill(Storage& storage) {
     const double began = now();
     const int64_t slot = spill_.write(storage.data_, storage.nbytes());
-    drop(storage);
     storage.house()->slot = slot;
+    filed_.push_back(&storage);
+    drop(storage);
     waited_ += now() - began;
 }
 
@@ -190,12 +192,16 @@ void StepBudget::drop(Storage& storage) {
     residents_.pop_back();
     house.index = -1;
     storage.move(nullptr);
+    record_leave(storage, house.slot >= 0);
 }
 
 void StepBudget::ended(Storage& storage) {
     const Lock lock(*this);
     House& house = *storage.house();
-    if (house.slot >= 0) spill_.forget(house.slot);
+    if (house.slot >= 0) {
+        spill_.forget(house.slot);
+        std::erase(filed_, &storage);
+    }
     if (house.index >= 0) {
         residents_.back()->house()->index = house.index;
         std::swap(residents_[size_t(house.index)], residents_.back());
@@ -222,6 +228,14 @@ void StepBudget::ended(Storage& storage) {
             held.storage = nullptr;
             log_.values[size_t(storage.in_step.place)].freed = int32_t(log_.operations.size()) - 1;
         }
+    }
+}
+
+/// What outlives the step comes back from the file, as far as there is room: plans expect it in the arena.
+void StepBudget::fetch_filed() {
+    for (Storage* storage : std::vector<Storage*>(filed_)) {
+        const int64_t nbytes = storage->block_bytes();
+        if (used_bytes() + nbytes <= room_ && arena_.ranges.largest_gap() >= nbytes) restore(*storage);
     }
 }
 
@@ -501,6 +515,9 @@ void StepBudget::finish_log(StepOperation& operation) {
     all = std::move(of_caller);
     events_.clear();
     threads_.clear();
+    if (call_) operation.flops = cost_of(*call_).flops;
+    for (const auto* values : {&operation.reads, &operation.births})
+        for (const int32_t value : *values) operation.moved_bytes += log_.values[size_t(value)].nbytes;
     operation.pure = call_ && operation.writes.empty() && int(operation.births.size()) == call_->op.outputs;
 }
 
@@ -601,7 +618,9 @@ void StepBudget::take_result(int32_t value, const Ref<Storage>& made) {
     residents_[size_t(to.index)] = &storage;
     char* const data = made->data_;
     made->move(nullptr);
+    record_leave(*made, false);
     storage.move(data);
+    record_return(storage, false);
 }
 
 /// Bring contents back that were dropped: what has to run, in order, each once; what is made on the way ends
@@ -660,7 +679,9 @@ void StepBudget::restore(Storage& storage) {
     house.index = int32_t(residents_.size());
     residents_.push_back(&storage);
     storage.move(arena_.at(place));
+    record_return(storage, true);
     spill_.read(std::exchange(house.slot, -1), arena_.at(place), storage.nbytes());
+    std::erase(filed_, &storage);
     report_.peak_bytes = std::max(report_.peak_bytes, used_bytes());
 }
 

@@ -25,6 +25,8 @@ struct StepAllocation {
 struct StepOperation {
     const char* name = "";
     double seconds = 0;
+    double flops = 0;
+    int64_t moved_bytes = 0;      ///< read and written
     bool pure = false;            ///< may run again: it has a recipe, and wrote nothing but its results
     int64_t workspace_bytes = 0;  ///< of the caller
     int64_t piece_bytes = 0;      ///< of each thread that works on pieces of it
@@ -199,6 +201,7 @@ class StepBudget final : public Counted {
     bool is_present(int32_t value) const;
     void pin(Storage& storage);
     void unpin_all();
+    void fetch_filed();
     void move_to_end();
     void refuse(int64_t nbytes);
 
@@ -206,7 +209,7 @@ class StepBudget final : public Counted {
     SpillFile spill_;
     std::recursive_mutex mutex_;
     int locks_ = 0;
-    std::vector<Storage*> residents_;
+    std::vector<Storage*> residents_, filed_;
     StepLog log_;
     int64_t room_ = 0;
     std::shared_ptr<const StepPlan> plan_;

@@ -265,6 +265,9 @@ class RecordedStep {
 // Told by the allocator.
 void record_birth(Storage& storage);
 void record_role(Storage& storage);
+// Contents leave an arena for a file, or are dropped; and come back from it, or are computed again.
+void record_leave(Storage& storage, bool saved);
+void record_return(Storage& storage, bool saved);
 void record_end(Storage& storage);
 
 }  // namespace accelera::tensora

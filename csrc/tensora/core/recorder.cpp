@@ -14,7 +14,7 @@ namespace accelera::tensora {
 
 namespace {
 
-enum Event : uint8_t { read_event = 0, write_event = 1, free_event = 5 };
+enum Event : uint8_t { read_event = 0, write_event = 1, save_event = 3, evict_event = 4, free_event = 5 };
 
 struct Recorder {
     std::mutex mutex;
@@ -140,6 +140,21 @@ void record_birth(Storage& storage) {
     if (!is_recording()) return;  // it has ended meanwhile
     recorder().add(storage, write_event);
     if (open_steps == 0) recorder().end_step("create", {}, 0);
+}
+
+void record_leave(Storage& storage, bool saved) {
+    if (!is_recording()) return;
+    const std::lock_guard lock(recorder().mutex);
+    if (!is_recording()) return;
+    if (saved) recorder().add(storage, save_event);
+    recorder().add(storage, saved ? evict_event : free_event);
+}
+
+void record_return(Storage& storage, bool saved) {
+    if (!is_recording()) return;
+    const std::lock_guard lock(recorder().mutex);
+    if (!is_recording()) return;
+    recorder().add(storage, saved ? read_event : write_event);
 }
 
 void record_role(Storage& storage) {

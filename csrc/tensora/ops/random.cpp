@@ -219,6 +219,48 @@ void permutation_kernel(Call& call) {
     }
 }
 
+void dropout_rule(Call& call) { call.make(call.input().shape(), call.input().dtype()); }
+
+/// An element stays where `random_uniform` has at least `x` in float32, and is divided by what stays on
+/// average.
+void dropout_kernel(Call& call) {
+    const Blocks blocks = blocks_of(call);
+    const T input = contiguous(call.in[0]);
+    const double p = call.params.x;
+    visit(input->dtype(), [&]<typename E>(Tag<E>) {
+        if constexpr (is_half<E> || is_real<E>) {
+            using C = Computed<E>;
+            const E* const from = input->data<E>();
+            E* const to = call.out[0]->data<E>();
+            const C kept = C(E(C(1) / C(E(C(1 - p))))), gone = 0;
+            const auto least = float(p);
+            fill_blocks(input->size(), 4, [&](int64_t block, int64_t place, int64_t n) {
+                const auto words = blocks.words(block);
+                for (int64_t k = 0; k < n; ++k)
+                    to[place + k] =
+                        E(C(from[place + k]) * (unit<float>(words[size_t(k)]) >= least ? kept : gone));
+            });
+        }
+    });
+}
+
+/// The numbers are drawn again: nothing is saved.
+void dropout_vjp(Backward& call);
+
+/// x: probability of zero; b: seed and number of the draw.
+const Op& dropout_op = enter({.name = "random_dropout",
+                              .family = Family::creation,
+                              .arity = 1,
+                              .types = floats,
+                              .rule = dropout_rule,
+                              .cpu = dropout_kernel,
+                              .vjp = dropout_vjp,
+                              .flops_per_element = 12});
+
+void dropout_vjp(Backward& call) {
+    call.give(0, [&] { return run(dropout_op, call.params(), call.grad()); });
+}
+
 /// a: shape; b: seed and number of the draw; x, y: low and high, or mean and deviation; c: low and extent.
 const Op& uniform_op = enter({.name = "random_uniform",
                               .family = Family::creation,
@@ -275,6 +317,13 @@ T random_integers(const Draw& draw, const Dims& shape, DType dtype, int64_t low,
     Params params = drawing(draw, shape, dtype);
     params.c = {low, int64_t(extent)};
     return apply(integers_op, {}, params);
+}
+
+T random_dropout(const Draw& draw, const T& x, double p) {
+    require(p >= 0 && p < 1, "dropout: p=", p, "; give a probability below 1");
+    Params params = drawing(draw, {}, x->dtype());
+    params.x = p;
+    return run(dropout_op, params, x);
 }
 
 T random_permutation(const Draw& draw, int64_t n) {

@@ -20,6 +20,11 @@ LEAST_BYTES = 4096
 """Smaller tensors always stay."""
 SPILL_SECONDS_PER_BYTE = 2 / 1.0e9
 """To a file and back, assumed of any disk: plans must not depend on its mood."""
+FLOPS_PER_SECOND = 1.5e11
+BYTES_PER_SECOND = 1.5e10
+SECONDS_PER_OPERATION = 2e-6
+"""An operation's time as plans have it, a roofline over the op table's costs. Measured times would make plans
+differ from run to run; only ratios of these matter."""
 FATES = ("keep", "recompute", "recompute", "offload")
 """By the number that the planner gives them; the second kind drops what is made on the way."""
 
@@ -78,8 +83,11 @@ class StepPlans:
     def __init__(self, steps: Any) -> None:
         self._log = steps.log()
         self.columns: dict[str, Any] = self._log.columns()
-        self.graph = _graph_of(self.columns)
-        self.seconds = float(sum(self.columns["seconds"]))
+        compute = np.asarray(self.columns["flops"], "float64") / FLOPS_PER_SECOND
+        memory = np.asarray(self.columns["moved_bytes"], "float64") / BYTES_PER_SECOND
+        seconds = np.maximum(compute, memory) + SECONDS_PER_OPERATION
+        self.graph = _graph_of(self.columns, seconds)
+        self.seconds = float(seconds.sum())
         self.choices: list[tuple[float, int, int, bytes]] = self.graph.choices(
             SPILL_SECONDS_PER_BYTE, LEAST_BYTES
         )
@@ -118,7 +126,7 @@ class StepPlans:
         return rows
 
 
-def _graph_of(log: dict[str, Any]) -> StepGraph:
+def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
     def column(name: str, dtype: str) -> Any:
         return np.asarray(log[name], dtype)
 
@@ -127,7 +135,7 @@ def _graph_of(log: dict[str, Any]) -> StepGraph:
         return np.asarray(starts, "int64"), np.asarray(items, "int32")
 
     return StepGraph(
-        seconds=column("seconds", "float64"),
+        seconds=seconds,
         workspace=column("workspace", "int64"),
         pure=column("pure", "uint8"),
         reads=rows("reads"),

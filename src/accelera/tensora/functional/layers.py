@@ -65,6 +65,8 @@ def dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
         return input
     if p == 1:
         return input * 0.0
+    if str(input.device) == "cpu" and input.dtype in dtypes.KINDS["real floating"]:
+        return random.default_generator.dropout(input, p)
     kept = random.default_generator.uniform(tuple(input.shape), dtypes.float32) >= p
     return input * (native.cast(kept, input.dtype) / (1 - p))
 
