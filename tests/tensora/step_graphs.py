@@ -34,7 +34,13 @@ class Step:
         return len(self.nbytes) - 1
 
     def operation(
-        self, reads: list[int], sizes: list[int], *, seconds: float = 1.0, pure: bool = True, workspace: int = 0
+        self,
+        reads: list[int],
+        sizes: list[int],
+        *,
+        seconds: float = 1.0,
+        pure: bool = True,
+        workspace: int = 0,
     ) -> list[int]:
         """Add an operation that makes values of these sizes; they end with their last use."""
         number = len(self.seconds)
@@ -113,7 +119,9 @@ class Carried:
     seconds: float
 
 
-def carry_out(step: Step, actions: list[tuple[int, int, int, int]], places: list[int], spill: float) -> Carried:
+def carry_out(
+    step: Step, actions: list[tuple[int, int, int, int]], places: list[int], spill: float
+) -> Carried:
     """Carry a schedule out, value by value and byte by byte; raise AssertionError where it cannot be."""
     return _Interpreter(step, actions, places, spill).run()
 
@@ -127,7 +135,9 @@ class _Interpreter:
         self.blocks: dict[Any, tuple[int, int]] = {}
         self.contents: dict[int, Any] = {}
         self.file: dict[int, Any] = {}
-        self.truth: dict[int, Any] = {v: ("before", v, 0) for v in range(len(step.nbytes)) if step.born[v] < 0}
+        self.truth: dict[int, Any] = {
+            v: ("before", v, 0) for v in range(len(step.nbytes)) if step.born[v] < 0
+        }
         self.versions: dict[int, int] = {}
         self.next = 0
         self.result = Carried(0, 0, 0.0)

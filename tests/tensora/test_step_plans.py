@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tensora.step_graphs import Step, carry_out, random_step
+from tests.tensora.step_graphs import carry_out, random_step
 
 SPILL = 1e-4
 
@@ -21,7 +21,7 @@ def fusion() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 14))
-def test_every_plan_can_be_carried_out_with_the_bytes_and_the_time_that_it_states(seed: int, depth: int) -> None:
+def test_every_plan_can_be_carried_out_with_the_bytes_and_time_it_states(seed: int, depth: int) -> None:
     step = random_step(np.random.default_rng(seed), depth)
     graph = step.graph()
     choices = graph.choices(SPILL, 1)

@@ -140,6 +140,11 @@ void bind_recorder(nb::module_& module) {
     module.def("is_recording", is_recording);
     module.def("name_in_record",
                [](const T& x, const std::string& name) { name_in_record(*x->storage(), name); });
+    module.def("set_data", [](const T& x, const T& other) {
+        if (x->base() || node_of(*x))
+            fail(Kind::runtime, "set_data: the tensor was computed from others; only a leaf can have other memory");
+        x->become(*other);
+    });
     module.def("set_role", [](const T& x, const std::string& name) {
         for (int i = 0; i < n_roles; ++i)
             if (name == name_of(Role(i))) return x->storage()->set_role(Role(i));

@@ -127,12 +127,12 @@ class Generator:
         low_word = first if first < 1 << 63 else first - _WORD
         return native.random_integers(*self._next(), _shape(shape), kind, low_word, (end - first) % _WORD)
 
-    def dropout(self, input: Any, p: float) -> Any:
+    def dropout(self, x: Any, p: float) -> Any:
         """Return a tensor on the CPU with elements set to zero with probability `p`, others over ``1 - p``.
 
         A gradient draws the same numbers again, so that no mask is kept.
         """
-        return native.random_dropout(*self._next(), input, p)
+        return native.random_dropout(*self._next(), x, p)
 
     def permutation(self, n: int) -> Any:
         """The numbers below `n` in any order, as int64."""

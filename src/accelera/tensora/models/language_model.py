@@ -1,0 +1,287 @@
+"""Base of language models: loss, sampling, and weights from folders in Hugging Face's layout."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from accelera.tensora import dtypes, searching
+from accelera.tensora import functional as F  # noqa: N812
+from accelera.tensora.autograd import no_grad
+from accelera.tensora.core import native
+from accelera.tensora.inspection import placed
+from accelera.tensora.nn.grouped_attention import KeyValueCache
+from accelera.tensora.nn.module import Module
+from accelera.tensora.random import Generator, default_generator
+from accelera.tensora.serialization.files import TensorFile, misfits
+from accelera.tensora.serialization.memory import fill
+
+__all__ = ["CausalLanguageModel", "CausalLanguageModelConfig", "activation"]
+
+_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, "tanh"),
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, "tanh"),
+    "relu": F.relu,
+    "sigmoid": F.sigmoid,
+    "silu": F.silu,
+    "swish": F.silu,
+    "tanh": F.tanh,
+}
+
+
+def activation(name: str) -> Callable[[Any], Any]:
+    """Activation by the name that configurations have for it."""
+    if name not in _FUNCTIONS:
+        raise ValueError(f"activation {name!r}; known are {', '.join(_FUNCTIONS)}")
+    return _FUNCTIONS[name]
+
+
+class CausalLanguageModelConfig:
+    """Base of the configurations, which are frozen dataclasses with the names of ``config.json``."""
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> Any:
+        """Configuration from the entries of a ``config.json``, of which those of no meaning here are left."""
+        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
+        return cls(**{key: value for key, value in given.items() if key in known})
+
+
+class CausalLanguageModel(Module):
+    """Model that predicts the next token of each position.
+
+    A subclass has `lm_head` and computes hidden states in `_hidden`.
+    """
+
+    config_class: ClassVar[Any]
+    prefix: ClassVar[str]
+    """First part of the names of all weights but those of `lm_head`; some files leave it out."""
+    unused: ClassVar[tuple[str, ...]] = ()
+    """Endings of names in files that hold no weights."""
+    config: Any
+    lm_head: Any
+
+    def _hidden(self, input_ids: Any, attention_mask: Any, caches: list[KeyValueCache] | None) -> Any:
+        """Hidden states (batch, length, width) before `lm_head`."""
+        raise NotImplementedError
+
+    @property
+    def max_length(self) -> int:
+        """Number of positions that the model knows."""
+        raise NotImplementedError
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers, each with keys and values of its own."""
+        raise NotImplementedError
+
+    def forward(self, input_ids: Any, attention_mask: Any = None, targets: Any = None) -> Any:
+        """Logits of the next token at each position, and their loss if targets are given.
+
+        Parameters
+        ----------
+        input_ids
+            Integers of shape (batch, length): numbers of tokens.
+        attention_mask
+            Of that shape; 0 where a token is padding, which is not attended to. Positions count all tokens.
+        targets
+            Of that shape: the token that follows at each position, or -100 where none is asked for.
+
+        Returns
+        -------
+        Tensor or tuple
+            Logits of shape (batch, length, vocab_size); with targets, these and the mean cross-entropy.
+
+        Raises
+        ------
+        ValueError
+            If shapes do not fit, or the length is beyond the model's.
+
+        """
+        self._check_ids(input_ids, 0)
+        logits = self.lm_head(self._hidden(input_ids, self._padding(input_ids, attention_mask), None))
+        if targets is None:
+            return logits
+        if tuple(targets.shape) != tuple(input_ids.shape):
+            raise ValueError(
+                f"{type(self).__name__}: targets of shape {tuple(targets.shape)} for ids of shape "
+                f"{tuple(input_ids.shape)}; give the next token of each position"
+            )
+        flat = native.reshape(logits, (-1, logits.shape[-1]))
+        return logits, F.cross_entropy(flat, native.reshape(targets, (-1,)))
+
+    def _check_ids(self, ids: Any, more: int) -> None:
+        if ids.ndim != 2 or ids.shape[1] == 0:
+            raise ValueError(f"{type(self).__name__}: ids of shape {tuple(ids.shape)}; give (batch, length)")
+        if ids.shape[1] + more > self.max_length:
+            raise ValueError(
+                f"{type(self).__name__}: {ids.shape[1] + more} positions; the model knows {self.max_length}"
+            )
+
+    def _padding(self, ids: Any, attention_mask: Any) -> Any:
+        """True where a token is padding."""
+        if attention_mask is None:
+            return None
+        if tuple(attention_mask.shape) != tuple(ids.shape):
+            raise ValueError(
+                f"{type(self).__name__}: an attention_mask of shape {tuple(attention_mask.shape)} for ids of "
+                f"shape {tuple(ids.shape)}; give it the same"
+            )
+        return native.equal(native.cast(attention_mask, dtypes.int64), 0)
+
+    def generate(
+        self,
+        ids: Any,
+        max_new_tokens: int,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        generator: Generator | None = None,
+    ) -> Any:
+        """Texts with tokens added, each drawn from what the model predicts.
+
+        Keys and values of the tokens before are kept, so that each step computes one position. Dropout is
+        off meanwhile.
+
+        Parameters
+        ----------
+        ids
+            Integers of shape (batch, length), without padding.
+        max_new_tokens
+            How many tokens are added.
+        temperature
+            Divisor of the logits: below 1 likely tokens become likelier; 0 always takes the likeliest.
+        top_k
+            Draw from that many of the likeliest tokens alone.
+        generator
+            Source of random numbers; the default one if None.
+
+        Returns
+        -------
+        Tensor
+            Of shape (batch, length + max_new_tokens).
+
+        Raises
+        ------
+        ValueError
+            If there are more positions than the model knows, or the temperature is negative.
+
+        """
+        if temperature < 0 or max_new_tokens < 0 or (top_k is not None and top_k < 1):
+            raise ValueError(
+                f"generate: max_new_tokens={max_new_tokens}, temperature={temperature}, top_k={top_k}; "
+                "give 0 or more, 0 or more, and 1 or more"
+            )
+        self._check_ids(ids, max_new_tokens)
+        was_training = self.training
+        self.eval()
+        try:
+            with no_grad():
+                return self._extended(ids, max_new_tokens, _sampler(temperature, top_k, generator))
+        finally:
+            self.train(was_training)
+
+    def _extended(self, ids: Any, count: int, sample: Callable[[Any], Any]) -> Any:
+        caches = [KeyValueCache() for _ in range(self.num_layers)]
+        texts, new = [ids], ids
+        for _ in range(count):
+            hidden = self._hidden(new, None, caches)
+            new = native.cast(sample(self.lm_head(hidden[:, -1]))[:, None], ids.dtype)
+            texts.append(new)
+        return native.concat(texts, 1)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | os.PathLike[str], *, device: Any = None, dtype: Any = None) -> Any:
+        """Model with the weights of a folder, in evaluation mode.
+
+        Parameters
+        ----------
+        folder
+            With ``config.json`` and ``model.safetensors``, or the parts of one and
+            ``model.safetensors.index.json``. Weights are read one at a time.
+        device, dtype
+            Of the weights; the type of the file's by default.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there are no such files.
+        ValueError
+            If they do not fit the model.
+
+        """
+        place = Path(folder)
+        files = _weight_files(place)
+        config = cls.config_class.from_dict(json.loads((place / "config.json").read_text()))
+        kind = _floating_type(files[0]) if dtype is None else dtypes.as_dtype(dtype)
+        made: Any = cls
+        model = made(config, device=device, dtype=kind)
+        model._load(place, files)
+        return model.eval()
+
+    def _load(self, place: Path, files: list[TensorFile]) -> None:
+        state = self.state_dict()
+        missing = set(state)
+        if getattr(self.config, "tie_word_embeddings", False):
+            missing.discard("lm_head.weight")
+        for file in files:
+            names = {self._own_name(name): name for name in file.entries if not name.endswith(self.unused)}
+            unknown = [theirs for ours, theirs in names.items() if ours not in state]
+            given = {ours: file.tensor(theirs) for ours, theirs in names.items() if ours in state}
+            faults = [f"the model has no {each!r}" for each in unknown] + misfits(state, given)
+            if faults:
+                raise ValueError(f"from_pretrained: {file.path}: {'; '.join(faults[:10])}")
+            for name, tensor in given.items():
+                fill(state[name], tensor)
+            missing.difference_update(given)
+        if missing:
+            raise ValueError(f"from_pretrained: {place} lacks {', '.join(sorted(missing)[:10])}")
+
+    def _own_name(self, name: str) -> str:
+        has_prefix = name.startswith((self.prefix, "lm_head."))
+        return name if has_prefix else self.prefix + name
+
+
+def _sampler(temperature: float, top_k: int | None, generator: Generator | None) -> Callable[[Any], Any]:
+    """Function that draws a token for each row of logits."""
+    source = default_generator if generator is None else generator
+
+    def sample(logits: Any) -> Any:
+        logits = native.cast(logits, dtypes.float64)
+        if temperature == 0:
+            return native.argmax(logits, 1, False)
+        if top_k is not None and top_k < logits.shape[1]:
+            least = searching.topk(logits, top_k, axis=1)[0][:, -1:]
+            low = placed(native.asarray(-float("inf"), dtypes.float64), logits.device)
+            logits = native.where(native.less(logits, least), low, logits)
+        uniform = placed(source.uniform(tuple(logits.shape), dtypes.float64), logits.device)
+        noise = -native.log(-native.log(native.clip(uniform, 1e-300, 1.0 - 2.0**-53)))
+        return native.argmax(logits / temperature + noise, 1, False)
+
+    return sample
+
+
+def _weight_files(folder: Path) -> list[TensorFile]:
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    for needed in (folder / "config.json", index if not whole.is_file() else whole):
+        if not needed.is_file():
+            raise FileNotFoundError(
+                f"from_pretrained: {needed} is missing; give a folder with config.json and model.safetensors "
+                "or its index"
+            )
+    if whole.is_file():
+        return [TensorFile(whole)]
+    names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    outside = [name for name in names if Path(name).name != name]
+    if not names or outside:
+        raise ValueError(f"from_pretrained: {index} names {outside or 'no files'}; give files of its folder")
+    return [TensorFile(folder / name) for name in names]
+
+
+def _floating_type(file: TensorFile) -> Any:
+    kinds = {file.tensor(name).dtype for name in file.entries}
+    floating = [kind for kind in kinds if kind in dtypes.KINDS["real floating"]]
+    return max(floating, key=native.itemsize, default=native.default_float())

@@ -1,0 +1,299 @@
+"""Checkpoints: the state of a training in one file, from which it goes on bit by bit as if never interrupted.
+
+The file is in the safetensors format: the tensors, and the rest as JSON among its metadata. Nothing in it is
+executed when it is read.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from accelera.errors import StoreFormatError
+from accelera.tensora.core import Tensor
+from accelera.tensora.random import Generator
+from accelera.tensora.serialization.files import (
+    TensorFile,
+    header_of,
+    in_file_order,
+    misfits,
+    replaced,
+    write_elements,
+)
+from accelera.tensora.serialization.memory import fill, first_names
+
+_VERSION = 1
+_MARK = "accelera_checkpoint"
+_UNSIGNED = "0" * 64
+_PIECE = 4 << 20
+
+
+def save_checkpoint(
+    path: str | os.PathLike[str], *, extra: dict[str, Any] | None = None, **parts: Any
+) -> None:
+    """Write the state of a training to a file.
+
+    The file appears when it is complete and on the disk; what was there before stays until then. Tensors are
+    written one after the other, with at most 4 MiB beside them.
+
+    Parameters
+    ----------
+    path
+        Of the file, usually with the suffix ``.safetensors``.
+    extra
+        Anything of None, booleans, numbers, strings, lists, tuples, dictionaries and tensors.
+    **parts
+        ``model=``, ``optimizer=``, ``scheduler=``, ``loader=``, ``generator=`` and so on: what has
+        ``state_dict()`` and ``load_state_dict()``, or is a `random.Generator`. Give
+        ``random.default_generator`` if dropout or the order of samples come from it.
+
+    Raises
+    ------
+    TypeError
+        If a part has no state, or something in it is of another kind than said above.
+    StoreError
+        If the file cannot be written.
+
+    Examples
+    --------
+    >>> save_checkpoint("run.safetensors", model=model, optimizer=optimizer,
+    ...     generator=random.default_generator, extra={"epoch": 3})                      # doctest: +SKIP
+    >>> epoch = load_checkpoint("run.safetensors", model=model, optimizer=optimizer,
+    ...     generator=random.default_generator)["epoch"]                                 # doctest: +SKIP
+
+    """
+    packer = _Packer()
+    trees = {name: packer.packed_part(name, part) for name, part in parts.items()}
+    state = {"parts": trees, "extra": packer.packed(extra or {}, "extra")}
+    tensors = in_file_order(packer.tensors)
+    text = json.dumps(state, separators=(",", ":"), ensure_ascii=False)
+    # The checksum is the first of the metadata, so the first place where its zeros are found.
+    header = header_of(tensors, {"checksum": _UNSIGNED, _MARK: str(_VERSION), "state": text})
+    digest = hashlib.sha256(header)
+    with replaced(path) as file:
+
+        def write(piece: memoryview) -> None:
+            digest.update(piece)
+            file.write(piece)
+
+        file.write(header)
+        write_elements(write, tensors)
+        file.seek(header.index(_UNSIGNED.encode()))
+        file.write(digest.hexdigest().encode())
+
+
+def load_checkpoint(path: str | os.PathLike[str], **parts: Any) -> dict[str, Any]:
+    """Set a training to the state that a file has.
+
+    All of the file is checked first. Nothing is changed if it is damaged, or is of another training; parts
+    that are not given stay as they are, so a model can be taken from it alone.
+
+    Parameters
+    ----------
+    path
+        Of a file by `save_checkpoint`.
+    **parts
+        As for `save_checkpoint`, of the same names.
+
+    Returns
+    -------
+    dict
+        The ``extra`` that was saved.
+
+    Raises
+    ------
+    StoreError
+        If the file cannot be read; StoreFormatError if it is damaged, or no checkpoint.
+    ValueError
+        If the file has no such part, or a part has tensors of other names or shapes.
+
+    """
+    file = TensorFile(path, writable=True)
+    saved, extra = _verified_state(file)
+    absent = sorted(parts.keys() - saved.keys())
+    if absent:
+        raise ValueError(
+            f"[load_checkpoint] {path} has no part {', '.join(absent)}; it has {', '.join(saved)}"
+        )
+    trees = {name: saved[name] for name in parts}
+    faults = [fault for name, part in parts.items() for fault in _faults(name, part, trees[name])]
+    if faults:
+        raise ValueError(f"[load_checkpoint] {path} is of another training: {'; '.join(faults[:20])}")
+    _restore({name: (part, trees[name]) for name, part in parts.items()})
+    return extra
+
+
+# --- the file ---------------------------------------------------------------------------------------------
+
+
+def _verified_state(file: TensorFile) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parts and extra of a checkpoint whose bytes are those that were written."""
+    version, checksum = file.metadata.get(_MARK), file.metadata.get("checksum", "")
+    if version is None:
+        raise StoreFormatError(
+            f"[load_checkpoint] {file.path} holds tensors, but is no checkpoint; use load_file or load_model"
+        )
+    if version != str(_VERSION):
+        raise StoreFormatError(
+            f"[load_checkpoint] {file.path} has version {version}, and version {_VERSION} is read here; "
+            "use the release that wrote it"
+        )
+    if _checksum(file, checksum) != checksum:
+        raise StoreFormatError(
+            f"[load_checkpoint] {file.path} is damaged: its bytes do not have the checksum that was written; "
+            "take an earlier checkpoint"
+        )
+    try:
+        state = json.loads(file.metadata["state"])
+        parts = {name: _unpacked(tree, file) for name, tree in state["parts"].items()}
+        return parts, dict(_unpacked(state["extra"], file))
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise StoreFormatError(
+            f"[load_checkpoint] {file.path} was not written by save_checkpoint: {error!r:.200}"
+        ) from error
+
+
+def _checksum(file: TensorFile, written: str) -> str:
+    header = file.buffer[: file.data_begin]
+    digest = hashlib.sha256(header.replace(written.encode(), _UNSIGNED.encode(), 1))
+    for begin in range(file.data_begin, len(file.buffer), _PIECE):
+        digest.update(file.buffer[begin : begin + _PIECE])
+    return digest.hexdigest()
+
+
+# --- states as JSON and tensors ---------------------------------------------------------------------------
+
+
+def _is_module(part: Any) -> bool:
+    return hasattr(part, "named_parameters")
+
+
+def _state_of(name: str, part: Any) -> Any:
+    if isinstance(part, Generator):
+        return part.state
+    if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+        raise TypeError(
+            f"[checkpoint] {name}= is a {type(part).__name__} without state_dict and load_state_dict; "
+            "give what has both, or put its values in extra="
+        )
+    return part.state_dict()
+
+
+class _Packer:
+    """States as trees that JSON holds, and the tensors in them by name."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Any] = {}
+
+    def packed_part(self, name: str, part: Any) -> Any:
+        """Tree of a part; in that of a module, tensors with the same memory are one."""
+        state = _state_of(name, part)
+        if not _is_module(part):
+            return self.packed(state, name)
+        kept = first_names(state)
+        names = {each: self._named(state[each], f"{name}.{each}") for each in dict.fromkeys(kept.values())}
+        return {"dict": [[each, {"tensor": names[kept[each]]}] for each in state]}
+
+    def packed(self, value: Any, place: str) -> Any:
+        """Tree of any value; `place` says where it is."""
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, Tensor):
+            return {"tensor": self._named(value, place)}
+        if isinstance(value, (list, tuple)):
+            items = [self.packed(each, f"{place}.{i}") for i, each in enumerate(value)]
+            return items if isinstance(value, list) else {"tuple": items}
+        if isinstance(value, dict):
+            kind = "counter" if isinstance(value, collections.Counter) else "dict"
+            return {kind: [self._pair(key, each, place) for key, each in value.items()]}
+        raise TypeError(
+            f"[save_checkpoint] {place} is a {type(value).__name__}, which a checkpoint does not hold; "
+            "make it numbers, strings, lists, tuples, dictionaries or tensors"
+        )
+
+    def _pair(self, key: Any, value: Any, place: str) -> list[Any]:
+        return [self.packed(key, f"{place}[key]"), self.packed(value, f"{place}.{key}")]
+
+    def _named(self, tensor: Any, place: str) -> str:
+        name, number = place, 2
+        while name in self.tensors:
+            name, number = f"{place}#{number}", number + 1
+        self.tensors[name] = tensor
+        return name
+
+
+def _unpacked(tree: Any, file: TensorFile) -> Any:
+    """Value of a tree; its tensors are over the mapped file."""
+    if isinstance(tree, list):
+        return [_unpacked(each, file) for each in tree]
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    return _KINDS[kind](content, file)
+
+
+def _unpacked_items(content: list[list[Any]], file: TensorFile) -> dict[Any, Any]:
+    return {_unpacked(key, file): _unpacked(value, file) for key, value in content}
+
+
+_KINDS: dict[str, Callable[[Any, TensorFile], Any]] = {
+    "tensor": lambda content, file: file.tensor(content),
+    "tuple": lambda content, file: tuple(_unpacked(each, file) for each in content),
+    "dict": _unpacked_items,
+    "counter": lambda content, file: collections.Counter(_unpacked_items(content, file)),
+}
+
+
+# --- restoring --------------------------------------------------------------------------------------------
+
+
+def _faults(name: str, part: Any, tree: Any) -> list[str]:
+    """Sentences about what keeps a part from taking a state."""
+    state = _state_of(name, part)
+    if isinstance(part, Generator):
+        sound = isinstance(tree, tuple) and len(tree) == 2
+        return [] if sound else [f"{name} was no generator"]
+    if not isinstance(tree, Mapping):
+        return [f"{name} was a generator"]
+    if not _is_module(part):
+        return []
+    faults = [f"{name} has {each!r}, the file has not" for each in state if each not in tree]
+    faults += [f"the file has {each!r} of {name}, which has not" for each in tree if each not in state]
+    given = {each: tensor for each, tensor in tree.items() if each in state}
+    others = [each for each, tensor in given.items() if not isinstance(tensor, Tensor)]
+    if others:
+        return [*faults, f"{name} was no module"]
+    return faults + [f"{fault} in {name}" for fault in misfits(state, given)]
+
+
+def _restore(parts: dict[str, tuple[Any, Any]]) -> None:
+    """Give all parts their states, or none.
+
+    Optimizers come first, as they may refuse; modules last, as they are known to fit.
+    """
+    modules = [pair for pair in parts.values() if _is_module(pair[0])]
+    others = [(name, *pair) for name, pair in parts.items() if not _is_module(pair[0])]
+    done: list[tuple[Any, Any]] = []
+    try:
+        for name, part, tree in sorted(others, key=lambda item: not hasattr(item[1], "param_groups")):
+            done.append((part, _state_of(name, part)))
+            _give(part, tree)
+    except BaseException:
+        for part, before in reversed(done):
+            _give(part, before)
+        raise
+    for part, tree in modules:
+        state = part.state_dict()
+        for each, tensor in tree.items():
+            fill(state[each], tensor)
+
+
+def _give(part: Any, state: Any) -> None:
+    if isinstance(part, Generator):
+        part.state = state
+    else:
+        part.load_state_dict(state)
