@@ -242,3 +242,20 @@ def test_bad_calls_are_refused() -> None:
         model(ids, attention_mask=ids[:, 1:])
     with pytest.raises(ValueError, match="give a multiple"):
         GPT2(GPT2Config.from_dict({**GPT2_SIZES, "n_head": 3}))
+
+
+def test_models_are_the_same_on_a_device(device: str) -> None:
+    mask = np.ones((2, 9), dtype=np.int64)
+    mask[0, 6:] = 0
+    for kind in ("gpt2", "llama"):
+        ours = beside(hugging_face(kind))
+        given = [ts.asarray(each) for each in (IDS, mask, IDS)]
+        logits, text = ours(*given)[0], ours.generate(given[0], 3, temperature=0)
+        ours.to(device)
+        moved = [each.to(device) for each in given]
+        found, loss = ours(*moved)
+        assert found.device == device
+        assert_close(found, logits, 1e-5)
+        assert_close(ours.generate(moved[0], 3, temperature=0), text, 0)
+        loss.backward()
+        assert all(weight.grad.device == device for weight in ours.parameters())

@@ -343,7 +343,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
     else:
         losses = native.xlogy(target, target) - target * input
     if reduction == "batchmean":
-        return native.sum(losses) / float(input.shape[0])
+        return native.sum(losses) / float(input.shape[0] if input.ndim else 1)
     return _reduced(losses, reduction, "kl_div")
 
 

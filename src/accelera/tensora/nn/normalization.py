@@ -120,8 +120,8 @@ class GroupNorm(_Normalization):
         The first divides the second.
     eps
         Added to the variance.
-    affine
-        Whether there are trained scales and shifts.
+    affine, bias
+        Whether there are trained scales, and with them shifts.
     device, dtype
         Of the parameters.
 
@@ -143,13 +143,15 @@ class GroupNorm(_Normalization):
         affine: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         if num_channels % num_groups:
             raise ValueError(f"GroupNorm: {num_channels} channels in {num_groups} groups; give a divisor")
         self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
         self._add("weight", (num_channels,) if affine else None, device, dtype)
-        self._add("bias", (num_channels,) if affine else None, device, dtype)
+        self._add("bias", (num_channels,) if affine and bias else None, device, dtype)
         self.reset_parameters()
 
     def forward(self, input: Any) -> Any:
@@ -179,13 +181,15 @@ class _RunningNorm(_Normalization):
         track_running_stats: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         shape = (num_features,)
         self._add("weight", shape if affine else None, device, dtype)
-        self._add("bias", shape if affine else None, device, dtype)
+        self._add("bias", shape if affine and bias else None, device, dtype)
         tracked = track_running_stats
         self.register_buffer(
             "running_mean", creation.zeros(shape, dtype=dtype, device=device) if tracked else None
@@ -239,8 +243,8 @@ class _BatchNorm(_RunningNorm):
         Added to the variance.
     momentum
         Share of a batch's statistics in the running ones; None for the mean of all batches.
-    affine
-        Whether there are trained scales and shifts.
+    affine, bias
+        Whether there are trained scales, and with them shifts.
     track_running_stats
         Whether there are running statistics, which evaluation takes.
     device, dtype
@@ -290,8 +294,8 @@ class _InstanceNorm(_RunningNorm):
         Added to the variance.
     momentum
         Share of a batch's statistics in the running ones.
-    affine
-        Whether there are trained scales and shifts.
+    affine, bias
+        Whether there are trained scales, and with them shifts.
     track_running_stats
         Whether there are running statistics, which evaluation takes.
     device, dtype
@@ -308,8 +312,10 @@ class _InstanceNorm(_RunningNorm):
         track_running_stats: bool = False,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
     def forward(self, input: Any) -> Any:
         """Normalize (N, C, ...), or (C, ...) without a batch."""
@@ -328,7 +334,7 @@ class _InstanceNorm(_RunningNorm):
             self.weight,
             self.bias,
             self.training or not self.track_running_stats,
-            self._share(),
+            0.1 if self.momentum is None else self.momentum,
             self.eps,
         )
 

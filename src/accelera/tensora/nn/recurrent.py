@@ -114,7 +114,7 @@ def _scan(
 def _scan_back(
     kind: CellFormula, weights: CellWeights, data: Any, sizes: list[int], state: State
 ) -> tuple[Any, State]:
-    """The same from the last step of each sequence to the first."""
+    """Results of `_scan` where steps go from the end of each sequence to its begin."""
     inputs = _steps(F.linear(data, weights.ih, weights.bias_ih), sizes)
     first, state = state, tuple(each[: sizes[-1]] for each in state)
     outputs = []
@@ -132,6 +132,7 @@ def _scan_back(
 
 
 def require_positive(name: str, **sizes: Any) -> None:
+    """Raise TypeError or ValueError if a size is no positive integer."""
     for key, value in sizes.items():
         if not isinstance(value, int) or isinstance(value, bool):
             raise TypeError(f"{name}: {key}={value!r}; give an integer")
