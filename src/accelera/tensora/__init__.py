@@ -360,7 +360,18 @@ nan = math.nan
 newaxis = None
 pi = math.pi
 
-_MODULES = ("data", "fft", "functional", "linalg", "nn", "optim", "random", "serialization", "special")
+_MODULES = (
+    "data",
+    "fft",
+    "functional",
+    "linalg",
+    "models",
+    "nn",
+    "optim",
+    "random",
+    "serialization",
+    "special",
+)
 
 __all__ = [
     "Budget",
