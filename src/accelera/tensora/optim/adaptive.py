@@ -536,8 +536,8 @@ class Rprop(_Elementwise):
         """Write the next step into one parameter and its state."""
         low, high = group["etas"]
         sign = native.sign(grad * state["prev"])
-        factor = native.where(sign > 0, high, native.where(sign < 0, low, 1.0))
-        factor = native.cast(factor, param.dtype)
+        shrunk, grown, same = (native.full((), x, grad.dtype, grad.device) for x in (low, high, 1))
+        factor = native.where(sign > 0, grown, native.where(sign < 0, shrunk, same))
         state["step_size"][...] = native.clip(state["step_size"] * factor, *group["step_sizes"])
         kept = native.where(sign < 0, native.full((), 0, grad.dtype, grad.device), grad)
         param -= native.sign(kept) * state["step_size"]

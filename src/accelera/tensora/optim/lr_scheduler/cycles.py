@@ -184,13 +184,11 @@ class OneCycleLR(LRScheduler):
         if self.last_epoch > self.total_steps:
             raise ValueError(f"OneCycleLR: step {self.last_epoch} of {self.total_steps}; there are no more")
         begin = 0.0
-        names: list[str] = []
-        share = 0.0
-        for end, *names in self._phases:
-            share = (self.last_epoch - begin) / (end - begin)
-            if self.last_epoch <= end:
-                break
-            begin = end
+        for end, *_ in self._phases[:-1]:
+            if self.last_epoch > end:
+                begin = end
+        end, *names = next(phase for phase in self._phases if phase[0] > begin)
+        share = (self.last_epoch - begin) / (end - begin)
         rates = []
         for group in self.optimizer.param_groups:
             rates.append(self._between(group[names[0]], group[names[1]], share))

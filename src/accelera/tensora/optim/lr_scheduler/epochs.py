@@ -221,7 +221,7 @@ class PolynomialLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """Half a cosine from the first rate down to `eta_min` in `T_max` epochs, and back (I. Loshchilov 2017)."""
+    """Half a cosine from the first rate to `eta_min` in `T_max` epochs, and back (I. Loshchilov 2017)."""
 
     def __init__(self, optimizer: Any, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
         self.T_max, self.eta_min = T_max, eta_min
