@@ -348,7 +348,11 @@ class Replay {
 class Demotion {
   public:
     Demotion(const StepGraph& graph, const StepPrices& prices)
-        : graph_(graph), gaps_(gaps_of(graph, prices.least_bytes)), replay_(graph, prices, gaps_) {
+        : graph_(graph),
+          prices_(prices),
+          gaps_(gaps_of(graph, prices.least_bytes)),
+          replay_(graph, prices, gaps_),
+          long_(graph.seconds.size() * gaps_.size() > long_work) {
         fates_.assign(gaps_.size(), GapFate::keep);
         scores_.assign(gaps_.size() * 3, 0);
         known_.assign(gaps_.size() * 3, 0);
@@ -373,7 +377,53 @@ class Demotion {
     static constexpr GapFate kinds[] = {GapFate::recompute, GapFate::recompute_lazy, GapFate::offload};
     static constexpr double refused = std::numeric_limits<double>::max();
 
+    /// Scores of a long step are those of single operations, and many values leave at once: the replay that
+    /// judges them all is what takes time.
+    bool move_many() {
+        const std::vector<int64_t> some = candidates();
+        if (some.empty()) return false;
+        std::vector<GapFate> before = fates_;
+        const size_t many = std::max<size_t>(1, gaps_.size() / 128);
+        std::vector<int64_t> taken;
+        for (const int64_t i : some) {
+            if (fates_[at(i / 3)] != GapFate::keep) continue;
+            fates_[at(i / 3)] = kinds[i % 3];
+            taken.push_back(i);
+            if (taken.size() == many) break;
+        }
+        const double seconds = replay_.run(fates_);
+        if (seconds != impossible && replay_.peak() <= peak_) {
+            accept(seconds);
+            return true;
+        }
+        fates_ = std::move(before);
+        for (const int64_t i : taken) {
+            known_[at(i)] = round_;
+            scores_[at(i)] = refused;
+        }
+        return true;
+    }
+
+    void accept(double seconds) {
+        seconds_ = seconds;
+        const bool lower = replay_.peak() < peak_;
+        peak_ = replay_.peak();
+        peak_at_ = replay_.peak_at();
+        if (!lower) return;
+        ++round_;
+        keep_choice();
+    }
+
+    /// Seconds, of an operation that runs again by itself or of the file, per byte and operation spanned.
+    double static_score(int64_t i) const {
+        const Gap& gap = gaps_[at(i / 3)];
+        const double nbytes = double(rounded(graph_.nbytes[at(gap.value)])), span = gap.before - gap.after;
+        if (i % 3 == 2) return prices_.spill_s_per_byte / span;
+        return graph_.seconds[at(graph_.born[at(gap.value)])] / nbytes / span;
+    }
+
     bool move_one() {
+        if (long_) return move_many();
         for (;;) {
             const int64_t best = cheapest();
             if (best < 0) return false;
@@ -387,26 +437,20 @@ class Demotion {
                 scores_[at(best)] = refused;
                 continue;
             }
-            seconds_ = seconds;
-            const bool lower = replay_.peak() < peak_;
-            peak_ = replay_.peak();
-            peak_at_ = replay_.peak_at();
-            if (lower) {
-                ++round_;
-                keep_choice();
-            }
+            accept(seconds);
             return true;
         }
     }
 
-    /// The least seconds per byte among fates of gaps that span the peak; stale scores are tried first.
-    int64_t cheapest() {
+    /// Fates of gaps that span the peak, by what is known of their scores.
+    std::vector<int64_t> candidates() {
         std::vector<int64_t> some;
         for (size_t g = 0; g < gaps_.size(); ++g) {
             if (fates_[g] != GapFate::keep || gaps_[g].after >= peak_at_ || gaps_[g].before <= peak_at_)
                 continue;
             for (int k = 0; k < 3; ++k) {
                 if (k < 2 && !replay_.can_recompute(gaps_[g].value)) continue;
+                if (k == 1 && long_) continue;
                 const auto i = int64_t(g) * 3 + k;
                 if (scores_[at(i)] == refused && known_[at(i)] == round_) continue;
                 if (scores_[at(i)] == impossible) continue;
@@ -414,9 +458,15 @@ class Demotion {
             }
         }
         std::sort(some.begin(), some.end(), [&](int64_t a, int64_t b) {
-            const double x = stale(a), y = stale(b);
+            const double x = long_ ? static_score(a) : stale(a), y = long_ ? static_score(b) : stale(b);
             return x != y ? x < y : a < b;
         });
+        return some;
+    }
+
+    /// The least seconds per byte among them; stale scores are tried first.
+    int64_t cheapest() {
+        const std::vector<int64_t> some = candidates();
         int64_t best = -1;
         double least = impossible;
         for (const int64_t i : some) {
@@ -447,9 +497,13 @@ class Demotion {
 
     void keep_choice() { choices_.push_back({fates_, seconds_, peak_, 0}); }
 
+    static constexpr size_t long_work = 300'000;
+
     const StepGraph& graph_;
+    const StepPrices& prices_;
     const std::vector<Gap> gaps_;
     Replay replay_;
+    const bool long_;  ///< a step of so many operations that values leave in groups
     std::vector<GapFate> fates_;
     std::vector<double> scores_;
     std::vector<int64_t> known_;

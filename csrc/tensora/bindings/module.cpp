@@ -142,7 +142,8 @@ void bind_recorder(nb::module_& module) {
                [](const T& x, const std::string& name) { name_in_record(*x->storage(), name); });
     module.def("set_data", [](const T& x, const T& other) {
         if (x->base() || node_of(*x))
-            fail(Kind::runtime, "set_data: the tensor was computed from others; only a leaf can have other memory");
+            fail(Kind::runtime,
+                 "set_data: the tensor was computed from others; only a leaf can have other memory");
         x->become(*other);
     });
     module.def("set_role", [](const T& x, const std::string& name) {

@@ -114,7 +114,7 @@ void StepBudget::place(Storage& storage, int64_t nbytes) {
 void StepBudget::refuse(int64_t nbytes) {
     int64_t pinned = 0;
     for (Storage* storage : residents_) pinned += storage->block_bytes();
-    report_.needed_bytes = std::max(pinned, room_) + nbytes;
+    report_.needed_bytes = std::max(pinned, used_bytes() + nbytes > room_ ? 0 : room_) + nbytes;
     const char* const name = log_.operations.empty() ? "" : log_.operations.back().name;
     fail(Kind::memory, "budget: '", name, "' needs ", nbytes, " bytes more; ", used_bytes(),
          " of the step's ", room_,
