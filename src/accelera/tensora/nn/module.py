@@ -75,10 +75,10 @@ class Module:
                 )
             object.__setattr__(self, name, value)
         elif isinstance(value, Parameter):
-            self._forget(name)
+            self._forget(name, "_parameters")
             own["_parameters"][name] = value
         elif isinstance(value, Module):
-            self._forget(name)
+            self._forget(name, "_modules")
             own["_modules"][name] = value
         elif name in own["_parameters"]:
             if value is not None:
@@ -97,11 +97,13 @@ class Module:
         else:
             object.__setattr__(self, name, value)
 
-    def _forget(self, name: str) -> None:
+    def _forget(self, name: str, kept: str = "") -> None:
+        """Drop an attribute, unless it is of the kept kind and holds its place there."""
         own = self.__dict__
         own.pop(name, None)
         for kind in ("_parameters", "_buffers", "_modules"):
-            own[kind].pop(name, None)
+            if kind != kept:
+                own[kind].pop(name, None)
         own["_not_saved"].discard(name)
 
     def __getattr__(self, name: str) -> Any:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from accelera.tensora import linalg
+from accelera.tensora import linalg, manipulation
 from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import Tensor, native
 
@@ -28,7 +28,7 @@ def get_total_norm(tensors: Iterable[Any], norm_type: float = 2.0, error_if_nonf
     norms = [linalg.vector_norm(each.detach(), ord=norm_type) for each in tensors]
     if not norms:
         return native.full((), 0, native.to_dtype("float32"), "cpu")
-    total = linalg.vector_norm(native.stack(norms, 0), ord=norm_type)
+    total = linalg.vector_norm(manipulation.stack(norms), ord=norm_type)
     if error_if_nonfinite and not math.isfinite(float(total)):
         raise RuntimeError(f"the norm of order {norm_type} is {float(total)}; some gradient is not finite")
     return total
@@ -63,7 +63,7 @@ def clip_grad_norm_(
     """
     grads = _grads(parameters)
     total = get_total_norm(grads, norm_type, error_if_nonfinite)
-    factor = native.clip(max_norm / (total + 1e-6), None, 1.0)
+    factor = native.clip(max_norm / (total + 1e-6), 0.0, 1.0)
     with no_grad():
         for grad in grads:
             grad *= native.cast(factor, grad.dtype)
