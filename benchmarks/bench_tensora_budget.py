@@ -53,14 +53,12 @@ def main(arguments: list[str]) -> dict[str, Any]:
     for name, found in figures.items():
         base = figures["torch" if name.startswith("torch") else "tensora"]["seconds"]
         found["added"] = found["seconds"] / base - 1
-        planned = (
-            f", planned {found['planned_mb']:.1f} MB, +{found['planned_added']:.1%}"
-            if "planned_mb" in found
-            else ""
+        words = (
+            f"{name:30} {found['peak_mb']:7.1f} MB  {found['seconds'] * 1e3:7.1f} ms  {found['added']:+.1%}"
         )
-        print(
-            f"{name:30} {found['peak_mb']:7.1f} MB  {found['seconds'] * 1e3:7.1f} ms  {found['added']:+.1%}{planned}"
-        )
+        if "planned_mb" in found:
+            words += f", planned {found['planned_mb']:.1f} MB, +{found['planned_added']:.1%}"
+        print(words)
     if options.save:
         print("saved", save(options.save, {"contenders": figures}))
     return figures
