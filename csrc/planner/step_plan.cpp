@@ -365,15 +365,24 @@ class Demotion {
         keep_choice();
         while (move_one()) {
         }
+        const std::vector<StepChoice> found = choices_;
         // Nothing takes less than all gaps in the file, however long that takes.
+        const StepChoice last = found.back();
         fates_.assign(gaps_.size(), GapFate::offload);
-        seconds_ = replay_.run(fates_);
-        peak_ = replay_.peak();
-        keep_choice();
+        const double seconds = replay_.run(fates_);
+        const StepChoice floor{fates_, seconds, replay_.peak(), 0};
+        choices_.push_back(floor);
+        for (int64_t i = 1; i < ladder && !long_; ++i) {
+            if (floor.live_bytes < last.live_bytes)
+                take_back(floor, floor.live_bytes + (last.live_bytes - floor.live_bytes) * i / ladder);
+            const StepChoice& one = found[at(int64_t(found.size()) * i / ladder)];
+            take_back(one, one.live_bytes);
+        }
         return std::move(choices_);
     }
 
   private:
+    static constexpr int64_t ladder = 8;
     static constexpr GapFate kinds[] = {GapFate::recompute, GapFate::recompute_lazy, GapFate::offload};
     static constexpr double refused = std::numeric_limits<double>::max();
 
@@ -402,6 +411,35 @@ class Demotion {
             scores_[at(i)] = refused;
         }
         return true;
+    }
+
+    /// What a choice has values do that need not, under a peak: the largest first, they stay, or run again.
+    void take_back(StepChoice choice, int64_t most_bytes) {
+        std::vector<int32_t> order;
+        for (size_t g = 0; g < gaps_.size(); ++g)
+            if (choice.fates[g] != GapFate::keep) order.push_back(int32_t(g));
+        std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+            return graph_.nbytes[at(gaps_[at(a)].value)] > graph_.nbytes[at(gaps_[at(b)].value)];
+        });
+        for (const int32_t g : order) take_back_one(choice, g, most_bytes);
+        replay_.run(choice.fates);
+        choice.live_bytes = replay_.peak();
+        choices_.push_back(std::move(choice));
+    }
+
+    void take_back_one(StepChoice& choice, int32_t g, int64_t most_bytes) {
+        const GapFate before = choice.fates[at(g)];
+        for (const GapFate fate : {GapFate::keep, GapFate::recompute}) {
+            if (fate == before) return;
+            if (fate != GapFate::keep && !replay_.can_recompute(gaps_[at(g)].value)) return;
+            choice.fates[at(g)] = fate;
+            const double seconds = replay_.run(choice.fates);
+            if (seconds < choice.seconds && replay_.peak() <= most_bytes) {
+                choice.seconds = seconds;
+                return;
+            }
+            choice.fates[at(g)] = before;
+        }
     }
 
     void accept(double seconds) {
@@ -535,16 +573,20 @@ std::vector<StepChoice> plan_step(const StepGraph& graph, const StepPrices& pric
     std::vector<StepChoice> choices = Demotion(graph, prices).run();
     const std::vector<Gap> gaps = gaps_of(graph, prices.least_bytes);
     Replay replay(graph, prices, gaps);
-    // Choices of nearly the same peak differ by nothing a budget would tell apart.
+    std::stable_sort(choices.begin(), choices.end(), [](const StepChoice& a, const StepChoice& b) {
+        return a.live_bytes != b.live_bytes ? a.live_bytes > b.live_bytes : a.seconds < b.seconds;
+    });
+    // Choices of nearly the same peak differ by nothing a budget would tell apart: the fastest of them
+    // counts.
     std::vector<StepChoice> frontier;
     const int64_t least_step = choices.front().live_bytes / 256;
     for (size_t i = 0; i < choices.size(); ++i) {
-        const bool last = i + 1 == choices.size();
-        if (!last && !frontier.empty() && frontier.back().live_bytes - choices[i].live_bytes < least_step)
-            continue;
-        choices[i].top_bytes = replay.top(choices[i].fates);
+        const bool ends = frontier.empty() || i + 1 == choices.size();
+        const bool near = !ends && frontier.back().live_bytes - choices[i].live_bytes < least_step;
+        if (near && choices[i].seconds >= frontier.back().seconds) continue;
         frontier.push_back(std::move(choices[i]));
     }
+    for (StepChoice& choice : frontier) choice.top_bytes = replay.top(choice.fates);
     std::stable_sort(frontier.begin(), frontier.end(), [](const StepChoice& a, const StepChoice& b) {
         return a.seconds != b.seconds ? a.seconds < b.seconds : a.top_bytes < b.top_bytes;
     });

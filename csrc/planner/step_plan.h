@@ -73,7 +73,8 @@ std::vector<Gap> gaps_of(const StepGraph& graph, int64_t least_bytes);
 /// way;
 ///    seconds and peak are those of a replay of the whole step.
 /// 2. What raises the peak is taken back, and tried no more.
-/// 3. Local search at some of the peaks found so far: a fate taken back, or exchanged.
+/// 3. The rest of the way to the floor (all gaps in the file), and some of the choices found, are improved by
+///    taking back what the peak does not need.
 /// 4. Tops are those of blocks laid out largest first.
 std::vector<StepChoice> plan_step(const StepGraph& graph, const StepPrices& prices);
 

@@ -87,6 +87,29 @@ def test_lbfgs_finds_the_least_of_rosenbrocks_function_as_pytorch_does(line_sear
         np.testing.assert_allclose(found, [1, 1], atol=1e-4)
 
 
+def test_lbfgs_goes_on_where_its_state_was_saved() -> None:
+    def closure_of(optimizer: Any, params: list[Any]) -> Any:
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = loss_of(params)
+            loss.backward()
+            return loss
+
+        return closure
+
+    params = [ts.tensor(each, requires_grad=True) for each in START]
+    optimizer = optim.LBFGS(params, max_iter=3, line_search_fn="strong_wolfe")
+    optimizer.step(closure_of(optimizer, params))
+    twins = [ts.tensor(each.detach().numpy().copy(), requires_grad=True) for each in params]
+    other = optim.LBFGS(twins, max_iter=3, line_search_fn="strong_wolfe")
+    other.load_state_dict(optimizer.state_dict())
+    for _ in range(2):
+        optimizer.step(closure_of(optimizer, params))
+        other.step(closure_of(other, twins))
+    for a, b in zip(params, twins, strict=True):
+        np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
+
+
 def test_lion_follows_its_paper() -> None:
     param = ts.tensor(START[0], requires_grad=True)
     optimizer = optim.Lion([param], lr=0.01, betas=(0.9, 0.99), weight_decay=0.1)

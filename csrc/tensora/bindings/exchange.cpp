@@ -274,6 +274,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
         return -1;
     }
     try {
+        tensor.bytes();  // contents may be elsewhere
         lend(tensor);
     } catch (...) {
         set_python_error();

@@ -11,7 +11,7 @@
 
 namespace accelera::tensora {
 
-void Ranges::reset(int64_t capacity) {
+void AddressRanges::reset(int64_t capacity) {
     capacity_ = capacity;
     used_bytes_ = 0;
     gaps_.clear();
@@ -20,18 +20,18 @@ void Ranges::reset(int64_t capacity) {
     insert_gap(0, capacity);
 }
 
-void Ranges::insert_gap(int64_t begin, int64_t end) {
+void AddressRanges::insert_gap(int64_t begin, int64_t end) {
     if (begin >= end) return;
     gaps_.emplace(begin, end);
     by_size_.emplace(end - begin, begin);
 }
 
-void Ranges::erase_gap(int64_t begin, int64_t end) {
+void AddressRanges::erase_gap(int64_t begin, int64_t end) {
     gaps_.erase(begin);
     by_size_.erase({end - begin, begin});
 }
 
-void Ranges::carve(int64_t begin, int64_t end, int64_t place, int64_t nbytes) {
+void AddressRanges::carve(int64_t begin, int64_t end, int64_t place, int64_t nbytes) {
     erase_gap(begin, end);
     insert_gap(begin, place);
     insert_gap(place + nbytes, end);
@@ -39,7 +39,7 @@ void Ranges::carve(int64_t begin, int64_t end, int64_t place, int64_t nbytes) {
     used_bytes_ += nbytes;
 }
 
-int64_t Ranges::take(int64_t nbytes, bool at_end) {
+int64_t AddressRanges::take(int64_t nbytes, bool at_end) {
     nbytes = block_bytes_of(nbytes);
     const auto found = by_size_.lower_bound({nbytes, at_end ? -1 : 0});
     if (found == by_size_.end()) return -1;
@@ -56,7 +56,7 @@ int64_t Ranges::take(int64_t nbytes, bool at_end) {
     return place;
 }
 
-int64_t Ranges::take_first(int64_t nbytes) {
+int64_t AddressRanges::take_first(int64_t nbytes) {
     nbytes = block_bytes_of(nbytes);
     for (const auto& [begin, end] : gaps_)
         if (end - begin >= nbytes) {
@@ -67,7 +67,7 @@ int64_t Ranges::take_first(int64_t nbytes) {
     return -1;
 }
 
-bool Ranges::take_at(int64_t place, int64_t nbytes) {
+bool AddressRanges::take_at(int64_t place, int64_t nbytes) {
     nbytes = block_bytes_of(nbytes);
     auto gap = gaps_.upper_bound(place);
     if (gap == gaps_.begin()) return false;
@@ -77,7 +77,7 @@ bool Ranges::take_at(int64_t place, int64_t nbytes) {
     return true;
 }
 
-void Ranges::give(int64_t place) {
+void AddressRanges::give(int64_t place) {
     const auto block = used_.find(place);
     int64_t begin = place, end = place + block->second;
     used_bytes_ -= block->second;

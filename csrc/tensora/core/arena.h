@@ -12,9 +12,9 @@ namespace accelera::tensora {
 constexpr int64_t block_bytes_of(int64_t nbytes) { return (nbytes < 1 ? 64 : nbytes + 63) / 64 * 64; }
 
 /// Free and used parts of a range of bytes. Sizes and places are multiples of 64.
-class Ranges {
+class AddressRanges {
   public:
-    explicit Ranges(int64_t capacity) { reset(capacity); }
+    explicit AddressRanges(int64_t capacity) { reset(capacity); }
     void reset(int64_t capacity);
 
     /// Place of a block in the smallest gap that has room for it, at the gap's beginning or at its end; -1 if
@@ -55,7 +55,7 @@ class Arena {
     char* at(int64_t place) const { return base_ + place; }
     /// Give the pages of free ranges back to the system.
     void give_back_pages();
-    Ranges ranges;
+    AddressRanges ranges;
 
   private:
     char* base_ = nullptr;
@@ -83,7 +83,7 @@ class SpillFile {
     std::string folder_;
     int file_ = -1;
     int64_t written_ = 0, read_ = 0;
-    Ranges ranges_{int64_t(1) << 50};
+    AddressRanges ranges_{int64_t(1) << 50};
 };
 
 }  // namespace accelera::tensora

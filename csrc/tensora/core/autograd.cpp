@@ -486,7 +486,8 @@ class Engine {
     /// are made around it.
     bool add_to_slice(const Node& node, const SmallVector<T>& grads) {
         static const Op *const slice_op = &op_named("slice"), *const add_op = &op_named("add");
-        if (node.op != slice_op || options_.create_graph || !grads[0] || !node.edges[0].wanted())
+        if (node.op != slice_op || !node.place.empty() || options_.create_graph || !grads[0] ||
+            !node.edges[0].wanted())
             return false;
         const Edge& edge = node.edges[0];
         const auto place =

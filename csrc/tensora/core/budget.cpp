@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
 
 #include "tensora/core/autograd.h"
 
@@ -11,7 +12,6 @@ namespace accelera::tensora {
 namespace {
 
 std::atomic<StepBudget*> active{nullptr};
-constinit thread_local StepBudget* own = nullptr;
 std::atomic<uint32_t> next_step{1};
 /// Of an arena without a plan: smaller blocks stay.
 constexpr int64_t least_spilled = 1024;
@@ -21,11 +21,6 @@ double now() {
 }
 
 }  // namespace
-
-StepBudget* StepBudget::here() {
-    if (own) return own;
-    return thread_state.in_piece ? active.load(std::memory_order_relaxed) : nullptr;
-}
 
 StepBudget::StepBudget(int64_t capacity, std::string spill_folder)
     : arena_(capacity), spill_(std::move(spill_folder)) {}
@@ -44,7 +39,7 @@ void StepBudget::begin(int64_t room, std::shared_ptr<const StepPlan> plan) {
     StepBudget* none = nullptr;
     if (!active.compare_exchange_strong(none, this))
         fail(Kind::runtime, "budget: a step inside a budget goes on already; end it before the next one");
-    own = this;
+    thread_state.budget = this;
     plan_ = std::move(plan);
     if (room < room_) arena_.give_back_pages();
     room_ = std::min(room, capacity());
@@ -61,7 +56,7 @@ void StepBudget::begin(int64_t room, std::shared_ptr<const StepPlan> plan) {
 }
 
 void StepBudget::end() {
-    if (own != this) return;
+    if (here() != this) return;
     const Lock lock(*this);
     unpin_all();
     born_.clear();
@@ -70,18 +65,24 @@ void StepBudget::end() {
                     plan_->log.operations.size()));
     report_.followed = follows_;
     follows_ = false;
-    own = nullptr;
+    std::exception_ptr error;
+    try {
+        for (size_t v = 0; v < held_.size(); ++v)
+            if (held_[v].storage && !is_present(int32_t(v)) && held_[v].storage->house() &&
+                held_[v].storage->house()->slot < 0)
+                restore(*held_[v].storage);
+    } catch (...) {
+        error = std::current_exception();
+    }
+    thread_state.budget = nullptr;
     active.store(nullptr);
-    for (size_t v = 0; v < held_.size(); ++v)
-        if (held_[v].storage && !is_present(int32_t(v)) && held_[v].storage->house() &&
-            held_[v].storage->house()->slot < 0)
-            restore(*held_[v].storage);
     held_.clear();
     recipes_.clear();
     producers_.clear();
     fetch_filed();
     move_to_end();
     report_.spilled_bytes += spill_.written_bytes();
+    if (error) std::rethrow_exception(error);
 }
 
 // --- blocks ----------------------------------------------------------------------------------------------
@@ -89,7 +90,7 @@ void StepBudget::end() {
 void StepBudget::place(Storage& storage, int64_t nbytes) {
     const Lock lock(*this);
     const bool in_piece = thread_state.in_piece;
-    if (depth_ == 0 && !in_piece && own == this) {
+    if (depth_ == 0 && !in_piece) {
         // Made outside of any operation: one of its own, which nothing can repeat.
         begin_operation("create", {}, nullptr);
         place(storage, nbytes);
@@ -304,7 +305,7 @@ int64_t StepBudget::place_by_plan(House& house, int64_t nbytes, bool in_piece) {
 
 int64_t StepBudget::place_in_workspace(House& house, int64_t nbytes, bool in_piece) {
     if (workspace_.place < 0) return -1;
-    Ranges* ranges = &workspace_.caller;
+    AddressRanges* ranges = &workspace_.caller;
     int64_t first = workspace_.place;
     int16_t mark = 1;
     if (in_piece) {
@@ -313,7 +314,7 @@ int64_t StepBudget::place_in_workspace(House& house, int64_t nbytes, bool in_pie
         while (i < workspace_.pieces.size() && workspace_.pieces[i].first != id) ++i;
         if (i == workspace_.pieces.size()) {
             if (int(i) == thread_count()) return -1;
-            workspace_.pieces.emplace_back(id, Ranges(workspace_.piece_bytes));
+            workspace_.pieces.emplace_back(id, AddressRanges(workspace_.piece_bytes));
         }
         ranges = &workspace_.pieces[i].second;
         mark = int16_t(2 + i);
@@ -494,7 +495,7 @@ void StepBudget::finish_log(StepOperation& operation) {
     }
     born_.clear();
     constexpr int64_t endless = int64_t(1) << 60;
-    std::vector<Ranges> ranges(threads_.size() + 1, Ranges(endless));
+    std::vector<AddressRanges> ranges(threads_.size() + 1, AddressRanges(endless));
     std::vector<int64_t> places(all.size(), -1);
     std::vector<StepAllocation> of_caller;
     for (const Event& event : events_) {
@@ -686,10 +687,19 @@ void StepBudget::restore(Storage& storage) {
 }
 
 void StepBudget::reach(Storage& storage) {
+    const Ref<StepBudget> kept(this);  // the storage may be the last to know of it
     const Lock lock(*this);
     if (storage.at_hand_) return;
-    depart("contents that are elsewhere are read");
-    restore(storage);
+    if (here() == this || storage.house()->slot < 0) {
+        depart("contents that are elsewhere are read");
+        restore(storage);
+        return;
+    }
+    // Outside of a step there may be no room in the arena.
+    const int64_t slot = storage.house()->slot;
+    storage.leave_arena();
+    std::erase(filed_, &storage);
+    spill_.read(slot, storage.data_, storage.nbytes());
 }
 
 /// Nothing that was dropped may depend on what is overwritten. A plan knows of the write.

@@ -100,7 +100,7 @@ class StepBudget final : public Counted {
     int64_t written_bytes() const { return spill_.written_bytes(); }
 
     /// The budget whose step this thread carries out, or helps to; null outside of a step.
-    static StepBudget* here();
+    static StepBudget* here() { return thread_state.budget; }
 
     // --- told by storages and operations
 
@@ -168,9 +168,9 @@ class StepBudget final : public Counted {
         int32_t operation = -1;
         size_t next = 0;     ///< allocation
         int64_t place = -1;  ///< of the block; -1: none
-        Ranges caller{0};
+        AddressRanges caller{0};
         int64_t caller_bytes = 0, piece_bytes = 0;
-        std::vector<std::pair<std::thread::id, Ranges>> pieces;
+        std::vector<std::pair<std::thread::id, AddressRanges>> pieces;
     };
     struct Event {
         int slot;        ///< 0: the caller; else a thread

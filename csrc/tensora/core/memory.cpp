@@ -343,6 +343,22 @@ void Storage::move(char* data) {
     }
 }
 
+void Storage::leave_arena() {
+    const int size_class = class_of(nbytes_);
+    const int64_t counted = bytes_of_class(size_class);
+    counts.take(counted, role_);
+    try {
+        data_ = allocator().take(size_class);
+    } catch (...) {
+        counts.give(counted, role_);
+        throw;
+    }
+    counts.found();
+    size_class_ = int16_t(size_class);
+    at_hand_ = true;
+    house_.reset();
+}
+
 void Storage::reach_data() const {
     if (house_) return house_->budget->reach(const_cast<Storage&>(*this));
     fail(Kind::type, "tensora: the elements of a tensor on ", name_of(device_),

@@ -147,6 +147,8 @@ class Storage final : public Counted {
     friend class StepBudget;
     /// The contents are at `data` of the arena, or (null) elsewhere.
     void move(char* data);
+    /// Be an ordinary block from now on, whose contents the caller brings.
+    void leave_arena();
 
     char* data_ = nullptr;
     int64_t nbytes_ = 0;

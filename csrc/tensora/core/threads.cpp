@@ -55,6 +55,7 @@ class Pool {
             asleep = sleeping_ > 0;
             work_ = work;
             context_ = context;
+            budget_ = thread_state.budget;
             wanted_ = n - 1;
             left_ = n - 1;
             ++round_;
@@ -102,8 +103,10 @@ class Pool {
             if (number > wanted_) continue;
             const auto work = work_;
             void* const context = context_;
+            thread_state.budget = budget_;
             lock.unlock();
             work(context, number);
+            thread_state.budget = nullptr;
             lock.lock();
             if (--left_ == 0) {
                 done_.store(seen, std::memory_order_release);
@@ -128,6 +131,7 @@ class Pool {
     std::condition_variable begin_, end_;
     void (*work_)(void*, int) = nullptr;
     void* context_ = nullptr;
+    StepBudget* budget_ = nullptr;
     int wanted_ = 0;
     int left_ = 0;
     int sleeping_ = 0;

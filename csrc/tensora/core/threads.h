@@ -48,10 +48,13 @@ class InterpreterReleased {
     void* state_;
 };
 
+class StepBudget;
+
 /// What this thread is doing; read with every reference that Python counts.
 struct ThreadState {
-    bool lock_released = false;  ///< inside an InterpreterReleased
-    bool in_piece = false;       ///< a thread of the pool, or its caller
+    bool lock_released = false;    ///< inside an InterpreterReleased
+    bool in_piece = false;         ///< a thread of the pool, or its caller
+    StepBudget* budget = nullptr;  ///< whose step it carries out, or helps to
 };
 inline constinit thread_local ThreadState thread_state;
 

@@ -187,7 +187,7 @@ class Budget:
 
     def __init__(self, limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None) -> None:
         self.limit_bytes = units.parse_bytes(limit)
-        if optimizer is not None and not hasattr(optimizer, "update"):
+        if optimizer is not None and not getattr(optimizer, "separable", False):
             raise TypeError(
                 f"budget: {type(optimizer).__name__} cannot change one parameter at a time; "
                 "leave optimizer= out"

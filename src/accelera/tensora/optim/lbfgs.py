@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from accelera.tensora.autograd import enable_grad, no_grad
-from accelera.tensora.core import native
+from accelera.tensora.core import Tensor, native
 from accelera.tensora.optim.optimizer import Optimizer, Params
 
 Point = tuple[float, float, Any, float]
@@ -42,6 +42,8 @@ class LBFGS(Optimizer):
 
     """
 
+    separable = False
+
     def __init__(
         self,
         params: Params,
@@ -57,11 +59,21 @@ class LBFGS(Optimizer):
         options["max_eval"] = max_iter * 5 // 4 if max_eval is None else max_eval
         options |= {"tolerance_grad": tolerance_grad, "tolerance_change": tolerance_change}
         super().__init__(params, {**options, "line_search_fn": line_search_fn})
-        if len(self.param_groups) != 1:
-            raise ValueError(f"LBFGS: {len(self.param_groups)} groups; give one list of parameters")
         if line_search_fn not in (None, "strong_wolfe"):
             raise ValueError(f"LBFGS: line_search_fn={line_search_fn!r}; give 'strong_wolfe' or None")
         self._params: list[Any] = self.param_groups[0]["params"]
+
+    def add_param_group(self, group: dict[str, Any]) -> None:
+        """Add the one group of parameters; a second one is a ValueError."""
+        if self.param_groups:
+            raise ValueError("LBFGS: 2 groups; give one list of parameters")
+        super().add_param_group(group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over copies of the state and options that `state_dict` returned."""
+        super().load_state_dict({"state": {}, "param_groups": state_dict["param_groups"]})
+        for state in state_dict["state"].values():
+            self.state[self._params[0]] = {name: _copied(value) for name, value in state.items()}
 
     def update(self, group: dict[str, Any], params: list[Any], grads: list[Any]) -> None:
         """Raise TypeError: a step takes all parameters together, and a closure."""
@@ -216,6 +228,13 @@ class _Step:
         for (y, s), factor in zip(pairs, reversed(factors), strict=True):
             result = result + s * (factor - float(native.sum(y * result)) / float(native.sum(y * s)))
         return result
+
+
+def _copied(value: Any) -> Any:
+    """Copy of a part of the state: vectors over all parameters, or lists of them."""
+    if isinstance(value, list):
+        return [_copied(each) for each in value]
+    return native.copy(value) if isinstance(value, Tensor) else value
 
 
 def _largest(x: Any) -> float:

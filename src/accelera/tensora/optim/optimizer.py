@@ -31,6 +31,9 @@ class Optimizer(ABC):
 
     """
 
+    separable = True
+    """Whether each parameter can be changed by itself, as inside a backward pass."""
+
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
             raise TypeError(f"{type(self).__name__}: one tensor as params; give a list of them")
