@@ -1,4 +1,4 @@
-"""The same network trained freely, and with a quarter of the memory for its steps: the same losses to the bit.
+"""The same network trained freely and with a quarter of the memory for its steps: the same losses to the bit.
 
 Run: python examples/tensora_budget.py; both curves and the memory of each step are drawn to budget.png
 """
