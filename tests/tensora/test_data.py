@@ -389,11 +389,10 @@ def test_a_dataset_that_gives_batches() -> None:
 # --- workers ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("fusion", ["eager"], indirect=True)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_workers_of_every_start_method(method: str, fusion: str) -> None:
     """With a class and functions that are local, and elements that lie in shared memory."""
-    if fusion == "deferred" and method != "fork":
-        pytest.skip("the processes take their time")
 
     class Local(Squares):
         def __getitem__(self, index: int) -> Any:
@@ -627,10 +626,9 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.parametrize("fusion", ["eager"], indirect=True)
 @pytest.mark.parametrize("how", ["returns", "raises", "killed"])
 def test_workers_end_with_the_program(tmp_path: Path, how: str, fusion: str) -> None:
-    if fusion == "deferred":
-        pytest.skip("the end of a program does not depend on it")
     (tmp_path / "program.py").write_text(PARENT)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "program.py"), how],

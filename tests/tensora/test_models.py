@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import accelera.tensora as ts
 from accelera.tensora.models import GPT2, GPT2Config, Llama, LlamaConfig
 from tests.tensora.module_twins import assert_close, copy_state, translated
-
-transformers = pytest.importorskip("transformers")
 
 IDS = np.random.default_rng(0).integers(0, 40, (2, 9))
 GPT2_SIZES: dict[str, Any] = {

@@ -611,9 +611,8 @@ print(last, os.listdir(os.path.dirname(path)))
 """
 
 
+@pytest.mark.parametrize("fusion", ["eager"], indirect=True)
 def test_killed_writers_leave_a_whole_checkpoint_and_nothing_else(tmp_path: Path, fusion: str) -> None:
-    if fusion == "deferred":
-        pytest.skip("kills do not depend on it")
     done = subprocess.run(
         [sys.executable, "-c", KILLED_WRITERS, str(tmp_path / "c.safetensors")],
         capture_output=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -51,7 +52,7 @@ class CausalLanguageModelConfig:
         return cls(**{key: value for key, value in given.items() if key in known})
 
 
-class CausalLanguageModel(Module):
+class CausalLanguageModel(Module, ABC):
     """Model that predicts the next token of each position.
 
     A subclass has `lm_head` and computes hidden states in `_hidden`.
@@ -65,19 +66,19 @@ class CausalLanguageModel(Module):
     config: Any
     lm_head: Any
 
+    @abstractmethod
     def _hidden(self, input_ids: Any, attention_mask: Any, caches: list[KeyValueCache] | None) -> Any:
         """Hidden states (batch, length, width) before `lm_head`."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def max_length(self) -> int:
         """Number of positions that the model knows."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def num_layers(self) -> int:
         """Number of layers, each with keys and values of its own."""
-        raise NotImplementedError
 
     def forward(self, input_ids: Any, attention_mask: Any = None, targets: Any = None) -> Any:
         """Logits of the next token at each position, and their loss if targets are given.

@@ -397,11 +397,15 @@ class Module:
 
     def get_extra_state(self) -> Any:
         """Return more of the state than tensors, which `set_extra_state` takes; by default there is none."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__}: get_extra_state is not defined; define both of the pair"
+        )
 
     def set_extra_state(self, state: Any) -> None:
         """Take what `get_extra_state` returned."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__}: set_extra_state is not defined; define both of the pair"
+        )
 
     def state_dict(self, *, prefix: str = "", keep_vars: bool = False) -> dict[str, Any]:
         """Return parameters and persistent buffers by their paths; their memory is shared, not copied."""
