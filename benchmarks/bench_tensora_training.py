@@ -1,0 +1,158 @@
+"""Training steps of an MLP, a CNN and a transformer in Tensora, PyTorch, torch.compile, JAX and tinygrad.
+
+Shapes, first weights, batches and optimizers are the same, two threads each, every contender in a process
+of its own. All are ready before the first is timed, and they run in turn. JAX and tinygrad may live in
+another environment; tinygrad needs clang, torch.compile a C++ compiler:
+
+    python -m venv /tmp/peers && /tmp/peers/bin/pip install jax tinygrad
+    python -m benchmarks tensora-training --peers /tmp/peers/bin/python --save tensora_training
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import save
+from benchmarks.training_contenders import CONTENDERS, THREADS
+from benchmarks.training_models import MODELS
+
+PEERS = ("jax", "tinygrad")
+"""Contenders of the interpreter that ``--peers`` names."""
+OPTIONAL = ("torch.compile", *PEERS)
+"""Contenders that may be absent: not installed, or without a compiler."""
+REST = 0.15
+"""Seconds before each turn: threads of the one before spin for more work."""
+
+
+def main(arguments: list[str]) -> dict[str, Any]:
+    """Print and save the milliseconds of a step of each contender, and its share of eager PyTorch's."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks tensora-training")
+    parser.add_argument("--save")
+    parser.add_argument("--small", action="store_true", help="tiny networks, one round, no torch.compile")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--peers", default=sys.executable, help="interpreter that has JAX and tinygrad")
+    options = parser.parse_args(arguments)
+    if options.small:
+        options.rounds = 1
+        options.contenders = [name for name in options.contenders if name != "torch.compile"]
+    figures = {model: compared(model, options) for model in options.models}
+    if options.save:
+        print("saved", save(options.save, {"threads": THREADS, "rounds": options.rounds, "models": figures}))
+    return figures
+
+
+def compared(model: str, options: Any) -> dict[str, Any]:
+    """Figures of all contenders that train one network, and reasons of those that do not."""
+    workers, absent = {}, {}
+    try:
+        for name in options.contenders:
+            interpreter = options.peers if name in PEERS else sys.executable
+            try:
+                workers[name] = Worker(interpreter, name, model, small=options.small)
+            except WorkerError as error:
+                if name not in OPTIONAL:
+                    raise
+                absent[name] = str(error)
+                print(f"{model:12} {name:14} absent: {error}", flush=True)
+        seconds = in_turns(workers, options.rounds)
+    finally:
+        for worker in workers.values():
+            worker.end()
+    found = {name: figures_of(worker, seconds[name]) for name, worker in workers.items()}
+    first = next(iter(found))
+    for name, each in found.items():
+        each["of_" + first] = each["best_ms"] / found[first]["best_ms"]
+        each["median_of_" + first] = each["median_ms"] / found[first]["median_ms"]
+        print(
+            f"{model:12} {name:14} best {each['best_ms']:8.2f} ms, median {each['median_ms']:8.2f}, "
+            f"{each['of_' + first]:.2f} of {first} (medians {each['median_of_' + first]:.2f}), "
+            f"loss {each['losses'][-1]:.5f}",
+            flush=True,
+        )
+        if not np.allclose(each["losses"], found[first]["losses"], rtol=1e-3):
+            raise AssertionError(f"{model}: {name} learns otherwise: {each['losses']}")
+    return {"contenders": found, "absent": absent}
+
+
+def in_turns(workers: dict[str, Worker], rounds: int) -> dict[str, list[list[float]]]:
+    """Seconds of single steps, by contender and round."""
+    seconds: dict[str, list[list[float]]] = {name: [] for name in workers}
+    for _ in range(rounds):
+        for name, worker in workers.items():
+            time.sleep(REST)
+            seconds[name].append(worker.turn())
+    return seconds
+
+
+def figures_of(worker: Worker, rounds: list[list[float]]) -> dict[str, Any]:
+    steps = [each for seconds in rounds for each in seconds]
+    return {
+        "best_ms": min(steps) * 1e3,
+        "median_ms": statistics.median(steps) * 1e3,
+        "steps": len(steps),
+        "losses": worker.ready["losses"],
+        "version": worker.ready["version"],
+    }
+
+
+class WorkerError(RuntimeError):
+    """A contender that cannot train; the message is the last line of what it wrote."""
+
+
+class Worker:
+    """A process with one contender and one network, past its first steps."""
+
+    def __init__(self, interpreter: str, name: str, model: str, *, small: bool) -> None:
+        command = [interpreter, "-m", "benchmarks.training_contenders", name, model]
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(THREADS))
+        self._process = subprocess.Popen(
+            [*command, *(["--small"] if small else [])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[1],
+            env={**os.environ, **threads},
+        )
+        try:
+            self.ready: dict[str, Any] = self._told()
+        except WorkerError:
+            self.end()
+            raise
+
+    def turn(self) -> list[float]:
+        """Seconds of the steps of one turn."""
+        assert self._process.stdin
+        self._process.stdin.write("run\n")
+        self._process.stdin.flush()
+        seconds: list[float] = self._told()
+        return seconds
+
+    def end(self) -> None:
+        """End the process and close what led to it."""
+        self._process.communicate()
+
+    def _told(self) -> Any:
+        assert self._process.stdout
+        assert self._process.stderr
+        for line in self._process.stdout:
+            if line.startswith("told "):
+                return json.loads(line.removeprefix("told "))
+        written = [line for line in self._process.stderr.read().splitlines() if line.strip()]
+        raise WorkerError(written[-1][:200] if written else "ended without a word")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
