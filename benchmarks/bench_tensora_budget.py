@@ -1,4 +1,7 @@
-"""A training step of a small GPT inside budgets of bytes, beside PyTorch with and without checkpoints.
+"""A training step of a small GPT inside budgets of bytes, beside PyTorch's own ways to save memory.
+
+PyTorch runs eagerly, with a checkpoint per block, compiled with several of ``activation_memory_budget``, and
+offloaded as a whole by ``accelera.offload``.
 
 python -m benchmarks tensora-budget --save tensora_budget
 """
@@ -6,6 +9,10 @@ python -m benchmarks tensora-budget --save tensora_budget
 from __future__ import annotations
 
 import argparse
+import ctypes
+import functools
+import gc
+import importlib
 import json
 import subprocess
 import sys
@@ -22,13 +29,21 @@ BLOCKS, WIDTH, HEADS, LENGTH, BATCH, WORDS = 8, 256, 8, 256, 8, 256
 CONTENDERS = (
     "torch",
     "torch, a checkpoint per block",
+    "torch, compiled 1.0",
+    "torch, compiled 0.5",
+    "torch, compiled 0.2",
+    "torch, compiled 0.1",
+    "torch, offloaded 65 MB",
     "tensora",
     "tensora 0.75",
     "tensora 0.5",
     "tensora 65 MB",
     "tensora 45 MB",
 )
-"""A share is of the free peak, bytes are above those of the parameters."""
+"""A share is of the free peak; after ``compiled`` it is the partitioner's budget for what is saved.
+
+Bytes are above those of the parameters.
+"""
 STEPS = 5
 
 
@@ -84,7 +99,7 @@ def measured(name: str, steps: int) -> dict[str, Any]:
     """Best seconds of a step, and the most resident memory above that before the steps."""
     library, _, way = name.replace(",", "").partition(" ")
     step, more = (torch_step if library == "torch" else tensora_step)(way)
-    before = resident_mb("VmRSS")
+    before = resident_mb_compiled(step) if "compiled" in way else resident_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     best = float("inf")
     for i in range(steps):
@@ -93,6 +108,15 @@ def measured(name: str, steps: int) -> dict[str, Any]:
         if i:  # the first one warms up, or is recorded
             best = min(best, time.perf_counter() - began)
     return {"seconds": best, "peak_mb": resident_mb("VmHWM") - before, **more()}
+
+
+def resident_mb_compiled(step: Callable[[], Any]) -> float:
+    """Resident MB after steps that compile, when what they freed is given back."""
+    for _ in range(2):
+        step()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    return resident_mb("VmRSS")
 
 
 def resident_mb(field: str) -> float:
@@ -148,18 +172,23 @@ def numbers() -> tuple[Any, Any, Any]:
 
 
 def torch_step(way: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:
-    """A step of PyTorch, and nothing more to tell."""
+    """A step of PyTorch, and what is known of the memory of an offloaded model."""
     import torch
     from torch.nn import functional
     from torch.utils.checkpoint import checkpoint
 
     torch.set_num_threads(2)
+    importlib.import_module("torch._dynamo")  # the first step of an optimizer would load it
     model = gpt(torch.nn, functional.scaled_dot_product_attention)
-    if way:
+    torch.ones(512, 512) @ torch.ones(512, 512)  # threads and their memory are there
+    if "checkpoint" in way:
         model.call = lambda block, x: checkpoint(block, x, use_reentrant=False)
+    elif way.startswith("compiled"):
+        partitioner: Any = importlib.import_module("torch._functorch.config")
+        partitioner.activation_memory_budget = float(way.split()[1])
+        model = torch.compile(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     words, places, targets = map(torch.tensor, numbers())
-    torch.ones(512, 512) @ torch.ones(512, 512)  # threads and their memory are there
 
     def step() -> None:
         logits = model(words, places)
@@ -167,7 +196,21 @@ def torch_step(way: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]
         optimizer.step()
         optimizer.zero_grad()
 
-    return step, dict
+    if not way.startswith("offloaded"):
+        return step, dict
+    from accelera import offload, offloaded
+
+    limit = sum(each.nbytes for each in model.parameters()) + int(float(way.split()[1]) * 1e6)
+    once = functools.cache(lambda: offload(model, limit))
+
+    def step_offloaded() -> None:
+        once()  # the weights were in memory before the steps, as everybody's
+        step()
+
+    def told() -> dict[str, Any]:
+        return {"limit_mb": limit / 1e6, "peak_tensor_mb": offloaded(model).report().peak_tensor_bytes / 1e6}
+
+    return step_offloaded, told
 
 
 def tensora_step(way: str) -> tuple[Callable[[], Any], Callable[[], dict[str, Any]]]:

@@ -160,19 +160,18 @@ def tinygrad(training: Training) -> Step:
     tinygrad = importlib.import_module("tinygrad")
     optim = importlib.import_module("tinygrad.nn.optim")
     tensor = tinygrad.Tensor
-    tensor.training = True
+    tensor.swapaxes = tensor.transpose  # the losses' name of it
     parameters = [tensor(each).realize() for each in training.parameters]
-    for each in parameters:
-        each.requires_grad = True
     batch = tensor(training.inputs).realize(), tensor(training.targets).realize()
     optimizer = getattr(optim, training.optimizer)(parameters, **training.options)
 
     @tinygrad.TinyJit  # type: ignore[untyped-decorator]
     def whole() -> Any:
         optimizer.zero_grad()
-        loss = training.loss(TinygradFunctions(), parameters, *batch)
-        loss.backward()
-        return loss.realize(*optimizer.schedule_step())
+        with tinygrad.Context(TRAINING=1):
+            loss = training.loss(TinygradFunctions(), parameters, *batch)
+            loss.backward()
+            return loss.realize(*optimizer.schedule_step())
 
     return lambda: float(whole().item())
 
