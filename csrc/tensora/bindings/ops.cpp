@@ -214,6 +214,7 @@ nb::dict description(const Op& op) {
     result["differentiable"] = op.vjp != nullptr;
     result["view"] = op.view != nullptr;
     result["cuda"] = op.cuda != nullptr;
+    result["autocast"] = name_of(op.autocast);
     return result;
 }
 
@@ -309,6 +310,7 @@ void bind_optimizers(nb::module_& module) {
                    step.maximize = nb::cast<bool>(options["maximize"]);
                    adam_step(params, grads, {means, squares, largest}, step);
                });
+    module.def("unscale", unscale);
 }
 
 void bind_convolution(nb::module_& module) {

@@ -2,6 +2,7 @@
 #include <nanobind/stl/pair.h>
 
 #include "tensora/bindings/convert.h"
+#include "tensora/core/autocast.h"
 #include "tensora/functions.h"
 
 namespace accelera::tensora {
@@ -130,6 +131,7 @@ PyObject* in_place_matmul_slot(PyObject* self, PyObject* right) noexcept {
         Tensor* const other = tensor_in(right);
         if (!other) return Py_NewRef(Py_NotImplemented);
         const T target(nb::inst_ptr<Tensor>(self));
+        const AutocastPause as_given;
         write_in_place(target, matmul(target, T(other)), "matmul");
         return Py_NewRef(self);
     });

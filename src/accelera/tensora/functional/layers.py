@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelera.tensora import dtypes, random
+from accelera.tensora.amp import computes_in
 from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import native
 from accelera.tensora.linalg import vector_norm
@@ -32,6 +33,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     return native.linear(input, weight, bias)
 
 
+@computes_in("widest")
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     """``sum of input1[i] * weight[k, i, j] * input2[j] + bias[k]``.
 
@@ -173,6 +175,7 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
     return input / native.maximum(vector_norm(input, axis=dim, keepdims=True, ord=p), eps)
 
 
+@computes_in("float32")
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """Cosine of the angle between vectors along an axis; each length counts as at least `eps`."""
     vectors = broadcast_arrays(x1, x2)  # before the norms: the axis is one of the common shape
@@ -180,6 +183,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     return native.sum(first * second, dim, False)
 
 
+@computes_in("float32")
 def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
     """p-norm of ``x1 - x2 + eps`` along the last axis."""
     return vector_norm(x1 - x2 + eps, axis=-1, keepdims=keepdim, ord=p)
@@ -230,7 +234,8 @@ def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float
     if n + before + behind < 0:
         raise ValueError(f"pad: {before} and {behind} for an extent of {n}, which would be negative")
     if mode != "constant":
-        return native.take(x, native.asarray(_places(n, before, behind, mode), dtypes.int64), axis)
+        places = native.asarray(_places(n, before, behind, mode), dtypes.int64)
+        return native.take(x, places, axis) if mode == "circular" else _continued(x, places, axis)
     keys = [slice(None)] * x.ndim
     keys[axis] = slice(max(-before, 0), n - max(-behind, 0))
 
@@ -239,6 +244,11 @@ def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float
         return [native.full(shape, value, x.dtype)] if count > 0 else []
 
     return native.concat([*filled(before), x[tuple(keys)], *filled(behind)], axis)
+
+
+@computes_in("float32")
+def _continued(x: Any, places: Any, axis: int) -> Any:
+    return native.take(x, places, axis)
 
 
 def _places(n: int, before: int, behind: int, mode: str) -> list[int]:

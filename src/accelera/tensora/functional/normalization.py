@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from accelera.tensora.amp import computes_in
 from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import native
 
@@ -59,6 +60,7 @@ def _scaled(normal: Any, weight: Any, bias: Any) -> Any:
     return normal if bias is None else normal + _per_channel(bias, normal.ndim)
 
 
+@computes_in("float32")
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """Normalization of groups of channels of each sample (Y. Wu and K. He 2018).
 
@@ -94,6 +96,7 @@ def _channel_norm(input: Any, groups: int, weight: Any, bias: Any, eps: float) -
     return native.channel_norm(input, groups, weight, bias, eps)
 
 
+@computes_in("inputs")
 def batch_norm(
     input: Any,
     running_mean: Any,
@@ -138,7 +141,7 @@ def batch_norm(
         scale = native.rsqrt(running_var + eps)
         scale = scale if weight is None else scale * weight
         shift = -running_mean * scale if bias is None else bias - running_mean * scale
-        return _scaled(input, scale, shift)
+        return native.cast(_scaled(input, scale, shift), input.dtype)
     count = input.size // max(input.shape[1], 1)
     if count == 1:
         raise ValueError(
@@ -156,13 +159,14 @@ def batch_norm(
             variance = (native.reciprocal(native.square(rstd)) - eps) * (count / (count - 1))
             _move(running_mean, mean, momentum)
             _move(running_var, variance, momentum)
-    return found
+    return native.cast(found, input.dtype)
 
 
 def _move(running: Any, statistic: Any, momentum: float) -> None:
     running[...] = native.lerp(running, native.cast(statistic, running.dtype), momentum)
 
 
+@computes_in("inputs")
 def instance_norm(
     input: Any,
     running_mean: Any = None,
@@ -194,4 +198,4 @@ def instance_norm(
             mean = native.sum(native.reshape(mean, flat.shape[:2]), 0, False) / samples
             _move(running_mean, mean, momentum)
             _move(running_var, native.sum(variance, 0, False) / samples, momentum)
-    return group_norm(input, input.shape[1], weight, bias, eps)
+    return native.cast(_channel_norm(input, input.shape[1], weight, bias, eps)[0], input.dtype)

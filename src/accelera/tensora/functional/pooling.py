@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.functional.convolution import Ints, batched, each_extent
 
@@ -140,6 +141,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Wished, return_indices: bool
     return _adaptive_max_pool(2, input, output_size, return_indices)
 
 
+@computes_in("float32")
 def adaptive_max_pool3d(input: Tensor, output_size: Wished, return_indices: bool = False) -> Any:
     """Largest elements of windows that share three extents evenly; see `adaptive_max_pool2d`."""
     return _adaptive_max_pool(3, input, output_size, return_indices)
@@ -169,6 +171,7 @@ def _max_unpool(
     return result[0] if single else result
 
 
+@computes_in("float32")
 def max_unpool1d(
     input: Tensor,
     indices: Tensor,
@@ -181,6 +184,7 @@ def max_unpool1d(
     return _max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
 
 
+@computes_in("float32")
 def max_unpool2d(
     input: Tensor,
     indices: Tensor,
@@ -204,6 +208,7 @@ def max_unpool2d(
     return _max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
 
 
+@computes_in("float32")
 def max_unpool3d(
     input: Tensor,
     indices: Tensor,
@@ -277,6 +282,7 @@ def avg_pool2d(
     return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, (count_include_pad, divisor_override))
 
 
+@computes_in("float32")
 def avg_pool3d(
     input: Tensor,
     kernel_size: Ints,
@@ -306,6 +312,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Wished) -> Any:
     return _adaptive_avg_pool(2, input, output_size)
 
 
+@computes_in("float32")
 def adaptive_avg_pool3d(input: Tensor, output_size: Wished) -> Any:
     """Means of windows that share three extents evenly; arguments as for `adaptive_max_pool2d`."""
     return _adaptive_avg_pool(3, input, output_size)
