@@ -100,7 +100,7 @@ class Case:
 
     @property
     def agrees(self) -> bool:
-        """Whether the types are PyTorch's, or both libraries promote another way, with autocast or without."""
+        """Whether the types are PyTorch's, or as far from them as without autocast, by promotion."""
         promotes = self.expected == self.plain and self.ours == self.ours_plain
         return self.expected is None or self.ours == self.expected or promotes
 

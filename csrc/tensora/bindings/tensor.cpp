@@ -78,7 +78,8 @@ PyObject* run_operator(const Op& op, PyObject* left, PyObject* right) {
     Tensor* const first = tensor_in(left);
     Tensor* const second = tensor_in(right);
     if (first && second) return wrapped(run(op, no_params, T(first), T(second)));
-    const T other = first ? other_operand(right, first->dtype()) : other_operand(left, second->dtype());
+    const DType dtype = autocast_type(op.autocast, first ? *first : *second);
+    const T other = other_operand(first ? right : left, dtype);
     if (!other) return Py_NewRef(Py_NotImplemented);
     return wrapped(first ? run(op, no_params, T(first), other) : run(op, no_params, other, T(second)));
 }

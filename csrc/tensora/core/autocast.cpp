@@ -97,16 +97,21 @@ void close_autocast() {
     if (open.empty()) blocks().cast_leaves.clear();
 }
 
+DType autocast_type(Precision precision, const Tensor& tensor) {
+    if (!autocasting || !is_cast(tensor)) return tensor.dtype();
+    if (precision == Precision::single) return DType::f32;
+    const bool lower = precision == Precision::lower;
+    return lower ? autocast_of(!tensor.device().is_cpu()).lower : tensor.dtype();
+}
+
 std::vector<T> autocast_inputs(Precision precision, std::span<const T> inputs) {
     std::vector<T> result(inputs.begin(), inputs.end());
     if (precision == Precision::inputs) return result;
     const DType widest = widest_of(inputs);
     for (T& tensor : result) {
         if (!is_cast(*tensor)) continue;
-        if (precision == Precision::lower)
-            tensor = to_lower(tensor, autocast_of(!tensor->device().is_cpu()).lower);
-        else
-            tensor = cast(tensor, precision == Precision::single ? DType::f32 : widest);
+        const DType dtype = precision == Precision::widest ? widest : autocast_type(precision, *tensor);
+        tensor = precision == Precision::lower ? to_lower(tensor, dtype) : cast(tensor, dtype);
     }
     return result;
 }

@@ -25,6 +25,8 @@ void open_autocast(bool on_cuda, const Autocast& autocast, bool cache);
 /// Close the innermost block of this thread; the outermost one lets the cast leaves go.
 void close_autocast();
 
+/// The type that an operation of this precision has a tensor in, unless others beside it are wider.
+DType autocast_type(Precision precision, const Tensor& tensor);
 /// The inputs in the type that an operation of this precision computes in. Only real floating-point tensors
 /// are cast, and float64 is left alone.
 std::vector<T> autocast_inputs(Precision precision, std::span<const T> inputs);

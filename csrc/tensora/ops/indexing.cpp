@@ -202,7 +202,6 @@ const Op& put_op =
                    });
                },
            .saves = in1,
-           .autocast = Precision::widest,
            .flops_per_element = 0});
 
 // --- take_along: one element for each index --------------------------------------------------------------

@@ -206,7 +206,7 @@ class GradScaler:
         grads = [param.grad for param in params if param.grad is not None]
         if any(grad.dtype == native.dtype.float16 for grad in grads):
             raise ValueError(
-                "GradScaler: gradients of float16 cannot be unscaled; keep parameters in float32, with autocast"
+                "GradScaler: gradients of float16 cannot be unscaled; keep parameters in float32"
             )
         if grads:
             self._finite[id(optimizer)] = bool(native.unscale(grads, 1 / self._scale))
