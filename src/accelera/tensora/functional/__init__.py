@@ -45,13 +45,20 @@ from accelera.tensora.functional.convolution import (
     fold,
     unfold,
 )
+from accelera.tensora.functional.dropout import (
+    alpha_dropout,
+    dropout,
+    dropout1d,
+    dropout2d,
+    dropout3d,
+    feature_alpha_dropout,
+)
 from accelera.tensora.functional.interpolation import (
     interpolate,
 )
 from accelera.tensora.functional.layers import (
     bilinear,
     cosine_similarity,
-    dropout,
     embedding,
     linear,
     normalize,
@@ -88,6 +95,7 @@ from accelera.tensora.functional.normalization import (
     group_norm,
     instance_norm,
     layer_norm,
+    local_response_norm,
     rms_norm,
 )
 from accelera.tensora.functional.pooling import (
@@ -118,6 +126,7 @@ __all__ = [
     "adaptive_max_pool1d",
     "adaptive_max_pool2d",
     "adaptive_max_pool3d",
+    "alpha_dropout",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
@@ -136,8 +145,12 @@ __all__ = [
     "cosine_similarity",
     "cross_entropy",
     "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
     "elu",
     "embedding",
+    "feature_alpha_dropout",
     "fold",
     "gaussian_nll_loss",
     "gelu",
@@ -157,6 +170,7 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "linear",
+    "local_response_norm",
     "log_softmax",
     "logsigmoid",
     "lp_pool1d",

@@ -1,10 +1,10 @@
-"""Linear maps, embeddings, dropout, distances, padding and rearrangement of pixels."""
+"""Linear maps, embeddings, distances, padding and rearrangement of pixels."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from accelera.tensora import dtypes, random
+from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
 from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import native
@@ -53,24 +53,6 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     found = native.matmul(native.reshape(half, (-1, k, j)), native.reshape(second, (-1, j, 1)))
     found = native.reshape(found, (*input1.shape[:-1], k))
     return found if bias is None else found + bias
-
-
-def dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
-    """Elements set to zero with probability `p`, and the others divided by ``1 - p`` (N. Srivastava 2014).
-
-    The numbers come from `accelera.tensora.random`'s default generator. Without `training` the input itself
-    is returned.
-    """
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout: p={p}; give a probability")
-    if not training or p == 0:
-        return input
-    if p == 1:
-        return input * 0.0
-    if str(input.device) == "cpu" and input.dtype in dtypes.KINDS["real floating"]:
-        return random.default_generator.dropout(input, p)
-    kept = random.default_generator.uniform(tuple(input.shape), dtypes.float32) >= p
-    return input * (native.cast(kept, input.dtype) / (1 - p))
 
 
 def embedding(

@@ -8,6 +8,8 @@ from typing import Any
 from accelera.tensora.amp import computes_in
 from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import native
+from accelera.tensora.functional.layers import pad
+from accelera.tensora.functional.pooling import avg_pool2d
 
 
 def _shape(normalized_shape: Any) -> tuple[int, ...]:
@@ -199,3 +201,34 @@ def instance_norm(
             _move(running_mean, mean, momentum)
             _move(running_var, native.sum(variance, 0, False) / samples, momentum)
     return native.cast(_channel_norm(input, input.shape[1], weight, bias, eps)[0], input.dtype)
+
+
+def local_response_norm(
+    input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Any:
+    """Each element over a power of the squares of its neighbours in other channels (A. Krizhevsky 2012).
+
+    Parameters
+    ----------
+    input
+        Of shape (N, C, ...), with at least one axis behind the channels.
+    size
+        Channels whose squares are summed.
+    alpha, beta, k
+        The divisor is ``(k + alpha * mean) ** beta``.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer axes.
+
+    """
+    if input.ndim < 3:
+        raise ValueError(f"local_response_norm: an input of shape {input.shape}; give (N, C, ...)")
+    if not input.size:
+        return input
+    batch, channels = input.shape[:2]
+    squares = native.reshape(input * input, (batch, 1, channels, -1))
+    padded = pad(squares, (0, 0, size // 2, (size - 1) // 2))
+    means = avg_pool2d(padded, (size, 1), stride=1)
+    return input / (native.reshape(means, tuple(input.shape)) * alpha + k) ** beta
