@@ -45,6 +45,9 @@ from accelera.tensora.functional.convolution import (
     fold,
     unfold,
 )
+from accelera.tensora.functional.ctc import (
+    ctc_loss,
+)
 from accelera.tensora.functional.dropout import (
     alpha_dropout,
     dropout,
@@ -53,16 +56,19 @@ from accelera.tensora.functional.dropout import (
     dropout3d,
     feature_alpha_dropout,
 )
+from accelera.tensora.functional.embedding import (
+    embedding,
+    embedding_bag,
+    one_hot,
+)
 from accelera.tensora.functional.interpolation import (
     interpolate,
 )
 from accelera.tensora.functional.layers import (
     bilinear,
     cosine_similarity,
-    embedding,
     linear,
     normalize,
-    one_hot,
     pad,
     pairwise_distance,
     pixel_shuffle,
@@ -144,12 +150,14 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
     "dropout1d",
     "dropout2d",
     "dropout3d",
     "elu",
     "embedding",
+    "embedding_bag",
     "feature_alpha_dropout",
     "fold",
     "gaussian_nll_loss",

@@ -1,4 +1,4 @@
-"""Linear maps, embeddings, distances, padding and rearrangement of pixels."""
+"""Linear maps, distances, padding and rearrangement of pixels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
-from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import native
 from accelera.tensora.linalg import vector_norm
 from accelera.tensora.manipulation import broadcast_arrays
@@ -53,100 +52,6 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     found = native.matmul(native.reshape(half, (-1, k, j)), native.reshape(second, (-1, j, 1)))
     found = native.reshape(found, (*input1.shape[:-1], k))
     return found if bias is None else found + bias
-
-
-def embedding(
-    input: Any,
-    weight: Any,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-) -> Any:
-    """Rows of a table.
-
-    Parameters
-    ----------
-    input
-        Integers: the rows that are wanted.
-    weight
-        Of shape (rows, embedding_dim).
-    padding_idx
-        A row that gets no gradient; a negative one counts from the end.
-    max_norm, norm_type
-        Wanted rows whose norm is larger are first scaled down to it, in place in `weight`.
-    scale_grad_by_freq
-        Divide the gradient of each row by how often it is wanted.
-
-    Returns
-    -------
-    Tensor
-        Of shape (*input.shape, embedding_dim).
-
-    Raises
-    ------
-    IndexError
-        If a row is not in the table.
-
-    """
-    if native.any(input < 0).item():
-        raise IndexError("embedding: a negative index; rows are counted from 0")
-    if max_norm is not None:
-        _limit_rows(weight, input, max_norm, norm_type)
-    rows = native.take(weight, input, 0)
-    if scale_grad_by_freq:
-        scaled = rows / _frequencies(input, weight.shape[0], rows.dtype)
-        rows = rows.detach() + (scaled - scaled.detach())  # these values, with the scaled ones' gradient
-    if padding_idx is None:
-        return rows
-    padding = native.equal(input, padding_idx % weight.shape[0])
-    padding = native.reshape(padding, (*padding.shape, 1))
-    return native.where(padding, rows.detach(), rows)
-
-
-def _frequencies(chosen: Any, rows: int, dtype: Any) -> Any:
-    """Number of times that each chosen row is chosen, of shape (*chosen.shape, 1)."""
-    places = native.reshape(native.cast(chosen, dtypes.int64), (-1,))
-    ones = native.full((chosen.size,), 1, dtype)
-    often = native.scatter_add(native.full((rows,), 0, dtype), places, ones, 0)
-    return native.reshape(native.take(often, places, 0), (*chosen.shape, 1))
-
-
-def _limit_rows(weight: Any, chosen: Any, max_norm: float, norm_type: float) -> None:
-    """Scale rows of a table down to a norm, in place."""
-    with no_grad():
-        rows = native.take(weight, chosen, 0)
-        norms = vector_norm(rows, axis=-1, keepdims=True, ord=norm_type)
-        weight[chosen] = native.where(norms > max_norm, rows * (max_norm / (norms + 1e-7)), rows)
-
-
-def one_hot(tensor: Any, num_classes: int = -1) -> Any:
-    """1 at the place of each class and 0 elsewhere, as int64 of shape (*tensor.shape, num_classes).
-
-    Parameters
-    ----------
-    tensor
-        Classes, as integers.
-    num_classes
-        Number of classes; -1: as many as the largest class needs.
-
-    Raises
-    ------
-    ValueError
-        If a class is negative, or not below `num_classes`.
-
-    """
-    if tensor.dtype not in dtypes.INTEGERS:
-        raise TypeError(f"one_hot: classes of type {tensor.dtype}; give integers")
-    if tensor.size == 0 and num_classes < 1:
-        raise ValueError("one_hot: no classes in an empty tensor; give num_classes")
-    most = int(native.max(tensor).item()) if tensor.size else -1
-    least = int(native.min(tensor).item()) if tensor.size else 0
-    classes = most + 1 if num_classes == -1 else num_classes
-    if least < 0 or most >= classes:
-        raise ValueError(f"one_hot: classes from {least} to {most}; give those from 0 to {classes - 1}")
-    hit = native.equal(native.reshape(tensor, (*tensor.shape, 1)), native.arange(classes))
-    return native.cast(hit, dtypes.int64)
 
 
 # --- distances --------------------------------------------------------------------------------------------

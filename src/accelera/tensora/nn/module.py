@@ -434,6 +434,7 @@ class Module:
         targets: dict[str, tuple[Module, str]] = {}
         for path, module in self.named_modules(remove_duplicate=False):
             start = f"{path}." if path else ""
+            module._prepare_load(state_dict, start)
             for name, value in itertools.chain(module._parameters.items(), module._saved_buffers()):
                 if value is not None:
                     targets[start + name] = (module, name)
@@ -451,6 +452,9 @@ class Module:
             if key in state_dict:
                 module._load_one(name, state_dict[key], assign)
         return LoadResult(missing, unexpected)
+
+    def _prepare_load(self, state_dict: dict[str, Any], start: str) -> None:
+        """Make room for a state, whose keys begin with `start`: lazy modules take their extents from it."""
 
     def _load_one(self, name: str, value: Any, assign: bool) -> None:
         if not name:
