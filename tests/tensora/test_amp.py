@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.testing._internal.common_modules import module_db
 
 import accelera.tensora as ts
 from accelera.tensora import amp, nn, optim
 from accelera.tensora.core import native
 from tests.tensora.autocast_types import DIFFERENT, cases
 from tests.tensora.opinfo_table import agreeing
+from tests.tensora.test_nn_modules import ours, tensors
 
 LOWER = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -97,6 +99,72 @@ def test_in_place_operations_keep_their_tensor() -> None:
         x[0] = half[0]
     assert x.dtype == ts.float32
     assert half.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def module_samples(info: Any, training: bool) -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        return list(
+            info.module_inputs_func(
+                info, device="cpu", dtype=torch.float32, requires_grad=True, training=training
+            )
+        )
+
+
+def module_infos() -> list[Any]:
+    kept = [
+        info
+        for info in module_db
+        if hasattr(nn, name := info.module_cls.__name__)
+        and not name.startswith("Lazy")
+        and name != "TransformerEncoder"  # whose samples are given a module of PyTorch
+        and info.module_cls.__module__.startswith("torch.nn.modules")
+    ]
+    return [pytest.param(info, id=f"{info.module_cls.__name__}-{i}") for i, info in enumerate(kept)]
+
+
+@pytest.mark.parametrize("info", module_infos())
+def test_modules_take_both_types_and_train_their_parameters_in_their_own(info: Any) -> None:
+    for sample in module_samples(info, True)[:4]:
+        made, given = sample.constructor_input, sample.forward_input
+        if any(callable(each) for each in (*made.args, *made.kwargs.values())):
+            continue
+        module = getattr(nn, info.module_cls.__name__)(
+            *ours(made.args), **{name: ours(value) for name, value in made.kwargs.items()}
+        )
+        for lower in (False, True):
+            args = tuple(_lowered(each) if lower else each for each in ours(given.args))
+            with ts.autocast():
+                found = module(*args, **{name: ours(value) for name, value in given.kwargs.items()})
+            outputs = [each for each in tensors(found) if each.requires_grad]
+            ts.backward([ts.sum(ts.abs(each)) for each in outputs])
+            for param in module.parameters():
+                assert param.grad is None or param.grad.dtype == param.dtype == ts.float32
+
+
+def _lowered(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return type(value)(_lowered(each) for each in value)
+    is_single = isinstance(value, ts.Tensor) and value.dtype == ts.float32
+    return value.detach().to(ts.bfloat16).requires_grad_(value.requires_grad) if is_single else value
+
+
+@pytest.mark.parametrize(("kind", "states"), [("RNN", 1), ("GRU", 1), ("LSTM", 2)])
+def test_recurrent_networks_take_the_results_of_other_layers(kind: str, states: int) -> None:
+    x = numbers(5, 3, 6)
+    theirs = torch.nn.Sequential(torch.nn.Linear(6, 4), getattr(torch.nn, kind)(4, 3))
+    mine = nn.Sequential(nn.Linear(6, 4), getattr(nn, kind)(4, 3))
+    mine.load_state_dict({name: ts.tensor(value.numpy()) for name, value in theirs.state_dict().items()})
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, _ = theirs(torch.tensor(x))
+    with ts.autocast():
+        found, last = mine(ts.tensor(x))
+    assert found.dtype == ts.bfloat16
+    assert len(tensors(last)) == states
+    np.testing.assert_allclose(
+        found.detach().to(ts.float32).numpy(), expected.detach().float().numpy(), atol=0.02
+    )
 
 
 # --- blocks -----------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ bool unscale(const std::vector<T>& grads, double factor) {
     const AutocastPause as_given;
     const RecordedStep recorded("unscale", {grads});
     std::vector<T> together;
-    std::vector<T> flags;
+    std::vector<T> flags;  // one for each device, so that it is waited for once
     for (const T& grad : grads) {
         check_writable(*grad, "unscale");
         grad->storage();  // a deferred one is computed before the threads need it
@@ -199,7 +199,9 @@ bool unscale(const std::vector<T>& grads, double factor) {
             together.push_back(grad);
             continue;
         }
-        flags.push_back(finite_of(grad));
+        const T flag = finite_of(grad);
+        const bool joins = !flags.empty() && flags.back()->device() == flag->device();
+        joins ? void(flags.back() = logical_and(flags.back(), flag)) : flags.push_back(flag);
         const T both[] = {grad, Tensor::scalar(real_of(grad->dtype()), double(float(factor)))};
         apply_in_place(op_named("multiply"), both, grad);
     }

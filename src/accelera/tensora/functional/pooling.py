@@ -48,6 +48,9 @@ def _max_pool(
     return (values, at) if indices else values
 
 
+_max_pool_in_float32 = computes_in("float32")(_max_pool)
+
+
 def max_pool1d(
     input: Tensor,
     kernel_size: Ints,
@@ -98,7 +101,8 @@ def max_pool3d(
     return_indices: bool = False,
 ) -> Any:
     """Largest element of each window over three extents; see `max_pool2d`."""
-    return _max_pool(3, input, kernel_size, stride, (padding, dilation), ceil_mode, return_indices)
+    pool = _max_pool if return_indices else _max_pool_in_float32  # as PyTorch's list has it
+    return pool(3, input, kernel_size, stride, (padding, dilation), ceil_mode, return_indices)
 
 
 def _adaptive(name: str, x: Any, output_size: Wished) -> tuple[Any, bool, tuple[int, ...]]:
