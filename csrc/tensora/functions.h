@@ -285,6 +285,8 @@ void sgd_step(const std::vector<T>& params, const std::vector<T>& grads, const s
               const SgdStep& options);
 void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const AdamStates& states,
                const AdamStep& options);
+/// Write gradients times a factor of float32 in their place; whether all of them were finite.
+bool unscale(const std::vector<T>& grads, double factor);
 
 // --- random numbers: element i of a draw depends on the seed, the number of the draw and i alone, so that
 // any number of threads makes the same

@@ -216,6 +216,11 @@ def _embedded(weight: Any, rows: Any, sparse: bool = False, **options: Any) -> A
     return ts.functional.embedding(rows, weight, **options)
 
 
+def _bags(weight: Any, rows: Any, **options: Any) -> Any:
+    """`embedding_bag`, whose samples give the table first."""
+    return ts.functional.embedding_bag(rows, weight, **options)
+
+
 def _triplet(*tensors: Any, distance_function: Any, **options: Any) -> Any:
     """`triplet_margin_with_distance_loss`, to which the samples give a module of PyTorch."""
 
@@ -436,6 +441,7 @@ FUNCTIONS: dict[str, Callable[..., Any] | None] = {
     "nn.functional.avg_pool2d": _pooled(found("functional.avg_pool2d")),
     "clone": lambda x: x.copy(),
     "nn.functional.embedding": _embedded,
+    "nn.functional.embedding_bag": _bags,
     "nn.functional.triplet_margin_with_distance_loss": _triplet,
     "constant_pad_nd": lambda x, pad, value=0: ts.functional.pad(x, pad, value=value),
     "softmax": _softmax("softmax"),

@@ -454,3 +454,35 @@ def test_zeros_have_the_gradient_of_pytorch_in_normalize(p: float) -> None:
     (torch.nn.functional.normalize(t, p) * torch.tensor(weights)).sum().backward()
     assert t.grad is not None
     np.testing.assert_allclose(np.asarray(x.grad), t.grad.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mode": "median"}, "mode='median'"),
+        ({"mode": "max", "scale_grad_by_freq": True}, "scale_grad_by_freq with mode='max'"),
+        ({"mode": "mean", "per_sample_weights": [1.0, 2.0, 3.0]}, "per_sample_weights with mode='mean'"),
+        ({"per_sample_weights": [1.0]}, "per_sample_weights of shape"),
+        ({"offsets": [1, 2]}, "offsets=\\[1, 2\\]"),
+        ({"offsets": [0, 4]}, "offsets=\\[0, 4\\] for 3 indices"),
+        ({"offsets": None}, "without offsets"),
+    ],
+)
+def test_bags_that_do_not_fit_are_refused(change: dict[str, Any], words: str) -> None:
+    options = {"mode": "sum", "offsets": [0, 2]} | change
+    tensors = {
+        name: ts.tensor(value) if isinstance(value, list) else value for name, value in options.items()
+    }
+    with pytest.raises(ValueError, match=words):
+        F.embedding_bag(ts.tensor([0, 1, 1]), ts.ones((3, 2)), **tensors)
+
+
+def test_bags_refuse_rows_that_are_not_there() -> None:
+    for row in (-1, 3):
+        with pytest.raises(IndexError):
+            F.embedding_bag(ts.tensor([[0, row]]), ts.ones((3, 2)))
+
+
+def test_local_response_norm_needs_an_axis_behind_the_channels() -> None:
+    with pytest.raises(ValueError, match="local_response_norm"):
+        F.local_response_norm(ts.ones((2, 3)), 2)

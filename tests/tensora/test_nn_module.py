@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import accelera.tensora as ts
-from accelera.tensora import nn
+from accelera.tensora import functional, nn
 
 
 @pytest.fixture(autouse=True, params=["once"])
@@ -281,3 +281,12 @@ def test_parameters_are_one_vector() -> None:
     np.testing.assert_array_equal(module.bias.detach().numpy(), [6, 7])
     with pytest.raises(ValueError, match="8 numbers"):
         nn.utils.vector_to_parameters(ts.ones(5), module.parameters())
+
+
+def test_a_module_with_a_function_of_cpp_is_pickled_and_copied() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, activation=functional.relu)
+    layer.mine = functional.relu
+    for twin in (pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer)):
+        assert twin.mine is functional.relu
+        x = ts.ones((3, 1, 8))
+        assert ts.array_equal(twin.eval()(x), layer.eval()(x))

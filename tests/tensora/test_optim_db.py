@@ -12,7 +12,7 @@ from torch.testing._internal.common_optimizers import optim_db
 import accelera.tensora as ts
 from accelera.tensora import optim
 
-NOT_THERE = {"Adafactor", "SparseAdam", "Muon"}
+NOT_THERE = {"SparseAdam", "Muon"}
 OF_IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 """Options that say how PyTorch computes; they change no result."""
 START = [np.linspace(-1.0, 1.0, 12).reshape(3, 4), np.linspace(0.5, -0.7, 5)]
@@ -148,6 +148,101 @@ def test_states_saved_in_mid_run_go_on_with_the_same_bits(kind: str) -> None:
         np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
 
 
+def translated(value: Any, make: Any) -> Any:
+    """Nested values with each tensor made one of the other library."""
+    if isinstance(value, dict):
+        return {key: translated(each, make) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(translated(each, make) for each in value)
+    return make(value) if isinstance(value, (torch.Tensor, ts.Tensor)) else value
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("SGD", {"momentum": 0.9, "nesterov": True}),
+        ("Adam", {"amsgrad": True}),
+        ("AdamW", {"weight_decay": 0.1}),
+        ("RMSprop", {"momentum": 0.5, "centered": True}),
+        ("Adagrad", {"lr_decay": 0.1}),
+        ("NAdam", {}),
+        ("ASGD", {"t0": 1.0}),
+        ("Adafactor", {}),
+    ],
+)
+def test_states_go_from_pytorch_and_back(kind: str, options: dict[str, Any]) -> None:
+    theirs = [torch.tensor(each, requires_grad=True) for each in START]
+    torch_optimizer = getattr(torch.optim, kind)(theirs, lr=0.03, **options)
+
+    def steps(optimizer: Any, params: list[Any]) -> None:
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss_of(params).backward()
+            optimizer.step()
+
+    steps(torch_optimizer, theirs)
+    ours = [ts.tensor(each.detach().numpy().copy(), requires_grad=True) for each in theirs]
+    optimizer = getattr(optim, kind)(ours, lr=0.5)
+    optimizer.load_state_dict(torch_optimizer.state_dict())  # tensors of PyTorch as they are
+    steps(torch_optimizer, theirs)
+    steps(optimizer, ours)
+    twins = [torch.tensor(each.detach().numpy().copy(), requires_grad=True) for each in ours]
+    again = getattr(torch.optim, kind)(twins, lr=0.5)
+    again.load_state_dict(translated(optimizer.state_dict(), lambda x: torch.tensor(x.numpy().copy())))
+    for optimizer_of, params in ((torch_optimizer, theirs), (optimizer, ours), (again, twins)):
+        steps(optimizer_of, params)
+    for first, second, third in zip(theirs, ours, twins, strict=True):
+        np.testing.assert_allclose(second.detach().numpy(), first.detach().numpy(), rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(third.detach().numpy(), first.detach().numpy(), rtol=1e-7, atol=1e-9)
+
+
+def test_hooks_are_called_as_pytorchs() -> None:
+    def log_of(library: Any, param: Any) -> tuple[list[Any], list[Any]]:
+        log: list[Any] = []
+        optimizer = library.SGD([param], lr=1.0)
+        handles = [
+            optimizer.register_step_pre_hook(lambda o, args, _: log.append((o is args[0], len(args)))),
+            optimizer.register_step_post_hook(lambda *_: log.append(("after", float(param.detach()[0])))),
+            optimizer.register_state_dict_pre_hook(lambda _: log.append("saving")),
+            optimizer.register_state_dict_post_hook(lambda _, state: {**state, "more": 1}),
+            optimizer.register_load_state_dict_pre_hook(lambda _, state: log.append(sorted(state))),
+            optimizer.register_load_state_dict_post_hook(lambda _: log.append("loaded")),
+        ]
+        param.grad = param.detach() * 0 + 1
+        optimizer.step()
+        state = optimizer.state_dict()
+        optimizer.load_state_dict(state)
+        for handle in handles:
+            handle.remove()
+        optimizer.step()
+        return log, sorted(optimizer.state_dict())
+
+    found = log_of(optim, ts.ones(2).requires_grad_())
+    assert found == log_of(torch.optim, torch.ones(2).requires_grad_())
+    assert ("after", 0.0) in found[0]
+
+
+def test_a_step_hook_may_replace_the_closure() -> None:
+    param = ts.ones(2).requires_grad_()
+    optimizer = optim.SGD([param], lr=0.0)
+    optimizer.register_step_pre_hook(lambda o, args, kwargs: ((o, lambda: args[1]() + 1), kwargs))
+    assert optimizer.step(lambda: 1) == 2
+
+
+def test_named_parameters_keep_their_names() -> None:
+    def groups_of(library: Any, tensors: Any) -> Any:
+        named = [(name, tensors.ones(2).requires_grad_()) for name in ("a", "b")]
+        optimizer = library.SGD([{"params": named, "lr": 0.5}], lr=0.1)
+        return optimizer.state_dict()["param_groups"][0]
+
+    found, expected = groups_of(optim, ts), groups_of(torch.optim, torch)
+    assert (found["param_names"], found["params"]) == (expected["param_names"], expected["params"])
+    first = ts.ones(2).requires_grad_()
+    assert "param_names" not in repr(optim.SGD([("a", first)], lr=0.1))
+    with pytest.raises(TypeError, match="only some parameters have names"):
+        optim.SGD([("a", first), ts.ones(2).requires_grad_()], lr=0.1)
+
+
 def test_wrong_options_are_named() -> None:
     x = [ts.ones(3).requires_grad_()]
     for make, words in (
@@ -156,6 +251,9 @@ def test_wrong_options_are_named() -> None:
         (lambda: optim.Adadelta(x, rho=2), "rho=2"),
         (lambda: optim.Rprop(x, etas=(2, 3)), "etas"),
         (lambda: optim.NAdam(x, momentum_decay=-1), "momentum_decay"),
+        (lambda: optim.Adafactor(x, beta2_decay=0.1), "beta2_decay"),
+        (lambda: optim.Adafactor(x, d=0.5), "d=0.5"),
+        (lambda: optim.Adafactor(x, eps=(None, -1)), "eps"),
         (lambda: optim.LBFGS(x, line_search_fn="armijo"), "armijo"),
         (lambda: optim.LBFGS([{"params": x}, {"params": [ts.ones(2).requires_grad_()]}]), "2 groups"),
     ):

@@ -375,6 +375,7 @@ NB_MODULE(_tensora, module) {
     bind_ops(module);
     bind_networks(module);
     bind_autograd(module);
+    bind_autocast(module);
     bind_budget(module);
     module.def("instruction_set", [] { return std::string(instruction_set()); });
     module.def("thread_count", thread_count);

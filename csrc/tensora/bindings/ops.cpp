@@ -2,6 +2,7 @@
 #include <nanobind/stl/array.h>
 
 #include "tensora/bindings/convert.h"
+#include "tensora/core/autocast.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
 #include "tensora/kernels/blas.h"
@@ -12,13 +13,15 @@ namespace accelera::tensora {
 namespace {
 
 /// Tensors of an elementwise call: numbers take their type from the tensors among them.
-std::vector<T> operands(nb::args args, const char* op) {
+std::vector<T> operands(nb::args args, const Op& op) {
     std::vector<T> result(args.size());
     std::optional<DType> dtype;
     for (size_t i = 0; i < args.size(); ++i)
-        if (nb::try_cast<T>(args[i], result[i]) && result[i])
-            dtype = dtype ? promote(*dtype, result[i]->dtype()) : result[i]->dtype();
-    if (!dtype) fail(Kind::type, op, ": no tensor among the arguments; tensora.asarray() makes one");
+        if (nb::try_cast<T>(args[i], result[i]) && result[i]) {
+            const DType own = autocast_type(op.autocast, *result[i]);
+            dtype = dtype ? promote(*dtype, own) : own;
+        }
+    if (!dtype) fail(Kind::type, op.name, ": no tensor among the arguments; tensora.asarray() makes one");
     for (size_t i = 0; i < args.size(); ++i)
         if (!result[i]) result[i] = operand(args[i], *dtype);
     return result;
@@ -42,7 +45,7 @@ void bind_elementwise(nb::module_& module) {
             module.def(name.c_str(), [op](const T& x, const T& y) { return run(*op, no_params, x, y); });
         if (op->arity >= 2)
             module.def(name.c_str(),
-                       [op](nb::args args) { return apply(*op, operands(args, op->name), no_params); });
+                       [op](nb::args args) { return apply(*op, operands(args, *op), no_params); });
     }
     module.def("where", [](const T& condition, nb::handle a, nb::handle b) {
         T first, second;
@@ -214,6 +217,7 @@ nb::dict description(const Op& op) {
     result["differentiable"] = op.vjp != nullptr;
     result["view"] = op.view != nullptr;
     result["cuda"] = op.cuda != nullptr;
+    result["autocast"] = name_of(op.autocast);
     return result;
 }
 
@@ -309,6 +313,7 @@ void bind_optimizers(nb::module_& module) {
                    step.maximize = nb::cast<bool>(options["maximize"]);
                    adam_step(params, grads, {means, squares, largest}, step);
                });
+    module.def("unscale", unscale);
 }
 
 void bind_convolution(nb::module_& module) {

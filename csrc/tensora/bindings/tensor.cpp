@@ -2,6 +2,7 @@
 #include <nanobind/stl/pair.h>
 
 #include "tensora/bindings/convert.h"
+#include "tensora/core/autocast.h"
 #include "tensora/functions.h"
 
 namespace accelera::tensora {
@@ -77,7 +78,8 @@ PyObject* run_operator(const Op& op, PyObject* left, PyObject* right) {
     Tensor* const first = tensor_in(left);
     Tensor* const second = tensor_in(right);
     if (first && second) return wrapped(run(op, no_params, T(first), T(second)));
-    const T other = first ? other_operand(right, first->dtype()) : other_operand(left, second->dtype());
+    const DType dtype = autocast_type(op.autocast, first ? *first : *second);
+    const T other = other_operand(first ? right : left, dtype);
     if (!other) return Py_NewRef(Py_NotImplemented);
     return wrapped(first ? run(op, no_params, T(first), other) : run(op, no_params, other, T(second)));
 }
@@ -130,6 +132,7 @@ PyObject* in_place_matmul_slot(PyObject* self, PyObject* right) noexcept {
         Tensor* const other = tensor_in(right);
         if (!other) return Py_NewRef(Py_NotImplemented);
         const T target(nb::inst_ptr<Tensor>(self));
+        const AutocastPause as_given;
         write_in_place(target, matmul(target, T(other)), "matmul");
         return Py_NewRef(self);
     });

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <unordered_map>
 
+#include "tensora/core/autocast.h"
 #include "tensora/core/budget.h"
 #include "tensora/core/op.h"
 #include "tensora/functions.h"
@@ -572,6 +573,7 @@ std::vector<T> run_backward(const std::vector<T>& outputs, const std::vector<T>&
     for (size_t i = 0; i < inputs.size(); ++i)
         if (!inputs[i]->tracked()) fail(Kind::runtime, "grad: input ", i, " does not require gradients");
     const RoleScope gradients(Role::gradient);
+    const AutocastPause as_recorded;  // gradients have the types of what was computed
     Engine engine(inputs, options);
     const GradMode mode(options.create_graph);
     for (size_t i = 0; i < outputs.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 
+#include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
 
 namespace accelera::tensora {
@@ -571,6 +572,7 @@ void StepBudget::run_again(int32_t number) {
         open_workspace(number);
         const GradMode off(false);
         const RunNow now;
+        const AutocastPause as_given;
         const RoleScope role(Role::activation);
         const DeviceScope scope(cpu);
         Call call{*recipe.op, inputs, recipe.params};

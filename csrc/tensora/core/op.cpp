@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
 #include "tensora/core/budget.h"
 #include "tensora/core/threads.h"
@@ -45,6 +46,11 @@ const char* name_of(Family family) {
     constexpr const char* names[] = {"elementwise", "reduction", "scan",   "movement", "indexing",
                                      "contraction", "fused",     "search", "linalg",   "creation"};
     return names[int(family)];
+}
+
+const char* name_of(Precision precision) {
+    constexpr const char* names[] = {"inputs", "lower", "float32", "widest"};
+    return names[int(precision)];
 }
 
 const Op& enter(const Op& op) {
@@ -172,6 +178,7 @@ void compute(Call& call, Device device) {
     RecordedStep step(op.name, {call.in}, device.is_cpu() ? &call : nullptr);
     const GradMode off(false);  // kernels may use operations
     const RunNow now;
+    const AutocastPause as_given;
     if (!device.is_cpu() && !op.cuda) {
         compute_on_host(call, device);
     } else {
@@ -207,22 +214,47 @@ void run_forward(Call& call) {
 
 }  // namespace
 
-T apply(const Op& op, std::span<const T> inputs, const Params& params) {
+namespace {
+
+/// Inputs of an operation that are made to fit: cast by mixed precision, and brought to one device.
+class Fitted {
+  public:
+    Fitted(const Op& op, std::span<const T> inputs) : inputs_(inputs) {
+        if (autocasting) [[unlikely]]
+            cast(op);
+    }
+    void gather(const Op& op) {
+        if (!on_one_device(inputs_)) [[unlikely]]
+            keep(gathered(op, inputs_));
+    }
+    std::span<const T> inputs() const { return inputs_; }
+
+  private:
+    void cast(const Op& op) {
+        if (op.autocast != Precision::inputs) keep(autocast_inputs(op.autocast, inputs_));
+    }
+    void keep(std::vector<T> made) { inputs_ = made_ = std::move(made); }
+
+    std::span<const T> inputs_;
+    std::vector<T> made_;
+};
+
+}  // namespace
+
+T apply(const Op& op, std::span<const T> given, const Params& params) {
+    Fitted fitted(op, given);
     if (op.loops)
-        if (T result = run_small(op, inputs)) return result;
-    std::vector<T> moved;
-    if (!on_one_device(inputs)) [[unlikely]]
-        inputs = moved = gathered(op, inputs);
-    Call call{op, inputs, params};
+        if (T result = run_small(op, fitted.inputs())) return result;
+    fitted.gather(op);
+    Call call{op, fitted.inputs(), params};
     run_forward(call);
     return std::move(call.out[0]);
 }
 
-std::array<T, 3> apply_all(const Op& op, std::span<const T> inputs, const Params& params) {
-    std::vector<T> moved;
-    if (!on_one_device(inputs)) [[unlikely]]
-        inputs = moved = gathered(op, inputs);
-    Call call{op, inputs, params};
+std::array<T, 3> apply_all(const Op& op, std::span<const T> given, const Params& params) {
+    Fitted fitted(op, given);
+    fitted.gather(op);
+    Call call{op, fitted.inputs(), params};
     run_forward(call);
     return std::move(call.out);
 }

@@ -62,6 +62,15 @@ enum class Family : uint8_t {
 };
 const char* name_of(Family family);
 
+/// Type that an operation computes in within a block of mixed precision (see core/autocast.h).
+enum class Precision : uint8_t {
+    inputs,  ///< as the inputs are
+    lower,   ///< the block's: float16 or bfloat16
+    single,  ///< float32
+    widest   ///< the one of the inputs that holds all others
+};
+const char* name_of(Precision precision);
+
 /// Entry of the op table: all that the library knows of one primitive operation.
 struct Op {
     const char* name;
@@ -83,6 +92,8 @@ struct Op {
     void (*vjp)(Backward&) = nullptr;
     /// Inputs (bit i) and outputs (bit 8 + i) that `vjp` reads; all others are let go.
     uint32_t saves = 0;
+    /// What the inputs are cast to within a block of mixed precision.
+    Precision autocast = Precision::inputs;
     /// Operations per element of the larger of inputs and outputs.
     double flops_per_element = 1;
     /// Instead of `flops_per_element`, where it depends on shapes.

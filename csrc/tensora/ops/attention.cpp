@@ -497,6 +497,7 @@ const Op& attention_op = enter({.name = "attention",
                                 .cuda = cuda::attention,
                                 .vjp = attention_vjp,
                                 .saves = in0 | in1 | in2 | in3 | out0 | out1,
+                                .autocast = Precision::lower,
                                 .cost = [](const Call& call) { return attention_cost(call, 2); }});
 
 void backward_rule(Call& call) {

@@ -361,6 +361,7 @@ const Op& conv_op = enter(
      .cuda = cuda::conv,
      .vjp = conv_vjp,
      .saves = in0 | in1,
+     .autocast = Precision::lower,
      .cost = [](const Call& call) { return conv_cost(call.made[0].shape, call.input(1).shape(), call); }});
 
 void conv_input_rule(Call& call) {
@@ -395,6 +396,7 @@ const Op& conv_input_op = enter(
                     [&] { return weight_gradient(c.grad(), c.input(0), c.params(), extents(c.shape(1))); });
          },
      .saves = in0 | in1,
+     .autocast = Precision::lower,
      .cost = [](const Call& call) { return conv_cost(call.input(0).shape(), call.input(1).shape(), call); }});
 
 void conv_weight_rule(Call& call) {

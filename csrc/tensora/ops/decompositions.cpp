@@ -99,6 +99,7 @@ const Op& qr_op =
                    });
                },
            .saves = out0 | out1,
+           .autocast = Precision::single,
            .cost = cubic<12>});
 
 // --- svd -------------------------------------------------------------------------------------------------
@@ -238,6 +239,7 @@ const Op& svd_op = enter({.name = "svd",
                           .cpu = svd_kernel,
                           .vjp = [](Backward& c) { c.give(0, [&] { return svd_gradient(c); }); },
                           .saves = in0 | out0 | out1 | out2,
+                          .autocast = Precision::single,
                           .cost = cubic<60>});
 
 const Op& svdvals_op =
@@ -261,6 +263,7 @@ const Op& svdvals_op =
                    });
                },
            .saves = in0,
+           .autocast = Precision::single,
            .cost = cubic<12>});
 
 // --- eigh ------------------------------------------------------------------------------------------------
@@ -354,6 +357,7 @@ const Op& eigh_op =
                },
            .vjp = [](Backward& c) { c.give(0, [&] { return eigh_gradient(c); }); },
            .saves = out0 | out1,
+           .autocast = Precision::single,
            .cost = cubic<27>});
 
 const Op& eigvalsh_op =
@@ -376,6 +380,7 @@ const Op& eigvalsh_op =
                    });
                },
            .saves = in0,
+           .autocast = Precision::single,
            .cost = cubic<4>});
 
 // --- eig -------------------------------------------------------------------------------------------------
@@ -468,6 +473,7 @@ const Op& eig_op = enter({.name = "eig",
                           .cpu = eig_kernel,
                           .vjp = [](Backward& c) { c.give(0, [&] { return eig_gradient(c); }); },
                           .saves = out0 | out1,
+                          .autocast = Precision::single,
                           .cost = cubic<75>});
 
 }  // namespace

@@ -142,24 +142,29 @@ void flat(Backward& c) {
     for (int i = 0; i < c.inputs(); ++i) c.give(i, [&] { return zeros(c.shape(i), c.dtype(i)); });
 }
 
-const Op& entry(const char* name, int arity, void (*vjp)(Backward&), uint32_t saves, double flops = 1) {
+const Op& entry(const char* name, int arity, void (*vjp)(Backward&), uint32_t saves, double flops = 1,
+                Precision autocast = Precision::inputs) {
     return enter({.name = name,
                   .family = Family::elementwise,
                   .arity = arity,
                   .vjp = vjp,
                   .saves = saves,
+                  .autocast = autocast,
                   .flops_per_element = flops});
 }
 
 /// Entry of an operation with one input and this gradient, in terms of the gradient `g` of its output.
-#define ONE(name, saves, flops, ...)                       \
+#define ONE_IN(precision, name, saves, flops, ...)         \
     const Op& name##_op = entry(                           \
         #name, 1,                                          \
         [](Backward& c) {                                  \
             const T g = c.grad();                          \
             c.give(0, [&]() -> T { return __VA_ARGS__; }); \
         },                                                 \
-        saves, flops)
+        saves, flops, Precision::precision)
+#define ONE(...) ONE_IN(inputs, __VA_ARGS__)
+/// The same for one that mixed precision keeps in float32.
+#define SINGLE(...) ONE_IN(single, __VA_ARGS__)
 #define X conjugate(c.input())
 #define OUT conjugate(c.output())
 T backward_of(const char* name, const T& g, const T& x) { return run(op_named(name), no_params, g, x); }
@@ -198,25 +203,25 @@ ONE(sign, in0 | out0, 1,
         ? where(equal(c.input(), like(g, 0)), like(g, 0),
                 (g - c.output() * cast(real(g * OUT), g->dtype())) / cast(abs(c.input()), g->dtype()))
         : zeros(c.shape(), c.dtype()));
-ONE(square, in0, 1, g * X * 2);
-ONE(reciprocal, out0, 1, -(g* square(OUT)));
+SINGLE(square, in0, 1, g * X * 2);
+SINGLE(reciprocal, out0, 1, -(g* square(OUT)));
 ONE(sqrt, out0, 1, g / (OUT * 2));
-ONE(rsqrt, out0, 2, g*(OUT* square(OUT)) * -0.5);
-ONE(exp, out0, 10, g* OUT);
+SINGLE(rsqrt, out0, 2, g*(OUT* square(OUT)) * -0.5);
+SINGLE(exp, out0, 10, g* OUT);
 ONE(exp2, out0, 10, g * OUT * M_LN2);
-ONE(expm1, out0, 10, g*(OUT + 1));
-ONE(log, in0, 10, g / X);
-ONE(log2, in0, 10, g / (X * M_LN2));
-ONE(log10, in0, 10, g / (X * M_LN10));
-ONE(log1p, in0, 10, g / (X + 1));
+SINGLE(expm1, out0, 10, g*(OUT + 1));
+SINGLE(log, in0, 10, g / X);
+SINGLE(log2, in0, 10, g / (X * M_LN2));
+SINGLE(log10, in0, 10, g / (X * M_LN10));
+SINGLE(log1p, in0, 10, g / (X + 1));
 ONE(sin, in0, 10, g* cos(X));
 ONE(cos, in0, 10, -(g* sin(X)));
-ONE(tan, out0, 10, g*(square(OUT) + 1));
-ONE(asin, in0, 10, g / sqrt(1 - square(X)));
-ONE(acos, in0, 10, -(g / sqrt(1 - square(X))));
+SINGLE(tan, out0, 10, g*(square(OUT) + 1));
+SINGLE(asin, in0, 10, g / sqrt(1 - square(X)));
+SINGLE(acos, in0, 10, -(g / sqrt(1 - square(X))));
 ONE(atan, in0, 10, g / (square(X) + 1));
-ONE(sinh, in0, 10, g* cosh(X));
-ONE(cosh, in0, 10, g* sinh(X));
+SINGLE(sinh, in0, 10, g* cosh(X));
+SINGLE(cosh, in0, 10, g* sinh(X));
 ONE(tanh, out0, 10, g * (1 - square(OUT)));
 ONE(asinh, in0, 10, g / sqrt(square(X) + 1));
 ONE(acosh, in0, 10, is(g->dtype(), complexes) ? g / (sqrt(X - 1) * sqrt(X + 1)) : g / sqrt(square(X) - 1));
@@ -224,7 +229,7 @@ ONE(atanh, in0, 10, g / (1 - square(X)));
 ONE(sigmoid, out0, 10, g*(OUT * (1 - OUT)));
 ONE(erf, in0, 15, g* exp(-square(c.input())) * M_2_SQRTPI);
 ONE(erfc, in0, 15, g* exp(-square(c.input())) * -M_2_SQRTPI);
-ONE(erfinv, out0, 40, g* exp(square(c.output())) / M_2_SQRTPI);
+SINGLE(erfinv, out0, 40, g* exp(square(c.output())) / M_2_SQRTPI);
 ONE(lgamma, in0, 30, g* digamma(c.input()));
 ONE(digamma, in0, 30, g* polygamma(like(g, 1), c.input()));
 ONE(i0, in0, 30, g* unary("i1", c.input()));
@@ -261,7 +266,7 @@ NONE(logical_not, 1);
 NONE(bitwise_not, 1);
 
 /// Entry of an operation with two inputs and a gradient for each.
-#define TWO(name, saves, flops, first, ...)                \
+#define TWO_IN(precision, name, saves, flops, first, ...)  \
     const Op& name##_op = entry(                           \
         #name, 2,                                          \
         [](Backward& c) {                                  \
@@ -269,7 +274,8 @@ NONE(bitwise_not, 1);
             c.give(0, [&]() -> T { return first; });       \
             c.give(1, [&]() -> T { return __VA_ARGS__; }); \
         },                                                 \
-        saves, flops)
+        saves, flops, Precision::precision)
+#define TWO(...) TWO_IN(inputs, __VA_ARGS__)
 #define A c.input(0)
 #define B c.input(1)
 
@@ -295,8 +301,8 @@ T pow_exponent(const T& x, const T& out) {
     const T slope = out * log(x);
     return where(logical_and(equal(x, like(x, 0)), equal(out, like(out, 0))), like(slope, 0), slope);
 }
-TWO(pow, in0 | in1 | out0, 15, g* conjugate(pow_base(cast(A, g->dtype()), cast(B, g->dtype()))),
-    g* conjugate(pow_exponent(cast(A, g->dtype()), c.output())));
+TWO_IN(single, pow, in0 | in1 | out0, 15, g* conjugate(pow_base(cast(A, g->dtype()), cast(B, g->dtype()))),
+       g* conjugate(pow_exponent(cast(A, g->dtype()), c.output())));
 TWO(maximum, in0 | in1, 1, g* share(A, B, g->dtype(), true), g* share(A, B, g->dtype(), false));
 TWO(minimum, in0 | in1, 1, g* share(A, B, g->dtype(), false), g* share(A, B, g->dtype(), true));
 TWO(fmax, in0 | in1, 1, where(logical_and(less(A, B), equal(B, B)), like(g, 0), g),
@@ -367,7 +373,7 @@ const Op& softplus_op = entry(
             return where(greater(scaled, c.input(2)), g, g * sigmoid(scaled));
         });
     },
-    in0 | in1 | in2, 25);
+    in0 | in1 | in2, 25, Precision::single);
 
 NONE(equal, 2);
 NONE(not_equal, 2);

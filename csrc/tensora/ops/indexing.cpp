@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
@@ -292,7 +293,8 @@ const Op& scatter_add_op = enter(
                  return run(op_named("take_along"), on_axis(c.params().mode), c.grad(), c.input(1));
              });
          },
-     .saves = in1});
+     .saves = in1,
+     .autocast = Precision::widest});
 
 // --- scatter_reduce: products and extremes -----------------------------------------------------------------
 
@@ -568,6 +570,7 @@ void check_type(DType from, DType to, const char* op) {
 
 void apply_in_place(const Op& op, std::span<const T> inputs, const T& target) {
     check_writable(*target, op.name);
+    const AutocastPause as_given;
     bool tracked = false;
     for (const T& input : inputs)
         tracked = tracked || input->tracked() || (input->base() && input->base()->tracked());

@@ -72,6 +72,7 @@ const Op& cholesky_op =
            .cpu = cholesky_kernel,
            .vjp = [](Backward& c) { c.give(0, [&] { return cholesky_gradient(c.output(), c.grad()); }); },
            .saves = out0,
+           .autocast = Precision::single,
            .cost = cubic<1>});
 
 // --- solvers ---------------------------------------------------------------------------------------------
@@ -142,6 +143,7 @@ const Op& solve_op = enter({.name = "solve",
                                     c.give(0, [&] { return -matmul(gb, adjoint(c.output())); });
                                 },
                             .saves = in0 | out0,
+                            .autocast = Precision::single,
                             .cost = cost_of_solving<2>});
 
 void solve_triangular_kernel(Call& call) {
@@ -181,6 +183,7 @@ const Op& solve_triangular_op =
                    });
                },
            .saves = in0 | out0,
+           .autocast = Precision::single,
            .cost = cost_of_solving<0>});
 
 template <typename E>
@@ -226,6 +229,7 @@ const Op& inv_op =
                    });
                },
            .saves = out0,
+           .autocast = Precision::single,
            .cost = cubic<6>});
 
 // --- determinants ----------------------------------------------------------------------------------------
@@ -318,6 +322,7 @@ const Op& det_op = enter({.name = "det",
                                   });
                               },
                           .saves = in0 | out0,
+                          .autocast = Precision::single,
                           .cost = cubic<2>});
 
 const Op& slogdet_op =
@@ -344,6 +349,7 @@ const Op& slogdet_op =
                    });
                },
            .saves = in0 | out0,
+           .autocast = Precision::single,
            .cost = cubic<2>});
 
 // --- lu --------------------------------------------------------------------------------------------------
@@ -424,6 +430,7 @@ const Op& lu_factor_op =
            .cpu = lu_kernel,
            .vjp = [](Backward& c) { c.give(0, [&] { return lu_gradient_of(c); }); },
            .saves = out0 | out2,
+           .autocast = Precision::single,
            .cost = cubic<2>});
 
 /// The tensor with this batch before its matrices.

@@ -79,6 +79,7 @@ const Op& softmax_op =
            .cuda = cuda::softmax,
            .vjp = [](Backward& c) { c.give(0, [&] { return softmax_backward(c.grad(), c.output()); }); },
            .saves = out0,
+           .autocast = Precision::single,
            .flops_per_element = 14});
 const Op& log_softmax_op =
     enter({.name = "log_softmax",
@@ -93,6 +94,7 @@ const Op& log_softmax_op =
                    c.give(0, [&] { return run(log_softmax_backward_op, no_params, c.grad(), c.output()); });
                },
            .saves = out0,
+           .autocast = Precision::single,
            .flops_per_element = 14});
 
 T along(const Op& op, const T& x, int64_t given) {
@@ -239,6 +241,7 @@ const Op& cross_entropy_op = enter({.name = "cross_entropy",
                                     .cuda = cuda::cross_entropy,
                                     .vjp = cross_entropy_vjp,
                                     .saves = in0 | in1 | in2 | out1,
+                                    .autocast = Precision::single,
                                     .flops_per_element = 14});
 const Op& cross_entropy_backward_op = enter({.name = "cross_entropy_backward",
                                              .family = Family::fused,

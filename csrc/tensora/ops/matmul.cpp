@@ -123,6 +123,7 @@ const Op& matmul_op = enter({.name = "matmul",
                                      c.give(1, [&] { return matmul(adjoint(c.input(0)), g); });
                                  },
                              .saves = in0 | in1,
+                             .autocast = Precision::lower,
                              .cost = product_cost});
 
 // --- linear: x [..., in], weight [out, in], bias [out] ----------------------------------------------------
@@ -188,6 +189,7 @@ const Op& linear_op = enter({.name = "linear",
                              .cuda = cuda::linear,
                              .vjp = linear_vjp,
                              .saves = in0 | in1,
+                             .autocast = Precision::lower,
                              .cost = product_cost});
 
 }  // namespace

@@ -178,6 +178,7 @@ const Op& layer_norm_op = enter({.name = "layer_norm",
                                  .cuda = cuda::layer_norm,
                                  .vjp = layer_norm_vjp,
                                  .saves = in0 | in1 | out1 | out2,
+                                 .autocast = Precision::single,
                                  .flops_per_element = 9});
 
 // --- normalization of channels: x [N, C, ...]; b: groups, or 0 for the channels over the batch; x: eps

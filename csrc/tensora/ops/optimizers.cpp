@@ -1,6 +1,10 @@
 // Steps of optimizers: all tensors of a group in one section of the pool's threads, written in place.
 #include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <numeric>
 
+#include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
 #include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
@@ -137,6 +141,81 @@ void adam_step(const std::vector<T>& params, const std::vector<T>& grads, const 
     note_read(recorded, given);
     for (const auto* each : {&params, &states.means, &states.squares, &states.largest})
         note_written(recorded, *each);
+}
+
+// --- gradients of a scaled loss ---------------------------------------------------------------------------
+
+namespace {
+
+/// Multiplies elements; whether all were finite.
+template <typename E>
+bool scale_elements(E* elements, int64_t n, float factor) {
+    bool finite = true;
+    for (int64_t i = 0; i < n; ++i) {
+        finite = finite && std::isfinite(double(elements[i]));
+        elements[i] = E(elements[i] * factor);
+    }
+    return finite;
+}
+
+bool scale_range(const Tensor& tensor, int64_t begin, int64_t end, float factor) {
+    const auto scaled = [&]<typename E>(Tag<E>) {
+        return scale_elements(tensor.data<E>() + begin, end - begin, factor);
+    };
+    switch (tensor.dtype()) {
+        case DType::f16:
+            return scaled(Tag<Half>());
+        case DType::bf16:
+            return scaled(Tag<BFloat>());
+        case DType::f64:
+            return scaled(Tag<double>());
+        default:
+            return scaled(Tag<float>());
+    }
+}
+
+/// The same for tensors that lie anywhere, by operations: extremes need no memory, and know NaN.
+T finite_of(const T& grad) {
+    const auto isfinite = [](const T& x) { return run(op_named("isfinite"), no_params, x); };
+    Params all;
+    for (int i = 0; i < grad->dims(); ++i) all.a.push_back(i);
+    if (is(grad->dtype(), complexes)) return run(op_named("all"), all, isfinite(grad));
+    return logical_and(isfinite(run(op_named("max"), all, grad)), isfinite(run(op_named("min"), all, grad)));
+}
+
+}  // namespace
+
+bool unscale(const std::vector<T>& grads, double factor) {
+    const GradMode off(false);
+    const AutocastPause as_given;
+    const RecordedStep recorded("unscale", {grads});
+    std::vector<T> together;
+    std::vector<T> flags;  // one for each device, so that it is waited for once
+    for (const T& grad : grads) {
+        check_writable(*grad, "unscale");
+        grad->storage();  // a deferred one is computed before the threads need it
+        if (grad->size() == 0) continue;
+        if (grad->device().is_cpu() && grad->contiguous() && is(grad->dtype(), floats)) {
+            together.push_back(grad);
+            continue;
+        }
+        const T flag = finite_of(grad);
+        const bool joins = !flags.empty() && flags.back()->device() == flag->device();
+        joins ? void(flags.back() = logical_and(flags.back(), flag)) : flags.push_back(flag);
+        const T both[] = {grad, Tensor::scalar(real_of(grad->dtype()), double(float(factor)))};
+        apply_in_place(op_named("multiply"), both, grad);
+    }
+    std::atomic<bool> finite{true};
+    std::vector<size_t> every(together.size());
+    std::iota(every.begin(), every.end(), size_t(0));
+    over_all(together, every, [&](size_t i, int64_t begin, int64_t end) {
+        if (!scale_range(*together[i], begin, end, float(factor)))
+            finite.store(false, std::memory_order_relaxed);
+    });
+    note_written(recorded, together);
+    for (const T& flag : flags)
+        if (!*to_device(flag, cpu)->data<bool>()) finite = false;
+    return finite;
 }
 
 }  // namespace accelera::tensora

@@ -189,7 +189,8 @@ T restored(const T& reduced, Backward& c) {
 
 /// params of all: a: axes, flag: whether they stay with extent 1.
 template <Reduction reduction>
-const Op& entry(const char* name, void (*cuda)(Call&), void (*vjp)(Backward&) = nullptr, uint32_t saves = 0) {
+const Op& entry(const char* name, void (*cuda)(Call&), void (*vjp)(Backward&) = nullptr, uint32_t saves = 0,
+                Precision autocast = Precision::inputs) {
     return enter({.name = name,
                   .family = Family::reduction,
                   .arity = 1,
@@ -197,7 +198,8 @@ const Op& entry(const char* name, void (*cuda)(Call&), void (*vjp)(Backward&) = 
                   .cpu = kernel<reduction>,
                   .cuda = cuda,
                   .vjp = vjp,
-                  .saves = saves});
+                  .saves = saves,
+                  .autocast = autocast});
 }
 
 void extreme_vjp(Backward& c) {
@@ -207,9 +209,10 @@ void extreme_vjp(Backward& c) {
     });
 }
 
-const Op& sum_op = entry<Reduction::sum>("sum", cuda::sum, [](Backward& c) {
-    c.give(0, [&] { return expand(restored(c.grad(), c), c.shape()); });
-});
+const Op& sum_op = entry<Reduction::sum>(
+    "sum", cuda::sum,
+    [](Backward& c) { c.give(0, [&] { return expand(restored(c.grad(), c), c.shape()); }); }, 0,
+    Precision::single);
 const Op& max_op = entry<Reduction::max>("max", cuda::max, extreme_vjp, in0 | out0);
 const Op& min_op = entry<Reduction::min>("min", cuda::min, extreme_vjp, in0 | out0);
 const Op& any_op = entry<Reduction::any>("any", cuda::any);
@@ -254,7 +257,7 @@ const Op& prod_op = entry<Reduction::prod>(
             return restored(c.grad(), c) * (is(others->dtype(), complexes) ? conj(others) : others);
         });
     },
-    in0);
+    in0, Precision::single);
 
 // --- scans: mode is the axis -----------------------------------------------------------------------------
 
@@ -341,10 +344,12 @@ const Op& cumsum_op =
            .rule = scan_rule,
            .cpu = scan_kernel<false>,
            .cuda = cuda::cumsum,
-           .vjp = [](Backward& c) {
-               const int axis = c.params().mode;
-               c.give(0, [&] { return flip(cumsum(flip(c.grad(), {axis}), axis), {axis}); });
-           }});
+           .vjp =
+               [](Backward& c) {
+                   const int axis = c.params().mode;
+                   c.give(0, [&] { return flip(cumsum(flip(c.grad(), {axis}), axis), {axis}); });
+               },
+           .autocast = Precision::single});
 
 /// out[i] = a[i] out[i - 1] + b[i], where the element before the first is zero.
 void recurrence_kernel(Call& call) {
@@ -470,7 +475,8 @@ const Op& cumprod_op = enter({.name = "cumprod",
                                           return cumprod_gradient(c.grad(), x, out, c.params().mode);
                                       });
                                   },
-                              .saves = in0 | out0});
+                              .saves = in0 | out0,
+                              .autocast = Precision::single});
 
 }  // namespace
 

@@ -6,7 +6,8 @@ import importlib
 import math
 from typing import Any
 
-from accelera.tensora import cuda
+from accelera.tensora import amp, cuda
+from accelera.tensora.amp import GradScaler, autocast
 from accelera.tensora.autograd import (
     Context,
     Function,
@@ -379,6 +380,7 @@ __all__ = [
     "BudgetReport",
     "Context",
     "Function",
+    "GradScaler",
     "GradcheckError",
     "MemoryStats",
     "Recording",
@@ -398,6 +400,7 @@ __all__ = [
     "all",
     "allclose",
     "aminmax",
+    "amp",
     "angle",
     "any",
     "arange",
@@ -418,6 +421,7 @@ __all__ = [
     "atleast_1d",
     "atleast_2d",
     "atleast_3d",
+    "autocast",
     "backward",
     "baddbmm",
     "bfloat16",

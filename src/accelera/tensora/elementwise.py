@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from accelera.tensora import dtypes
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.inspection import placed
 
@@ -281,6 +282,7 @@ def frexp(x: Any, /) -> Frexp:
     return Frexp(native.multiply(native.multiply(x, scales[0]), scales[1]), exponent)
 
 
+@computes_in("inputs")
 def ldexp(x1: Any, x2: Any, /) -> Any:
     """``x1 * 2**x2``."""
     return native.multiply(x1, native.pow(2.0, x2))
@@ -292,6 +294,7 @@ def logaddexp2(x1: Any, x2: Any, /) -> Any:
     return native.divide(scaled, math.log(2))
 
 
+@computes_in("inputs")
 def logit(x: Any, /, *, eps: float | None = None) -> Any:
     """Logarithm of x / (1 - x), the inverse of `sigmoid`; `eps` limits x to [eps, 1 - eps] before."""
     limited = x if eps is None else clip(x, eps, 1 - eps)
@@ -310,6 +313,7 @@ def nan_to_num(
     return native.where(native.isnan(x), nan, finite)
 
 
+@computes_in("float32")
 def polar(magnitude: Any, angle: Any, /) -> Any:
     """Complex numbers with these magnitudes and angles in radians."""
     return native.complex(
@@ -317,6 +321,7 @@ def polar(magnitude: Any, angle: Any, /) -> Any:
     )
 
 
+@computes_in("float32")
 def view_as_complex(x: Any, /) -> Any:
     """Complex numbers of the pairs on the last axis; a copy.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from accelera.tensora.amp import computes_in
 from accelera.tensora.autograd import Context, Function, is_grad_enabled
 from accelera.tensora.core import native
 from accelera.tensora.products import matrix_transpose
@@ -104,6 +105,7 @@ def cholesky(x: Any, /, *, upper: bool = False) -> Any:
     return adjoint_of(lower) if upper else lower
 
 
+@computes_in("float32")
 def cholesky_inverse(x: Any, /, *, upper: bool = False) -> Any:
     """Inverse of the matrix whose Cholesky triangle is given."""
     n = x.shape[-1]
@@ -132,6 +134,7 @@ class _CholeskySolve(Function):
         return g, native.negative(native.matmul(both, lower))
 
 
+@computes_in("float32")
 def cholesky_solve(x1: Any, x2: Any, /, *, upper: bool = False) -> Any:
     """The X with ``A @ X == x1``, where `x2` is the Cholesky triangle of A."""
     return _CholeskySolve.apply(x1, adjoint_of(x2) if upper else x2)
@@ -204,6 +207,7 @@ def _permutation(factors: Any, pivots: Any) -> Any:
     return native.cast(native.equal(order[..., None, :], native.arange(m)[:, None]), factors.dtype)
 
 
+@computes_in("float32")
 def lu_solve(factors: Any, pivots: Any, x: Any, /, *, left: bool = True, adjoint: bool = False) -> Any:
     """The X with ``A @ X == x`` for the A that `lu_factor` was given.
 
@@ -298,6 +302,7 @@ def eigvals(x: Any, /) -> Any:
     return native.eig(x)[0]
 
 
+@computes_in("float32")
 def householder_product(x: Any, tau: Any, /) -> Any:
     """First columns of the product of reflections ``I - tau v vᴴ`` whose v lie below the diagonal of x.
 
@@ -345,6 +350,7 @@ def _cutoff(x: Any, largest: Any, rtol: Any, atol: Any = None) -> Any:
     return native.maximum(native.multiply(largest, relative), absolute)
 
 
+@computes_in("float32")
 def matrix_rank(x: Any, /, *, rtol: Any = None, atol: Any = None) -> Any:
     """Number of singular values that are larger than `rtol` times the largest one; int64.
 
@@ -397,6 +403,7 @@ class _Pinv(Function):
         return phk - adjoint_of(k @ p) + ((g - x @ k) @ p) @ ph - (phk @ p) @ x, None, None
 
 
+@computes_in("float32")
 def pinv(x: Any, /, *, rtol: Any = None, atol: Any = None, hermitian: bool = False) -> Any:
     """Pseudo-inverse of Moore and Penrose, of shape ``(..., n, m)`` for matrices of shape ``(..., m, n)``.
 

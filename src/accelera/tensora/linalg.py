@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import native
 from accelera.tensora.creation import eye
 from accelera.tensora.factorizations import (
@@ -240,6 +241,7 @@ class LstsqResult(NamedTuple):
     rank: Any
 
 
+@computes_in("float32")
 def lstsq(x1: Any, x2: Any, /, *, rtol: Any = None) -> LstsqResult:
     """The X of least norm for which ``x1 @ X - x2`` has the least norm.
 
@@ -303,6 +305,7 @@ def _needs_inexact(name: str, x: Any) -> None:
         raise TypeError(f"{name}: not defined for {x.dtype.name}; convert with .to(float32)")
 
 
+@computes_in("float32")
 def matrix_norm(
     x: Any,
     /,
@@ -360,6 +363,7 @@ def _extreme(x: Any, sign: Any, axis: Any, keepdims: bool = False) -> Any:
     return (native.max if sign > 0 else native.min)(x, axis=axis, keepdims=keepdims)
 
 
+@computes_in("float32")
 def vector_norm(
     x: Any,
     /,
@@ -399,6 +403,7 @@ def vector_norm(
     return power_norm(x, ord, axes, keepdims)
 
 
+@computes_in("float32")
 def norm(
     x: Any,
     /,
@@ -424,6 +429,7 @@ def norm(
     return matrix_norm(x, ord=ord, axis=(rows, columns), keepdims=keepdims)
 
 
+@computes_in("float32")
 def cond(x: Any, /, *, p: int | float | str | None = None) -> Any:
     """Condition numbers: largest by smallest singular value, or the norm of x times that of its inverse."""
     if p is None or p in (2, -2):
@@ -453,6 +459,7 @@ _PADE = (
 )
 
 
+@computes_in("float32")
 def matrix_exp(x: Any, /) -> Any:
     """Exponential of square matrices: Padé's approximant of degree 13 with scaling and squaring.
 
@@ -478,6 +485,7 @@ def matrix_exp(x: Any, /) -> Any:
     return result
 
 
+@computes_in("float32")
 def renorm(x: Any, /, *, p: float, axis: int, maxnorm: float) -> Any:
     """Tensor whose slices along an axis are scaled down to a norm of order `p` of at most `maxnorm`."""
     rest = tuple(i for i in range(x.ndim) if i != _axis("renorm", axis, x.ndim))

@@ -183,6 +183,11 @@ def _reduce(x: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return _rebuild, (data, (dtype, stored), tuple(x.shape), x.device, x.requires_grad)
 
 
+def _name_of(function: Any) -> str:
+    """What pickle looks a function of C++ up by, in its module."""
+    return str(function.__name__)
+
+
 # --- methods ----------------------------------------------------------------------------------------------
 
 
@@ -421,3 +426,4 @@ def equip() -> None:
     for name, (read, doc) in _PROPERTIES.items():
         setattr(Tensor, name, property(read, doc=doc))
     copyreg.pickle(Tensor, _reduce)
+    copyreg.pickle(type(native.relu), _name_of)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.creation import from_dlpack
 from accelera.tensora.reductions import power_norm
@@ -124,6 +125,7 @@ def _widened(x: Any, axes: Sequence[int], other: Any, other_axes: Sequence[int])
     return native.expand(x, tuple(shape))
 
 
+@computes_in("lower")
 def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Dot product of vectors along an axis, counted from the end; complex elements of `x1` are conjugated.
 
@@ -151,26 +153,31 @@ def _with_sum(x: Any, product: Any, beta: Any, alpha: Any) -> Any:
     return native.add(x if beta == 1 else native.multiply(x, beta), scaled)
 
 
+@computes_in("lower")
 def addmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * x + alpha * x1 @ x2`` for two matrices."""
     return _with_sum(x, native.matmul(x1, x2), beta, alpha)
 
 
+@computes_in("lower")
 def addmv(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * x + alpha * x1 @ x2`` for a matrix and a vector."""
     return _with_sum(x, native.matmul(x1, x2), beta, alpha)
 
 
+@computes_in("lower")
 def addr(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * x + alpha * outer(x1, x2)`` for two vectors."""
     return _with_sum(x, outer(x1, x2), beta, alpha)
 
 
+@computes_in("lower")
 def baddbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * x + alpha * x1 @ x2`` for stacks of matrices."""
     return _with_sum(x, native.matmul(x1, x2), beta, alpha)
 
 
+@computes_in("lower")
 def addbmm(x: Tensor, x1: Tensor, x2: Tensor, /, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     """``beta * x`` plus `alpha` times the sum of the products of two stacks of matrices."""
     return _with_sum(x, native.sum(native.matmul(x1, x2), 0), beta, alpha)
@@ -186,6 +193,7 @@ def outer(x1: Any, x2: Any, /) -> Any:
     return native.multiply(x1[:, None], x2[None, :])
 
 
+@computes_in("widest")
 def dot(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Sum of the products of the elements of two vectors of one size."""
     if x1.ndim != 1 or x1.shape != x2.shape:
@@ -193,6 +201,7 @@ def dot(x1: Tensor, x2: Tensor, /) -> Tensor:
     return native.matmul(x1, x2)
 
 
+@computes_in("widest")
 def vdot(x1: Tensor, x2: Tensor, /) -> Tensor:
     """`dot` with the complex conjugate of the first vector."""
     return dot(native.conj(x1), x2)
@@ -202,6 +211,8 @@ def inner(x1: Tensor, x2: Tensor, /) -> Tensor:
     """Sums of products over the last axes; a 0-d tensor is multiplied with every element."""
     if x1.ndim == 0 or x2.ndim == 0:
         return native.multiply(x1, x2)
+    if x1.ndim == x2.ndim == 1:
+        return dot(x1, x2)
     return tensordot(x1, x2, axes=[[x1.ndim - 1], [x2.ndim - 1]])
 
 
@@ -215,6 +226,7 @@ def kron(x1: Tensor, x2: Tensor, /) -> Tensor:
     return native.reshape(native.multiply(a, b), shape)
 
 
+@computes_in("float32")
 def cdist(x1: Tensor, x2: Tensor, /, *, p: float = 2.0) -> Tensor:
     """Distances of each row of one matrix and each of another.
 
@@ -281,6 +293,7 @@ def block_diag(*arrays: Tensor) -> Tensor:
 # --- chains and powers ------------------------------------------------------------------------------------
 
 
+@computes_in("lower")
 def multi_dot(arrays: Sequence[Any], /) -> Any:
     """Product of several matrices in the order that needs the fewest operations; the ends may be vectors."""
     if len(arrays) < 2:
@@ -329,6 +342,7 @@ def vander(x: Any, /, *, n: int | None = None) -> Any:
 # --- Einstein's notation ----------------------------------------------------------------------------------
 
 
+@computes_in("lower")
 def einsum(subscripts: str, *operands: Tensor) -> Tensor:
     """Sum of products in Einstein's notation.
 

@@ -7,6 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 from accelera.tensora import dtypes
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.manipulation import on_axis
 from accelera.tensora.searching import Selected
@@ -148,6 +149,7 @@ def std(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: A
     return native.sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
+@computes_in("float32")
 def logsumexp(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
     """Logarithm of the sum of exponentials over axes, without overflow."""
     wide = x if x.dtype in dtypes.INEXACT else native.cast(x, dtypes.default_dtype())
@@ -179,11 +181,13 @@ def var_mean(x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdi
     return var(x, axis=axis, correction=correction, keepdims=keepdims), mean(x, axis=axis, keepdims=keepdims)
 
 
+@computes_in("inputs")
 def nansum(x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: Any = False) -> Tensor:
     """Sum over axes of the elements that are not NaN."""
     return sum(native.where(native.isnan(x), 0, x), axis=axis, dtype=dtype, keepdims=keepdims)
 
 
+@computes_in("inputs")
 def nanmean(x: Tensor, /, *, axis: Axes = None, keepdims: Any = False) -> Tensor:
     """Mean over axes of the elements that are not NaN."""
     total = nansum(x, axis=axis, keepdims=keepdims)
@@ -200,6 +204,7 @@ def power_norm(x: Any, p: float, axis: Axes, keepdims: bool = False) -> Any:
     return native.where(zero, 0.0, native.pow(native.where(zero, 1.0, total), 1 / p))
 
 
+@computes_in("float32")
 def dist(x1: Tensor, x2: Tensor, /, *, p: float = 2) -> Tensor:
     """Norm of order `p` of the difference of two tensors that broadcast."""
     difference = native.abs(native.subtract(x1, x2))

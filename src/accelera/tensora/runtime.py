@@ -115,6 +115,7 @@ def instruction_set() -> str:
 def ops() -> list[dict[str, Any]]:
     """Return the op table: of each primitive its name, family, inputs, outputs, and what it is.
 
-    `differentiable`, `view`, and `cuda`: whether it has a kernel for CUDA devices.
+    `differentiable`, `view`, and `cuda`: whether it has a kernel for CUDA devices. `autocast`: what inputs
+    are cast to in a block of mixed precision, "inputs" for nothing.
     """
     return list(native.ops())

@@ -6,6 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from accelera.tensora import dtypes
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native, require_tensors
 from accelera.tensora.manipulation import broadcast_shapes
 
@@ -438,6 +439,7 @@ def index_add(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int, alpha
     return native.add(x, native.reshape(added, tuple(x.shape)))
 
 
+@computes_in("widest")
 def index_copy(x: Tensor, indices: Tensor, values: Tensor, /, *, axis: int) -> Tensor:
     """Tensor with slices along an axis at the given indices."""
     return native.reshape(native.put(_lined(x), _lined(indices), _lined(values), axis), tuple(x.shape))
@@ -454,6 +456,7 @@ def index_fill(x: Tensor, indices: Tensor, value: Any, /, *, axis: int) -> Tenso
     return index_copy(x, indices, native.cast(filled, x.dtype), axis=axis)
 
 
+@computes_in("widest")
 def index_put(x: Tensor, indices: Any, values: Tensor, /, *, accumulate: bool = False) -> Tensor:
     """Tensor with ``x[indices] = values`` written to a copy; added with `accumulate`."""
     made = native.copy(x)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from accelera.tensora import dtypes
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 
 __all__ = [
@@ -63,6 +64,7 @@ Binary = Callable[[Any, Any], Any]
 # --- with gradients ---------------------------------------------------------------------------------------
 
 
+@computes_in("inputs")
 def entr(x: Any, /) -> Any:
     """``-x * log(x)``: 0 at 0, negative infinity for negative numbers."""
     inside = native.negative(native.multiply(x, native.log(native.where(native.less(x, 0), 1.0, x))))
@@ -94,6 +96,7 @@ def log_ndtr(x: Any, /) -> Any:
     return native.log_ndtr(x)
 
 
+@computes_in("inputs")
 def multigammaln(x: Any, p: int, /) -> Any:
     """Logarithm of the multivariate gamma function of dimension `p`, for x > (p - 1) / 2."""
     if p < 1:
@@ -120,6 +123,7 @@ def polygamma(n: int, x: Any, /) -> Any:
     return native.polygamma(float(n), x)
 
 
+@computes_in("inputs")
 def xlog1py(x1: Any, x2: Any, /) -> Any:
     """``x1 * log1p(x2)``, 0 where x1 is 0 and x2 is not NaN."""
     kind = dtypes.result_type(x1, x2)

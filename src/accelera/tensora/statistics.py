@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from accelera.tensora import dtypes
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.manipulation import concat, on_axis
 from accelera.tensora.reductions import as_inexact, diff
@@ -152,6 +153,7 @@ def mode(x: Tensor, /, *, axis: int = -1, keepdims: bool = False) -> Selected:
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
+@computes_in("float32")
 def quantile(
     x: Tensor, q: Any, /, *, axis: int | None = None, keepdims: bool = False, interpolation: str = "linear"
 ) -> Tensor:
@@ -174,6 +176,7 @@ def quantile(
     return _quantile(x, q, axis, keepdims, interpolation, skips=False)
 
 
+@computes_in("float32")
 def nanquantile(
     x: Tensor, q: Any, /, *, axis: int | None = None, keepdims: bool = False, interpolation: str = "linear"
 ) -> Tensor:

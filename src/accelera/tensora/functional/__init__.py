@@ -45,17 +45,30 @@ from accelera.tensora.functional.convolution import (
     fold,
     unfold,
 )
+from accelera.tensora.functional.ctc import (
+    ctc_loss,
+)
+from accelera.tensora.functional.dropout import (
+    alpha_dropout,
+    dropout,
+    dropout1d,
+    dropout2d,
+    dropout3d,
+    feature_alpha_dropout,
+)
+from accelera.tensora.functional.embedding import (
+    embedding,
+    embedding_bag,
+    one_hot,
+)
 from accelera.tensora.functional.interpolation import (
     interpolate,
 )
 from accelera.tensora.functional.layers import (
     bilinear,
     cosine_similarity,
-    dropout,
-    embedding,
     linear,
     normalize,
-    one_hot,
     pad,
     pairwise_distance,
     pixel_shuffle,
@@ -88,6 +101,7 @@ from accelera.tensora.functional.normalization import (
     group_norm,
     instance_norm,
     layer_norm,
+    local_response_norm,
     rms_norm,
 )
 from accelera.tensora.functional.pooling import (
@@ -118,6 +132,7 @@ __all__ = [
     "adaptive_max_pool1d",
     "adaptive_max_pool2d",
     "adaptive_max_pool3d",
+    "alpha_dropout",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
@@ -135,9 +150,15 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
     "elu",
     "embedding",
+    "embedding_bag",
+    "feature_alpha_dropout",
     "fold",
     "gaussian_nll_loss",
     "gelu",
@@ -157,6 +178,7 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "linear",
+    "local_response_norm",
     "log_softmax",
     "logsigmoid",
     "lp_pool1d",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accelera.tensora import dtypes, random
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import native
 
 relu = native.relu
@@ -65,6 +66,7 @@ def leaky_relu(input: Any, negative_slope: float = 0.01) -> Any:
     return native.leaky_relu(input, negative_slope)
 
 
+@computes_in("lower")
 def prelu(input: Any, weight: Any) -> Any:
     """`leaky_relu` whose slope is a tensor (K. He et al. 2015).
 
@@ -141,6 +143,7 @@ def tanhshrink(input: Any) -> Any:
     return input - native.tanh(input)
 
 
+@computes_in("inputs")
 def logsigmoid(input: Any) -> Any:
     """``log(sigmoid(x))``, without overflow."""
     return -native.softplus(-input, 1.0, 40.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native, require_tensors
 
 Ints = int | Sequence[int]
@@ -38,6 +39,7 @@ def _is_complex(x: Any) -> bool:
     return x is not None and str(x.dtype.name).startswith("complex")
 
 
+@computes_in("lower")
 def _conv(
     name: str, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
@@ -158,6 +160,7 @@ def conv3d(
     return _conv("conv3d", input, weight, bias, stride, padding, dilation, groups)
 
 
+@computes_in("lower")
 def _conv_transpose(
     n: int, x: Any, weight: Any, bias: Any, windows: tuple[Any, Any, Any], output_padding: Any, groups: int
 ) -> Any:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.functional.convolution import Ints, each_extent
+from accelera.tensora.functional.pooling import adaptive_avg_pool3d
 
 _MODES = {
     "nearest": (1, 2, 3),
@@ -63,14 +65,18 @@ def interpolate(
         raise ValueError(f"interpolate: align_corners={align_corners} means nothing for mode={mode!r}")
     outs, scales = _extents(input, n, size, scale_factor, bool(recompute_scale_factor))
     if mode == "area":
-        return native.adaptive_avg_pool(input, outs)
-    result = input
-    for i, (out, scale) in enumerate(zip(outs, scales, strict=True)):
+        return adaptive_avg_pool3d(input, outs) if n == 3 else native.adaptive_avg_pool(input, outs)
+    return _resized(input, list(zip(outs, scales, strict=True)), mode, bool(align_corners))
+
+
+@computes_in("float32")
+def _resized(x: Any, extents: list[tuple[int, float | None]], mode: str, align: bool) -> Any:
+    for axis, (out, scale) in enumerate(extents, 2):
         if mode.startswith("nearest"):
-            result = _nearest(result, 2 + i, out, scale, 0.5 if mode == "nearest-exact" else 0.0)
+            x = _nearest(x, axis, out, scale, 0.5 if mode == "nearest-exact" else 0.0)
         else:
-            result = _between(result, 2 + i, out, scale, (mode == "bicubic", bool(align_corners)))
-    return result
+            x = _between(x, axis, out, scale, (mode == "bicubic", align))
+    return x
 
 
 def _extents(

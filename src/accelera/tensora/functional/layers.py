@@ -1,11 +1,11 @@
-"""Linear maps, embeddings, dropout, distances, padding and rearrangement of pixels."""
+"""Linear maps, distances, padding and rearrangement of pixels."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from accelera.tensora import dtypes, random
-from accelera.tensora.autograd import no_grad
+from accelera.tensora import dtypes
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import native
 from accelera.tensora.linalg import vector_norm
 from accelera.tensora.manipulation import broadcast_arrays
@@ -32,6 +32,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     return native.linear(input, weight, bias)
 
 
+@computes_in("widest")
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     """``sum of input1[i] * weight[k, i, j] * input2[j] + bias[k]``.
 
@@ -53,118 +54,6 @@ def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = None) -> Any:
     return found if bias is None else found + bias
 
 
-def dropout(input: Any, p: float = 0.5, training: bool = True) -> Any:
-    """Elements set to zero with probability `p`, and the others divided by ``1 - p`` (N. Srivastava 2014).
-
-    The numbers come from `accelera.tensora.random`'s default generator. Without `training` the input itself
-    is returned.
-    """
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout: p={p}; give a probability")
-    if not training or p == 0:
-        return input
-    if p == 1:
-        return input * 0.0
-    if str(input.device) == "cpu" and input.dtype in dtypes.KINDS["real floating"]:
-        return random.default_generator.dropout(input, p)
-    kept = random.default_generator.uniform(tuple(input.shape), dtypes.float32) >= p
-    return input * (native.cast(kept, input.dtype) / (1 - p))
-
-
-def embedding(
-    input: Any,
-    weight: Any,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-) -> Any:
-    """Rows of a table.
-
-    Parameters
-    ----------
-    input
-        Integers: the rows that are wanted.
-    weight
-        Of shape (rows, embedding_dim).
-    padding_idx
-        A row that gets no gradient; a negative one counts from the end.
-    max_norm, norm_type
-        Wanted rows whose norm is larger are first scaled down to it, in place in `weight`.
-    scale_grad_by_freq
-        Divide the gradient of each row by how often it is wanted.
-
-    Returns
-    -------
-    Tensor
-        Of shape (*input.shape, embedding_dim).
-
-    Raises
-    ------
-    IndexError
-        If a row is not in the table.
-
-    """
-    if native.any(input < 0).item():
-        raise IndexError("embedding: a negative index; rows are counted from 0")
-    if max_norm is not None:
-        _limit_rows(weight, input, max_norm, norm_type)
-    rows = native.take(weight, input, 0)
-    if scale_grad_by_freq:
-        scaled = rows / _frequencies(input, weight.shape[0], rows.dtype)
-        rows = rows.detach() + (scaled - scaled.detach())  # these values, with the scaled ones' gradient
-    if padding_idx is None:
-        return rows
-    padding = native.equal(input, padding_idx % weight.shape[0])
-    padding = native.reshape(padding, (*padding.shape, 1))
-    return native.where(padding, rows.detach(), rows)
-
-
-def _frequencies(chosen: Any, rows: int, dtype: Any) -> Any:
-    """Number of times that each chosen row is chosen, of shape (*chosen.shape, 1)."""
-    places = native.reshape(native.cast(chosen, dtypes.int64), (-1,))
-    ones = native.full((chosen.size,), 1, dtype)
-    often = native.scatter_add(native.full((rows,), 0, dtype), places, ones, 0)
-    return native.reshape(native.take(often, places, 0), (*chosen.shape, 1))
-
-
-def _limit_rows(weight: Any, chosen: Any, max_norm: float, norm_type: float) -> None:
-    """Scale rows of a table down to a norm, in place."""
-    with no_grad():
-        rows = native.take(weight, chosen, 0)
-        norms = vector_norm(rows, axis=-1, keepdims=True, ord=norm_type)
-        weight[chosen] = native.where(norms > max_norm, rows * (max_norm / (norms + 1e-7)), rows)
-
-
-def one_hot(tensor: Any, num_classes: int = -1) -> Any:
-    """1 at the place of each class and 0 elsewhere, as int64 of shape (*tensor.shape, num_classes).
-
-    Parameters
-    ----------
-    tensor
-        Classes, as integers.
-    num_classes
-        Number of classes; -1: as many as the largest class needs.
-
-    Raises
-    ------
-    ValueError
-        If a class is negative, or not below `num_classes`.
-
-    """
-    if tensor.dtype not in dtypes.INTEGERS:
-        raise TypeError(f"one_hot: classes of type {tensor.dtype}; give integers")
-    if tensor.size == 0 and num_classes < 1:
-        raise ValueError("one_hot: no classes in an empty tensor; give num_classes")
-    most = int(native.max(tensor).item()) if tensor.size else -1
-    least = int(native.min(tensor).item()) if tensor.size else 0
-    classes = most + 1 if num_classes == -1 else num_classes
-    if least < 0 or most >= classes:
-        raise ValueError(f"one_hot: classes from {least} to {most}; give those from 0 to {classes - 1}")
-    hit = native.equal(native.reshape(tensor, (*tensor.shape, 1)), native.arange(classes))
-    return native.cast(hit, dtypes.int64)
-
-
 # --- distances --------------------------------------------------------------------------------------------
 
 
@@ -173,6 +62,7 @@ def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> A
     return input / native.maximum(vector_norm(input, axis=dim, keepdims=True, ord=p), eps)
 
 
+@computes_in("float32")
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     """Cosine of the angle between vectors along an axis; each length counts as at least `eps`."""
     vectors = broadcast_arrays(x1, x2)  # before the norms: the axis is one of the common shape
@@ -180,6 +70,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
     return native.sum(first * second, dim, False)
 
 
+@computes_in("float32")
 def pairwise_distance(x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Any:
     """p-norm of ``x1 - x2 + eps`` along the last axis."""
     return vector_norm(x1 - x2 + eps, axis=-1, keepdims=keepdim, ord=p)
@@ -230,7 +121,8 @@ def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float
     if n + before + behind < 0:
         raise ValueError(f"pad: {before} and {behind} for an extent of {n}, which would be negative")
     if mode != "constant":
-        return native.take(x, native.asarray(_places(n, before, behind, mode), dtypes.int64), axis)
+        places = native.asarray(_places(n, before, behind, mode), dtypes.int64)
+        return native.take(x, places, axis) if mode == "circular" else _continued(x, places, axis)
     keys = [slice(None)] * x.ndim
     keys[axis] = slice(max(-before, 0), n - max(-behind, 0))
 
@@ -239,6 +131,11 @@ def _padded(x: Any, axis: int, before: int, behind: int, mode: str, value: float
         return [native.full(shape, value, x.dtype)] if count > 0 else []
 
     return native.concat([*filled(before), x[tuple(keys)], *filled(behind)], axis)
+
+
+@computes_in("float32")
+def _continued(x: Any, places: Any, axis: int) -> Any:
+    return native.take(x, places, axis)
 
 
 def _places(n: int, before: int, behind: int, mode: str) -> list[int]:

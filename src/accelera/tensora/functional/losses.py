@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from accelera.tensora import dtypes
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import native
 from accelera.tensora.functional.layers import pairwise_distance
 
@@ -33,6 +34,7 @@ def _as_rows(input: Any) -> Any:
 # --- classes ----------------------------------------------------------------------------------------------
 
 
+@computes_in("float32")
 def cross_entropy(
     input: Any,
     target: Any,
@@ -108,6 +110,7 @@ def _soft_cross_entropy(input: Any, target: Any, weight: Any, reduction: str, sm
     return _reduced(native.sum(losses, axis, False), reduction, "cross_entropy")
 
 
+@computes_in("float32")
 def nll_loss(
     input: Any, target: Any, weight: Any = None, ignore_index: int = -100, reduction: str = "mean"
 ) -> Any:
@@ -137,6 +140,7 @@ def nll_loss(
     return _reduced(losses, reduction, "nll_loss")
 
 
+@computes_in("float32")
 def multi_margin_loss(
     input: Any,
     target: Any,
@@ -163,6 +167,7 @@ def multi_margin_loss(
     return _reduced(native.reshape(losses, target.shape), reduction, "multi_margin_loss")
 
 
+@computes_in("float32")
 def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Mean of ``max(0, 1 - x[label] + x[other])`` over pairs of a label and another class.
 
@@ -205,18 +210,21 @@ def multilabel_soft_margin_loss(input: Any, target: Any, weight: Any = None, red
 # --- distances from numbers -------------------------------------------------------------------------------
 
 
+@computes_in("float32")
 def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Squared difference."""
     _same_shapes("mse_loss", input, target)
     return _reduced(native.square(input - target), reduction, "mse_loss")
 
 
+@computes_in("float32")
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Absolute difference."""
     _same_shapes("l1_loss", input, target)
     return _reduced(native.abs(input - target), reduction, "l1_loss")
 
 
+@computes_in("float32")
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Any:
     """``d**2 / (2 beta)`` of an absolute difference d below `beta`, otherwise ``d - beta / 2``."""
     if beta < 0:
@@ -226,6 +234,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     return huber_loss(input, target, reduction, beta) / beta
 
 
+@computes_in("float32")
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Any:
     """``d**2 / 2`` of an absolute difference d below `delta`, otherwise ``delta * (d - delta / 2)``."""
     if delta <= 0:
@@ -236,6 +245,7 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
     return _reduced(near * (distance - near * 0.5), reduction, "huber_loss")
 
 
+@computes_in("float32")
 def poisson_nll_loss(
     input: Any,
     target: Any,
@@ -300,6 +310,7 @@ def gaussian_nll_loss(
 # --- probabilities ----------------------------------------------------------------------------------------
 
 
+@computes_in("float32")
 def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
     """``-target * log(input) - (1 - target) * log(1 - input)``, logarithms being at least -100."""
     _same_shapes("binary_cross_entropy", input, target)
@@ -311,6 +322,7 @@ def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction:
     return _reduced(losses if weight is None else losses * weight, reduction, "binary_cross_entropy")
 
 
+@computes_in("float32")
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean", pos_weight: Any = None
 ) -> Any:
@@ -323,6 +335,7 @@ def binary_cross_entropy_with_logits(
     return _reduced(losses, reduction, "binary_cross_entropy_with_logits")
 
 
+@computes_in("float32")
 def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Any:
     """``target * (log(target) - input)``: Kullback-Leibler divergence of probabilities.
 
@@ -347,6 +360,7 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
     return _reduced(losses, reduction, "kl_div")
 
 
+@computes_in("float32")
 def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """``log(1 + exp(-target * input))`` of targets -1 and 1."""
     _same_shapes("soft_margin_loss", input, target)
@@ -356,6 +370,7 @@ def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
 # --- margins ----------------------------------------------------------------------------------------------
 
 
+@computes_in("float32")
 def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, reduction: str = "mean") -> Any:
     """The input where the target is 1, and ``max(0, margin - input)`` where it is -1."""
     zero = native.full((), 0, input.dtype)
@@ -364,6 +379,7 @@ def hinge_embedding_loss(input: Any, target: Any, margin: float = 1.0, reduction
     return _reduced(near + far, reduction, "hinge_embedding_loss")
 
 
+@computes_in("float32")
 def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
 ) -> Any:
@@ -390,6 +406,7 @@ def cosine_embedding_loss(
     return _reduced(near + far, reduction, "cosine_embedding_loss")
 
 
+@computes_in("float32")
 def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
 ) -> Any:
@@ -398,6 +415,7 @@ def margin_ranking_loss(
     return _reduced(native.relu(-target * (input1 - input2) + margin), reduction, "margin_ranking_loss")
 
 
+@computes_in("float32")
 def triplet_margin_loss(
     anchor: Any,
     positive: Any,

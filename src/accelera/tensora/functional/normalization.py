@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from accelera.tensora.amp import computes_in
 from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import native
+from accelera.tensora.functional.layers import pad
+from accelera.tensora.functional.pooling import avg_pool2d
 
 
 def _shape(normalized_shape: Any) -> tuple[int, ...]:
@@ -59,6 +62,7 @@ def _scaled(normal: Any, weight: Any, bias: Any) -> Any:
     return normal if bias is None else normal + _per_channel(bias, normal.ndim)
 
 
+@computes_in("float32")
 def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
     """Normalization of groups of channels of each sample (Y. Wu and K. He 2018).
 
@@ -94,6 +98,7 @@ def _channel_norm(input: Any, groups: int, weight: Any, bias: Any, eps: float) -
     return native.channel_norm(input, groups, weight, bias, eps)
 
 
+@computes_in("inputs")
 def batch_norm(
     input: Any,
     running_mean: Any,
@@ -138,7 +143,7 @@ def batch_norm(
         scale = native.rsqrt(running_var + eps)
         scale = scale if weight is None else scale * weight
         shift = -running_mean * scale if bias is None else bias - running_mean * scale
-        return _scaled(input, scale, shift)
+        return native.cast(_scaled(input, scale, shift), input.dtype)
     count = input.size // max(input.shape[1], 1)
     if count == 1:
         raise ValueError(
@@ -156,13 +161,14 @@ def batch_norm(
             variance = (native.reciprocal(native.square(rstd)) - eps) * (count / (count - 1))
             _move(running_mean, mean, momentum)
             _move(running_var, variance, momentum)
-    return found
+    return native.cast(found, input.dtype)
 
 
 def _move(running: Any, statistic: Any, momentum: float) -> None:
     running[...] = native.lerp(running, native.cast(statistic, running.dtype), momentum)
 
 
+@computes_in("inputs")
 def instance_norm(
     input: Any,
     running_mean: Any = None,
@@ -194,4 +200,35 @@ def instance_norm(
             mean = native.sum(native.reshape(mean, flat.shape[:2]), 0, False) / samples
             _move(running_mean, mean, momentum)
             _move(running_var, native.sum(variance, 0, False) / samples, momentum)
-    return group_norm(input, input.shape[1], weight, bias, eps)
+    return native.cast(_channel_norm(input, input.shape[1], weight, bias, eps)[0], input.dtype)
+
+
+def local_response_norm(
+    input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Any:
+    """Each element over a power of the squares of its neighbours in other channels (A. Krizhevsky 2012).
+
+    Parameters
+    ----------
+    input
+        Of shape (N, C, ...), with at least one axis behind the channels.
+    size
+        Channels whose squares are summed.
+    alpha, beta, k
+        The divisor is ``(k + alpha * mean) ** beta``.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer axes.
+
+    """
+    if input.ndim < 3:
+        raise ValueError(f"local_response_norm: an input of shape {input.shape}; give (N, C, ...)")
+    if not input.size:
+        return input
+    batch, channels = input.shape[:2]
+    squares = native.reshape(input * input, (batch, 1, channels, -1))
+    padded = pad(squares, (0, 0, size // 2, (size - 1) // 2))
+    means = avg_pool2d(padded, (size, 1), stride=1)
+    return input / (native.reshape(means, tuple(input.shape)) * alpha + k) ** beta

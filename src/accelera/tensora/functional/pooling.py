@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.functional.convolution import Ints, batched, each_extent
 
@@ -45,6 +46,9 @@ def _max_pool(
     if single:
         values, at = values[0], at[0]
     return (values, at) if indices else values
+
+
+_max_pool_in_float32 = computes_in("float32")(_max_pool)
 
 
 def max_pool1d(
@@ -97,7 +101,8 @@ def max_pool3d(
     return_indices: bool = False,
 ) -> Any:
     """Largest element of each window over three extents; see `max_pool2d`."""
-    return _max_pool(3, input, kernel_size, stride, (padding, dilation), ceil_mode, return_indices)
+    pool = _max_pool if return_indices else _max_pool_in_float32  # as PyTorch's list has it
+    return pool(3, input, kernel_size, stride, (padding, dilation), ceil_mode, return_indices)
 
 
 def _adaptive(name: str, x: Any, output_size: Wished) -> tuple[Any, bool, tuple[int, ...]]:
@@ -140,6 +145,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Wished, return_indices: bool
     return _adaptive_max_pool(2, input, output_size, return_indices)
 
 
+@computes_in("float32")
 def adaptive_max_pool3d(input: Tensor, output_size: Wished, return_indices: bool = False) -> Any:
     """Largest elements of windows that share three extents evenly; see `adaptive_max_pool2d`."""
     return _adaptive_max_pool(3, input, output_size, return_indices)
@@ -169,6 +175,7 @@ def _max_unpool(
     return result[0] if single else result
 
 
+@computes_in("float32")
 def max_unpool1d(
     input: Tensor,
     indices: Tensor,
@@ -181,6 +188,7 @@ def max_unpool1d(
     return _max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
 
 
+@computes_in("float32")
 def max_unpool2d(
     input: Tensor,
     indices: Tensor,
@@ -204,6 +212,7 @@ def max_unpool2d(
     return _max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
 
 
+@computes_in("float32")
 def max_unpool3d(
     input: Tensor,
     indices: Tensor,
@@ -277,6 +286,7 @@ def avg_pool2d(
     return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, (count_include_pad, divisor_override))
 
 
+@computes_in("float32")
 def avg_pool3d(
     input: Tensor,
     kernel_size: Ints,
@@ -306,6 +316,7 @@ def adaptive_avg_pool2d(input: Tensor, output_size: Wished) -> Any:
     return _adaptive_avg_pool(2, input, output_size)
 
 
+@computes_in("float32")
 def adaptive_avg_pool3d(input: Tensor, output_size: Wished) -> Any:
     """Means of windows that share three extents evenly; arguments as for `adaptive_max_pool2d`."""
     return _adaptive_avg_pool(3, input, output_size)

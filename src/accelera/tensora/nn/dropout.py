@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from accelera.tensora import functional, random
-from accelera.tensora.core import native
+from accelera.tensora import functional
 from accelera.tensora.nn.module import Module
 
 
@@ -42,40 +40,28 @@ class Dropout(Module):
         return f"p={self.p}, inplace={self.inplace}"
 
 
-class _ChannelDropout(Dropout):
-    axes: int
+class Dropout1d(Dropout):
+    """Channels of (N, C, L) or (C, L) set to zero with probability `p` while training."""
 
     def forward(self, input: Any) -> Any:
         """Return the input with some channels set to zero, for each sample of the batch."""
-        if input.ndim not in (self.axes + 1, self.axes + 2):
-            raise ValueError(
-                f"{type(self).__name__}: an input of {input.ndim} axes; "
-                f"give {self.axes + 2}, or {self.axes + 1} without a batch"
-            )
-        if not self.training or self.p == 0:
-            return input
-        channels = tuple(input.shape)[: input.ndim - self.axes]
-        ones = native.full(channels, 1, input.dtype, input.device)
-        kept = functional.dropout(ones, self.p)
-        return input * native.reshape(kept, (*channels, *(1,) * self.axes))
+        return functional.dropout1d(input, self.p, self.training)
 
 
-class Dropout1d(_ChannelDropout):
-    """Channels of (N, C, L) or (C, L) set to zero with probability `p` while training."""
-
-    axes = 1
-
-
-class Dropout2d(_ChannelDropout):
+class Dropout2d(Dropout):
     """Channels of (N, C, H, W) or (C, H, W) set to zero with probability `p` while training."""
 
-    axes = 2
+    def forward(self, input: Any) -> Any:
+        """Return the input with some channels set to zero, for each sample of the batch."""
+        return functional.dropout2d(input, self.p, self.training)
 
 
-class Dropout3d(_ChannelDropout):
+class Dropout3d(Dropout):
     """Channels of (N, C, D, H, W) or (C, D, H, W) set to zero with probability `p` while training."""
 
-    axes = 3
+    def forward(self, input: Any) -> Any:
+        """Return the input with some channels set to zero, for each sample of the batch."""
+        return functional.dropout3d(input, self.p, self.training)
 
 
 class AlphaDropout(Dropout):
@@ -83,11 +69,7 @@ class AlphaDropout(Dropout):
 
     def forward(self, input: Any) -> Any:
         """Return the input with some elements at SELU's lower end, all scaled back."""
-        if not self.training or self.p == 0:
-            return input
-        if self.p == 1:
-            return input * 0.0
-        return alpha_dropped(input, tuple(input.shape), self.p)
+        return functional.alpha_dropout(input, self.p, self.training)
 
 
 class FeatureAlphaDropout(Dropout):
@@ -95,17 +77,4 @@ class FeatureAlphaDropout(Dropout):
 
     def forward(self, input: Any) -> Any:
         """Return the input with some channels at SELU's lower end, all scaled back."""
-        if not self.training or self.p == 0:
-            return input
-        if self.p == 1:
-            return input * 0.0
-        return alpha_dropped(input, (*tuple(input.shape)[:2], *(1,) * (input.ndim - 2)), self.p)
-
-
-def alpha_dropped(input: Any, shape: tuple[int, ...], p: float) -> Any:
-    """Return the input with elements dropped to SELU's lower end, by a mask of this shape."""
-    low = -1.7580993408473766
-    scale = 1 / math.sqrt((low * low * p + 1) * (1 - p))
-    drawn = random.default_generator.uniform(shape, "float32")
-    kept = native.cast(drawn >= p, input.dtype)
-    return (input * kept + (1 - kept) * low) * scale - scale * low * p
+        return functional.feature_alpha_dropout(input, self.p, self.training)

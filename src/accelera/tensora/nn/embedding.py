@@ -1,4 +1,4 @@
-"""Rows of a table, by index."""
+"""Rows of a table, by index, one by one or a bag of them at once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from accelera.tensora.nn import init
 from accelera.tensora.nn.linear import made
 from accelera.tensora.nn.module import Module
 from accelera.tensora.nn.parameter import Parameter
+
+
+def _row(name: str, index: int | None, rows: int) -> int | None:
+    """A row counted from the front."""
+    if index is None:
+        return None
+    if not -rows <= index < rows:
+        raise ValueError(f"{name}: padding_idx={index} of {rows} rows")
+    return index % rows
+
+
+def _draw_table(module: Any) -> None:
+    init.normal_(module.weight)
+    if module.padding_idx is not None:
+        module.weight.detach()[module.padding_idx] = 0
 
 
 class Embedding(Module):
@@ -47,10 +62,7 @@ class Embedding(Module):
         dtype: Any = None,
     ) -> None:
         super().__init__()
-        if padding_idx is not None:
-            if not -num_embeddings <= padding_idx < num_embeddings:
-                raise ValueError(f"Embedding: padding_idx={padding_idx} of {num_embeddings} rows")
-            padding_idx %= num_embeddings
+        padding_idx = _row(type(self).__name__, padding_idx, num_embeddings)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx, self.max_norm, self.norm_type = padding_idx, max_norm, norm_type
         self.scale_grad_by_freq = scale_grad_by_freq
@@ -69,9 +81,7 @@ class Embedding(Module):
 
     def reset_parameters(self) -> None:
         """Draw the table from normal numbers; the padding row is zero."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            self.weight.detach()[self.padding_idx] = 0
+        _draw_table(self)
 
     def forward(self, input: Any) -> Any:
         """Look indices of any shape up; the result has one axis more, the last."""
@@ -82,3 +92,88 @@ class Embedding(Module):
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+
+
+class EmbeddingBag(Module):
+    """Table of which the sum, mean or maximum of each bag of rows is looked up.
+
+    Parameters
+    ----------
+    num_embeddings, embedding_dim
+        Rows and columns of the table.
+    max_norm, norm_type
+        Rows of a greater norm are scaled to this one when they are looked up, in place.
+    scale_grad_by_freq
+        Whether gradients are divided by how often their row was looked up.
+    mode
+        ``"sum"``, ``"mean"`` or ``"max"``.
+    sparse
+        Taken for PyTorch's sake; gradients are dense.
+    include_last_offset
+        Whether offsets end with the number of indices.
+    padding_idx
+        Row that is zero at first, counts in no bag and is not trained.
+    device, dtype
+        Of the table.
+
+    Raises
+    ------
+    ValueError
+        If `padding_idx` is no row.
+
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        *,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = _row(type(self).__name__, padding_idx, num_embeddings)
+        self.max_norm, self.norm_type = max_norm, norm_type
+        self.scale_grad_by_freq, self.mode, self.sparse = scale_grad_by_freq, mode, sparse
+        self.include_last_offset = include_last_offset
+        self.weight = made((num_embeddings, embedding_dim), device, dtype)
+        self.reset_parameters()
+
+    @classmethod
+    def from_pretrained(cls, embeddings: Any, freeze: bool = True, **options: Any) -> EmbeddingBag:
+        """Return an embedding with this table, which is trained unless `freeze`."""
+        found = cls(*embeddings.shape, **options)
+        found.weight = Parameter(embeddings.detach(), requires_grad=not freeze)
+        return found
+
+    def reset_parameters(self) -> None:
+        """Draw the table from normal numbers; the padding row is zero."""
+        _draw_table(self)
+
+    def forward(self, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
+        """Look the rows of bags up: of (bags, n), or of a vector with the place where each begins."""
+        return functional.embedding_bag(
+            input,
+            self.weight,
+            offsets,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.mode,
+            self.sparse,
+            per_sample_weights,
+            self.include_last_offset,
+            self.padding_idx,
+        )
+
+    def extra_repr(self) -> str:
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode!r}{padding}"

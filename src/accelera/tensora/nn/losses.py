@@ -237,6 +237,17 @@ class MultiMarginLoss(_WeightedLoss):
         self.p, self.margin = p, margin
 
 
+class CTCLoss(_Loss):
+    """Negative log likelihood of labels whose places in time are not known (A. Graves et al. 2006)."""
+
+    function = functional.ctc_loss
+    options = ("blank", "zero_infinity")
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
+        super().__init__(reduction)
+        self.blank, self.zero_infinity = blank, zero_infinity
+
+
 class TripletMarginLoss(_Loss):
     """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``."""
 

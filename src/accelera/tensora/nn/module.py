@@ -8,22 +8,11 @@ from typing import Any, TypeVar
 
 from accelera.tensora import dtypes
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.hooks import HookHandle, add_hook
 from accelera.tensora.nn.parameter import Parameter
 
 Self = TypeVar("Self", bound="Module")
 Named = Iterator[tuple[str, Any]]
-
-
-class HookHandle:
-    """Handle of a registered hook."""
-
-    def __init__(self, hooks: dict[int, Any], number: int) -> None:
-        self._hooks = hooks
-        self._number = number
-
-    def remove(self) -> None:
-        """Do not call the hook any more."""
-        self._hooks.pop(self._number, None)
 
 
 class LoadResult:
@@ -445,6 +434,7 @@ class Module:
         targets: dict[str, tuple[Module, str]] = {}
         for path, module in self.named_modules(remove_duplicate=False):
             start = f"{path}." if path else ""
+            module._prepare_load(state_dict, start)
             for name, value in itertools.chain(module._parameters.items(), module._saved_buffers()):
                 if value is not None:
                     targets[start + name] = (module, name)
@@ -462,6 +452,9 @@ class Module:
             if key in state_dict:
                 module._load_one(name, state_dict[key], assign)
         return LoadResult(missing, unexpected)
+
+    def _prepare_load(self, state_dict: dict[str, Any], start: str) -> None:
+        """Make room for a state, whose keys begin with `start`: lazy modules take their extents from it."""
 
     def _load_one(self, name: str, value: Any, assign: bool) -> None:
         if not name:
@@ -514,21 +507,21 @@ class Module:
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
         """Call ``hook(module, args)`` before each forward; what it returns takes the arguments' place."""
-        return _add_hook(self._forward_pre_hooks, (hook, with_kwargs), prepend)
+        return add_hook(self._forward_pre_hooks, (hook, with_kwargs), prepend)
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
         """Call ``hook(module, args, output)`` after each forward; what it returns replaces the output."""
-        return _add_hook(self._forward_hooks, (hook, with_kwargs), prepend)
+        return add_hook(self._forward_hooks, (hook, with_kwargs), prepend)
 
     def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> HookHandle:
         """Call ``hook(module, grad_output)`` when the gradients of the outputs are known."""
-        return _add_hook(self._backward_pre_hooks, hook, prepend)
+        return add_hook(self._backward_pre_hooks, hook, prepend)
 
     def register_full_backward_hook(self, hook: Callable[..., Any], prepend: bool = False) -> HookHandle:
         """Call ``hook(module, grad_input, grad_output)`` when the gradients of the inputs are known."""
-        return _add_hook(self._backward_hooks, hook, prepend)
+        return add_hook(self._backward_hooks, hook, prepend)
 
     # --- words
 
@@ -567,21 +560,6 @@ def _shape_problems(targets: dict[str, tuple[Module, str]], state: dict[str, Any
         if wanted != found:
             problems.append(f"{key} has shape {found} in the state, {wanted} in the module")
     return problems
-
-
-_numbers = itertools.count()
-
-
-def _add_hook(hooks: dict[int, Any], hook: Any, prepend: bool) -> HookHandle:
-    number = next(_numbers)
-    if prepend:
-        others = dict(hooks)
-        hooks.clear()
-        hooks[number] = hook
-        hooks.update(others)
-    else:
-        hooks[number] = hook
-    return HookHandle(hooks, number)
 
 
 class _BackwardHooks:

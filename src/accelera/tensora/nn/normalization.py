@@ -372,12 +372,7 @@ class LocalResponseNorm(Module):
 
     def forward(self, input: Any) -> Any:
         """Normalize (N, C, ...)."""
-        batch, channels = input.shape[:2]
-        squares = native.reshape(input * input, (batch, 1, channels, -1))
-        padded = functional.pad(squares, (0, 0, self.size // 2, (self.size - 1) // 2))
-        means = functional.avg_pool2d(padded, (self.size, 1), stride=1)
-        divisor = native.reshape(means, tuple(input.shape)) * self.alpha + self.k
-        return input / divisor**self.beta
+        return functional.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
 
     def extra_repr(self) -> str:
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"

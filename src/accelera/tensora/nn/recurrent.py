@@ -312,7 +312,7 @@ class RNNBase(Module):
             raise ValueError(
                 f"{name}: an input of width {data.shape[-1]}; the network was made for {self.input_size}"
             )
-        if data.dtype != weight.dtype:
+        if data.dtype != weight.dtype and not native.autocasting():
             raise ValueError(
                 f"{name}: an input of {data.dtype.name} for weights of {weight.dtype.name}; convert one"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accelera.tensora.optim import lr_scheduler
+from accelera.tensora.optim.adafactor import Adafactor
 from accelera.tensora.optim.adaptive import (
     ASGD,
     Adadelta,
@@ -23,6 +24,7 @@ __all__ = [
     "LBFGS",
     "SGD",
     "Adadelta",
+    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",

@@ -39,6 +39,9 @@ class LBFGS(Optimizer):
     ------
     ValueError
         If there is more than one group, or the line search is not known.
+    TypeError
+        If `step` gets no closure, which lets go of the gradients, computes the loss, calls its ``backward``
+        and returns it.
 
     """
 
@@ -79,25 +82,7 @@ class LBFGS(Optimizer):
         """Raise TypeError: a step takes all parameters together, and a closure."""
         raise TypeError("LBFGS: parameters cannot be changed one at a time; call step(closure)")
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Go along the line searches of one step.
-
-        Parameters
-        ----------
-        closure
-            Lets go of the gradients, computes the loss, calls its ``backward`` and returns it.
-
-        Returns
-        -------
-        Tensor
-            The loss before.
-
-        Raises
-        ------
-        TypeError
-            If there is no closure.
-
-        """
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         if closure is None:
             raise TypeError("LBFGS: step() without a closure; give a function that computes the loss")
         with no_grad():

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.creation import asarray
+from accelera.tensora.hooks import HookHandle, add_hook
 
-Params = Iterable[Tensor] | Iterable[dict[str, Any]]
+Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 State = dict[str, Any]
 
 
@@ -18,7 +20,8 @@ class Optimizer(ABC):
     Parameters
     ----------
     params
-        Tensors, or dictionaries with tensors under ``"params"`` and options of that group.
+        Tensors, or pairs of a name and a tensor as `Module.named_parameters` gives them; or dictionaries with
+        either under ``"params"`` and options of that group.
     defaults
         Options of the groups that do not give their own.
 
@@ -40,6 +43,7 @@ class Optimizer(ABC):
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
         self.state: dict[Any, State] = {}
+        self._hooks: dict[str, dict[int, Any]] = {kind: {} for kind in _HOOKS}
         given: list[Any] = list(params)
         if not given:
             raise ValueError(f"{type(self).__name__}: no parameters; give at least one tensor")
@@ -52,7 +56,8 @@ class Optimizer(ABC):
         lines = [type(self).__name__ + " ("]
         for i, group in enumerate(self.param_groups):
             lines += [f"Parameter Group {i}"]
-            lines += [f"    {name}: {group[name]}" for name in sorted(group) if name != "params"]
+            options = sorted(group.keys() - {"params", "param_names"})
+            lines += [f"    {name}: {group[name]}" for name in options]
         return "\n".join([*lines, ")"])
 
     def add_param_group(self, group: dict[str, Any]) -> None:
@@ -60,7 +65,8 @@ class Optimizer(ABC):
         name = type(self).__name__
         params = group["params"]
         params = [params] if isinstance(params, Tensor) else list(params)
-        unknown = group.keys() - self.defaults.keys() - {"params"}
+        group, params = _without_names(name, group, params)
+        unknown = group.keys() - self.defaults.keys() - {"params", "param_names"}
         if unknown:
             raise TypeError(f"{name}: unknown options {sorted(unknown)}; known are {sorted(self.defaults)}")
         known = {id(each) for other in self.param_groups for each in other["params"]}
@@ -108,6 +114,18 @@ class Optimizer(ABC):
             What the closure returned, or None.
 
         """
+        args: tuple[Any, ...] = (self,) if closure is None else (self, closure)
+        kwargs: dict[str, Any] = {}
+        for hook in list(self._hooks["step_pre"].values()):
+            changed = hook(self, args, kwargs)
+            if changed is not None:
+                args, kwargs = changed
+        result = type(self)._step(*args, **kwargs)
+        for hook in list(self._hooks["step_post"].values()):
+            hook(self, args, kwargs)
+        return result
+
+    def _step(self, closure: Callable[[], Any] | None = None) -> Any:
         loss = None if closure is None else closure()
         for group in self.param_groups:
             params = [each for each in group["params"] if each.grad is not None]
@@ -121,6 +139,8 @@ class Optimizer(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """States by the number of their parameter, and the groups' options; the tensors are not copied."""
+        for hook in list(self._hooks["state_dict_pre"].values()):
+            hook(self)
         numbers: dict[int, int] = {}
         groups = []
         for group in self.param_groups:
@@ -128,10 +148,14 @@ class Optimizer(ABC):
                 numbers[id(each)] = len(numbers)
             groups.append({**group, "params": [numbers[id(each)] for each in group["params"]]})
         state = {numbers[id(param)]: dict(each) for param, each in self.state.items()}
-        return {"state": state, "param_groups": groups}
+        made = {"state": state, "param_groups": groups}
+        for hook in list(self._hooks["state_dict_post"].values()):
+            changed = hook(self, made)
+            made = made if changed is None else changed
+        return made
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over copies of the states and options that `state_dict` returned.
+        """Take over copies of the states and options of a `state_dict`, of PyTorch's optimizers as well.
 
         Raises
         ------
@@ -139,6 +163,14 @@ class Optimizer(ABC):
             If groups or parameters are not as many.
 
         """
+        for hook in list(self._hooks["load_state_dict_pre"].values()):
+            changed = hook(self, dict(state_dict))
+            state_dict = state_dict if changed is None else changed
+        self._load(state_dict)
+        for hook in list(self._hooks["load_state_dict_post"].values()):
+            hook(self)
+
+    def _load(self, state_dict: dict[str, Any]) -> None:
         groups = state_dict["param_groups"]
         found, wanted = ([len(group["params"]) for group in each] for each in (groups, self.param_groups))
         if found != wanted:
@@ -153,14 +185,79 @@ class Optimizer(ABC):
                         name: _taken_over(name, value, param)
                         for name, value in state_dict["state"][number].items()
                     }
-            group.update({name: value for name, value in saved.items() if name != "params"})
+            group.update({name: value for name, value in saved.items() if name not in _NOT_TAKEN})
+
+    # --- hooks
+
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Call ``hook(optimizer, args, kwargs)`` before each step; what it returns replaces both.
+
+        As in PyTorch the optimizer is also the first of `args`.
+        """
+        return add_hook(self._hooks["step_pre"], hook)
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> HookHandle:
+        """Call ``hook(optimizer, args, kwargs)`` after each step."""
+        return add_hook(self._hooks["step_post"], hook)
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> HookHandle:
+        """Call ``hook(optimizer)`` before each `state_dict`."""
+        return add_hook(self._hooks["state_dict_pre"], hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any], prepend: bool = False) -> HookHandle:
+        """Call ``hook(optimizer, state_dict)`` after each `state_dict`; what it returns replaces it."""
+        return add_hook(self._hooks["state_dict_post"], hook, prepend)
+
+    def register_load_state_dict_pre_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> HookHandle:
+        """Call ``hook(optimizer, state_dict)`` before a state is loaded; what it returns takes its place."""
+        return add_hook(self._hooks["load_state_dict_pre"], hook, prepend)
+
+    def register_load_state_dict_post_hook(
+        self, hook: Callable[..., Any], prepend: bool = False
+    ) -> HookHandle:
+        """Call ``hook(optimizer)`` after a state was loaded."""
+        return add_hook(self._hooks["load_state_dict_post"], hook, prepend)
+
+
+_HOOKS = (
+    "step_pre",
+    "step_post",
+    "state_dict_pre",
+    "state_dict_post",
+    "load_state_dict_pre",
+    "load_state_dict_post",
+)
+_NOT_TAKEN = {"params", "foreach", "fused", "capturable", "differentiable"}
+"""Of the groups of a saved state: numbers of parameters, and how PyTorch computes."""
+_NUMBERS = {"step", "mu_product", "eta", "mu"}
+"""Parts of a state that are numbers here, and tensors with one element in PyTorch."""
+
+
+def _without_names(
+    optimizer: str, group: dict[str, Any], params: list[Any]
+) -> tuple[dict[str, Any], list[Any]]:
+    """The group with names of its parameters on their own, and the parameters."""
+    named = [isinstance(each, tuple) for each in params]
+    if not any(named):
+        return group, params
+    if not all(named):
+        raise TypeError(f"{optimizer}: only some parameters have names; give all or none")
+    return {**group, "param_names": [name for name, _ in params]}, [each for _, each in params]
 
 
 def _taken_over(name: str, value: Any, param: Any) -> Any:
     """Copy of one part of a state, in the type of its parameter."""
-    if not isinstance(value, Tensor):
+    if name in _NUMBERS:
+        number = float(value)
+        return int(number) if name == "step" else number
+    if not hasattr(value, "shape"):
         return value
-    if tuple(value.shape) != tuple(param.shape):
+    value = value if isinstance(value, Tensor) else asarray(value)
+    if len(value.shape) != param.ndim or any(
+        a not in (1, b) for a, b in zip(value.shape, param.shape, strict=True)
+    ):
         raise ValueError(
             f"load_state_dict: {name} of shape {value.shape} for a parameter of shape {param.shape}"
         )

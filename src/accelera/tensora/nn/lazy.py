@@ -1,0 +1,287 @@
+"""Lazy modules: layers that learn how many inputs they have from their first one, or from a state."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from accelera.tensora import creation
+from accelera.tensora.core import native
+from accelera.tensora.nn.convolution import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+    Extents,
+)
+from accelera.tensora.nn.linear import Linear
+from accelera.tensora.nn.module import Module
+from accelera.tensora.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d
+
+
+class _Lazy(Module):
+    """Layer without its inputs' extent, whose parameters have no elements until it is known.
+
+    Then it becomes the layer itself. Its parameters stay the same objects: an optimizer may have them.
+    """
+
+    becomes: ClassVar[type[Module]]
+    extent: ClassVar[str]
+    """Attribute with the number of inputs."""
+    sized: ClassVar[tuple[str, ...]]
+    """Parameters and buffers whose shape depends on it."""
+
+    def _wait(self) -> None:
+        """Let go of what cannot have its shape yet."""
+        setattr(self, self.extent, 0)
+        for name in self.sized:
+            self._resize(name, (0,))
+
+    def _resize(self, name: str, shape: tuple[int, ...]) -> None:
+        tensor = getattr(self, name)
+        if tensor is not None:
+            native.set_data(tensor, creation.empty(shape, dtype=tensor.dtype, device=tensor.device))
+            if name in self._parameters:
+                native.set_role(tensor, "parameter")
+
+    def reset_parameters(self) -> None:
+        """Draw nothing: the parameters have no elements yet."""
+
+    def _shape(self, inputs: int) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def _inputs_of(self, input: Any) -> int:
+        raise NotImplementedError
+
+    def _inputs_in(self, shape: tuple[int, ...]) -> int:
+        """Number of inputs by the shape of the first of `sized` in a state."""
+        raise NotImplementedError
+
+    def _become(self, inputs: int) -> None:
+        setattr(self, self.extent, inputs)
+        for name in self.sized:
+            self._resize(name, self._shape(inputs))
+        self.__class__ = self.becomes  # type: ignore[assignment]
+        self.reset_parameters()
+
+    def _prepare_load(self, state_dict: dict[str, Any], start: str) -> None:
+        for name in self.sized:
+            shape = tuple(getattr(state_dict.get(start + name), "shape", (0,)))
+            if shape != (0,):
+                return self._become(self._inputs_in(shape))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Take the extent from the input, and go on as the layer with it."""
+        self._become(self._inputs_of(args[0]))
+        return self.forward(*args, **kwargs)
+
+
+class LazyLinear(_Lazy, Linear):
+    """`Linear` that takes `in_features` from its first input.
+
+    Parameters
+    ----------
+    out_features
+        Length of the last axis of the output.
+    bias
+        Whether there is one.
+    device, dtype
+        Of the parameters.
+
+    """
+
+    becomes = Linear
+    extent = "in_features"
+    sized = ("weight",)
+
+    def __init__(self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
+        Linear.__init__(self, 0, out_features, bias, device, dtype)
+        self._wait()
+
+    def _shape(self, inputs: int) -> tuple[int, ...]:
+        return self.out_features, inputs
+
+    def _inputs_of(self, input: Any) -> int:
+        return int(input.shape[-1])
+
+    def _inputs_in(self, shape: tuple[int, ...]) -> int:
+        return shape[1]
+
+
+# --- convolutions -----------------------------------------------------------------------------------------
+
+
+class _LazyConvolution(_Lazy):
+    extent = "in_channels"
+    sized = ("weight",)
+    axes: int
+    groups: int
+    out_channels: int
+    kernel_size: tuple[int, ...]
+    transposed: bool
+
+    def _shape(self, inputs: int) -> tuple[int, ...]:
+        if inputs % self.groups:
+            raise ValueError(
+                f"{type(self).__name__}: {inputs} channels in {self.groups} groups; give a multiple"
+            )
+        if self.transposed:
+            return inputs, self.out_channels // self.groups, *self.kernel_size
+        return self.out_channels, inputs // self.groups, *self.kernel_size
+
+    def _inputs_of(self, input: Any) -> int:
+        if input.ndim not in (self.axes + 1, self.axes + 2):
+            raise ValueError(
+                f"{type(self).__name__}: an input of {input.ndim} axes; "
+                f"give {self.axes + 2}, or {self.axes + 1} without a batch"
+            )
+        return int(input.shape[-self.axes - 1])
+
+    def _inputs_in(self, shape: tuple[int, ...]) -> int:
+        return shape[0] if self.transposed else shape[1] * self.groups
+
+
+class _LazyForward(_LazyConvolution):
+    """Convolution that takes `in_channels` from its first input; for the rest see `{name}`."""
+
+    def __init__(
+        self,
+        out_channels: int,
+        kernel_size: Extents,
+        stride: Extents = 1,
+        padding: Extents | str = 0,
+        dilation: Extents = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        # As many inputs as groups, which fits, until they are known.
+        super().__init__(  # type: ignore[call-arg]
+            groups,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            padding_mode,
+            device,
+            dtype,
+        )
+        self._wait()
+
+
+class LazyConv1d(_LazyForward, Conv1d):
+    __doc__ = (_LazyForward.__doc__ or "").format(name="Conv1d")
+    becomes = Conv1d
+
+
+class LazyConv2d(_LazyForward, Conv2d):
+    __doc__ = (_LazyForward.__doc__ or "").format(name="Conv2d")
+    becomes = Conv2d
+
+
+class LazyConv3d(_LazyForward, Conv3d):
+    __doc__ = (_LazyForward.__doc__ or "").format(name="Conv3d")
+    becomes = Conv3d
+
+
+class _LazyTransposed(_LazyConvolution):
+    """Convolution that takes `in_channels` from its first input; for the rest see `{name}`."""
+
+    def __init__(
+        self,
+        out_channels: int,
+        kernel_size: Extents,
+        stride: Extents = 1,
+        padding: Extents = 0,
+        output_padding: Extents = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Extents = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(  # type: ignore[call-arg]
+            groups,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            output_padding,
+            groups,
+            bias,
+            dilation,
+            padding_mode,
+            device,
+            dtype,
+        )
+        self._wait()
+
+
+class LazyConvTranspose1d(_LazyTransposed, ConvTranspose1d):
+    __doc__ = (_LazyTransposed.__doc__ or "").format(name="ConvTranspose1d")
+    becomes = ConvTranspose1d
+
+
+class LazyConvTranspose2d(_LazyTransposed, ConvTranspose2d):
+    __doc__ = (_LazyTransposed.__doc__ or "").format(name="ConvTranspose2d")
+    becomes = ConvTranspose2d
+
+
+class LazyConvTranspose3d(_LazyTransposed, ConvTranspose3d):
+    __doc__ = (_LazyTransposed.__doc__ or "").format(name="ConvTranspose3d")
+    becomes = ConvTranspose3d
+
+
+# --- normalization ----------------------------------------------------------------------------------------
+
+
+class _LazyBatchNorm(_Lazy):
+    """Batch norm that takes `num_features` from its first input; for the rest see `{name}`."""
+
+    extent = "num_features"
+    sized = ("weight", "bias", "running_mean", "running_var")
+
+    def __init__(
+        self,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        options = (eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(0, *options, bias=bias)  # type: ignore[call-arg]
+
+    def _shape(self, inputs: int) -> tuple[int, ...]:
+        return (inputs,)
+
+    def _inputs_of(self, input: Any) -> int:
+        return int(input.shape[1])
+
+    def _inputs_in(self, shape: tuple[int, ...]) -> int:
+        return shape[0]
+
+
+class LazyBatchNorm1d(_LazyBatchNorm, BatchNorm1d):
+    __doc__ = (_LazyBatchNorm.__doc__ or "").format(name="BatchNorm1d")
+    becomes = BatchNorm1d
+
+
+class LazyBatchNorm2d(_LazyBatchNorm, BatchNorm2d):
+    __doc__ = (_LazyBatchNorm.__doc__ or "").format(name="BatchNorm2d")
+    becomes = BatchNorm2d
+
+
+class LazyBatchNorm3d(_LazyBatchNorm, BatchNorm3d):
+    __doc__ = (_LazyBatchNorm.__doc__ or "").format(name="BatchNorm3d")
+    becomes = BatchNorm3d
