@@ -1,8 +1,9 @@
 """Training steps of an MLP, a CNN and a transformer in Tensora, PyTorch, torch.compile, JAX and tinygrad.
 
 Shapes, first weights, batches and optimizers are the same, two threads each, every contender in a process
-of its own. All are ready before the first is timed, and they run in turn. JAX and tinygrad may live in
-another environment; tinygrad needs clang, torch.compile a C++ compiler:
+of its own. All are ready before the first is timed, and they run in turn. Where the machine is not quiet, the
+turns count in which others used the processors least. JAX and tinygrad may live in another environment;
+tinygrad needs clang, torch.compile a C++ compiler:
 
     python -m venv /tmp/peers && /tmp/peers/bin/pip install jax tinygrad
     python -m benchmarks tensora-training --peers /tmp/peers/bin/python --save tensora_training
@@ -16,7 +17,9 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,8 @@ OPTIONAL = ("torch.compile", *PEERS)
 """Contenders that may be absent: not installed, or without a compiler."""
 REST = 0.15
 """Seconds before each turn: threads of the one before spin for more work."""
+CALM = 1 / 3
+"""Share of the turns that count, of each contender those in which others used the processors least."""
 
 
 def main(arguments: list[str]) -> dict[str, Any]:
@@ -78,7 +83,7 @@ def compared(model: str, options: Any) -> dict[str, Any]:
         print(
             f"{model:12} {name:14} best {each['best_ms']:8.2f} ms, median {each['median_ms']:8.2f}, "
             f"{each['of_' + first]:.2f} of {first} (medians {each['median_of_' + first]:.2f}), "
-            f"loss {each['losses'][-1]:.5f}",
+            f"loss {each['losses'][-1]:.5f}, others {each['others_share']:.0%}",
             flush=True,
         )
         if not np.allclose(each["losses"], found[first]["losses"], rtol=1e-3):
@@ -86,25 +91,43 @@ def compared(model: str, options: Any) -> dict[str, Any]:
     return {"contenders": found, "absent": absent}
 
 
-def in_turns(workers: dict[str, Worker], rounds: int) -> dict[str, list[list[float]]]:
-    """Seconds of single steps, by contender and round."""
-    seconds: dict[str, list[list[float]]] = {name: [] for name in workers}
+@dataclass(frozen=True)
+class Turn:
+    """Seconds of single steps, and the share of all processors that others used meanwhile."""
+
+    seconds: list[float]
+    others: float
+
+
+def in_turns(workers: dict[str, Worker], rounds: int) -> dict[str, list[Turn]]:
+    """Turns by contender."""
+    turns: dict[str, list[Turn]] = {name: [] for name in workers}
     for _ in range(rounds):
         for name, worker in workers.items():
             time.sleep(REST)
-            seconds[name].append(worker.turn())
-    return seconds
+            turns[name].append(worker.turn())
+    return turns
 
 
-def figures_of(worker: Worker, rounds: list[list[float]]) -> dict[str, Any]:
-    steps = [each for seconds in rounds for each in seconds]
+def figures_of(worker: Worker, turns: list[Turn]) -> dict[str, Any]:
+    """Best and median step of the calm turns."""
+    calm = sorted(turns, key=lambda each: each.others)[: max(1, round(len(turns) * CALM))]
+    steps = [seconds for each in calm for seconds in each.seconds]
     return {
         "best_ms": min(steps) * 1e3,
         "median_ms": statistics.median(steps) * 1e3,
         "steps": len(steps),
+        "others_share": statistics.mean(each.others for each in calm),
         "losses": worker.ready["losses"],
         "version": worker.ready["version"],
     }
+
+
+def machine_seconds() -> tuple[float, float]:
+    """Seconds of all processors since the start, busy (or taken by the host) and idle."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    user, nice, system, idle, waiting, *others = (int(each) / os.sysconf("SC_CLK_TCK") for each in fields)
+    return user + nice + system + sum(others), idle + waiting
 
 
 class WorkerError(RuntimeError):
@@ -117,11 +140,12 @@ class Worker:
     def __init__(self, interpreter: str, name: str, model: str, *, small: bool) -> None:
         command = [interpreter, "-m", "benchmarks.training_contenders", name, model]
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(THREADS))
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by `end`
         self._process = subprocess.Popen(
             [*command, *(["--small"] if small else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
             cwd=Path(__file__).parents[1],
             env={**os.environ, **threads},
@@ -132,25 +156,29 @@ class Worker:
             self.end()
             raise
 
-    def turn(self) -> list[float]:
-        """Seconds of the steps of one turn."""
+    def turn(self) -> Turn:
+        """Have it run some steps."""
         assert self._process.stdin
+        before = machine_seconds()
         self._process.stdin.write("run\n")
         self._process.stdin.flush()
-        seconds: list[float] = self._told()
-        return seconds
+        told = self._told()
+        busy, idle = (now - then for now, then in zip(machine_seconds(), before, strict=True))
+        return Turn(told["steps"], max(0.0, busy - told["cpu_s"]) / max(busy + idle, 1e-9))
 
     def end(self) -> None:
         """End the process and close what led to it."""
         self._process.communicate()
+        self._errors.close()
 
     def _told(self) -> Any:
         assert self._process.stdout
-        assert self._process.stderr
         for line in self._process.stdout:
             if line.startswith("told "):
                 return json.loads(line.removeprefix("told "))
-        written = [line for line in self._process.stderr.read().splitlines() if line.strip()]
+        self._process.wait()
+        self._errors.seek(0)
+        written = [line.strip() for line in self._errors if line.strip()]
         raise WorkerError(written[-1][:200] if written else "ended without a word")
 
 

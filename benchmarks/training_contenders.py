@@ -1,8 +1,8 @@
 """One tensor library that trains one network, in a process of its own that is told when to run.
 
 ``python -m benchmarks.training_contenders NAME MODEL [--small]`` writes a line of JSON with the losses of the
-first steps, and for each line of its input another one with the seconds of single steps. It needs nothing but
-the library and NumPy.
+first steps, and for each line of its input another one with the seconds of single steps and those of the
+processor. It needs nothing but the library and NumPy.
 """
 
 from __future__ import annotations
@@ -229,15 +229,16 @@ def main(name: str, model: str, *options: str) -> None:
         tell(turn(step, 0.0 if "--small" in options else TURN_S))
 
 
-def turn(step: Step, seconds: float) -> list[float]:
-    """Seconds of each of at least three steps, after one that is not timed."""
+def turn(step: Step, seconds: float) -> dict[str, Any]:
+    """Seconds of each of at least three steps, after one that is not timed; processor seconds of all."""
+    cpu = time.process_time()
     step()
     took: list[float] = []
     while len(took) < 3 or sum(took) < seconds:
         began = time.perf_counter()
         step()
         took.append(time.perf_counter() - began)
-    return took
+    return {"steps": took, "cpu_s": time.process_time() - cpu}
 
 
 def tell(figures: Any) -> None:
