@@ -1,4 +1,4 @@
-"""Checkpoints of a training by several ranks: what they have in common in one file, the rest with the rank."""
+"""Checkpoints of a training by several ranks: one file of what they have in common, the rest with each."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class DistributedCheckpoint:
         return self._file(self._number)
 
     def state_dict(self) -> dict[str, Any]:
-        """Write the next file, and return its number with this rank's own state; all ranks call this together.
+        """Write the next file, and return its number and this rank's own state; all ranks call it together.
 
         Raises
         ------

@@ -158,9 +158,9 @@ class _Reducer:
         if self._mode == "reduce":
             absent = [name for i, name in enumerate(self._names) if i not in self._arrived]
             raise RuntimeError(
-                "[DistributedDataParallel] the gradients of the last backward pass were not averaged, as those"
-                f" of {', '.join(absent[:3])} did not come: the pass broke off, or its graph was older than"
-                " the pass before; call backward() before the next forward pass, and restart after an error"
+                "[DistributedDataParallel] the last backward pass averaged no gradients, as those of"
+                f" {', '.join(absent[:3])} did not come: the pass broke off, or its graph was older than the"
+                " pass before; call backward() before the next forward pass, and restart after an error"
             )
 
     def tied(self, output: Any, synchronizes: bool) -> Any:
@@ -192,8 +192,9 @@ class _Reducer:
             return
         if self._mode == "idle" or i in self._arrived:
             raise RuntimeError(
-                f"[DistributedDataParallel] a gradient of {self._names[i]!r} came without a forward pass, or"
-                " after those of the pass were averaged: call the DistributedDataParallel, not the module in it"
+                f"[DistributedDataParallel] a gradient of {self._names[i]!r} came without a forward pass,"
+                " or after those of the pass were averaged: call the DistributedDataParallel, not the module"
+                " in it"
             )
         self._arrived.add(i)
         self._missing[self._bucket_of[i]] -= 1
@@ -237,8 +238,8 @@ class _Reducer:
             for place, i in enumerate(self._members[b]):
                 if i in self._arrived and self._params[i].grad is None:
                     raise RuntimeError(
-                        f"[DistributedDataParallel] the gradient of {self._names[i]!r} was let go before it was"
-                        " averaged, as budget(optimizer=...) does; leave optimizer= out"
+                        f"[DistributedDataParallel] the gradient of {self._names[i]!r} was let go before it"
+                        " was averaged, as budget(optimizer=...) does; leave optimizer= out"
                     )
                 bucket.put(place, self._params[i].grad)
             bucket.flat /= self._group.size

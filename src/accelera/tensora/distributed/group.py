@@ -187,8 +187,8 @@ def init_process_group(
     if any(described) and not makes:
         raise ValueError(
             f"[init_process_group] init_method={init_method!r}, rank={rank}, world_size={world_size}, but"
-            f" torch.distributed is set up already, as rank {dist.get_rank()} of {dist.get_world_size()}; leave"
-            " them out to be one of its ranks"
+            f" torch.distributed is set up already, as rank {dist.get_rank()} of {dist.get_world_size()};"
+            " leave them out to be one of its ranks"
         )
     patience = timedelta(seconds=timeout_s)
     if makes:

@@ -169,7 +169,7 @@ class NcclCommunicator:
 
     def close(self) -> None:
         """Leave the communicator; what is under way ends."""
-        if self._handle:
+        if self._handle.value is not None:
             _library().ncclCommAbort(self._handle)
             self._handle = ctypes.c_void_p()
 
