@@ -363,6 +363,7 @@ pi = math.pi
 
 _MODULES = (
     "data",
+    "distributed",
     "fft",
     "functional",
     "linalg",
