@@ -21,7 +21,7 @@ function(accelera_add_tensora)
   if(NOT ACCELERA_TENSORA)
     return()
   endif()
-  file(GLOB sources CONFIGURE_DEPENDS csrc/tensora/core/*.cpp csrc/tensora/cuda/*.cpp csrc/tensora/ops/*.cpp csrc/tensora/bindings/*.cpp)
+  file(GLOB sources CONFIGURE_DEPENDS csrc/tensora/core/*.cpp csrc/tensora/cuda/*.cpp csrc/tensora/jit/*.cpp csrc/tensora/ops/*.cpp csrc/tensora/bindings/*.cpp)
   nanobind_add_module(_tensora STABLE_ABI NB_STATIC NOMINSIZE ${sources}
     csrc/tensora/kernels/blas.cpp csrc/tensora/kernels/loops.cpp)
   set(isas base)

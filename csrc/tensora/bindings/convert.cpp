@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tensora/functions.h"
+#include "tensora/jit/capture.h"
 #include "tensora/kernels/loops.h"
 
 namespace nanobind::detail {
@@ -252,6 +253,7 @@ T tensor_from(nb::handle source, std::optional<DType> dtype) {
 nb::object scalar_to_python(const Tensor& tensor) {
     require(tensor.size() == 1, "tensora: a tensor of shape ", tensor.shape().words(),
             " is not one number; only a tensor with one element is");
+    if (Capture::here()) Capture::here()->refuse_read(tensor, "a Python number");
     if (!tensor.device().is_cpu()) return scalar_to_python(*to_device(tensor.detach(), cpu));
     return visit(tensor.dtype(), [&]<typename E>(Tag<E>) -> nb::object {
         const E value = *tensor.data<E>();

@@ -6,6 +6,7 @@
 #include "tensora/core/op.h"
 #include "tensora/cuda/driver.h"
 #include "tensora/functions.h"
+#include "tensora/jit/capture.h"
 
 namespace accelera::tensora {
 
@@ -113,6 +114,7 @@ namespace {
 
 /// From now on somebody else may write to the memory: nothing that reads it waits.
 void lend(const Tensor& tensor) {
+    if (Capture::here()) Capture::here()->refuse_read(tensor, "another library");
     settle_readers(*tensor.storage());
     tensor.storage()->set_lent();
 }

@@ -377,6 +377,7 @@ NB_MODULE(_tensora, module) {
     bind_autograd(module);
     bind_autocast(module);
     bind_budget(module);
+    bind_jit(module);
     module.def("instruction_set", [] { return std::string(instruction_set()); });
     module.def("thread_count", thread_count);
     module.def("set_thread_count", [](int n) {

@@ -4,6 +4,7 @@
 #include "tensora/bindings/convert.h"
 #include "tensora/core/autocast.h"
 #include "tensora/functions.h"
+#include "tensora/jit/capture.h"
 
 namespace accelera::tensora {
 
@@ -253,6 +254,7 @@ void bind_gradient(nb::class_<Tensor>& type) {
                 fail(Kind::value, "grad: shape ", value->shape().words(), " for a tensor of shape ",
                      x->shape().words());
             x->make_gradient().grad = std::make_shared<T>(value);
+            if (Capture::here()) Capture::here()->gradient_set(x);
         },
         nb::for_setter(nb::arg("grad").none()), "Gradient collected by backward(), or None.");
     type.def_prop_ro(

@@ -7,10 +7,11 @@
 #include <mutex>
 
 #include "tensora/core/autograd.h"
+#include "tensora/core/fused_loop.h"
 #include "tensora/core/op.h"
 #include "tensora/core/threads.h"
-#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
+#include "tensora/jit/capture.h"
 
 namespace accelera::tensora {
 
@@ -43,68 +44,7 @@ std::unique_lock<std::recursive_mutex> program_turn() {
     return turn;
 }
 
-constexpr int64_t block = 512;    // elements
 constexpr int64_t most_kept = 4;  // times a result's size: memory that only what it waits for keeps
-
-/// A tensor that a program reads: one number, elements that lie like the result's, or elements that are
-/// gathered for each block.
-struct Leaf {
-    const char* data = nullptr;
-    int64_t each = 0;
-    bool scalar = false;
-    bool dense = false;
-    Dims shape, strides;  // of a gathered one, in elements, broadcast to the result's shape
-
-    Leaf(const Tensor& tensor, const Dims& result) : data(tensor.bytes()), each(size_of(tensor.dtype())) {
-        scalar = tensor.size() == 1;
-        dense = !scalar && tensor.contiguous() && tensor.shape() == result;
-        if (!scalar && !dense) join_axes(broadcast_layout(tensor, result, "elementwise"));
-    }
-
-    /// Elements `begin` to `begin + n` of the result's order, to `out`.
-    void gather(int64_t begin, int64_t n, char* out) const {
-        const int last = shape.size() - 1;
-        Dims index = Dims::filled(shape.size(), 0);
-        int64_t rest = begin;
-        for (int i = last; i >= 0; --i) {
-            index[i] = rest % shape[i];
-            rest /= shape[i];
-        }
-        while (n > 0) {
-            int64_t at = 0;
-            for (int i = 0; i <= last; ++i) at += index[i] * strides[i];
-            const int64_t run = std::min(n, shape[last] - index[last]);
-            copy_run(data + at * each, run, out);
-            out += run * each;
-            n -= run;
-            index[last] = 0;
-            for (int i = last - 1; i >= 0 && ++index[i] == shape[i]; --i) index[i] = 0;
-        }
-    }
-
-  private:
-    void join_axes(const Layout& layout) {
-        for (int i = 0; i < layout.shape.size(); ++i) {
-            if (layout.shape[i] == 1) continue;
-            if (!shape.empty() && strides.back() == layout.strides[i] * layout.shape[i]) {
-                shape.back() *= layout.shape[i];
-                strides.back() = layout.strides[i];
-            } else {
-                shape.push_back(layout.shape[i]);
-                strides.push_back(layout.strides[i]);
-            }
-        }
-    }
-
-    void copy_run(const char* from, int64_t run, char* out) const {
-        const int64_t step = strides.back() * each;
-        if (step == each) {
-            std::memcpy(out, from, size_t(run * each));
-            return;
-        }
-        for (int64_t i = 0; i < run; ++i) std::memcpy(out + i * each, from + i * step, size_t(each));
-    }
-};
 
 }  // namespace
 
@@ -139,7 +79,7 @@ class Program {
                 const RoleScope role(step.result->role_);
                 step.storage = Storage::allocate(size * size_of(step.result->dtype()));
             }
-        root_.device().is_cpu() ? run_blocks(size) : run_kernel();
+        run_loop();
         for (const T& leaf : tensors_) recorded.read(*leaf->storage());
         recorded.cost({double(size) * double(steps_.size()), 0});
         for (Step& step : steps_) {
@@ -152,54 +92,28 @@ class Program {
     }
 
   private:
-    void run_blocks(int64_t size) {
-        for (const T& tensor : tensors_) leaves_.emplace_back(*tensor, root_.shape());
-        assign_registers();
-        const int64_t blocks = (size + block - 1) / block;
-        parallel_for(blocks, grain / block, [&](int64_t begin, int64_t end) {
-            std::vector<char> registers(size_t(n_registers_) * register_bytes() + 64);
-            char* const base = registers.data() + (64 - reinterpret_cast<uintptr_t>(registers.data()) % 64);
-            for (int64_t i = begin; i < end; ++i)
-                run_block(i * block, std::min(block, size - i * block), base);
-        });
-    }
-
-    /// All of it as one kernel of a CUDA device.
-    void run_kernel() const {
-        cuda::FusedProgram program{root_.device(), root_.shape(), tensors_, {}};
+    void run_loop() const {
+        FusedLoop loop(root_.shape());
         std::vector<T> stored;
         for (const Step& step : steps_) {
             const Deferred& result = *step.result;
-            cuda::FusedProgram::Step one{
-                result.work_.formula, result.work_.operands, result.dtype(), {}, result.n_};
-            for (int k = 0; k < result.n_; ++k)
-                one.sources[size_t(k)] =
-                    step.sources[k].step >= 0 ? step.sources[k].step : -1 - step.sources[k].leaf;
-            if (step.stored) {
-                const Dims& shape = result.shape();
-                stored.emplace_back(new Tensor(step.storage, {shape, strides_of(shape), 0}, result.dtype()));
-                one.stored = stored.back().get();
-            }
-            program.steps.push_back(one);
+            const int place = step.stored ? int(stored.size()) : -1;
+            if (step.stored)
+                stored.emplace_back(new Tensor(step.storage, {result.shape(), strides_of(result.shape()), 0},
+                                               result.dtype()));
+            loop.add({result.work_.formula, result.work_.operands, result.work_.loop, result.dtype(), result.n_,
+                      step.sources, place});
         }
-        cuda::run_fused(program);
+        loop.run(tensors_, stored);
     }
 
-    /// One operand of a step: the result of an earlier one, or a leaf.
-    struct Source {
-        int step = -1;
-        int leaf = -1;
-        int buffer = -1;  ///< register into which a leaf is gathered
-    };
     struct Step {
         Ref<Deferred> result;  // a signal's handler may run it meanwhile, and drop what it read
-        std::array<Source, Deferred::most_operands> sources;
+        std::array<FusedLoop::Source, Deferred::most_operands> sources;
         std::bitset<Deferred::most_operations * Deferred::most_operands>
             leaves;  ///< that it is computed from
         bool stored = false;
         Ref<Storage> storage;
-        int buffer = -1;
-        int last_use = 0;
     };
 
     static void add_waiting(Deferred& deferred, uint64_t mark, Waiting& sum) {
@@ -255,7 +169,7 @@ class Program {
     /// before, or when to compute them again would keep more memory than they take.
     void choose_stored() {
         for (Step& step : steps_)
-            for (const Source& source : step.sources) {
+            for (const FusedLoop::Source& source : step.sources) {
                 if (source.step >= 0) step.leaves |= steps_[source.step].leaves;
                 if (source.leaf >= 0) step.leaves.set(size_t(source.leaf));
             }
@@ -275,80 +189,11 @@ class Program {
         return nbytes <= step.result->shape().product() * size_of(step.result->dtype());
     }
 
-    void assign_registers() {
-        std::vector<int> free_buffers;
-        const auto take_buffer = [&] {
-            if (free_buffers.empty()) return n_registers_++;
-            const int buffer = free_buffers.back();
-            free_buffers.pop_back();
-            return buffer;
-        };
-        for (size_t i = 0; i < steps_.size(); ++i)
-            for (const Source& source : steps_[i].sources)
-                if (source.step >= 0) steps_[source.step].last_use = int(i);
-        for (size_t i = 0; i < steps_.size(); ++i) {
-            Step& step = steps_[i];
-            for (Source& source : step.sources)
-                if (source.leaf >= 0 && !leaves_[source.leaf].dense && !leaves_[source.leaf].scalar)
-                    source.buffer = take_buffer();
-            if (!step.stored) step.buffer = take_buffer();
-            for (size_t k = 0; k < step.sources.size(); ++k) {
-                const Source& source = step.sources[k];
-                if (source.buffer >= 0) free_buffers.push_back(source.buffer);
-                const bool counted =
-                    std::any_of(step.sources.begin(), step.sources.begin() + k,
-                                [&](const Source& other) { return other.step == source.step; });
-                if (source.step >= 0 && !counted && steps_[source.step].last_use == int(i) &&
-                    steps_[source.step].buffer >= 0)
-                    free_buffers.push_back(steps_[source.step].buffer);
-            }
-        }
-    }
-
-    int64_t register_bytes() const {
-        int64_t each = 1;
-        for (const Step& step : steps_) each = std::max(each, size_of(step.result->dtype()));
-        for (const Leaf& leaf : leaves_) each = std::max(each, leaf.each);
-        return each * block;
-    }
-
-    void run_block(int64_t begin, int64_t n, char* registers) const {
-        const int64_t width = register_bytes();
-        for (const Step& step : steps_) {
-            const char* in[Deferred::most_operands];
-            int64_t steps[Deferred::most_operands];
-            for (int k = 0; k < step.result->n_; ++k) {
-                const Source& source = step.sources[k];
-                if (source.step >= 0) {
-                    in[k] = place_of(steps_[source.step], begin, registers, width);
-                    steps[k] = size_of(steps_[source.step].result->dtype());
-                    continue;
-                }
-                const Leaf& leaf = leaves_[source.leaf];
-                in[k] = leaf.data + (leaf.dense ? begin * leaf.each : 0);
-                steps[k] = leaf.scalar ? 0 : leaf.each;
-                if (source.buffer < 0) continue;
-                char* const buffer = registers + source.buffer * width;
-                leaf.gather(begin, n, buffer);
-                in[k] = buffer;
-            }
-            step.result->work_.loop(n, place_of(step, begin, registers, width), size_of(step.result->dtype()),
-                                    in, steps);
-        }
-    }
-
-    static char* place_of(const Step& step, int64_t begin, char* registers, int64_t width) {
-        if (step.stored) return step.storage->data() + begin * size_of(step.result->dtype());
-        return registers + step.buffer * width;
-    }
-
     Deferred& root_;
     uint64_t mark_ = 0;
     std::vector<Step> steps_;
-    std::vector<Leaf> leaves_;
-    std::vector<T> tensors_;        // of the leaves
+    std::vector<T> tensors_;        // that the operations read
     std::vector<int> operands_of_;  // how many operands of these operations each of them is
-    int n_registers_ = 0;
 };
 
 Deferred::Deferred(const Work& work, std::span<const T> inputs, const Call::Output& out, Device device)
@@ -433,7 +278,7 @@ RunNow::~RunNow() { run_now = before_; }
 
 T defer(Call& call, Device device) {
     const Dims& shape = call.made[0].shape;
-    if (run_now || call.op.family != Family::elementwise ||
+    if (run_now || Capture::here() || call.op.family != Family::elementwise ||
         shape.product() < std::max<int64_t>(fusion_least(), 1))
         return T();
     for (const T& input : call.in)

@@ -11,6 +11,7 @@
 #include "tensora/core/base.h"
 #include "tensora/core/budget.h"
 #include "tensora/cuda/driver.h"
+#include "tensora/jit/capture.h"
 
 namespace accelera::tensora {
 
@@ -249,6 +250,8 @@ Ref<Storage> Storage::hold(char* data, int64_t nbytes, int16_t size_class, Role 
     role_ = role;
     counts_of(device_).found();
     record_birth(*this);
+    if (thread_state.capture) [[unlikely]]
+        thread_state.capture->born(*this);
     return this;
 }
 
@@ -432,6 +435,16 @@ MemoryStats memory_stats(Device device) {
     stats.reused = allocator().reused;
     return stats;
 }
+
+int64_t bytes_of_block(int64_t nbytes) { return bytes_of_class(class_of(nbytes)); }
+
+PeakGauge::PeakGauge() : before_(counts.total()), peak_before_(counts.peak.exchange(before_)) {}
+
+PeakGauge::~PeakGauge() {
+    if (counts.peak.load() < peak_before_) counts.peak.store(peak_before_);
+}
+
+int64_t PeakGauge::nbytes() const { return counts.peak.load() - before_; }
 
 void reset_peak(Device device) { counts_of(device).note_peak(counts_of(device).total()); }
 

@@ -97,6 +97,11 @@ class Storage final : public Counted {
     /// Memory of another library, which `release` gives back.
     static Ref<Storage> borrow(void* data, int64_t nbytes, bool writable, std::function<void()> release,
                                Device device = cpu);
+    /// Memory of `nbytes` that belongs to somebody else, and is at different places at different times.
+    static Ref<Storage> movable(int64_t nbytes) {
+        return borrow(nullptr, nbytes, true, [] {});
+    }
+    void set_data(char* data) { data_ = data; }
     ~Storage() override;
 
     /// The memory of a storage on the CPU.
@@ -130,6 +135,7 @@ class Storage final : public Counted {
     };
     Recorded recorded;
     Recorded in_step;  ///< the same, of the step of a budget
+    Recorded captured;  ///< the same, of a program that is captured; a place of -1: born there
     House* house() const { return house_.get(); }
     /// Whether another library sees the memory, and may write to it unseen.
     bool lent() const { return lent_; }
@@ -166,6 +172,20 @@ class Storage final : public Counted {
     std::unique_ptr<House> house_;
 };
 
+/// Measures the most bytes of the CPU held beyond those held when it began.
+class PeakGauge {
+  public:
+    PeakGauge();
+    ~PeakGauge();
+    PeakGauge(const PeakGauge&) = delete;
+    int64_t nbytes() const;
+
+  private:
+    int64_t before_, peak_before_;
+};
+
+/// What a block of the CPU for so many bytes takes of the allocator.
+int64_t bytes_of_block(int64_t nbytes);
 MemoryStats memory_stats(Device device);
 void reset_peak(Device device);
 /// Bytes that tensors may hold at once; 0 lifts the limit.

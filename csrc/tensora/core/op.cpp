@@ -8,6 +8,7 @@
 #include "tensora/core/budget.h"
 #include "tensora/core/threads.h"
 #include "tensora/functions.h"
+#include "tensora/jit/capture.h"
 #include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
@@ -152,7 +153,7 @@ T run_small(const Op& op, std::span<const T> in) {
     const Tensor& y = *in.back();
     if (!x.device().is_cpu() || !y.device().is_cpu() || !DeviceScope::current().is_cpu()) return T();
     if (in.size() > 2 || x.size() > grain || x.size() >= fusion_least() || is_recording() ||
-        StepBudget::here())
+        StepBudget::here() || Capture::here())
         return T();
     const bool alike = in.size() == 1 || (x.dtype() == y.dtype() && x.shape() == y.shape() && y.contiguous());
     const LoopRow::Entry& entry = op.loops->of[int(x.dtype())];
@@ -179,6 +180,9 @@ void compute(Call& call, Device device) {
     const GradMode off(false);  // kernels may use operations
     const RunNow now;
     const AutocastPause as_given;
+    Capture* const capture = Capture::here();
+    std::optional<PeakGauge> workspace;
+    const Capture::Pause pause;
     if (!device.is_cpu() && !op.cuda) {
         compute_on_host(call, device);
     } else {
@@ -187,8 +191,12 @@ void compute(Call& call, Device device) {
             call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
         if (StepBudget* const budget = StepBudget::here()) [[unlikely]]
             budget->kernel_begins();
+        if (capture) [[unlikely]]
+            workspace.emplace();
         device.is_cpu() ? op.cpu(call) : op.cuda(call);
     }
+    if (capture) [[unlikely]]
+        capture->add(call, workspace ? workspace->nbytes() : 0);
     if (!is_recording()) [[likely]]
         return;
     for (const T& tensor : call.in) step.read(*tensor->storage());

@@ -5,6 +5,7 @@
 
 #include "tensora/core/op.h"
 #include "tensora/functions.h"
+#include "tensora/jit/capture.h"
 #include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
@@ -85,6 +86,7 @@ T Tensor::empty_like(const Tensor& other, DType dtype) {
 }
 
 T Tensor::full(const Dims& shape, DType dtype, C128 value) {
+    if (Capture::here() && !shape.empty()) return copy(expand(full({}, dtype, value), shape));
     if (!DeviceScope::current().is_cpu()) {
         T result = empty(shape, dtype);
         const DeviceScope on_cpu(cpu);

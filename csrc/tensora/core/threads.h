@@ -48,6 +48,7 @@ class InterpreterReleased {
     void* state_;
 };
 
+class Capture;
 class StepBudget;
 
 /// What this thread is doing; read with every reference that Python counts.
@@ -55,6 +56,7 @@ struct ThreadState {
     bool lock_released = false;    ///< inside an InterpreterReleased
     bool in_piece = false;         ///< a thread of the pool, or its caller
     StepBudget* budget = nullptr;  ///< whose step it carries out, or helps to
+    Capture* capture = nullptr;    ///< that its operations are told to
 };
 inline constinit thread_local ThreadState thread_state;
 

@@ -8,6 +8,7 @@
 #include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
+#include "tensora/jit/capture.h"
 #include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
@@ -121,6 +122,9 @@ bool write_elementwise(const Op& op, std::span<const T> inputs, Tensor& out) {
         if (!same && input->storage() == out.storage()) return false;
     }
     const T written(&out);
+    if (Capture* const capture = Capture::here()) [[unlikely]]
+        capture->add_write(op, inputs, no_params, out);
+    const Capture::Pause pause;
     RecordedStep step(op.name, {inputs, {&written, 1}});
     run_loop(call, out, loop_type(call));
     if (is_recording() || StepBudget::here()) {

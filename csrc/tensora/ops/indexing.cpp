@@ -7,6 +7,7 @@
 #include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
+#include "tensora/jit/capture.h"
 #include "tensora/kernels/loops.h"
 
 namespace accelera::tensora {
@@ -413,6 +414,7 @@ T scatter_add(const T& x, const T& index, const T& values, int axis) {
 }
 
 std::vector<T> nonzero(const T& x) {
+    if (Capture::here()) Capture::here()->refuse_read(*x, "a number of elements that depends on them");
     const DeviceScope scope(cpu);
     const T mask = contiguous(to_device(cast(x->detach(), DType::bool_), cpu));
     const bool* const hit = mask->data<bool>();
@@ -597,6 +599,12 @@ void write_in_place(const T& target, const T& given, const char* op) {
     {
         const GradMode off(false);
         const T source = shared ? copy(value) : value;
+        if (Capture* const capture = Capture::here()) [[unlikely]] {
+            Params params;
+            params.dtype = target->dtype();
+            capture->add_write(op_named("cast"), {&source, 1}, params, *target);
+        }
+        const Capture::Pause pause;
         const RecordedStep step(op, {{&source, 1}, {&target, 1}});
         copy_elements(*source, *target);
         step.read(*source->storage());

@@ -7,6 +7,7 @@
 #include "tensora/core/threads.h"
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
+#include "tensora/jit/capture.h"
 
 namespace accelera::tensora {
 
@@ -226,6 +227,7 @@ T searchsorted(const T& sorted, const T& values, bool right) {
 }
 
 Unique unique(const T& x) {
+    if (Capture::here()) Capture::here()->refuse_read(*x, "unique");
     const T flat = reshape(x, {-1});
     const T order = argsort(flat, 0, false, std::nullopt);
     const int64_t n = x->size();

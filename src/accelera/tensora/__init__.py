@@ -196,6 +196,7 @@ from accelera.tensora.elementwise import (
     xlogy,
 )
 from accelera.tensora.inspection import __array_namespace_info__
+from accelera.tensora.jitted import JitReport, Jitted, jit
 from accelera.tensora.manipulation import (
     as_strided,
     as_strided_scatter,
@@ -564,6 +565,7 @@ __all__ = [
     "isreal",
     "itemsize",
     "jacobian",
+    "jit",
     "jvp",
     "kron",
     "kthvalue",

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, ParamSpec, TypeVar
 
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.tracing import uncaptured
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
@@ -170,6 +171,7 @@ class GradScaler:
     def _stage(self, optimizer: Any) -> _Stage:
         return self._stages.get(id(optimizer), _Stage.ready)
 
+    @uncaptured
     def scale(self, outputs: Any) -> Any:
         """Return a tensor, or each of a list or tuple of them, times the scale."""
         if not self._enabled:
@@ -182,6 +184,7 @@ class GradScaler:
             return tuple(scaled) if isinstance(outputs, tuple) else scaled
         raise TypeError(f"GradScaler.scale: {outputs!r:.60}; give a tensor, or a list or tuple of them")
 
+    @uncaptured
     def unscale_(self, optimizer: Any) -> None:
         """Divide the gradients of an optimizer's parameters by the scale, as for clipping them before `step`.
 
@@ -212,6 +215,7 @@ class GradScaler:
             self._finite[id(optimizer)] = bool(native.unscale(grads, 1 / self._scale))
         self._stages[id(optimizer)] = _Stage.unscaled
 
+    @uncaptured
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the optimizer's step, unless a gradient is not finite; unscales them before if need be.
 
@@ -240,6 +244,7 @@ class GradScaler:
         self._stages[id(optimizer)] = _Stage.stepped
         return result
 
+    @uncaptured
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Let the scale grow or fall by what the gradients were since the last call, or set it.
 

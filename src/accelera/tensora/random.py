@@ -11,6 +11,7 @@ import threading
 from typing import Any
 
 from accelera.tensora.core import Tensor, native
+from accelera.tensora.tracing import current
 
 __all__ = ["Generator", "default_generator", "manual_seed", "rand", "randint", "randn", "randperm"]
 
@@ -84,7 +85,10 @@ class Generator:
         with self._lock:
             draw = self._draws
             self._draws = (draw + 1) % _WORD
-            return self._seed, draw
+            drawn = self._seed, draw
+        if current.trace is not None:
+            current.trace.draw(self, *drawn)
+        return drawn
 
     def uniform(self, shape: Shape = (), dtype: Any = None, low: float = 0.0, high: float = 1.0) -> Any:
         """Numbers that are evenly distributed in ``[low, high)``.

@@ -9,6 +9,7 @@ from typing import Any
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.creation import asarray
 from accelera.tensora.hooks import HookHandle, add_hook
+from accelera.tensora.tracing import host_call
 
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 State = dict[str, Any]
@@ -100,6 +101,7 @@ class Optimizer(ABC):
                 elif param.grad is not None:
                     param.grad.zero_()
 
+    @host_call
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change each parameter that has a gradient.
 

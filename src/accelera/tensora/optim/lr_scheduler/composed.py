@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from accelera.tensora.optim.lr_scheduler.epochs import CosineAnnealingWarmRestarts, LRScheduler, each_group
+from accelera.tensora.tracing import host_call
 
 
 class ChainedScheduler:
@@ -22,6 +23,7 @@ class ChainedScheduler:
         self._schedulers = list(schedulers)
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
+    @host_call
     def step(self) -> None:
         """Begin the next epoch."""
         for each in self._schedulers:
@@ -70,6 +72,7 @@ class SequentialLR(LRScheduler):
         """Return the rates as they are now."""
         return self.rates()
 
+    @host_call
     def step(self) -> None:
         """Begin the next epoch."""
         self.last_epoch += 1
@@ -161,6 +164,7 @@ class ReduceLROnPlateau:
             return sign * metric > sign * (self.best * (1 + sign * self.threshold))
         return sign * metric > sign * (self.best + sign * self.threshold)
 
+    @host_call
     def step(self, metrics: Any) -> None:
         """End an epoch with this metric."""
         metric = float(metrics)

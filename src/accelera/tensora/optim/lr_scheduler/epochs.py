@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+from accelera.tensora.tracing import host_call
+
 Factor: TypeAlias = Callable[[int], float]
 
 
@@ -54,6 +56,7 @@ class LRScheduler(ABC):
         """Return the rates that the last step set."""
         return list(self._last_lr)
 
+    @host_call
     def step(self) -> None:
         """Begin the next epoch."""
         self._step_count += 1
@@ -263,6 +266,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         share = (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
         return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
 
+    @host_call
     def step(self, epoch: float | None = None) -> None:
         """Begin the next epoch, or a given one, which may be a fraction."""
         if epoch is None and self.last_epoch < 0:

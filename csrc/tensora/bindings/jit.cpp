@@ -1,0 +1,141 @@
+// Captured programs, as Python sees them.
+#include <nanobind/stl/shared_ptr.h>
+
+#include "tensora/bindings/convert.h"
+#include "tensora/core/autocast.h"
+#include "tensora/core/budget.h"
+#include "tensora/core/fused_loop.h"
+#include "tensora/jit/capture.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+nb::dict params_of(const Params& params) {
+    nb::dict result;
+    result["a"] = params.a;
+    result["b"] = params.b;
+    result["c"] = params.c;
+    result["x"] = params.x;
+    result["y"] = params.y;
+    result["dtype"] = params.dtype;
+    result["flag"] = params.flag;
+    result["mode"] = params.mode;
+    return result;
+}
+
+nb::tuple operand_of(const CapturedOperand& operand) {
+    return nb::make_tuple(operand.buffer, operand.dtype, operand.layout.shape, operand.layout.strides,
+                          operand.layout.offset);
+}
+
+template <typename Operands>
+nb::list operands_of(const Operands& operands) {
+    nb::list result;
+    for (const CapturedOperand& operand : operands) result.append(operand_of(operand));
+    return result;
+}
+
+nb::list steps_of(const CapturedProgram& program) {
+    nb::list result;
+    for (const CapturedStep& step : program.steps) {
+        nb::dict one;
+        one["name"] = step.fused ? fused_words(step) : std::string(step.op->name);
+        one["params"] = params_of(step.params);
+        one["inputs"] = operands_of(step.inputs);
+        one["outputs"] = operands_of(step.outputs);
+        one["in_place"] = step.in_place;
+        one["draw"] = step.draw;
+        one["workspace_bytes"] = step.workspace_bytes;
+        result.append(one);
+    }
+    return result;
+}
+
+nb::list buffers_of(const CapturedProgram& program) {
+    constexpr const char* kinds[] = {"argument", "outside", "gradient", "constant", "computed"};
+    nb::list result;
+    for (const CapturedBuffer& buffer : program.buffers) {
+        nb::dict one;
+        one["kind"] = kinds[int(buffer.kind)];
+        one["nbytes"] = buffer.nbytes;
+        one["argument"] = buffer.argument;
+        one["tensor"] = buffer.tensor ? nb::cast(buffer.tensor) : nb::none();
+        one["kept"] = buffer.kept;
+        result.append(one);
+    }
+    return result;
+}
+
+nb::list results_of(const CapturedProgram& program) {
+    nb::list result;
+    for (const CapturedResult& one : program.results) result.append(operand_of(one.value));
+    return result;
+}
+
+void optimize(CapturedProgram& program) {
+    fold_constants(program);
+    share_common_steps(program);
+    remove_dead_steps(program);
+    fuse_steps(program);
+}
+
+struct CaptureHandle {
+    std::unique_ptr<Capture> capture;
+};
+struct ReplayHandle {
+    Ref<Replay> replay;
+};
+
+}  // namespace
+
+void bind_jit(nb::module_& module) {
+    module.def("storage_id", [](const T& x) { return reinterpret_cast<uintptr_t>(x->storage().get()); });
+    module.def("is_eager_only", [] { return StepBudget::here() || is_recording() || autocasting; },
+               "Whether a captured program must not take an operation's place now.");
+    nb::class_<CapturedProgram>(module, "CapturedProgram", "Steps of the op table that a function took.")
+        .def("optimize", optimize)
+        .def("place", place_buffers)
+        .def("steps", steps_of)
+        .def("buffers", buffers_of)
+        .def("results", results_of)
+        .def_prop_ro("n_parts", [](const CapturedProgram& self) { return self.parts.size(); })
+        .def_prop_ro("n_steps", [](const CapturedProgram& self) { return self.steps.size(); })
+        .def_prop_ro("n_draws", [](const CapturedProgram& self) { return self.n_draws; })
+        .def_ro("arena_bytes", &CapturedProgram::arena_bytes)
+        .def_ro("kept_bytes", &CapturedProgram::kept_bytes)
+        .def_ro("workspace_bytes", &CapturedProgram::workspace_bytes)
+        .def_ro("least_bytes", &CapturedProgram::least_bytes)
+        .def_prop_ro("peak_bytes", &CapturedProgram::peak_bytes)
+        .def("__str__", &CapturedProgram::words);
+    nb::class_<CaptureHandle>(module, "Capture", "Record of what the operations of this thread do.")
+        .def("__init__",
+             [](CaptureHandle* self, const std::vector<T>& arguments) {
+                 if (Capture::here()) fail(Kind::runtime, "jit: this thread captures a function already");
+                 new (self) CaptureHandle{std::make_unique<Capture>(arguments)};
+             })
+        .def("draw", [](CaptureHandle& self, uint64_t seed, uint64_t number) { self.capture->draw(seed, number); })
+        .def("end_part", [](CaptureHandle& self) { self.capture->end_part(); })
+        .def("pause", [](CaptureHandle&) { thread_state.capture = nullptr; })
+        .def("resume", [](CaptureHandle& self) { thread_state.capture = self.capture.get(); })
+        .def("finish",
+             [](CaptureHandle& self, const std::vector<T>& results) {
+                 auto program = self.capture->finish(results);
+                 self.capture.reset();
+                 return program;
+             })
+        .def("abandon", [](CaptureHandle& self) { self.capture.reset(); });
+    nb::class_<ReplayHandle>(module, "Replay", "Calls of a captured program.")
+        .def("__init__",
+             [](ReplayHandle* self, std::shared_ptr<CapturedProgram> program) {
+                 new (self) ReplayHandle{Ref<Replay>(new Replay(std::move(program)))};
+             })
+        .def("fits", [](const ReplayHandle& self, const std::vector<T>& arguments) { return self.replay->fits(arguments); })
+        .def("begin", [](ReplayHandle& self, const std::vector<T>& arguments,
+                         const std::vector<std::pair<uint64_t, uint64_t>>& draws) { self.replay->begin(arguments, draws); })
+        .def("run_part", [](ReplayHandle& self) { self.replay->run_part(); })
+        .def("end", [](ReplayHandle& self) { return self.replay->end(); })
+        .def("abandon", [](ReplayHandle& self) { self.replay->abandon(); });
+}
+
+}  // namespace accelera::tensora

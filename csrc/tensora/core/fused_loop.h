@@ -1,0 +1,48 @@
+#pragma once
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "tensora/core/op.h"
+
+namespace accelera::tensora {
+
+/// Elementwise operations that run together: one after the other on a block of elements, then on the next
+/// block, so that what lies between them stays in the cache.
+class FusedLoop {
+  public:
+    static constexpr int most_operands = 3;
+
+    /// One operand of a step: the result of an earlier one, or a leaf.
+    struct Source {
+        int step = -1;
+        int leaf = -1;
+    };
+    struct Step {
+        const char* formula;  ///< "where", "cast" or the name of an operation
+        DType operands;       ///< type of the elements that it reads
+        Loop loop;
+        DType out;
+        int n;  ///< operands
+        std::array<Source, most_operands> sources{};
+        int stored = -1;  ///< which of the tensors that are written; -1: its elements are only read by steps
+    };
+
+    explicit FusedLoop(const Dims& shape) : shape_(shape) {}
+    void add(const Step& step) { steps_.push_back(step); }
+    const Dims& shape() const { return shape_; }
+    const std::vector<Step>& steps() const { return steps_; }
+
+    /// Leaves have any layout that broadcasts to the shape; what is stored is contiguous.
+    void run(std::span<const T> leaves, std::span<const T> stored) const;
+
+  private:
+    class Blocks;
+    void run_kernel(std::span<const T> leaves, std::span<const T> stored) const;
+
+    Dims shape_;
+    std::vector<Step> steps_;
+};
+
+}  // namespace accelera::tensora

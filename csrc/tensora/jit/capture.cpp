@@ -1,0 +1,221 @@
+#include "tensora/jit/capture.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "tensora/functions.h"
+
+namespace accelera::tensora {
+
+namespace {
+
+std::atomic<uint32_t> captures{0};
+
+using Memory = CapturedBuffer::Kind;
+
+bool is_random(const Op& op) { return std::strncmp(op.name, "random_", 7) == 0; }
+
+const T& gradient_tensor(const T& leaf) {
+    static const T none;
+    return leaf->gradient() && leaf->gradient()->grad ? *leaf->gradient()->grad : none;
+}
+
+}  // namespace
+
+Capture::Capture(const std::vector<T>& arguments)
+    : number_(++captures), program_(std::make_shared<CapturedProgram>()), arguments_(arguments) {
+    program_->n_arguments = int32_t(arguments.size());
+    for (size_t i = 0; i < arguments.size(); ++i) {
+        Storage& storage = *arguments[i]->storage();
+        if (storage.captured.record == number_) continue;  // given twice
+        storage.captured = {number_, int32_t(program_->buffers.size())};
+        CapturedBuffer buffer{Memory::argument};
+        buffer.nbytes = arguments[i]->size() * size_of(arguments[i]->dtype());
+        buffer.argument = int32_t(i);
+        program_->buffers.push_back(buffer);
+    }
+    for (const T& argument : arguments) note_leaf(argument);
+    thread_state.capture = this;
+}
+
+Capture::~Capture() {
+    if (thread_state.capture == this) thread_state.capture = nullptr;
+}
+
+int32_t Capture::buffer_of(const T& tensor) {
+    Storage& storage = *tensor->storage();
+    constexpr int32_t unknown = -1;
+    const int32_t place = storage.captured.record == number_ ? storage.captured.place : unknown;
+    if (place >= 0) return place;
+    const bool is_born = storage.captured.record == number_;
+    CapturedBuffer buffer{is_born ? Memory::constant : Memory::outside};
+    buffer.nbytes = storage.nbytes();
+    buffer.tensor = tensor->gradient() && tensor->gradient()->required ? tensor : tensor->detach();
+    for (size_t i = 0; i < leaves_.size() && !is_born; ++i) {
+        const T& grad = gradient_tensor(leaves_[i]);
+        if (!grad || !(grad->storage() == tensor->storage())) continue;
+        const auto argument = std::find(arguments_.begin(), arguments_.end(), leaves_[i]);
+        buffer.kind = Memory::gradient;
+        buffer.tensor = leaves_[i];
+        buffer.argument = argument == arguments_.end() ? -1 : int32_t(argument - arguments_.begin());
+    }
+    storage.captured = {number_, int32_t(program_->buffers.size())};
+    program_->buffers.push_back(std::move(buffer));
+    return storage.captured.place;
+}
+
+/// An argument's buffer begins with its first element.
+CapturedOperand Capture::operand_of(const T& tensor) {
+    CapturedOperand operand{buffer_of(tensor), tensor->layout(), tensor->dtype()};
+    const CapturedBuffer& buffer = program_->buffers[size_t(operand.buffer)];
+    if (buffer.kind == Memory::argument)
+        operand.layout.offset -= arguments_[size_t(buffer.argument)]->layout().offset;
+    note_leaf(tensor);
+    return operand;
+}
+
+int32_t Capture::computed(Storage& storage) {
+    CapturedBuffer buffer{Memory::computed};
+    buffer.nbytes = storage.nbytes();
+    storage.captured = {number_, int32_t(program_->buffers.size())};
+    program_->buffers.push_back(std::move(buffer));
+    return storage.captured.place;
+}
+
+CapturedOperand Capture::copied(const CapturedOperand& operand) {
+    CapturedStep step{&op_named("cast"), {}, {operand}, {}};
+    step.params.dtype = operand.dtype;
+    CapturedBuffer buffer{Memory::computed};
+    const Dims& shape = operand.layout.shape;
+    buffer.nbytes = shape.product() * size_of(operand.dtype);
+    step.outputs.push_back({int32_t(program_->buffers.size()), {shape, strides_of(shape), 0}, operand.dtype});
+    program_->buffers.push_back(std::move(buffer));
+    program_->steps.push_back(step);
+    return step.outputs[0];
+}
+
+void Capture::born(Storage& storage) { storage.captured = {number_, -1}; }
+
+void Capture::note_leaf(const T& tensor) {
+    if (!tensor->gradient() || !tensor->gradient()->required) return;
+    if (!reset_.emplace(tensor.get(), false).second) return;
+    leaves_.push_back(tensor);
+}
+
+void Capture::gradient_set(const T& leaf) {
+    if (reset_.emplace(leaf.get(), true).second)
+        leaves_.push_back(leaf);
+    else
+        reset_[leaf.get()] = true;
+}
+
+int32_t Capture::draw_of(const Op& op, const Params& params) const {
+    if (!is_random(op)) return -1;
+    for (size_t i = draws_.size(); i-- > 0;)
+        if (int64_t(draws_[i].first) == params.b[0] && int64_t(draws_[i].second) == params.b[1])
+            return int32_t(i);
+    return -1;
+}
+
+void Capture::add(const Call& call, int64_t workspace_bytes) {
+    CapturedStep step{&call.op, call.params, {}, {}};
+    for (const T& input : call.in) step.inputs.push_back(operand_of(input));
+    for (int i = 0; i < call.op.outputs; ++i) {
+        const Tensor& out = *call.out[size_t(i)];
+        step.outputs.push_back({computed(*out.storage()), out.layout(), out.dtype()});
+    }
+    step.draw = draw_of(call.op, call.params);
+    step.workspace_bytes = workspace_bytes;
+    program_->steps.push_back(std::move(step));
+}
+
+void Capture::add_write(const Op& op, std::span<const T> inputs, const Params& params, const Tensor& target) {
+    CapturedStep step{&op, params, {}, {}};
+    for (const T& input : inputs) step.inputs.push_back(operand_of(input));
+    CapturedOperand written = operand_of(T(const_cast<Tensor*>(&target)));
+    CapturedBuffer& buffer = program_->buffers[size_t(written.buffer)];
+    if (buffer.kind == Memory::constant) {
+        // Each call begins with the elements that are there now.
+        const Pause pause;
+        const RunNow now;
+        const T whole(new Tensor(target.storage(), {{buffer.nbytes}, {1}, 0}, DType::u8));
+        buffer.tensor = copy(whole);
+        CapturedStep fill{&op_named("cast"), {}, {{written.buffer, whole->layout(), DType::u8}}, {}};
+        fill.params.dtype = DType::u8;
+        fill.outputs.push_back({computed(*target.storage()), whole->layout(), DType::u8});
+        for (CapturedOperand& input : step.inputs)
+            if (input.buffer == written.buffer) input.buffer = fill.outputs[0].buffer;
+        written.buffer = fill.outputs[0].buffer;
+        program_->steps.push_back(std::move(fill));
+    }
+    step.outputs.push_back(written);
+    step.in_place = true;
+    program_->steps.push_back(std::move(step));
+}
+
+void Capture::refuse_read(const Tensor& tensor, const char* what) const {
+    const Storage::Recorded& captured = tensor.storage()->captured;
+    if (captured.record != number_ || captured.place < 0) return;
+    const Memory kind = program_->buffers[size_t(captured.place)].kind;
+    if (kind != Memory::argument && kind != Memory::computed) return;
+    fail(Kind::runtime, "jit: ", what, " needs elements of a tensor of shape ", tensor.shape().words(),
+         " that each call computes anew; let the function return the tensor, and do this outside of it");
+}
+
+CapturedGradient Capture::gradient_of(const T& leaf) {
+    CapturedGradient result;
+    const auto argument = std::find(arguments_.begin(), arguments_.end(), leaf);
+    if (argument == arguments_.end())
+        result.leaf = leaf;
+    else
+        result.argument = int32_t(argument - arguments_.begin());
+    if (const T& grad = gradient_tensor(leaf)) {
+        const Pause pause;
+        result.value = operand_of(grad);
+        result.was_none = !reset_.at(leaf.get());
+    }
+    return result;
+}
+
+void Capture::end_part() {
+    std::vector<CapturedGradient> gradients;
+    for (const T& leaf : std::vector<T>(leaves_)) {
+        if (!gradient_tensor(leaf) && !reset_.at(leaf.get())) continue;
+        CapturedGradient found = gradient_of(leaf);
+        if (found.value.buffer >= 0) {
+            const Memory kind = program_->buffers[size_t(found.value.buffer)].kind;
+            if (kind == Memory::gradient || kind == Memory::outside) continue;
+            if (kind != Memory::computed) found.value = copied(found.value);
+            program_->buffers[size_t(found.value.buffer)].kept = true;
+        }
+        gradients.push_back(std::move(found));
+    }
+    program_->parts.push_back({program_->steps.size(), std::move(gradients)});
+}
+
+std::shared_ptr<CapturedProgram> Capture::finish(const std::vector<T>& results) {
+    for (const T& tensor : results) {
+        CapturedResult result;
+        result.value = operand_of(tensor);
+        Memory kind = program_->buffers[size_t(result.value.buffer)].kind;
+        const auto argument = std::find(arguments_.begin(), arguments_.end(), tensor);
+        if (argument != arguments_.end()) {
+            result.argument = int32_t(argument - arguments_.begin());
+        } else if (kind == Memory::outside) {
+            result.tensor = tensor;
+        } else if (kind == Memory::constant || kind == Memory::gradient) {
+            result.value = copied(result.value);
+            kind = Memory::computed;
+        }
+        if (kind == Memory::computed) program_->buffers[size_t(result.value.buffer)].kept = true;
+        program_->results.push_back(std::move(result));
+    }
+    end_part();
+    program_->n_draws = int32_t(draws_.size());
+    thread_state.capture = nullptr;
+    leaves_.clear();
+    return std::exchange(program_, nullptr);
+}
+
+}  // namespace accelera::tensora

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "tensora/core/threads.h"
+#include "tensora/jit/program.h"
+
+namespace accelera::tensora {
+
+/// Record of what the operations of this thread do, from which a program is made that does it again.
+class Capture {
+  public:
+    explicit Capture(const std::vector<T>& arguments);
+    ~Capture();
+    Capture(const Capture&) = delete;
+
+    /// The capture of this thread, or null.
+    static Capture* here() { return thread_state.capture; }
+
+    // --- told by operations
+
+    /// An operation has filled its outputs.
+    void add(const Call& call, int64_t workspace_bytes);
+    /// An operation is about to write its result into `target`.
+    void add_write(const Op& op, std::span<const T> inputs, const Params& params, const Tensor& target);
+    /// Memory allocated now holds what no step computes.
+    void born(Storage& storage);
+    /// The program sets or drops the gradient of a leaf.
+    void gradient_set(const T& leaf);
+    /// Raises: the program must not depend on elements that another call computes anew.
+    void refuse_read(const Tensor& tensor, const char* what) const;
+    /// The next random numbers.
+    void draw(uint64_t seed, uint64_t number) { draws_.emplace_back(seed, number); }
+
+    /// While it lives, operations of this thread are not captured.
+    class Pause {
+      public:
+        Pause() : before_(std::exchange(thread_state.capture, nullptr)) {}
+        ~Pause() { thread_state.capture = before_; }
+        Pause(const Pause&) = delete;
+
+      private:
+        Capture* before_;
+    };
+
+    /// Python does something that is no part of the program: here each call stops for it.
+    void end_part();
+    std::shared_ptr<CapturedProgram> finish(const std::vector<T>& results);
+
+  private:
+    int32_t buffer_of(const T& tensor);
+    CapturedOperand operand_of(const T& tensor);
+    int32_t computed(Storage& storage);
+    /// Adds a step that copies the elements to new memory.
+    CapturedOperand copied(const CapturedOperand& operand);
+    void note_leaf(const T& tensor);
+    CapturedGradient gradient_of(const T& leaf);
+    int32_t draw_of(const Op& op, const Params& params) const;
+
+    uint32_t number_;
+    std::shared_ptr<CapturedProgram> program_;
+    std::vector<T> arguments_, leaves_;
+    std::unordered_map<const Tensor*, bool> reset_;  ///< leaves: whether the program set their gradient
+    std::vector<std::pair<uint64_t, uint64_t>> draws_;
+};
+
+}  // namespace accelera::tensora

@@ -1,0 +1,137 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensora/core/op.h"
+
+namespace accelera::tensora {
+
+class FusedLoop;
+
+/// Tensor that a captured step reads or writes: elements of a buffer.
+struct CapturedOperand {
+    int32_t buffer = -1;
+    Layout layout;
+    DType dtype = DType::f32;
+};
+
+/// One operation of a captured program: an entry of the op table on known operands.
+struct CapturedStep {
+    const Op* op;
+    Params params;
+    std::vector<CapturedOperand> inputs, outputs;
+    bool in_place = false;        ///< writes its result into memory that holds something already
+    int32_t draw = -1;            ///< of random numbers: which of the program's draws
+    int64_t workspace_bytes = 0;  ///< most that the kernel allocated beside its results
+    /// Elementwise operations that run together, in place of `op`.
+    std::shared_ptr<const FusedLoop> fused{};
+};
+
+/// Memory of a captured program.
+struct CapturedBuffer {
+    enum class Kind : uint8_t {
+        argument,  ///< of a tensor that each call is given
+        outside,   ///< of a tensor that was there before, as parameters are; read and written where it lies
+        gradient,  ///< of the gradient that a leaf has when the call begins
+        constant,  ///< elements that the function made without the op table; never written
+        computed   ///< by the program's steps
+    };
+    Kind kind;
+    int64_t nbytes = 0;
+    int32_t argument = -1;  ///< that it belongs to, or whose gradient it is
+    T tensor{};             ///< of what is outside or constant; the leaf of a gradient
+    bool kept = false;      ///< outlives the call: part of a result or of a gradient
+};
+
+/// Gradient of a leaf when a part of the program has ended: a tensor that the program computed, or none.
+struct CapturedGradient {
+    T leaf;
+    int32_t argument = -1;  ///< the leaf is this argument
+    bool was_none = false;  ///< the leaf must have no gradient when the program begins
+    CapturedOperand value;  ///< of no buffer where there is none
+};
+
+struct CapturedResult {
+    CapturedOperand value;
+    T tensor;  ///< itself the result, where no step computes it
+    int32_t argument = -1;
+};
+
+/// What a function did with tensors when it was called: steps of the op table that run again with other
+/// arguments, without Python.
+struct CapturedProgram {
+    /// A part after which the program waits for something that Python does.
+    struct Part {
+        size_t end = 0;  ///< first step that is no longer of it
+        std::vector<CapturedGradient> gradients;
+    };
+    std::vector<CapturedBuffer> buffers;
+    std::vector<CapturedStep> steps;
+    std::vector<Part> parts;
+    std::vector<CapturedResult> results;
+    int32_t n_arguments = 0;
+    int32_t n_draws = 0;
+
+    // --- the memory plan
+
+    std::vector<int64_t> places;  ///< of computed buffers that end with the call, in the arena; -1: none
+    int64_t arena_bytes = 0;
+    int64_t kept_bytes = 0;
+    int64_t workspace_bytes = 0;  ///< of the step that needs most
+    int64_t least_bytes = 0;      ///< of buffers that hold something at the same time
+    /// Most bytes that a call allocates.
+    int64_t peak_bytes() const { return arena_bytes + kept_bytes + workspace_bytes; }
+    /// For readers: a line for each step.
+    std::string words() const;
+};
+
+/// Replaces steps whose inputs are all constant by their results, where these are small.
+void fold_constants(CapturedProgram& program);
+/// Lets steps that compute what an earlier one did use its result.
+void share_common_steps(CapturedProgram& program);
+/// Removes steps whose results nobody reads.
+void remove_dead_steps(CapturedProgram& program);
+/// Name of a fused step: those of its operations.
+std::string fused_words(const CapturedStep& step);
+/// Puts elementwise steps into loops that keep what lies between them in the cache.
+void fuse_steps(CapturedProgram& program);
+/// Gives each buffer that ends with the call its place in one arena.
+void place_buffers(CapturedProgram& program);
+
+/// Runs a captured program again. One call at a time.
+class Replay final : public Counted {
+  public:
+    explicit Replay(std::shared_ptr<const CapturedProgram> program);
+    ~Replay() override;
+
+    /// Whether the tensors outside of the program, and their gradients, are what they were.
+    bool fits(const std::vector<T>& arguments) const;
+    /// Begin a call. Draws are (seed, number) of random numbers.
+    void begin(const std::vector<T>& arguments, const std::vector<std::pair<uint64_t, uint64_t>>& draws);
+    /// Run the next part, and set the gradients that it makes.
+    void run_part();
+    /// Results of the call, after its last part.
+    std::vector<T> end();
+    void abandon();
+
+  private:
+    struct Bound;
+    T tensor_of(const CapturedOperand& operand);
+    T result_of(const CapturedOperand& operand) const;
+    void drop_gradients();
+    void set_gradients(const CapturedProgram::Part& part);
+    void note_written();
+
+    std::shared_ptr<const CapturedProgram> program_;
+    std::vector<Ref<Storage>> storages_;  ///< of buffers
+    std::vector<std::unique_ptr<Bound>> steps_;
+    std::vector<int32_t> written_;  ///< buffers of arguments and from outside that steps write
+    std::vector<T> arguments_;
+    std::vector<Ref<Storage>> kept_;  ///< of this call, by buffer
+    Ref<Storage> arena_;
+    size_t part_ = 0, step_ = 0;
+};
+
+}  // namespace accelera::tensora

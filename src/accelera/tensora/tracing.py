@@ -1,0 +1,61 @@
+"""Calls that a captured function leaves to Python: steps of optimizers and schedules, whose numbers change."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Trace(Protocol):
+    """Capture of a function that goes on; `accelera.tensora.jitted` has it."""
+
+    def host_call(self, call: Callable[[], Any], name: str) -> Any:
+        """Run the call now, and again at this place of each replay."""
+
+    def draw(self, generator: Any, seed: int, number: int) -> None:
+        """Note that a generator gave its next random numbers."""
+
+
+class _Current(threading.local):
+    trace: Trace | None = None
+
+
+current = _Current()
+"""The capture of this thread."""
+
+
+def host_call(method: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a method that a captured function calls anew each time, in Python."""
+
+    @functools.wraps(method)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        trace = current.trace
+        if trace is None:
+            return method(*args, **kwargs)
+        if len(args) > 1 or kwargs:
+            raise RuntimeError(
+                f"jit: {method.__qualname__} with arguments cannot be captured; call it outside of the function"
+            )
+        result: R = trace.host_call(lambda: method(*args, **kwargs), method.__qualname__)
+        return result
+
+    return wrapped
+
+
+def uncaptured(method: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a method that a captured function must not call."""
+
+    @functools.wraps(method)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        if current.trace is not None:
+            raise RuntimeError(
+                f"jit: {method.__qualname__} cannot be captured; call it outside of the function"
+            )
+        return method(*args, **kwargs)
+
+    return wrapped
