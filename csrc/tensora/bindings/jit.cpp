@@ -1,8 +1,11 @@
 // Captured programs, as Python sees them.
 #include <nanobind/stl/shared_ptr.h>
 
+#include <set>
+
 #include "tensora/bindings/convert.h"
 #include "tensora/core/autocast.h"
+#include "tensora/core/autograd.h"
 #include "tensora/core/budget.h"
 #include "tensora/core/fused_loop.h"
 #include "tensora/jit/capture.h"
@@ -73,11 +76,45 @@ nb::list results_of(const CapturedProgram& program) {
     return result;
 }
 
+std::vector<int32_t> written_arguments(const CapturedProgram& program) {
+    std::set<int32_t> written;
+    for (const CapturedStep& step : program.steps)
+        for (const CapturedOperand& output : step.outputs) {
+            const CapturedBuffer& buffer = program.buffers[size_t(output.buffer)];
+            if (buffer.kind == CapturedBuffer::Kind::argument) written.insert(buffer.argument);
+        }
+    return {written.begin(), written.end()};
+}
+
 void optimize(CapturedProgram& program) {
     fold_constants(program);
     share_common_steps(program);
     remove_dead_steps(program);
     fuse_steps(program);
+}
+
+bool has_graph(const T& x) {
+    const Ref<Node> node = node_of(*x);
+    return node && !node->released;
+}
+
+std::vector<T> leaves_of(const std::vector<T>& outputs) {
+    std::vector<T> leaves;
+    std::vector<Ref<Node>> open;
+    std::set<const void*> seen;
+    const auto meet = [&](const Ref<Node>& node) {
+        if (node && seen.insert(node.get()).second) open.push_back(node);
+    };
+    for (const T& output : outputs) meet(node_of(*output));
+    while (!open.empty()) {
+        const Ref<Node> node = open.back();
+        open.pop_back();
+        for (const Edge& edge : node->edges) {
+            meet(edge.node);
+            if (edge.leaf && seen.insert(edge.leaf.get()).second) leaves.push_back(edge.leaf);
+        }
+    }
+    return leaves;
 }
 
 struct CaptureHandle {
@@ -90,12 +127,16 @@ struct ReplayHandle {
 }  // namespace
 
 void bind_jit(nb::module_& module) {
+    module.def("has_graph", has_graph, "Whether gradients can flow back from the tensor.");
+    module.def("leaves_of", leaves_of, "Leaves of the graph of these tensors that collect gradients.");
     module.def("storage_id", [](const T& x) { return reinterpret_cast<uintptr_t>(x->storage().get()); });
-    module.def("is_eager_only", [] { return StepBudget::here() || is_recording() || autocasting; },
-               "Whether a captured program must not take an operation's place now.");
+    module.def(
+        "is_eager_only", [] { return StepBudget::here() || is_recording() || autocasting; },
+        "Whether a captured program must not take an operation's place now.");
     nb::class_<CapturedProgram>(module, "CapturedProgram", "Steps of the op table that a function took.")
         .def("optimize", optimize)
         .def("place", place_buffers)
+        .def("written_arguments", written_arguments)
         .def("steps", steps_of)
         .def("buffers", buffers_of)
         .def("results", results_of)
@@ -114,7 +155,10 @@ void bind_jit(nb::module_& module) {
                  if (Capture::here()) fail(Kind::runtime, "jit: this thread captures a function already");
                  new (self) CaptureHandle{std::make_unique<Capture>(arguments)};
              })
-        .def("draw", [](CaptureHandle& self, uint64_t seed, uint64_t number) { self.capture->draw(seed, number); })
+        .def("draw",
+             [](CaptureHandle& self, uint64_t seed, uint64_t number) { self.capture->draw(seed, number); })
+        .def("add_arguments", [](CaptureHandle& self,
+                                 const std::vector<T>& arguments) { self.capture->add_arguments(arguments); })
         .def("end_part", [](CaptureHandle& self) { self.capture->end_part(); })
         .def("pause", [](CaptureHandle&) { thread_state.capture = nullptr; })
         .def("resume", [](CaptureHandle& self) { thread_state.capture = self.capture.get(); })
@@ -130,12 +174,20 @@ void bind_jit(nb::module_& module) {
              [](ReplayHandle* self, std::shared_ptr<CapturedProgram> program) {
                  new (self) ReplayHandle{Ref<Replay>(new Replay(std::move(program)))};
              })
-        .def("fits", [](const ReplayHandle& self, const std::vector<T>& arguments) { return self.replay->fits(arguments); })
-        .def("begin", [](ReplayHandle& self, const std::vector<T>& arguments,
-                         const std::vector<std::pair<uint64_t, uint64_t>>& draws) { self.replay->begin(arguments, draws); })
+        .def("fits", [](const ReplayHandle& self,
+                        const std::vector<T>& arguments) { return self.replay->fits(arguments); })
+        .def("begin",
+             [](ReplayHandle& self, const std::vector<T>& arguments,
+                const std::vector<std::pair<uint64_t, uint64_t>>& draws) {
+                 self.replay->begin(arguments, draws);
+             })
         .def("run_part", [](ReplayHandle& self) { self.replay->run_part(); })
-        .def("end", [](ReplayHandle& self) { return self.replay->end(); })
-        .def("abandon", [](ReplayHandle& self) { self.replay->abandon(); });
+        .def("add_arguments", [](ReplayHandle& self,
+                                 const std::vector<T>& arguments) { self.replay->add_arguments(arguments); })
+        .def("check_unchanged", [](const ReplayHandle& self) { self.replay->check_unchanged(); })
+        .def("results",
+             [](ReplayHandle& self, size_t first, size_t end) { return self.replay->results(first, end); })
+        .def("end", [](ReplayHandle& self) { self.replay->end(); });
 }
 
 }  // namespace accelera::tensora

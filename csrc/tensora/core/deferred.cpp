@@ -101,8 +101,8 @@ class Program {
             if (step.stored)
                 stored.emplace_back(new Tensor(step.storage, {result.shape(), strides_of(result.shape()), 0},
                                                result.dtype()));
-            loop.add({result.work_.formula, result.work_.operands, result.work_.loop, result.dtype(), result.n_,
-                      step.sources, place});
+            loop.add({result.work_.formula, result.work_.operands, result.work_.loop, result.dtype(),
+                      result.n_, step.sources, place});
         }
         loop.run(tensors_, stored);
     }

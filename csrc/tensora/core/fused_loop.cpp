@@ -100,7 +100,7 @@ class FusedLoop::Blocks {
 
   private:
     struct Place {
-        int buffer = -1;                             ///< register of the result
+        int buffer = -1;                                      ///< register of the result
         std::array<int, most_operands> gathered{-1, -1, -1};  ///< registers of leaves that are gathered
         int last_use = 0;
     };

@@ -134,7 +134,7 @@ class Storage final : public Counted {
         int32_t place = 0;
     };
     Recorded recorded;
-    Recorded in_step;  ///< the same, of the step of a budget
+    Recorded in_step;   ///< the same, of the step of a budget
     Recorded captured;  ///< the same, of a program that is captured; a place of -1: born there
     House* house() const { return house_.get(); }
     /// Whether another library sees the memory, and may write to it unseen.

@@ -24,19 +24,24 @@ const T& gradient_tensor(const T& leaf) {
 }  // namespace
 
 Capture::Capture(const std::vector<T>& arguments)
-    : number_(++captures), program_(std::make_shared<CapturedProgram>()), arguments_(arguments) {
-    program_->n_arguments = int32_t(arguments.size());
-    for (size_t i = 0; i < arguments.size(); ++i) {
-        Storage& storage = *arguments[i]->storage();
-        if (storage.captured.record == number_) continue;  // given twice
+    : number_(++captures), program_(std::make_shared<CapturedProgram>()) {
+    add_arguments(arguments);
+    thread_state.capture = this;
+}
+
+void Capture::add_arguments(const std::vector<T>& arguments) {
+    for (const T& argument : arguments) {
+        Storage& storage = *argument->storage();
+        arguments_.push_back(argument);
+        note_leaf(argument);
+        if (storage.captured.record == number_ && storage.captured.place >= 0) continue;  // given twice
         storage.captured = {number_, int32_t(program_->buffers.size())};
         CapturedBuffer buffer{Memory::argument};
-        buffer.nbytes = arguments[i]->size() * size_of(arguments[i]->dtype());
-        buffer.argument = int32_t(i);
+        buffer.nbytes = argument->size() * size_of(argument->dtype());
+        buffer.argument = int32_t(arguments_.size()) - 1;
         program_->buffers.push_back(buffer);
     }
-    for (const T& argument : arguments) note_leaf(argument);
-    thread_state.capture = this;
+    program_->n_arguments = int32_t(arguments_.size());
 }
 
 Capture::~Capture() {
@@ -97,6 +102,11 @@ CapturedOperand Capture::copied(const CapturedOperand& operand) {
 
 void Capture::born(Storage& storage) { storage.captured = {number_, -1}; }
 
+void Capture::note_written(int32_t buffer) {
+    written_.resize(program_->buffers.size());
+    written_[size_t(buffer)] = 1;
+}
+
 void Capture::note_leaf(const T& tensor) {
     if (!tensor->gradient() || !tensor->gradient()->required) return;
     if (!reset_.emplace(tensor.get(), false).second) return;
@@ -149,6 +159,7 @@ void Capture::add_write(const Op& op, std::span<const T> inputs, const Params& p
         written.buffer = fill.outputs[0].buffer;
         program_->steps.push_back(std::move(fill));
     }
+    note_written(written.buffer);
     step.outputs.push_back(written);
     step.in_place = true;
     program_->steps.push_back(std::move(step));
@@ -158,7 +169,8 @@ void Capture::refuse_read(const Tensor& tensor, const char* what) const {
     const Storage::Recorded& captured = tensor.storage()->captured;
     if (captured.record != number_ || captured.place < 0) return;
     const Memory kind = program_->buffers[size_t(captured.place)].kind;
-    if (kind != Memory::argument && kind != Memory::computed) return;
+    const bool changed = size_t(captured.place) < written_.size() && written_[size_t(captured.place)];
+    if (kind != Memory::argument && kind != Memory::computed && !changed) return;
     fail(Kind::runtime, "jit: ", what, " needs elements of a tensor of shape ", tensor.shape().words(),
          " that each call computes anew; let the function return the tensor, and do this outside of it");
 }

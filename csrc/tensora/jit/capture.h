@@ -45,6 +45,8 @@ class Capture {
         Capture* before_;
     };
 
+    /// Tensors that a later part of a call is given.
+    void add_arguments(const std::vector<T>& arguments);
     /// Python does something that is no part of the program: here each call stops for it.
     void end_part();
     std::shared_ptr<CapturedProgram> finish(const std::vector<T>& results);
@@ -55,6 +57,7 @@ class Capture {
     int32_t computed(Storage& storage);
     /// Adds a step that copies the elements to new memory.
     CapturedOperand copied(const CapturedOperand& operand);
+    void note_written(int32_t buffer);
     void note_leaf(const T& tensor);
     CapturedGradient gradient_of(const T& leaf);
     int32_t draw_of(const Op& op, const Params& params) const;
@@ -64,6 +67,7 @@ class Capture {
     std::vector<T> arguments_, leaves_;
     std::unordered_map<const Tensor*, bool> reset_;  ///< leaves: whether the program set their gradient
     std::vector<std::pair<uint64_t, uint64_t>> draws_;
+    std::vector<char> written_;  ///< buffers that steps have written in place
 };
 
 }  // namespace accelera::tensora

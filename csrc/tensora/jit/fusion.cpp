@@ -96,7 +96,8 @@ class Fusion {
         const int from = producer_[size_t(operand.buffer)];
         const auto& writes = writes_[size_t(operand.buffer)];
         if (from == none || writes.size() != 1 || group_of_[size_t(from)] == none) return none;
-        return is_whole(operand, made(from)) && made(from).layout.shape == shape ? group_of_[size_t(from)] : none;
+        return is_whole(operand, made(from)) && made(from).layout.shape == shape ? group_of_[size_t(from)]
+                                                                                 : none;
     }
 
     // --- groups
@@ -117,7 +118,8 @@ class Fusion {
         std::set<int> joined, needed_before;
         for (const Operand& input : step(i).inputs) {
             const int from = producer_[size_t(input.buffer)];
-            if (from != none && source_group(input, shape) == none) needed_before.insert(group_of_[size_t(from)]);
+            if (from != none && source_group(input, shape) == none)
+                needed_before.insert(group_of_[size_t(from)]);
         }
         size_t size = 1;
         for (const Operand& input : step(i).inputs) {
@@ -216,17 +218,20 @@ class Fusion {
         for (const Operand& input : step(i).inputs) {
             const auto buffer = size_t(input.buffer);
             const int from = producer_[buffer];
-            const bool inside = from != none && (group_of_[size_t(from)] == group_of_[size_t(i)] || recomputed_[buffer]);
+            const bool inside =
+                from != none && (group_of_[size_t(from)] == group_of_[size_t(i)] || recomputed_[buffer]);
             if (inside && group_of_[size_t(from)] != none && writes_[buffer].size() == 1 &&
                 is_whole(input, made(from)) && made(from).layout.shape == made(i).layout.shape) {
                 if (!is_at_hand(from, at, operations)) return false;
                 continue;
             }
-            const bool lasting = program_.buffers[buffer].kind != Memory::computed || program_.buffers[buffer].kept;
+            const bool lasting =
+                program_.buffers[buffer].kind != Memory::computed || program_.buffers[buffer].kept;
             if (!lasting && last_use_[buffer] < at) return false;
             for (const int write : writes_[buffer])
                 if (write > i && write <= at) return false;
-            if (lasting && program_.buffers[buffer].kind != Memory::constant && part_of(i) != part_of(at)) return false;
+            if (lasting && program_.buffers[buffer].kind != Memory::constant && part_of(i) != part_of(at))
+                return false;
         }
         return true;
     }
@@ -257,7 +262,11 @@ class Fusion {
             const Operand& input = step(i).inputs[k];
             FusedLoop::Source source = source_of(build, group, i, input);
             if (input.dtype != formula.operands && !(selects && k == 0)) {
-                build.loop.add({"cast", input.dtype, cast_loop(input.dtype, formula.operands), formula.operands, 1,
+                build.loop.add({"cast",
+                                input.dtype,
+                                cast_loop(input.dtype, formula.operands),
+                                formula.operands,
+                                1,
                                 {source}});
                 source = {int(build.loop.steps().size()) - 1, none};
             }
@@ -326,8 +335,8 @@ class Fusion {
     CapturedProgram& program_;
     std::vector<Formula> formulas_;
     std::vector<Group> groups_;
-    std::vector<int> group_of_;   ///< by step
-    std::vector<int> producer_;   ///< by buffer: the step that wrote it last
+    std::vector<int> group_of_;  ///< by step
+    std::vector<int> producer_;  ///< by buffer: the step that wrote it last
     std::vector<std::vector<int>> writes_;
     std::vector<int> last_use_;
     std::vector<std::vector<int>> readers_;

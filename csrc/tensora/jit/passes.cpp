@@ -52,7 +52,8 @@ void filter_steps(CapturedProgram& program, Keep keep) {
 }
 
 T tensor_of(const CapturedProgram& program, const CapturedOperand& operand) {
-    return T(new Tensor(program.buffers[size_t(operand.buffer)].tensor->storage(), operand.layout, operand.dtype));
+    return T(
+        new Tensor(program.buffers[size_t(operand.buffer)].tensor->storage(), operand.layout, operand.dtype));
 }
 
 /// What the step computes, of constants.
@@ -130,7 +131,8 @@ void share_common_steps(CapturedProgram& program) {
     filter_steps(program, [&](size_t i) {
         // Python may write to what is outside between the parts.
         for (; i >= program.parts[part].end; ++part)
-            for (size_t k = 0; k < version.size(); ++k) version[k] += program.buffers[k].kind != Memory::computed;
+            for (size_t k = 0; k < version.size(); ++k)
+                version[k] += program.buffers[k].kind != Memory::computed;
         CapturedStep& step = program.steps[i];
         for (CapturedOperand& input : step.inputs) input.buffer = stands_for[size_t(input.buffer)];
         bool shareable = !step.in_place;
@@ -178,7 +180,8 @@ std::string CapturedProgram::words() const {
     for (size_t i = 0; i < steps.size(); ++i) {
         const CapturedStep& step = steps[i];
         std::string line;
-        for (const CapturedOperand& output : step.outputs) line += (line.empty() ? "" : ", ") + operand(output);
+        for (const CapturedOperand& output : step.outputs)
+            line += (line.empty() ? "" : ", ") + operand(output);
         line += step.in_place ? " <- " : " = ";
         line += step.fused ? fused_words(step) : step.op->name;
         line += "(";

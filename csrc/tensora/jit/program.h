@@ -110,16 +110,24 @@ class Replay final : public Counted {
     bool fits(const std::vector<T>& arguments) const;
     /// Begin a call. Draws are (seed, number) of random numbers.
     void begin(const std::vector<T>& arguments, const std::vector<std::pair<uint64_t, uint64_t>>& draws);
+    /// Tensors that the next part is given besides.
+    void add_arguments(const std::vector<T>& arguments);
     /// Run the next part, and set the gradients that it makes.
     void run_part();
-    /// Results of the call, after its last part.
-    std::vector<T> end();
-    void abandon();
+    /// Results `first` to `end` of the call, which earlier parts have computed.
+    std::vector<T> results(size_t first, size_t end);
+    /// Raises when memory that the next part reads was written since this part ended.
+    void check_unchanged() const;
+    /// Let the call's memory go.
+    void end();
 
   private:
     struct Bound;
     T tensor_of(const CapturedOperand& operand);
     T result_of(const CapturedOperand& operand) const;
+    void bring_arguments(size_t first);
+    void bring_kept(size_t part);
+    Ref<Storage> seen_storage(size_t buffer) const;
     void drop_gradients();
     void set_gradients(const CapturedProgram::Part& part);
     void note_written();
@@ -127,8 +135,10 @@ class Replay final : public Counted {
     std::shared_ptr<const CapturedProgram> program_;
     std::vector<Ref<Storage>> storages_;  ///< of buffers
     std::vector<std::unique_ptr<Bound>> steps_;
-    std::vector<int32_t> written_;  ///< buffers of arguments and from outside that steps write
+    std::vector<int32_t> written_;    ///< buffers of arguments and from outside that steps write
+    std::vector<size_t> first_part_;  ///< of buffers: in which a step writes them first
     std::vector<T> arguments_;
+    std::vector<uint32_t> versions_;  ///< of buffers when the last part ended
     std::vector<Ref<Storage>> kept_;  ///< of this call, by buffer
     Ref<Storage> arena_;
     size_t part_ = 0, step_ = 0;

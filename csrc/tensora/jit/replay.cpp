@@ -3,8 +3,8 @@
 
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
-#include "tensora/functions.h"
 #include "tensora/core/fused_loop.h"
+#include "tensora/functions.h"
 #include "tensora/jit/program.h"
 
 namespace accelera::tensora {
@@ -48,7 +48,10 @@ Replay::Replay(std::shared_ptr<const CapturedProgram> program) : program_(std::m
         const bool has_memory = buffer.kind == Memory::outside || buffer.kind == Memory::constant;
         storages_.push_back(has_memory ? buffer.tensor->storage() : Storage::movable(buffer.nbytes));
     }
+    first_part_.assign(storages_.size(), program_->parts.size());
+    size_t part = 0;
     for (const CapturedStep& step : program_->steps) {
+        while (steps_.size() >= program_->parts[part].end) ++part;
         steps_.push_back(std::make_unique<Bound>(step));
         Bound& bound = *steps_.back();
         for (const CapturedOperand& input : step.inputs) bound.inputs.push_back(tensor_of(input));
@@ -56,6 +59,7 @@ Replay::Replay(std::shared_ptr<const CapturedProgram> program) : program_(std::m
             const T tensor = tensor_of(step.outputs[i]);
             step.fused ? bound.stored.push_back(tensor) : void(bound.outputs[i] = tensor);
             const auto buffer = step.outputs[i].buffer;
+            first_part_[size_t(buffer)] = std::min(first_part_[size_t(buffer)], part);
             const Memory kind = program_->buffers[size_t(buffer)].kind;
             if (kind != Memory::computed &&
                 std::find(written_.begin(), written_.end(), buffer) == written_.end())
@@ -88,33 +92,24 @@ bool Replay::fits(const std::vector<T>& arguments) const {
     return true;
 }
 
-void Replay::begin(const std::vector<T>& arguments,
-                   const std::vector<std::pair<uint64_t, uint64_t>>& draws) {
+void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<uint64_t, uint64_t>>& draws) {
     arguments_ = arguments;
     drop_gradients();
     kept_.assign(storages_.size(), {});
+    const RoleScope role(Role::activation);
     arena_ = program_->arena_bytes ? Storage::allocate(program_->arena_bytes) : Ref<Storage>();
     for (size_t i = 0; i < storages_.size(); ++i) {
         const CapturedBuffer& buffer = program_->buffers[i];
-        Storage& storage = *storages_[i];
-        if (buffer.kind == Memory::argument) {
-            storage.set_data(arguments[size_t(buffer.argument)]->bytes());
-        } else if (buffer.kind == Memory::gradient) {
+        if (buffer.kind == Memory::gradient) {
             const T& leaf = buffer.argument < 0 ? buffer.tensor : arguments[size_t(buffer.argument)];
             kept_[i] = gradient_tensor(leaf)->storage();
-            storage.set_data(gradient_tensor(leaf)->bytes());
-        } else if (buffer.kind == Memory::computed && buffer.kept) {
-            kept_[i] = Storage::allocate(buffer.nbytes);
-            storage.set_data(kept_[i]->data());
-        } else if (buffer.kind == Memory::computed && program_->places[i] >= 0) {
-            storage.set_data(arena_->data() + program_->places[i]);
+            storages_[i]->set_data(gradient_tensor(leaf)->bytes());
+        } else if (buffer.kind == Memory::computed && !buffer.kept && program_->places[i] >= 0) {
+            storages_[i]->set_data(arena_->data() + program_->places[i]);
         }
     }
-    for (const int32_t buffer : written_) {
-        const CapturedBuffer& one = program_->buffers[size_t(buffer)];
-        const bool given = one.kind == Memory::argument;
-        settle_readers(given ? *arguments[size_t(one.argument)]->storage() : *storages_[size_t(buffer)]);
-    }
+    bring_arguments(0);
+    for (const int32_t buffer : written_) settle_readers(*seen_storage(size_t(buffer)));
     for (const auto& bound : steps_) {
         const int32_t draw = bound->step.draw;
         if (draw < 0) continue;
@@ -124,13 +119,48 @@ void Replay::begin(const std::vector<T>& arguments,
     part_ = step_ = 0;
 }
 
+void Replay::bring_arguments(size_t first) {
+    for (size_t i = 0; i < storages_.size(); ++i) {
+        const CapturedBuffer& buffer = program_->buffers[i];
+        const auto argument = size_t(buffer.argument);
+        if (buffer.kind == Memory::argument && argument >= first && argument < arguments_.size())
+            storages_[i]->set_data(arguments_[argument]->bytes());
+    }
+}
+
+void Replay::add_arguments(const std::vector<T>& arguments) {
+    const size_t first = arguments_.size();
+    arguments_.insert(arguments_.end(), arguments.begin(), arguments.end());
+    bring_arguments(first);
+}
+
+/// Memory for the results and gradients that a part begins to write.
+void Replay::bring_kept(size_t part) {
+    for (size_t i = 0; i < storages_.size(); ++i) {
+        const CapturedBuffer& buffer = program_->buffers[i];
+        if (buffer.kind != Memory::computed || !buffer.kept || first_part_[i] != part) continue;
+        kept_[i] = Storage::allocate(buffer.nbytes);
+        storages_[i]->set_data(kept_[i]->data());
+    }
+}
+
+/// Memory of a buffer that others than the program see.
+Ref<Storage> Replay::seen_storage(size_t buffer) const {
+    const CapturedBuffer& one = program_->buffers[buffer];
+    if (one.kind == Memory::argument)
+        return size_t(one.argument) < arguments_.size() ? arguments_[size_t(one.argument)]->storage()
+                                                        : storages_[buffer];
+    return kept_[buffer] ? kept_[buffer] : storages_[buffer];
+}
+
 /// Gradients that the program replaces without reading them.
 void Replay::drop_gradients() {
     const auto& buffers = program_->buffers;
     for (const CapturedGradient& gradient : program_->parts[0].gradients) {
         const bool read = std::any_of(buffers.begin(), buffers.end(), [&](const CapturedBuffer& buffer) {
             return buffer.kind == Memory::gradient &&
-                   (buffer.argument >= 0 ? buffer.argument == gradient.argument : buffer.tensor == gradient.leaf);
+                   (buffer.argument >= 0 ? buffer.argument == gradient.argument
+                                         : buffer.tensor == gradient.leaf);
         });
         if (read) continue;
         const T& leaf = gradient.argument < 0 ? gradient.leaf : arguments_[size_t(gradient.argument)];
@@ -139,6 +169,7 @@ void Replay::drop_gradients() {
 }
 
 void Replay::run_part() {
+    bring_kept(part_);
     const CapturedProgram::Part& part = program_->parts[part_++];
     {
         const GradMode off(false);
@@ -154,15 +185,24 @@ void Replay::run_part() {
 }
 
 void Replay::note_written() {
-    for (const int32_t buffer : written_) {
-        const CapturedBuffer& one = program_->buffers[size_t(buffer)];
-        if (one.kind == Memory::argument)
-            arguments_[size_t(one.argument)]->storage()->bump();
-        else if (one.kind == Memory::gradient)
-            kept_[size_t(buffer)]->bump();
-        else
-            storages_[size_t(buffer)]->bump();
-    }
+    for (const int32_t buffer : written_) seen_storage(size_t(buffer))->bump();
+    versions_.clear();
+    for (size_t i = 0; i < storages_.size(); ++i) versions_.push_back(seen_storage(i)->version());
+}
+
+void Replay::check_unchanged() const {
+    for (size_t i = step_; i < program_->parts[part_].end; ++i)
+        for (const CapturedOperand& input : program_->steps[i].inputs) {
+            const auto buffer = size_t(input.buffer);
+            const CapturedBuffer& one = program_->buffers[buffer];
+            const bool later = one.kind == Memory::argument && size_t(one.argument) >= arguments_.size();
+            if (later || first_part_[buffer] == part_ || seen_storage(buffer)->version() == versions_[buffer])
+                continue;
+            fail(Kind::runtime, "jit: a tensor of shape ", input.layout.shape.words(),
+                 " that the backward pass reads was written in place since the function ran; write to it "
+                 "after "
+                 "the backward pass");
+        }
 }
 
 T Replay::result_of(const CapturedOperand& operand) const {
@@ -181,9 +221,10 @@ void Replay::set_gradients(const CapturedProgram::Part& part) {
     }
 }
 
-std::vector<T> Replay::end() {
+std::vector<T> Replay::results(size_t first, size_t end) {
     std::vector<T> results;
-    for (const CapturedResult& result : program_->results) {
+    for (size_t i = first; i < end; ++i) {
+        const CapturedResult& result = program_->results[i];
         const CapturedBuffer& buffer = program_->buffers[size_t(result.value.buffer)];
         if (result.argument >= 0) {
             results.push_back(arguments_[size_t(result.argument)]);
@@ -198,11 +239,10 @@ std::vector<T> Replay::end() {
             results.push_back(result_of(result.value));
         }
     }
-    abandon();
     return results;
 }
 
-void Replay::abandon() {
+void Replay::end() {
     arguments_.clear();
     kept_.clear();
     arena_.reset();

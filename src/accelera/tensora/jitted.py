@@ -53,7 +53,7 @@ class JitReport:
 
 
 class _Trace:
-    """Capture that goes on."""
+    """Capture of one call of a function, while it goes on."""
 
     def __init__(self, arguments: list[Any]) -> None:
         self.calls: list[tuple[str, Callable[[], Any]]] = []
@@ -76,64 +76,140 @@ class _Trace:
         self.generators.append(generator)
         self._capture.draw(seed, number)
 
-    def program(self, function: Callable[[], Any]) -> tuple[Any, Any]:
-        """The captured program, and what the function returned."""
+    def run(self, function: Callable[[], Any]) -> tuple[Any, Any, _Gradients | None]:
+        """The captured program, what the function returned, and the way back from it."""
         current.trace = self
         try:
             returned = function()
             results: list[Any] = []
             _flatten(returned, results)
-            return self._capture.finish(results), returned
+            gradients = _Gradients.of(results)
+            if gradients is None:
+                return self._capture.finish(results), returned, None
+            self._capture.end_part()
+            found = gradients.capture(self._capture)
+            return self._capture.finish([*results, *found]), returned, gradients
         finally:
             current.trace = None
             self._capture.abandon()
 
 
+class _Gradients:
+    """Gradients of a captured function's leaves, from those of its results."""
+
+    def __init__(self, results: list[Any], wanted: list[int]) -> None:
+        self.wanted = wanted
+        """Numbers of the results that gradients flow back from."""
+        self.outputs = [results[i] for i in wanted]
+        self.leaves: list[Any] = native.leaves_of(self.outputs)
+        self.reached: list[int] = []
+        """Numbers of the leaves that have gradients."""
+
+    @classmethod
+    def of(cls, results: list[Any]) -> _Gradients | None:
+        wanted = [i for i, each in enumerate(results) if each.requires_grad and native.has_graph(each)]
+        return cls(results, wanted) if wanted else None
+
+    def capture(self, capture: Any) -> list[Any]:
+        """Add the backward pass to the program; gradients of the leaves that are reached."""
+        capture.pause()
+        given = [native.full(each.shape, 1, each.dtype, each.device) for each in self.outputs]
+        capture.resume()
+        capture.add_arguments(given)
+        found = self.flow(given)
+        self.reached = [i for i, each in enumerate(found) if each is not None]
+        return [found[i] for i in self.reached]
+
+    def flow(self, given: list[Any]) -> list[Any]:
+        """Gradients of the leaves, or None, by the graph that the captured call left."""
+        found: list[Any] = native.backward(self.outputs, given, self.leaves, True, False, False, True)
+        return found
+
+
 class _Program:
     """Captured program of one signature, ready to run again."""
 
-    def __init__(self, captured: Any, trace: _Trace, returned: Any, optimize: bool) -> None:
-        operations = captured.n_steps
-        if optimize:
-            captured.optimize()
-        captured.place()
-        self._captured = captured
-        self._replay = native.Replay(captured)
-        self._calls = trace.calls
+    def __init__(self, captured: Any, trace: _Trace, returned: Any, gradients: _Gradients | None) -> None:
+        self.captured = captured
+        self.calls = trace.calls
         self._generators = trace.generators
-        self._structure = returned
-        self._operations = operations
-        self.busy = False
+        self._structure = _structure(returned)
+        self._n_results = _count(returned)
+        self._wanted = gradients.wanted if gradients else []
+        self._reached = gradients.reached if gradients else []
+        self._n_leaves = len(gradients.leaves) if gradients else 0
+        self._idle = [native.Replay(captured)]
+        self.operations = 0
+        self.leaves: list[Any] = []
+        """Leaves, or numbers of arguments, that gradients flow to."""
 
     def fits(self, arguments: list[Any]) -> bool:
-        return not self.busy and self._replay.fits(arguments)
+        if not self._idle:
+            self._idle.append(native.Replay(self.captured))
+        fits: bool = self._idle[-1].fits(arguments)
+        return fits
 
-    def __call__(self, arguments: list[Any]) -> Any:
-        self.busy = True
+    def __call__(self, arguments: list[Any], leaves: list[Any]) -> Any:
+        replay = self._idle.pop()
         try:
-            self._replay.begin(arguments, [generator._next() for generator in self._generators])
-            self._replay.run_part()
-            for _, call in self._calls:
+            replay.begin(arguments, [generator._next() for generator in self._generators])
+            replay.run_part()
+            for _, call in self.calls:
                 call()
-                self._replay.run_part()
-            return _rebuild(self._structure, iter(self._replay.end()))
-        finally:
-            self._replay.abandon()
-            self.busy = False
+                replay.run_part()
+            results = replay.results(0, self._n_results)
+        except BaseException:
+            replay.end()
+            self._idle.append(replay)
+            raise
+        call_over = _CallOver(self._idle, replay)
+        if not self._wanted:
+            del call_over
+            return _rebuild(self._structure, iter(results))
 
-    def report(self) -> JitReport:
-        captured = self._captured
-        return JitReport(
-            operations=self._operations,
-            steps=captured.n_steps,
-            arena_bytes=captured.arena_bytes,
-            kept_bytes=captured.kept_bytes,
-            workspace_bytes=captured.workspace_bytes,
-            peak_bytes=captured.peak_bytes,
-            least_bytes=captured.least_bytes,
-            python_calls=tuple(name for name, _ in self._calls),
-            program=str(captured),
-        )
+        def backward(*grads: Any) -> tuple[Any, ...]:
+            return self._backward(call_over, grads, results)
+
+        return _rebuild(self._structure, iter(_attached(results, self._wanted, leaves, backward)))
+
+    def _backward(self, call: _CallOver, grads: Any, results: list[Any]) -> tuple[Any, ...]:
+        replay = call.take()
+        try:
+            replay.check_unchanged()
+            replay.add_arguments(_whole(grads, [results[i] for i in self._wanted]))
+            replay.run_part()
+            found = replay.results(self._n_results, self._n_results + len(self._reached))
+        finally:
+            call.give_back(replay)
+        given: list[Any] = [None] * self._n_leaves
+        for i, gradient in zip(self._reached, found, strict=True):
+            given[i] = gradient
+        return tuple(given)
+
+
+class _CallOver:
+    """A replay whose memory is let go when the backward pass has run, or nobody can ask for it any more."""
+
+    def __init__(self, idle: list[Any], replay: Any) -> None:
+        self._idle = idle
+        self._replay = replay
+
+    def take(self) -> Any:
+        """The replay, once."""
+        if self._replay is None:
+            raise RuntimeError(
+                "jit: the backward pass of this call ran already, and its memory is gone; call the function again"
+            )
+        replay, self._replay = self._replay, None
+        return replay
+
+    def give_back(self, replay: Any) -> None:
+        replay.end()
+        self._idle.append(replay)
+
+    def __del__(self) -> None:
+        if self._replay is not None:
+            self.give_back(self._replay)
 
 
 class Jitted:
@@ -154,15 +230,17 @@ class Jitted:
         """Results of the function; tensors among them are outside of any graph."""
         if current.trace is not None or native.is_eager_only():
             return self._function(*args, **kwargs)
-        arguments: list[Any] = []
-        key = self._key((args, kwargs), arguments)
-        program = self._program(key, arguments)
-        if program is not None:
-            return program(arguments)
+        given: list[Any] = []
+        structure = _flatten((args, kwargs), given)
+        arguments = _apart(given)
+        key = self._key(structure, arguments)
         known = self._programs.setdefault(key, [])
+        for program in known:
+            if program.fits(arguments):
+                return program(arguments, self._leaves_of(program, arguments))
         if len(known) >= MOST_PROGRAMS:
             return self._function(*args, **kwargs)
-        return self._capture(known, arguments, args, kwargs)
+        return self._capture(known, given, arguments, (args, kwargs))
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """A method of the instance."""
@@ -178,39 +256,59 @@ class Jitted:
 
         """
         arguments: list[Any] = []
-        key = self._key((args, kwargs), arguments)
-        programs = self._programs.get(key)
+        structure = _flatten((args, kwargs), arguments)
+        programs = self._programs.get(self._key(structure, _apart(arguments)))
         if not programs:
             raise RuntimeError(
                 f"jit: {self._name} was not called with such arguments yet; call it once, then ask for its report"
             )
-        return programs[-1].report()
+        return _report(programs[-1])
 
     @property
     def _name(self) -> str:
         return getattr(self._function, "__qualname__", repr(self._function))
 
-    def _program(self, key: Hashable, arguments: list[Any]) -> _Program | None:
-        for program in self._programs.get(key, ()):
-            if program.fits(arguments):
-                return program
-        return None
+    def _capture(self, known: list[_Program], given: list[Any], arguments: list[Any], values: Any) -> Any:
+        # Gradients that flow through an argument end at a stand-in; from there they go on by the outer graph.
+        inner = [_stand_in(each) for each in arguments]
+        args, kwargs = _rebuild(_structure(values), iter(inner))
+        trace = _Trace(inner)
+        captured, returned, gradients = trace.run(lambda: self._function(*args, **kwargs))
+        operations = captured.n_steps
+        for i in captured.written_arguments():
+            if arguments[i] is not given[i]:
+                raise RuntimeError(
+                    f"jit: {self._name} writes in place to argument {i}, which is not contiguous or shares memory "
+                    "with another; give it a contiguous tensor of its own"
+                )
+        if self._optimize:
+            captured.optimize()
+        captured.place()
+        program = _Program(captured, trace, returned, gradients)
+        program.operations = operations
+        known.append(program)
+        results: list[Any] = []
+        _flatten(returned, results)
+        if gradients is None:
+            return _rebuild(_structure(returned), (_outside(each, inner, arguments) for each in results))
+        program.leaves = [_number(each, inner) for each in gradients.leaves]
 
-    def _capture(self, known: list[_Program], arguments: list[Any], args: Any, kwargs: Any) -> Any:
-        trace = _Trace(arguments)
-        captured, returned = trace.program(lambda: self._function(*args, **kwargs))
-        detached = _detached(returned)
-        known.append(_Program(captured, trace, _structure(returned), self._optimize))
-        return detached
+        def backward(*grads: Any) -> tuple[Any, ...]:
+            return tuple(gradients.flow(_whole(grads, gradients.outputs)))
 
-    def _key(self, given: Any, arguments: list[Any]) -> Hashable:
-        structure = _flatten(given, arguments)
+        attached = _attached(results, gradients.wanted, self._leaves_of(program, arguments), backward)
+        return _rebuild(_structure(returned), iter(attached))
+
+    @staticmethod
+    def _leaves_of(program: _Program, arguments: list[Any]) -> list[Any]:
+        return [arguments[each] if isinstance(each, int) else each for each in program.leaves]
+
+    def _key(self, structure: Hashable, arguments: list[Any]) -> Hashable:
         first: dict[int, int] = {}
         tensors = tuple(
             (
                 each.shape,
                 each.dtype,
-                each.strides,
                 str(each.device),
                 each.requires_grad,
                 first.setdefault(native.storage_id(each), i),
@@ -260,6 +358,21 @@ def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True) ->
     if function is None:
         return functools.partial(jit, optimize=optimize)
     return Jitted(function, optimize=optimize)
+
+
+def _report(program: _Program) -> JitReport:
+    captured = program.captured
+    return JitReport(
+        operations=program.operations,
+        steps=captured.n_steps,
+        arena_bytes=captured.arena_bytes,
+        kept_bytes=captured.kept_bytes,
+        workspace_bytes=captured.workspace_bytes,
+        peak_bytes=captured.peak_bytes,
+        least_bytes=captured.least_bytes,
+        python_calls=tuple(name for name, _ in program.calls),
+        program=str(captured),
+    )
 
 
 class _Place:
@@ -312,13 +425,61 @@ def _rebuild(structure: Any, tensors: Any) -> Any:
     return structure
 
 
-def _detached(value: Any) -> Any:
+def _apart(arguments: list[Any]) -> list[Any]:
+    """The arguments, contiguous; copies of those that share memory with another in part."""
+    made: list[Any] = []
+    known: dict[int, Any] = {}
+    for each in arguments:
+        whole = native.contiguous(each)
+        other = known.setdefault(native.storage_id(whole), whole)
+        if other is not whole and (native.address(other) != native.address(whole) or other.shape != whole.shape):
+            whole = native.copy(whole)
+        made.append(whole)
+    return made
+
+
+def _count(value: Any) -> int:
     tensors: list[Any] = []
     _flatten(value, tensors)
-    return _rebuild(
-        _structure(value),
-        (each.detach() if each.requires_grad and not each.is_leaf else each for each in tensors),
-    )
+    return len(tensors)
+
+
+def _stand_in(argument: Any) -> Any:
+    """Leaf in place of a tensor that was computed in a graph."""
+    if not argument.requires_grad or argument.is_leaf:
+        return argument
+    leaf = argument.detach()
+    leaf.requires_grad = True
+    return leaf
+
+
+def _number(leaf: Any, arguments: list[Any]) -> Any:
+    """The number of the argument that the leaf is, or the leaf."""
+    return next((i for i, each in enumerate(arguments) if each is leaf), leaf)
+
+
+def _outside(result: Any, inner: list[Any], arguments: list[Any]) -> Any:
+    """A result without its graph, which is used up; an argument itself where it is one."""
+    for each, argument in zip(inner, arguments, strict=True):
+        if result is each:
+            return argument
+    return result if result.is_leaf else result.detach()
+
+
+def _attached(results: list[Any], wanted: list[int], leaves: list[Any], backward: Callable[..., Any]) -> list[Any]:
+    """The results, of which the wanted ones lead back to the leaves."""
+    made = list(results)
+    for i, each in zip(wanted, native.attach("jit", backward, leaves, [results[i] for i in wanted]), strict=True):
+        made[i] = each
+    return made
+
+
+def _whole(grads: Any, outputs: list[Any]) -> list[Any]:
+    """Contiguous gradients, zeros where none came."""
+    return [
+        native.full(each.shape, 0, each.dtype, each.device) if grad is None else native.contiguous(grad.detach())
+        for grad, each in zip(grads, outputs, strict=True)
+    ]
 
 
 def _sequence(kind: type, items: list[Any]) -> Any:
