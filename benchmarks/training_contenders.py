@@ -38,6 +38,26 @@ def tensora(training: Training) -> Step:
     return _eager_step(lambda: training.loss(ts.functional, parameters, *batch), optimizer)
 
 
+def tensora_jit(training: Training) -> Step:
+    """Tensora, the whole step captured."""
+    import accelera.tensora as ts
+
+    ts.set_num_threads(THREADS)
+    parameters = [ts.tensor(each, requires_grad=True) for each in training.parameters]
+    batch = ts.tensor(training.inputs), ts.tensor(training.targets)
+    optimizer = getattr(ts.optim, training.optimizer)(parameters, **training.options)
+
+    @ts.jit
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        loss = training.loss(ts.functional, parameters, x, y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return lambda: float(step(*batch))
+
+
 def torch(training: Training) -> Step:
     """PyTorch, eager, with the optimizer's fused kernels."""
     return _torch(training, lambda function: function)
@@ -212,6 +232,7 @@ CONTENDERS: dict[str, Callable[[Training], Step]] = {
     "torch": torch,
     "torch.compile": torch_compile,
     "tensora": tensora,
+    "tensora.jit": tensora_jit,
     "jax": jax,
     "tinygrad": tinygrad,
 }
@@ -223,7 +244,8 @@ def main(name: str, model: str, *options: str) -> None:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
     step = CONTENDERS[name](MODELS[model](small="--small" in options))
     losses = [step() for _ in range(FIRST_STEPS)]
-    package = {"tensora": "accelera"}.get(name, name.partition(".")[0])
+    library = name.partition(".")[0]
+    package = {"tensora": "accelera"}.get(library, library)
     tell({"losses": losses, "version": importlib.metadata.version(package)})
     for _ in sys.stdin:
         tell(turn(step, 0.0 if "--small" in options else TURN_S))

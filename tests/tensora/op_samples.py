@@ -589,8 +589,10 @@ SAMPLES: dict[str, list[Sample]] = {
 WRITTEN_ELSEWHERE = {
     "write_view": "tests/tensora/test_in_place.py",
     "to_device": "tests/tensora/test_cuda.py",
+    "wrap_index": "tests/tensora/test_jit.py",
 }
-"""Entries that only assignments to views record, or that take a device, and where they are tested."""
+"""Entries that only assignments to views or captured functions record, or that take a device, and where they
+are tested."""
 
 
 def _unsliced(x: Any) -> Any:

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 import accelera.tensora as ts
 import accelera.tensora.functional as F
 from accelera.tensora import nn, optim
+from tests.tensora.more_samples import MORE
+from tests.tensora.op_samples import SAMPLES
+from tests.tensora.window_samples import WINDOW_SAMPLES
 
 pytestmark = pytest.mark.parametrize("fusion", ["eager"], indirect=True)
 
@@ -65,7 +68,7 @@ def shaped(name, x):
     if name == "concat":
         return ts.concat([x, x], axis=0)[:n]
     if name == "cumsum":
-        return ts.cumsum(x, axis=1) / n
+        return ts.cumulative_sum(x, axis=1) / n
     return x[:1] + ts.zeros((n, n))
 
 
@@ -169,3 +172,452 @@ def test_a_whole_step_of_random_programs_has_the_bits_of_the_function(program, s
 
     wanted = trained(lambda step: step)
     check_same([each.detach() for each in trained(ts.jit)], [each.detach() for each in wanted])
+
+
+# --- every entry of the op table, and modules -----------------------------------------------------------------
+
+CASES = [
+    pytest.param(name, each, id=f"{name}-{i}")
+    for name, samples in (SAMPLES | WINDOW_SAMPLES | MORE).items()
+    for i, each in enumerate(samples)
+]
+READS_ELEMENTS = {"put", "prod", "det", "repeat"}
+"""Entries whose samples or gradients depend on elements in Python, and may be refused."""
+
+
+def given_tensors(sample, seed):
+    arrays = sample.inputs("float32", seed)
+    tensors = [ts.asarray(each) for each in arrays]
+    for i, each in enumerate(tensors):
+        if i not in sample.fixed and sample.gradient:
+            each.requires_grad = True
+    return tensors
+
+
+def values_and_gradients(function, tensors):
+    result = function(*tensors)
+    if result.requires_grad:
+        (result * 1.5).sum().backward()
+    return [result.detach(), *(each.grad for each in tensors if each.grad is not None)]
+
+
+@pytest.mark.parametrize(("name", "sample"), CASES)
+def test_every_entry_replays(name, sample):
+    jitted = ts.jit(sample.call)
+    for seed in range(3):
+        try:
+            wanted = values_and_gradients(sample.call, given_tensors(sample, seed))
+        except TypeError as error:
+            assert "not defined for" in str(error)
+            return
+        try:
+            found = values_and_gradients(jitted, given_tensors(sample, seed))
+        except RuntimeError as error:
+            assert "jit:" in str(error) and name in READS_ELEMENTS, error
+            return
+        check_same(found, wanted)
+
+
+MODULES = {
+    "linear": (lambda: nn.Linear(6, 5), (4, 6)),
+    "conv1d": (lambda: nn.Conv1d(3, 4, 3, padding=1), (2, 3, 9)),
+    "conv2d": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2)), (2, 3, 9, 9)),
+    "transposed": (lambda: nn.ConvTranspose2d(3, 4, 3, stride=2), (2, 3, 5, 5)),
+    "batch_norm": (lambda: nn.BatchNorm2d(3), (4, 3, 5, 5)),
+    "layer_norm": (lambda: nn.LayerNorm(6), (4, 6)),
+    "rms_norm": (lambda: nn.RMSNorm(6), (4, 6)),
+    "group_norm": (lambda: nn.GroupNorm(2, 4), (3, 4, 5)),
+    "instance_norm": (lambda: nn.InstanceNorm1d(4), (3, 4, 5)),
+    "dropout": (lambda: nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.4)), (5, 6)),
+    "lstm": (lambda: First(nn.LSTM(6, 5)), (7, 2, 6)),
+    "gru": (lambda: First(nn.GRU(6, 5, bidirectional=True)), (7, 2, 6)),
+    "attention": (lambda: Twice(nn.MultiheadAttention(8, 2, batch_first=True)), (2, 5, 8)),
+    "encoder": (lambda: nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True), (2, 5, 8)),
+    "adaptive_pool": (lambda: nn.AdaptiveAvgPool2d(3), (2, 3, 7, 8)),
+}
+
+
+class First(nn.Module):
+    """The first result of a recurrent network."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x)[0]
+
+
+class Twice(nn.Module):
+    """Attention of a sequence to itself."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_train_alike(name, training):
+    make, shape = MODULES[name]
+
+    def trained(wrap):
+        ts.random.manual_seed(3)
+        module = make().train(training)
+        run = wrap(module)
+        found = []
+        for seed in range(4):
+            x = values(shape, seed)
+            x.requires_grad = True
+            out = run(x)
+            (out * out).sum().backward()
+            found += [out.detach(), x.grad]
+            for each in module.parameters():
+                if each.grad is not None:
+                    found.append(each.grad)
+                each.grad = None
+        return found + [each.detach() for each in module.state_dict().values()]
+
+    check_same(trained(ts.jit), trained(lambda module: module))
+
+
+# --- memory ---------------------------------------------------------------------------------------------------
+
+
+def network(seed=0):
+    ts.random.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn.Linear(256, 64), nn.Tanh())
+
+
+def training_step(module, optimizer):
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = ((module(x) - y) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def test_a_call_allocates_at_most_what_was_planned():
+    module = network()
+    step = ts.jit(training_step(module, optim.SGD(module.parameters(), lr=0.01)))
+    x, y = values((512, 64), 1), values((512, 64), 2)
+    step(x, y)
+    report = step.report(x, y)
+    module.zero_grad()
+    before = ts.memory_stats().live_bytes
+    ts.reset_peak()
+    step(x, y)
+    measured = ts.memory_stats().peak_bytes - before
+    assert report.arena_bytes + report.kept_bytes <= measured <= report.peak_bytes
+    assert report.least_bytes <= report.arena_bytes <= 1.25 * report.least_bytes
+
+
+def test_a_captured_step_needs_about_the_memory_of_the_function():
+    x, y = values((512, 64), 1), values((512, 64), 2)
+
+    def peak(wrap):
+        module = network()
+        step = wrap(training_step(module, optim.SGD(module.parameters(), lr=0.01)))
+        for _ in range(2):
+            step(x, y)
+        before = ts.memory_stats().live_bytes - sum(each.grad.nbytes for each in module.parameters())
+        ts.reset_peak()
+        step(x, y)
+        return ts.memory_stats().peak_bytes - before
+
+    assert peak(ts.jit) <= 1.15 * peak(lambda step: step)
+
+
+def test_memory_of_a_forward_pass_ends_with_its_result():
+    module = network()
+    run = ts.jit(module)
+    x = values((64, 64), 1)
+    run(x)
+    before = ts.memory_stats().live_bytes
+    out = run(x)
+    assert ts.memory_stats().live_bytes > before + out.nbytes
+    del out
+    assert ts.memory_stats().live_bytes == before
+
+
+def test_chains_are_fused_and_dead_and_common_steps_are_gone():
+    def function(x):
+        ts.exp(x)
+        a = ts.tanh(x) * 2 + 1
+        b = ts.tanh(x) * 3
+        return a * b
+
+    jitted = ts.jit(function)
+    x = values((40, 40))
+    jitted(x)
+    report = jitted.report(x)
+    assert report.steps == 1
+    assert report.program.count("tanh") == 1 and "exp" not in report.program
+    assert report.arena_bytes == 0
+    assert "peak" in str(report)
+
+
+def test_intermediates_of_a_chain_are_computed_again_in_the_backward_pass():
+    def function(x):
+        y = x * 0.5 * (1 + ts.tanh(0.79788 * (x + 0.044715 * x * x * x)))
+        return ts.matmul(y, y)
+
+    x = values((128, 128))
+    x.requires_grad = True
+
+    def step(x):
+        x.grad = None
+        function(x).sum().backward()
+
+    jitted, plain = ts.jit(step), ts.jit(step, optimize=False)
+    jitted(x), plain(x)
+    assert jitted.report(x).arena_bytes < 0.5 * plain.report(x).arena_bytes
+
+
+# --- what is guarded ------------------------------------------------------------------------------------------
+
+
+def test_signatures_are_told_apart():
+    calls = []
+
+    @ts.jit
+    def function(x, power, scale=1.0):
+        calls.append(x.shape)
+        return x**power * scale
+
+    for given in (values((3,)), values((4,)), values((3,), dtype="float64")):
+        for power in (2, 3):
+            for _ in range(2):
+                check_same([function(given, power, scale=2.0)], [given**power * 2.0])
+    assert len(calls) == 6
+
+
+def test_train_and_eval_are_told_apart():
+    module = nn.Dropout(0.5)
+    run = ts.jit(module)
+    x = ts.ones((100,))
+    for _ in range(2):
+        assert (run(x) == 0).any()
+    module.eval()
+    for _ in range(2):
+        check_same([run(x)], [x])
+
+
+def test_dropout_draws_anew():
+    run = ts.jit(nn.Dropout(0.5))
+    x = ts.ones((1000,))
+    masks = [np.asarray(run(x)) for _ in range(4)]
+    assert all((a != b).any() for a, b in zip(masks, masks[1:], strict=False))
+
+
+def test_gradients_accumulate():
+    module = network()
+
+    def step(x):
+        loss = module(x).sum()
+        loss.backward()
+
+    jitted = ts.jit(step)
+    for wrap in (jitted, step):
+        module.zero_grad()
+        found = []
+        for cycle in range(2):
+            for i in range(3):
+                wrap(values((8, 64), 10 * cycle + i))
+            found += [each.grad for each in module.parameters()]
+            module.zero_grad()
+        if wrap is jitted:
+            wanted = found
+    check_same(found, wanted)
+
+
+def test_parameters_are_read_where_they_are():
+    module = nn.Linear(4, 4)
+    run = ts.jit(module)
+    x = values((3, 4))
+    run(x)
+    with ts.no_grad():
+        module.weight *= 2
+    check_same([run(x).detach()], [module(x).detach()])
+    module.weight = nn.Parameter(values((4, 4), 9))
+    check_same([run(x).detach()], [module(x).detach()])
+
+
+def test_arguments_are_written_in_place():
+    @ts.jit
+    def function(x, y):
+        x += y
+        x[0] = 0
+        return x
+
+    for seed in range(3):
+        x, y = values((4, 4), seed), values((4, 4), 5)
+        wanted = np.array(x) + np.asarray(y)
+        wanted[0] = 0
+        assert function(x, y) is x
+        np.testing.assert_array_equal(np.asarray(x), wanted)
+
+
+def test_what_depends_on_elements_is_refused():
+    @ts.jit
+    def branch(x):
+        return x if x.sum() > 0 else -x
+
+    @ts.jit
+    def sized(x):
+        return x[x > 0]
+
+    @ts.jit
+    def exported(x):
+        return np.asarray(x * 2)
+
+    for function in (branch, sized, exported):
+        with pytest.raises(RuntimeError, match="jit: .*each call computes anew"):
+            function(values((5,)))
+    check_same([ts.jit(lambda x: x * 2)(values((5,)))], [values((5,)) * 2])
+
+
+def test_an_index_out_of_range_raises_in_a_replay():
+    @ts.jit
+    def rows(table, index):
+        return ts.take(table, index, axis=0)
+
+    table = values((5, 3))
+    check_same([rows(table, ts.asarray([0, 4, -1]))], [table[ts.asarray([0, 4, 4])]])
+    check_same([rows(table, ts.asarray([-5, 1, 2]))], [table[ts.asarray([0, 1, 2])]])
+    with pytest.raises(IndexError, match="index 7 of an axis with 5"):
+        rows(table, ts.asarray([0, 7, 1]))
+    check_same([rows(table, ts.asarray([1, 1, 1]))], [table[ts.asarray([1, 1, 1])]])
+
+
+def test_an_argument_that_would_be_written_in_a_copy_is_refused():
+    @ts.jit
+    def function(x):
+        x += 1
+
+    with pytest.raises(RuntimeError, match="argument 0, which is not contiguous"):
+        function(values((4, 4)).T)
+
+
+def test_a_second_backward_pass_and_writes_before_it_are_refused():
+    @ts.jit
+    def function(x):
+        return ts.tanh(x) * x
+
+    def forward():
+        x = values((4, 4))
+        x.requires_grad = True
+        return x, function(x)
+
+    forward()
+    x, out = forward()
+    out.sum().backward()
+    with pytest.raises(RuntimeError):
+        out.sum().backward()
+    x, out = forward()
+    with ts.no_grad():
+        x += 1
+    with pytest.raises(RuntimeError, match="written in place"):
+        out.sum().backward()
+
+
+def test_two_forward_passes_before_their_backward_passes():
+    module = network()
+    run = ts.jit(module)
+    inputs = [values((8, 64), seed) for seed in range(4)]
+
+    def gradients(call):
+        module.zero_grad()
+        outs = [call(x) for x in inputs]
+        for out in reversed(outs):
+            (out**2).sum().backward()
+        return [each.grad for each in module.parameters()]
+
+    run(inputs[0])
+    check_same(gradients(run), gradients(module))
+
+
+def test_optimizers_and_schedules_step_in_python():
+    def trained(wrap):
+        module = network()
+        optimizer = optim.AdamW(module.parameters(), lr=0.01)
+        schedule = optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        x, y = values((16, 64), 1), values((16, 64), 2)
+
+        def step(x, y):
+            loss = ((module(x) - y) ** 2).mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            return loss
+
+        run = wrap(step)
+        losses = [run(x, y).detach() for _ in range(6)]
+        assert all(each.grad is None for each in module.parameters())
+        return losses + [each.detach() for each in module.parameters()] + [ts.asarray(schedule.get_last_lr())]
+
+    check_same(trained(ts.jit), trained(lambda step: step))
+
+
+def test_a_step_with_a_closure_or_a_scaler_is_refused():
+    module = network()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    with pytest.raises(RuntimeError, match=r"Optimizer.step with arguments"):
+        ts.jit(lambda: optimizer.step(lambda: None))()
+    with pytest.raises(RuntimeError, match="GradScaler.scale cannot be captured"):
+        ts.jit(lambda x: ts.GradScaler().scale(x))(values((3,)))
+
+
+def test_inside_a_budget_or_a_record_the_function_runs_as_written():
+    calls = []
+
+    @ts.jit
+    def function(x):
+        calls.append(1)
+        return ts.tanh(x) + 1
+
+    x = values((8, 8))
+    wanted = [ts.tanh(x) + 1]
+    function(x)
+    with ts.Recording():
+        check_same([function(x)], wanted)
+    with ts.autocast():
+        check_same([function(x)], wanted)
+    assert len(calls) == 3
+
+
+def test_results_keep_their_structure():
+    @ts.jit
+    def function(x):
+        return {"a": [x, x + 1], "b": (x * 2, 7, None)}
+
+    x = values((3,))
+    for _ in range(2):
+        found = function(x)
+        assert found["a"][0] is x and found["b"][1:] == (7, None)
+        check_same([found["a"][1], found["b"][0]], [x + 1, x * 2])
+
+
+def test_too_many_signatures_run_as_written():
+    function = ts.jit(lambda x, n: x * n)
+    x = values((3,))
+    for n in range(40):
+        check_same([function(x, n)], [x * n])
+
+
+def test_a_report_needs_a_call():
+    with pytest.raises(RuntimeError, match="was not called with such arguments yet"):
+        ts.jit(lambda x: x).report(values((3,)))
+
+
+def test_a_value_that_cannot_be_a_key_is_refused():
+    with pytest.raises(TypeError, match="a value of type set"):
+        ts.jit(lambda x: x)({1})

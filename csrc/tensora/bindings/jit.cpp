@@ -88,6 +88,7 @@ std::vector<int32_t> written_arguments(const CapturedProgram& program) {
 
 void optimize(CapturedProgram& program) {
     fold_constants(program);
+    rename_overwritten(program);
     share_common_steps(program);
     remove_dead_steps(program);
     fuse_steps(program);
@@ -129,6 +130,13 @@ struct ReplayHandle {
 void bind_jit(nb::module_& module) {
     module.def("has_graph", has_graph, "Whether gradients can flow back from the tensor.");
     module.def("leaves_of", leaves_of, "Leaves of the graph of these tensors that collect gradients.");
+    module.def(
+        "peek",
+        [](const T& x) {
+            const Capture::Pause pause;
+            return scalar_to_python(*x);
+        },
+        "The one element, for a check of what was given: of a captured function it is made once.");
     module.def("storage_id", [](const T& x) { return reinterpret_cast<uintptr_t>(x->storage().get()); });
     module.def(
         "is_eager_only", [] { return StepBudget::here() || is_recording() || autocasting; },

@@ -193,6 +193,7 @@ void bind_conversions(nb::class_<Tensor>& type) {
     type.def("__bool__", [](const T& x) {
         require(x->size() == 1, "tensora: the truth of a tensor with ", x->size(),
                 " elements is not one; use any() or all()");
+        if (Capture::here()) Capture::here()->refuse_read(*x, "a truth");
         return *to_device(cast(x->detach(), DType::bool_), cpu)->data<bool>();
     });
     type.def("__float__", [](const T& x) {

@@ -120,6 +120,54 @@ void fold_constants(CapturedProgram& program) {
     });
 }
 
+namespace {
+
+/// Calls `change` with each operand that stands for a result or gradient after step `i`.
+template <typename Change>
+void later_operands(CapturedProgram& program, size_t i, Change change) {
+    for (CapturedResult& result : program.results) change(result.value);
+    for (auto& part : program.parts)
+        for (CapturedGradient& gradient : part.gradients)
+            if (part.end > i && gradient.value.buffer >= 0) change(gradient.value);
+    for (size_t k = i + 1; k < program.steps.size(); ++k)
+        for (auto* operands : {&program.steps[k].inputs, &program.steps[k].outputs})
+            for (CapturedOperand& operand : *operands) change(operand);
+}
+
+/// Whether the step computes all elements of a buffer anew, which nobody has seen before.
+bool overwrites(const CapturedProgram& program, size_t i) {
+    const CapturedStep& step = program.steps[i];
+    if (!step.in_place || step.op->family != Family::elementwise) return false;
+    const CapturedOperand& output = step.outputs[0];
+    const CapturedBuffer& buffer = program.buffers[size_t(output.buffer)];
+    const Dims& shape = output.layout.shape;
+    if (buffer.kind != Memory::computed || !(output.layout.strides == strides_of(shape))) return false;
+    if (output.layout.offset != 0 || shape.product() * size_of(output.dtype) != buffer.nbytes) return false;
+    for (const auto& part : program.parts)
+        for (const CapturedGradient& gradient : part.gradients)
+            if (part.end <= i && gradient.value.buffer == output.buffer) return false;
+    return true;
+}
+
+}  // namespace
+
+void rename_overwritten(CapturedProgram& program) {
+    for (size_t i = 0; i < program.steps.size(); ++i) {
+        if (!overwrites(program, i)) continue;
+        const int32_t before = program.steps[i].outputs[0].buffer;
+        const auto made = int32_t(program.buffers.size());
+        CapturedBuffer buffer{Memory::computed};
+        buffer.nbytes = program.buffers[size_t(before)].nbytes;
+        buffer.kept = std::exchange(program.buffers[size_t(before)].kept, false);
+        program.buffers.push_back(std::move(buffer));
+        program.steps[i].in_place = false;
+        program.steps[i].outputs[0].buffer = made;
+        later_operands(program, i, [&](CapturedOperand& operand) {
+            if (operand.buffer == before) operand.buffer = made;
+        });
+    }
+}
+
 void share_common_steps(CapturedProgram& program) {
     const std::vector<int> writes = writes_of(program);
     const std::vector<char> given = given_out(program);

@@ -26,20 +26,59 @@ std::vector<Lifetime> lifetimes(const CapturedProgram& program) {
     return result;
 }
 
+/// Buffers that take the place of an operand which is read for the last time: the buffer itself stands for
+/// each that has a place of its own.
+std::vector<int> shared_places(const CapturedProgram& program, std::vector<Lifetime>& lives) {
+    std::vector<int> place(program.buffers.size());
+    std::iota(place.begin(), place.end(), 0);
+    const auto ends_with_call = [&](int buffer) {
+        const CapturedBuffer& one = program.buffers[size_t(buffer)];
+        return one.kind == CapturedBuffer::Kind::computed && !one.kept;
+    };
+    for (size_t i = 0; i < program.steps.size(); ++i) {
+        const CapturedStep& step = program.steps[i];
+        // Element by element: each is read before it is written.
+        if (step.fused || step.in_place || step.op->family != Family::elementwise) continue;
+        const CapturedOperand& made = step.outputs[0];
+        if (!ends_with_call(made.buffer) || lives[size_t(made.buffer)].first != int(i)) continue;
+        for (const CapturedOperand& read : step.inputs) {
+            const int from = place[size_t(read.buffer)];
+            const bool alike = read.dtype == made.dtype && read.layout.offset == 0 &&
+                               read.layout.shape == made.layout.shape &&
+                               read.layout.strides == made.layout.strides;
+            const bool once = std::count_if(step.inputs.begin(), step.inputs.end(), [&](const auto& other) {
+                                  return place[size_t(other.buffer)] == from;
+                              }) == 1;
+            if (!alike || !once || !ends_with_call(read.buffer) || lives[size_t(from)].last != int(i))
+                continue;
+            if (program.buffers[size_t(from)].nbytes != program.buffers[size_t(made.buffer)].nbytes) continue;
+            place[size_t(made.buffer)] = from;
+            lives[size_t(from)].last = lives[size_t(made.buffer)].last;
+            break;
+        }
+    }
+    return place;
+}
+
 int64_t rounded(int64_t nbytes) { return (std::max<int64_t>(nbytes, 1) + 63) / 64 * 64; }
 
-/// Lowest places, one buffer after the other, where each meets none of those before. The end of the highest.
+/// Lowest places, one buffer after the other, where each meets none of those before, and lies on one side of
+/// `border`. The end of the highest.
 int64_t place_in_order(const CapturedProgram& program, const std::vector<Lifetime>& lives,
-                       const std::vector<int>& order, std::vector<int64_t>& places) {
+                       const std::vector<int>& order, int64_t border, std::vector<int64_t>& places) {
     std::vector<int> placed;  // by place
     int64_t end = 0;
     for (const int buffer : order) {
         const int64_t nbytes = rounded(program.buffers[size_t(buffer)].nbytes);
-        int64_t at = 0;
+        const auto beside_border = [&](int64_t place) {
+            return place < border && place + nbytes > border ? border : place;
+        };
+        int64_t at = beside_border(0);
         for (const int other : placed) {
             if (!lives[size_t(other)].meets(lives[size_t(buffer)])) continue;
             if (places[size_t(other)] >= at + nbytes) break;
-            at = std::max(at, places[size_t(other)] + rounded(program.buffers[size_t(other)].nbytes));
+            at = beside_border(
+                std::max(at, places[size_t(other)] + rounded(program.buffers[size_t(other)].nbytes)));
         }
         places[size_t(buffer)] = at;
         end = std::max(end, at + nbytes);
@@ -50,10 +89,18 @@ int64_t place_in_order(const CapturedProgram& program, const std::vector<Lifetim
     return end;
 }
 
+/// Bytes of the largest block of the allocator that is no larger.
+int64_t largest_block(int64_t nbytes) {
+    int64_t block = nbytes;
+    while (block > 0 && bytes_of_block(block) > nbytes) block = block * 7 / 8;
+    return block > 0 ? bytes_of_block(block) : 0;
+}
+
 }  // namespace
 
 void place_buffers(CapturedProgram& program) {
-    const std::vector<Lifetime> lives = lifetimes(program);
+    std::vector<Lifetime> lives = lifetimes(program);
+    const std::vector<int> stands_for = shared_places(program, lives);
     std::vector<int> order;
     std::vector<int64_t> change(program.steps.size() + 1);
     program.kept_bytes = program.workspace_bytes = 0;
@@ -62,7 +109,7 @@ void place_buffers(CapturedProgram& program) {
         if (buffer.kind != CapturedBuffer::Kind::computed) continue;
         if (buffer.kept) {
             program.kept_bytes += bytes_of_block(buffer.nbytes);
-        } else if (lives[i].first >= 0) {
+        } else if (lives[i].first >= 0 && stands_for[i] == int(i)) {
             order.push_back(int(i));
             change[size_t(lives[i].first)] += rounded(buffer.nbytes);
             change[size_t(lives[i].last) + 1] -= rounded(buffer.nbytes);
@@ -77,18 +124,27 @@ void place_buffers(CapturedProgram& program) {
     const auto length = [&](int buffer) { return lives[size_t(buffer)].last - lives[size_t(buffer)].first; };
     int64_t best = INT64_MAX;
     std::vector<int64_t> places(program.buffers.size(), -1);
-    const auto attempt = [&](auto before) {
-        std::stable_sort(order.begin(), order.end(), before);
-        const int64_t end = place_in_order(program, lives, order, places);
-        if (end < best) {
-            best = end;
-            program.places = places;
-        }
+    const auto attempt = [&](int64_t border) {
+        const int64_t end = place_in_order(program, lives, order, border, places);
+        const int64_t rest = std::max<int64_t>(0, end - border);
+        const int64_t taken = (border ? bytes_of_block(border) : 0) + (rest ? bytes_of_block(rest) : 0);
+        if (taken >= best) return end;
+        best = taken;
+        program.places = places;
+        program.border = border;
+        return end;
     };
-    attempt([&](int a, int b) { return nbytes(a) > nbytes(b); });
-    attempt([&](int a, int b) { return double(nbytes(a)) * length(a) > double(nbytes(b)) * length(b); });
-    attempt([&](int a, int b) { return length(a) > length(b); });
-    program.arena_bytes = best ? bytes_of_block(best) : 0;
+    const auto attempt_both = [&](auto before) {
+        std::stable_sort(order.begin(), order.end(), before);
+        const int64_t end = attempt(0);
+        if (end) attempt(largest_block(end));
+    };
+    attempt_both([&](int a, int b) { return nbytes(a) > nbytes(b); });
+    attempt_both([&](int a, int b) { return double(nbytes(a)) * length(a) > double(nbytes(b)) * length(b); });
+    attempt_both([&](int a, int b) { return length(a) > length(b); });
+    program.arena_bytes = best;
+    for (size_t i = 0; i < program.places.size(); ++i)
+        program.places[i] = program.places[size_t(stands_for[i])];
 }
 
 }  // namespace accelera::tensora

@@ -77,6 +77,7 @@ struct CapturedProgram {
     // --- the memory plan
 
     std::vector<int64_t> places;  ///< of computed buffers that end with the call, in the arena; -1: none
+    int64_t border = 0;           ///< between the arena's two blocks; one block would be rounded up by more
     int64_t arena_bytes = 0;
     int64_t kept_bytes = 0;
     int64_t workspace_bytes = 0;  ///< of the step that needs most
@@ -91,6 +92,8 @@ struct CapturedProgram {
 void fold_constants(CapturedProgram& program);
 /// Lets steps that compute what an earlier one did use its result.
 void share_common_steps(CapturedProgram& program);
+/// Lets steps that overwrite all of a buffer write a new one, so that every value has a buffer of its own.
+void rename_overwritten(CapturedProgram& program);
 /// Removes steps whose results nobody reads.
 void remove_dead_steps(CapturedProgram& program);
 /// Name of a fused step: those of its operations.
@@ -125,6 +128,7 @@ class Replay final : public Counted {
     struct Bound;
     T tensor_of(const CapturedOperand& operand);
     T result_of(const CapturedOperand& operand) const;
+    void take_arena();
     void bring_arguments(size_t first);
     void bring_kept(size_t part);
     Ref<Storage> seen_storage(size_t buffer) const;
@@ -138,9 +142,9 @@ class Replay final : public Counted {
     std::vector<int32_t> written_;    ///< buffers of arguments and from outside that steps write
     std::vector<size_t> first_part_;  ///< of buffers: in which a step writes them first
     std::vector<T> arguments_;
-    std::vector<uint32_t> versions_;  ///< of buffers when the last part ended
-    std::vector<Ref<Storage>> kept_;  ///< of this call, by buffer
-    Ref<Storage> arena_;
+    std::vector<uint32_t> versions_;     ///< of buffers when the last part ended
+    std::vector<Ref<Storage>> kept_;     ///< of this call, by buffer
+    std::array<Ref<Storage>, 2> arena_;  ///< its blocks
     size_t part_ = 0, step_ = 0;
 };
 

@@ -97,7 +97,7 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
     drop_gradients();
     kept_.assign(storages_.size(), {});
     const RoleScope role(Role::activation);
-    arena_ = program_->arena_bytes ? Storage::allocate(program_->arena_bytes) : Ref<Storage>();
+    take_arena();
     for (size_t i = 0; i < storages_.size(); ++i) {
         const CapturedBuffer& buffer = program_->buffers[i];
         if (buffer.kind == Memory::gradient) {
@@ -105,7 +105,9 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
             kept_[i] = gradient_tensor(leaf)->storage();
             storages_[i]->set_data(gradient_tensor(leaf)->bytes());
         } else if (buffer.kind == Memory::computed && !buffer.kept && program_->places[i] >= 0) {
-            storages_[i]->set_data(arena_->data() + program_->places[i]);
+            const int64_t place = program_->places[i];
+            const bool first = place < program_->border;
+            storages_[i]->set_data(arena_[!first]->data() + place - (first ? 0 : program_->border));
         }
     }
     bring_arguments(0);
@@ -117,6 +119,14 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
         bound->params.b = {int64_t(seed), int64_t(number)};
     }
     part_ = step_ = 0;
+}
+
+void Replay::take_arena() {
+    const int64_t border = program_->border;
+    const int64_t first = border ? bytes_of_block(border) : 0;
+    arena_ = {
+        first ? Storage::allocate(border) : Ref<Storage>(),
+        program_->arena_bytes > first ? Storage::allocate(program_->arena_bytes - first) : Ref<Storage>()};
 }
 
 void Replay::bring_arguments(size_t first) {
@@ -245,7 +255,7 @@ std::vector<T> Replay::results(size_t first, size_t end) {
 void Replay::end() {
     arguments_.clear();
     kept_.clear();
-    arena_.reset();
+    arena_ = {};
 }
 
 }  // namespace accelera::tensora

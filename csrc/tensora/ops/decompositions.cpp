@@ -9,6 +9,7 @@
 // for complex matrices as in PyTorch's FunctionsManual: the gradient g of L(z) is such that dL = Re(conj(g)
 // dz).
 #include "tensora/functions.h"
+#include "tensora/jit/capture.h"
 #include "tensora/kernels/blas.h"
 #include "tensora/kernels/loops.h"
 
@@ -190,6 +191,7 @@ T svd_core(Backward& c, const T& u, const T& s, const T& vh, const T& gu, const 
 
 /// Whether nothing but zeros is in it.
 bool vanishes(const T& x) {
+    if (Capture::here()) Capture::here()->refuse_read(*x, "the gradient of a decomposition");
     const GradMode off(false);
     const T elements = contiguous(to_device(equal(x, like(x, 0)), cpu));
     const bool* const zero = elements->data<bool>();

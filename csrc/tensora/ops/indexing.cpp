@@ -12,6 +12,31 @@
 
 namespace accelera::tensora {
 
+namespace {
+
+/// Counts negative places from the front. Raises where one is out of range.
+void wrap_places(int64_t* places, int64_t n, int64_t extent, const char* op) {
+    for (int64_t i = 0; i < n; ++i) {
+        if (places[i] < -extent || places[i] >= extent)
+            fail(Kind::index, op, ": index ", places[i], " of an axis with ", extent, " elements");
+        if (places[i] < 0) places[i] += extent;
+    }
+}
+
+const Op& wrap_index_op = enter({.name = "wrap_index",
+                                 .family = Family::indexing,
+                                 .arity = 1,
+                                 .types = integers,
+                                 .rule = [](Call& call) { call.make(call.input().shape(), DType::i64); },
+                                 .cpu =
+                                     [](Call& call) {
+                                         copy_elements(call.input(), *call.out[0]);
+                                         wrap_places(call.out[0]->data<int64_t>(), call.out[0]->size(),
+                                                     call.params.a[0], "index");
+                                     }});
+
+}  // namespace
+
 T checked_index(const T& given, int64_t extent, const char* op) {
     if (!is(given->dtype(), integers))
         fail(Kind::index, op, ": an index of type ", name_of(given->dtype()),
@@ -19,6 +44,11 @@ T checked_index(const T& given, int64_t extent, const char* op) {
     const GradMode off(false);
     if (!given->device().is_cpu())
         return to_device(checked_index(to_device(given, cpu), extent, op), given->device());
+    if (Capture::here()) {
+        Params params;
+        params.a = {extent};
+        return run(wrap_index_op, params, given);
+    }
     const T index = contiguous(cast(given, DType::i64));
     const int64_t* const values = index->data<int64_t>();
     bool negative = false;
@@ -29,9 +59,7 @@ T checked_index(const T& given, int64_t extent, const char* op) {
     }
     if (!negative) return index;
     const T result = copy(index);
-    int64_t* const counted = result->data<int64_t>();
-    for (int64_t i = 0; i < result->size(); ++i)
-        if (counted[i] < 0) counted[i] += extent;
+    wrap_places(result->data<int64_t>(), result->size(), extent, op);
     return result;
 }
 
@@ -151,6 +179,7 @@ const Op& take_add_op =
 /// 1 for each index that no later one repeats, shaped to multiply what `take` returns; null when none
 /// repeats.
 T last_of_equals(const T& index, int64_t extent, int behind, DType dtype) {
+    if (Capture::here()) Capture::here()->refuse_read(*index, "the gradient of an assignment");
     const int64_t* const at = index->data<int64_t>();
     std::vector<int64_t> last(size_t(extent), -1);
     bool repeats = false;

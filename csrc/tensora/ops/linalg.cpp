@@ -8,6 +8,7 @@
 // for complex matrices as in PyTorch's FunctionsManual: the gradient g of L(z) is such that dL = Re(conj(g)
 // dz).
 #include "tensora/functions.h"
+#include "tensora/jit/capture.h"
 #include "tensora/kernels/blas.h"
 #include "tensora/kernels/loops.h"
 
@@ -295,6 +296,7 @@ T cofactors(const T& x) {
 }
 
 bool any_zero(const T& x) {
+    if (Capture::here()) Capture::here()->refuse_read(*x, "the gradient of a determinant");
     const GradMode off(false);
     bool found = false;
     const T zero = contiguous(to_device(equal(x, like(x, 0)), cpu));

@@ -126,7 +126,7 @@ def nll_loss(
         )
     kept = native.not_equal(target, ignore_index)
     safe = native.where(kept, target, 0)
-    if not native.all(native.logical_and(safe >= 0, safe < input.shape[axis])).item():
+    if not native.peek(native.all(native.logical_and(safe >= 0, safe < input.shape[axis]))):
         raise IndexError(f"nll_loss: a class is not in 0 to {input.shape[axis] - 1}")
     places = native.reshape(safe, (*shape[:axis], 1, *shape[axis:]))
     own = native.reshape(native.take_along_axis(input, places, axis), shape)
@@ -296,7 +296,7 @@ def gaussian_nll_loss(
 
     """
     variance = var if hasattr(var, "dtype") else native.full((), var, input.dtype)
-    if native.any(variance < 0).item():
+    if native.peek(native.any(variance < 0)):
         raise ValueError("gaussian_nll_loss: a negative variance")
     if variance.ndim == input.ndim - 1 and tuple(variance.shape) == tuple(input.shape[:-1]):
         variance = native.reshape(variance, (*variance.shape, 1))
@@ -314,7 +314,7 @@ def gaussian_nll_loss(
 def binary_cross_entropy(input: Any, target: Any, weight: Any = None, reduction: str = "mean") -> Any:
     """``-target * log(input) - (1 - target) * log(1 - input)``, logarithms being at least -100."""
     _same_shapes("binary_cross_entropy", input, target)
-    if not native.all(native.logical_and(input >= 0, input <= 1)).item():
+    if not native.peek(native.all(native.logical_and(input >= 0, input <= 1))):
         raise ValueError("binary_cross_entropy: an input below 0, above 1 or NaN; give probabilities")
     first = native.maximum(native.log(input), -100.0)
     second = native.maximum(native.log1p(-input), -100.0)
