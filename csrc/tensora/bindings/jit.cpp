@@ -151,6 +151,7 @@ void bind_jit(nb::module_& module) {
         .def_prop_ro("n_parts", [](const CapturedProgram& self) { return self.parts.size(); })
         .def_prop_ro("n_steps", [](const CapturedProgram& self) { return self.steps.size(); })
         .def_prop_ro("n_draws", [](const CapturedProgram& self) { return self.n_draws; })
+        .def_ro("on_device", &CapturedProgram::on_device)
         .def_ro("arena_bytes", &CapturedProgram::arena_bytes)
         .def_ro("kept_bytes", &CapturedProgram::kept_bytes)
         .def_ro("workspace_bytes", &CapturedProgram::workspace_bytes)

@@ -135,6 +135,7 @@ void Capture::add(const Call& call, int64_t workspace_bytes) {
         const Tensor& out = *call.out[size_t(i)];
         step.outputs.push_back({computed(*out.storage()), out.layout(), out.dtype()});
     }
+    program_->on_device = program_->on_device || !call.out[0]->device().is_cpu();
     step.draw = draw_of(call.op, call.params);
     step.workspace_bytes = workspace_bytes;
     program_->steps.push_back(std::move(step));

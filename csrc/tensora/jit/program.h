@@ -73,6 +73,7 @@ struct CapturedProgram {
     std::vector<CapturedResult> results;
     int32_t n_arguments = 0;
     int32_t n_draws = 0;
+    bool on_device = false;  ///< a step computes on a CUDA device
 
     // --- the memory plan
 

@@ -384,6 +384,8 @@ __all__ = [
     "Function",
     "GradScaler",
     "GradcheckError",
+    "JitReport",
+    "Jitted",
     "MemoryStats",
     "Recording",
     "Tensor",

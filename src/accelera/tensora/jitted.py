@@ -138,19 +138,21 @@ class _Program:
         self._wanted = gradients.wanted if gradients else []
         self._reached = gradients.reached if gradients else []
         self._n_leaves = len(gradients.leaves) if gradients else 0
-        self._idle = [native.Replay(captured)]
+        self._shape = native.Replay(captured)
+        self._idle = [self._shape]
         self.operations = 0
         self.leaves: list[Any] = []
         """Leaves, or numbers of arguments, that gradients flow to."""
 
     def fits(self, arguments: list[Any]) -> bool:
-        if not self._idle:
-            self._idle.append(native.Replay(self.captured))
-        fits: bool = self._idle[-1].fits(arguments)
+        fits: bool = self._shape.fits(arguments)
         return fits
 
     def __call__(self, arguments: list[Any], leaves: list[Any]) -> Any:
-        replay = self._idle.pop()
+        try:
+            replay = self._idle.pop()
+        except IndexError:  # all are in use: by other threads, or until their backward passes
+            replay = native.Replay(self.captured)
         try:
             replay.begin(arguments, [generator._next() for generator in self._generators])
             replay.run_part()
@@ -198,7 +200,8 @@ class _CallOver:
         """The replay, once."""
         if self._replay is None:
             raise RuntimeError(
-                "jit: the backward pass of this call ran already, and its memory is gone; call the function again"
+                "jit: the backward pass of this call ran already, and its memory is gone; "
+                "call the function again"
             )
         replay, self._replay = self._replay, None
         return replay
@@ -215,8 +218,8 @@ class _CallOver:
 class Jitted:
     """Function whose operations are captured at the first call with a signature, and replayed at later ones.
 
-    The first call runs the function as it is written. Later ones run the captured steps: without Python, without
-    those whose results nobody needs, with elementwise ones fused, in one block of memory with planned places.
+    The first call runs the function as it is written. Later ones run the captured steps: without Python,
+    without those whose results nobody needs, with elementwise ones fused, in memory with planned places.
     """
 
     def __init__(self, function: Callable[..., Any], *, optimize: bool = True) -> None:
@@ -260,7 +263,8 @@ class Jitted:
         programs = self._programs.get(self._key(structure, _apart(arguments)))
         if not programs:
             raise RuntimeError(
-                f"jit: {self._name} was not called with such arguments yet; call it once, then ask for its report"
+                f"jit: {self._name} was not called with such arguments yet; call it once, then ask "
+                "for its report"
             )
         return _report(programs[-1])
 
@@ -274,12 +278,16 @@ class Jitted:
         args, kwargs = _rebuild(_structure(values), iter(inner))
         trace = _Trace(inner)
         captured, returned, gradients = trace.run(lambda: self._function(*args, **kwargs))
+        if captured.on_device:
+            raise NotImplementedError(
+                f"jit: {self._name} computes on a CUDA device; captured programs run on the CPU only"
+            )
         operations = captured.n_steps
         for i in captured.written_arguments():
             if arguments[i] is not given[i]:
                 raise RuntimeError(
-                    f"jit: {self._name} writes in place to argument {i}, which is not contiguous or shares memory "
-                    "with another; give it a contiguous tensor of its own"
+                    f"jit: {self._name} writes in place to argument {i}, which is not contiguous or shares "
+                    "memory with another; give it a contiguous tensor of its own"
                 )
         if self._optimize:
             captured.optimize()
@@ -351,8 +359,8 @@ def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True) ->
     Raises
     ------
     RuntimeError
-        When the function needs elements of a tensor that it computes, as ``if``, ``item()`` and sizes that depend
-        on elements do.
+        When the function needs elements of a tensor that it computes, as ``if``, ``item()`` and sizes that
+        depend on elements do.
 
     """
     if function is None:
@@ -398,8 +406,8 @@ def _flatten(value: Any, tensors: list[Any]) -> Hashable:
         hash(value)
     except TypeError:
         raise TypeError(
-            f"jit: a value of type {type(value).__name__} given or returned; use tensors, values that can be hashed, "
-            "and lists, tuples and dicts of them"
+            f"jit: a value of type {type(value).__name__} given or returned; use tensors, values that can be "
+            "hashed, and lists, tuples and dicts of them"
         ) from None
     return type(value), value
 
@@ -432,7 +440,9 @@ def _apart(arguments: list[Any]) -> list[Any]:
     for each in arguments:
         whole = native.contiguous(each)
         other = known.setdefault(native.storage_id(whole), whole)
-        if other is not whole and (native.address(other) != native.address(whole) or other.shape != whole.shape):
+        if other is not whole and (
+            native.address(other) != native.address(whole) or other.shape != whole.shape
+        ):
             whole = native.copy(whole)
         made.append(whole)
     return made
@@ -466,10 +476,14 @@ def _outside(result: Any, inner: list[Any], arguments: list[Any]) -> Any:
     return result if result.is_leaf else result.detach()
 
 
-def _attached(results: list[Any], wanted: list[int], leaves: list[Any], backward: Callable[..., Any]) -> list[Any]:
+def _attached(
+    results: list[Any], wanted: list[int], leaves: list[Any], backward: Callable[..., Any]
+) -> list[Any]:
     """The results, of which the wanted ones lead back to the leaves."""
     made = list(results)
-    for i, each in zip(wanted, native.attach("jit", backward, leaves, [results[i] for i in wanted]), strict=True):
+    for i, each in zip(
+        wanted, native.attach("jit", backward, leaves, [results[i] for i in wanted]), strict=True
+    ):
         made[i] = each
     return made
 
@@ -477,7 +491,9 @@ def _attached(results: list[Any], wanted: list[int], leaves: list[Any], backward
 def _whole(grads: Any, outputs: list[Any]) -> list[Any]:
     """Contiguous gradients, zeros where none came."""
     return [
-        native.full(each.shape, 0, each.dtype, each.device) if grad is None else native.contiguous(grad.detach())
+        native.full(each.shape, 0, each.dtype, each.device)
+        if grad is None
+        else native.contiguous(grad.detach())
         for grad, each in zip(grads, outputs, strict=True)
     ]
 

@@ -1,4 +1,4 @@
-"""Calls that a captured function leaves to Python: steps of optimizers and schedules, whose numbers change."""
+"""Calls that a captured function leaves to Python: steps of optimizers and schedules."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def host_call(method: Callable[P, R]) -> Callable[P, R]:
             return method(*args, **kwargs)
         if len(args) > 1 or kwargs:
             raise RuntimeError(
-                f"jit: {method.__qualname__} with arguments cannot be captured; call it outside of the function"
+                f"jit: {method.__qualname__} with arguments cannot be captured; call it outside of the "
+                "function"
             )
         result: R = trace.host_call(lambda: method(*args, **kwargs), method.__qualname__)
         return result
