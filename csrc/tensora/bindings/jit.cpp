@@ -1,6 +1,7 @@
 // Captured programs, as Python sees them.
 #include <nanobind/stl/shared_ptr.h>
 
+#include <algorithm>
 #include <set>
 
 #include "tensora/bindings/convert.h"
@@ -9,6 +10,8 @@
 #include "tensora/core/budget.h"
 #include "tensora/core/fused_loop.h"
 #include "tensora/jit/capture.h"
+#include "tensora/jit/element_kernel.h"
+#include "tensora/jit/tile_kernel.h"
 
 namespace accelera::tensora {
 
@@ -86,35 +89,33 @@ std::vector<int32_t> written_arguments(const CapturedProgram& program) {
     return {written.begin(), written.end()};
 }
 
-void optimize(CapturedProgram& program) {
-    fold_constants(program);
-    rename_overwritten(program);
-    share_common_steps(program);
-    remove_dead_steps(program);
-    fuse_steps(program);
+/// Operations that lead to these tensors.
+std::vector<Ref<Node>> graph_of(const std::vector<T>& outputs) {
+    std::vector<Ref<Node>> nodes;
+    std::set<const Node*> seen;
+    const auto meet = [&](const Ref<Node>& node) {
+        if (node && seen.insert(node.get()).second) nodes.push_back(node);
+    };
+    for (const T& output : outputs) meet(node_of(*output));
+    for (size_t i = 0; i < nodes.size(); ++i) {
+        const Ref<Node> node = nodes[i];
+        for (const Edge& edge : node->edges) meet(edge.node);
+    }
+    return nodes;
 }
 
 bool has_graph(const T& x) {
-    const Ref<Node> node = node_of(*x);
-    return node && !node->released;
+    const auto nodes = graph_of({x});
+    return !nodes.empty() &&
+           std::none_of(nodes.begin(), nodes.end(), [](const Ref<Node>& node) { return node->released; });
 }
 
 std::vector<T> leaves_of(const std::vector<T>& outputs) {
     std::vector<T> leaves;
-    std::vector<Ref<Node>> open;
-    std::set<const void*> seen;
-    const auto meet = [&](const Ref<Node>& node) {
-        if (node && seen.insert(node.get()).second) open.push_back(node);
-    };
-    for (const T& output : outputs) meet(node_of(*output));
-    while (!open.empty()) {
-        const Ref<Node> node = open.back();
-        open.pop_back();
-        for (const Edge& edge : node->edges) {
-            meet(edge.node);
+    std::set<const Tensor*> seen;
+    for (const Ref<Node>& node : graph_of(outputs))
+        for (const Edge& edge : node->edges)
             if (edge.leaf && seen.insert(edge.leaf.get()).second) leaves.push_back(edge.leaf);
-        }
-    }
     return leaves;
 }
 
@@ -127,7 +128,63 @@ struct ReplayHandle {
 
 }  // namespace
 
+namespace {
+
+/// Python's function that may be asked for on any thread, as by a backward pass.
+std::shared_ptr<nb::object> kept(nb::object object) {
+    return {new nb::object(std::move(object)), [](nb::object* owned) {
+                const nb::gil_scoped_acquire gil;
+                delete owned;
+            }};
+}
+
+UserKernel::Source source_of(nb::object program, nb::object gradient) {
+    const auto tracer = kept(std::move(program));
+    const auto maker = kept(std::move(gradient));
+    return {
+        [tracer](const KernelSignature& signature) {
+            const nb::gil_scoped_acquire gil;
+            return nb::cast<std::shared_ptr<CapturedProgram>>((*tracer)(signature.types, signature.length));
+        },
+        [maker](int group) {
+            const nb::gil_scoped_acquire gil;
+            return nb::cast<UserKernel*>((*maker)(group));
+        }};
+}
+
+UserKernel* new_kernel(const std::string& name, bool tile, int inputs, int outputs, nb::object program,
+                       nb::object gradient) {
+    UserKernel::Source source = source_of(std::move(program), std::move(gradient));
+    if (tile) return new TileKernel(name, inputs, outputs, std::move(source));
+    return new ElementKernel(name, inputs, outputs, std::move(source));
+}
+
+/// Simplified, but not fused.
+void simplify(CapturedProgram& program) {
+    fold_constants(program);
+    rename_overwritten(program);
+    share_common_steps(program);
+    remove_dead_steps(program);
+}
+
+void bind_kernels(nb::module_& module) {
+    nb::class_<UserKernel>(module, "UserKernel", "Entry of the op table that a program has defined.")
+        .def_prop_ro("name", [](const UserKernel& self) { return std::string(self.op().name); })
+        .def("run", &UserKernel::run)
+        .def("words", [](UserKernel& self, const std::vector<DType>& types,
+                         int64_t length) { return self.words({types, length}); })
+        .def("cuda_source", [](UserKernel& self, const std::vector<DType>& types, int64_t length) {
+            return self.cuda_source({types, length});
+        });
+    module.attr("gradients_together") = int(UserKernel::together);
+    // Entries stay in the table, and so do their kernels.
+    module.def("new_kernel", new_kernel, nb::rv_policy::reference);
+}
+
+}  // namespace
+
 void bind_jit(nb::module_& module) {
+    bind_kernels(module);
     module.def("has_graph", has_graph, "Whether gradients can flow back from the tensor.");
     module.def("leaves_of", leaves_of, "Leaves of the graph of these tensors that collect gradients.");
     module.def(
@@ -142,7 +199,8 @@ void bind_jit(nb::module_& module) {
         "is_eager_only", [] { return StepBudget::here() || is_recording() || autocasting; },
         "Whether a captured program must not take an operation's place now.");
     nb::class_<CapturedProgram>(module, "CapturedProgram", "Steps of the op table that a function took.")
-        .def("optimize", optimize)
+        .def("simplify", simplify)
+        .def("fuse", fuse_steps)
         .def("place", place_buffers)
         .def("written_arguments", written_arguments)
         .def("steps", steps_of)

@@ -67,6 +67,7 @@ class Backward {
     Backward(Node& node, const SmallVector<T>& grads)
         : node_(node), grads_(grads), given_(node.edges.size()) {}
 
+    const Op& op() const { return *node_.op; }
     T input(int i = 0) const;
     T output(int i = 0) const;
     /// Gradient of an output; zeros where none came.

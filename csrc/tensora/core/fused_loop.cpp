@@ -178,11 +178,10 @@ void FusedLoop::run(std::span<const T> leaves, std::span<const T> stored) const 
     if (stored[0]->device().is_cpu())
         Blocks(*this, leaves, stored).run(shape_.product());
     else
-        run_kernel(leaves, stored);
+        cuda::run_fused(device_program(leaves, stored));
 }
 
-/// All of it as one kernel of a CUDA device.
-void FusedLoop::run_kernel(std::span<const T> leaves, std::span<const T> stored) const {
+cuda::FusedProgram FusedLoop::device_program(std::span<const T> leaves, std::span<const T> stored) const {
     cuda::FusedProgram program{stored[0]->device(), shape_, {leaves.begin(), leaves.end()}, {}};
     for (const Step& step : steps_) {
         cuda::FusedProgram::Step one{step.formula, step.operands, step.out, {}, step.n};
@@ -191,7 +190,7 @@ void FusedLoop::run_kernel(std::span<const T> leaves, std::span<const T> stored)
         if (step.stored >= 0) one.stored = stored[size_t(step.stored)].get();
         program.steps.push_back(one);
     }
-    cuda::run_fused(program);
+    return program;
 }
 
 }  // namespace accelera::tensora

@@ -8,6 +8,10 @@
 
 namespace accelera::tensora {
 
+namespace cuda {
+struct FusedProgram;
+}
+
 /// Elementwise operations that run together: one after the other on a block of elements, then on the next
 /// block, so that what lies between them stays in the cache.
 class FusedLoop {
@@ -37,9 +41,11 @@ class FusedLoop {
     /// Leaves have any layout that broadcasts to the shape; what is stored is contiguous.
     void run(std::span<const T> leaves, std::span<const T> stored) const;
 
+    /// The same as one kernel of a CUDA device.
+    cuda::FusedProgram device_program(std::span<const T> leaves, std::span<const T> stored) const;
+
   private:
     class Blocks;
-    void run_kernel(std::span<const T> leaves, std::span<const T> stored) const;
 
     Dims shape_;
     std::vector<Step> steps_;

@@ -34,25 +34,20 @@ class Builder {
     }
 
     void run() {
-        for (size_t i = 0; i < operands_.size(); ++i) declare(i);
-        for (size_t i = 0; i < program_.steps.size(); ++i) add_step(i);
-        const int64_t n = program_.shape.product();
+        write();
         Arguments arguments;
-        arguments.add(n);
-        std::string declarations = "struct Arguments { int64_t n;";
-        std::string body = "for (int64_t i = first_element(); i < a.n; i += all_threads()) {\n";
-        if (any_strided_) {
-            arguments.add(shape_);
-            const std::string rank = std::to_string(shape_.size());
-            declarations += text(" Extents<", rank, "> shape;");
-            body += text("const Place<", rank, n < INT32_MAX ? ", uint32_t" : ", int64_t",
-                         "> place(a.shape, i);\n");
-        }
+        arguments.add(program_.shape.product());
+        if (any_strided_) arguments.add(shape_);
         for (const Operand& operand : operands_) add_argument(operand, arguments);
         run_kernel(
             program_.device.index,
-            {"elementwise", "tensora/cuda/elements.cuh", declarations + members_ + "};", body + body_ + "}"},
-            {blocks_for(n)}, arguments);
+            {"elementwise", "tensora/cuda/elements.cuh", "struct Arguments {" + members_ + "};", body_},
+            {blocks_for(program_.shape.product())}, arguments);
+    }
+
+    std::string source() {
+        write();
+        return "struct Arguments {" + members_ + "};\n" + body_ + "\n";
     }
 
     /// Bytes of the kernel's arguments; a kernel takes 4 KiB of them.
@@ -64,6 +59,22 @@ class Builder {
     }
 
   private:
+    /// The members of the kernel's arguments, and its body.
+    void write() {
+        const int64_t n = program_.shape.product();
+        members_ = " int64_t n;";
+        body_ = "for (int64_t i = first_element(); i < a.n; i += all_threads()) {\n";
+        if (any_strided_) {
+            const std::string rank = std::to_string(shape_.size());
+            members_ += text(" Extents<", rank, "> shape;");
+            body_ += text("const Place<", rank, n < INT32_MAX ? ", uint32_t" : ", int64_t",
+                          "> place(a.shape, i);\n");
+        }
+        for (size_t i = 0; i < operands_.size(); ++i) declare(i);
+        for (size_t i = 0; i < program_.steps.size(); ++i) add_step(i);
+        body_ += "}";
+    }
+
     void add(const Tensor* tensor) {
         Operand operand{tensor, access_to(*tensor, program_.shape), {}};
         if (operand.access == Access::strided) {
@@ -171,6 +182,8 @@ FusedProgram single(const char* formula, DType operands, const T& leaf, const Te
 }
 
 }  // namespace
+
+std::string fused_source(const FusedProgram& program) { return Builder(program).source(); }
 
 void run_fused(const FusedProgram& given) {
     if (given.shape.product() == 0) return;

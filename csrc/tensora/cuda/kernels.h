@@ -92,6 +92,8 @@ struct FusedProgram {
 };
 
 void run_fused(const FusedProgram& program);
+/// Text of the kernel that runs it.
+std::string fused_source(const FusedProgram& program);
 /// Copy elements to a tensor on a device from one of the same shape there, or from one number on the CPU.
 void copy_on_device(const Tensor& from, const Tensor& to);
 void fill_on_device(const Tensor& out);

@@ -17,28 +17,6 @@ using Memory = CapturedBuffer::Kind;
 constexpr size_t most_operations = 40;  // of one loop
 constexpr int none = -1;
 
-/// Loop of an elementwise step, and the type of the elements that it reads.
-struct Formula {
-    DType operands = DType::f32;
-    Loop loop = nullptr;
-};
-
-Formula formula_of(const CapturedStep& step) {
-    if (step.op->family != Family::elementwise || step.in_place || step.outputs.size() != 1) return {};
-    std::vector<T> inputs;
-    for (const CapturedOperand& input : step.inputs)
-        inputs.emplace_back(new Tensor(Storage::movable(0), input.layout, input.dtype));
-    if (step.op->loops) {
-        const DType operands = loop_type(Call{*step.op, inputs, step.params});
-        return {operands, step.op->loops->of[int(operands)].loop};
-    }
-    const DType out = step.outputs[0].dtype;
-    if (std::strcmp(step.op->name, "where") == 0) return {out, where_loop(out)};
-    const DType from = step.inputs[0].dtype;
-    const bool converts = std::strcmp(step.op->name, "cast") == 0 && from != out;
-    return {from, converts ? cast_loop(from, out) : nullptr};
-}
-
 bool is_whole(const CapturedOperand& operand, const CapturedOperand& made) {
     return operand.dtype == made.dtype && operand.layout.shape == made.layout.shape &&
            operand.layout.strides == made.layout.strides && operand.layout.offset == made.layout.offset;
@@ -254,7 +232,7 @@ class Fusion {
     int visit(Build& build, int group, int i) {
         const auto known = build.places.find(i);
         if (known != build.places.end()) return known->second;
-        const Formula& formula = formulas_[size_t(i)];
+        const ElementFormula& formula = formulas_[size_t(i)];
         FusedLoop::Step one{step(i).op->name, formula.operands, formula.loop, made(i).dtype,
                             int(step(i).inputs.size())};
         const bool selects = !step(i).op->loops && step(i).inputs.size() == 3;
@@ -333,7 +311,7 @@ class Fusion {
     }
 
     CapturedProgram& program_;
-    std::vector<Formula> formulas_;
+    std::vector<ElementFormula> formulas_;
     std::vector<Group> groups_;
     std::vector<int> group_of_;  ///< by step
     std::vector<int> producer_;  ///< by buffer: the step that wrote it last
@@ -345,6 +323,22 @@ class Fusion {
 };
 
 }  // namespace
+
+ElementFormula formula_of(const CapturedStep& step, bool copies) {
+    if (step.op->family != Family::elementwise || step.in_place || step.outputs.size() != 1) return {};
+    std::vector<T> inputs;
+    for (const CapturedOperand& input : step.inputs)
+        inputs.emplace_back(new Tensor(Storage::movable(0), input.layout, input.dtype));
+    if (step.op->loops) {
+        const DType operands = loop_type(Call{*step.op, inputs, step.params});
+        return {operands, step.op->loops->of[int(operands)].loop};
+    }
+    const DType out = step.outputs[0].dtype;
+    if (std::strcmp(step.op->name, "where") == 0) return {out, where_loop(out)};
+    const DType from = step.inputs[0].dtype;
+    const bool converts = std::strcmp(step.op->name, "cast") == 0 && (copies || from != out);
+    return {from, converts ? cast_loop(from, out) : nullptr};
+}
 
 void fuse_steps(CapturedProgram& program) { Fusion(program).run(); }
 

@@ -89,6 +89,14 @@ struct CapturedProgram {
     std::string words() const;
 };
 
+/// Loop of an elementwise step, and the type of the elements that it reads; no loop where it has none.
+struct ElementFormula {
+    DType operands = DType::f32;
+    Loop loop = nullptr;
+};
+/// `copies`: also of a step that only copies, which has a faster kernel of its own.
+ElementFormula formula_of(const CapturedStep& step, bool copies = false);
+
 /// Replaces steps whose inputs are all constant by their results, where these are small.
 void fold_constants(CapturedProgram& program);
 /// Lets steps that compute what an earlier one did use its result.

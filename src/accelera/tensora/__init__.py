@@ -197,6 +197,7 @@ from accelera.tensora.elementwise import (
 )
 from accelera.tensora.inspection import __array_namespace_info__
 from accelera.tensora.jitted import JitReport, Jitted, jit
+from accelera.tensora.kernels import Kernel, kernel
 from accelera.tensora.manipulation import (
     as_strided,
     as_strided_scatter,
@@ -386,6 +387,7 @@ __all__ = [
     "GradcheckError",
     "JitReport",
     "Jitted",
+    "Kernel",
     "MemoryStats",
     "Recording",
     "Tensor",
@@ -569,6 +571,7 @@ __all__ = [
     "jacobian",
     "jit",
     "jvp",
+    "kernel",
     "kron",
     "kthvalue",
     "lcm",

@@ -76,6 +76,15 @@ class _Trace:
         self.generators.append(generator)
         self._capture.draw(seed, number)
 
+    def forward(self, function: Callable[[], list[Any]]) -> Any:
+        """The captured program, without a way back."""
+        current.trace = self
+        try:
+            return self._capture.finish(function())
+        finally:
+            current.trace = None
+            self._capture.abandon()
+
     def run(self, function: Callable[[], Any]) -> tuple[Any, Any, _Gradients | None]:
         """The captured program, what the function returned, and the way back from it."""
         current.trace = self
@@ -92,6 +101,12 @@ class _Trace:
         finally:
             current.trace = None
             self._capture.abandon()
+
+
+def captured(function: Callable[[], list[Any]], arguments: list[Any]) -> Any:
+    """Program of the function's tensors, from the arguments; the function runs once."""
+    trace = _Trace(arguments)
+    return trace.forward(function)
 
 
 class _Gradients:
@@ -290,7 +305,8 @@ class Jitted:
                     "memory with another; give it a contiguous tensor of its own"
                 )
         if self._optimize:
-            captured.optimize()
+            captured.simplify()
+            captured.fuse()
         captured.place()
         program = _Program(captured, trace, returned, gradients)
         program.operations = operations

@@ -1,0 +1,240 @@
+"""Elementwise operations that a program defines by a Python function: entries of the op table."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from accelera.tensora.autograd import enable_grad
+from accelera.tensora.core import Tensor, native
+from accelera.tensora.dtypes import as_dtype, isdtype
+from accelera.tensora.jitted import captured
+
+__all__ = ["Kernel", "kernel"]
+
+MOST_INPUTS = 6
+
+
+class Kernel:
+    """Python function as one operation on tensors: it broadcasts and has gradients."""
+
+    def __init__(self, function: Callable[..., Any], *, tile: bool = False) -> None:
+        functools.update_wrapper(self, function)
+        self._name: str = function.__name__
+        self._inputs = _number_of_inputs(function)
+        self._maker = _Maker(self._name, tile)
+        self._entry = self._maker.entry(self._name, function, self._inputs)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Value for each element, or row, of the inputs, which are broadcast.
+
+        Parameters
+        ----------
+        *inputs
+            Tensors, as many as the function has parameters; numbers become tensors of the first one's type.
+
+        Raises
+        ------
+        TypeError
+            If they are not as many, or the function does more than compute with elements.
+        ValueError
+            If their shapes do not fit.
+
+        """
+        if len(inputs) != self._inputs:
+            raise TypeError(f"kernel {self._name}: {len(inputs)} inputs given, {self._inputs} needed")
+        return self._entry.run(_tensors(self._name, inputs))
+
+    @property
+    def name(self) -> str:
+        """Name of the entry in the op table: the function's, with a number behind it where that was taken."""
+        return str(self._entry.name)
+
+    def bytecode(self, *dtypes: Any, length: int = 0) -> str:
+        """The operations for elements of these types, float32 if none are given: a line for each.
+
+        Of a tile `length` is the number of elements of a row.
+        """
+        return str(self._entry.words(self._types(dtypes), length))
+
+    def cuda_source(self, *dtypes: Any) -> str:
+        """Text of the CUDA kernel for tensors of these types that lie alike, float32 if none are given.
+
+        Raises
+        ------
+        NotImplementedError
+            Of a tile, which runs on the CPU.
+
+        """
+        return str(self._entry.cuda_source(self._types(dtypes), 0))
+
+    def _types(self, dtypes: Sequence[Any]) -> list[Any]:
+        return [as_dtype(each) for each in dtypes or [native.dtype.float32] * self._inputs]
+
+    def __repr__(self) -> str:
+        """Name, and the number of inputs."""
+        return f"Kernel({self.name}, inputs={self._inputs})"
+
+
+def kernel(function: Callable[..., Any] | None = None, *, tile: bool = False) -> Any:
+    """Make an operation of a Python function of single elements, or of rows.
+
+    The function is called once for each combination of element types (and length of rows), with tensors that
+    stand for its inputs; what it computes with operators and elementwise functions becomes one entry of the
+    op table: bytecode for the CPU, the source of a kernel for CUDA, and gradients that follow from those of
+    the operations.
+
+    Parameters
+    ----------
+    function
+        Of at least one and at most six tensors; returns a tensor. It may use operators, elementwise functions
+        and ``where``, numbers from outside, and Python that does not depend on elements.
+    tile
+        Whether its inputs are rows: tensors with one axis, the last of the operation's inputs. It may then
+        use ``sum``, ``prod``, ``max``, ``min``, ``mean``, ``any`` and ``all`` of a row too, and returns a row
+        or one element. A tile runs on the CPU.
+
+    Returns
+    -------
+    Kernel
+        Called with tensors.
+
+    Raises
+    ------
+    TypeError
+        If the parameters are not positional, none or too many; at the first call, if the function does more
+        than compute with elements.
+
+    """
+    if function is None:
+        return functools.partial(kernel, tile=tile)
+    return Kernel(function, tile=tile)
+
+
+def _number_of_inputs(function: Callable[..., Any]) -> int:
+    parameters = inspect.signature(function).parameters.values()
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if not 1 <= len(parameters) <= MOST_INPUTS or any(each.kind not in plain for each in parameters):
+        raise TypeError(
+            f"kernel {function.__name__}: parameters {inspect.signature(function)}; give one to "
+            f"{MOST_INPUTS} positional ones, each for a tensor"
+        )
+    return len(parameters)
+
+
+def _tensors(name: str, inputs: Sequence[Any]) -> list[Any]:
+    first = next((each for each in inputs if isinstance(each, Tensor)), None)
+    if first is None:
+        raise TypeError(f"kernel {name}: no input is a Tensor; give at least one")
+    made = []
+    for each in inputs:
+        if not isinstance(each, (Tensor, bool, int, float)):
+            raise TypeError(f"kernel {name}: an input of type {type(each).__name__}; give tensors or numbers")
+        made.append(each if isinstance(each, Tensor) else native.full((), each, first.dtype))
+    return made
+
+
+class _Maker:
+    """Entries of one kernel: the function's, and those of its gradients."""
+
+    def __init__(self, name: str, tile: bool) -> None:
+        self._name = name
+        self._tile = tile
+
+    def entry(self, name: str, function: Callable[..., Any], inputs: int, outputs: int = 1) -> Any:
+        """Entry of a function that returns one tensor, or a list of several."""
+
+        def program(dtypes: Sequence[Any], length: int) -> Any:
+            return self._program(function, dtypes, length)
+
+        def gradient(group: int) -> Any:
+            return self._gradient(name, function, (inputs, outputs), group)
+
+        return native.new_kernel(name, self._tile, inputs, outputs, program, gradient)
+
+    def _program(self, function: Callable[..., Any], dtypes: Sequence[Any], length: int) -> Any:
+        """The function's operations on inputs of these types."""
+        inputs = [native.full((length if self._tile else 2,), 1, each) for each in dtypes]
+        try:
+            program = captured(lambda: self._results(function(*inputs)), inputs)
+        except RuntimeError as error:
+            if not str(error).startswith("jit: "):
+                raise
+            reason = str(error).removeprefix("jit: ").partition(";")[0]
+            raise TypeError(
+                f"kernel {self._name}: {reason}; a kernel is called once, not for each element: use ts.where"
+            ) from error
+        program.simplify()
+        return program
+
+    def _results(self, result: Any) -> list[Any]:
+        results = result if isinstance(result, list) else [result]
+        for each in results:
+            if not isinstance(each, Tensor):
+                raise TypeError(
+                    f"kernel {self._name}: the function returned {type(each).__name__}; return a tensor "
+                    "that is computed from its inputs"
+                )
+            if not self._tile and tuple(each.shape) != (2,):
+                raise TypeError(
+                    f"kernel {self._name}: the function made {each.size} elements of two; use elementwise "
+                    "functions only, or tile=True"
+                )
+        return results
+
+    def _gradient(self, name: str, function: Callable[..., Any], arity: tuple[int, int], group: int) -> Any:
+        """Gradients of some inputs, as a function of the inputs and of the outputs' gradients."""
+        inputs, outputs = arity
+        together = inputs <= native.gradients_together
+        chosen = range(inputs) if together else range(group, group + 1)
+
+        def gradients(*given: Any) -> list[Any]:
+            return _slopes(function, list(given[:inputs]), list(given[inputs:]), chosen)
+
+        suffix = "" if together else str(group)
+        return self.entry(f"{name}.gradient{suffix}", gradients, inputs + outputs, len(chosen))
+
+
+def _slopes(
+    function: Callable[..., Any], elements: list[Any], slopes: list[Any], chosen: Sequence[int]
+) -> list[Any]:
+    """Gradients of the chosen elements, computed in a graph of their own."""
+    with enable_grad():
+        leaves = [_leaf(each) for each in elements]
+        made = function(*leaves)
+        results = made if isinstance(made, list) else [made]
+        pairs = [
+            (each, _first(slope) if each.ndim == 0 else slope)
+            for each, slope in zip(results, slopes, strict=True)
+            if each.requires_grad
+        ]
+        wanted = [leaves[i] for i in chosen if leaves[i].requires_grad]
+        found: list[Any] = [None] * len(wanted)
+        if pairs and wanted:
+            outputs, given = map(list, zip(*pairs, strict=True))
+            found = native.backward(outputs, given, wanted, True, True, False, True)
+    by_leaf = {id(leaf): each for leaf, each in zip(wanted, found, strict=True)}
+    return [_or_zeros(by_leaf.get(id(leaves[i])), leaves[i]) for i in chosen]
+
+
+def _first(row: Any) -> Any:
+    """The first of a row's elements, by operations of a tile."""
+    place = native.asarray([i == 0 for i in range(row.shape[0])])
+    return native.sum(native.where(place, row, native.full((), 0, row.dtype)))
+
+
+def _leaf(element: Any) -> Any:
+    """The element where gradients are followed already, or one where they are from here on."""
+    if element.requires_grad or not isdtype(element.dtype, ("real floating", "complex floating")):
+        return element
+    leaf = element.detach()
+    leaf.requires_grad = True
+    return leaf
+
+
+def _or_zeros(gradient: Any, element: Any) -> Any:
+    if gradient is None:
+        return native.multiply(element, native.full((), 0, element.dtype))
+    return gradient
