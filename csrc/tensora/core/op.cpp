@@ -44,8 +44,9 @@ void check(const Call& call) {
 }  // namespace
 
 const char* name_of(Family family) {
-    constexpr const char* names[] = {"elementwise", "reduction", "scan",   "movement", "indexing",
-                                     "contraction", "fused",     "search", "linalg",   "creation"};
+    constexpr const char* names[] = {"elementwise", "reduction",   "scan",  "movement",
+                                     "indexing",    "contraction", "fused", "search",
+                                     "linalg",      "creation",    "user"};
     return names[int(family)];
 }
 

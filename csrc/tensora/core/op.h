@@ -58,7 +58,8 @@ enum class Family : uint8_t {
     fused,
     search,
     linalg,
-    creation
+    creation,
+    user  ///< defined by a program
 };
 const char* name_of(Family family);
 

@@ -44,7 +44,7 @@ UserKernel::UserKernel(const std::string& name, int inputs, int outputs, Source 
     const std::lock_guard lock(kernel_mutex());
     const auto computed = [](Call& call) { of(call.op).compute(call); };
     op_ = &enter({.name = (new std::string(free_name(name)))->c_str(),  // stays with the entry
-                  .family = Family::fused,
+                  .family = Family::user,
                   .arity = inputs,
                   .outputs = outputs,
                   .rule = [](Call& call) { of(call.op).shape(call); },
