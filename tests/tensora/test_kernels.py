@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -180,6 +182,30 @@ def test_in_a_captured_function_and_inside_a_budget():
         with budget:
             found.append(float(step()))
     assert found == wanted
+
+
+@pytest.mark.parametrize("inside", ["jit", "budget", "autocast", "record"])
+def test_a_kernel_is_defined_where_it_is_called_first(inside):
+    @ts.kernel
+    def fresh(x, y):
+        return ts.tanh(x) * y
+
+    def step(x, y):
+        x.grad = None
+        loss = fresh(x, y).sum()
+        loss.backward()
+        return loss
+
+    x, y = numbers((32, 32), 1), numbers((32, 32), 2)
+    x.requires_grad = True
+    run = ts.jit(step) if inside == "jit" else step
+    scopes = {"budget": ts.budget("1MiB"), "autocast": ts.autocast()}
+    for _ in range(3):
+        scope = ts.Recording() if inside == "record" else scopes.get(inside, contextlib.nullcontext())
+        with scope:
+            loss = run(x, y)
+        np.testing.assert_allclose(float(loss), float((ts.tanh(x) * y).sum()), rtol=1e-12)
+        close([x.grad], [((1 - ts.tanh(x) ** 2) * y).detach()])
 
 
 def test_bytecode_and_cuda_source_are_of_the_same_function():

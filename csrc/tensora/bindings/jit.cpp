@@ -143,6 +143,10 @@ UserKernel::Source source_of(nb::object program, nb::object gradient) {
     const auto maker = kept(std::move(gradient));
     return {
         [tracer](const KernelSignature& signature) {
+            // What calls the kernel may be captured, cast or inside a budget; its definition is not.
+            const Capture::Pause pause;
+            const AutocastPause as_given;
+            const StepBudget::Outside outside;
             const nb::gil_scoped_acquire gil;
             return nb::cast<std::shared_ptr<CapturedProgram>>((*tracer)(signature.types, signature.length));
         },

@@ -101,6 +101,16 @@ class StepBudget final : public Counted {
 
     /// The budget whose step this thread carries out, or helps to; null outside of a step.
     static StepBudget* here() { return thread_state.budget; }
+    /// While it lives, what this thread does is no part of a step.
+    class Outside {
+      public:
+        Outside() : before_(std::exchange(thread_state.budget, nullptr)) {}
+        ~Outside() { thread_state.budget = before_; }
+        Outside(const Outside&) = delete;
+
+      private:
+        StepBudget* before_;
+    };
 
     // --- told by storages and operations
 

@@ -78,11 +78,11 @@ class _Trace:
 
     def forward(self, function: Callable[[], list[Any]]) -> Any:
         """The captured program, without a way back."""
-        current.trace = self
+        before, current.trace = current.trace, self
         try:
             return self._capture.finish(function())
         finally:
-            current.trace = None
+            current.trace = before
             self._capture.abandon()
 
     def run(self, function: Callable[[], Any]) -> tuple[Any, Any, _Gradients | None]:
