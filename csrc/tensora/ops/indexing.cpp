@@ -23,17 +23,17 @@ void wrap_places(int64_t* places, int64_t n, int64_t extent, const char* op) {
     }
 }
 
-const Op& wrap_index_op = enter({.name = "wrap_index",
-                                 .family = Family::indexing,
-                                 .arity = 1,
-                                 .types = integers,
-                                 .rule = [](Call& call) { call.make(call.input().shape(), DType::i64); },
-                                 .cpu =
-                                     [](Call& call) {
-                                         copy_elements(call.input(), *call.out[0]);
-                                         wrap_places(call.out[0]->data<int64_t>(), call.out[0]->size(),
-                                                     call.params.a[0], "index");
-                                     }});
+const Op& wrap_index_op =
+    enter({.name = "wrap_index",
+           .family = Family::indexing,
+           .arity = 1,
+           .types = integers,
+           .rule = [](Call& call) { call.make(call.input().shape(), DType::i64); },
+           .cpu =
+               [](Call& call) {
+                   copy_elements(call.input(), *call.out[0]);
+                   wrap_places(call.out[0]->data<int64_t>(), call.out[0]->size(), call.params.a[0], "index");
+               }});
 
 }  // namespace
 

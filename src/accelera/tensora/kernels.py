@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from accelera.tensora.autograd import enable_grad
+from accelera.tensora.captured_program import captured
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.dtypes import as_dtype, isdtype
-from accelera.tensora.jitted import captured
 
 __all__ = ["Kernel", "kernel"]
 

@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class Trace(Protocol):
-    """Capture of a function that goes on; `accelera.tensora.jitted` has it."""
+    """Capture of a function that goes on; `accelera.tensora.captured_program` has it."""
 
     def host_call(self, call: Callable[[], Any], name: str) -> Any:
         """Run the call now, and again at this place of each replay."""

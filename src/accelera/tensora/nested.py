@@ -1,0 +1,70 @@
+"""Nested lists, tuples and dicts of tensors, and what stands between the tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from accelera.tensora.core import Tensor
+
+
+class _Place:
+    """Stands for a tensor in a structure."""
+
+    def __repr__(self) -> str:
+        return "tensor"
+
+
+_PLACE = _Place()
+
+
+def flatten(value: Any, tensors: list[Any]) -> Hashable:
+    """What is no tensor, as a key; the tensors go to the list."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return _PLACE
+    if isinstance(value, (tuple, list)):
+        return type(value), tuple(flatten(each, tensors) for each in value)
+    if isinstance(value, dict):
+        return dict, tuple((name, flatten(each, tensors)) for name, each in value.items())
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(
+            f"jit: a value of type {type(value).__name__} given or returned; use tensors, values that can be "
+            "hashed, and lists, tuples and dicts of them"
+        ) from None
+    return type(value), value
+
+
+def structure_of(value: Any) -> Any:
+    """The same value with places instead of tensors."""
+    if isinstance(value, Tensor):
+        return _PLACE
+    if isinstance(value, dict):
+        return {name: structure_of(each) for name, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return _sequence(type(value), [structure_of(each) for each in value])
+    return value
+
+
+def rebuild(structure: Any, tensors: Any) -> Any:
+    """The value of a structure, its places taken by the tensors of an iterator."""
+    if structure is _PLACE:
+        return next(tensors)
+    if isinstance(structure, dict):
+        return {name: rebuild(each, tensors) for name, each in structure.items()}
+    if isinstance(structure, (tuple, list)):
+        return _sequence(type(structure), [rebuild(each, tensors) for each in structure])
+    return structure
+
+
+def _sequence(kind: type, items: list[Any]) -> Any:
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
+
+
+def count(value: Any) -> int:
+    """Number of tensors in a value."""
+    tensors: list[Any] = []
+    flatten(value, tensors)
+    return len(tensors)
