@@ -421,6 +421,70 @@ def test_train_and_eval_are_told_apart():
         check_same([run(x)], [x])
 
 
+class Scaled(nn.Module):
+    """Module with a captured method."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.linear = nn.Linear(4, 4)
+
+    @ts.jit
+    def forward(self, x):
+        return self.linear(self.drop(x))
+
+
+def test_modules_that_are_given_or_stand_in_lists_are_told_apart():
+    module, x = Scaled(), ts.ones((200, 4))
+    drops = [nn.Dropout(0.5)]
+    listed = ts.jit(lambda x: drops[0](x))
+    for _ in range(2):
+        assert (module(x) != module.linear(x)).any()
+        assert (listed(x) == 0).any()
+    module.eval()
+    drops[0].eval()
+    for _ in range(2):
+        check_same([module(x).detach(), listed(x)], [module.linear(x).detach(), x])
+    module.linear = nn.Linear(4, 4)
+    check_same([module(x).detach()], [module.linear(x).detach()])
+
+
+def test_leaves_and_computed_arguments_are_told_apart():
+    @ts.jit
+    def step(x):
+        (x * x).sum().backward()
+
+    def leaf():
+        x = values((5,))
+        x.requires_grad = True
+        return x
+
+    for _ in range(2):
+        x = leaf()
+        step(x)
+        check_same([x.grad], [2 * x.detach()])
+        step(leaf() * 1.0)
+
+
+def test_gradients_of_two_calls_that_drop_them_add_up():
+    module = nn.Linear(3, 1)
+
+    def loss(x):
+        module.zero_grad()
+        return module(x).sum()
+
+    captured = ts.jit(loss)
+    inputs = [values((4, 3), seed) for seed in range(2)]
+    for call in (captured, captured, loss):
+        first, second = call(inputs[0]), call(inputs[1])
+        first.backward()
+        second.backward()
+        found = [each.grad for each in module.parameters()]
+        if call is captured:
+            wanted = found
+    check_same(found, wanted)
+
+
 def test_dropout_draws_anew():
     run = ts.jit(nn.Dropout(0.5))
     x = ts.ones((1000,))
@@ -620,10 +684,18 @@ def test_results_keep_their_structure():
 
 
 def test_too_many_signatures_run_as_written():
-    function = ts.jit(lambda x, n: x * n)
+    calls = []
+
+    @ts.jit
+    def function(x, n):
+        calls.append(n)
+        return x * n
+
     x = values((3,))
-    for n in range(40):
-        check_same([function(x, n)], [x * n])
+    for _ in range(2):
+        for n in range(20):
+            check_same([function(x, n)], [x * n])
+    assert calls == [*range(20), 16, 17, 18, 19]
 
 
 def test_a_report_needs_a_call():

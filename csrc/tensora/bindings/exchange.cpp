@@ -114,7 +114,7 @@ namespace {
 
 /// From now on somebody else may write to the memory: nothing that reads it waits.
 void lend(const Tensor& tensor) {
-    if (Capture::here()) Capture::here()->refuse_read(tensor, "another library");
+    if (Capture::here()) Capture::here()->refuse_read(tensor, "printing, or another library,");
     settle_readers(*tensor.storage());
     tensor.storage()->set_lent();
 }

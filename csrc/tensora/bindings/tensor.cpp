@@ -247,7 +247,7 @@ void bind_gradient(nb::class_<Tensor>& type) {
         },
         "Whether operations on the tensor are recorded, so that gradients flow back to it.");
     type.def_prop_rw(
-        "grad", [](const T& x) { return x->gradient() && x->gradient()->grad ? *x->gradient()->grad : T(); },
+        "grad", [](const T& x) { return collected_gradient(*x); },
         [](const T& x, nb::handle grad) {
             T value;
             if (!grad.is_none()) value = nb::cast<T>(grad);

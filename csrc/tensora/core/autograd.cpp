@@ -345,6 +345,11 @@ void rebase(Tensor& target, const T& value) {
     }
 }
 
+const T& collected_gradient(const Tensor& tensor) {
+    static const T none;
+    return tensor.gradient() && tensor.gradient()->grad ? *tensor.gradient()->grad : none;
+}
+
 void check_writable(const Tensor& target, const char* op) {
     if (!target.storage()->writable())
         fail(Kind::value, op, ": the tensor's memory is read-only, lent by another library; write to a copy");

@@ -118,6 +118,8 @@ Ref<Node> node_of(const Tensor& tensor);
 void rebase(Tensor& target, const T& value);
 /// Let hooks and `grad` of a tensor that is no leaf be served by its node.
 void watch(Tensor& tensor, bool retain);
+/// The gradient that a tensor has collected, or null.
+const T& collected_gradient(const Tensor& tensor);
 /// Raises when writing to a tensor in place would lose gradients.
 void check_writable(const Tensor& target, const char* op);
 

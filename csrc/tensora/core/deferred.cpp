@@ -93,7 +93,7 @@ class Program {
 
   private:
     void run_loop() const {
-        FusedLoop loop(root_.shape());
+        std::vector<FusedLoop::Step> steps;
         std::vector<T> stored;
         for (const Step& step : steps_) {
             const Deferred& result = *step.result;
@@ -101,10 +101,10 @@ class Program {
             if (step.stored)
                 stored.emplace_back(new Tensor(step.storage, {result.shape(), strides_of(result.shape()), 0},
                                                result.dtype()));
-            loop.add({result.work_.formula, result.work_.operands, result.work_.loop, result.dtype(),
-                      result.n_, step.sources, place});
+            steps.push_back({result.work_.formula, result.work_.operands, result.work_.loop, result.dtype(),
+                             result.n_, step.sources, place});
         }
-        loop.run(tensors_, stored);
+        FusedLoop(root_.shape(), std::move(steps)).run(tensors_, stored);
     }
 
     struct Step {

@@ -33,8 +33,7 @@ class FusedLoop {
         int stored = -1;  ///< which of the tensors that are written; -1: its elements are only read by steps
     };
 
-    explicit FusedLoop(const Dims& shape) : shape_(shape) {}
-    void add(const Step& step) { steps_.push_back(step); }
+    FusedLoop(const Dims& shape, std::vector<Step> steps) : shape_(shape), steps_(std::move(steps)) {}
     const Dims& shape() const { return shape_; }
     const std::vector<Step>& steps() const { return steps_; }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "tensora/core/autograd.h"
 #include "tensora/functions.h"
 
 namespace accelera::tensora {
@@ -15,11 +16,6 @@ std::atomic<uint32_t> captures{0};
 using Memory = CapturedBuffer::Kind;
 
 bool is_random(const Op& op) { return std::strncmp(op.name, "random_", 7) == 0; }
-
-const T& gradient_tensor(const T& leaf) {
-    static const T none;
-    return leaf->gradient() && leaf->gradient()->grad ? *leaf->gradient()->grad : none;
-}
 
 }  // namespace
 
@@ -58,7 +54,7 @@ int32_t Capture::buffer_of(const T& tensor) {
     buffer.nbytes = storage.nbytes();
     buffer.tensor = tensor->gradient() && tensor->gradient()->required ? tensor : tensor->detach();
     for (size_t i = 0; i < leaves_.size() && !is_born; ++i) {
-        const T& grad = gradient_tensor(leaves_[i]);
+        const T& grad = collected_gradient(*leaves_[i]);
         if (!grad || !(grad->storage() == tensor->storage())) continue;
         const auto argument = std::find(arguments_.begin(), arguments_.end(), leaves_[i]);
         buffer.kind = Memory::gradient;
@@ -109,15 +105,14 @@ void Capture::note_written(int32_t buffer) {
 
 void Capture::note_leaf(const T& tensor) {
     if (!tensor->gradient() || !tensor->gradient()->required) return;
-    if (!reset_.emplace(tensor.get(), false).second) return;
-    leaves_.push_back(tensor);
+    if (leaf_states_.emplace(tensor.get(), LeafState{false, false, collected_gradient(*tensor)}).second)
+        leaves_.push_back(tensor);
 }
 
 void Capture::gradient_set(const T& leaf) {
-    if (reset_.emplace(leaf.get(), true).second)
-        leaves_.push_back(leaf);
-    else
-        reset_[leaf.get()] = true;
+    if (leaf_states_.emplace(leaf.get(), LeafState{}).second) leaves_.push_back(leaf);
+    LeafState& state = leaf_states_.at(leaf.get());
+    state.ever_set = state.set_in_part = true;
 }
 
 int32_t Capture::draw_of(const Op& op, const Params& params) const {
@@ -183,10 +178,10 @@ CapturedGradient Capture::gradient_of(const T& leaf) {
         result.leaf = leaf;
     else
         result.argument = int32_t(argument - arguments_.begin());
-    if (const T& grad = gradient_tensor(leaf)) {
+    if (const T& grad = collected_gradient(*leaf)) {
         const Pause pause;
         result.value = operand_of(grad);
-        result.was_none = !reset_.at(leaf.get());
+        result.was_none = !leaf_states_.at(leaf.get()).ever_set;
     }
     return result;
 }
@@ -194,7 +189,9 @@ CapturedGradient Capture::gradient_of(const T& leaf) {
 void Capture::end_part() {
     std::vector<CapturedGradient> gradients;
     for (const T& leaf : std::vector<T>(leaves_)) {
-        if (!gradient_tensor(leaf) && !reset_.at(leaf.get())) continue;
+        LeafState& state = leaf_states_.at(leaf.get());
+        const T before = std::exchange(state.gradient, collected_gradient(*leaf));
+        if (!std::exchange(state.set_in_part, false) && before == state.gradient) continue;
         CapturedGradient found = gradient_of(leaf);
         if (found.value.buffer >= 0) {
             const Memory kind = program_->buffers[size_t(found.value.buffer)].kind;

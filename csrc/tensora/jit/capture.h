@@ -65,7 +65,12 @@ class Capture {
     uint32_t number_;
     std::shared_ptr<CapturedProgram> program_;
     std::vector<T> arguments_, leaves_;
-    std::unordered_map<const Tensor*, bool> reset_;  ///< leaves: whether the program set their gradient
+    /// Gradient of a leaf when the part began, and whether the program has set or dropped it.
+    struct LeafState {
+        bool ever_set = false, set_in_part = false;
+        T gradient;
+    };
+    std::unordered_map<const Tensor*, LeafState> leaf_states_;
     std::vector<std::pair<uint64_t, uint64_t>> draws_;
     std::vector<char> written_;  ///< buffers that steps have written in place
 };

@@ -64,19 +64,9 @@ ElementKernel::Body ElementKernel::translated(const CapturedProgram& program) co
             fail(Kind::type, "kernel ", name(), ": ", step.op->name,
                  " is no operation on single elements; a kernel is made of elementwise functions and "
                  "ts.where");
-        FusedLoop::Step one{step.op->name, formula.operands, formula.loop, step.outputs[0].dtype,
-                            int(step.inputs.size())};
-        const bool selects = !step.op->loops && step.inputs.size() == 3;
-        for (size_t k = 0; k < step.inputs.size(); ++k) {
-            one.sources[k] = source_of(step.inputs[k]);
-            const DType from = step.inputs[k].dtype;
-            if (from == formula.operands || (selects && k == 0)) continue;
-            body.steps.push_back(
-                {"cast", from, cast_loop(from, formula.operands), formula.operands, 1, {one.sources[k]}});
-            one.sources[k] = {int(body.steps.size()) - 1, -1};
-        }
-        step_of[size_t(step.outputs[0].buffer)] = int(body.steps.size());
-        body.steps.push_back(one);
+        std::vector<FusedLoop::Source> sources;
+        for (const CapturedOperand& input : step.inputs) sources.push_back(source_of(input));
+        step_of[size_t(step.outputs[0].buffer)] = append_element_step(body.steps, step, formula, sources);
     }
     for (size_t i = 0; i < program.results.size(); ++i) {
         const CapturedOperand& result = program.results[i].value;
@@ -107,8 +97,7 @@ void ElementKernel::shape(Call& call) {
 
 void ElementKernel::compute(Call& call) {
     const Body& all = body(types_of(call.in));
-    FusedLoop loop(call.made[0].shape);
-    for (const FusedLoop::Step& step : all.steps) loop.add(step);
+    const FusedLoop loop(call.made[0].shape, all.steps);
     std::vector<T> leaves(call.in.begin(), call.in.end());
     leaves.insert(leaves.end(), all.constants.begin(), all.constants.end());
     loop.run(leaves, {call.out.data(), size_t(call.op.outputs)});
@@ -139,8 +128,7 @@ std::string ElementKernel::words(const KernelSignature& signature) {
 
 std::string ElementKernel::cuda_source(const KernelSignature& signature) {
     const Body& all = body(signature.types);
-    FusedLoop loop({2});
-    for (const FusedLoop::Step& step : all.steps) loop.add(step);
+    const FusedLoop loop({2}, all.steps);
     std::vector<T> leaves, stored;
     for (const DType type : signature.types) leaves.push_back(Tensor::full({2}, type, 0));
     leaves.insert(leaves.end(), all.constants.begin(), all.constants.end());

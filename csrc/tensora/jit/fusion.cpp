@@ -224,7 +224,7 @@ class Fusion {
 
     /// Makes the loop of one group.
     struct Build {
-        FusedLoop loop;
+        std::vector<FusedLoop::Step> steps;
         CapturedStep step;
         std::map<int, int> places;  ///< of steps in the loop
     };
@@ -232,30 +232,14 @@ class Fusion {
     int visit(Build& build, int group, int i) {
         const auto known = build.places.find(i);
         if (known != build.places.end()) return known->second;
-        const ElementFormula& formula = formulas_[size_t(i)];
-        FusedLoop::Step one{step(i).op->name, formula.operands, formula.loop, made(i).dtype,
-                            int(step(i).inputs.size())};
-        const bool selects = !step(i).op->loops && step(i).inputs.size() == 3;
-        for (size_t k = 0; k < step(i).inputs.size(); ++k) {
-            const Operand& input = step(i).inputs[k];
-            FusedLoop::Source source = source_of(build, group, i, input);
-            if (input.dtype != formula.operands && !(selects && k == 0)) {
-                build.loop.add({"cast",
-                                input.dtype,
-                                cast_loop(input.dtype, formula.operands),
-                                formula.operands,
-                                1,
-                                {source}});
-                source = {int(build.loop.steps().size()) - 1, none};
-            }
-            one.sources[k] = source;
-        }
+        std::vector<FusedLoop::Source> sources;
+        for (const Operand& input : step(i).inputs) sources.push_back(source_of(build, group, i, input));
+        const int place = append_element_step(build.steps, step(i), formulas_[size_t(i)], sources);
         if (group_of_[size_t(i)] == group && is_stored(i, group)) {
-            one.stored = int(build.step.outputs.size());
+            build.steps[size_t(place)].stored = int(build.step.outputs.size());
             build.step.outputs.push_back(made(i));
         }
-        build.loop.add(one);
-        return build.places[i] = int(build.loop.steps().size()) - 1;
+        return build.places[i] = place;
     }
 
     FusedLoop::Source source_of(Build& build, int group, int i, const Operand& input) {
@@ -302,11 +286,11 @@ class Fusion {
 
     CapturedStep fused(int group) {
         const Group& its = groups_[size_t(group)];
-        Build build{FusedLoop(its.shape), {step(its.members.back()).op, {}, {}, {}}, {}};
+        Build build{{}, {step(its.members.back()).op, {}, {}, {}}, {}};
         for (const int member : its.members)
             if (is_stored(member, group)) visit(build, group, member);
-        if (its.members.size() == 1 && build.loop.steps().size() == 1) return step(its.members[0]);
-        build.step.fused = std::make_shared<FusedLoop>(std::move(build.loop));
+        if (its.members.size() == 1 && build.steps.size() == 1) return step(its.members[0]);
+        build.step.fused = std::make_shared<FusedLoop>(its.shape, std::move(build.steps));
         return std::move(build.step);
     }
 
@@ -338,6 +322,22 @@ ElementFormula formula_of(const CapturedStep& step, bool copies) {
     const DType from = step.inputs[0].dtype;
     const bool converts = std::strcmp(step.op->name, "cast") == 0 && (copies || from != out);
     return {from, converts ? cast_loop(from, out) : nullptr};
+}
+
+int append_element_step(std::vector<FusedLoop::Step>& steps, const CapturedStep& step,
+                        const ElementFormula& formula, std::span<const FusedLoop::Source> sources) {
+    FusedLoop::Step one{step.op->name, formula.operands, formula.loop, step.outputs[0].dtype,
+                        int(sources.size())};
+    const bool selects = !step.op->loops && sources.size() == 3;
+    for (size_t k = 0; k < sources.size(); ++k) {
+        one.sources[k] = sources[k];
+        const DType from = step.inputs[k].dtype;
+        if (from == formula.operands || (selects && k == 0)) continue;
+        steps.push_back({"cast", from, cast_loop(from, formula.operands), formula.operands, 1, {sources[k]}});
+        one.sources[k] = {int(steps.size()) - 1, -1};
+    }
+    steps.push_back(one);
+    return int(steps.size()) - 1;
 }
 
 void fuse_steps(CapturedProgram& program) { Fusion(program).run(); }

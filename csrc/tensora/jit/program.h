@@ -4,11 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "tensora/core/fused_loop.h"
 #include "tensora/core/op.h"
 
 namespace accelera::tensora {
-
-class FusedLoop;
 
 /// Tensor that a captured step reads or writes: elements of a buffer.
 struct CapturedOperand {
@@ -96,6 +95,9 @@ struct ElementFormula {
 };
 /// `copies`: also of a step that only copies, which has a faster kernel of its own.
 ElementFormula formula_of(const CapturedStep& step, bool copies = false);
+/// Appends an elementwise step to those of a loop, with conversions of its operands before it. Its place.
+int append_element_step(std::vector<FusedLoop::Step>& steps, const CapturedStep& step,
+                        const ElementFormula& formula, std::span<const FusedLoop::Source> sources);
 
 /// Replaces steps whose inputs are all constant by their results, where these are small.
 void fold_constants(CapturedProgram& program);

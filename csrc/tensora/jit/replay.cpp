@@ -9,16 +9,7 @@
 
 namespace accelera::tensora {
 
-namespace {
-
 using Memory = CapturedBuffer::Kind;
-
-const T& gradient_tensor(const T& leaf) {
-    static const T none;
-    return leaf->gradient() && leaf->gradient()->grad ? *leaf->gradient()->grad : none;
-}
-
-}  // namespace
 
 /// A step with the tensors that it works on.
 struct Replay::Bound {
@@ -82,13 +73,14 @@ bool Replay::fits(const std::vector<T>& arguments) const {
         const CapturedBuffer& buffer = program_->buffers[i];
         if (buffer.kind == Memory::outside && !(buffer.tensor->storage() == storages_[i])) return false;
         if (buffer.kind != Memory::gradient) continue;
-        const T& grad = gradient_tensor(leaf_of(buffer.tensor, buffer.argument));
+        const T& grad = collected_gradient(*leaf_of(buffer.tensor, buffer.argument));
         if (!grad || !grad->contiguous() || grad->size() * size_of(grad->dtype()) != buffer.nbytes)
             return false;
     }
     for (const CapturedProgram::Part& part : program_->parts)
         for (const CapturedGradient& gradient : part.gradients)
-            if (gradient.was_none && gradient_tensor(leaf_of(gradient.leaf, gradient.argument))) return false;
+            if (gradient.was_none && collected_gradient(*leaf_of(gradient.leaf, gradient.argument)))
+                return false;
     return true;
 }
 
@@ -102,8 +94,8 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
         const CapturedBuffer& buffer = program_->buffers[i];
         if (buffer.kind == Memory::gradient) {
             const T& leaf = buffer.argument < 0 ? buffer.tensor : arguments[size_t(buffer.argument)];
-            kept_[i] = gradient_tensor(leaf)->storage();
-            storages_[i]->set_data(gradient_tensor(leaf)->bytes());
+            kept_[i] = collected_gradient(*leaf)->storage();
+            storages_[i]->set_data(collected_gradient(*leaf)->bytes());
         } else if (buffer.kind == Memory::computed && !buffer.kept && program_->places[i] >= 0) {
             const int64_t place = program_->places[i];
             const bool first = place < program_->border;

@@ -27,7 +27,7 @@ Window window_of(const CapturedOperand& operand) {
             size_of(operand.dtype)};
 }
 
-const char* reduction_names[] = {"sum", "prod", "max", "min", "any", "all"};
+constexpr const char* reduction_names[] = {"sum", "prod", "max", "min", "any", "all"};
 
 /// The reduction that an entry of the op table makes, or null.
 const Reducer* reducer_of(const CapturedStep& step) {
@@ -127,9 +127,9 @@ void TileKernel::Body::run_row(const std::vector<Layout>& layouts, const std::ve
 }
 
 /// Makes a body from a captured program.
-class TileKernel::Rows {
+class TileKernel::Translation {
   public:
-    Rows(const CapturedProgram& program, const std::string& name, int64_t length)
+    Translation(const CapturedProgram& program, const std::string& name, int64_t length)
         : program_(program), name_(name), length_(length) {}
 
     std::shared_ptr<const Body> body() {
@@ -253,7 +253,7 @@ const TileKernel::Body& TileKernel::body(const KernelSignature& signature) {
         const auto known = bodies_.find(signature);
         if (known != bodies_.end()) return *known->second;
     }
-    auto made = Rows(*program(signature), name(), signature.length).body();
+    auto made = Translation(*program(signature), name(), signature.length).body();
     const std::lock_guard lock(mutex_);
     return *bodies_.emplace(signature, std::move(made)).first->second;
 }

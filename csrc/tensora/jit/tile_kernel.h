@@ -17,7 +17,7 @@ class TileKernel final : public UserKernel {
 
   private:
     struct Body;
-    class Rows;
+    class Translation;
     void shape(Call& call) override;
     void compute(Call& call) override;
     T slope(const T& grad, int dims) const override;

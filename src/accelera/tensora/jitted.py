@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from accelera.tensora.captured_program import FunctionTrace, ReplayedProgram, attached, whole
@@ -66,7 +67,9 @@ class Jitted:
         self._function = function
         self._optimize = optimize
         self._programs: dict[Hashable, list[ReplayedProgram]] = {}
-        self._modules: list[Module] | None = None
+        self._n_programs = 0
+        self._modules: _ModuleWatch | None = None
+        self._given_modules: dict[int, _ModuleWatch] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Results of the function; tensors among them are outside of any graph."""
@@ -80,7 +83,7 @@ class Jitted:
         for program in known:
             if program.fits(arguments):
                 return program(arguments, self._leaves_of(program, arguments))
-        if len(known) >= MOST_PROGRAMS:
+        if self._n_programs >= MOST_PROGRAMS:
             return self._function(*args, **kwargs)
         return self._capture(known, given, arguments, (args, kwargs))
 
@@ -137,6 +140,7 @@ class Jitted:
         program = ReplayedProgram(captured, trace, returned, gradients)
         program.operations = operations
         known.append(program)
+        self._n_programs += 1
         results: list[Any] = []
         flatten(returned, results)
         if gradients is None:
@@ -161,23 +165,24 @@ class Jitted:
                 each.dtype,
                 str(each.device),
                 each.requires_grad,
+                each.is_leaf,
                 first.setdefault(native.storage_id(each), i),
             )
             for i, each in enumerate(arguments)
         )
-        return structure, tensors, native.grad_enabled(), self._module_state()
+        modes = native.grad_enabled(), native.thread_count()
+        return structure, tensors, modes, self._module_state(structure)
 
-    def _module_state(self) -> Hashable:
+    def _module_state(self, structure: Hashable) -> Hashable:
         if self._modules is None:
-            self._modules = _modules_of(self._function)
-        return tuple(
-            (
-                module.training,
-                tuple(map(id, module._parameters.values())),
-                tuple(map(id, module._buffers.values())),
-            )
-            for module in self._modules
-        )
+            self._modules = _ModuleWatch(_objects_of(self._function))
+        states = [self._modules.state()]
+        for each in _objects_in(structure):
+            # The objects live as long as the programs that they are part of the signature of.
+            if id(each) not in self._given_modules:
+                self._given_modules[id(each)] = _ModuleWatch([each])
+            states.append(self._given_modules[id(each)].state())
+        return tuple(states)
 
 
 def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True) -> Any:
@@ -262,16 +267,70 @@ def _outside(result: Any, inner: list[Any], arguments: list[Any]) -> Any:
     return result if result.is_leaf else result.detach()
 
 
-def _modules_of(function: Callable[..., Any]) -> list[Module]:
-    """Modules that the function is, or refers to by names from outside."""
+class _ModuleWatch:
+    """Modules that some objects lead to, and what a captured program depends on in them."""
+
+    def __init__(self, roots: list[Any]) -> None:
+        self._top = _modules_among(roots)
+        self._all: list[Module] = []
+        self._structure: Hashable = None
+
+    def state(self) -> Hashable:
+        """Whether they train, and which parameters, buffers and modules they have."""
+        if self._structure != self._ids() or not self._all:
+            self._all = list({id(inner): inner for each in self._top for inner in each.modules()}.values())
+            self._structure = self._ids()
+        return self._structure, tuple(
+            (
+                module.training,
+                tuple(map(id, module._parameters.values())),
+                tuple(map(id, module._buffers.values())),
+            )
+            for module in self._all
+        )
+
+    def _ids(self) -> Hashable:
+        return tuple(tuple(map(id, module._modules.values())) for module in self._all)
+
+
+def _objects_of(function: Callable[..., Any]) -> list[Any]:
+    """Objects that a function is, or refers to by names from outside."""
     found: list[Any] = [function, getattr(function, "__self__", None)]
     plain = inspect.unwrap(function)
     plain = getattr(plain, "__func__", plain)
     if inspect.isfunction(plain):
         names = inspect.getclosurevars(plain)
         found += [*names.nonlocals.values(), *names.globals.values()]
+    return found
+
+
+def _modules_among(values: Iterable[Any]) -> list[Module]:
+    """Modules that values are, contain or have as attributes."""
     modules: dict[int, Module] = {}
-    for each in found:
-        if isinstance(each, Module):
-            modules.update({id(module): module for module in each.modules()})
+
+    def look(value: Any, depth: int) -> None:
+        if isinstance(value, Module):
+            modules[id(value)] = value
+        elif isinstance(value, (list, tuple, set)) and depth:
+            for each in value:
+                look(each, depth - 1)
+        elif isinstance(value, dict) and depth:
+            for each in value.values():
+                look(each, depth - 1)
+        elif depth and not isinstance(value, (type, ModuleType)) and hasattr(value, "__dict__"):
+            for each in list(vars(value).values()):
+                look(each, depth - 1)
+
+    for each in values:
+        look(each, 2)
     return list(modules.values())
+
+
+def _objects_in(structure: Any) -> list[Any]:
+    """Values of a signature that are neither tensors nor plain numbers and words."""
+    kind, value = structure if isinstance(structure, tuple) else (None, None)
+    if kind is dict:
+        return [found for _, each in value for found in _objects_in(each)]
+    if isinstance(kind, type) and issubclass(kind, (tuple, list)):
+        return [found for each in value for found in _objects_in(each)]
+    return [value] if hasattr(value, "__dict__") else []
