@@ -267,7 +267,7 @@ def test_the_cache_is_as_large_as_that_of_a_real_decoder(kind: str) -> None:
     told = estimate(config, batch=batch, context=context, dtypes=["float32", "bfloat16"], train=False)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
-        cache = model(torch.zeros(batch, context, dtype=torch.long), use_cache=True).past_key_values
+        cache = model(torch.zeros(batch, context, dtype=torch.long), use_cache=True).cache
     took = sum(each.nbytes for layer in cache.layers for each in (layer.keys, layer.values))
     assert told.kv_bytes_per_token == {
         "float32": took // (batch * context),

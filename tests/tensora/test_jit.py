@@ -572,6 +572,26 @@ def test_an_index_out_of_range_raises_in_a_replay():
     check_same([rows(table, ts.asarray([1, 1, 1]))], [table[ts.asarray([1, 1, 1])]])
 
 
+def test_arguments_that_share_memory():
+    @ts.jit
+    def function(x, y):
+        return x * 2 + y
+
+    @ts.jit
+    def written(x, y):
+        x += 1
+        return y * 2
+
+    for seed in range(3):
+        x = values((6, 4), seed)
+        for pair in ((x, x), (x[1:], x[:-1]), (x[:3], x[3:]), (x, x.reshape((6, 4)))):
+            check_same([function(*pair)], [pair[0] * 2 + pair[1]])
+        wanted = (x + 1) * 2
+        check_same([written(x, x)], [wanted])
+    with pytest.raises(RuntimeError, match="shares memory with another"):
+        ts.jit(lambda x, y: y.add_(x) if hasattr(y, "add_") else y.__iadd__(x))(x[1:], x[:-1])
+
+
 def test_an_argument_that_would_be_written_in_a_copy_is_refused():
     @ts.jit
     def function(x):

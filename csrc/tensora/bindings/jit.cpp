@@ -8,7 +8,6 @@
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
 #include "tensora/core/budget.h"
-#include "tensora/core/fused_loop.h"
 #include "tensora/jit/capture.h"
 #include "tensora/jit/element_kernel.h"
 #include "tensora/jit/tile_kernel.h"
@@ -16,78 +15,6 @@
 namespace accelera::tensora {
 
 namespace {
-
-nb::dict params_of(const Params& params) {
-    nb::dict result;
-    result["a"] = params.a;
-    result["b"] = params.b;
-    result["c"] = params.c;
-    result["x"] = params.x;
-    result["y"] = params.y;
-    result["dtype"] = params.dtype;
-    result["flag"] = params.flag;
-    result["mode"] = params.mode;
-    return result;
-}
-
-nb::tuple operand_of(const CapturedOperand& operand) {
-    return nb::make_tuple(operand.buffer, operand.dtype, operand.layout.shape, operand.layout.strides,
-                          operand.layout.offset);
-}
-
-template <typename Operands>
-nb::list operands_of(const Operands& operands) {
-    nb::list result;
-    for (const CapturedOperand& operand : operands) result.append(operand_of(operand));
-    return result;
-}
-
-nb::list steps_of(const CapturedProgram& program) {
-    nb::list result;
-    for (const CapturedStep& step : program.steps) {
-        nb::dict one;
-        one["name"] = step.fused ? fused_words(step) : std::string(step.op->name);
-        one["params"] = params_of(step.params);
-        one["inputs"] = operands_of(step.inputs);
-        one["outputs"] = operands_of(step.outputs);
-        one["in_place"] = step.in_place;
-        one["draw"] = step.draw;
-        one["workspace_bytes"] = step.workspace_bytes;
-        result.append(one);
-    }
-    return result;
-}
-
-nb::list buffers_of(const CapturedProgram& program) {
-    constexpr const char* kinds[] = {"argument", "outside", "gradient", "constant", "computed"};
-    nb::list result;
-    for (const CapturedBuffer& buffer : program.buffers) {
-        nb::dict one;
-        one["kind"] = kinds[int(buffer.kind)];
-        one["nbytes"] = buffer.nbytes;
-        one["argument"] = buffer.argument;
-        one["tensor"] = buffer.tensor ? nb::cast(buffer.tensor) : nb::none();
-        one["kept"] = buffer.kept;
-        result.append(one);
-    }
-    return result;
-}
-
-nb::list results_of(const CapturedProgram& program) {
-    nb::list result;
-    for (const CapturedResult& one : program.results) result.append(operand_of(one.value));
-    return result;
-}
-
-std::vector<int32_t> written_arguments(const CapturedProgram& program) {
-    std::set<int32_t> written;
-    for (const CapturedStep& step : program.steps)
-        for (const CapturedOperand& output : step.outputs) {
-            const CapturedBuffer& buffer = program.buffers[size_t(output.buffer)];
-            if (buffer.kind == CapturedBuffer::Kind::argument) written.insert(buffer.argument);
-        }
-    return {written.begin(), written.end()};
-}
 
 /// Operations that lead to these tensors.
 std::vector<Ref<Node>> graph_of(const std::vector<T>& outputs) {
@@ -117,6 +44,16 @@ std::vector<T> leaves_of(const std::vector<T>& outputs) {
         for (const Edge& edge : node->edges)
             if (edge.leaf && seen.insert(edge.leaf.get()).second) leaves.push_back(edge.leaf);
     return leaves;
+}
+
+std::vector<int32_t> written_arguments(const CapturedProgram& program) {
+    std::set<int32_t> written;
+    for (const CapturedStep& step : program.steps)
+        for (const CapturedOperand& output : step.outputs) {
+            const CapturedBuffer& buffer = program.buffers[size_t(output.buffer)];
+            if (buffer.kind == CapturedBuffer::Kind::argument) written.insert(buffer.argument);
+        }
+    return {written.begin(), written.end()};
 }
 
 struct CaptureHandle {
@@ -198,6 +135,9 @@ void bind_jit(nb::module_& module) {
             return scalar_to_python(*x);
         },
         "The one element, for a check of what was given: of a captured function it is made once.");
+    module.def(
+        "address", [](const T& x) { return reinterpret_cast<uintptr_t>(x->bytes()); },
+        "Of the first element, on the CPU.");
     module.def("storage_id", [](const T& x) { return reinterpret_cast<uintptr_t>(x->storage().get()); });
     module.def(
         "is_eager_only", [] { return StepBudget::here() || is_recording() || autocasting; },
@@ -207,12 +147,7 @@ void bind_jit(nb::module_& module) {
         .def("fuse", fuse_steps)
         .def("place", place_buffers)
         .def("written_arguments", written_arguments)
-        .def("steps", steps_of)
-        .def("buffers", buffers_of)
-        .def("results", results_of)
-        .def_prop_ro("n_parts", [](const CapturedProgram& self) { return self.parts.size(); })
         .def_prop_ro("n_steps", [](const CapturedProgram& self) { return self.steps.size(); })
-        .def_prop_ro("n_draws", [](const CapturedProgram& self) { return self.n_draws; })
         .def_ro("on_device", &CapturedProgram::on_device)
         .def_ro("arena_bytes", &CapturedProgram::arena_bytes)
         .def_ro("kept_bytes", &CapturedProgram::kept_bytes)

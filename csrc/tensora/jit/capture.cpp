@@ -37,7 +37,6 @@ void Capture::add_arguments(const std::vector<T>& arguments) {
         buffer.argument = int32_t(arguments_.size()) - 1;
         program_->buffers.push_back(buffer);
     }
-    program_->n_arguments = int32_t(arguments_.size());
 }
 
 Capture::~Capture() {
@@ -222,7 +221,6 @@ std::shared_ptr<CapturedProgram> Capture::finish(const std::vector<T>& results) 
         program_->results.push_back(std::move(result));
     }
     end_part();
-    program_->n_draws = int32_t(draws_.size());
     thread_state.capture = nullptr;
     leaves_.clear();
     return std::exchange(program_, nullptr);

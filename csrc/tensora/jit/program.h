@@ -70,8 +70,6 @@ struct CapturedProgram {
     std::vector<CapturedStep> steps;
     std::vector<Part> parts;
     std::vector<CapturedResult> results;
-    int32_t n_arguments = 0;
-    int32_t n_draws = 0;
     bool on_device = false;  ///< a step computes on a CUDA device
 
     // --- the memory plan

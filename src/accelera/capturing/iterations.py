@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -97,15 +98,17 @@ def infer(
 def decode(recording: Recording, module: torch.nn.Module, inputs: Any, *, tokens: int) -> None:
     """Produce ``tokens`` tokens greedily with a growing cache, as models of ``transformers`` do."""
     arguments = dict(inputs) if isinstance(inputs, dict) else {"input_ids": inputs}
+    # transformers 5.24 renamed both the argument and the field of the output
+    field = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
     with torch.no_grad():
         for _ in range(tokens):
             recording.begin_iteration()
             outputs = module(**arguments, use_cache=True)
-            cache = outputs.past_key_values
+            cache = getattr(outputs, field)
             for name, tensor in _cached(cache):
                 recording.storages.describe(tensor, name, "kv_cache")
             token = outputs.logits[:, -1:].argmax(-1)
-            arguments = {"input_ids": token, "past_key_values": cache}
+            arguments = {"input_ids": token, field: cache}
             del outputs, token
             gc.collect()
 
