@@ -15,6 +15,8 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "zarr": ("zarr",),
     "hdf5": ("h5py",),
     "ray": ("ray",),
+    "jax": ("jax",),
+    "onnx": ("onnx", "onnxruntime"),
     "learned": ("lightgbm",),
     "llm": ("transformers", "accelerate", "bitsandbytes"),
     "plot": ("matplotlib",),

@@ -56,6 +56,75 @@ std::vector<int32_t> written_arguments(const CapturedProgram& program) {
     return {written.begin(), written.end()};
 }
 
+nb::dict params_of(const Params& params) {
+    nb::dict result;
+    result["a"] = params.a;
+    result["b"] = params.b;
+    result["c"] = params.c;
+    result["x"] = params.x;
+    result["y"] = params.y;
+    result["dtype"] = params.dtype;
+    result["flag"] = params.flag;
+    result["mode"] = params.mode;
+    return result;
+}
+
+nb::object operand_of(const CapturedOperand& operand) {
+    if (operand.buffer < 0) return nb::none();
+    return nb::make_tuple(operand.buffer, operand.dtype, operand.layout.shape, operand.layout.strides,
+                          operand.layout.offset);
+}
+
+template <typename Operands>
+nb::list operands_of(const Operands& operands) {
+    nb::list result;
+    for (const CapturedOperand& operand : operands) result.append(operand_of(operand));
+    return result;
+}
+
+/// Of programs that are not fused.
+nb::list steps_of(const CapturedProgram& program) {
+    nb::list result;
+    for (CapturedStep step : program.steps) {
+        nb::dict one;
+        one["name"] = step.op->name;
+        one["params"] = params_of(step.params);
+        one["inputs"] = operands_of(step.inputs);
+        one["outputs"] = operands_of(step.outputs);
+        one["draw"] = step.draw;
+        step.in_place = false;  // the formula is the same
+        one["computed_in"] = formula_of(step, true).operands;
+        result.append(one);
+    }
+    return result;
+}
+
+nb::list buffers_of(const CapturedProgram& program) {
+    constexpr const char* kinds[] = {"argument", "outside", "gradient", "constant", "computed"};
+    nb::list result;
+    for (const CapturedBuffer& buffer : program.buffers)
+        result.append(nb::make_tuple(kinds[int(buffer.kind)], buffer.nbytes, buffer.argument, buffer.tensor));
+    return result;
+}
+
+nb::list parts_of(const CapturedProgram& program) {
+    nb::list result;
+    for (const CapturedProgram::Part& part : program.parts) {
+        nb::list gradients;
+        for (const CapturedGradient& one : part.gradients)
+            gradients.append(nb::make_tuple(one.leaf, one.argument, one.was_none, operand_of(one.value)));
+        result.append(nb::make_tuple(part.end, gradients));
+    }
+    return result;
+}
+
+nb::list results_of(const CapturedProgram& program) {
+    nb::list result;
+    for (const CapturedResult& one : program.results)
+        result.append(nb::make_tuple(operand_of(one.value), one.tensor, one.argument));
+    return result;
+}
+
 struct CaptureHandle {
     std::unique_ptr<Capture> capture;
 };
@@ -138,6 +207,12 @@ void bind_jit(nb::module_& module) {
     module.def(
         "address", [](const T& x) { return reinterpret_cast<uintptr_t>(x->bytes()); },
         "Of the first element, on the CPU.");
+    module.def(
+        "storage_elements",
+        [](const T& x, DType dtype, int64_t first, int64_t n) {
+            return T(new Tensor(x->storage(), {{n}, {1}, first}, dtype));
+        },
+        "Elements of the memory that a tensor lies in, in a row.");
     module.def("storage_id", [](const T& x) { return reinterpret_cast<uintptr_t>(x->storage().get()); });
     module.def(
         "is_eager_only", [] { return StepBudget::here() || is_recording() || autocasting; },
@@ -147,6 +222,10 @@ void bind_jit(nb::module_& module) {
         .def("fuse", fuse_steps)
         .def("place", place_buffers)
         .def("written_arguments", written_arguments)
+        .def("steps", steps_of)
+        .def("buffers", buffers_of)
+        .def("parts", parts_of)
+        .def("results", results_of)
         .def_prop_ro("n_steps", [](const CapturedProgram& self) { return self.steps.size(); })
         .def_ro("on_device", &CapturedProgram::on_device)
         .def_ro("arena_bytes", &CapturedProgram::arena_bytes)

@@ -1,0 +1,1 @@
+"""Captured programs as programs of other libraries: JAX and ONNX."""

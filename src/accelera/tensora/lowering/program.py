@@ -1,0 +1,257 @@
+"""Captured programs as records, from which programs of other libraries are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from accelera.tensora.captured_program import FunctionTrace
+from accelera.tensora.core import Tensor, native
+from accelera.tensora.dtypes import itemsize
+from accelera.tensora.lowering.window import BufferWindow
+from accelera.tensora.nested import flatten, rebuild, structure_of
+
+
+@dataclass(frozen=True)
+class StepParams:
+    """What a step is given besides tensors; the op table's entry says which fields it reads."""
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    c: tuple[int, ...]
+    x: float
+    y: float
+    dtype: Any
+    flag: bool
+    mode: int
+
+
+@dataclass(frozen=True)
+class ProgramStep:
+    """One entry of the op table, on windows of buffers."""
+
+    name: str
+    params: StepParams
+    inputs: tuple[BufferWindow, ...]
+    outputs: tuple[BufferWindow, ...]
+    draw: int
+    """Of random numbers: which of the program's draws; else -1."""
+    computed_in: Any
+    """Of elementwise steps: the element type that operands are converted to."""
+
+
+@dataclass(frozen=True)
+class ProgramBuffer:
+    """Memory of a program, a flat row of elements of one type."""
+
+    kind: str
+    """argument, outside, gradient, constant or computed"""
+    size: int
+    dtype: Any
+    argument: int = -1
+    tensor: Any = None
+    """Its elements, of an outside or constant buffer; the leaf of a gradient that is no argument."""
+    name: str = ""
+    """Of an outside buffer: as the parameter is called that it is."""
+
+
+@dataclass(frozen=True)
+class PartGradient:
+    """Gradient that a leaf gets when a part ends: a window, or none."""
+
+    leaf: Any
+    argument: int
+    was_none: bool
+    window: BufferWindow | None
+
+
+@dataclass(frozen=True)
+class ProgramPart:
+    """Steps up to a call that Python makes, and the gradients they set."""
+
+    steps: tuple[ProgramStep, ...]
+    gradients: tuple[PartGradient, ...]
+
+
+class StepProgram:
+    """Steps of the op table that a function took, for inputs of these shapes and types.
+
+    Parameters
+    ----------
+    captured
+        The program, simplified and not fused.
+    names
+        Tensors from outside, by name.
+
+    """
+
+    def __init__(self, captured: Any, names: Mapping[str, Any] | None = None) -> None:
+        self.buffers: list[ProgramBuffer] = []
+        steps = [_step(each) for each in captured.steps()]
+        windows = [window for step in steps for window in (*step.inputs, *step.outputs)]
+        parts = captured.parts()
+        gradients = [window for _, given in parts for *_, window in given if window]
+        results = captured.results()
+        windows += [_window(each) for each in (*gradients, *(window for window, *_ in results))]
+        moved = self._add_buffers(captured.buffers(), windows, names or {})
+        self.parts: list[ProgramPart] = []
+        begin = 0
+        for end, given in parts:
+            made = tuple(
+                PartGradient(leaf, argument, was_none, moved[_window(window)] if window else None)
+                for leaf, argument, was_none, window in given
+            )
+            self.parts.append(ProgramPart(tuple(_moved(step, moved) for step in steps[begin:end]), made))
+            begin = end
+        self.results = [moved[_window(window)] for window, *_ in results]
+
+    @property
+    def steps(self) -> list[ProgramStep]:
+        """All steps."""
+        return [step for part in self.parts for step in part.steps]
+
+    def written(self) -> list[int]:
+        """Numbers of the buffers from before the call that steps write."""
+        written = {window.buffer for step in self.steps for window in step.outputs}
+        return sorted(i for i in written if self.buffers[i].kind not in ("computed", "constant"))
+
+    def _add_buffers(
+        self, given: list[Any], windows: list[BufferWindow], names: Mapping[str, Any]
+    ) -> dict[BufferWindow, BufferWindow]:
+        """Where each window lies in the buffers, of which outside ones are cut into what is used of them."""
+        moved: dict[BufferWindow, BufferWindow] = {}
+        of_buffer: dict[int, list[BufferWindow]] = {}
+        for window in dict.fromkeys(windows):
+            of_buffer.setdefault(window.buffer, []).append(window)
+        for number, uses in sorted(of_buffer.items()):
+            kind, nbytes, argument, tensor = given[number]
+            if kind != "outside":
+                dtype = next((each.dtype for each in uses if each.dtype.name != "uint8"), uses[0].dtype)
+                new = ProgramBuffer(kind, nbytes // itemsize(dtype), dtype, argument, tensor)
+                self._place(uses, new, 0, moved)
+                continue
+            for group in _overlapping(uses):
+                low, high = min(each.span()[0] for each in group), max(each.span()[1] for each in group)
+                part = native.storage_elements(tensor, group[0].dtype, low, high - low)
+                name = next((n for n, each in names.items() if _is_all_of(each, part)), "")
+                self._place(group, ProgramBuffer(kind, high - low, part.dtype, -1, part, name), low, moved)
+        return moved
+
+    def _place(
+        self,
+        uses: list[BufferWindow],
+        buffer: ProgramBuffer,
+        low: int,
+        moved: dict[BufferWindow, BufferWindow],
+    ) -> None:
+        for each in uses:
+            moved[each] = replace(each, buffer=len(self.buffers), offset=each.offset - low)
+        self.buffers.append(buffer)
+
+
+@dataclass(frozen=True)
+class FunctionProgram:
+    """Program of a function, with what Python does around it."""
+
+    program: StepProgram
+    arguments: list[Any]
+    """Tensors that it was captured with."""
+    structure: Any
+    """Of the arguments, as `accelera.tensora.nested` has it."""
+    returned: Any
+    """What the function returned; places instead of tensors."""
+    calls: list[tuple[str, Callable[[], Any]]]
+    """Calls that Python makes between the parts."""
+    generators: list[Any]
+
+
+def capture_program(
+    function: Callable[..., Any], *args: Any, names: Mapping[str, Any] | None = None, **kwargs: Any
+) -> FunctionProgram:
+    """Call the function once, and return the program of what it did.
+
+    Parameters
+    ----------
+    function
+        Computes with tensors, as `accelera.tensora.jit` says.
+    names
+        Parameters and other tensors from outside, by name.
+
+    Raises
+    ------
+    RuntimeError
+        If the function needs elements of a tensor that it computes.
+
+    """
+    given: list[Any] = []
+    structure = flatten((args, kwargs), given)
+    arguments = [native.copy(each.detach()) for each in given]
+    for each, copied in zip(given, arguments, strict=True):
+        copied.requires_grad = each.requires_grad
+    inner_args, inner_kwargs = rebuild(structure_of((args, kwargs)), iter(arguments))
+    trace = FunctionTrace(arguments)
+    returned: list[Any] = []
+
+    def run() -> list[Tensor]:
+        returned.append(function(*inner_args, **inner_kwargs))
+        results: list[Tensor] = []
+        flatten(returned[0], results)
+        return results
+
+    captured = trace.forward(run)
+    captured.simplify()
+    program = StepProgram(captured, names)
+    return FunctionProgram(
+        program, arguments, structure, structure_of(returned[0]), trace.calls, trace.generators
+    )
+
+
+def _window(given: Any) -> BufferWindow:
+    buffer, dtype, shape, strides, offset = given
+    return BufferWindow(buffer, dtype, tuple(shape), tuple(strides), offset)
+
+
+def _step(given: Any) -> ProgramStep:
+    return ProgramStep(
+        given["name"],
+        StepParams(**given["params"]),
+        tuple(map(_window, given["inputs"])),
+        tuple(map(_window, given["outputs"])),
+        given["draw"],
+        given["computed_in"],
+    )
+
+
+def _moved(step: ProgramStep, moved: dict[BufferWindow, BufferWindow]) -> ProgramStep:
+    inputs = tuple(moved[each] for each in step.inputs)
+    return replace(step, inputs=inputs, outputs=tuple(moved[each] for each in step.outputs))
+
+
+def _overlapping(windows: list[BufferWindow]) -> list[list[BufferWindow]]:
+    """Windows in groups that share no element with one another's."""
+    groups: list[list[BufferWindow]] = []
+    end = -1
+    for each in sorted(windows, key=lambda each: each.span()[0] * itemsize(each.dtype)):
+        low, high = (place * itemsize(each.dtype) for place in each.span())
+        if groups and (low < end or low == high):
+            groups[-1].append(each)
+        else:
+            groups.append([each])
+        end = max(end, high)
+    for group in groups:
+        if len({each.dtype for each in group}) > 1:
+            found = ", ".join(sorted({each.dtype.name for each in group}))
+            raise NotImplementedError(
+                f"lowering: memory from outside of the function is read as {found}; give it one element type"
+            )
+    return groups
+
+
+def _is_all_of(tensor: Any, part: Any) -> bool:
+    return (
+        tensor.size == part.size
+        and tensor.dtype == part.dtype
+        and native.storage_id(tensor) == native.storage_id(part)
+        and native.address(tensor) == native.address(part)
+    )
