@@ -511,6 +511,7 @@ def test_gradients_accumulate():
         if wrap is jitted:
             wanted = found
     check_same(found, wanted)
+    assert jitted._n_programs == 2  # with gradients from before, and without
 
 
 def test_parameters_are_read_where_they_are():

@@ -104,7 +104,8 @@ void Capture::note_written(int32_t buffer) {
 
 void Capture::note_leaf(const T& tensor) {
     if (!tensor->gradient() || !tensor->gradient()->required) return;
-    if (leaf_states_.emplace(tensor.get(), LeafState{false, false, collected_gradient(*tensor)}).second)
+    const T& gradient = collected_gradient(*tensor);
+    if (leaf_states_.emplace(tensor.get(), LeafState{false, false, gradient, bool(gradient)}).second)
         leaves_.push_back(tensor);
 }
 
@@ -180,7 +181,8 @@ CapturedGradient Capture::gradient_of(const T& leaf) {
     if (const T& grad = collected_gradient(*leaf)) {
         const Pause pause;
         result.value = operand_of(grad);
-        result.was_none = !leaf_states_.at(leaf.get()).ever_set;
+        const LeafState& state = leaf_states_.at(leaf.get());
+        result.was_none = !state.ever_set && !state.had_one;
     }
     return result;
 }

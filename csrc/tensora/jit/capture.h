@@ -69,6 +69,7 @@ class Capture {
     struct LeafState {
         bool ever_set = false, set_in_part = false;
         T gradient;
+        bool had_one = false;  ///< when the function met it
     };
     std::unordered_map<const Tensor*, LeafState> leaf_states_;
     std::vector<std::pair<uint64_t, uint64_t>> draws_;

@@ -88,7 +88,7 @@ class StepProgram:
 
     def __init__(self, captured: Any, names: Mapping[str, Any] | None = None) -> None:
         self.buffers: list[ProgramBuffer] = []
-        steps = [_step(each) for each in captured.steps()]
+        steps = _typed([_step(each) for each in captured.steps()])
         windows = [window for step in steps for window in (*step.inputs, *step.outputs)]
         parts = captured.parts()
         gradients = [window for _, given in parts for *_, window in given if window]
@@ -128,7 +128,10 @@ class StepProgram:
             kind, nbytes, argument, tensor = given[number]
             if kind != "outside":
                 dtype = next((each.dtype for each in uses if each.dtype.name != "uint8"), uses[0].dtype)
-                new = ProgramBuffer(kind, nbytes // itemsize(dtype), dtype, argument, tensor)
+                size = nbytes // itemsize(dtype)
+                if kind == "constant":
+                    tensor = native.storage_elements(tensor, dtype, 0, size)
+                new = ProgramBuffer(kind, size, dtype, argument, tensor)
                 self._place(uses, new, 0, moved)
                 continue
             for group in _overlapping(uses):
@@ -221,6 +224,28 @@ def _step(given: Any) -> ProgramStep:
         given["draw"],
         given["computed_in"],
     )
+
+
+def _typed(steps: list[ProgramStep]) -> list[ProgramStep]:
+    """The steps, of which those that fill a buffer with constant bytes fill it with elements of its type."""
+    types = {
+        window.buffer: window.dtype
+        for step in steps
+        for window in (*step.inputs, *step.outputs)
+        if window.dtype.name != "uint8"
+    }
+    made = []
+    for step in steps:
+        wanted = types.get(step.outputs[0].buffer)
+        if step.name == "cast" and step.outputs[0].dtype.name == "uint8" and wanted is not None:
+            inputs, outputs = ((_as_type(each[0], wanted),) for each in (step.inputs, step.outputs))
+            step = replace(step, inputs=inputs, outputs=outputs, computed_in=wanted)
+        made.append(step)
+    return made
+
+
+def _as_type(window: BufferWindow, dtype: Any) -> BufferWindow:
+    return replace(window, dtype=dtype, shape=(window.size // itemsize(dtype),), strides=(1,), offset=0)
 
 
 def _moved(step: ProgramStep, moved: dict[BufferWindow, BufferWindow]) -> ProgramStep:

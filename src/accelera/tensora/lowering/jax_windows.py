@@ -1,0 +1,155 @@
+"""Pools and unfolded windows in JAX, by strided slices: one for each element of a window."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from accelera.tensora.lowering.jax_networks import transposed, widened
+from accelera.tensora.lowering.program import ProgramStep, StepParams
+
+
+@dataclass(frozen=True)
+class AxisWindows:
+    """Windows along one axis of an image."""
+
+    extent: int
+    places: np.ndarray
+    """(elements of a window, windows): place in the image, below 0 or from `extent` on in the padding."""
+    inside: np.ndarray
+    """Of each: whether it is an element of the image that the window has."""
+    counted: np.ndarray
+    """(windows,): elements of the window, padding among them."""
+
+    @property
+    def low(self) -> int:
+        """Elements of padding in front."""
+        return max(0, -int(self.places.min(initial=0)))
+
+    @property
+    def high(self) -> int:
+        """Elements of padding behind; one at least where windows have too few elements."""
+        return max(0, int(self.places.max(initial=0)) + 1 - self.extent)
+
+
+def axis_windows(params: StepParams) -> list[AxisWindows]:
+    """Windows of each axis; a: kernel, b: strides, c: padding, dilations, results and image; mode: shares."""
+    n = len(params.a)
+    return [(_shares if params.mode else _strided)(params, i, n) for i in range(n)]
+
+
+def _strided(params: StepParams, i: int, n: int) -> AxisWindows:
+    padding, dilation, outs, extent = (params.c[k * n + i] for k in range(4))
+    first = np.arange(outs) * params.b[i] - padding
+    places = first + dilation * np.arange(params.a[i])[:, None]
+    last = first + dilation * (params.a[i] - 1) + 1
+    counted = np.minimum(last, extent + padding) - first
+    return AxisWindows(extent, places, (places >= 0) & (places < extent), counted)
+
+
+def _shares(params: StepParams, i: int, n: int) -> AxisWindows:
+    outs, extent = params.c[2 * n + i], params.c[3 * n + i]
+    first = np.arange(outs) * extent // outs
+    last = ((np.arange(outs) + 1) * extent + outs - 1) // outs
+    most = int((last - first).max(initial=1))
+    places = first + np.arange(most)[:, None]
+    inside = places < last
+    return AxisWindows(extent, np.where(inside, places, extent), inside, last - first)
+
+
+def _taps(x: Any, axes: list[AxisWindows], fill: float) -> Any:
+    """For each element of a window: what of x (N, C, extents...) all windows have there."""
+    padding = [(0, 0), (0, 0), *((each.low, each.high) for each in axes)]
+    padded = jnp.pad(x, padding, constant_values=fill)
+    for tap in itertools.product(*(range(len(each.places)) for each in axes)):
+        part = padded
+        for axis, (windows, k) in enumerate(zip(axes, tap, strict=True)):
+            part = _along(part, windows.places[k] + windows.low, axis + 2)
+        yield tap, part
+
+
+def _along(x: Any, places: np.ndarray, axis: int) -> Any:
+    steps = np.diff(places)
+    if len(steps) and (steps == steps[0]).all() and steps[0] > 0:
+        return jax.lax.slice_in_dim(x, int(places[0]), int(places[-1]) + 1, int(steps[0]), axis)
+    return jnp.take(x, places, axis)
+
+
+def max_pool(step: ProgramStep, x: Any) -> Any:
+    """Largest element of each window, and its place among those of its channel."""
+    axes = axis_windows(step.params)
+    extents = [each.extent for each in axes]
+    x = widened(x)
+    most = jnp.full(step.outputs[0].shape, -math.inf, x.dtype)
+    at = jnp.broadcast_to(_first_places(axes, extents), most.shape)
+    for tap, value in _taps(x, axes, -math.inf):
+        places = _flat([w.places[k] for w, k in zip(axes, tap, strict=True)], extents)
+        inside = _all([w.inside[k] for w, k in zip(axes, tap, strict=True)])
+        better = ((value > most) | (value != value)) & inside
+        most, at = jnp.where(better, value, most), jnp.where(better, places, at)
+    return most, at
+
+
+def _first_places(axes: list[AxisWindows], extents: list[int]) -> np.ndarray:
+    firsts = [np.take_along_axis(each.places, each.inside.argmax(0)[None], 0)[0] for each in axes]
+    return _flat(firsts, extents)
+
+
+def _flat(places: list[np.ndarray], extents: list[int]) -> np.ndarray:
+    """Places in an image from those along its axes, of all windows."""
+    result = np.zeros((), np.int64)
+    for each, extent in zip(places, extents, strict=True):
+        result = result[..., None] * extent + each
+    return result
+
+
+def _all(inside: list[np.ndarray]) -> np.ndarray:
+    result = np.ones((), bool)
+    for each in inside:
+        result = result[..., None] & each
+    return result
+
+
+def _mean(params: StepParams, x: Any) -> Any:
+    axes = axis_windows(params)
+    counts = np.ones(())
+    for each in axes:
+        own = each.counted if params.flag else each.inside.sum(0)
+        counts = counts[..., None] * own
+    factor = 1 / (np.full_like(counts, params.x) if params.x else counts)
+    return sum(part for _, part in _taps(x, axes, 0)) * factor.astype(x.dtype)
+
+
+def avg_pool(step: ProgramStep, x: Any) -> Any:
+    """Mean of each window; flag: padding counts; x: what sums are divided by instead."""
+    return _mean(step.params, widened(x))
+
+
+def avg_pool_back(step: ProgramStep, y: Any) -> Any:
+    """Gradient of the images whose means have the gradient y."""
+    return transposed(lambda x: _mean(step.params, x), step, widened(y))
+
+
+def _unfold(params: StepParams, x: Any) -> Any:
+    columns = jnp.stack([part for _, part in _taps(x, axis_windows(params), 0)], 2)
+    return columns.reshape((x.shape[0], columns.shape[1] * columns.shape[2], -1))
+
+
+def unfold(step: ProgramStep, x: Any) -> Any:
+    """Windows of images as columns (N, C times elements of a window, windows)."""
+    return _unfold(step.params, x)
+
+
+def fold(step: ProgramStep, y: Any) -> Any:
+    """Sums of columns in images, where `unfold` took them from."""
+    return transposed(lambda x: _unfold(step.params, x), step, widened(y))
+
+
+WINDOWS = {each.__name__: each for each in (max_pool, avg_pool, avg_pool_back, unfold, fold)}
+"""By name of the entry."""
