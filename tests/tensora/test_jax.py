@@ -9,37 +9,26 @@ from hypothesis import strategies as st
 
 import accelera.tensora as ts
 from accelera.tensora import functional, nn, optim
-from tests.tensora.more_samples import MORE
-from tests.tensora.op_samples import SAMPLES
-from tests.tensora.window_samples import WINDOW_SAMPLES
+from tests.tensora.lowered_networks import (
+    CASES,
+    LANGUAGE_MODELS,
+    NETWORKS,
+    SPECIAL,
+    VIEWS,
+    accepts,
+    numbers,
+    ordinary,
+    sample_tensors,
+    tokens,
+    viewed,
+)
 
 jax = pytest.importorskip("jax")
 
 pytestmark = pytest.mark.parametrize("fusion", ["eager"], indirect=True)
 
-CASES = [
-    pytest.param(name, each, i, id=f"{name}-{i}")
-    for name, samples in (SAMPLES | WINDOW_SAMPLES | MORE).items()
-    for i, each in enumerate(samples)
-]
 TYPES = ("float32", "int32", "bfloat16", "complex64", "float64", "bool", "uint8")
 TOLERANCE = {"float64": 1e-10, "bfloat16": 5e-2, "float16": 8e-3}
-
-
-def accepts(sample, dtype):
-    if dtype.startswith("complex"):
-        return sample.complexes
-    return "float" in dtype or sample.integers
-
-
-def samples_tensors(sample, dtype, seed):
-    made = [ts.asarray(each) for each in sample.inputs(dtype, seed)]
-    return [x if i in sample.fixed else x.to(getattr(ts, dtype)) for i, x in enumerate(made)]
-
-
-def numbers(tensor):
-    wide = tensor.detach().to(ts.float32) if tensor.dtype in (ts.bfloat16, ts.float16) else tensor.detach()
-    return np.array(wide)
 
 
 def check_close(found, wanted, tolerance=2e-4):
@@ -66,29 +55,22 @@ def test_every_entry_agrees(name, sample, i):
     for dtype in ("float32", TYPES[1 + (len(name) + i) % (len(TYPES) - 1)], "int32", "complex64"):
         if defined == 2 or not accepts(sample, dtype):
             continue
-        tensors = samples_tensors(sample, dtype, 0)
+        tensors = sample_tensors(sample, dtype, 0)
         try:
             sample.call(*tensors)
         except TypeError:
             continue
         program = ts.to_jax(sample.call, *tensors)
         for seed in range(2):
-            tensors = samples_tensors(sample, dtype, seed)
+            tensors = sample_tensors(sample, dtype, seed)
             check_close(program(*tensors), sample.call(*tensors), TOLERANCE.get(dtype, 2e-4))
         defined += 1
     assert defined
 
 
-def ordinary(shape, seed=0, dtype=np.float32):
-    return ts.asarray(np.random.default_rng(seed).normal(size=shape).astype(dtype))
-
-
 def positive_definite(n):
     x = ordinary((n, n), 1, np.float64)
     return x @ x.T + ts.asarray(np.eye(n))
-
-
-SPECIAL = ts.asarray(np.array([[3.0, np.nan, 1, 3, -np.inf, 1], [0, 2, 2, np.nan, np.inf, -1]], np.float32))
 
 
 @pytest.mark.parametrize(
@@ -151,17 +133,6 @@ def test_random_numbers_are_the_same(draw, dtype):
 
 # --- views and writes -------------------------------------------------------------------------------------
 
-VIEWS = {
-    "transpose": lambda x, k: x.permute(tuple(np.roll(np.arange(x.ndim), k))),
-    "slice": lambda x, k: x[k % max(1, x.shape[0]) :: 1 + k % 2] if x.ndim and x.shape[0] else x,
-    "inner": lambda x, k: x[..., : max(1, x.shape[-1] - k % 3)] if x.ndim else x,
-    "flip": lambda x, k: ts.flip(x, axis=k % x.ndim) if x.ndim else x,
-    "expand": lambda x, k: ts.broadcast_to(x[None], (1 + k % 3, *x.shape)),
-    "reshape": lambda x, k: x.reshape((-1, *x.shape[2:])) if x.ndim > 2 else x,
-    "unsqueeze": lambda x, k: x[..., None],
-    "diagonal": lambda x, k: ts.linalg.diagonal(x) if x.ndim > 1 else x,
-}
-
 
 @settings(max_examples=60, deadline=None)
 @given(
@@ -169,16 +140,7 @@ VIEWS = {
     write=st.booleans(),
 )
 def test_views_of_views_read_and_written(chain, write):
-    def function(x):
-        base = x * 2
-        view = base
-        for name, k in chain:
-            view = VIEWS[name](view, k)
-        if write and not any(name == "expand" for name, _ in chain):
-            view[...] = view * view + 1
-        return view + 1, base
-
-    check_lowered(function, ordinary((3, 4, 5)), tolerance=1e-6)
+    check_lowered(viewed(chain, write), ordinary((3, 4, 5)), tolerance=1e-6)
 
 
 def test_overlapping_windows_and_constants_that_are_written():
@@ -212,46 +174,6 @@ def test_an_argument_is_written_in_place():
 
 
 # --- networks ----------------------------------------------------------------------------------------------
-
-
-class Recurrent(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cells = nn.LSTM(6, 8, batch_first=True)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.head(self.cells(x)[0][:, -1])
-
-
-NETWORKS = {
-    "mlp": (
-        lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Dropout(0.3), nn.LayerNorm(8), nn.Linear(8, 3)),
-        (5, 6),
-    ),
-    "cnn": (
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 4, 3, padding=1),
-            nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(4, 4, 3, stride=2, padding=1, groups=2),
-            nn.AdaptiveAvgPool2d(2),
-            nn.Flatten(),
-            nn.Linear(16, 3),
-        ),
-        (5, 3, 8, 8),
-    ),
-    "transformer": (
-        lambda: nn.Sequential(
-            nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True),
-            nn.Flatten(),
-            nn.Linear(32, 3),
-        ),
-        (5, 4, 8),
-    ),
-    "recurrent": (Recurrent, (5, 7, 6)),
-}
 
 
 def batches(shape):
@@ -301,6 +223,12 @@ def test_forward_passes_follow_new_weights(kind):
     for each in model.parameters():
         each.detach()[...] = each.detach() * 0.5
     check_close(program(x), model(x))
+
+
+@pytest.mark.parametrize("kind", LANGUAGE_MODELS)
+def test_language_models_give_the_same_logits(kind):
+    model = LANGUAGE_MODELS[kind]().eval()
+    check_close(ts.to_jax(model, tokens())(tokens(1)), model(tokens(1)))
 
 
 def test_gradients_accumulate_where_they_did():

@@ -198,7 +198,7 @@ from accelera.tensora.elementwise import (
 from accelera.tensora.inspection import __array_namespace_info__
 from accelera.tensora.jitted import JitReport, Jitted, jit
 from accelera.tensora.kernels import Kernel, kernel
-from accelera.tensora.lowering import to_jax
+from accelera.tensora.lowering import export_onnx, to_jax
 from accelera.tensora.manipulation import (
     as_strided,
     as_strided_scatter,
@@ -503,6 +503,7 @@ __all__ = [
     "expand_dims",
     "explain",
     "expm1",
+    "export_onnx",
     "eye",
     "fft",
     "finfo",

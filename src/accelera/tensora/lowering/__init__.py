@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelera.extras import needed_for
@@ -10,9 +12,11 @@ from accelera.tensora.lowering.program import capture_program
 from accelera.tensora.nn.module import Module
 
 if TYPE_CHECKING:
+    import onnx
+
     from accelera.tensora.lowering.jax_program import JaxProgram
 
-__all__ = ["to_jax"]
+__all__ = ["export_onnx", "to_jax"]
 
 
 def to_jax(
@@ -55,3 +59,61 @@ def names_of(function: Callable[..., Any], names: Mapping[str, Any] | None) -> M
     if names is not None or not isinstance(function, Module):
         return names or {}
     return dict(function.named_parameters()) | dict(function.named_buffers())
+
+
+def export_onnx(
+    function: Callable[..., Any],
+    args: Any,
+    path: str | PathLike[str] | None = None,
+    *,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+) -> onnx.ModelProto:
+    """Capture a function of tensors, and write its program as a model of ONNX.
+
+    Parameters
+    ----------
+    function
+        A module, or a function of tensors that computes a forward pass. It is called once.
+    args
+        Its argument, or a tuple of them: tensors of the shapes and types that the model will take.
+    path
+        File to write; none is written if None. Tensors of a model of more than 2 GiB go to ``<path>.data``.
+    input_names, output_names
+        Names of the model's inputs and outputs; ``input``, ``input_1`` and so on if None.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Operations of opset 21, parameters by their names, checked by ONNX.
+
+    Raises
+    ------
+    BackendMissingError
+        If ONNX is not installed.
+    NotImplementedError
+        If an operation has no form in ONNX, draws random numbers, or writes to tensors from outside.
+    ValueError
+        If there are more or fewer names than tensors.
+
+    """
+    with needed_for("export_onnx"):
+        from accelera.tensora.lowering.onnx_export import OnnxExport, save
+    given = args if isinstance(args, tuple) else (args,)
+    made = capture_program(function, *given, names=names_of(function, None))
+    inputs = _wanted_names("input", input_names, len(made.arguments))
+    outputs = _wanted_names("output", output_names, len(made.program.results))
+    model = OnnxExport(made, inputs, outputs).model()
+    if path is not None:
+        save(model, Path(path))
+    return model
+
+
+def _wanted_names(kind: str, names: Sequence[str] | None, n: int) -> Sequence[str]:
+    if names is None:
+        return [kind if i == 0 else f"{kind}_{i}" for i in range(n)]
+    if len(names) != n or len(set(names)) != n:
+        raise ValueError(
+            f"export_onnx: {kind}_names={list(names)} for {n} tensors; give as many names, each once"
+        )
+    return names

@@ -24,6 +24,16 @@ class BufferWindow:
         """Number of elements."""
         return int(np.prod(self.shape, dtype=np.int64))
 
+    @property
+    def is_row(self) -> bool:
+        """Whether the elements lie one after the other."""
+        step = 1
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent != 1 and stride != step:
+                return False
+            step *= extent
+        return True
+
     def span(self) -> tuple[int, int]:
         """Places of the buffer from the first element that is read to behind the last one."""
         if self.size == 0:
