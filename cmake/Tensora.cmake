@@ -38,6 +38,8 @@ function(accelera_add_tensora)
     tensora_kernels(csrc/tensora/kernels/reduce.cpp ${isa} "${march_${isa}}")
     tensora_kernels(csrc/tensora/kernels/windows.cpp ${isa} "${march_${isa}}")
     tensora_kernels(csrc/tensora/kernels/rows.cpp ${isa} "${march_${isa}}")
+    # An element's bits must not depend on the loop that computes it: fused, in blocks, or on its own.
+    target_compile_options(tensora_elementwise_${isa} PRIVATE -ffp-contract=off)
     target_compile_options(tensora_rows_${isa} PRIVATE -fopenmp-simd $<$<STREQUAL:${isa},v4>:-mprefer-vector-width=512>)
     # Sums in any order; nowhere else, since it would lose the sign of zero.
     target_compile_options(tensora_reduce_${isa} PRIVATE -fassociative-math -fno-signed-zeros)

@@ -139,6 +139,7 @@ TENSORA_OF_TWO(nextafter)
 TENSORA_INLINE float abs(float x) { return ::fabsf(x); }
 TENSORA_INLINE double abs(double x) { return ::fabs(x); }
 TENSORA_INLINE double fma(double x, double y, double z) { return ::fma(x, y, z); }
+TENSORA_INLINE float fma(float x, float y, float z) { return ::fmaf(x, y, z); }
 TENSORA_INLINE float frexp(float x, int* exponent) { return ::frexpf(x, exponent); }
 TENSORA_INLINE double frexp(double x, int* exponent) { return ::frexp(x, exponent); }
 template <typename E>

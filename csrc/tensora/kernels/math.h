@@ -10,6 +10,18 @@
 /// most 3 units in the last place from the exact value.
 namespace accelera::tensora::TENSORA_ISA {
 
+/// a b + c, rounded once where the processor can. Written out wherever it matters: compilers that fuse on their
+/// own do it differently in a loop's vectors and in what is left of it, and an element's bits would depend on
+/// its place.
+template <typename E>
+TENSORA_INLINE E mul_add(E a, E b, E c) {
+#if defined(TENSORA_DEVICE) || defined(__FP_FAST_FMA)
+    return math::fma(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
 template <typename E>
 struct Bits;
 template <>
@@ -62,17 +74,17 @@ TENSORA_INLINE E expm1_near_zero(E r) {
     constexpr int terms = Bits<E>::exp_terms;
     E sum = E(inverse[terms - 1]);
     TENSORA_UNROLL
-    for (int k = terms - 2; k >= 1; --k) sum = sum * r + E(inverse[k]);
-    return sum * (r * r) + r;
+    for (int k = terms - 2; k >= 1; --k) sum = mul_add(sum, r, E(inverse[k]));
+    return mul_add(sum, r * r, r);
 }
 
 /// x = n ln(2) + r. `shifted` is n + magic.
 template <typename E>
 TENSORA_INLINE E reduced(E x, E& n, E& shifted) {
     using B = Bits<E>;
-    shifted = x * E(1.4426950408889634074) + B::magic;
+    shifted = mul_add(x, E(1.4426950408889634074), E(B::magic));
     n = shifted - B::magic;
-    return (x - n * B::ln2_high) - n * B::ln2_low;
+    return mul_add(-n, E(B::ln2_low), mul_add(-n, E(B::ln2_high), x));
 }
 
 template <typename E>
@@ -83,7 +95,7 @@ TENSORA_INLINE E fast_exp(E given) {
     E n, shifted;
     const E r = reduced(x, n, shifted);
     // In two steps: 2^n alone may be too large or too small.
-    const E half = n * E(0.5) + B::magic;
+    const E half = mul_add(n, E(0.5), E(B::magic));
     const E rest = (n - (half - B::magic)) + B::magic;
     const E value = (expm1_near_zero(r) + E(1)) * power_of_two(half) * power_of_two(rest);
     return given != given ? given : value;
@@ -107,13 +119,13 @@ TENSORA_INLINE E fast_expm1(E given) {
     x = x > B::exp_high ? B::exp_high : x;
     E n, shifted;
     const E r = reduced(x, n, shifted);
-    const E half = n * E(0.5) + B::magic;
+    const E half = mul_add(n, E(0.5), E(B::magic));
     const E rest = (n - (half - B::magic)) + B::magic;
     const E first = power_of_two(half), second = power_of_two(rest);
     const E p = expm1_near_zero(r);
     // 2^n (1 + p) - 1, where 2^n - 1 is exact when n is small.
-    const E small = p * first * second + (first * second - E(1));
-    const E large = (p + E(1)) * first * second - E(1);
+    const E small = mul_add(p * first, second, mul_add(first, second, E(-1)));
+    const E large = mul_add((p + E(1)) * first, second, E(-1));
     const E value = n > E(B::mantissa) ? large : small;
     return (given != given) | (given == E(0)) ? given : value;
 }
@@ -139,11 +151,11 @@ TENSORA_INLINE E fast_log(E given) {
     const E z = s * s;
     E sum = E(1.0 / (2 * B::log_terms + 1));
     TENSORA_UNROLL
-    for (int k = B::log_terms - 1; k >= 1; --k) sum = sum * z + E(1.0 / (2 * k + 1));
+    for (int k = B::log_terms - 1; k >= 1; --k) sum = mul_add(sum, z, E(1.0 / (2 * k + 1)));
     // 2 atanh(s) = 2 s + 2 s z sum; and 2 s = (m - 1) - s (m - 1), whose first part is exact.
     const E f = m - E(1);
-    const E correction = s * (E(2) * z * sum - f);
-    E value = n * B::ln2_high + (f + (correction + n * B::ln2_low));
+    const E correction = s * mul_add(E(2) * z, sum, -f);
+    E value = mul_add(n, E(B::ln2_high), f + mul_add(n, E(B::ln2_low), correction));
     value = given == E(0) ? -E(INFINITY) : value;
     value = given < E(0) ? E(NAN) : value;
     return (given == E(INFINITY)) | (given != given) ? given : value;
@@ -165,7 +177,7 @@ TENSORA_INLINE E fast_tanh(E x) {
     E n, shifted;
     const E r = reduced(y + y, n, shifted);
     const E power = power_of_two(shifted);
-    const E t = expm1_near_zero(r) * power + (power - E(1));
+    const E t = mul_add(expm1_near_zero(r), power, power - E(1));
     const E magnitude = t / (t + E(2));
     // With the sign of x, by the bits: a choice would not be vectorised.
     using Int = typename Bits<E>::Int;
@@ -190,9 +202,9 @@ TENSORA_INLINE E fast_erf(E x) {
         const float z = y * y;
         float small = odd[7], q = exponent[8];
         TENSORA_UNROLL
-        for (int k = 6; k >= 0; --k) small = small * z + odd[k];
+        for (int k = 6; k >= 0; --k) small = mul_add(small, z, odd[k]);
         TENSORA_UNROLL
-        for (int k = 7; k >= 0; --k) q = q * y + exponent[k];
+        for (int k = 7; k >= 0; --k) q = mul_add(q, y, exponent[k]);
         const float magnitude = y < 1.0f ? y * small : 1.0f - fast_exp(q);
         constexpr int32_t sign = math::bit_cast<int32_t>(-0.0f);
         return math::bit_cast<float>(math::bit_cast<int32_t>(magnitude) |
