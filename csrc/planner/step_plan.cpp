@@ -2,347 +2,13 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <utility>
+
+#include "planner/step_replay.h"
 
 namespace accelera::planner {
 
 namespace {
-
-constexpr double impossible = std::numeric_limits<double>::infinity();
-constexpr int32_t never = std::numeric_limits<int32_t>::max();
-
-size_t at(int64_t index) { return static_cast<size_t>(index); }
-
-int64_t rounded(int64_t nbytes) { return (nbytes < 1 ? 64 : nbytes + 63) / 64 * 64; }
-
-/// A block of the arena, and when it is there.
-struct Block {
-    int64_t nbytes;
-    int32_t begins;
-    int32_t ends;
-};
-
-/// Places of blocks, the largest first, each as low as possible.
-int64_t lay_out(const std::vector<Block>& blocks, std::vector<int64_t>* places) {
-    std::vector<int32_t> order(blocks.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int32_t a, int32_t b) { return blocks[at(a)].nbytes > blocks[at(b)].nbytes; });
-    std::vector<int64_t> found(blocks.size(), -1);
-    std::vector<std::pair<int64_t, int32_t>> placed;  // by place
-    int64_t top = 0;
-    for (const int32_t i : order) {
-        const Block& block = blocks[at(i)];
-        int64_t place = 0;
-        for (const auto& [other_place, k] : placed) {
-            const Block& other = blocks[at(k)];
-            if (other.ends <= block.begins || block.ends <= other.begins) continue;
-            if (other_place >= place + block.nbytes) break;
-            place = std::max(place, other_place + other.nbytes);
-        }
-        found[at(i)] = place;
-        const std::pair<int64_t, int32_t> entry{place, i};
-        placed.insert(std::upper_bound(placed.begin(), placed.end(), entry), entry);
-        top = std::max(top, place + block.nbytes);
-    }
-    if (places) *places = std::move(found);
-    return top;
-}
-
-/// Replays a step under fates of its gaps.
-class Replay {
-  public:
-    Replay(const StepGraph& graph, const StepPrices& prices, const std::vector<Gap>& gaps)
-        : graph_(graph),
-          prices_(prices),
-          gaps_(gaps),
-          n_(int32_t(graph.seconds.size())),
-          low_(graph.nbytes.size()),
-          bytes_(graph.nbytes.size()),
-          producer_(graph.nbytes.size(), -1),
-          valid_until_(graph.seconds.size(), never),
-          freed_at_(graph.seconds.size()),
-          starts_(graph.seconds.size()),
-          state_(graph.nbytes.size()),
-          gap_of_(graph.nbytes.size()),
-          needed_(graph.nbytes.size()),
-          visited_(graph.nbytes.size()),
-          in_run_(graph.seconds.size()),
-          block_(graph.nbytes.size()) {
-        for (size_t v = 0; v < bytes_.size(); ++v) {
-            bytes_[v] = rounded(graph.nbytes[v]);
-            low_[v] = graph.born[v] >= 0 && graph.freed[v] != never;
-            if (low_[v])
-                freed_at_[at(std::clamp(graph.freed[v], graph.born[v], n_ - 1))].push_back(int32_t(v));
-        }
-        std::vector<std::vector<int32_t>> writes(bytes_.size());
-        for (int32_t t = 0; t < n_; ++t)
-            for (auto v = graph.writes.begin(t); v != graph.writes.end(t); ++v) writes[at(*v)].push_back(t);
-        for (int32_t t = 0; t < n_; ++t) {
-            for (auto v = graph.births.begin(t); v != graph.births.end(t); ++v)
-                if (graph.pure[at(t)] && writes[at(*v)].empty()) producer_[at(*v)] = t;
-            for (auto v = graph.reads.begin(t); v != graph.reads.end(t); ++v)
-                for (const int32_t w : writes[at(*v)])
-                    if (w > t) {
-                        valid_until_[at(t)] = std::min(valid_until_[at(t)], w);
-                        break;
-                    }
-        }
-        for (size_t g = 0; g < gaps.size(); ++g) starts_[at(gaps[g].after)].push_back(int32_t(g));
-    }
-
-    /// Added seconds; `impossible` where a value cannot be made again.
-    double run(const std::vector<GapFate>& fates, StepSchedule* schedule = nullptr) {
-        begin(fates, schedule);
-        for (int32_t t = 0; t < n_; ++t) {
-            now_ = t;
-            if (!restore_operands(t)) return impossible;
-            run_operation(t);
-            for (const int32_t v : freed_at_[at(t)]) {
-                if (state_[at(v)] == State::present) leave(v);
-                state_[at(v)] = State::dead;
-            }
-            for (const int32_t g : starts_[at(t)]) evict(g);
-        }
-        if (schedule) finish();
-        return seconds_;
-    }
-
-    int64_t peak() const { return peak_; }
-    int32_t peak_at() const { return peak_at_; }
-    /// Tops of the arena under fates.
-    int64_t top(const std::vector<GapFate>& fates) {
-        StepSchedule schedule;
-        return run(fates, &schedule) == impossible ? -1 : schedule.top_bytes;
-    }
-    bool can_recompute(int32_t value) const { return producer_[at(value)] >= 0; }
-
-  private:
-    enum class State : uint8_t { unborn, present, dropped, filed, dead };
-
-    void begin(const std::vector<GapFate>& fates, StepSchedule* schedule) {
-        fates_ = &fates;
-        schedule_ = schedule;
-        std::fill(state_.begin(), state_.end(), State::unborn);
-        std::fill(gap_of_.begin(), gap_of_.end(), -1);
-        std::fill(again_.begin(), again_.end(), State::present);
-        uses_.assign(bytes_.size(), -1);
-        seconds_ = 0;
-        live_ = peak_ = 0;
-        peak_at_ = 0;
-        clock_ = 0;
-        blocks_.clear();
-    }
-
-    void act(bool after, int kind, int32_t subject) {
-        if (schedule_) schedule_->actions.push_back({now_, after, uint8_t(kind), subject});
-    }
-    void rise(int64_t nbytes) {
-        live_ += nbytes;
-        if (live_ > peak_) {
-            peak_ = live_;
-            peak_at_ = now_;
-        }
-    }
-    int32_t add_block(int64_t nbytes) {
-        blocks_.push_back({nbytes, clock_++, never});
-        return int32_t(blocks_.size()) - 1;
-    }
-    void enter(int32_t v) {
-        rise(bytes_[at(v)]);
-        if (schedule_) block_[at(v)] = add_block(bytes_[at(v)]);
-        state_[at(v)] = State::present;
-    }
-    void leave(int32_t v) {
-        live_ -= bytes_[at(v)];
-        if (schedule_) blocks_[at(block_[at(v)])].ends = clock_++;
-    }
-    /// The workspace of an operation, while `body` enters what it makes.
-    template <typename Body>
-    void with_workspace(int32_t t, Body body) {
-        const int64_t nbytes = graph_.workspace[at(t)] ? rounded(graph_.workspace[at(t)]) : 0;
-        int32_t block = -1;
-        if (nbytes) {
-            rise(nbytes);
-            if (schedule_) block = add_block(nbytes);
-        }
-        body();
-        live_ -= nbytes;
-        if (block >= 0) blocks_[at(block)].ends = clock_++;
-    }
-
-    void run_operation(int32_t t) {
-        with_workspace(t, [&] {
-            for (auto v = graph_.births.begin(t); v != graph_.births.end(t); ++v)
-                if (low_[at(*v)])
-                    enter(*v);
-                else
-                    state_[at(*v)] = State::present;
-        });
-    }
-
-    void evict(int32_t g) {
-        const Gap& gap = gaps_[at(g)];
-        const GapFate fate = (*fates_)[at(g)];
-        if (fate == GapFate::keep || state_[at(gap.value)] != State::present) return;
-        gap_of_[at(gap.value)] = g;
-        const bool filed = fate == GapFate::offload;
-        act(true, filed ? 2 : 1, gap.value);
-        if (filed) seconds_ += prices_.spill_s_per_byte * double(bytes_[at(gap.value)]);
-        leave(gap.value);
-        state_[at(gap.value)] = filed ? State::filed : State::dropped;
-    }
-
-    bool is_away(int32_t v) const {
-        return low_[at(v)] && (state_[at(v)] == State::dropped || state_[at(v)] == State::filed);
-    }
-
-    bool restore_operands(int32_t t) {
-        ++need_;
-        for (auto v = graph_.reads.begin(t); v != graph_.reads.end(t); ++v) needed_[at(*v)] = need_;
-        for (auto v = graph_.reads.begin(t); v != graph_.reads.end(t); ++v) {
-            if (!is_away(*v)) continue;
-            if (state_[at(*v)] == State::filed)
-                fetch(*v);
-            else if (!recompute(*v))
-                return false;
-        }
-        return true;
-    }
-
-    void fetch(int32_t v) {
-        act(false, 3, v);
-        enter(v);
-    }
-
-    bool recompute(int32_t value) {
-        if (!collect(value)) return false;
-        std::sort(run_.begin(), run_.end());
-        // How often each result is read by what runs again.
-        for (const int32_t k : run_)
-            for (auto v = graph_.births.begin(k); v != graph_.births.end(k); ++v) uses_[at(*v)] = 0;
-        for (const int32_t k : run_)
-            for (auto v = graph_.reads.begin(k); v != graph_.reads.end(k); ++v)
-                if (uses_[at(*v)] >= 0) ++uses_[at(*v)];
-        for (const int32_t k : run_) run_again(k, value);
-        for (const int32_t k : run_)
-            for (auto v = graph_.births.begin(k); v != graph_.births.end(k); ++v) uses_[at(*v)] = -1;
-        return true;
-    }
-
-    /// Operations that have to run so that a value is there.
-    bool collect(int32_t value) {
-        run_.clear();
-        left_.assign(1, value);
-        ++mark_;
-        while (!left_.empty()) {
-            const int32_t wanted = left_.back();
-            left_.pop_back();
-            const int32_t k = producer_[at(wanted)];
-            if (k < 0 || valid_until_[at(k)] < now_) return false;
-            if (in_run_[at(k)] == mark_) continue;
-            in_run_[at(k)] = mark_;
-            run_.push_back(k);
-            for (auto v = graph_.reads.begin(k); v != graph_.reads.end(k); ++v) {
-                if (visited_[at(*v)] == mark_) continue;
-                visited_[at(*v)] = mark_;
-                if (!low_[at(*v)]) {
-                    // Of a value that outlives the step the contents are those at its last write.
-                    continue;
-                }
-                if (state_[at(*v)] == State::present) continue;
-                if (state_[at(*v)] == State::filed)
-                    filed_.push_back(*v);
-                else
-                    left_.push_back(*v);
-            }
-        }
-        for (const int32_t v : filed_)
-            if (state_[at(v)] == State::filed) fetch(v);
-        filed_.clear();
-        return true;
-    }
-
-    bool stays(int32_t v, int32_t value) const {
-        if (v == value) return true;
-        if (state_[at(v)] != State::dropped) return false;
-        return needed_[at(v)] == need_ || (*fates_)[at(gap_of_[at(v)])] == GapFate::recompute;
-    }
-
-    void run_again(int32_t k, int32_t value) {
-        act(false, 0, k);
-        seconds_ += graph_.seconds[at(k)];
-        // Results that are there already are made once more, and end at once.
-        std::vector<int32_t>& kept = kept_;
-        kept.clear();
-        with_workspace(k, [&] {
-            for (auto v = graph_.births.begin(k); v != graph_.births.end(k); ++v) {
-                const bool twice =
-                    !low_[at(*v)] || state_[at(*v)] == State::present || state_[at(*v)] == State::filed;
-                if (twice) {
-                    rise(bytes_[at(*v)]);
-                    if (schedule_) twice_.push_back(add_block(bytes_[at(*v)]));
-                    twice_bytes_ += bytes_[at(*v)];
-                } else {
-                    stays_[at(*v)] = stays(*v, value);
-                    again_[at(*v)] = stays_[at(*v)] ? State::present : state_[at(*v)];
-                    enter(*v);
-                    kept.push_back(*v);
-                }
-            }
-        });
-        live_ -= twice_bytes_;
-        twice_bytes_ = 0;
-        for (const int32_t block : twice_) blocks_[at(block)].ends = clock_++;
-        twice_.clear();
-        for (const int32_t v : kept)
-            if (uses_[at(v)] == 0 && !stays_[at(v)]) drop_again(v);
-        for (auto v = graph_.reads.begin(k); v != graph_.reads.end(k); ++v)
-            if (uses_[at(*v)] > 0 && --uses_[at(*v)] == 0 && made_again(*v) && !stays_[at(*v)])
-                drop_again(*v);
-    }
-
-    bool made_again(int32_t v) const {
-        return state_[at(v)] == State::present && again_[at(v)] != State::present;
-    }
-
-    /// It goes back to what it was before it was made for another's sake.
-    void drop_again(int32_t v) {
-        act(false, 1, v);
-        leave(v);
-        state_[at(v)] = std::exchange(again_[at(v)], State::present);
-    }
-
-    void finish() {
-        for (Block& block : blocks_) block.ends = std::min(block.ends, clock_ + 1);
-        schedule_->top_bytes = lay_out(blocks_, &schedule_->places);
-        schedule_->live_bytes = peak_;
-        schedule_->seconds = seconds_;
-    }
-
-    const StepGraph& graph_;
-    const StepPrices& prices_;
-    const std::vector<Gap>& gaps_;
-    const int32_t n_;
-    std::vector<uint8_t> low_;
-    std::vector<int64_t> bytes_;
-    std::vector<int32_t> producer_, valid_until_;
-    std::vector<std::vector<int32_t>> freed_at_, starts_;
-    std::vector<State> state_;
-    std::vector<State> again_ = std::vector<State>(state_.size(), State::present);
-    std::vector<uint8_t> stays_ = std::vector<uint8_t>(state_.size());
-    std::vector<int32_t> gap_of_;
-    std::vector<int64_t> needed_, visited_, in_run_;
-    std::vector<int32_t> block_;
-    std::vector<int32_t> uses_, run_, left_, filed_, kept_, twice_;
-    std::vector<Block> blocks_;
-    const std::vector<GapFate>* fates_ = nullptr;
-    StepSchedule* schedule_ = nullptr;
-    double seconds_ = 0;
-    int64_t live_ = 0, peak_ = 0, twice_bytes_ = 0, mark_ = 0, need_ = 0;
-    int32_t now_ = 0, peak_at_ = 0, clock_ = 0;
-};
 
 /// Moves values away from the peak, the cheapest first.
 class Demotion {
@@ -455,7 +121,7 @@ class Demotion {
     /// Seconds, of an operation that runs again by itself or of the file, per byte and operation spanned.
     double static_score(int64_t i) const {
         const Gap& gap = gaps_[at(i / 3)];
-        const double nbytes = double(rounded(graph_.nbytes[at(gap.value)])), span = gap.before - gap.after;
+        const double nbytes = double(block_bytes_of(graph_.nbytes[at(gap.value)])), span = gap.before - gap.after;
         if (i % 3 == 2) return prices_.spill_s_per_byte / span;
         return graph_.seconds[at(graph_.born[at(gap.value)])] / nbytes / span;
     }
@@ -527,7 +193,7 @@ class Demotion {
         fates_[gap] = before;
         double score = impossible;
         if (seconds != impossible)
-            score = (seconds - seconds_) / double(rounded(graph_.nbytes[at(gaps_[gap].value)]));
+            score = (seconds - seconds_) / double(block_bytes_of(graph_.nbytes[at(gaps_[gap].value)]));
         scores_[at(i)] = score;
         known_[at(i)] = -1;
         return score;
@@ -540,7 +206,7 @@ class Demotion {
     const StepGraph& graph_;
     const StepPrices& prices_;
     const std::vector<Gap> gaps_;
-    Replay replay_;
+    StepReplay replay_;
     const bool long_;  ///< a step of so many operations that values leave in groups
     std::vector<GapFate> fates_;
     std::vector<double> scores_;
@@ -572,7 +238,7 @@ std::vector<Gap> gaps_of(const StepGraph& graph, int64_t least_bytes) {
 std::vector<StepChoice> plan_step(const StepGraph& graph, const StepPrices& prices) {
     std::vector<StepChoice> choices = Demotion(graph, prices).run();
     const std::vector<Gap> gaps = gaps_of(graph, prices.least_bytes);
-    Replay replay(graph, prices, gaps);
+    StepReplay replay(graph, prices, gaps);
     std::stable_sort(choices.begin(), choices.end(), [](const StepChoice& a, const StepChoice& b) {
         return a.live_bytes != b.live_bytes ? a.live_bytes > b.live_bytes : a.seconds < b.seconds;
     });
@@ -600,13 +266,13 @@ StepSchedule schedule_step(const StepGraph& graph, const StepPrices& prices,
                            const std::vector<GapFate>& fates) {
     const std::vector<Gap> gaps = gaps_of(graph, prices.least_bytes);
     StepSchedule schedule;
-    Replay(graph, prices, gaps).run(fates, &schedule);
+    StepReplay(graph, prices, gaps).run(fates, &schedule);
     return schedule;
 }
 
 double added_seconds(const StepGraph& graph, const StepPrices& prices, const std::vector<GapFate>& fates) {
     const std::vector<Gap> gaps = gaps_of(graph, prices.least_bytes);
-    return Replay(graph, prices, gaps).run(fates);
+    return StepReplay(graph, prices, gaps).run(fates);
 }
 
 }  // namespace accelera::planner

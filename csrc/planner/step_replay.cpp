@@ -1,0 +1,289 @@
+#include "planner/step_replay.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace accelera::planner {
+
+namespace {
+
+/// Places of blocks, the largest first, each as low as possible.
+int64_t lay_out(const std::vector<Block>& blocks, std::vector<int64_t>* places) {
+    std::vector<int32_t> order(blocks.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return blocks[at(a)].nbytes > blocks[at(b)].nbytes; });
+    std::vector<int64_t> found(blocks.size(), -1);
+    std::vector<std::pair<int64_t, int32_t>> placed;  // by place
+    int64_t top = 0;
+    for (const int32_t i : order) {
+        const Block& block = blocks[at(i)];
+        int64_t place = 0;
+        for (const auto& [other_place, k] : placed) {
+            const Block& other = blocks[at(k)];
+            if (other.ends <= block.begins || block.ends <= other.begins) continue;
+            if (other_place >= place + block.nbytes) break;
+            place = std::max(place, other_place + other.nbytes);
+        }
+        found[at(i)] = place;
+        const std::pair<int64_t, int32_t> entry{place, i};
+        placed.insert(std::upper_bound(placed.begin(), placed.end(), entry), entry);
+        top = std::max(top, place + block.nbytes);
+    }
+    if (places) *places = std::move(found);
+    return top;
+}
+
+}  // namespace
+
+StepReplay::StepReplay(const StepGraph& graph, const StepPrices& prices, const std::vector<Gap>& gaps)
+    : graph_(graph),
+      prices_(prices),
+      gaps_(gaps),
+      n_(int32_t(graph.seconds.size())),
+      low_(graph.nbytes.size()),
+      bytes_(graph.nbytes.size()),
+      producer_(graph.nbytes.size(), -1),
+      valid_until_(graph.seconds.size(), never),
+      freed_at_(graph.seconds.size()),
+      starts_(graph.seconds.size()),
+      state_(graph.nbytes.size()),
+      gap_of_(graph.nbytes.size()),
+      needed_(graph.nbytes.size()),
+      visited_(graph.nbytes.size()),
+      in_run_(graph.seconds.size()),
+      block_(graph.nbytes.size()) {
+    for (size_t v = 0; v < bytes_.size(); ++v) {
+        bytes_[v] = block_bytes_of(graph.nbytes[v]);
+        low_[v] = graph.born[v] >= 0 && graph.freed[v] != never;
+        if (low_[v])
+            freed_at_[at(std::clamp(graph.freed[v], graph.born[v], n_ - 1))].push_back(int32_t(v));
+    }
+    std::vector<std::vector<int32_t>> writes(bytes_.size());
+    for (int32_t t = 0; t < n_; ++t)
+        for (auto v = graph.writes.begin(t); v != graph.writes.end(t); ++v) writes[at(*v)].push_back(t);
+    for (int32_t t = 0; t < n_; ++t) {
+        for (auto v = graph.births.begin(t); v != graph.births.end(t); ++v)
+            if (graph.pure[at(t)] && writes[at(*v)].empty()) producer_[at(*v)] = t;
+        for (auto v = graph.reads.begin(t); v != graph.reads.end(t); ++v)
+            for (const int32_t w : writes[at(*v)])
+                if (w > t) {
+                    valid_until_[at(t)] = std::min(valid_until_[at(t)], w);
+                    break;
+                }
+    }
+    for (size_t g = 0; g < gaps.size(); ++g) starts_[at(gaps[g].after)].push_back(int32_t(g));
+}
+
+double StepReplay::run(const std::vector<GapFate>& fates, StepSchedule* schedule) {
+    begin(fates, schedule);
+    for (int32_t t = 0; t < n_; ++t) {
+        now_ = t;
+        if (!restore_operands(t)) return impossible;
+        run_operation(t);
+        for (const int32_t v : freed_at_[at(t)]) {
+            if (state_[at(v)] == State::present) leave(v);
+            state_[at(v)] = State::dead;
+        }
+        for (const int32_t g : starts_[at(t)]) evict(g);
+    }
+    if (schedule) finish();
+    return seconds_;
+}
+
+int64_t StepReplay::top(const std::vector<GapFate>& fates) {
+    StepSchedule schedule;
+    return run(fates, &schedule) == impossible ? -1 : schedule.top_bytes;
+}
+
+void StepReplay::begin(const std::vector<GapFate>& fates, StepSchedule* schedule) {
+    fates_ = &fates;
+    schedule_ = schedule;
+    std::fill(state_.begin(), state_.end(), State::unborn);
+    std::fill(gap_of_.begin(), gap_of_.end(), -1);
+    std::fill(again_.begin(), again_.end(), State::present);
+    uses_.assign(bytes_.size(), -1);
+    seconds_ = 0;
+    live_ = peak_ = 0;
+    peak_at_ = 0;
+    clock_ = 0;
+    blocks_.clear();
+}
+
+void StepReplay::act(bool after, int kind, int32_t subject) {
+    if (schedule_) schedule_->actions.push_back({now_, after, uint8_t(kind), subject});
+}
+
+void StepReplay::rise(int64_t nbytes) {
+    live_ += nbytes;
+    if (live_ > peak_) {
+        peak_ = live_;
+        peak_at_ = now_;
+    }
+}
+
+int32_t StepReplay::add_block(int64_t nbytes) {
+    blocks_.push_back({nbytes, clock_++, never});
+    return int32_t(blocks_.size()) - 1;
+}
+
+void StepReplay::enter(int32_t v) {
+    rise(bytes_[at(v)]);
+    if (schedule_) block_[at(v)] = add_block(bytes_[at(v)]);
+    state_[at(v)] = State::present;
+}
+
+void StepReplay::leave(int32_t v) {
+    live_ -= bytes_[at(v)];
+    if (schedule_) blocks_[at(block_[at(v)])].ends = clock_++;
+}
+
+void StepReplay::run_operation(int32_t t) {
+    with_workspace(t, [&] {
+        for (auto v = graph_.births.begin(t); v != graph_.births.end(t); ++v)
+            if (low_[at(*v)])
+                enter(*v);
+            else
+                state_[at(*v)] = State::present;
+    });
+}
+
+void StepReplay::evict(int32_t g) {
+    const Gap& gap = gaps_[at(g)];
+    const GapFate fate = (*fates_)[at(g)];
+    if (fate == GapFate::keep || state_[at(gap.value)] != State::present) return;
+    gap_of_[at(gap.value)] = g;
+    const bool filed = fate == GapFate::offload;
+    act(true, filed ? 2 : 1, gap.value);
+    if (filed) seconds_ += prices_.spill_s_per_byte * double(bytes_[at(gap.value)]);
+    leave(gap.value);
+    state_[at(gap.value)] = filed ? State::filed : State::dropped;
+}
+
+bool StepReplay::is_away(int32_t v) const {
+    return low_[at(v)] && (state_[at(v)] == State::dropped || state_[at(v)] == State::filed);
+}
+
+bool StepReplay::restore_operands(int32_t t) {
+    ++need_;
+    for (auto v = graph_.reads.begin(t); v != graph_.reads.end(t); ++v) needed_[at(*v)] = need_;
+    for (auto v = graph_.reads.begin(t); v != graph_.reads.end(t); ++v) {
+        if (!is_away(*v)) continue;
+        if (state_[at(*v)] == State::filed)
+            fetch(*v);
+        else if (!recompute(*v))
+            return false;
+    }
+    return true;
+}
+
+void StepReplay::fetch(int32_t v) {
+    act(false, 3, v);
+    enter(v);
+}
+
+bool StepReplay::recompute(int32_t value) {
+    if (!collect(value)) return false;
+    std::sort(run_.begin(), run_.end());
+    // How often each result is read by what runs again.
+    for (const int32_t k : run_)
+        for (auto v = graph_.births.begin(k); v != graph_.births.end(k); ++v) uses_[at(*v)] = 0;
+    for (const int32_t k : run_)
+        for (auto v = graph_.reads.begin(k); v != graph_.reads.end(k); ++v)
+            if (uses_[at(*v)] >= 0) ++uses_[at(*v)];
+    for (const int32_t k : run_) run_again(k, value);
+    for (const int32_t k : run_)
+        for (auto v = graph_.births.begin(k); v != graph_.births.end(k); ++v) uses_[at(*v)] = -1;
+    return true;
+}
+
+bool StepReplay::collect(int32_t value) {
+    run_.clear();
+    left_.assign(1, value);
+    ++mark_;
+    while (!left_.empty()) {
+        const int32_t wanted = left_.back();
+        left_.pop_back();
+        const int32_t k = producer_[at(wanted)];
+        if (k < 0 || valid_until_[at(k)] < now_) return false;
+        if (in_run_[at(k)] == mark_) continue;
+        in_run_[at(k)] = mark_;
+        run_.push_back(k);
+        for (auto v = graph_.reads.begin(k); v != graph_.reads.end(k); ++v) {
+            if (visited_[at(*v)] == mark_) continue;
+            visited_[at(*v)] = mark_;
+            if (!low_[at(*v)]) {
+                // Of a value that outlives the step the contents are those at its last write.
+                continue;
+            }
+            if (state_[at(*v)] == State::present) continue;
+            if (state_[at(*v)] == State::filed)
+                filed_.push_back(*v);
+            else
+                left_.push_back(*v);
+        }
+    }
+    for (const int32_t v : filed_)
+        if (state_[at(v)] == State::filed) fetch(v);
+    filed_.clear();
+    return true;
+}
+
+bool StepReplay::stays(int32_t v, int32_t value) const {
+    if (v == value) return true;
+    if (state_[at(v)] != State::dropped) return false;
+    return needed_[at(v)] == need_ || (*fates_)[at(gap_of_[at(v)])] == GapFate::recompute;
+}
+
+void StepReplay::run_again(int32_t k, int32_t value) {
+    act(false, 0, k);
+    seconds_ += graph_.seconds[at(k)];
+    // Results that are there already are made once more, and end at once.
+    std::vector<int32_t>& kept = kept_;
+    kept.clear();
+    with_workspace(k, [&] {
+        for (auto v = graph_.births.begin(k); v != graph_.births.end(k); ++v) {
+            const bool twice =
+                !low_[at(*v)] || state_[at(*v)] == State::present || state_[at(*v)] == State::filed;
+            if (twice) {
+                rise(bytes_[at(*v)]);
+                if (schedule_) twice_.push_back(add_block(bytes_[at(*v)]));
+                twice_bytes_ += bytes_[at(*v)];
+            } else {
+                stays_[at(*v)] = stays(*v, value);
+                again_[at(*v)] = stays_[at(*v)] ? State::present : state_[at(*v)];
+                enter(*v);
+                kept.push_back(*v);
+            }
+        }
+    });
+    live_ -= twice_bytes_;
+    twice_bytes_ = 0;
+    for (const int32_t block : twice_) blocks_[at(block)].ends = clock_++;
+    twice_.clear();
+    for (const int32_t v : kept)
+        if (uses_[at(v)] == 0 && !stays_[at(v)]) drop_again(v);
+    for (auto v = graph_.reads.begin(k); v != graph_.reads.end(k); ++v)
+        if (uses_[at(*v)] > 0 && --uses_[at(*v)] == 0 && made_again(*v) && !stays_[at(*v)])
+            drop_again(*v);
+}
+
+bool StepReplay::made_again(int32_t v) const {
+    return state_[at(v)] == State::present && again_[at(v)] != State::present;
+}
+
+void StepReplay::drop_again(int32_t v) {
+    act(false, 1, v);
+    leave(v);
+    state_[at(v)] = std::exchange(again_[at(v)], State::present);
+}
+
+void StepReplay::finish() {
+    for (Block& block : blocks_) block.ends = std::min(block.ends, clock_ + 1);
+    schedule_->top_bytes = lay_out(blocks_, &schedule_->places);
+    schedule_->live_bytes = peak_;
+    schedule_->seconds = seconds_;
+}
+
+}  // namespace accelera::planner

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "planner/step_plan.h"
+
+namespace accelera::planner {
+
+/// Seconds of what cannot be.
+constexpr double impossible = std::numeric_limits<double>::infinity();
+/// An operation after all of a step's.
+constexpr int32_t never = std::numeric_limits<int32_t>::max();
+
+constexpr size_t at(int64_t index) { return static_cast<size_t>(index); }
+
+/// Bytes of a block in the arena.
+constexpr int64_t block_bytes_of(int64_t nbytes) { return (nbytes < 1 ? 64 : nbytes + 63) / 64 * 64; }
+
+/// A block of the arena, and when it is there.
+struct Block {
+    int64_t nbytes;
+    int32_t begins;
+    int32_t ends;
+};
+
+/// Replays a step under fates of its gaps.
+class StepReplay {
+  public:
+    StepReplay(const StepGraph& graph, const StepPrices& prices, const std::vector<Gap>& gaps);
+
+    /// Added seconds; `impossible` where a value cannot be made again.
+    double run(const std::vector<GapFate>& fates, StepSchedule* schedule = nullptr);
+
+    int64_t peak() const { return peak_; }
+    int32_t peak_at() const { return peak_at_; }
+    /// Tops of the arena under fates.
+    int64_t top(const std::vector<GapFate>& fates);
+    bool can_recompute(int32_t value) const { return producer_[at(value)] >= 0; }
+
+  private:
+    enum class State : uint8_t { unborn, present, dropped, filed, dead };
+    void begin(const std::vector<GapFate>& fates, StepSchedule* schedule);
+    void act(bool after, int kind, int32_t subject);
+    void rise(int64_t nbytes);
+    int32_t add_block(int64_t nbytes);
+    void enter(int32_t v);
+    void leave(int32_t v);
+    /// The workspace of an operation, while `body` enters what it makes.
+    template <typename Body>
+    void with_workspace(int32_t t, Body body) {
+        const int64_t nbytes = graph_.workspace[at(t)] ? block_bytes_of(graph_.workspace[at(t)]) : 0;
+        int32_t block = -1;
+        if (nbytes) {
+            rise(nbytes);
+            if (schedule_) block = add_block(nbytes);
+        }
+        body();
+        live_ -= nbytes;
+        if (block >= 0) blocks_[at(block)].ends = clock_++;
+    }
+    void run_operation(int32_t t);
+    void evict(int32_t g);
+    bool is_away(int32_t v) const;
+    bool restore_operands(int32_t t);
+    void fetch(int32_t v);
+    bool recompute(int32_t value);
+
+    /// Operations that have to run so that a value is there.
+    bool collect(int32_t value);
+    bool stays(int32_t v, int32_t value) const;
+    void run_again(int32_t k, int32_t value);
+    bool made_again(int32_t v) const;
+
+    /// It goes back to what it was before it was made for another's sake.
+    void drop_again(int32_t v);
+    void finish();
+
+    const StepGraph& graph_;
+    const StepPrices& prices_;
+    const std::vector<Gap>& gaps_;
+    const int32_t n_;
+    std::vector<uint8_t> low_;
+    std::vector<int64_t> bytes_;
+    std::vector<int32_t> producer_, valid_until_;
+    std::vector<std::vector<int32_t>> freed_at_, starts_;
+    std::vector<State> state_;
+    std::vector<State> again_ = std::vector<State>(state_.size(), State::present);
+    std::vector<uint8_t> stays_ = std::vector<uint8_t>(state_.size());
+    std::vector<int32_t> gap_of_;
+    std::vector<int64_t> needed_, visited_, in_run_;
+    std::vector<int32_t> block_;
+    std::vector<int32_t> uses_, run_, left_, filed_, kept_, twice_;
+    std::vector<Block> blocks_;
+    const std::vector<GapFate>* fates_ = nullptr;
+    StepSchedule* schedule_ = nullptr;
+    double seconds_ = 0;
+    int64_t live_ = 0, peak_ = 0, twice_bytes_ = 0, mark_ = 0, need_ = 0;
+    int32_t now_ = 0, peak_at_ = 0, clock_ = 0;
+};
+
+}  // namespace accelera::planner
