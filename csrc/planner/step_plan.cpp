@@ -1,6 +1,7 @@
 #include "planner/step_plan.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -20,8 +21,8 @@ class Demotion {
           replay_(graph, prices, gaps_),
           long_(graph.seconds.size() * gaps_.size() > long_work) {
         fates_.assign(gaps_.size(), GapFate::keep);
-        scores_.assign(gaps_.size() * 3, 0);
-        known_.assign(gaps_.size() * 3, 0);
+        scores_.assign(gaps_.size() * n_kinds, 0);
+        known_.assign(gaps_.size() * n_kinds, 0);
     }
 
     std::vector<StepChoice> run() {
@@ -49,7 +50,9 @@ class Demotion {
 
   private:
     static constexpr int64_t ladder = 8;
-    static constexpr GapFate kinds[] = {GapFate::recompute, GapFate::recompute_lazy, GapFate::offload};
+    static constexpr GapFate kinds[] = {GapFate::pack, GapFate::recompute, GapFate::recompute_lazy,
+                                        GapFate::offload};
+    static constexpr int64_t n_kinds = std::size(kinds);
     static constexpr double refused = std::numeric_limits<double>::max();
 
     /// Scores of a long step are those of single operations, and many values leave at once: the replay that
@@ -61,8 +64,8 @@ class Demotion {
         const size_t many = std::max<size_t>(1, gaps_.size() / 128);
         std::vector<int64_t> taken;
         for (const int64_t i : some) {
-            if (fates_[at(i / 3)] != GapFate::keep) continue;
-            fates_[at(i / 3)] = kinds[i % 3];
+            if (fates_[at(i / n_kinds)] != GapFate::keep) continue;
+            fates_[at(i / n_kinds)] = kinds[i % n_kinds];
             taken.push_back(i);
             if (taken.size() == many) break;
         }
@@ -95,9 +98,9 @@ class Demotion {
 
     void take_back_one(StepChoice& choice, int32_t g, int64_t most_bytes) {
         const GapFate before = choice.fates[at(g)];
-        for (const GapFate fate : {GapFate::keep, GapFate::recompute}) {
+        for (const GapFate fate : {GapFate::keep, GapFate::pack, GapFate::recompute}) {
             if (fate == before) return;
-            if (fate != GapFate::keep && !replay_.can_recompute(gaps_[at(g)].value)) return;
+            if (!replay_.allows(gaps_[at(g)].value, fate)) continue;
             choice.fates[at(g)] = fate;
             const double seconds = replay_.run(choice.fates);
             if (seconds < choice.seconds && replay_.peak() <= most_bytes) {
@@ -118,11 +121,21 @@ class Demotion {
         keep_choice();
     }
 
+    /// What a fate takes from the peak.
+    double freed_bytes(int64_t i) const {
+        const auto value = at(gaps_[at(i / n_kinds)].value);
+        const bool packed = kinds[i % n_kinds] == GapFate::pack;
+        const int64_t rest = packed ? block_bytes_of(graph_.packed_bytes[value]) : 0;
+        return double(block_bytes_of(graph_.nbytes[value]) - rest);
+    }
+
     /// Seconds, of an operation that runs again by itself or of the file, per byte and operation spanned.
     double static_score(int64_t i) const {
-        const Gap& gap = gaps_[at(i / 3)];
-        const double nbytes = double(block_bytes_of(graph_.nbytes[at(gap.value)])), span = gap.before - gap.after;
-        if (i % 3 == 2) return prices_.spill_s_per_byte / span;
+        const Gap& gap = gaps_[at(i / n_kinds)];
+        const double nbytes = freed_bytes(i), span = gap.before - gap.after;
+        const GapFate fate = kinds[i % n_kinds];
+        if (fate == GapFate::offload) return prices_.spill_s_per_byte / span;
+        if (fate == GapFate::pack) return graph_.pack_seconds[at(gap.value)] / nbytes / span;
         return graph_.seconds[at(graph_.born[at(gap.value)])] / nbytes / span;
     }
 
@@ -131,9 +144,9 @@ class Demotion {
         for (;;) {
             const int64_t best = cheapest();
             if (best < 0) return false;
-            const auto gap = at(best / 3);
+            const auto gap = at(best / n_kinds);
             const GapFate before = fates_[gap];
-            fates_[gap] = kinds[best % 3];
+            fates_[gap] = kinds[best % n_kinds];
             const double seconds = replay_.run(fates_);
             if (seconds == impossible || replay_.peak() > peak_) {
                 fates_[gap] = before;
@@ -152,10 +165,10 @@ class Demotion {
         for (size_t g = 0; g < gaps_.size(); ++g) {
             if (fates_[g] != GapFate::keep || gaps_[g].after >= peak_at_ || gaps_[g].before <= peak_at_)
                 continue;
-            for (int k = 0; k < 3; ++k) {
-                if (k < 2 && !replay_.can_recompute(gaps_[g].value)) continue;
-                if (k == 1 && long_) continue;
-                const auto i = int64_t(g) * 3 + k;
+            for (int64_t k = 0; k < n_kinds; ++k) {
+                if (!replay_.allows(gaps_[g].value, kinds[k])) continue;
+                if (kinds[k] == GapFate::recompute_lazy && long_) continue;
+                const auto i = int64_t(g) * n_kinds + k;
                 if (scores_[at(i)] == refused && known_[at(i)] == round_) continue;
                 if (scores_[at(i)] == impossible) continue;
                 some.push_back(i);
@@ -187,13 +200,13 @@ class Demotion {
     double stale(int64_t i) const { return scores_[at(i)] == refused ? 0 : scores_[at(i)]; }
 
     double score_of(int64_t i) {
-        const auto gap = at(i / 3);
-        const GapFate before = std::exchange(fates_[gap], kinds[i % 3]);
+        const auto gap = at(i / n_kinds);
+        const GapFate before = std::exchange(fates_[gap], kinds[i % n_kinds]);
         const double seconds = replay_.run(fates_);
         fates_[gap] = before;
         double score = impossible;
         if (seconds != impossible)
-            score = (seconds - seconds_) / double(block_bytes_of(graph_.nbytes[at(gaps_[gap].value)]));
+            score = (seconds - seconds_) / freed_bytes(i);
         scores_[at(i)] = score;
         known_[at(i)] = -1;
         return score;

@@ -17,6 +17,8 @@ struct StepGraph {
     Lists reads, writes, births;
     std::vector<int64_t> nbytes;
     std::vector<int32_t> born, freed;  ///< operations; -1: before the step, INT32_MAX: not in it
+    std::vector<int64_t> packed_bytes;  ///< of its shorter form without loss; 0: it has none
+    std::vector<double> pack_seconds;   ///< into that form and back
 };
 
 struct StepPrices {
@@ -29,7 +31,8 @@ enum class GapFate : uint8_t {
     keep,
     recompute,       ///< what is made on the way and needed later stays
     recompute_lazy,  ///< it does not
-    offload
+    offload,
+    pack  ///< into its shorter form
 };
 
 /// A value between two uses that follow each other.
@@ -47,7 +50,7 @@ struct StepChoice {
 };
 
 /// One thing to do between operations; `kind` is 0: run operation `subject` again, 1: drop value `subject`,
-/// 2: write it to the spill file, 3: read it back.
+/// 2: write it to the spill file, 3: read it back, 4: pack it, 5: unpack it.
 struct PlannedAction {
     int32_t operation;
     uint8_t after;

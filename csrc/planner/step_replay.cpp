@@ -53,7 +53,8 @@ StepReplay::StepReplay(const StepGraph& graph, const StepPrices& prices, const s
       needed_(graph.nbytes.size()),
       visited_(graph.nbytes.size()),
       in_run_(graph.seconds.size()),
-      block_(graph.nbytes.size()) {
+      block_(graph.nbytes.size()),
+      packed_block_(graph.nbytes.size()) {
     for (size_t v = 0; v < bytes_.size(); ++v) {
         bytes_[v] = block_bytes_of(graph.nbytes[v]);
         low_[v] = graph.born[v] >= 0 && graph.freed[v] != never;
@@ -84,6 +85,7 @@ double StepReplay::run(const std::vector<GapFate>& fates, StepSchedule* schedule
         run_operation(t);
         for (const int32_t v : freed_at_[at(t)]) {
             if (state_[at(v)] == State::present) leave(v);
+            if (state_[at(v)] == State::packed) leave_packed(v);
             state_[at(v)] = State::dead;
         }
         for (const int32_t g : starts_[at(t)]) evict(g);
@@ -154,6 +156,7 @@ void StepReplay::evict(int32_t g) {
     const GapFate fate = (*fates_)[at(g)];
     if (fate == GapFate::keep || state_[at(gap.value)] != State::present) return;
     gap_of_[at(gap.value)] = g;
+    if (fate == GapFate::pack) return pack(gap.value);
     const bool filed = fate == GapFate::offload;
     act(true, filed ? 2 : 1, gap.value);
     if (filed) seconds_ += prices_.spill_s_per_byte * double(bytes_[at(gap.value)]);
@@ -161,26 +164,45 @@ void StepReplay::evict(int32_t g) {
     state_[at(gap.value)] = filed ? State::filed : State::dropped;
 }
 
-bool StepReplay::is_away(int32_t v) const {
-    return low_[at(v)] && (state_[at(v)] == State::dropped || state_[at(v)] == State::filed);
-}
-
 bool StepReplay::restore_operands(int32_t t) {
     ++need_;
     for (auto v = graph_.reads.begin(t); v != graph_.reads.end(t); ++v) needed_[at(*v)] = need_;
-    for (auto v = graph_.reads.begin(t); v != graph_.reads.end(t); ++v) {
-        if (!is_away(*v)) continue;
-        if (state_[at(*v)] == State::filed)
-            fetch(*v);
-        else if (!recompute(*v))
-            return false;
-    }
+    for (auto v = graph_.reads.begin(t); v != graph_.reads.end(t); ++v)
+        if (low_[at(*v)] && !bring_back(*v)) return false;
+    return true;
+}
+
+bool StepReplay::bring_back(int32_t v) {
+    if (state_[at(v)] == State::dropped) return recompute(v);
+    if (state_[at(v)] == State::filed) fetch(v);
+    if (state_[at(v)] == State::packed) unpack(v);
     return true;
 }
 
 void StepReplay::fetch(int32_t v) {
     act(false, 3, v);
     enter(v);
+}
+
+void StepReplay::pack(int32_t v) {
+    act(true, 4, v);
+    seconds_ += graph_.pack_seconds[at(v)];
+    const int64_t nbytes = block_bytes_of(graph_.packed_bytes[at(v)]);
+    rise(nbytes);
+    if (schedule_) packed_block_[at(v)] = add_block(nbytes);
+    leave(v);
+    state_[at(v)] = State::packed;
+}
+
+void StepReplay::unpack(int32_t v) {
+    act(false, 5, v);
+    enter(v);
+    leave_packed(v);
+}
+
+void StepReplay::leave_packed(int32_t v) {
+    live_ -= block_bytes_of(graph_.packed_bytes[at(v)]);
+    if (schedule_) blocks_[at(packed_block_[at(v)])].ends = clock_++;
 }
 
 bool StepReplay::recompute(int32_t value) {
@@ -218,15 +240,11 @@ bool StepReplay::collect(int32_t value) {
                 continue;
             }
             if (state_[at(*v)] == State::present) continue;
-            if (state_[at(*v)] == State::filed)
-                filed_.push_back(*v);
-            else
-                left_.push_back(*v);
+            (is_stored(*v) ? stored_ : left_).push_back(*v);
         }
     }
-    for (const int32_t v : filed_)
-        if (state_[at(v)] == State::filed) fetch(v);
-    filed_.clear();
+    for (const int32_t v : stored_) bring_back(v);
+    stored_.clear();
     return true;
 }
 
@@ -244,8 +262,7 @@ void StepReplay::run_again(int32_t k, int32_t value) {
     kept.clear();
     with_workspace(k, [&] {
         for (auto v = graph_.births.begin(k); v != graph_.births.end(k); ++v) {
-            const bool twice =
-                !low_[at(*v)] || state_[at(*v)] == State::present || state_[at(*v)] == State::filed;
+            const bool twice = !low_[at(*v)] || state_[at(*v)] == State::present || is_stored(*v);
             if (twice) {
                 rise(bytes_[at(*v)]);
                 if (schedule_) twice_.push_back(add_block(bytes_[at(*v)]));

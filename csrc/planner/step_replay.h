@@ -37,10 +37,17 @@ class StepReplay {
     int32_t peak_at() const { return peak_at_; }
     /// Tops of the arena under fates.
     int64_t top(const std::vector<GapFate>& fates);
-    bool can_recompute(int32_t value) const { return producer_[at(value)] >= 0; }
+    /// Whether a value may have a fate.
+    bool allows(int32_t value, GapFate fate) const {
+        if (fate == GapFate::pack)
+            return graph_.packed_bytes[at(value)] > 0 &&
+                   block_bytes_of(graph_.packed_bytes[at(value)]) < bytes_[at(value)];
+        const bool again = fate == GapFate::recompute || fate == GapFate::recompute_lazy;
+        return !again || producer_[at(value)] >= 0;
+    }
 
   private:
-    enum class State : uint8_t { unborn, present, dropped, filed, dead };
+    enum class State : uint8_t { unborn, present, dropped, filed, packed, dead };
     void begin(const std::vector<GapFate>& fates, StepSchedule* schedule);
     void act(bool after, int kind, int32_t subject);
     void rise(int64_t nbytes);
@@ -62,9 +69,18 @@ class StepReplay {
     }
     void run_operation(int32_t t);
     void evict(int32_t g);
-    bool is_away(int32_t v) const;
+    /// Whether contents are elsewhere, and come back from there.
+    bool is_stored(int32_t v) const {
+        return state_[at(v)] == State::filed || state_[at(v)] == State::packed;
+    }
     bool restore_operands(int32_t t);
     void fetch(int32_t v);
+    void pack(int32_t v);
+    void unpack(int32_t v);
+    /// The packed form of a value ends.
+    void leave_packed(int32_t v);
+    /// A value comes back from where its contents are.
+    bool bring_back(int32_t v);
     bool recompute(int32_t value);
 
     /// Operations that have to run so that a value is there.
@@ -90,8 +106,8 @@ class StepReplay {
     std::vector<uint8_t> stays_ = std::vector<uint8_t>(state_.size());
     std::vector<int32_t> gap_of_;
     std::vector<int64_t> needed_, visited_, in_run_;
-    std::vector<int32_t> block_;
-    std::vector<int32_t> uses_, run_, left_, filed_, kept_, twice_;
+    std::vector<int32_t> block_, packed_block_;
+    std::vector<int32_t> uses_, run_, left_, stored_, kept_, twice_;
     std::vector<Block> blocks_;
     const std::vector<GapFate>* fates_ = nullptr;
     StepSchedule* schedule_ = nullptr;

@@ -128,6 +128,8 @@ class StepGraph:
         nbytes: _Array,
         born: _Array,
         freed: _Array,
+        packed_bytes: _Array,
+        pack_seconds: _Array,
     ) -> None: ...
     def choices(self, spill_s_per_byte: float, least_bytes: int) -> list[tuple[float, int, int, bytes]]: ...
     def schedule(

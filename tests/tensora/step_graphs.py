@@ -10,7 +10,9 @@ import numpy as np
 from accelera._native import StepGraph
 
 NEVER = 2**31 - 1
-RUN, DROP, OUT, IN = range(4)
+PACK_SECONDS = 2e-5
+"""For a byte of the packed form."""
+RUN, DROP, OUT, IN, PACK, UNPACK = range(6)
 
 
 @dataclass
@@ -26,11 +28,13 @@ class Step:
     nbytes: list[int] = field(default_factory=list)
     born: list[int] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)
+    packed: list[int] = field(default_factory=list)
 
-    def value(self, nbytes: int, born: int = -1, freed: int = NEVER) -> int:
+    def value(self, nbytes: int, born: int = -1, freed: int = NEVER, packed: int = 0) -> int:
         self.nbytes.append(nbytes)
         self.born.append(born)
         self.freed.append(freed)
+        self.packed.append(packed)
         return len(self.nbytes) - 1
 
     def operation(
@@ -41,10 +45,11 @@ class Step:
         seconds: float = 1.0,
         pure: bool = True,
         workspace: int = 0,
+        masks: bool = False,
     ) -> list[int]:
         """Add an operation that makes values of these sizes; they end with their last use."""
         number = len(self.seconds)
-        made = [self.value(nbytes, number, number) for nbytes in sizes]
+        made = [self.value(nbytes, number, number, masks * (nbytes // 8)) for nbytes in sizes]
         self.seconds.append(seconds)
         self.pure.append(int(pure))
         self.workspace.append(workspace)
@@ -67,6 +72,8 @@ class Step:
             nbytes=np.array(self.nbytes, "int64"),
             born=np.array(self.born, "int32"),
             freed=np.array(self.freed, "int32"),
+            packed_bytes=np.array(self.packed, "int64"),
+            pack_seconds=PACK_SECONDS * np.array(self.packed, "float64"),
         )
 
     @property
@@ -95,6 +102,7 @@ def random_step(random: np.random.Generator, depth: int) -> Step:
             seconds=float(random.integers(1, 30)),
             pure=bool(random.random() < 0.9),
             workspace=int(random.integers(0, 3)) * 6400,
+            masks=bool(random.random() < 0.2),
         )
         saved.append((earlier, made))
         x.append(made[0])
@@ -135,6 +143,7 @@ class _Interpreter:
         self.blocks: dict[Any, tuple[int, int]] = {}
         self.contents: dict[int, Any] = {}
         self.file: dict[int, Any] = {}
+        self.packed: dict[int, Any] = {}
         self.truth: dict[int, Any] = {
             v: ("before", v, 0) for v in range(len(step.nbytes)) if step.born[v] < 0
         }
@@ -173,6 +182,8 @@ class _Interpreter:
                 del self.contents[value], self.blocks[value]
             for value in [v for v in self.file if step.freed[v] == number]:
                 del self.file[value]
+            for value in [v for v in self.packed if step.freed[v] == number]:
+                del self.packed[value], self.blocks["packed", value]
             self.act(number, 1)
         assert self.next == len(self.places)
         return self.result
@@ -204,6 +215,16 @@ class _Interpreter:
                 self.file[subject] = self.contents.pop(subject)
                 del self.blocks[subject]
                 self.result.seconds += self.spill * max(64, -(-self.step.nbytes[subject] // 64) * 64)
+            elif kind == PACK:
+                assert self.step.packed[subject]
+                self.take(("packed", subject), self.step.packed[subject])
+                self.packed[subject] = self.contents.pop(subject)
+                del self.blocks[subject]
+                self.result.seconds += PACK_SECONDS * self.step.packed[subject]
+            elif kind == UNPACK:
+                self.take(subject, self.step.nbytes[subject])
+                self.contents[subject] = self.packed.pop(subject)
+                del self.blocks["packed", subject]
             else:
                 self.take(subject, self.step.nbytes[subject])
                 self.contents[subject] = self.file.pop(subject)
@@ -217,7 +238,9 @@ class _Interpreter:
         twice = []
         for value, content in made.items():
             assert content == self.truth[value], "an operation that runs again makes something else"
-            here = not self.low[value] or value in self.contents or value in self.file
+            here = any(
+                (not self.low[value], value in self.contents, value in self.file, value in self.packed)
+            )
             self.take(("twice", value) if here else value, step.nbytes[value])
             if here:
                 twice.append(("twice", value))

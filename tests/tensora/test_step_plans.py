@@ -41,3 +41,8 @@ def test_every_plan_can_be_carried_out_with_the_bytes_and_time_it_states(seed: i
 def test_a_plan_is_the_same_each_time() -> None:
     made = [random_step(np.random.default_rng(3), 12).graph().choices(SPILL, 1) for _ in range(2)]
     assert made[0] == made[1]
+
+
+def test_masks_are_packed_where_that_is_cheapest() -> None:
+    fates = [choice[3] for seed in range(20) for choice in random_step(np.random.default_rng(seed), 12).graph().choices(SPILL, 1)]
+    assert any(4 in each for each in fates)

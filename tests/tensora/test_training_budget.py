@@ -71,6 +71,8 @@ class Network:
             z = y * 0.1
             z[:, :1] = 0.5
             return ts.tanh(z)
+        if kind == "masked":
+            return ts.where((y > 0) & (y < 1), y, 0.1 * x)
         if kind == "views":
             a, b = ts.split(y, 2, axis=1)
             return ts.concat([b * a, a + b], axis=1)
@@ -113,7 +115,7 @@ CONFIGS = st.builds(
     width=st.sampled_from([32, 64]),
     batch=st.sampled_from([64, 200]),
     kinds=st.lists(
-        st.sampled_from(["linear", "norm", "batch", "dropout", "residual", "written", "views"]),
+        st.sampled_from(["linear", "norm", "batch", "dropout", "residual", "written", "views", "masked"]),
         min_size=1,
         max_size=4,
     ).map(tuple),
@@ -203,6 +205,24 @@ def test_measured_memory_falls_with_the_budget_and_equals_the_plan() -> None:
         measured.append(report.peak_bytes - others)
     assert measured[-1] < 0.6 * measured[0]
     assert measured == sorted(measured, reverse=True)
+
+
+def test_masks_are_packed_into_bits() -> None:
+    config = Config(depth=8, kinds=("masked",), batch=2000)
+    expected, _ = free_run(config, 4)
+    _, roomy = trained(config, 1 << 26)
+    others = roomy.limit_bytes - (1 << 26)  # tensors that this process held before
+    packing = [
+        plan.peak_bytes - others
+        for plan in roomy.staircase()
+        if any(each.fate == "pack" for each in roomy.tensors(plan.peak_bytes))
+    ]
+    assert packing
+    losses, budget = trained(config, packing[0])
+    assert losses == expected
+    assert budget.report.followed, budget.report.departure
+    assert budget.report.peak_bytes == budget.report.predicted_bytes <= budget.limit_bytes
+    assert "PACK" in budget.explain()
 
 
 def test_below_the_floor_the_smallest_plan_is_named() -> None:

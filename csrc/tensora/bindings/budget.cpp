@@ -27,7 +27,7 @@ nb::dict columns_of(const StepLog& log) {
     nb::list names;
     std::vector<double> seconds, flops;
     std::vector<int64_t> moved;
-    std::vector<int64_t> workspace, nbytes;
+    std::vector<int64_t> workspace, nbytes, truths;
     std::vector<int32_t> born, freed;
     std::vector<int> pure, in_arena;
     for (const StepOperation& operation : log.operations) {
@@ -43,6 +43,7 @@ nb::dict columns_of(const StepLog& log) {
         born.push_back(value.born);
         freed.push_back(value.freed);
         in_arena.push_back(value.in_arena);
+        truths.push_back(value.truths);
     }
     columns["names"] = names;
     columns["seconds"] = seconds;
@@ -54,6 +55,7 @@ nb::dict columns_of(const StepLog& log) {
     columns["born"] = born;
     columns["freed"] = freed;
     columns["in_arena"] = in_arena;
+    columns["truths"] = truths;
     columns["reads"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.reads; });
     columns["writes"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.writes; });
     columns["births"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.births; });

@@ -7,6 +7,7 @@
 
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
+#include "tensora/core/bits.h"
 
 namespace accelera::tensora {
 
@@ -20,6 +21,9 @@ constexpr int64_t least_spilled = 1024;
 double now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
+
+/// Whether contents that are not at hand come back without computing anything.
+bool is_stored(Storage& storage) { return storage.house()->slot >= 0 || storage.house()->packed; }
 
 }  // namespace
 
@@ -91,7 +95,7 @@ void StepBudget::end() {
 void StepBudget::place(Storage& storage, int64_t nbytes) {
     const Lock lock(*this);
     const bool in_piece = thread_state.in_piece;
-    if (depth_ == 0 && !in_piece) {
+    if (depth_ == 0 && !in_piece && !packing_) {
         // Made outside of any operation: one of its own, which nothing can repeat.
         begin_operation("create", {}, nullptr);
         place(storage, nbytes);
@@ -100,7 +104,10 @@ void StepBudget::place(Storage& storage, int64_t nbytes) {
         return;
     }
     House& house = *storage.house();
-    house.place = follows_ || rerunning_ ? place_by_plan(house, nbytes, in_piece) : -1;
+    if (packing_)
+        house.place = take_planned(nbytes);
+    else if (follows_ || rerunning_)
+        house.place = place_by_plan(house, nbytes, in_piece);
     if (house.place < 0) house.place = place_anywhere(nbytes);
     house.last_use = int64_t(log_.operations.size());
     house.index = int32_t(residents_.size());
@@ -108,7 +115,7 @@ void StepBudget::place(Storage& storage, int64_t nbytes) {
     storage.data_ = arena_.at(house.place);
     if (rerunning_)
         pin(storage);
-    else
+    else if (!packing_)
         log_allocation(storage, nbytes, in_piece);
     report_.peak_bytes = std::max(report_.peak_bytes, used_bytes());
 }
@@ -296,11 +303,21 @@ int64_t StepBudget::place_by_plan(House& house, int64_t nbytes, bool in_piece) {
         place = arena_.ranges.take(nbytes, true);
         if (place >= 0) report_.high_bytes = std::max(report_.high_bytes, capacity() - place);
     } else {
-        place = plan_->places[next_place_++];
-        if (!arena_.ranges.take_at(place, nbytes)) place = -1;
-        if (place >= 0) report_.low_top_bytes = std::max(report_.low_top_bytes, place + nbytes);
+        return take_planned(nbytes);
     }
     if (place < 0) depart("the planned place of a block is taken");
+    return place;
+}
+
+/// The next place of the plan; -1 without one, or where the place is taken.
+int64_t StepBudget::take_planned(int64_t nbytes) {
+    if (!follows_) return -1;
+    const int64_t place = plan_->places[next_place_++];
+    if (!arena_.ranges.take_at(place, nbytes)) {
+        depart("the planned place of a block is taken");
+        return -1;
+    }
+    report_.low_top_bytes = std::max(report_.low_top_bytes, place + nbytes);
     return place;
 }
 
@@ -334,9 +351,8 @@ void StepBudget::open_workspace(int32_t operation) {
     const StepOperation& planned = plan_->log.operations[size_t(operation)];
     const int64_t nbytes = planned.workspace_bytes + planned.piece_bytes * thread_count();
     if (nbytes == 0) return;
-    const int64_t place = plan_->places[next_place_++];
-    if (!arena_.ranges.take_at(place, nbytes)) return depart("the planned place of a workspace is taken");
-    report_.low_top_bytes = std::max(report_.low_top_bytes, place + nbytes);
+    const int64_t place = take_planned(nbytes);
+    if (place < 0) return;
     report_.peak_bytes = std::max(report_.peak_bytes, used_bytes());
     workspace_.place = place;
     workspace_.caller_bytes = planned.workspace_bytes;
@@ -366,7 +382,11 @@ void StepBudget::act(const std::vector<StepAction>& actions) {
             case StepAction::Kind::out:
                 if (held->storage) spill(*held->storage);
                 break;
+            case StepAction::Kind::pack:
+                if (held->storage) pack(*held->storage);
+                break;
             case StepAction::Kind::in:
+            case StepAction::Kind::unpack:
                 if (held->storage) restore(*held->storage);
                 break;
         }
@@ -517,10 +537,24 @@ void StepBudget::finish_log(StepOperation& operation) {
     all = std::move(of_caller);
     events_.clear();
     threads_.clear();
-    if (call_) operation.flops = cost_of(*call_).flops;
+    if (call_) {
+        operation.flops = cost_of(*call_).flops;
+        note_masks(*call_);
+    }
     for (const auto* values : {&operation.reads, &operation.births})
         for (const int32_t value : *values) operation.moved_bytes += log_.values[size_t(value)].nbytes;
     operation.pure = call_ && operation.writes.empty() && int(operation.births.size()) == call_->op.outputs;
+}
+
+/// Results of truths alone can be packed into bits.
+void StepBudget::note_masks(const Call& call) {
+    for (int i = 0; i < call.op.outputs; ++i) {
+        const T& made = call.out[size_t(i)];
+        if (!made || made->dtype() != DType::bool_ || !made->storage()->house()) continue;
+        StepValue& value = log_.values[size_t(value_of(*made->storage()))];
+        if (value.born == int32_t(log_.operations.size()) - 1 && made->storage()->nbytes() == made->size())
+            value.truths = made->size();
+    }
 }
 
 // --- running again ---------------------------------------------------------------------------------------
@@ -614,7 +648,7 @@ void StepBudget::take_result(int32_t value, const Ref<Storage>& made) {
     }
     Storage& storage = *held.storage;
     House &to = *storage.house(), &from = *made->house();
-    if (to.slot >= 0) return;  // it waits in the file
+    if (is_stored(storage)) return;
     to.place = std::exchange(from.place, -1);
     to.index = std::exchange(from.index, -1);
     to.last_use = from.last_use;
@@ -639,8 +673,8 @@ void StepBudget::recompute(int32_t value) {
         runs.push_back(producer);
         for (const Recipe::Input& input : recipes_.at(producer).inputs) {
             if (input.outside || is_present(input.value)) continue;
-            const Storage* const storage = held_[size_t(input.value)].storage;
-            if (storage && const_cast<Storage*>(storage)->house()->slot >= 0) continue;
+            Storage* const storage = held_[size_t(input.value)].storage;
+            if (storage && is_stored(*storage)) continue;
             left.push_back(input.value);
         }
     }
@@ -660,21 +694,22 @@ void StepBudget::recompute(int32_t value) {
 
 void StepBudget::restore(Storage& storage) {
     House& house = *storage.house();
+    if (house.packed) return unpack(storage);
     if (house.slot < 0) {
         recompute(storage.in_step.place);
         return;
     }
+    enter(storage);
+    record_return(storage, true);
+    spill_.read(std::exchange(house.slot, -1), storage.data_, storage.nbytes());
+    std::erase(filed_, &storage);
+}
+
+/// A storage whose contents come back has a block from here on.
+void StepBudget::enter(Storage& storage) {
+    House& house = *storage.house();
     ++house.pins;
-    int64_t place = -1;
-    if (follows_) {
-        place = plan_->places[next_place_++];
-        if (arena_.ranges.take_at(place, storage.block_bytes())) {
-            report_.low_top_bytes = std::max(report_.low_top_bytes, place + storage.block_bytes());
-        } else {
-            depart("the planned place of a block is taken");
-            place = -1;
-        }
-    }
+    int64_t place = take_planned(storage.block_bytes());
     if (place < 0) place = place_anywhere(storage.block_bytes());
     --house.pins;
     house.place = place;
@@ -682,10 +717,35 @@ void StepBudget::restore(Storage& storage) {
     house.index = int32_t(residents_.size());
     residents_.push_back(&storage);
     storage.move(arena_.at(place));
-    record_return(storage, true);
-    spill_.read(std::exchange(house.slot, -1), arena_.at(place), storage.nbytes());
-    std::erase(filed_, &storage);
     report_.peak_bytes = std::max(report_.peak_bytes, used_bytes());
+}
+
+/// A mask's bits take its place. Memory that is read as a mask may have been written as something else.
+void StepBudget::pack(Storage& storage) {
+    packing_ = true;
+    const RoleScope role(storage.role());
+    Ref<Storage> bits;
+    try {
+        bits = Storage::allocate(bytes_of_bits(storage.nbytes()));
+    } catch (...) {
+        packing_ = false;
+        throw;
+    }
+    packing_ = false;
+    if (!pack_bits(storage.data_, storage.nbytes(), bits->data()))
+        return depart("a mask has elements that are neither true nor false");
+    storage.house()->packed = bits;
+    drop(storage);
+}
+
+void StepBudget::unpack(Storage& storage) {
+    Ref<Storage>& bits = storage.house()->packed;
+    ++bits->house()->pins;
+    enter(storage);
+    --bits->house()->pins;
+    record_return(storage, false);
+    unpack_bits(bits->data(), storage.nbytes(), storage.data_);
+    bits.reset();
 }
 
 void StepBudget::reach(Storage& storage) {

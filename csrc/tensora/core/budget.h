@@ -42,6 +42,7 @@ struct StepValue {
     int32_t born = -1;      ///< operation; -1: it was there before the step
     int32_t freed = never;  ///< operation after which it ended
     bool in_arena = false;
+    int64_t truths = 0;  ///< elements of a mask, a byte each; 0: it is none
 };
 
 struct StepLog {
@@ -55,7 +56,9 @@ struct StepAction {
         run,   ///< operation `subject` again
         drop,  ///< contents of value `subject`
         out,   ///< value `subject` to the spill file
-        in     ///< and back
+        in,    ///< and back
+        pack,  ///< the mask that value `subject` is, into bits
+        unpack
     };
     Kind kind;
     int32_t subject;
@@ -196,16 +199,21 @@ class StepBudget final : public Counted {
     int64_t place_by_plan(House& house, int64_t nbytes, bool in_piece);
     int64_t place_in_workspace(House& house, int64_t nbytes, bool in_piece);
     int64_t place_anywhere(int64_t nbytes);
+    int64_t take_planned(int64_t nbytes);
     bool spill_oldest();
     void compact();
     void log_allocation(Storage& storage, int64_t nbytes, bool in_piece);
     void finish_log(StepOperation& operation);
+    void note_masks(const Call& call);
     void keep_recipe(const Call& call, int32_t operation);
     void run_again(int32_t operation);
     void take_result(int32_t value, const Ref<Storage>& made);
     Ref<Storage> input_of(const Recipe::Input& input);
     void recompute(int32_t value);
     void restore(Storage& storage);
+    void enter(Storage& storage);
+    void pack(Storage& storage);
+    void unpack(Storage& storage);
     void drop(Storage& storage);
     void spill(Storage& storage);
     bool is_present(int32_t value) const;
@@ -229,6 +237,7 @@ class StepBudget final : public Counted {
     uint32_t step_ = 0;
     int depth_ = 0;
     bool rerunning_ = false;
+    bool packing_ = false;
     bool movable_ = false;  ///< no kernel has the address of any block
     const Call* call_ = nullptr;
     double began_ = 0, waited_ = 0;

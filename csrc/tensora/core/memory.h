@@ -73,6 +73,7 @@ class RoleScope {
 };
 
 class Deferred;
+class Storage;
 class StepBudget;
 
 /// Where a storage is in the arena of a budget.
@@ -80,6 +81,7 @@ struct House {
     Ref<StepBudget> budget;
     int64_t place = -1;       ///< in the arena; -1: its contents are elsewhere
     int64_t slot = -1;        ///< in the spill file
+    Ref<Storage> packed;      ///< its contents as bits
     int64_t last_use = 0;     ///< operation
     int32_t allocation = -1;  ///< number in the operation that goes on
     int32_t pins = 0;

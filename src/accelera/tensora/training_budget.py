@@ -25,7 +25,7 @@ BYTES_PER_SECOND = 1.5e10
 SECONDS_PER_OPERATION = 2e-6
 """An operation's time as plans have it, a roofline over the op table's costs. Measured times would make plans
 differ from run to run; only ratios of these matter."""
-FATES = ("keep", "recompute", "recompute", "offload")
+FATES = ("keep", "recompute", "recompute", "offload", "pack")
 """By the number that the planner gives them; the second kind drops what is made on the way."""
 
 
@@ -51,7 +51,7 @@ class TensorFate:
     """That made it."""
     nbytes: int
     fate: str
-    """"keep", "recompute" or "offload"."""
+    """"keep", "pack" (a mask as bits), "recompute" or "offload"."""
     added_seconds: float
     """Time that the plan would save by keeping it."""
 
@@ -134,6 +134,7 @@ def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
         starts, items = log[name]
         return np.asarray(starts, "int64"), np.asarray(items, "int32")
 
+    truths = column("truths", "int64")
     return StepGraph(
         seconds=seconds,
         workspace=column("workspace", "int64"),
@@ -144,6 +145,8 @@ def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
         nbytes=column("nbytes", "int64"),
         born=column("born", "int32"),
         freed=column("freed", "int32"),
+        packed_bytes=-(-truths // 8),
+        pack_seconds=2 * (truths / BYTES_PER_SECOND + SECONDS_PER_OPERATION),
     )
 
 
@@ -151,8 +154,8 @@ class Budget:
     """Limit of the bytes that tensors hold during training steps, which are its ``with`` blocks.
 
     The first step is recorded; contents that do not fit are spilled to a file meanwhile. Then plans are made:
-    each tensor that lies idle between two uses is kept, computed again, or written to the file. Later steps
-    follow the first plan that fits, at planned addresses, with the same results to the bit. A step that
+    each tensor that lies idle between two uses is kept, packed (a mask as bits), computed again, or written to
+    the file. Later steps follow the first plan that fits, at planned addresses, with the same results to the bit. A step that
     departs from its plan falls back to spilling, and is planned anew.
 
     >>> import accelera.tensora as ts
@@ -340,11 +343,28 @@ class Budget:
             If no step was recorded yet.
 
         """
+        return self.staircase()[self._selected(limit)]
+
+    def tensors(self, limit: int | str | None = None) -> list[TensorFate]:
+        """Return the fate of each tensor that may leave, in the plan that `plan` returns for the same limit.
+
+        Raises
+        ------
+        BudgetExceededError
+            If the limit is below the floor, which the error names.
+        RuntimeError
+            If no step was recorded yet.
+
+        """
+        return self._known().tensors(self._selected(limit))
+
+    def _selected(self, limit: int | str | None) -> int:
         nbytes = self.limit_bytes if limit is None else units.parse_bytes(limit)
-        for step in self.staircase():
-            if step.peak_bytes <= nbytes:
-                return step
-        floor = self.staircase()[-1].floor_bytes
+        plans, fixed = self._known(), self._fixed_bytes()
+        number = plans.select(nbytes - fixed)
+        if number >= 0:
+            return number
+        floor = fixed + plans.choices[-1][2]
         raise BudgetExceededError(
             f"[budget] asked for {nbytes} bytes; the floor of this step is {floor}, give at least that",
             needed_bytes=floor,
@@ -393,7 +413,7 @@ class _StepNow:
 def _fate_lines(tensors: list[TensorFate]) -> list[str]:
     """One line for tensors of one operation, size and fate."""
     lines = []
-    for fate in ("recompute", "offload", "keep"):
+    for fate in ("pack", "recompute", "offload", "keep"):
         groups: dict[tuple[str, int], list[float]] = {}
         for each in tensors:
             if each.fate == fate:
