@@ -119,14 +119,15 @@ void bind_step_plans(nb::module_& module) {
             [](StepGraph* self, const Column<double>& seconds, const Column<int64_t>& workspace,
                const Column<uint8_t>& pure, const Rows& reads, const Rows& writes, const Rows& births,
                const Column<int64_t>& nbytes, const Column<int32_t>& born, const Column<int32_t>& freed,
-               const Column<int64_t>& packed_bytes, const Column<double>& pack_seconds) {
-                new (self) StepGraph{vector_of(seconds),      vector_of(workspace),   vector_of(pure),
-                                     lists(reads),            lists(writes),          lists(births),
-                                     vector_of(nbytes),       vector_of(born),        vector_of(freed),
-                                     vector_of(packed_bytes), vector_of(pack_seconds)};
+               const Column<uint8_t>& fixed, const Column<int64_t>& packed_bytes,
+               const Column<double>& pack_seconds) {
+                new (self) StepGraph{vector_of(seconds), vector_of(workspace),    vector_of(pure),
+                                     lists(reads),       lists(writes),           lists(births),
+                                     vector_of(nbytes),  vector_of(born),         vector_of(freed),
+                                     vector_of(fixed),   vector_of(packed_bytes), vector_of(pack_seconds)};
             },
             "seconds"_a, "workspace"_a, "pure"_a, "reads"_a, "writes"_a, "births"_a, "nbytes"_a, "born"_a,
-            "freed"_a, "packed_bytes"_a, "pack_seconds"_a)
+            "freed"_a, "fixed"_a, "packed_bytes"_a, "pack_seconds"_a)
         .def("choices", &choices, "spill_s_per_byte"_a, "least_bytes"_a,
              "Choices of falling top: (added seconds, live bytes, top bytes, a fate per gap).")
         .def("schedule", &schedule, "spill_s_per_byte"_a, "least_bytes"_a, "fates"_a,

@@ -205,8 +205,7 @@ class Demotion {
         const double seconds = replay_.run(fates_);
         fates_[gap] = before;
         double score = impossible;
-        if (seconds != impossible)
-            score = (seconds - seconds_) / freed_bytes(i);
+        if (seconds != impossible) score = (seconds - seconds_) / freed_bytes(i);
         scores_[at(i)] = score;
         known_[at(i)] = -1;
         return score;
@@ -240,7 +239,8 @@ std::vector<Gap> gaps_of(const StepGraph& graph, int64_t least_bytes) {
                 if (touches[at(*v)].empty() || touches[at(*v)].back() != t) touches[at(*v)].push_back(t);
     std::vector<Gap> gaps;
     for (size_t v = 0; v < touches.size(); ++v) {
-        if (graph.born[v] < 0 || graph.freed[v] == never || graph.nbytes[v] < least_bytes) continue;
+        if (graph.born[v] < 0 || graph.freed[v] == never || graph.fixed[v]) continue;
+        if (graph.nbytes[v] < least_bytes) continue;
         for (size_t i = 1; i < touches[v].size(); ++i)
             if (touches[v][i] - touches[v][i - 1] > 1)
                 gaps.push_back({int32_t(v), touches[v][i - 1], touches[v][i]});

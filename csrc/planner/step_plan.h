@@ -16,7 +16,8 @@ struct StepGraph {
     std::vector<uint8_t> pure;  ///< may run again
     Lists reads, writes, births;
     std::vector<int64_t> nbytes;
-    std::vector<int32_t> born, freed;  ///< operations; -1: before the step, INT32_MAX: not in it
+    std::vector<int32_t> born, freed;   ///< operations; -1: before the step, INT32_MAX: not in it
+    std::vector<uint8_t> fixed;         ///< others see its memory: it never leaves
     std::vector<int64_t> packed_bytes;  ///< of its shorter form without loss; 0: it has none
     std::vector<double> pack_seconds;   ///< into that form and back
 };

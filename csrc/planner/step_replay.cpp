@@ -58,8 +58,7 @@ StepReplay::StepReplay(const StepGraph& graph, const StepPrices& prices, const s
     for (size_t v = 0; v < bytes_.size(); ++v) {
         bytes_[v] = block_bytes_of(graph.nbytes[v]);
         low_[v] = graph.born[v] >= 0 && graph.freed[v] != never;
-        if (low_[v])
-            freed_at_[at(std::clamp(graph.freed[v], graph.born[v], n_ - 1))].push_back(int32_t(v));
+        if (low_[v]) freed_at_[at(std::clamp(graph.freed[v], graph.born[v], n_ - 1))].push_back(int32_t(v));
     }
     std::vector<std::vector<int32_t>> writes(bytes_.size());
     for (int32_t t = 0; t < n_; ++t)
@@ -282,8 +281,7 @@ void StepReplay::run_again(int32_t k, int32_t value) {
     for (const int32_t v : kept)
         if (uses_[at(v)] == 0 && !stays_[at(v)]) drop_again(v);
     for (auto v = graph_.reads.begin(k); v != graph_.reads.end(k); ++v)
-        if (uses_[at(*v)] > 0 && --uses_[at(*v)] == 0 && made_again(*v) && !stays_[at(*v)])
-            drop_again(*v);
+        if (uses_[at(*v)] > 0 && --uses_[at(*v)] == 0 && made_again(*v) && !stays_[at(*v)]) drop_again(*v);
 }
 
 bool StepReplay::made_again(int32_t v) const {

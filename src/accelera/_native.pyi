@@ -128,6 +128,7 @@ class StepGraph:
         nbytes: _Array,
         born: _Array,
         freed: _Array,
+        fixed: _Array,
         packed_bytes: _Array,
         pack_seconds: _Array,
     ) -> None: ...

@@ -33,14 +33,17 @@ OPTIMIZERS: tuple[Callable[[Any], Any], ...] = (
     lambda parameters: optim.RMSprop(parameters, lr=1e-3),
 )
 LIBC = ctypes.CDLL(None)
+HEAP_FIELDS = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+)
+"""Of ``struct mallinfo2``."""
 
 
 class _HeapInfo(ctypes.Structure):
     """What ``mallinfo2`` returns."""
 
-    _fields_ = tuple((name, ctypes.c_size_t) for name in (
-        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"
-    ))  # fmt: skip
+    _fields_ = tuple((name, ctypes.c_size_t) for name in HEAP_FIELDS)
 
 
 class Words(nn.Module):
@@ -200,6 +203,8 @@ def control(number: int, share: float, peak: int) -> bool:
 def main(first: int, count: int) -> dict[str, Any]:
     """Counts of outcomes over some networks."""
     ts.set_num_threads(2)
+    for _ in range(3):  # so long that both threads take part: they and their memory are there
+        ts.ones((2048, 2048)) @ ts.ones((2048, 2048))
     found: dict[str, int] = {}
     controls = [0, 0]
     for number in range(first, first + count):

@@ -72,6 +72,7 @@ class Step:
             nbytes=np.array(self.nbytes, "int64"),
             born=np.array(self.born, "int32"),
             freed=np.array(self.freed, "int32"),
+            fixed=np.zeros(len(self.nbytes), "uint8"),
             packed_bytes=np.array(self.packed, "int64"),
             pack_seconds=PACK_SECONDS * np.array(self.packed, "float64"),
         )

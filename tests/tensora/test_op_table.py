@@ -120,8 +120,9 @@ def test_the_bits_of_an_element_do_not_depend_on_its_place(name: str, sample: Sa
     try:
         expected = numbers(sample.call(*given))
     except TypeError as error:
-        assert "not defined for" in str(error)
-        return
+        if "not defined for" in str(error):
+            return
+        raise
     for begin in (1, 3, 29, 66, 82):
         part = sample.call(*[each[begin:] for each in given])
         np.testing.assert_array_equal(numbers(part), expected[begin:])

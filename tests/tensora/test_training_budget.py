@@ -176,6 +176,7 @@ def trained(config: Config, limit: int, steps: int = 4, **options: Any) -> tuple
 
 
 DEEP = Config(depth=8, kinds=("linear", "norm", "dropout", "residual"), batch=500, zero_first=False)
+MASKED = Config(depth=8, kinds=("masked",), batch=2000, zero_first=False)
 
 
 def test_less_budget_is_never_more_memory_nor_less_time() -> None:
@@ -208,9 +209,8 @@ def test_measured_memory_falls_with_the_budget_and_equals_the_plan() -> None:
 
 
 def test_masks_are_packed_into_bits() -> None:
-    config = Config(depth=8, kinds=("masked",), batch=2000)
-    expected, _ = free_run(config, 4)
-    _, roomy = trained(config, 1 << 26)
+    expected, _ = free_run(MASKED, 4)
+    _, roomy = trained(MASKED, 1 << 26)
     others = roomy.limit_bytes - (1 << 26)  # tensors that this process held before
     packing = [
         plan.peak_bytes - others
@@ -218,7 +218,7 @@ def test_masks_are_packed_into_bits() -> None:
         if any(each.fate == "pack" for each in roomy.tensors(plan.peak_bytes))
     ]
     assert packing
-    losses, budget = trained(config, packing[0])
+    losses, budget = trained(MASKED, packing[0])
     assert losses == expected
     assert budget.report.followed, budget.report.departure
     assert budget.report.peak_bytes == budget.report.predicted_bytes <= budget.limit_bytes
@@ -396,6 +396,39 @@ def test_memory_that_is_lent_to_numpy_stays_where_it_is() -> None:
             np.testing.assert_array_equal(view, before)
 
 
+def test_a_hidden_layer_that_is_lent_inside_a_step_stays() -> None:
+    config = Config(depth=8, kinds=("norm",), batch=2000, zero_first=False)
+    expected, peak = free_run(config, 6)
+    network = Network(config)
+    gc.collect()
+    budget = ts.budget(ts.memory_stats().live_bytes + int(0.6 * peak))
+    lent: list[tuple[Any, Any]] = []
+    plain_layer, plain_end = network.layer, network.optim.zero_grad
+
+    def layer(x: Any, i: int) -> Any:
+        y = plain_layer(x, i)
+        if i == 2 and lends:
+            lent.append((y.detach().numpy(), y.detach().numpy().copy()))
+        return y
+
+    def end() -> None:
+        for view, before in lent:
+            np.testing.assert_array_equal(view, before)
+        lent.clear()
+        plain_end()
+
+    network.layer, network.optim.zero_grad = layer, end  # type: ignore[method-assign]
+    departures = []
+    for number, wanted in enumerate(expected):
+        lends = number >= 2  # the plan does not expect the first time
+        with budget:
+            assert float(network.step()) == wanted
+        departures.append(budget.report.departure)
+    assert budget.report.followed
+    assert "given to another library" in departures[2]
+    assert departures[3:] == [""] * 3
+
+
 CHILD = """
 import gc, resource, sys
 import numpy as np
@@ -422,7 +455,9 @@ def step():
     optimizer.zero_grad()
     return float(loss)
 
-ts.ones((512, 512)) @ ts.ones((512, 512))  # threads and their memory are there
+for _ in range(3):  # so long that all threads take part: they and their memory are there
+    ts.ones((2048, 2048)) @ ts.ones((2048, 2048))
+ts.empty_cache()
 limit = ts.memory_stats().live_bytes + 120_000_000
 pages = int(open("/proc/self/statm").read().split()[0])
 room = pages * resource.getpagesize() + 120_000_000 + 24_000_000
@@ -465,10 +500,10 @@ def resident_peak(trace: Trace) -> int:
     return peak
 
 
-@pytest.mark.parametrize("share", [0.7, 0.4])
-def test_the_trace_of_a_step_replayed_on_paper_has_its_bytes(share: float) -> None:
-    _, peak = free_run(DEEP, 1)
-    network = Network(DEEP)
+@pytest.mark.parametrize(("config", "share"), [(DEEP, 0.7), (DEEP, 0.4), (MASKED, 0.8)])
+def test_the_trace_of_a_step_replayed_on_paper_has_its_bytes(config: Config, share: float) -> None:
+    _, peak = free_run(config, 1)
+    network = Network(config)
     gc.collect()
     budget = ts.budget(ts.memory_stats().live_bytes + int(share * peak))
     for _ in range(2):
@@ -480,7 +515,7 @@ def test_the_trace_of_a_step_replayed_on_paper_has_its_bytes(share: float) -> No
         network.step()
     measured = ts.memory_stats().peak_bytes
     assert budget.report.followed
-    assert budget.report.reruns + budget.report.spilled_bytes > 0
+    assert {"pack", "recompute", "offload"} & {each.fate for each in budget.tensors()}
     trace = recording.trace()
     untouched = held - int(trace.size_bytes[Occupancy(trace).at_start].sum())
     assert resident_peak(trace) + untouched == measured <= budget.limit_bytes

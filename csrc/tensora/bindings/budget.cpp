@@ -29,7 +29,7 @@ nb::dict columns_of(const StepLog& log) {
     std::vector<int64_t> moved;
     std::vector<int64_t> workspace, nbytes, truths;
     std::vector<int32_t> born, freed;
-    std::vector<int> pure, in_arena;
+    std::vector<int> pure, in_arena, lent;
     for (const StepOperation& operation : log.operations) {
         names.append(operation.name);
         seconds.push_back(operation.seconds);
@@ -43,6 +43,7 @@ nb::dict columns_of(const StepLog& log) {
         born.push_back(value.born);
         freed.push_back(value.freed);
         in_arena.push_back(value.in_arena);
+        lent.push_back(value.lent);
         truths.push_back(value.truths);
     }
     columns["names"] = names;
@@ -55,6 +56,7 @@ nb::dict columns_of(const StepLog& log) {
     columns["born"] = born;
     columns["freed"] = freed;
     columns["in_arena"] = in_arena;
+    columns["lent"] = lent;
     columns["truths"] = truths;
     columns["reads"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.reads; });
     columns["writes"] = lists_of(log.operations, [](const auto& one) -> const auto& { return one.writes; });

@@ -235,7 +235,9 @@ void StepBudget::ended(Storage& storage) {
         Held& held = held_[size_t(storage.in_step.place)];
         if (held.storage == &storage) {
             held.storage = nullptr;
-            log_.values[size_t(storage.in_step.place)].freed = int32_t(log_.operations.size()) - 1;
+            StepValue& value = log_.values[size_t(storage.in_step.place)];
+            value.freed = int32_t(log_.operations.size()) - 1;
+            value.lent = storage.lent();
         }
     }
 }
@@ -365,6 +367,12 @@ void StepBudget::close_workspace() {
     workspace_ = {};
 }
 
+/// Memory that another library sees stays, and the step departs from a plan that does not know of it.
+bool StepBudget::may_leave(Storage* storage) {
+    if (storage && storage->lent()) depart("a tensor that is to leave memory was given to another library");
+    return storage && !storage->lent();
+}
+
 void StepBudget::act(const std::vector<StepAction>& actions) {
     for (const StepAction& action : actions) {
         if (!follows_) return;
@@ -376,14 +384,14 @@ void StepBudget::act(const std::vector<StepAction>& actions) {
             case StepAction::Kind::drop:
                 if (held->again)
                     held->again.reset();
-                else if (held->storage && held->storage->house()->index >= 0)
+                else if (may_leave(held->storage) && held->storage->house()->index >= 0)
                     drop(*held->storage);
                 break;
             case StepAction::Kind::out:
-                if (held->storage) spill(*held->storage);
+                if (may_leave(held->storage)) spill(*held->storage);
                 break;
             case StepAction::Kind::pack:
-                if (held->storage) pack(*held->storage);
+                if (may_leave(held->storage)) pack(*held->storage);
                 break;
             case StepAction::Kind::in:
             case StepAction::Kind::unpack:

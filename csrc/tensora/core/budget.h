@@ -42,6 +42,7 @@ struct StepValue {
     int32_t born = -1;      ///< operation; -1: it was there before the step
     int32_t freed = never;  ///< operation after which it ended
     bool in_arena = false;
+    bool lent = false;   ///< another library sees it
     int64_t truths = 0;  ///< elements of a mask, a byte each; 0: it is none
 };
 
@@ -193,6 +194,7 @@ class StepBudget final : public Counted {
     int32_t value_of(Storage& storage);
     bool matches(int32_t operation, const char* name) const;
     void depart(const std::string& why);
+    bool may_leave(Storage* storage);
     void act(const std::vector<StepAction>& actions);
     void open_workspace(int32_t operation);
     void close_workspace();

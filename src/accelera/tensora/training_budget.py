@@ -145,6 +145,7 @@ def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
         nbytes=column("nbytes", "int64"),
         born=column("born", "int32"),
         freed=column("freed", "int32"),
+        fixed=column("lent", "uint8"),
         packed_bytes=-(-truths // 8),
         pack_seconds=2 * (truths / BYTES_PER_SECOND + SECONDS_PER_OPERATION),
     )
@@ -154,9 +155,9 @@ class Budget:
     """Limit of the bytes that tensors hold during training steps, which are its ``with`` blocks.
 
     The first step is recorded; contents that do not fit are spilled to a file meanwhile. Then plans are made:
-    each tensor that lies idle between two uses is kept, packed (a mask as bits), computed again, or written to
-    the file. Later steps follow the first plan that fits, at planned addresses, with the same results to the bit. A step that
-    departs from its plan falls back to spilling, and is planned anew.
+    each tensor that lies idle between two uses is kept, packed (a mask as bits), computed again, or written
+    to the file. Later steps follow the first plan that fits, at planned addresses, with the same results to
+    the bit. A step that departs from its plan falls back to spilling, and is planned anew.
 
     >>> import accelera.tensora as ts
     >>> budget = ts.budget("64MiB")
