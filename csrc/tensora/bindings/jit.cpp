@@ -183,9 +183,11 @@ void bind_kernels(nb::module_& module) {
         .def("run", &UserKernel::run)
         .def("words", [](UserKernel& self, const std::vector<DType>& types,
                          int64_t length) { return self.words({types, length}); })
-        .def("cuda_source", [](UserKernel& self, const std::vector<DType>& types, int64_t length) {
-            return self.cuda_source({types, length});
-        });
+        .def("cuda_source", [](UserKernel& self, const std::vector<DType>& types,
+                               int64_t length) { return self.cuda_source({types, length}); })
+        .def("results", [](UserKernel& self, const std::vector<DType>& types,
+                           int64_t length) { return self.results({types, length}); })
+        .def("gradient", [](UserKernel& self) { return &self.gradient(0); }, nb::rv_policy::reference);
     module.attr("gradients_together") = int(UserKernel::together);
     // Entries stay in the table, and so do their kernels.
     module.def("new_kernel", new_kernel, nb::rv_policy::reference);
