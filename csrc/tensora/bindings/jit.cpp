@@ -149,8 +149,10 @@ UserKernel::Source source_of(nb::object program, nb::object gradient) {
     const auto maker = kept(std::move(gradient));
     return {
         [tracer](const KernelSignature& signature) {
-            // What calls the kernel may be captured, cast or inside a budget; its definition is not.
+            // What calls the kernel may be captured, cast, inside a budget or on a device; its definition is
+            // not.
             const Capture::Pause pause;
+            const DeviceScope on_cpu(cpu);
             const AutocastPause as_given;
             const StepBudget::Outside outside;
             const nb::gil_scoped_acquire gil;
@@ -207,8 +209,11 @@ void bind_jit(nb::module_& module) {
         },
         "The one element, for a check of what was given: of a captured function it is made once.");
     module.def(
-        "address", [](const T& x) { return reinterpret_cast<uintptr_t>(x->bytes()); },
-        "Of the first element, on the CPU.");
+        "address",
+        [](const T& x) {
+            return reinterpret_cast<uintptr_t>(x->device().is_cpu() ? x->bytes() : x->device_bytes());
+        },
+        "Of the first element.");
     module.def(
         "storage_elements",
         [](const T& x, DType dtype, int64_t first, int64_t n) {
@@ -229,11 +234,10 @@ void bind_jit(nb::module_& module) {
         .def("parts", parts_of)
         .def("results", results_of)
         .def_prop_ro("n_steps", [](const CapturedProgram& self) { return self.steps.size(); })
-        .def_ro("on_device", &CapturedProgram::on_device)
-        .def_ro("arena_bytes", &CapturedProgram::arena_bytes)
+        .def_prop_ro("arena_bytes", &CapturedProgram::arena_bytes)
         .def_ro("kept_bytes", &CapturedProgram::kept_bytes)
         .def_ro("workspace_bytes", &CapturedProgram::workspace_bytes)
-        .def_ro("least_bytes", &CapturedProgram::least_bytes)
+        .def_prop_ro("least_bytes", &CapturedProgram::least_bytes)
         .def_prop_ro("peak_bytes", &CapturedProgram::peak_bytes)
         .def("__str__", &CapturedProgram::words);
     nb::class_<CaptureHandle>(module, "Capture", "Record of what the operations of this thread do.")

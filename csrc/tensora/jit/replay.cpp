@@ -4,12 +4,25 @@
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
 #include "tensora/core/fused_loop.h"
+#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
 #include "tensora/jit/program.h"
 
 namespace accelera::tensora {
 
 using Memory = CapturedBuffer::Kind;
+
+namespace {
+
+char* memory_of(Storage& storage) {
+    return storage.device().is_cpu() ? storage.data() : storage.device_data();
+}
+
+char* memory_of(const Tensor& tensor) {
+    return memory_of(*tensor.storage()) + tensor.layout().offset * size_of(tensor.dtype());
+}
+
+}  // namespace
 
 /// A step with the tensors that it works on.
 struct Replay::Bound {
@@ -22,6 +35,8 @@ struct Replay::Bound {
     explicit Bound(const CapturedStep& step) : step(step), params(step.params) {}
 
     void run() const {
+        const Device device = (step.fused ? stored[0] : outputs[0])->device();
+        const DeviceScope scope(device);
         if (step.fused) {
             step.fused->run(inputs, stored);
             return;
@@ -30,14 +45,26 @@ struct Replay::Bound {
         call.out = outputs;
         for (int i = 0; i < step.op->outputs; ++i)
             call.made[size_t(i)] = {outputs[size_t(i)]->shape(), outputs[size_t(i)]->dtype()};
-        step.op->cpu(call);
+        if (device.is_cpu())
+            step.op->cpu(call);
+        else if (step.op->cuda)
+            step.op->cuda(call);
+        else
+            run_on_host(call, device);
+    }
+
+  private:
+    void run_on_host(Call& call, Device device) const {
+        compute_on_host(call, device);
+        for (int i = 0; i < step.op->outputs; ++i) copy_elements(*call.out[size_t(i)], *outputs[size_t(i)]);
     }
 };
 
 Replay::Replay(std::shared_ptr<const CapturedProgram> program) : program_(std::move(program)) {
     for (const CapturedBuffer& buffer : program_->buffers) {
         const bool has_memory = buffer.kind == Memory::outside || buffer.kind == Memory::constant;
-        storages_.push_back(has_memory ? buffer.tensor->storage() : Storage::movable(buffer.nbytes));
+        storages_.push_back(has_memory ? buffer.tensor->storage()
+                                       : Storage::borrow(nullptr, buffer.nbytes, true, [] {}, buffer.device));
     }
     first_part_.assign(storages_.size(), program_->parts.size());
     size_t part = 0;
@@ -95,11 +122,9 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
         if (buffer.kind == Memory::gradient) {
             const T& leaf = buffer.argument < 0 ? buffer.tensor : arguments[size_t(buffer.argument)];
             kept_[i] = collected_gradient(*leaf)->storage();
-            storages_[i]->set_data(collected_gradient(*leaf)->bytes());
+            storages_[i]->set_data(memory_of(*collected_gradient(*leaf)));
         } else if (buffer.kind == Memory::computed && !buffer.kept && program_->places[i] >= 0) {
-            const int64_t place = program_->places[i];
-            const bool first = place < program_->border;
-            storages_[i]->set_data(arena_[!first]->data() + place - (first ? 0 : program_->border));
+            storages_[i]->set_data(place_of(i));
         }
     }
     bring_arguments(0);
@@ -114,11 +139,33 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
 }
 
 void Replay::take_arena() {
-    const int64_t border = program_->border;
-    const int64_t first = border ? bytes_of_block(border) : 0;
-    arena_ = {
-        first ? Storage::allocate(border) : Ref<Storage>(),
-        program_->arena_bytes > first ? Storage::allocate(program_->arena_bytes - first) : Ref<Storage>()};
+    const ArenaPlan& plan = program_->arena;
+    const int64_t first = plan.border ? bytes_of_block(plan.border) : 0;
+    {
+        const DeviceScope scope(cpu);
+        arena_ = {first ? Storage::allocate(plan.border) : Ref<Storage>(),
+                  plan.nbytes > first ? Storage::allocate(plan.nbytes - first) : Ref<Storage>()};
+    }
+    if (program_->device_arena.nbytes == 0) return;
+    const DeviceScope scope(program_->device);
+    device_arena_ = Storage::allocate(program_->device_arena.nbytes);
+}
+
+/// Place of a buffer in its arena.
+char* Replay::place_of(size_t buffer) const {
+    const int64_t place = program_->places[buffer], border = program_->arena.border;
+    if (!program_->buffers[buffer].device.is_cpu()) return device_arena_->device_data() + place;
+    return place < border ? arena_[0]->data() + place : arena_[1]->data() + place - border;
+}
+
+/// What was done with the device's memory on other streams comes before what comes now.
+void Replay::order_streams() const {
+    if (program_->device.is_cpu()) return;
+    if (device_arena_) device_arena_->device_data();
+    for (size_t i = 0; i < storages_.size(); ++i) {
+        const Ref<Storage> storage = seen_storage(i);
+        if (!storage->device().is_cpu()) storage->device_data();
+    }
 }
 
 void Replay::bring_arguments(size_t first) {
@@ -126,7 +173,7 @@ void Replay::bring_arguments(size_t first) {
         const CapturedBuffer& buffer = program_->buffers[i];
         const auto argument = size_t(buffer.argument);
         if (buffer.kind == Memory::argument && argument >= first && argument < arguments_.size())
-            storages_[i]->set_data(arguments_[argument]->bytes());
+            storages_[i]->set_data(memory_of(*arguments_[argument]));
     }
 }
 
@@ -141,8 +188,9 @@ void Replay::bring_kept(size_t part) {
     for (size_t i = 0; i < storages_.size(); ++i) {
         const CapturedBuffer& buffer = program_->buffers[i];
         if (buffer.kind != Memory::computed || !buffer.kept || first_part_[i] != part) continue;
+        const DeviceScope scope(buffer.device);
         kept_[i] = Storage::allocate(buffer.nbytes);
-        storages_[i]->set_data(kept_[i]->data());
+        storages_[i]->set_data(memory_of(*kept_[i]));
     }
 }
 
@@ -171,6 +219,7 @@ void Replay::drop_gradients() {
 }
 
 void Replay::run_part() {
+    order_streams();
     bring_kept(part_);
     const CapturedProgram::Part& part = program_->parts[part_++];
     {
@@ -248,6 +297,7 @@ void Replay::end() {
     arguments_.clear();
     kept_.clear();
     arena_ = {};
+    device_arena_.reset();
 }
 
 }  // namespace accelera::tensora

@@ -30,11 +30,11 @@ class JitReport:
     steps: int
     """That a call takes: some operations are gone, others run together."""
     arena_bytes: int
-    """Memory of what ends with the call, in places that were planned."""
+    """Memory of what ends with the call, in places that were planned; of a CUDA device and the CPU together."""
     kept_bytes: int
     """Memory of results and gradients."""
     workspace_bytes: int
-    """Most that one operation needs besides."""
+    """Most that one operation needs besides; what it needs of a CUDA device is not counted."""
     peak_bytes: int
     """Most bytes that a call allocates: the sum of the three."""
     least_bytes: int
@@ -122,10 +122,6 @@ class Jitted:
         args, kwargs = rebuild(structure_of(values), iter(inner))
         trace = FunctionTrace(inner)
         captured, returned, gradients = trace.run(lambda: self._function(*args, **kwargs))
-        if captured.on_device:
-            raise NotImplementedError(
-                f"jit: {self._name} computes on a CUDA device; captured programs run on the CPU only"
-            )
         operations = captured.n_steps
         for i in captured.written_arguments():
             if arguments[i] is not given[i]:

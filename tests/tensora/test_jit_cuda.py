@@ -1,0 +1,345 @@
+"""Captured functions on a CUDA device: a real one, or the emulator's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import accelera.tensora as ts
+from accelera.tensora import functional, nn, optim
+from accelera.tensora.core import native
+from tests.tensora.test_jit import (
+    CASES,
+    MODULES,
+    READS_ELEMENTS,
+    element_type,
+    given_tensors,
+    network,
+    programs,
+    run_program,
+    training_step,
+    values,
+    values_and_gradients,
+)
+
+pytestmark = pytest.mark.parametrize("fusion", ["eager"], indirect=True)
+CALLS = 4
+"""Of a captured function: as written, replayed and watched, and twice as it goes on from there."""
+random_programs = settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def check_close(found, wanted, tolerance=2e-5):
+    """The same numbers, up to the order of sums in fused loops; on the same device."""
+    for a, b in zip(found, wanted, strict=True):
+        assert a.dtype == b.dtype
+        assert a.device == b.device
+        one, other = (np.asarray(each.detach().to("cpu")) for each in (a, b))
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+def on(device, x):
+    moved = x.detach().to(device)
+    moved.requires_grad = x.requires_grad
+    return moved
+
+
+@random_programs
+@given(program=programs)
+def test_random_programs(program, device):
+    def function(x, y):
+        return run_program(program, [x, y])[-2:]
+
+    optimized, plain = ts.jit(function), ts.jit(function, optimize=False)
+    for seed in range(CALLS):
+        inputs = [on(device, values((5, 5), seed)), on(device, values((5, 5), 10 + seed))]
+        wanted = function(*inputs)
+        check_close(optimized(*inputs), wanted)
+        check_close(plain(*inputs), wanted)
+
+
+@random_programs
+@given(program=programs)
+def test_whole_steps_of_random_programs(program, device):
+    def trained(wrap):
+        leaves = [on(device, values((5, 5), seed)) for seed in (1, 2)]
+        for leaf in leaves:
+            leaf.requires_grad = True
+        optimizer = optim.SGD(leaves, lr=0.01, momentum=0.9)
+
+        def step(scale):
+            optimizer.zero_grad()
+            loss = (run_program(program, [leaf * scale for leaf in leaves])[-1] ** 2).mean()
+            if loss.requires_grad:
+                loss.backward()
+                optimizer.step()
+            return loss
+
+        run = wrap(step)
+        scales = [on(device, ts.asarray(np.float32(1 + 0.1 * i))) for i in range(CALLS)]
+        return [run(scale).detach() for scale in scales] + [leaf.detach() for leaf in leaves]
+
+    check_close(trained(ts.jit), trained(lambda step: step), 1e-4)
+
+
+@pytest.mark.parametrize(("name", "sample"), CASES)
+def test_every_entry_replays(name, sample, device, monkeypatch):
+    asarray = native.asarray
+    dtype = element_type(sample)
+    monkeypatch.setattr(native, "asarray", lambda *args: asarray(*args).to(device))  # indices in samples
+    jitted = ts.jit(sample.call)
+    if name in READS_ELEMENTS:
+        with pytest.raises(RuntimeError, match="jit: "):
+            values_and_gradients(jitted, [on(device, x) for x in given_tensors(sample, 0, dtype)])
+        return
+    for seed in range(3):
+        inputs = [on(device, x) for x in given_tensors(sample, seed, dtype)]
+        copies = [on(device, x) for x in inputs]
+        check_close(values_and_gradients(jitted, copies), values_and_gradients(sample.call, inputs), 1e-4)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_train_alike(name, device):
+    make, shape = MODULES[name]
+
+    def trained(wrap):
+        ts.random.manual_seed(3)
+        module = make().to(device)
+        run = wrap(module)
+        found = []
+        for seed in range(CALLS):
+            x = on(device, values(shape, seed))
+            x.requires_grad = True
+            out = run(x)
+            (out * out).sum().backward()
+            found += [out.detach(), x.grad]
+            for each in module.parameters():
+                if each.grad is not None:
+                    found.append(each.grad)
+                each.grad = None
+        return found + [each.detach() for each in module.state_dict().values()]
+
+    check_close(trained(ts.jit), trained(lambda module: module), 1e-4)
+
+
+@pytest.mark.parametrize("make", [optim.SGD, optim.AdamW])
+def test_training_steps(make, device):
+    x, y = (on(device, values((16, 64), seed)) for seed in (1, 2))
+
+    def trained(wrap):
+        module = network().to(device)
+        step = wrap(training_step(module, make(module.parameters(), lr=0.01)))
+        return [step(x, y).detach() for _ in range(6)] + [each.detach() for each in module.parameters()]
+
+    check_close(trained(ts.jit), trained(lambda step: step), 1e-4)
+
+
+def test_chains_are_one_kernel_and_memory_is_planned(device):
+    module = network().to(device)
+    step = ts.jit(training_step(module, optim.SGD(module.parameters(), lr=0.01)))
+    x, y = (on(device, values((128, 64), seed)) for seed in (1, 2))
+    plain = ts.jit(training_step(module, optim.SGD(module.parameters(), lr=0.01)), optimize=False)
+    plain(x, y), step(x, y)
+    report = step.report(x, y)
+    assert report.steps < plain.report(x, y).steps
+    assert "fused[" in report.program
+    assert report.least_bytes <= report.arena_bytes <= 1.25 * report.least_bytes
+
+
+def test_steps_without_a_kernel_and_indices_from_the_cpu(device):
+    """Their inputs are copied to the CPU, and the results back."""
+    table = on(device, values((7, 3)))
+
+    def function(x, index):
+        rows = ts.take(table, index, axis=0)
+        return ts.linalg.inv(x @ x.T + 5 * ts.eye(4).to(device)) @ rows[:4]
+
+    jitted = ts.jit(function)
+    for seed in range(CALLS):
+        x = on(device, values((4, 5), seed))
+        for index in (ts.asarray([3, 1, 0, seed]), ts.asarray([2, 6, -1, 1]).to(device)):
+            check_close([jitted(x, index)], [function(x, index)])
+
+
+def test_numbers_on_the_cpu_are_those_of_the_call(device):
+    def function(x, scale):
+        return ts.tanh(x * scale) * scale + x
+
+    jitted, x = ts.jit(function), on(device, values((6, 6)))
+    for i in range(CALLS):
+        scale = ts.asarray(np.float32(0.5 + i))
+        check_close([jitted(x, scale)], [function(x, scale)])
+
+
+def test_random_numbers_are_drawn_anew_and_alike(device):
+    def drawn(wrap):
+        ts.random.manual_seed(1)
+        drop = nn.Dropout(0.5)
+        run = wrap(lambda x: (drop(x) * 2 + 1) * ts.tanh(x))
+        return [run(on(device, ts.ones((300,)))) for _ in range(CALLS)]
+
+    found = drawn(ts.jit)
+    check_close(found, drawn(lambda function: function))
+    assert all(
+        (np.asarray(a.cpu()) != np.asarray(b.cpu())).any() for a, b in zip(found, found[1:], strict=False)
+    )
+
+
+def test_arguments_are_written_in_place(device):
+    def function(x, y):
+        x += y
+        x[0] = 0
+        x *= ts.tanh(y)
+        return x
+
+    jitted = ts.jit(function)
+    for seed in range(CALLS):
+        x, y = on(device, values((4, 4), seed)), on(device, values((4, 4), 5))
+        wanted = function(on(device, x), y)
+        assert jitted(x, y) is x
+        check_close([x], [wanted])
+
+
+def test_parameters_are_read_and_buffers_written_where_they_are(device):
+    module = nn.BatchNorm1d(4).to(device)
+    twin = nn.BatchNorm1d(4).to(device)
+    run = ts.jit(module)
+    for seed in range(CALLS):
+        x = on(device, values((8, 4), seed))
+        check_close([run(x)], [twin(x)])
+        with ts.no_grad():
+            for each in (module, twin):
+                each.weight *= 1.5
+    check_close(module.state_dict().values(), twin.state_dict().values())
+
+
+def test_results_that_are_kept_stay(device):
+    @ts.jit
+    def function(x):
+        return ts.matmul(ts.tanh(x), x), x.sum() * 2
+
+    inputs = [on(device, values((6, 6), seed)) for seed in range(2 * CALLS)]
+    kept = [function(x) for x in inputs]
+    for x, found in zip(inputs, kept, strict=True):
+        check_close(found, [ts.matmul(ts.tanh(x), x), x.sum() * 2])
+
+
+def test_signatures_and_devices_are_told_apart(device):
+    calls = []
+
+    @ts.jit
+    def function(x):
+        calls.append(x.device)
+        return ts.exp(x) @ x
+
+    for _ in range(CALLS):
+        for x in (
+            values((3, 3)),
+            on(device, values((3, 3))),
+            on(device, values((4, 4))),
+            on("cuda:1", values((3, 3))),
+        ):
+            check_close([function(x)], [ts.exp(x) @ x])
+    assert calls == ["cpu", device, device, "cuda:1"]
+
+
+def test_an_error_in_the_middle(device):
+    def function(table, index):
+        rows = ts.take(ts.tanh(table) @ table, index, axis=0)
+        return ts.exp(rows) @ rows.T + 1
+
+    jitted, table = ts.jit(function), on(device, values((5, 5)))
+    for i in range(2 * CALLS):
+        index = ts.asarray([0, i, 1]).to(device)
+        if i < 5:
+            check_close([jitted(table, index)], [function(table, index)])
+            continue
+        with pytest.raises(IndexError, match=f"index {i} of an axis with 5"):
+            jitted(table, index)
+        index = ts.asarray([3, 1, 2]).to(device)
+        check_close([jitted(table, index)], [function(table, index)])
+
+
+def test_two_forward_passes_before_their_backward_passes(device):
+    module = network().to(device)
+    run = ts.jit(module)
+    inputs = [on(device, values((8, 64), seed)) for seed in range(4)]
+
+    def gradients(call):
+        module.zero_grad()
+        outs = [call(x) for x in inputs]
+        for out in reversed(outs):
+            (out**2).sum().backward()
+        return [each.grad for each in module.parameters()]
+
+    for _ in range(2):
+        check_close(gradients(run), gradients(module), 1e-4)
+
+
+def test_gradients_accumulate(device):
+    module = network().to(device)
+
+    def step(x):
+        module(x).sum().backward()
+
+    jitted, found = ts.jit(step), []
+    for wrap in (jitted, step):
+        found.append([])
+        for cycle in range(3):
+            module.zero_grad()
+            for i in range(3):
+                wrap(on(device, values((8, 64), 10 * cycle + i)))
+            found[-1] += [each.grad for each in module.parameters()]
+    check_close(*found, 1e-4)
+
+
+def test_on_another_stream(device):
+    module = network().to(device)
+    run, stream = ts.jit(module), ts.cuda.Stream(device)
+    x = on(device, values((8, 64)))
+    for i in range(2 * CALLS):
+        if i % 2:
+            with ts.cuda.stream(stream):
+                found = run(x)
+        else:
+            found = run(x)
+        check_close([found.detach()], [module(x).detach()])
+
+
+def test_kernels_of_the_user_and_losses(device):
+    @ts.kernel(tile=True)
+    def scaled(x, w):
+        return x * ts.rsqrt((x * x).mean() + 1e-5) * w
+
+    w = on(device, values((5,)))
+    w.requires_grad = True
+    target = ts.asarray([1, 0, 4, 2, 2, 3]).to(device)
+
+    def step(x):
+        w.grad = None
+        loss = functional.cross_entropy(scaled(x, w) * 2, target)
+        loss.backward()
+        return loss, w.grad
+
+    jitted = ts.jit(step)
+    for seed in range(CALLS):
+        x = on(device, values((6, 5), seed))
+        check_close([each.detach() for each in jitted(x)], [each.detach() for each in step(x)])
+
+
+def test_tensors_of_two_devices_are_refused(device):
+    x, y = on(device, values((3,))), on("cuda:1", values((3,)))
+    with pytest.raises(NotImplementedError, match="computes on cuda:0 and cuda:1"):
+        ts.jit(lambda x, y: (x * 2, y * 3))(x, y)
+
+
+def test_memory_of_a_call_ends_with_its_results(device):
+    run, x = ts.jit(network().to(device)), on(device, values((64, 64)))
+    for _ in range(CALLS):
+        out = run(x)
+    before = ts.memory_stats(device).live_bytes
+    del out
+    out = run(x)
+    assert ts.memory_stats(device).live_bytes == before
