@@ -262,8 +262,8 @@ void bind_jit(nb::module_& module) {
         .def("abandon", [](CaptureHandle& self) { self.capture.reset(); });
     nb::class_<ReplayHandle>(module, "Replay", "Calls of a captured program.")
         .def("__init__",
-             [](ReplayHandle* self, std::shared_ptr<CapturedProgram> program) {
-                 new (self) ReplayHandle{Ref<Replay>(new Replay(std::move(program)))};
+             [](ReplayHandle* self, std::shared_ptr<CapturedProgram> program, bool graphs) {
+                 new (self) ReplayHandle{Ref<Replay>(new Replay(std::move(program), graphs))};
              })
         .def("fits", [](const ReplayHandle& self,
                         const std::vector<T>& arguments) { return self.replay->fits(arguments); })
@@ -278,7 +278,9 @@ void bind_jit(nb::module_& module) {
         .def("check_unchanged", [](const ReplayHandle& self) { self.replay->check_unchanged(); })
         .def("results",
              [](ReplayHandle& self, size_t first, size_t end) { return self.replay->results(first, end); })
-        .def("end", [](ReplayHandle& self) { self.replay->end(); });
+        .def("end", [](ReplayHandle& self) { self.replay->end(); })
+        .def_prop_ro("graph_steps", [](const ReplayHandle& self) { return self.replay->graph_steps(); })
+        .def_prop_ro("graph_bytes", [](const ReplayHandle& self) { return self.replay->graph_bytes(); });
 }
 
 }  // namespace accelera::tensora

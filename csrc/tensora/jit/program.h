@@ -120,10 +120,14 @@ void fuse_steps(CapturedProgram& program);
 /// Gives each buffer that ends with the call its place in one arena.
 void place_buffers(CapturedProgram& program);
 
+class FixedMemory;
+class ReplayGraphs;
+
 /// Runs a captured program again. One call at a time.
 class Replay final : public Counted {
   public:
-    explicit Replay(std::shared_ptr<const CapturedProgram> program);
+    /// `graphs`: steps on a CUDA device are put into graphs where they can be.
+    Replay(std::shared_ptr<const CapturedProgram> program, bool graphs);
     ~Replay() override;
 
     /// Whether the tensors outside of the program, and their gradients, are what they were.
@@ -140,19 +144,25 @@ class Replay final : public Counted {
     void check_unchanged() const;
     /// Let the call's memory go.
     void end();
+    /// Steps that graphs launch, and memory that is kept for them between calls.
+    int64_t graph_steps() const;
+    int64_t graph_bytes() const;
 
   private:
     struct Bound;
     T tensor_of(const CapturedOperand& operand);
     T result_of(const CapturedOperand& operand) const;
+    void take_fixed_memory();
     void take_arena();
     char* place_of(size_t buffer) const;
     void order_streams() const;
+    void bring(size_t buffer, char* memory);
     void bring_arguments(size_t first);
     void bring_kept(size_t part);
     Ref<Storage> seen_storage(size_t buffer) const;
     void drop_gradients();
     void set_gradients(const CapturedProgram::Part& part);
+    void run_steps(const CapturedProgram::Part& part);
     void note_written();
 
     std::shared_ptr<const CapturedProgram> program_;
@@ -160,11 +170,14 @@ class Replay final : public Counted {
     std::vector<std::unique_ptr<Bound>> steps_;
     std::vector<int32_t> written_;    ///< buffers of arguments and from outside that steps write
     std::vector<size_t> first_part_;  ///< of buffers: in which a step writes them first
+    std::vector<std::vector<int32_t>> part_writes_;  ///< buffers that steps of a part write
     std::vector<T> arguments_;
     std::vector<uint32_t> versions_;     ///< of buffers when the last part ended
     std::vector<Ref<Storage>> kept_;     ///< of this call, by buffer
     std::array<Ref<Storage>, 2> arena_;  ///< its blocks
     Ref<Storage> device_arena_;
+    std::unique_ptr<ReplayGraphs> graphs_;
+    std::unique_ptr<FixedMemory> fixed_;  ///< in which graphs work
     size_t part_ = 0, step_ = 0;
 };
 

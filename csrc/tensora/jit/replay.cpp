@@ -4,9 +4,9 @@
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
 #include "tensora/core/fused_loop.h"
-#include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
-#include "tensora/jit/program.h"
+#include "tensora/jit/fixed_memory.h"
+#include "tensora/jit/replay_graphs.h"
 
 namespace accelera::tensora {
 
@@ -60,7 +60,10 @@ struct Replay::Bound {
     }
 };
 
-Replay::Replay(std::shared_ptr<const CapturedProgram> program) : program_(std::move(program)) {
+Replay::Replay(std::shared_ptr<const CapturedProgram> program, bool graphs)
+    : program_(std::move(program)), part_writes_(program_->parts.size()) {
+    if (graphs && !program_->device.is_cpu() && cuda::has_graphs())
+        graphs_ = std::make_unique<ReplayGraphs>(*program_);
     for (const CapturedBuffer& buffer : program_->buffers) {
         const bool has_memory = buffer.kind == Memory::outside || buffer.kind == Memory::constant;
         storages_.push_back(has_memory ? buffer.tensor->storage()
@@ -78,6 +81,7 @@ Replay::Replay(std::shared_ptr<const CapturedProgram> program) : program_(std::m
             step.fused ? bound.stored.push_back(tensor) : void(bound.outputs[i] = tensor);
             const auto buffer = step.outputs[i].buffer;
             first_part_[size_t(buffer)] = std::min(first_part_[size_t(buffer)], part);
+            part_writes_[part].push_back(buffer);
             const Memory kind = program_->buffers[size_t(buffer)].kind;
             if (kind != Memory::computed &&
                 std::find(written_.begin(), written_.end(), buffer) == written_.end())
@@ -116,13 +120,14 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
     drop_gradients();
     kept_.assign(storages_.size(), {});
     const RoleScope role(Role::activation);
+    if (graphs_ && graphs_->has_any()) take_fixed_memory();
     take_arena();
     for (size_t i = 0; i < storages_.size(); ++i) {
         const CapturedBuffer& buffer = program_->buffers[i];
         if (buffer.kind == Memory::gradient) {
             const T& leaf = buffer.argument < 0 ? buffer.tensor : arguments[size_t(buffer.argument)];
             kept_[i] = collected_gradient(*leaf)->storage();
-            storages_[i]->set_data(memory_of(*collected_gradient(*leaf)));
+            bring(i, memory_of(*collected_gradient(*leaf)));
         } else if (buffer.kind == Memory::computed && !buffer.kept && program_->places[i] >= 0) {
             storages_[i]->set_data(place_of(i));
         }
@@ -138,6 +143,16 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
     part_ = step_ = 0;
 }
 
+void Replay::take_fixed_memory() {
+    if (fixed_) return fixed_->begin();
+    try {
+        fixed_ = std::make_unique<FixedMemory>(*program_);
+    } catch (const Error& error) {
+        if (error.kind != Kind::memory) throw;
+        graphs_.reset();  // without them a call needs less
+    }
+}
+
 void Replay::take_arena() {
     const ArenaPlan& plan = program_->arena;
     const int64_t first = plan.border ? bytes_of_block(plan.border) : 0;
@@ -146,9 +161,11 @@ void Replay::take_arena() {
         arena_ = {first ? Storage::allocate(plan.border) : Ref<Storage>(),
                   plan.nbytes > first ? Storage::allocate(plan.nbytes - first) : Ref<Storage>()};
     }
-    if (program_->device_arena.nbytes == 0) return;
     const DeviceScope scope(program_->device);
-    device_arena_ = Storage::allocate(program_->device_arena.nbytes);
+    if (fixed_)
+        device_arena_ = fixed_->block();
+    else if (program_->device_arena.nbytes > 0)
+        device_arena_ = Storage::allocate(program_->device_arena.nbytes);
 }
 
 /// Place of a buffer in its arena.
@@ -168,12 +185,19 @@ void Replay::order_streams() const {
     }
 }
 
+/// Memory of this call for a buffer that callers see.
+void Replay::bring(size_t buffer, char* memory) {
+    char* const copy = fixed_ ? fixed_->copy_of(buffer) : nullptr;
+    if (copy) fixed_->set_seen(buffer, memory);
+    storages_[buffer]->set_data(copy ? copy : memory);
+}
+
 void Replay::bring_arguments(size_t first) {
     for (size_t i = 0; i < storages_.size(); ++i) {
         const CapturedBuffer& buffer = program_->buffers[i];
         const auto argument = size_t(buffer.argument);
         if (buffer.kind == Memory::argument && argument >= first && argument < arguments_.size())
-            storages_[i]->set_data(memory_of(*arguments_[argument]));
+            bring(i, memory_of(*arguments_[argument]));
     }
 }
 
@@ -190,7 +214,7 @@ void Replay::bring_kept(size_t part) {
         if (buffer.kind != Memory::computed || !buffer.kept || first_part_[i] != part) continue;
         const DeviceScope scope(buffer.device);
         kept_[i] = Storage::allocate(buffer.nbytes);
-        storages_[i]->set_data(memory_of(*kept_[i]));
+        bring(i, memory_of(*kept_[i]));
     }
 }
 
@@ -221,24 +245,44 @@ void Replay::drop_gradients() {
 void Replay::run_part() {
     order_streams();
     bring_kept(part_);
-    const CapturedProgram::Part& part = program_->parts[part_++];
-    {
-        const GradMode off(false);
-        const RunNow now;
-        const AutocastPause as_given;
-        for (; step_ < part.end; ++step_) {
-            if (step_ % 16 == 0) check_interrupt();
-            steps_[step_]->run();
-        }
-    }
+    const CapturedProgram::Part& part = program_->parts[part_];
+    for (size_t i = 0; fixed_ && i < storages_.size(); ++i) fixed_->copy_in(i, seen_storage(i)->version());
+    run_steps(part);
+    if (fixed_)
+        for (const int32_t buffer : part_writes_[part_]) fixed_->copy_out(size_t(buffer));
+    ++part_;
     note_written();
     set_gradients(part);
+}
+
+void Replay::run_steps(const CapturedProgram::Part& part) {
+    const GradMode off(false);
+    const RunNow now;
+    const AutocastPause as_given;
+    if (graphs_) {
+        graphs_->run(part_, bool(fixed_),
+                     {[this](size_t i) { steps_[i]->run(); }, [this] { order_streams(); }});
+        step_ = part.end;
+        return;
+    }
+    for (; step_ < part.end; ++step_) {
+        if (step_ % 16 == 0) check_interrupt();
+        steps_[step_]->run();
+    }
 }
 
 void Replay::note_written() {
     for (const int32_t buffer : written_) seen_storage(size_t(buffer))->bump();
     versions_.clear();
-    for (size_t i = 0; i < storages_.size(); ++i) versions_.push_back(seen_storage(i)->version());
+    for (size_t i = 0; i < storages_.size(); ++i) {
+        versions_.push_back(seen_storage(i)->version());
+        if (fixed_) fixed_->note_version(i, versions_.back());
+    }
+}
+
+int64_t Replay::graph_steps() const { return graphs_ ? graphs_->n_steps() : 0; }
+int64_t Replay::graph_bytes() const {
+    return (graphs_ ? graphs_->nbytes() : 0) + (fixed_ ? fixed_->block()->nbytes() : 0);
 }
 
 void Replay::check_unchanged() const {

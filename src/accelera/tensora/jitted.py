@@ -30,7 +30,7 @@ class JitReport:
     steps: int
     """That a call takes: some operations are gone, others run together."""
     arena_bytes: int
-    """Memory of what ends with the call, in places that were planned; of a CUDA device and the CPU together."""
+    """Memory of what ends with the call, in planned places; of a CUDA device and the CPU together."""
     kept_bytes: int
     """Memory of results and gradients."""
     workspace_bytes: int
@@ -41,6 +41,10 @@ class JitReport:
     """Bytes of the arena that hold something at the same time; no plan needs less."""
     python_calls: tuple[str, ...]
     """Steps of optimizers and schedules, which Python takes between parts of the program."""
+    graph_steps: int
+    """That CUDA graphs launch from the third call on; known after the second."""
+    graph_bytes: int
+    """Memory of the device that is kept for these graphs between calls."""
     program: str
     """A line for each step."""
 
@@ -52,7 +56,8 @@ class JitReport:
             f"workspace {self.workspace_bytes}"
         )
         calls = f"; Python between: {', '.join(self.python_calls)}" if self.python_calls else ""
-        return f"{head}{calls}\n{self.program}"
+        graphs = f"; {self.graph_steps} steps in CUDA graphs" if self.graph_steps else ""
+        return f"{head}{graphs}{calls}\n{self.program}"
 
 
 class Jitted:
@@ -62,10 +67,11 @@ class Jitted:
     without those whose results nobody needs, with elementwise ones fused, in memory with planned places.
     """
 
-    def __init__(self, function: Callable[..., Any], *, optimize: bool = True) -> None:
+    def __init__(self, function: Callable[..., Any], *, optimize: bool = True, graphs: bool = True) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._optimize = optimize
+        self._graphs = graphs
         self._programs: dict[Hashable, list[ReplayedProgram]] = {}
         self._n_programs = 0
         self._modules: _ModuleWatch | None = None
@@ -133,7 +139,7 @@ class Jitted:
             captured.simplify()
             captured.fuse()
         captured.place()
-        program = ReplayedProgram(captured, trace, returned, gradients)
+        program = ReplayedProgram(captured, trace, returned, gradients, graphs=self._graphs)
         program.operations = operations
         known.append(program)
         self._n_programs += 1
@@ -181,7 +187,7 @@ class Jitted:
         return tuple(states)
 
 
-def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True) -> Any:
+def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True, graphs: bool = True) -> Any:
     """Capture a function of tensors once for each signature, and run the captured program from then on.
 
     Parameters
@@ -193,6 +199,8 @@ def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True) ->
         outside are read, and written, where they are.
     optimize
         Whether the program is simplified and fused; False runs the operations one by one.
+    graphs
+        Whether steps on a CUDA device are put into CUDA graphs, which keep their memory between calls.
 
     Returns
     -------
@@ -207,8 +215,8 @@ def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True) ->
 
     """
     if function is None:
-        return functools.partial(jit, optimize=optimize)
-    return Jitted(function, optimize=optimize)
+        return functools.partial(jit, optimize=optimize, graphs=graphs)
+    return Jitted(function, optimize=optimize, graphs=graphs)
 
 
 def _report(program: ReplayedProgram) -> JitReport:
@@ -222,6 +230,8 @@ def _report(program: ReplayedProgram) -> JitReport:
         peak_bytes=captured.peak_bytes,
         least_bytes=captured.least_bytes,
         python_calls=tuple(name for name, _ in program.calls),
+        graph_steps=program.first.graph_steps,
+        graph_bytes=program.first.graph_bytes,
         program=str(captured),
     )
 
