@@ -52,6 +52,13 @@ def on(device, x):
     return moved
 
 
+def deep(x, y):
+    """Operations of which few can be fused: enough for a graph."""
+    for _ in range(3):
+        x = functional.softmax(ts.matmul(x, y), -1).T
+    return x * x.sum(axis=0, keepdims=True)
+
+
 @random_programs
 @given(program=programs)
 def test_random_programs(program, device):
@@ -183,8 +190,8 @@ def test_random_numbers_are_drawn_anew_and_alike(device):
     def drawn(wrap):
         ts.random.manual_seed(1)
         drop = nn.Dropout(0.5)
-        run = wrap(lambda x: (drop(x) * 2 + 1) * ts.tanh(x))
-        return [run(on(device, ts.ones((300,)))) for _ in range(CALLS)]
+        run = wrap(lambda x: deep(drop(deep(x, x)) * 2 + x, x))
+        return [run(on(device, values((6, 6)))) for _ in range(6)]
 
     found = drawn(ts.jit)
     check_close(found, drawn(lambda function: function))
@@ -196,11 +203,12 @@ def test_arguments_are_written_in_place(device):
     def function(x, y):
         x += y
         x[0] = 0
-        x *= ts.tanh(y)
+        x *= deep(x, y)
+        x[:, 1:3] = deep(y, x)[:, :2]
         return x
 
     jitted = ts.jit(function)
-    for seed in range(CALLS):
+    for seed in range(6):
         x, y = on(device, values((4, 4), seed)), on(device, values((4, 4), 5))
         wanted = function(on(device, x), y)
         assert jitted(x, y) is x
@@ -252,8 +260,8 @@ def test_signatures_and_devices_are_told_apart(device):
 
 def test_an_error_in_the_middle(device):
     def function(table, index):
-        rows = ts.take(ts.tanh(table) @ table, index, axis=0)
-        return ts.exp(rows) @ rows.T + 1
+        rows = ts.take(deep(table, table), index, axis=0)
+        return deep(table, rows.T @ rows) + 1
 
     jitted, table = ts.jit(function), on(device, values((5, 5)))
     for i in range(2 * CALLS):
@@ -354,13 +362,6 @@ def test_memory_of_a_call_ends_with_its_results(device):
 # --- CUDA graphs ---------------------------------------------------------------------------------------
 
 
-def deep(x, y):
-    """Operations of which few can be fused."""
-    for _ in range(3):
-        x = functional.softmax(ts.matmul(x, y), -1).T
-    return x.sum(axis=0, keepdims=True)
-
-
 def emulated_driver():
     """The driver's functions, as ctypes has them; skips on a GPU."""
     driver = ctypes.CDLL("libcuda.so.1")
@@ -418,6 +419,17 @@ def test_numbers_that_change_are_not_in_graphs(device):
         check_close([jitted(*inputs)], [function(*inputs)])
     report = jitted.report(*inputs)
     assert 0 < report.graph_steps < report.steps
+
+
+def test_steps_of_which_no_graph_can_be_made_run_one_by_one(device):
+    driver, jitted = emulated_driver(), ts.jit(deep)
+    spoiled = ctypes.c_int.in_dll(driver, "emulated_spoiled_captures")
+    for seed in range(CALLS):
+        inputs = [on(device, values((6, 6), seed)), on(device, values((6, 6), 50 + seed))]
+        spoiled.value = int(seed == 2)
+        check_close([jitted(*inputs)], [deep(*inputs)])
+    assert spoiled.value == 0
+    assert jitted.report(*inputs).graph_steps == 0
 
 
 def test_without_graphs(device):

@@ -120,7 +120,7 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
     drop_gradients();
     kept_.assign(storages_.size(), {});
     const RoleScope role(Role::activation);
-    if (graphs_ && graphs_->has_any()) take_fixed_memory();
+    take_fixed_memory();
     take_arena();
     for (size_t i = 0; i < storages_.size(); ++i) {
         const CapturedBuffer& buffer = program_->buffers[i];
@@ -144,6 +144,7 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
 }
 
 void Replay::take_fixed_memory() {
+    if (!graphs_ || !graphs_->has_any()) return fixed_.reset();
     if (fixed_) return fixed_->begin();
     try {
         fixed_ = std::make_unique<FixedMemory>(*program_);
