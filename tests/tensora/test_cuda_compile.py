@@ -159,9 +159,7 @@ def test_nvcc_compiles_every_kernel(architecture: str, tmp_path: Path) -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("no nvcc on this machine")
-    for name, text in native.cuda_sources().items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_sources(tmp_path)
     types = {each for kind in TYPES.values() for each in kind}
     source = tmp_path / "kernels.cu"
     source.write_text(everything(types if architecture == "sm_90" else {"float", "int64_t"}))
@@ -169,6 +167,54 @@ def test_nvcc_compiles_every_kernel(architecture: str, tmp_path: Path) -> None:
     made = subprocess.run([*command, "-o", tmp_path / "kernels.cubin"], capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "kernels.cubin").stat().st_size > 100_000
+
+
+KERNELS = """
+import accelera.tensora as ts
+from tests.tensora import test_kernels as kernels
+
+for dtype in ("float16", "bfloat16", "float32", "float64"):
+    for kernel, n in (
+        (kernels.softmax_row, 1), (kernels.norm_row, 3), (kernels.log_sum_exp, 1), (kernels.swish, 2)
+    ):
+        for text in (kernel.cuda_source(*[dtype] * n), kernel.gradient_source(*[dtype] * n)):
+            print(text, end="\\0")
+"""
+
+
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
+def test_nvcc_compiles_kernels_of_the_user(architecture: str, tmp_path: Path) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc on this machine")
+    write_sources(tmp_path)
+    # In a process of its own: entries of the op table stay.
+    found = subprocess.run([sys.executable, "-c", KERNELS], capture_output=True, text=True, check=True)
+    texts = found.stdout.split("\0")[:-1]
+    assert len(texts) == 32
+    source = tmp_path / "kernels.cu"
+    source.write_text(
+        '#define TENSORA_DEVICE\n#include "tensora/cuda/rows.cuh"\n' + "".join(map(in_space, texts))
+    )
+    command = [nvcc, "-std=c++20", f"-arch={architecture}", "-cubin", "-I", tmp_path, source]
+    made = subprocess.run([*command, "-o", tmp_path / "kernels.cubin"], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+
+
+def in_space(text: str) -> str:
+    """The kernel in a namespace of its own."""
+    declarations, _, body = text.partition(";};\n") if ";};\n" in text else text.partition("};\n")
+    name = f"k{abs(hash(text))}"
+    return (
+        f"namespace accelera::tensora::device::{name} {{\n{declarations};}};\n"
+        f"__global__ void __launch_bounds__(256) kernel(const Arguments a) {{\n{body}\n}}\n}}\n"
+    )
+
+
+def write_sources(folder: Path) -> None:
+    for name, text in native.cuda_sources().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
 
 
 def test_nvrtc_compiles_for_every_architecture() -> None:

@@ -149,8 +149,10 @@ UserKernel::Source source_of(nb::object program, nb::object gradient) {
     const auto maker = kept(std::move(gradient));
     return {
         [tracer](const KernelSignature& signature) {
-            // What calls the kernel may be captured, cast or inside a budget; its definition is not.
+            // What calls the kernel may be captured, cast, inside a budget or on a device; its definition is
+            // not.
             const Capture::Pause pause;
+            const DeviceScope on_cpu(cpu);
             const AutocastPause as_given;
             const StepBudget::Outside outside;
             const nb::gil_scoped_acquire gil;
@@ -183,9 +185,11 @@ void bind_kernels(nb::module_& module) {
         .def("run", &UserKernel::run)
         .def("words", [](UserKernel& self, const std::vector<DType>& types,
                          int64_t length) { return self.words({types, length}); })
-        .def("cuda_source", [](UserKernel& self, const std::vector<DType>& types, int64_t length) {
-            return self.cuda_source({types, length});
-        });
+        .def("cuda_source", [](UserKernel& self, const std::vector<DType>& types,
+                               int64_t length) { return self.cuda_source({types, length}); })
+        .def("results", [](UserKernel& self, const std::vector<DType>& types,
+                           int64_t length) { return self.results({types, length}); })
+        .def("gradient", [](UserKernel& self) { return &self.gradient(0); }, nb::rv_policy::reference);
     module.attr("gradients_together") = int(UserKernel::together);
     // Entries stay in the table, and so do their kernels.
     module.def("new_kernel", new_kernel, nb::rv_policy::reference);
@@ -205,8 +209,11 @@ void bind_jit(nb::module_& module) {
         },
         "The one element, for a check of what was given: of a captured function it is made once.");
     module.def(
-        "address", [](const T& x) { return reinterpret_cast<uintptr_t>(x->bytes()); },
-        "Of the first element, on the CPU.");
+        "address",
+        [](const T& x) {
+            return reinterpret_cast<uintptr_t>(x->device().is_cpu() ? x->bytes() : x->device_bytes());
+        },
+        "Of the first element.");
     module.def(
         "storage_elements",
         [](const T& x, DType dtype, int64_t first, int64_t n) {
@@ -227,11 +234,10 @@ void bind_jit(nb::module_& module) {
         .def("parts", parts_of)
         .def("results", results_of)
         .def_prop_ro("n_steps", [](const CapturedProgram& self) { return self.steps.size(); })
-        .def_ro("on_device", &CapturedProgram::on_device)
-        .def_ro("arena_bytes", &CapturedProgram::arena_bytes)
+        .def_prop_ro("arena_bytes", &CapturedProgram::arena_bytes)
         .def_ro("kept_bytes", &CapturedProgram::kept_bytes)
         .def_ro("workspace_bytes", &CapturedProgram::workspace_bytes)
-        .def_ro("least_bytes", &CapturedProgram::least_bytes)
+        .def_prop_ro("least_bytes", &CapturedProgram::least_bytes)
         .def_prop_ro("peak_bytes", &CapturedProgram::peak_bytes)
         .def("__str__", &CapturedProgram::words);
     nb::class_<CaptureHandle>(module, "Capture", "Record of what the operations of this thread do.")
@@ -256,8 +262,8 @@ void bind_jit(nb::module_& module) {
         .def("abandon", [](CaptureHandle& self) { self.capture.reset(); });
     nb::class_<ReplayHandle>(module, "Replay", "Calls of a captured program.")
         .def("__init__",
-             [](ReplayHandle* self, std::shared_ptr<CapturedProgram> program) {
-                 new (self) ReplayHandle{Ref<Replay>(new Replay(std::move(program)))};
+             [](ReplayHandle* self, std::shared_ptr<CapturedProgram> program, bool graphs) {
+                 new (self) ReplayHandle{Ref<Replay>(new Replay(std::move(program), graphs))};
              })
         .def("fits", [](const ReplayHandle& self,
                         const std::vector<T>& arguments) { return self.replay->fits(arguments); })
@@ -272,7 +278,9 @@ void bind_jit(nb::module_& module) {
         .def("check_unchanged", [](const ReplayHandle& self) { self.replay->check_unchanged(); })
         .def("results",
              [](ReplayHandle& self, size_t first, size_t end) { return self.replay->results(first, end); })
-        .def("end", [](ReplayHandle& self) { self.replay->end(); });
+        .def("end", [](ReplayHandle& self) { self.replay->end(); })
+        .def_prop_ro("graph_steps", [](const ReplayHandle& self) { return self.replay->graph_steps(); })
+        .def_prop_ro("graph_bytes", [](const ReplayHandle& self) { return self.replay->graph_bytes(); });
 }
 
 }  // namespace accelera::tensora

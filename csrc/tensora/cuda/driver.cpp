@@ -9,6 +9,7 @@
 
 #include "tensora/core/base.h"
 #include "tensora/core/threads.h"
+#include "tensora/cuda/graph.h"
 
 namespace accelera::tensora::cuda {
 
@@ -62,6 +63,14 @@ struct Driver {
     Result (*cuModuleGetFunction)(Function*, Module, const char*);
     Result (*cuLaunchKernel)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                              Stream, void**, void**);
+    // Drivers before 11.4 do not have them.
+    Result (*cuStreamBeginCapture_v2)(Stream, int);
+    Result (*cuStreamEndCapture)(Stream, void**);
+    Result (*cuGraphInstantiateWithFlags)(void**, void*, unsigned long long);
+    Result (*cuGraphLaunch)(void*, Stream);
+    Result (*cuGraphExecDestroy)(void*);
+    Result (*cuGraphDestroy)(void*);
+    bool graphs = false;
     Result (*cuGetErrorName)(Result, const char**);
     Result (*cuGetErrorString)(Result, const char**);
 
@@ -85,7 +94,12 @@ struct Driver {
         FIND(cuStreamCreate), FIND(cuStreamSynchronize), FIND(cuStreamWaitEvent);
         FIND(cuEventCreate), FIND(cuEventRecord), FIND(cuEventDestroy_v2), FIND(cuModuleLoadData);
         FIND(cuModuleGetFunction), FIND(cuLaunchKernel), FIND(cuGetErrorName), FIND(cuGetErrorString);
+        if (!absence.empty()) return;
+        FIND(cuStreamBeginCapture_v2), FIND(cuStreamEndCapture), FIND(cuGraphInstantiateWithFlags);
+        FIND(cuGraphLaunch), FIND(cuGraphExecDestroy), FIND(cuGraphDestroy);
 #undef FIND
+        graphs = absence.empty();
+        absence.clear();
     }
 
     void load() {
@@ -139,6 +153,7 @@ struct State {
     Context context = nullptr;
     Pool pool = nullptr;
     Stream stream = nullptr;
+    Stream capture_stream = nullptr;  ///< that graphs are captured on
     Properties properties;
 
     explicit State(int index) {
@@ -171,6 +186,7 @@ struct State {
 
 constexpr int most_devices = 64;
 thread_local std::array<Stream, most_devices> chosen_streams{};
+thread_local Stream stream_before_capture = nullptr;
 
 State& state(int device) {
     static std::array<std::atomic<State*>, most_devices> all{};
@@ -239,6 +255,17 @@ FreeBytes free_bytes(int device) {
 }
 
 char* take_memory(int device, int64_t nbytes) {
+    Watch* const watch = Watch::here();
+    return watch && watch->memory().device() == device ? watch->take(nbytes) : take_from_pool(device, nbytes);
+}
+
+void give_memory(int device, char* memory, Stream stream) {
+    Watch* const watch = Watch::here();
+    if (watch && watch->memory().give(memory)) return;
+    give_to_pool(device, memory, Watch::is_capturing() ? stream_before_capture : stream);
+}
+
+char* take_from_pool(int device, int64_t nbytes) {
     State& one = used(device);
     const auto take = [&](Address& found) {
         return driver().cuMemAllocAsync(&found, size_t(std::max<int64_t>(nbytes, 1)), current_stream(device));
@@ -255,7 +282,7 @@ char* take_memory(int device, int64_t nbytes) {
     return reinterpret_cast<char*>(found);
 }
 
-void give_memory(int device, char* memory, Stream stream) {
+void give_to_pool(int device, char* memory, Stream stream) {
     State& one = state(device);
     Driver& d = driver();
     Context current = nullptr;
@@ -293,7 +320,8 @@ Stream make_stream(int device) {
 }
 
 void order_streams(int device, Stream earlier, Stream later) {
-    if (earlier == later) return;
+    // What goes to a graph is launched on a stream that waited already.
+    if (earlier == later || Watch::is_capturing()) return;
     used(device);
     Event event = nullptr;
     check(driver().cuEventCreate(&event, 2), "to make an event");
@@ -304,6 +332,7 @@ void order_streams(int device, Stream earlier, Stream later) {
 }
 
 void wait_for(int device, Stream stream) {
+    Watch::note("waiting for a stream");
     used(device);
     const InterpreterReleased released;
     check(driver().cuStreamSynchronize(stream), "the work of a stream");
@@ -317,6 +346,7 @@ void finish(int device, Stream stream) noexcept {
 }
 
 void synchronize(int device) {
+    Watch::note("waiting for the device");
     used(device);
     const InterpreterReleased released;
     check(driver().cuCtxSynchronize(), "the work of the device");
@@ -324,6 +354,7 @@ void synchronize(int device) {
 
 void copy_to_device(int device, char* to, const void* from, int64_t nbytes) {
     if (nbytes == 0) return;
+    Watch::note("a copy to the device");
     used(device);
     const Stream stream = current_stream(device);
     check(driver().cuMemcpyHtoDAsync_v2(address(to), from, size_t(nbytes), stream), "a copy to the device");
@@ -332,6 +363,7 @@ void copy_to_device(int device, char* to, const void* from, int64_t nbytes) {
 
 void copy_to_host(int device, void* to, const char* from, int64_t nbytes) {
     if (nbytes == 0) return;
+    Watch::note("a copy from the device");
     used(device);
     const Stream stream = current_stream(device);
     check(driver().cuMemcpyDtoHAsync_v2(to, address(from), size_t(nbytes), stream), "a copy from the device");
@@ -354,6 +386,8 @@ void fill_bytes(int device, char* to, int value, int64_t nbytes) {
 }
 
 Function load_function(int device, const std::string& code, const char* name) {
+    if (Watch::is_capturing())
+        fail(Kind::runtime, "CUDA: ", name, " is not loaded before it goes to a graph");
     used(device);
     Module module = nullptr;
     Function function = nullptr;
@@ -371,6 +405,38 @@ void launch(int device, Function function, const char* name, const Launch& launc
                                   unsigned(launch.threads), 1, 1, 0, current_stream(device), parameters,
                                   nullptr),
           name);
+}
+
+// --- graphs
+
+bool has_graphs() { return driver().graphs; }
+
+void begin_graph(int device) {
+    State& one = used(device);
+    if (!one.capture_stream) check(driver().cuStreamCreate(&one.capture_stream, 1), "to make a stream");
+    constexpr int this_thread = 1;  // other threads may do what they like
+    check(driver().cuStreamBeginCapture_v2(one.capture_stream, this_thread), "to begin a graph");
+    stream_before_capture = std::exchange(chosen_streams[size_t(device)], one.capture_stream);
+}
+
+void* end_graph(int device, bool used) {
+    chosen_streams[size_t(device)] = std::exchange(stream_before_capture, nullptr);
+    void *graph = nullptr, *ready = nullptr;
+    Result result = driver().cuStreamEndCapture(state(device).capture_stream, &graph);
+    if (used && result == 0) result = driver().cuGraphInstantiateWithFlags(&ready, graph, 0);
+    if (graph) driver().cuGraphDestroy(graph);
+    if (used) check(result, "to make a graph");
+    return ready;
+}
+
+void launch_graph(int device, void* graph) {
+    used(device);
+    check(driver().cuGraphLaunch(graph, current_stream(device)), "to launch a graph");
+}
+
+void drop_graph(void* graph) noexcept {
+    Context current = nullptr;
+    if (graph && driver().cuCtxGetCurrent(&current) != deinitialized) driver().cuGraphExecDestroy(graph);
 }
 
 }  // namespace accelera::tensora::cuda

@@ -34,8 +34,11 @@ struct FreeBytes {
 FreeBytes free_bytes(int device);
 
 /// Memory of the stream-ordered pool. Null when the device has not that much.
+char* take_from_pool(int device, int64_t nbytes);
+/// The memory is free once `stream` (null: the device's own) comes that far.
+void give_to_pool(int device, char* memory, Stream stream);
+/// The same, or a block of the steps that are watched (see graph.h).
 char* take_memory(int device, int64_t nbytes);
-/// The memory is free once `stream` comes that far.
 void give_memory(int device, char* memory, Stream stream);
 /// What the pool keeps goes back to the device.
 void trim_pool(int device);
@@ -68,6 +71,15 @@ struct Launch {
 };
 /// Put a kernel into the thread's stream. `arguments` is the kernel's one parameter, a struct.
 void launch(int device, Function function, const char* name, const Launch& launch, void* arguments);
+
+/// Whether the driver has graphs: work that is put together once and launched many times (see graph.h).
+bool has_graphs();
+/// From now on this thread's work on the device goes to a graph, on a stream of its own.
+void begin_graph(int device);
+/// Its end, and where it is to be `used` the graph made ready; null where it is not.
+void* end_graph(int device, bool used);
+void launch_graph(int device, void* graph);
+void drop_graph(void* graph) noexcept;
 
 /// A function of a library that is loaded while running, or null.
 void* symbol(void* library, const char* name);

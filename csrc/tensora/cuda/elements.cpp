@@ -151,16 +151,10 @@ class Builder {
 
     void add_step(size_t i) {
         const FusedProgram::Step& step = program_.steps[i];
-        std::string inputs;
-        for (int k = 0; k < step.n_sources; ++k) inputs += text(k ? ", " : "", source(step.sources[k]));
-        body_ += text("const ", type_name(step.result), " v", i, " = ");
-        if (std::strcmp(step.formula, "where") == 0)
-            body_ +=
-                text(source(step.sources[0]), " ? ", source(step.sources[1]), " : ", source(step.sources[2]));
-        else if (std::strcmp(step.formula, "cast") == 0)
-            body_ += text("cast_value<", type_name(step.result), ">(", inputs, ")");
-        else
-            body_ += text("value<", step.formula, "_formula, ", type_name(step.operands), ">(", inputs, ")");
+        std::vector<std::string> inputs;
+        for (int k = 0; k < step.n_sources; ++k) inputs.push_back(source(step.sources[k]));
+        body_ += text("const ", type_name(step.result), " v", i, " = ",
+                      formula_text(step.formula, step.operands, step.result, inputs));
         body_ += ";\n";
         if (step.stored)
             body_ += text(element(program_.leaves.size() + size_t(n_stored_++)), " = v", i, ";\n");
@@ -182,6 +176,15 @@ FusedProgram single(const char* formula, DType operands, const T& leaf, const Te
 }
 
 }  // namespace
+
+std::string formula_text(const char* formula, DType operands, DType result,
+                         std::span<const std::string> inputs) {
+    if (std::strcmp(formula, "where") == 0) return text(inputs[0], " ? ", inputs[1], " : ", inputs[2]);
+    std::string all;
+    for (const std::string& input : inputs) all += (all.empty() ? "" : ", ") + input;
+    if (std::strcmp(formula, "cast") == 0) return text("cast_value<", type_name(result), ">(", all, ")");
+    return text("value<", formula, "_formula, ", type_name(operands), ">(", all, ")");
+}
 
 std::string fused_source(const FusedProgram& program) { return Builder(program).source(); }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,12 @@ inline void add_extents(Arguments& arguments, const Dims& shape, int skip, int64
 
 /// Blocks of a kernel with a thread for each of n elements.
 inline int64_t blocks_for(int64_t n) { return (n + 255) / 256; }
+/// Threads of a block for lines of n elements: a power of two, at most 256.
+inline int block_for(int64_t n) {
+    int size = 32;
+    while (size < 256 && size < n) size *= 2;
+    return size;
+}
 
 /// Name of an element type in the sources for the device.
 const char* type_name(DType dtype);
@@ -94,9 +101,23 @@ struct FusedProgram {
 void run_fused(const FusedProgram& program);
 /// Text of the kernel that runs it.
 std::string fused_source(const FusedProgram& program);
+/// An operation on elements in the sources for the device: "where", "cast", or a formula of operands of a
+/// type.
+std::string formula_text(const char* formula, DType operands, DType result,
+                         std::span<const std::string> inputs);
 /// Copy elements to a tensor on a device from one of the same shape there, or from one number on the CPU.
 void copy_on_device(const Tensor& from, const Tensor& to);
 void fill_on_device(const Tensor& out);
+
+// --- reductions
+
+/// How the elements of one type become one: a template of elements.cuh, and the type that it joins.
+struct Folded {
+    const char* join;
+    DType accumulator;
+};
+/// Of "sum", "prod", "max", "min", "any" or "all".
+Folded folded(const char* reduction, DType dtype);
 
 // --- kernels of the op table's entries: the call's outputs are there, its inputs on the same device
 

@@ -1,5 +1,6 @@
 // Launches of the kernels in rows.cuh: reductions, fused operations on rows, steps of optimizers.
 #include <algorithm>
+#include <cstring>
 
 #include "tensora/cuda/kernels.h"
 #include "tensora/functions.h"
@@ -11,13 +12,6 @@ namespace {
 constexpr int threads = 256;
 
 int device_index(const Call& call) { return call.out[0]->device().index; }
-
-/// Threads of a block for lines of n elements: a power of two.
-int block_for(int64_t n) {
-    int size = 32;
-    while (size < threads && size < n) size *= 2;
-    return size;
-}
 
 /// The type that reductions accumulate in, and that halves are computed in.
 DType computed(DType dtype) { return is(dtype, halves) ? DType::f32 : dtype; }
@@ -69,11 +63,6 @@ struct Folding {
     }
 };
 
-struct Folded {
-    const char* join;  ///< in reduction.cuh
-    DType accumulator;
-};
-
 /// Fold x into `out`; the elements of both have any of the types that cast_value converts.
 void fold(const Folded& kind, const Tensor& x, const Folding& folding, int64_t parts, const Tensor& out) {
     const bool by_threads = folding.by_threads();
@@ -94,7 +83,8 @@ void fold(const Folded& kind, const Tensor& x, const Folding& folding, int64_t p
                launch, arguments);
 }
 
-void reduce(Call& call, const Folded& kind) {
+void reduce(Call& call) {
+    const Folded kind = folded(call.op.name, call.input().dtype());
     const Tensor &x = call.input(), &out = *call.out[0];
     if (out.size() == 0) return;
     const Folding folding(x, call.params.a);
@@ -161,12 +151,20 @@ void scan(Call& call, const char* join, DType accumulator) {
 
 }  // namespace
 
-void sum(Call& call) { reduce(call, {"Sum", sum_type(call.input().dtype())}); }
-void prod(Call& call) { reduce(call, {"Product", sum_type(call.input().dtype())}); }
-void max(Call& call) { reduce(call, {"Largest", computed(call.input().dtype())}); }
-void min(Call& call) { reduce(call, {"Smallest", computed(call.input().dtype())}); }
-void any(Call& call) { reduce(call, {"Any", DType::bool_}); }
-void all(Call& call) { reduce(call, {"All", DType::bool_}); }
+Folded folded(const char* reduction, DType dtype) {
+    constexpr const char* names[] = {"sum", "prod", "max", "min", "any", "all"};
+    constexpr const char* joins[] = {"Sum", "Product", "Largest", "Smallest", "Any", "All"};
+    int i = 0;
+    while (std::strcmp(names[i], reduction) != 0) ++i;
+    return {joins[i], i < 2 ? sum_type(dtype) : i < 4 ? computed(dtype) : DType::bool_};
+}
+
+void sum(Call& call) { reduce(call); }
+void prod(Call& call) { reduce(call); }
+void max(Call& call) { reduce(call); }
+void min(Call& call) { reduce(call); }
+void any(Call& call) { reduce(call); }
+void all(Call& call) { reduce(call); }
 void argmax(Call& call) { find_extremes(call, true); }
 void argmin(Call& call) { find_extremes(call, false); }
 void cumsum(Call& call) { scan(call, "Sum", sum_type(call.input().dtype())); }

@@ -25,17 +25,27 @@ Capture::Capture(const std::vector<T>& arguments)
     thread_state.capture = this;
 }
 
+int32_t Capture::add_buffer(CapturedBuffer buffer, Device device) {
+    Device& known = program_->device;
+    if (!device.is_cpu() && !known.is_cpu() && !(device == known))
+        fail(Kind::not_implemented, "jit: the function computes on ", name_of(known), " and ",
+             name_of(device), "; a captured function uses one CUDA device: capture one for each");
+    if (!device.is_cpu()) known = device;
+    buffer.device = device;
+    program_->buffers.push_back(std::move(buffer));
+    return int32_t(program_->buffers.size()) - 1;
+}
+
 void Capture::add_arguments(const std::vector<T>& arguments) {
     for (const T& argument : arguments) {
         Storage& storage = *argument->storage();
         arguments_.push_back(argument);
         note_leaf(argument);
         if (storage.captured.record == number_ && storage.captured.place >= 0) continue;  // given twice
-        storage.captured = {number_, int32_t(program_->buffers.size())};
         CapturedBuffer buffer{Memory::argument};
         buffer.nbytes = argument->size() * size_of(argument->dtype());
         buffer.argument = int32_t(arguments_.size()) - 1;
-        program_->buffers.push_back(buffer);
+        storage.captured = {number_, add_buffer(std::move(buffer), storage.device())};
     }
 }
 
@@ -60,8 +70,7 @@ int32_t Capture::buffer_of(const T& tensor) {
         buffer.tensor = leaves_[i];
         buffer.argument = argument == arguments_.end() ? -1 : int32_t(argument - arguments_.begin());
     }
-    storage.captured = {number_, int32_t(program_->buffers.size())};
-    program_->buffers.push_back(std::move(buffer));
+    storage.captured = {number_, add_buffer(std::move(buffer), storage.device())};
     return storage.captured.place;
 }
 
@@ -78,8 +87,7 @@ CapturedOperand Capture::operand_of(const T& tensor) {
 int32_t Capture::computed(Storage& storage) {
     CapturedBuffer buffer{Memory::computed};
     buffer.nbytes = storage.nbytes();
-    storage.captured = {number_, int32_t(program_->buffers.size())};
-    program_->buffers.push_back(std::move(buffer));
+    storage.captured = {number_, add_buffer(std::move(buffer), storage.device())};
     return storage.captured.place;
 }
 
@@ -89,8 +97,9 @@ CapturedOperand Capture::copied(const CapturedOperand& operand) {
     CapturedBuffer buffer{Memory::computed};
     const Dims& shape = operand.layout.shape;
     buffer.nbytes = shape.product() * size_of(operand.dtype);
-    step.outputs.push_back({int32_t(program_->buffers.size()), {shape, strides_of(shape), 0}, operand.dtype});
-    program_->buffers.push_back(std::move(buffer));
+    const Device device = program_->buffers[size_t(operand.buffer)].device;
+    step.outputs.push_back(
+        {add_buffer(std::move(buffer), device), {shape, strides_of(shape), 0}, operand.dtype});
     program_->steps.push_back(step);
     return step.outputs[0];
 }
@@ -130,7 +139,6 @@ void Capture::add(const Call& call, int64_t workspace_bytes) {
         const Tensor& out = *call.out[size_t(i)];
         step.outputs.push_back({computed(*out.storage()), out.layout(), out.dtype()});
     }
-    program_->on_device = program_->on_device || !call.out[0]->device().is_cpu();
     step.draw = draw_of(call.op, call.params);
     step.workspace_bytes = workspace_bytes;
     program_->steps.push_back(std::move(step));

@@ -52,6 +52,7 @@ class Capture {
     std::shared_ptr<CapturedProgram> finish(const std::vector<T>& results);
 
   private:
+    int32_t add_buffer(CapturedBuffer buffer, Device device);
     int32_t buffer_of(const T& tensor);
     CapturedOperand operand_of(const T& tensor);
     int32_t computed(Storage& storage);

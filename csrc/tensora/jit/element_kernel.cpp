@@ -26,7 +26,7 @@ bool is_one_number(const Tensor& constant, const CapturedOperand& operand) {
 }  // namespace
 
 ElementKernel::ElementKernel(const std::string& name, int inputs, int outputs, Source source)
-    : UserKernel(name, inputs, outputs, std::move(source), true) {}
+    : UserKernel(name, inputs, outputs, std::move(source)) {}
 
 const ElementKernel::Body& ElementKernel::body(const std::vector<DType>& types) {
     {
@@ -101,6 +101,10 @@ void ElementKernel::compute(Call& call) {
     std::vector<T> leaves(call.in.begin(), call.in.end());
     leaves.insert(leaves.end(), all.constants.begin(), all.constants.end());
     loop.run(leaves, {call.out.data(), size_t(call.op.outputs)});
+}
+
+std::vector<DType> ElementKernel::results(const KernelSignature& signature) {
+    return body(signature.types).results;
 }
 
 std::string ElementKernel::words(const KernelSignature& signature) {

@@ -14,6 +14,7 @@ class ElementKernel final : public UserKernel {
     ElementKernel(const std::string& name, int inputs, int outputs, Source source);
     std::string words(const KernelSignature& signature) override;
     std::string cuda_source(const KernelSignature& signature) override;
+    std::vector<DType> results(const KernelSignature& signature) override;
 
   private:
     /// The operations, without a shape.

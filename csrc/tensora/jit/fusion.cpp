@@ -52,6 +52,11 @@ class Fusion {
     const CapturedStep& step(int i) const { return program_.steps[size_t(i)]; }
     int n_steps() const { return int(program_.steps.size()); }
     const Operand& made(int i) const { return step(i).outputs[0]; }
+    Device device_of(int i) const { return program_.buffers[size_t(made(i).buffer)].device; }
+    /// Whether two steps can be of one loop.
+    bool alike(int i, int j) const {
+        return made(i).layout.shape == made(j).layout.shape && device_of(i) == device_of(j);
+    }
 
     void survey() {
         for (int i = 0; i < n_steps(); ++i) {
@@ -69,13 +74,12 @@ class Fusion {
         }
     }
 
-    /// The group that makes this operand, if all of it is read as it was made, by a loop of the same shape.
-    int source_group(const Operand& operand, const Dims& shape) const {
+    /// The group that makes this operand, if all of it is read as it was made, by a step of the same shape.
+    int source_group(const Operand& operand, int reader) const {
         const int from = producer_[size_t(operand.buffer)];
         const auto& writes = writes_[size_t(operand.buffer)];
         if (from == none || writes.size() != 1 || group_of_[size_t(from)] == none) return none;
-        return is_whole(operand, made(from)) && made(from).layout.shape == shape ? group_of_[size_t(from)]
-                                                                                 : none;
+        return is_whole(operand, made(from)) && alike(from, reader) ? group_of_[size_t(from)] : none;
     }
 
     // --- groups
@@ -96,12 +100,11 @@ class Fusion {
         std::set<int> joined, needed_before;
         for (const Operand& input : step(i).inputs) {
             const int from = producer_[size_t(input.buffer)];
-            if (from != none && source_group(input, shape) == none)
-                needed_before.insert(group_of_[size_t(from)]);
+            if (from != none && source_group(input, i) == none) needed_before.insert(group_of_[size_t(from)]);
         }
         size_t size = 1;
         for (const Operand& input : step(i).inputs) {
-            const int group = source_group(input, shape);
+            const int group = source_group(input, i);
             if (group == none || !groups_[size_t(group)].open || joined.count(group)) continue;
             if (needed_before.count(group)) continue;
             if (size + groups_[size_t(group)].members.size() > most_operations) continue;
@@ -183,7 +186,7 @@ class Fusion {
     }
 
     bool reads_whole(int reader, int i) const {
-        if (!(made(reader).layout.shape == made(i).layout.shape)) return false;
+        if (!alike(reader, i)) return false;
         const auto& inputs = step(reader).inputs;
         return std::all_of(inputs.begin(), inputs.end(), [&](const Operand& input) {
             return input.buffer != made(i).buffer || is_whole(input, made(i));
@@ -199,7 +202,7 @@ class Fusion {
             const bool inside =
                 from != none && (group_of_[size_t(from)] == group_of_[size_t(i)] || recomputed_[buffer]);
             if (inside && group_of_[size_t(from)] != none && writes_[buffer].size() == 1 &&
-                is_whole(input, made(from)) && made(from).layout.shape == made(i).layout.shape) {
+                is_whole(input, made(from)) && alike(from, i)) {
                 if (!is_at_hand(from, at, operations)) return false;
                 continue;
             }
@@ -246,7 +249,7 @@ class Fusion {
         const auto buffer = size_t(input.buffer);
         const int from = producer_[buffer];
         if (from != none && group_of_[size_t(from)] != none && writes_[buffer].size() == 1 &&
-            is_whole(input, made(from)) && made(from).layout.shape == made(i).layout.shape &&
+            is_whole(input, made(from)) && alike(from, i) &&
             (group_of_[size_t(from)] == group || group_of_[size_t(from)] == group_of_[size_t(i)] ||
              recomputed_[buffer]))
             return {visit(build, group, from), none};

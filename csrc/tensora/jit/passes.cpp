@@ -63,11 +63,7 @@ T value_of(const CapturedProgram& program, const CapturedStep& step) {
     const AutocastPause as_given;
     std::vector<T> inputs;
     for (const CapturedOperand& input : step.inputs) inputs.push_back(tensor_of(program, input));
-    Call call{*step.op, inputs, step.params};
-    step.op->rule(call);
-    call.out[0] = Tensor::empty(call.made[0].shape, call.made[0].dtype);
-    step.op->cpu(call);
-    return call.out[0];
+    return apply(*step.op, inputs, step.params);
 }
 
 template <typename Number>
@@ -158,6 +154,7 @@ void rename_overwritten(CapturedProgram& program) {
         const auto made = int32_t(program.buffers.size());
         CapturedBuffer buffer{Memory::computed};
         buffer.nbytes = program.buffers[size_t(before)].nbytes;
+        buffer.device = program.buffers[size_t(before)].device;
         buffer.kept = std::exchange(program.buffers[size_t(before)].kept, false);
         program.buffers.push_back(std::move(buffer));
         program.steps[i].in_place = false;
@@ -193,6 +190,7 @@ void share_common_steps(CapturedProgram& program) {
         std::string key;
         put(key, step.op);
         put(key, step.params);
+        put(key, program.buffers[size_t(step.outputs[0].buffer)].device.index);
         for (const CapturedOperand& input : step.inputs) put(key, input, version[size_t(input.buffer)]);
         const auto [place, is_new] = known.emplace(std::move(key), step.outputs);
         if (is_new) return true;

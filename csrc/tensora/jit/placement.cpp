@@ -35,6 +35,9 @@ std::vector<int> shared_places(const CapturedProgram& program, std::vector<Lifet
         const CapturedBuffer& one = program.buffers[size_t(buffer)];
         return one.kind == CapturedBuffer::Kind::computed && !one.kept;
     };
+    const auto device_of = [&](const CapturedOperand& operand) {
+        return program.buffers[size_t(operand.buffer)].device;
+    };
     for (size_t i = 0; i < program.steps.size(); ++i) {
         const CapturedStep& step = program.steps[i];
         // Element by element: each is read before it is written.
@@ -44,7 +47,7 @@ std::vector<int> shared_places(const CapturedProgram& program, std::vector<Lifet
         for (const CapturedOperand& read : step.inputs) {
             const int from = place[size_t(read.buffer)];
             const bool alike = read.dtype == made.dtype && read.layout.offset == 0 &&
-                               read.layout.shape == made.layout.shape &&
+                               device_of(read) == device_of(made) && read.layout.shape == made.layout.shape &&
                                read.layout.strides == made.layout.strides;
             const bool once = std::count_if(step.inputs.begin(), step.inputs.end(), [&](const auto& other) {
                                   return place[size_t(other.buffer)] == from;
@@ -96,53 +99,96 @@ int64_t largest_block(int64_t nbytes) {
     return block > 0 ? bytes_of_block(block) : 0;
 }
 
+/// What a block takes of the allocator.
+int64_t block_bytes(Device device, int64_t nbytes) {
+    return device.is_cpu() ? bytes_of_block(nbytes) : (std::max<int64_t>(nbytes, 1) + 511) / 512 * 512;
+}
+
+/// Places the buffers of one device that end with the call.
+class Placement {
+  public:
+    Placement(CapturedProgram& program, const std::vector<Lifetime>& lives,
+              const std::vector<int>& stands_for, Device device)
+        : program_(program), lives_(lives), device_(device) {
+        for (size_t i = 0; i < program.buffers.size(); ++i) {
+            const CapturedBuffer& buffer = program.buffers[i];
+            if (buffer.kind == CapturedBuffer::Kind::computed && !buffer.kept && buffer.device == device &&
+                lives[i].first >= 0 && stands_for[i] == int(i))
+                order_.push_back(int(i));
+        }
+    }
+
+    ArenaPlan plan() {
+        const auto nbytes = [&](int buffer) { return program_.buffers[size_t(buffer)].nbytes; };
+        const auto length = [&](int buffer) {
+            return lives_[size_t(buffer)].last - lives_[size_t(buffer)].first;
+        };
+        best_.nbytes = INT64_MAX;
+        attempt_both([&](int a, int b) { return nbytes(a) > nbytes(b); });
+        attempt_both(
+            [&](int a, int b) { return double(nbytes(a)) * length(a) > double(nbytes(b)) * length(b); });
+        attempt_both([&](int a, int b) { return length(a) > length(b); });
+        for (const int buffer : order_) program_.places[size_t(buffer)] = places_[size_t(buffer)];
+        best_.least_bytes = least_bytes();
+        return best_;
+    }
+
+  private:
+    template <typename Before>
+    void attempt_both(Before before) {
+        std::stable_sort(order_.begin(), order_.end(), before);
+        const int64_t end = attempt(0);
+        // A block of a device is as large as it is asked for.
+        if (end && device_.is_cpu()) attempt(largest_block(end));
+    }
+
+    int64_t attempt(int64_t border) {
+        std::vector<int64_t> places(program_.buffers.size(), -1);
+        const int64_t end = place_in_order(program_, lives_, order_, border, places);
+        const int64_t rest = std::max<int64_t>(0, end - border);
+        const int64_t taken =
+            (border ? block_bytes(device_, border) : 0) + (rest ? block_bytes(device_, rest) : 0);
+        if (taken >= best_.nbytes) return end;
+        best_.nbytes = taken;
+        best_.border = border;
+        places_ = std::move(places);
+        return end;
+    }
+
+    int64_t least_bytes() const {
+        std::vector<int64_t> change(program_.steps.size() + 1);
+        for (const int buffer : order_) {
+            const int64_t nbytes = rounded(program_.buffers[size_t(buffer)].nbytes);
+            change[size_t(lives_[size_t(buffer)].first)] += nbytes;
+            change[size_t(lives_[size_t(buffer)].last) + 1] -= nbytes;
+        }
+        std::partial_sum(change.begin(), change.end(), change.begin());
+        return *std::max_element(change.begin(), change.end());
+    }
+
+    CapturedProgram& program_;
+    const std::vector<Lifetime>& lives_;
+    Device device_;
+    std::vector<int> order_;
+    std::vector<int64_t> places_;
+    ArenaPlan best_;
+};
+
 }  // namespace
 
 void place_buffers(CapturedProgram& program) {
     std::vector<Lifetime> lives = lifetimes(program);
     const std::vector<int> stands_for = shared_places(program, lives);
-    std::vector<int> order;
-    std::vector<int64_t> change(program.steps.size() + 1);
     program.kept_bytes = program.workspace_bytes = 0;
-    for (size_t i = 0; i < program.buffers.size(); ++i) {
-        const CapturedBuffer& buffer = program.buffers[i];
-        if (buffer.kind != CapturedBuffer::Kind::computed) continue;
-        if (buffer.kept) {
-            program.kept_bytes += bytes_of_block(buffer.nbytes);
-        } else if (lives[i].first >= 0 && stands_for[i] == int(i)) {
-            order.push_back(int(i));
-            change[size_t(lives[i].first)] += rounded(buffer.nbytes);
-            change[size_t(lives[i].last) + 1] -= rounded(buffer.nbytes);
-        }
-    }
+    for (const CapturedBuffer& buffer : program.buffers)
+        if (buffer.kind == CapturedBuffer::Kind::computed && buffer.kept)
+            program.kept_bytes += block_bytes(buffer.device, buffer.nbytes);
     for (const CapturedStep& step : program.steps)
         program.workspace_bytes = std::max(program.workspace_bytes, step.workspace_bytes);
-    std::partial_sum(change.begin(), change.end(), change.begin());
-    program.least_bytes = *std::max_element(change.begin(), change.end());
-
-    const auto nbytes = [&](int buffer) { return program.buffers[size_t(buffer)].nbytes; };
-    const auto length = [&](int buffer) { return lives[size_t(buffer)].last - lives[size_t(buffer)].first; };
-    int64_t best = INT64_MAX;
-    std::vector<int64_t> places(program.buffers.size(), -1);
-    const auto attempt = [&](int64_t border) {
-        const int64_t end = place_in_order(program, lives, order, border, places);
-        const int64_t rest = std::max<int64_t>(0, end - border);
-        const int64_t taken = (border ? bytes_of_block(border) : 0) + (rest ? bytes_of_block(rest) : 0);
-        if (taken >= best) return end;
-        best = taken;
-        program.places = places;
-        program.border = border;
-        return end;
-    };
-    const auto attempt_both = [&](auto before) {
-        std::stable_sort(order.begin(), order.end(), before);
-        const int64_t end = attempt(0);
-        if (end) attempt(largest_block(end));
-    };
-    attempt_both([&](int a, int b) { return nbytes(a) > nbytes(b); });
-    attempt_both([&](int a, int b) { return double(nbytes(a)) * length(a) > double(nbytes(b)) * length(b); });
-    attempt_both([&](int a, int b) { return length(a) > length(b); });
-    program.arena_bytes = best;
+    program.places.assign(program.buffers.size(), -1);
+    program.arena = Placement(program, lives, stands_for, cpu).plan();
+    if (!program.device.is_cpu())
+        program.device_arena = Placement(program, lives, stands_for, program.device).plan();
     for (size_t i = 0; i < program.places.size(); ++i)
         program.places[i] = program.places[size_t(stands_for[i])];
 }

@@ -39,6 +39,7 @@ struct CapturedBuffer {
     };
     Kind kind;
     int64_t nbytes = 0;
+    Device device{};
     int32_t argument = -1;  ///< that it belongs to, or whose gradient it is
     T tensor{};             ///< of what is outside or constant; the leaf of a gradient
     bool kept = false;      ///< outlives the call: part of a result or of a gradient
@@ -58,6 +59,13 @@ struct CapturedResult {
     int32_t argument = -1;
 };
 
+/// Memory for what ends with the call: places in one arena.
+struct ArenaPlan {
+    int64_t border = 0;       ///< between the two blocks of an arena; one would be rounded up by more
+    int64_t nbytes = 0;       ///< as the allocator counts them
+    int64_t least_bytes = 0;  ///< of buffers that hold something at the same time
+};
+
 /// What a function did with tensors when it was called: steps of the op table that run again with other
 /// arguments, without Python.
 struct CapturedProgram {
@@ -70,18 +78,18 @@ struct CapturedProgram {
     std::vector<CapturedStep> steps;
     std::vector<Part> parts;
     std::vector<CapturedResult> results;
-    bool on_device = false;  ///< a step computes on a CUDA device
+    Device device{};  ///< the CUDA device of the memory that is on one
 
     // --- the memory plan
 
-    std::vector<int64_t> places;  ///< of computed buffers that end with the call, in the arena; -1: none
-    int64_t border = 0;           ///< between the arena's two blocks; one block would be rounded up by more
-    int64_t arena_bytes = 0;
+    std::vector<int64_t> places;  ///< of computed buffers that end with the call, in their arena; -1: none
+    ArenaPlan arena, device_arena;
     int64_t kept_bytes = 0;
-    int64_t workspace_bytes = 0;  ///< of the step that needs most
-    int64_t least_bytes = 0;      ///< of buffers that hold something at the same time
+    int64_t workspace_bytes = 0;  ///< of the step that needs most; only what is the CPU's
+    int64_t arena_bytes() const { return arena.nbytes + device_arena.nbytes; }
+    int64_t least_bytes() const { return arena.least_bytes + device_arena.least_bytes; }
     /// Most bytes that a call allocates.
-    int64_t peak_bytes() const { return arena_bytes + kept_bytes + workspace_bytes; }
+    int64_t peak_bytes() const { return arena_bytes() + kept_bytes + workspace_bytes; }
     /// For readers: a line for each step.
     std::string words() const;
 };
@@ -112,10 +120,14 @@ void fuse_steps(CapturedProgram& program);
 /// Gives each buffer that ends with the call its place in one arena.
 void place_buffers(CapturedProgram& program);
 
+class FixedMemory;
+class ReplayGraphs;
+
 /// Runs a captured program again. One call at a time.
 class Replay final : public Counted {
   public:
-    explicit Replay(std::shared_ptr<const CapturedProgram> program);
+    /// `graphs`: steps on a CUDA device are put into graphs where they can be.
+    Replay(std::shared_ptr<const CapturedProgram> program, bool graphs);
     ~Replay() override;
 
     /// Whether the tensors outside of the program, and their gradients, are what they were.
@@ -132,17 +144,25 @@ class Replay final : public Counted {
     void check_unchanged() const;
     /// Let the call's memory go.
     void end();
+    /// Steps that graphs launch, and memory that is kept for them between calls.
+    int64_t graph_steps() const;
+    int64_t graph_bytes() const;
 
   private:
     struct Bound;
     T tensor_of(const CapturedOperand& operand);
     T result_of(const CapturedOperand& operand) const;
+    void take_fixed_memory();
     void take_arena();
+    char* place_of(size_t buffer) const;
+    void order_streams() const;
+    void bring(size_t buffer, char* memory);
     void bring_arguments(size_t first);
     void bring_kept(size_t part);
     Ref<Storage> seen_storage(size_t buffer) const;
     void drop_gradients();
     void set_gradients(const CapturedProgram::Part& part);
+    void run_steps(const CapturedProgram::Part& part);
     void note_written();
 
     std::shared_ptr<const CapturedProgram> program_;
@@ -150,10 +170,14 @@ class Replay final : public Counted {
     std::vector<std::unique_ptr<Bound>> steps_;
     std::vector<int32_t> written_;    ///< buffers of arguments and from outside that steps write
     std::vector<size_t> first_part_;  ///< of buffers: in which a step writes them first
+    std::vector<std::vector<int32_t>> part_writes_;  ///< buffers that steps of a part write
     std::vector<T> arguments_;
     std::vector<uint32_t> versions_;     ///< of buffers when the last part ended
     std::vector<Ref<Storage>> kept_;     ///< of this call, by buffer
     std::array<Ref<Storage>, 2> arena_;  ///< its blocks
+    Ref<Storage> device_arena_;
+    std::unique_ptr<ReplayGraphs> graphs_;
+    std::unique_ptr<FixedMemory> fixed_;  ///< in which graphs work
     size_t part_ = 0, step_ = 0;
 };
 

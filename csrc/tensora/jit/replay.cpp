@@ -5,11 +5,24 @@
 #include "tensora/core/autograd.h"
 #include "tensora/core/fused_loop.h"
 #include "tensora/functions.h"
-#include "tensora/jit/program.h"
+#include "tensora/jit/fixed_memory.h"
+#include "tensora/jit/replay_graphs.h"
 
 namespace accelera::tensora {
 
 using Memory = CapturedBuffer::Kind;
+
+namespace {
+
+char* memory_of(Storage& storage) {
+    return storage.device().is_cpu() ? storage.data() : storage.device_data();
+}
+
+char* memory_of(const Tensor& tensor) {
+    return memory_of(*tensor.storage()) + tensor.layout().offset * size_of(tensor.dtype());
+}
+
+}  // namespace
 
 /// A step with the tensors that it works on.
 struct Replay::Bound {
@@ -22,6 +35,8 @@ struct Replay::Bound {
     explicit Bound(const CapturedStep& step) : step(step), params(step.params) {}
 
     void run() const {
+        const Device device = (step.fused ? stored[0] : outputs[0])->device();
+        const DeviceScope scope(device);
         if (step.fused) {
             step.fused->run(inputs, stored);
             return;
@@ -30,14 +45,29 @@ struct Replay::Bound {
         call.out = outputs;
         for (int i = 0; i < step.op->outputs; ++i)
             call.made[size_t(i)] = {outputs[size_t(i)]->shape(), outputs[size_t(i)]->dtype()};
-        step.op->cpu(call);
+        if (device.is_cpu())
+            step.op->cpu(call);
+        else if (step.op->cuda)
+            step.op->cuda(call);
+        else
+            run_on_host(call, device);
+    }
+
+  private:
+    void run_on_host(Call& call, Device device) const {
+        compute_on_host(call, device);
+        for (int i = 0; i < step.op->outputs; ++i) copy_elements(*call.out[size_t(i)], *outputs[size_t(i)]);
     }
 };
 
-Replay::Replay(std::shared_ptr<const CapturedProgram> program) : program_(std::move(program)) {
+Replay::Replay(std::shared_ptr<const CapturedProgram> program, bool graphs)
+    : program_(std::move(program)), part_writes_(program_->parts.size()) {
+    if (graphs && !program_->device.is_cpu() && cuda::has_graphs())
+        graphs_ = std::make_unique<ReplayGraphs>(*program_);
     for (const CapturedBuffer& buffer : program_->buffers) {
         const bool has_memory = buffer.kind == Memory::outside || buffer.kind == Memory::constant;
-        storages_.push_back(has_memory ? buffer.tensor->storage() : Storage::movable(buffer.nbytes));
+        storages_.push_back(has_memory ? buffer.tensor->storage()
+                                       : Storage::borrow(nullptr, buffer.nbytes, true, [] {}, buffer.device));
     }
     first_part_.assign(storages_.size(), program_->parts.size());
     size_t part = 0;
@@ -51,6 +81,7 @@ Replay::Replay(std::shared_ptr<const CapturedProgram> program) : program_(std::m
             step.fused ? bound.stored.push_back(tensor) : void(bound.outputs[i] = tensor);
             const auto buffer = step.outputs[i].buffer;
             first_part_[size_t(buffer)] = std::min(first_part_[size_t(buffer)], part);
+            part_writes_[part].push_back(buffer);
             const Memory kind = program_->buffers[size_t(buffer)].kind;
             if (kind != Memory::computed &&
                 std::find(written_.begin(), written_.end(), buffer) == written_.end())
@@ -89,17 +120,16 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
     drop_gradients();
     kept_.assign(storages_.size(), {});
     const RoleScope role(Role::activation);
+    take_fixed_memory();
     take_arena();
     for (size_t i = 0; i < storages_.size(); ++i) {
         const CapturedBuffer& buffer = program_->buffers[i];
         if (buffer.kind == Memory::gradient) {
             const T& leaf = buffer.argument < 0 ? buffer.tensor : arguments[size_t(buffer.argument)];
             kept_[i] = collected_gradient(*leaf)->storage();
-            storages_[i]->set_data(collected_gradient(*leaf)->bytes());
+            bring(i, memory_of(*collected_gradient(*leaf)));
         } else if (buffer.kind == Memory::computed && !buffer.kept && program_->places[i] >= 0) {
-            const int64_t place = program_->places[i];
-            const bool first = place < program_->border;
-            storages_[i]->set_data(arena_[!first]->data() + place - (first ? 0 : program_->border));
+            storages_[i]->set_data(place_of(i));
         }
     }
     bring_arguments(0);
@@ -113,12 +143,54 @@ void Replay::begin(const std::vector<T>& arguments, const std::vector<std::pair<
     part_ = step_ = 0;
 }
 
+void Replay::take_fixed_memory() {
+    if (!graphs_ || !graphs_->has_any()) return fixed_.reset();
+    if (fixed_) return fixed_->begin();
+    try {
+        fixed_ = std::make_unique<FixedMemory>(*program_);
+    } catch (const Error& error) {
+        if (error.kind != Kind::memory) throw;
+        graphs_.reset();  // without them a call needs less
+    }
+}
+
 void Replay::take_arena() {
-    const int64_t border = program_->border;
-    const int64_t first = border ? bytes_of_block(border) : 0;
-    arena_ = {
-        first ? Storage::allocate(border) : Ref<Storage>(),
-        program_->arena_bytes > first ? Storage::allocate(program_->arena_bytes - first) : Ref<Storage>()};
+    const ArenaPlan& plan = program_->arena;
+    const int64_t first = plan.border ? bytes_of_block(plan.border) : 0;
+    {
+        const DeviceScope scope(cpu);
+        arena_ = {first ? Storage::allocate(plan.border) : Ref<Storage>(),
+                  plan.nbytes > first ? Storage::allocate(plan.nbytes - first) : Ref<Storage>()};
+    }
+    const DeviceScope scope(program_->device);
+    if (fixed_)
+        device_arena_ = fixed_->block();
+    else if (program_->device_arena.nbytes > 0)
+        device_arena_ = Storage::allocate(program_->device_arena.nbytes);
+}
+
+/// Place of a buffer in its arena.
+char* Replay::place_of(size_t buffer) const {
+    const int64_t place = program_->places[buffer], border = program_->arena.border;
+    if (!program_->buffers[buffer].device.is_cpu()) return device_arena_->device_data() + place;
+    return place < border ? arena_[0]->data() + place : arena_[1]->data() + place - border;
+}
+
+/// What was done with the device's memory on other streams comes before what comes now.
+void Replay::order_streams() const {
+    if (program_->device.is_cpu()) return;
+    if (device_arena_) device_arena_->device_data();
+    for (size_t i = 0; i < storages_.size(); ++i) {
+        const Ref<Storage> storage = seen_storage(i);
+        if (!storage->device().is_cpu()) storage->device_data();
+    }
+}
+
+/// Memory of this call for a buffer that callers see.
+void Replay::bring(size_t buffer, char* memory) {
+    char* const copy = fixed_ ? fixed_->copy_of(buffer) : nullptr;
+    if (copy) fixed_->set_seen(buffer, memory);
+    storages_[buffer]->set_data(copy ? copy : memory);
 }
 
 void Replay::bring_arguments(size_t first) {
@@ -126,7 +198,7 @@ void Replay::bring_arguments(size_t first) {
         const CapturedBuffer& buffer = program_->buffers[i];
         const auto argument = size_t(buffer.argument);
         if (buffer.kind == Memory::argument && argument >= first && argument < arguments_.size())
-            storages_[i]->set_data(arguments_[argument]->bytes());
+            bring(i, memory_of(*arguments_[argument]));
     }
 }
 
@@ -141,8 +213,9 @@ void Replay::bring_kept(size_t part) {
     for (size_t i = 0; i < storages_.size(); ++i) {
         const CapturedBuffer& buffer = program_->buffers[i];
         if (buffer.kind != Memory::computed || !buffer.kept || first_part_[i] != part) continue;
+        const DeviceScope scope(buffer.device);
         kept_[i] = Storage::allocate(buffer.nbytes);
-        storages_[i]->set_data(kept_[i]->data());
+        bring(i, memory_of(*kept_[i]));
     }
 }
 
@@ -171,25 +244,46 @@ void Replay::drop_gradients() {
 }
 
 void Replay::run_part() {
+    order_streams();
     bring_kept(part_);
-    const CapturedProgram::Part& part = program_->parts[part_++];
-    {
-        const GradMode off(false);
-        const RunNow now;
-        const AutocastPause as_given;
-        for (; step_ < part.end; ++step_) {
-            if (step_ % 16 == 0) check_interrupt();
-            steps_[step_]->run();
-        }
-    }
+    const CapturedProgram::Part& part = program_->parts[part_];
+    for (size_t i = 0; fixed_ && i < storages_.size(); ++i) fixed_->copy_in(i, seen_storage(i)->version());
+    run_steps(part);
+    if (fixed_)
+        for (const int32_t buffer : part_writes_[part_]) fixed_->copy_out(size_t(buffer));
+    ++part_;
     note_written();
     set_gradients(part);
+}
+
+void Replay::run_steps(const CapturedProgram::Part& part) {
+    const GradMode off(false);
+    const RunNow now;
+    const AutocastPause as_given;
+    if (graphs_) {
+        graphs_->run(part_, bool(fixed_),
+                     {[this](size_t i) { steps_[i]->run(); }, [this] { order_streams(); }});
+        step_ = part.end;
+        return;
+    }
+    for (; step_ < part.end; ++step_) {
+        if (step_ % 16 == 0) check_interrupt();
+        steps_[step_]->run();
+    }
 }
 
 void Replay::note_written() {
     for (const int32_t buffer : written_) seen_storage(size_t(buffer))->bump();
     versions_.clear();
-    for (size_t i = 0; i < storages_.size(); ++i) versions_.push_back(seen_storage(i)->version());
+    for (size_t i = 0; i < storages_.size(); ++i) {
+        versions_.push_back(seen_storage(i)->version());
+        if (fixed_) fixed_->note_version(i, versions_.back());
+    }
+}
+
+int64_t Replay::graph_steps() const { return graphs_ ? graphs_->n_steps() : 0; }
+int64_t Replay::graph_bytes() const {
+    return (graphs_ ? graphs_->nbytes() : 0) + (fixed_ ? fixed_->block()->nbytes() : 0);
 }
 
 void Replay::check_unchanged() const {
@@ -248,6 +342,7 @@ void Replay::end() {
     arguments_.clear();
     kept_.clear();
     arena_ = {};
+    device_arena_.reset();
 }
 
 }  // namespace accelera::tensora

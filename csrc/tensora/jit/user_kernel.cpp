@@ -39,7 +39,7 @@ std::vector<DType> types_of(std::span<const T> tensors) {
     return types;
 }
 
-UserKernel::UserKernel(const std::string& name, int inputs, int outputs, Source source, bool has_cuda)
+UserKernel::UserKernel(const std::string& name, int inputs, int outputs, Source source)
     : name_(name), source_(std::move(source)) {
     const std::lock_guard lock(kernel_mutex());
     const auto computed = [](Call& call) { of(call.op).compute(call); };
@@ -49,7 +49,7 @@ UserKernel::UserKernel(const std::string& name, int inputs, int outputs, Source 
                   .outputs = outputs,
                   .rule = [](Call& call) { of(call.op).shape(call); },
                   .cpu = computed,
-                  .cuda = has_cuda ? +computed : nullptr,
+                  .cuda = computed,
                   .vjp = inputs + outputs <= most_inputs ? vjp : nullptr,
                   .saves = (1u << inputs) - 1});
     kernels()[op_] = this;

@@ -28,8 +28,8 @@ class UserKernel {
     struct Source {
         /// The program that the function makes of inputs of this signature.
         std::function<std::shared_ptr<CapturedProgram>(const KernelSignature&)> program;
-        /// Kernel of the gradients of all inputs where they are few (`together`), or else of input `group`,
-        /// from the inputs and the gradients of the outputs.
+        /// Kernel of gradients (see `UserKernel::gradient`), from the inputs and the gradients of the
+        /// outputs.
         std::function<UserKernel*(int group)> gradient;
     };
     UserKernel(const UserKernel&) = delete;
@@ -41,10 +41,14 @@ class UserKernel {
     virtual std::string words(const KernelSignature& signature) = 0;
     /// Text of the CUDA kernel.
     virtual std::string cuda_source(const KernelSignature& signature) = 0;
+    /// Types of the results.
+    virtual std::vector<DType> results(const KernelSignature& signature) = 0;
+    /// Kernel of the gradients of all inputs where they are few (`together`), or else of input `group`.
+    UserKernel& gradient(int group);
 
   protected:
     /// Enters it into the table under this name, or with a number behind it where there is such an entry.
-    UserKernel(const std::string& name, int inputs, int outputs, Source source, bool has_cuda);
+    UserKernel(const std::string& name, int inputs, int outputs, Source source);
     /// Makes the outputs' shapes and types.
     virtual void shape(Call& call) = 0;
     virtual void compute(Call& call) = 0;
@@ -58,7 +62,6 @@ class UserKernel {
   private:
     static UserKernel& of(const Op& op);
     static void vjp(Backward& c);
-    UserKernel& gradient(int group);
 
     std::string name_;
     const Op* op_;

@@ -106,7 +106,13 @@ class ReplayedProgram:
     """Captured program of one signature, ready to run again."""
 
     def __init__(
-        self, captured: Any, trace: FunctionTrace, returned: Any, gradients: GradientPart | None
+        self,
+        captured: Any,
+        trace: FunctionTrace,
+        returned: Any,
+        gradients: GradientPart | None,
+        *,
+        graphs: bool,
     ) -> None:
         self.captured = captured
         self.calls = trace.calls
@@ -116,23 +122,21 @@ class ReplayedProgram:
         self._wanted = gradients.wanted if gradients else []
         self._reached = gradients.reached if gradients else []
         self._n_leaves = len(gradients.leaves) if gradients else 0
-        self._shape = native.Replay(captured)
-        self._idle = [self._shape]
+        self.first = native.Replay(captured, graphs)
+        """The replay that a call takes where it is idle; the others have no graphs, which keep memory."""
+        self._idle = IdleReplays(self.first)
         self.operations = 0
         self.leaves: list[Any] = []
         """Leaves, or numbers of arguments, that gradients flow to."""
 
     def fits(self, arguments: list[Any]) -> bool:
         """Whether tensors outside, and gradients of leaves, are as the program has them."""
-        fits: bool = self._shape.fits(arguments)
+        fits: bool = self.first.fits(arguments)
         return fits
 
     def __call__(self, arguments: list[Any], leaves: list[Any]) -> Any:
         """Results of the function; gradients flow from them to the leaves."""
-        try:
-            replay = self._idle.pop()
-        except IndexError:  # all are in use: by other threads, or until their backward passes
-            replay = native.Replay(self.captured)
+        replay = self._idle.take() or native.Replay(self.captured, False)
         try:
             replay.begin(arguments, [generator._next() for generator in self._generators])
             replay.run_part()
@@ -141,8 +145,7 @@ class ReplayedProgram:
                 replay.run_part()
             results = replay.results(0, self._n_results)
         except BaseException:
-            replay.end()
-            self._idle.append(replay)
+            self._idle.give_back(replay)
             raise
         call_over = OpenCall(self._idle, replay)
         if not self._wanted:
@@ -169,10 +172,30 @@ class ReplayedProgram:
         return tuple(given)
 
 
+class IdleReplays:
+    """Replays that no call uses; others are used by other threads, or until their backward passes."""
+
+    def __init__(self, first: Any) -> None:
+        self._first = first
+        self._idle: list[Any] = [first]
+
+    def take(self) -> Any:
+        """The first if it is here, else another one; None where all are in use."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def give_back(self, replay: Any) -> None:
+        """Let its memory go, and other calls use it."""
+        replay.end()
+        self._idle.insert(len(self._idle) if replay is self._first else 0, replay)
+
+
 class OpenCall:
     """A replay whose memory is let go when the backward pass has run, or nobody can ask for it any more."""
 
-    def __init__(self, idle: list[Any], replay: Any) -> None:
+    def __init__(self, idle: IdleReplays, replay: Any) -> None:
         self._idle = idle
         self._replay = replay
 
@@ -188,8 +211,7 @@ class OpenCall:
 
     def give_back(self, replay: Any) -> None:
         """Let the memory go, and the replay serve other calls."""
-        replay.end()
-        self._idle.append(replay)
+        self._idle.give_back(replay)
 
     def __del__(self) -> None:
         if self._replay is not None:

@@ -30,17 +30,21 @@ class JitReport:
     steps: int
     """That a call takes: some operations are gone, others run together."""
     arena_bytes: int
-    """Memory of what ends with the call, in places that were planned."""
+    """Memory of what ends with the call, in planned places; of a CUDA device and the CPU together."""
     kept_bytes: int
     """Memory of results and gradients."""
     workspace_bytes: int
-    """Most that one operation needs besides."""
+    """Most that one operation needs besides; what it needs of a CUDA device is not counted."""
     peak_bytes: int
     """Most bytes that a call allocates: the sum of the three."""
     least_bytes: int
     """Bytes of the arena that hold something at the same time; no plan needs less."""
     python_calls: tuple[str, ...]
     """Steps of optimizers and schedules, which Python takes between parts of the program."""
+    graph_steps: int
+    """That CUDA graphs launch from the third call on; known after the second."""
+    graph_bytes: int
+    """Memory of the device that is kept for these graphs between calls."""
     program: str
     """A line for each step."""
 
@@ -52,7 +56,8 @@ class JitReport:
             f"workspace {self.workspace_bytes}"
         )
         calls = f"; Python between: {', '.join(self.python_calls)}" if self.python_calls else ""
-        return f"{head}{calls}\n{self.program}"
+        graphs = f"; {self.graph_steps} steps in CUDA graphs" if self.graph_steps else ""
+        return f"{head}{graphs}{calls}\n{self.program}"
 
 
 class Jitted:
@@ -62,10 +67,11 @@ class Jitted:
     without those whose results nobody needs, with elementwise ones fused, in memory with planned places.
     """
 
-    def __init__(self, function: Callable[..., Any], *, optimize: bool = True) -> None:
+    def __init__(self, function: Callable[..., Any], *, optimize: bool = True, graphs: bool = True) -> None:
         functools.update_wrapper(self, function)
         self._function = function
         self._optimize = optimize
+        self._graphs = graphs
         self._programs: dict[Hashable, list[ReplayedProgram]] = {}
         self._n_programs = 0
         self._modules: _ModuleWatch | None = None
@@ -122,10 +128,6 @@ class Jitted:
         args, kwargs = rebuild(structure_of(values), iter(inner))
         trace = FunctionTrace(inner)
         captured, returned, gradients = trace.run(lambda: self._function(*args, **kwargs))
-        if captured.on_device:
-            raise NotImplementedError(
-                f"jit: {self._name} computes on a CUDA device; captured programs run on the CPU only"
-            )
         operations = captured.n_steps
         for i in captured.written_arguments():
             if arguments[i] is not given[i]:
@@ -137,7 +139,7 @@ class Jitted:
             captured.simplify()
             captured.fuse()
         captured.place()
-        program = ReplayedProgram(captured, trace, returned, gradients)
+        program = ReplayedProgram(captured, trace, returned, gradients, graphs=self._graphs)
         program.operations = operations
         known.append(program)
         self._n_programs += 1
@@ -185,7 +187,7 @@ class Jitted:
         return tuple(states)
 
 
-def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True) -> Any:
+def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True, graphs: bool = True) -> Any:
     """Capture a function of tensors once for each signature, and run the captured program from then on.
 
     Parameters
@@ -197,6 +199,8 @@ def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True) ->
         outside are read, and written, where they are.
     optimize
         Whether the program is simplified and fused; False runs the operations one by one.
+    graphs
+        Whether steps on a CUDA device are put into CUDA graphs, which keep their memory between calls.
 
     Returns
     -------
@@ -211,8 +215,8 @@ def jit(function: Callable[..., Any] | None = None, *, optimize: bool = True) ->
 
     """
     if function is None:
-        return functools.partial(jit, optimize=optimize)
-    return Jitted(function, optimize=optimize)
+        return functools.partial(jit, optimize=optimize, graphs=graphs)
+    return Jitted(function, optimize=optimize, graphs=graphs)
 
 
 def _report(program: ReplayedProgram) -> JitReport:
@@ -226,6 +230,8 @@ def _report(program: ReplayedProgram) -> JitReport:
         peak_bytes=captured.peak_bytes,
         least_bytes=captured.least_bytes,
         python_calls=tuple(name for name, _ in program.calls),
+        graph_steps=program.first.graph_steps,
+        graph_bytes=program.first.graph_bytes,
         program=str(captured),
     )
 

@@ -52,23 +52,25 @@ class Kernel:
         """Name of the entry in the op table: the function's, with a number behind it where that was taken."""
         return str(self._entry.name)
 
-    def bytecode(self, *dtypes: Any, length: int = 0) -> str:
+    def bytecode(self, *dtypes: Any, length: int = 32) -> str:
         """The operations for elements of these types, float32 if none are given: a line for each.
 
         Of a tile `length` is the number of elements of a row.
         """
         return str(self._entry.words(self._types(dtypes), length))
 
-    def cuda_source(self, *dtypes: Any) -> str:
+    def cuda_source(self, *dtypes: Any, length: int = 32) -> str:
         """Text of the CUDA kernel for tensors of these types that lie alike, float32 if none are given.
 
-        Raises
-        ------
-        NotImplementedError
-            Of a tile, which runs on the CPU.
-
+        Of a tile `length` is the number of elements of a row.
         """
-        return str(self._entry.cuda_source(self._types(dtypes), 0))
+        return str(self._entry.cuda_source(self._types(dtypes), length))
+
+    def gradient_source(self, *dtypes: Any, length: int = 32) -> str:
+        """Text of the CUDA kernel of the gradients: of all inputs, or of the first where they are many."""
+        types = self._types(dtypes)
+        slopes = self._entry.results(types, length)
+        return str(self._entry.gradient().cuda_source([*types, *slopes], length))
 
     def _types(self, dtypes: Sequence[Any]) -> list[Any]:
         return [as_dtype(each) for each in dtypes or [native.dtype.float32] * self._inputs]
@@ -94,7 +96,7 @@ def kernel(function: Callable[..., Any] | None = None, *, tile: bool = False) ->
     tile
         Whether its inputs are rows: tensors with one axis, the last of the operation's inputs. It may then
         use ``sum``, ``prod``, ``max``, ``min``, ``mean``, ``any`` and ``all`` of a row too, and returns a row
-        or one element. A tile runs on the CPU.
+        or one element.
 
     Returns
     -------

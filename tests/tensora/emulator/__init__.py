@@ -17,8 +17,11 @@ def missing() -> str | None:
     return None if shutil.which("g++") else "no g++ to compile the emulator of a CUDA device with"
 
 
-def load(folder: Path) -> None:
-    """Build the libraries in a folder, unless they are there, and load them into this process."""
+def load(folder: Path, *, graphs: bool = True) -> None:
+    """Build the libraries in a folder, unless they are there, and load them into this process.
+
+    Without `graphs` the driver is one that has none.
+    """
     os.environ["EMULATED_CUDA_FOLDER"] = str(folder)
     os.environ["EMULATED_CUDA_HEADER"] = str(HERE / "device.h")
     for part, name in LIBRARIES.items():
@@ -27,6 +30,7 @@ def load(folder: Path) -> None:
             partial = folder / f"{name}.{os.getpid()}"
             links = [f"-L{folder}", "-l:libcuda.so.1"] if part == "BLAS" else ["-ldl"]
             options = ["-std=c++20", "-O1", "-shared", "-fPIC", f"-DEMULATED_{part}", f"-Wl,-soname,{name}"]
+            options += [] if graphs else ["-DWITHOUT_GRAPHS"]
             subprocess.run(["g++", *options, HERE / "libraries.cpp", "-o", partial, *links], check=True)
             partial.rename(path)
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <complex>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 extern "C" {
@@ -24,7 +26,8 @@ extern "C" {
 
 using Address = unsigned long long;
 constexpr int success = 0, invalid_value = 1, out_of_memory = 2, not_initialized = 3, invalid_context = 201,
-              not_found = 500, illegal_address = 700, invalid_image = 200, invalid_handle = 400;
+              not_found = 500, illegal_address = 700, invalid_image = 200, invalid_handle = 400,
+              capture_unsupported = 900, capture_invalidated = 901;
 constexpr int n_devices = 2;
 constexpr size_t page = 4096;
 
@@ -35,8 +38,14 @@ struct Block {
     char* base = nullptr;
     int device = 0;
 };
+using Work = std::function<int()>;
 struct Stream {
     int device;
+    bool capturing = false, valid = true;
+    std::vector<Work> captured;
+};
+struct Graph {
+    std::vector<Work> nodes;
 };
 struct Event {
     bool recorded = false;
@@ -47,6 +56,7 @@ struct Module {
 struct Function {
     void (*launch)(void (*)(void*), void*, unsigned, unsigned, bool);
     void (*body)(void*);
+    size_t parameter_bytes;
     bool barriers;
 };
 
@@ -55,7 +65,9 @@ std::map<Address, Block> blocks;
 size_t held[n_devices] = {0, 0};
 bool initialized = false;
 thread_local int current = 0;  // context: device + 1
-std::set<void*> streams, events;
+std::set<void*> streams, events, graphs;
+int captures = 0;  // that go on
+int launches = 0;  // of graphs
 
 size_t device_bytes() {
     const char* const given = std::getenv("EMULATED_CUDA_BYTES");
@@ -86,7 +98,25 @@ bool inside(Address at, size_t n) {
 
 bool known_stream(void* stream) { return !stream || streams.count(stream); }
 
+bool is_capturing(void* stream) { return streams.count(stream) && static_cast<Stream*>(stream)->capturing; }
+
+/// What a stream that is captured does not allow, after which nothing comes of its graph. Stricter than a
+/// driver: copies from and to the CPU, and allocations, would be nodes there.
+int refuse(void* stream) {
+    if (is_capturing(stream)) static_cast<Stream*>(stream)->valid = false;
+    return capture_unsupported;
+}
+
 }  // namespace
+
+/// Work of a stream: done now, or when the graph that the stream goes to is launched. Takes it over.
+int emulated_enqueue(void* stream, std::function<int()>* given) {
+    Work work = std::move(*given);
+    delete given;
+    if (!is_capturing(stream)) return work();
+    static_cast<Stream*>(stream)->captured.push_back(std::move(work));
+    return success;
+}
 
 int cuInit(unsigned) {
     initialized = true;
@@ -116,7 +146,7 @@ int cuCtxGetCurrent(void** context) {
     *context = reinterpret_cast<void*>(intptr_t(current));
     return success;
 }
-int cuCtxSynchronize() { return current ? success : invalid_context; }
+int cuCtxSynchronize() { return captures ? capture_unsupported : current ? success : invalid_context; }
 int cuMemGetInfo_v2(size_t* free, size_t* total) {
     if (!current) return invalid_context;
     *total = device_bytes();
@@ -133,12 +163,13 @@ int cuMemPoolGetAttribute(void* pool, int, void* value) {
     std::memcpy(value, &n, 8);
     return success;
 }
-int cuMemPoolTrimTo(void*, size_t) { return success; }
+int cuMemPoolTrimTo(void*, size_t) { return captures ? capture_unsupported : success; }
 
 int cuMemAllocAsync(Address* address, size_t n, void* stream) {
     const std::lock_guard lock(mutex);
     if (!current) return invalid_context;
     if (!known_stream(stream)) return invalid_handle;
+    if (is_capturing(stream)) return refuse(stream);
     if (n == 0) return invalid_value;
     if (held[current - 1] + n > device_bytes()) return out_of_memory;
     Block block;
@@ -163,6 +194,7 @@ int cuMemFreeAsync(Address address, void* stream) {
     const std::lock_guard lock(mutex);
     if (!current) return invalid_context;
     if (!known_stream(stream)) return invalid_handle;
+    if (is_capturing(stream)) return refuse(stream);
     const auto place = blocks.find(address);
     if (place == blocks.end()) return invalid_value;
     held[place->second.device] -= place->second.size;
@@ -172,6 +204,7 @@ int cuMemFreeAsync(Address address, void* stream) {
 }
 int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t n, void* stream) {
     if (!current) return invalid_context;
+    if (is_capturing(stream)) return refuse(stream);
     const Opened opened;
     if (!inside(to, n) || !known_stream(stream)) return invalid_value;
     std::memcpy(reinterpret_cast<void*>(to), from, n);
@@ -179,6 +212,7 @@ int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t n, void* stream) {
 }
 int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t n, void* stream) {
     if (!current) return invalid_context;
+    if (is_capturing(stream)) return refuse(stream);
     const Opened opened;
     if (!inside(from, n) || !known_stream(stream)) return invalid_value;
     std::memcpy(to, reinterpret_cast<void*>(from), n);
@@ -186,17 +220,23 @@ int cuMemcpyDtoHAsync_v2(void* to, Address from, size_t n, void* stream) {
 }
 int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t n, void* stream) {
     if (!current) return invalid_context;
-    const Opened opened;
-    if (!inside(to, n) || !inside(from, n) || !known_stream(stream)) return invalid_value;
-    std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), n);
-    return success;
+    if (!known_stream(stream)) return invalid_value;
+    return emulated_enqueue(stream, new Work([=] {
+                                const Opened opened;
+                                if (!inside(to, n) || !inside(from, n)) return invalid_value;
+                                std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), n);
+                                return success;
+                            }));
 }
 int cuMemsetD8Async(Address to, unsigned char value, size_t n, void* stream) {
     if (!current) return invalid_context;
-    const Opened opened;
-    if (!inside(to, n) || !known_stream(stream)) return invalid_value;
-    std::memset(reinterpret_cast<void*>(to), value, n);
-    return success;
+    if (!known_stream(stream)) return invalid_value;
+    return emulated_enqueue(stream, new Work([=] {
+                                const Opened opened;
+                                if (!inside(to, n)) return invalid_value;
+                                std::memset(reinterpret_cast<void*>(to), value, n);
+                                return success;
+                            }));
 }
 
 int cuStreamCreate(void** stream, unsigned) {
@@ -204,8 +244,11 @@ int cuStreamCreate(void** stream, unsigned) {
     streams.insert(*stream = new Stream{current - 1});
     return success;
 }
-int cuStreamSynchronize(void* stream) { return known_stream(stream) ? success : invalid_handle; }
+int cuStreamSynchronize(void* stream) {
+    return is_capturing(stream) ? refuse(stream) : known_stream(stream) ? success : invalid_handle;
+}
 int cuStreamWaitEvent(void* stream, void* event, unsigned) {
+    if (is_capturing(stream)) return refuse(stream);
     // 1 and 2 are the default streams.
     const bool usual = intptr_t(stream) <= 2;
     return (usual || streams.count(stream)) && events.count(event) ? success : invalid_handle;
@@ -216,6 +259,7 @@ int cuEventCreate(void** event, unsigned) {
     return success;
 }
 int cuEventRecord(void* event, void* stream) {
+    if (is_capturing(stream)) return refuse(stream);
     return events.count(event) && known_stream(stream) ? success : invalid_handle;
 }
 int cuEventDestroy_v2(void* event) {
@@ -227,11 +271,13 @@ int cuEventDestroy_v2(void* event) {
 /// A "cubin" is the path of a shared library, and whether its kernel has barriers.
 int cuModuleLoadData(void** module, const void* image) {
     if (!current) return invalid_context;
+    if (captures) return capture_unsupported;
     void* const library = dlopen(static_cast<const char*>(image) + 1, RTLD_NOW | RTLD_LOCAL);
     if (!library) return std::fprintf(stderr, "%s\n", dlerror()), invalid_image;
     auto* const function = new Function;
     function->launch = reinterpret_cast<decltype(function->launch)>(dlsym(library, "emulated_launch"));
     function->body = reinterpret_cast<decltype(function->body)>(dlsym(library, "emulated_kernel"));
+    function->parameter_bytes = *static_cast<size_t*>(dlsym(library, "emulated_parameter_bytes"));
     function->barriers = *static_cast<const char*>(image) == 'b';
     *module = function;
     return success;
@@ -248,12 +294,67 @@ int cuLaunchKernel(void* given, unsigned blocks_x, unsigned y, unsigned z, unsig
     if (!blocks_x || y != 1 || z != 1 || !threads || threads > 1024 || threads_y != 1 || threads_z != 1)
         return invalid_value;
     const auto& function = *static_cast<Function*>(given);
-    const Opened opened;
-    function.launch(function.body, parameters[0], blocks_x, threads, function.barriers);
+    const char* const first = static_cast<const char*>(parameters[0]);
+    // As the driver does: the arguments are copied now, the kernel may run later.
+    std::vector<std::max_align_t> argument(function.parameter_bytes / sizeof(std::max_align_t) + 1);
+    std::memcpy(argument.data(), first, function.parameter_bytes);
+    return emulated_enqueue(stream, new Work([=]() mutable {
+                                const Opened opened;
+                                function.launch(function.body, argument.data(), blocks_x, threads,
+                                                function.barriers);
+                                return success;
+                            }));
+}
+
+/// So many captures come to nothing from now on.
+int emulated_spoiled_captures = 0;
+
+int cuStreamBeginCapture_v2(void* stream, int) {
+    if (!current) return invalid_context;
+    if (!streams.count(stream) || is_capturing(stream)) return capture_unsupported;
+    auto& one = *static_cast<Stream*>(stream);
+    one.capturing = one.valid = true;
+    ++captures;
     return success;
 }
+int cuStreamEndCapture(void* stream, void** graph) {
+    *graph = nullptr;
+    if (!is_capturing(stream)) return invalid_value;
+    auto& one = *static_cast<Stream*>(stream);
+    one.capturing = false;
+    --captures;
+    std::vector<Work> nodes = std::exchange(one.captured, {});
+    if (!one.valid || (emulated_spoiled_captures && emulated_spoiled_captures--)) return capture_invalidated;
+    graphs.insert(*graph = new Graph{std::move(nodes)});
+    return success;
+}
+#ifndef WITHOUT_GRAPHS
+int cuGraphInstantiateWithFlags(void** ready, void* graph, unsigned long long) {
+    if (!graphs.count(graph)) return invalid_handle;
+    graphs.insert(*ready = new Graph(*static_cast<Graph*>(graph)));
+    return success;
+}
+int cuGraphLaunch(void* ready, void* stream) {
+    if (!current) return invalid_context;
+    if (!graphs.count(ready) || !known_stream(stream)) return invalid_handle;
+    if (is_capturing(stream)) return refuse(stream);
+    ++launches;
+    for (const Work& work : static_cast<Graph*>(ready)->nodes)
+        if (const int result = work()) return result;
+    return success;
+}
+#endif
+int emulated_graph_launches() { return launches; }
+int cuGraphDestroy(void* graph) {
+    if (!graphs.erase(graph)) return invalid_handle;
+    delete static_cast<Graph*>(graph);
+    return success;
+}
+int cuGraphExecDestroy(void* ready) { return cuGraphDestroy(ready); }
 int cuGetErrorName(int result, const char** name) {
-    *name = result == out_of_memory ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_INVALID_VALUE";
+    *name = result == out_of_memory         ? "CUDA_ERROR_OUT_OF_MEMORY"
+            : result == capture_unsupported ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+                                            : "CUDA_ERROR_INVALID_VALUE";
     return success;
 }
 int cuGetErrorString(int result, const char** words) {
@@ -317,7 +418,8 @@ int nvrtcCompileProgram(void* given, int, const char* const*) {
             partial + ".cpp",
             program.text +
                 "\nnamespace accelera::tensora::device { extern \"C\" void emulated_kernel(void* a) {\n"
-                "kernel(*static_cast<const Arguments*>(a)); } }\n");
+                "kernel(*static_cast<const Arguments*>(a)); }\n"
+                "extern \"C\" { unsigned long emulated_parameter_bytes = sizeof(Arguments); } }\n");
         const std::string command = "g++ -std=c++20 -O0 -w -shared -fPIC -I" + folder() +
                                     "/headers -include all.h " + partial + ".cpp -o " + partial + ".so 2> " +
                                     partial + ".log";
@@ -354,6 +456,7 @@ const char* nvrtcGetErrorString(int) { return "compilation"; }
 
 int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t n, void* stream);
 int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, size_t n, void* stream);
+int emulated_enqueue(void* stream, std::function<int()>* work);
 
 namespace {
 
@@ -379,6 +482,10 @@ uint16_t to_bfloat(float value) {
     std::memcpy(&bits, &value, 4);
     return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
+
+struct Handle {
+    void* stream = nullptr;
+};
 
 using Number = std::complex<double>;
 size_t size_of(int type) { return type == 2 || type == 14 ? 2 : type == 0 ? 4 : type == 5 ? 16 : 8; }
@@ -422,9 +529,11 @@ struct Matrix {
 
 }  // namespace
 
-int cublasCreate_v2(void** handle) { return *handle = new int, 0; }
-int cublasSetStream_v2(void*, void*) { return 0; }
-int cublasGemmStridedBatchedEx(void*, int op_a, int op_b, int m, int n, int k, const void* alpha,
+int cublasCreate_v2(void** handle) { return *handle = new Handle, 0; }
+int cublasSetStream_v2(void* handle, void* stream) {
+    return static_cast<Handle*>(handle)->stream = stream, 0;
+}
+int cublasGemmStridedBatchedEx(void* handle, int op_a, int op_b, int m, int n, int k, const void* alpha,
                                const void* a, int a_type, int lda, long long a_step, const void* b,
                                int b_type, int ldb, long long b_step, const void* beta, void* c, int c_type,
                                int ldc, long long c_step, int batch, int compute, int) {
@@ -432,24 +541,27 @@ int cublasGemmStridedBatchedEx(void*, int op_a, int op_b, int m, int n, int k, c
     const bool wide = compute == 70;
     const double scale = wide ? *static_cast<const double*>(beta) : *static_cast<const float*>(beta);
     const double factor = wide ? *static_cast<const double*>(alpha) : *static_cast<const float*>(alpha);
-    for (int i = 0; i < batch; ++i) {
-        const Matrix x(static_cast<const char*>(a) + i * a_step * int64_t(size_of(a_type)), a_type, op_a, m,
-                       k, lda);
-        const Matrix y(static_cast<const char*>(b) + i * b_step * int64_t(size_of(b_type)), b_type, op_b, k,
-                       n, ldb);
-        char* const at = static_cast<char*>(c) + i * c_step * int64_t(size_of(c_type));
-        std::vector<char> out(size_t(int64_t(n - 1) * ldc + m) * size_of(c_type));
-        cuMemcpyDtoHAsync_v2(out.data(), reinterpret_cast<unsigned long long>(at), out.size(), nullptr);
-        for (int col = 0; col < n; ++col)
-            for (int row = 0; row < m; ++row) {
-                Number sum = 0;
-                for (int l = 0; l < k; ++l) sum += x.of(row, l) * y.of(l, col);
-                char* const place = out.data() + size_t(int64_t(col) * ldc + row) * size_of(c_type);
-                store(place, c_type, factor * sum + (scale ? scale * load(place, c_type) : Number(0)));
-            }
-        cuMemcpyHtoDAsync_v2(reinterpret_cast<unsigned long long>(at), out.data(), out.size(), nullptr);
-    }
-    return 0;
+    const auto multiply = [=] {
+        for (int i = 0; i < batch; ++i) {
+            const Matrix x(static_cast<const char*>(a) + i * a_step * int64_t(size_of(a_type)), a_type, op_a,
+                           m, k, lda);
+            const Matrix y(static_cast<const char*>(b) + i * b_step * int64_t(size_of(b_type)), b_type, op_b,
+                           k, n, ldb);
+            char* const at = static_cast<char*>(c) + i * c_step * int64_t(size_of(c_type));
+            std::vector<char> out(size_t(int64_t(n - 1) * ldc + m) * size_of(c_type));
+            cuMemcpyDtoHAsync_v2(out.data(), reinterpret_cast<unsigned long long>(at), out.size(), nullptr);
+            for (int col = 0; col < n; ++col)
+                for (int row = 0; row < m; ++row) {
+                    Number sum = 0;
+                    for (int l = 0; l < k; ++l) sum += x.of(row, l) * y.of(l, col);
+                    char* const place = out.data() + size_t(int64_t(col) * ldc + row) * size_of(c_type);
+                    store(place, c_type, factor * sum + (scale ? scale * load(place, c_type) : Number(0)));
+                }
+            cuMemcpyHtoDAsync_v2(reinterpret_cast<unsigned long long>(at), out.data(), out.size(), nullptr);
+        }
+        return 0;
+    };
+    return emulated_enqueue(static_cast<Handle*>(handle)->stream, new std::function<int()>(multiply));
 }
 
 #endif
