@@ -94,10 +94,10 @@ std::vector<std::tuple<double, int64_t, int64_t, nb::bytes>> choices(const StepG
 
 /// Actions as (operation, after, kind, subject), and the places of blocks; top, live bytes, seconds.
 nb::tuple schedule(const StepGraph& graph, double spill_s_per_byte, int64_t least_bytes,
-                   const nb::bytes& fates) {
+                   const nb::bytes& fates, bool overlap) {
     const auto* first = reinterpret_cast<const GapFate*>(fates.c_str());
     const StepSchedule made =
-        schedule_step(graph, {spill_s_per_byte, least_bytes}, {first, first + fates.size()});
+        schedule_step(graph, {spill_s_per_byte, least_bytes}, {first, first + fates.size()}, overlap);
     nb::list actions;
     for (const PlannedAction& action : made.actions)
         actions.append(nb::make_tuple(action.operation, action.after, action.kind, action.subject));
@@ -130,7 +130,7 @@ void bind_step_plans(nb::module_& module) {
             "freed"_a, "fixed"_a, "packed_bytes"_a, "pack_seconds"_a)
         .def("choices", &choices, "spill_s_per_byte"_a, "least_bytes"_a,
              "Choices of falling top: (added seconds, live bytes, top bytes, a fate per gap).")
-        .def("schedule", &schedule, "spill_s_per_byte"_a, "least_bytes"_a, "fates"_a,
+        .def("schedule", &schedule, "spill_s_per_byte"_a, "least_bytes"_a, "fates"_a, "overlap"_a = true,
              "What a choice does: (actions, places of blocks, top bytes, live bytes, added seconds).")
         .def(
             "added_seconds",

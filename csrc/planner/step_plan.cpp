@@ -276,10 +276,12 @@ std::vector<StepChoice> plan_step(const StepGraph& graph, const StepPrices& pric
 }
 
 StepSchedule schedule_step(const StepGraph& graph, const StepPrices& prices,
-                           const std::vector<GapFate>& fates) {
+                           const std::vector<GapFate>& fates, bool overlap) {
     const std::vector<Gap> gaps = gaps_of(graph, prices.least_bytes);
     StepSchedule schedule;
-    StepReplay(graph, prices, gaps).run(fates, &schedule);
+    StepReplay replay(graph, prices, gaps);
+    replay.run(fates, &schedule);
+    if (overlap) replay.overlap(schedule);
     return schedule;
 }
 

@@ -50,9 +50,20 @@ struct StepChoice {
     int64_t top_bytes = 0;       ///< of the arena
 };
 
-/// One thing to do between operations; `kind` is 0: run operation `subject` again, 1: drop value `subject`,
-/// 2: write it to the spill file, 3: read it back, 4: pack it, 5: unpack it.
+/// One thing to do between operations.
 struct PlannedAction {
+    enum Kind : uint8_t {
+        run,        ///< operation `subject` again
+        drop,       ///< the contents of value `subject`
+        out,        ///< value `subject` to the spill file
+        in,         ///< and back
+        pack,       ///< value `subject` into its shorter form
+        unpack,     ///< and back
+        out_begin,  ///< to the spill file while operations run: the block is given up at the end
+        out_end,
+        in_begin,  ///< the block is taken at the beginning
+        in_end
+    };
     int32_t operation;
     uint8_t after;
     uint8_t kind;
@@ -82,9 +93,10 @@ std::vector<Gap> gaps_of(const StepGraph& graph, int64_t least_bytes);
 /// 4. Tops are those of blocks laid out largest first.
 std::vector<StepChoice> plan_step(const StepGraph& graph, const StepPrices& prices);
 
-/// All that a choice does, with the place of every block.
+/// All that a choice does, with the place of every block. With `overlap`, transfers go on while operations
+/// run, as far as that raises neither the live bytes nor the top.
 StepSchedule schedule_step(const StepGraph& graph, const StepPrices& prices,
-                           const std::vector<GapFate>& fates);
+                           const std::vector<GapFate>& fates, bool overlap);
 
 /// What fates add to a step's time; infinite when a value cannot be made again.
 double added_seconds(const StepGraph& graph, const StepPrices& prices, const std::vector<GapFate>& fates);

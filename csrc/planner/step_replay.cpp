@@ -1,41 +1,9 @@
 #include "planner/step_replay.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 namespace accelera::planner {
-
-namespace {
-
-/// Places of blocks, the largest first, each as low as possible.
-int64_t lay_out(const std::vector<Block>& blocks, std::vector<int64_t>* places) {
-    std::vector<int32_t> order(blocks.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int32_t a, int32_t b) { return blocks[at(a)].nbytes > blocks[at(b)].nbytes; });
-    std::vector<int64_t> found(blocks.size(), -1);
-    std::vector<std::pair<int64_t, int32_t>> placed;  // by place
-    int64_t top = 0;
-    for (const int32_t i : order) {
-        const Block& block = blocks[at(i)];
-        int64_t place = 0;
-        for (const auto& [other_place, k] : placed) {
-            const Block& other = blocks[at(k)];
-            if (other.ends <= block.begins || block.ends <= other.begins) continue;
-            if (other_place >= place + block.nbytes) break;
-            place = std::max(place, other_place + other.nbytes);
-        }
-        found[at(i)] = place;
-        const std::pair<int64_t, int32_t> entry{place, i};
-        placed.insert(std::upper_bound(placed.begin(), placed.end(), entry), entry);
-        top = std::max(top, place + block.nbytes);
-    }
-    if (places) *places = std::move(found);
-    return top;
-}
-
-}  // namespace
 
 StepReplay::StepReplay(const StepGraph& graph, const StepPrices& prices, const std::vector<Gap>& gaps)
     : graph_(graph),
@@ -54,7 +22,8 @@ StepReplay::StepReplay(const StepGraph& graph, const StepPrices& prices, const s
       visited_(graph.nbytes.size()),
       in_run_(graph.seconds.size()),
       block_(graph.nbytes.size()),
-      packed_block_(graph.nbytes.size()) {
+      packed_block_(graph.nbytes.size()),
+      transfer_of_(graph.nbytes.size()) {
     for (size_t v = 0; v < bytes_.size(); ++v) {
         bytes_[v] = block_bytes_of(graph.nbytes[v]);
         low_[v] = graph.born[v] >= 0 && graph.freed[v] != never;
@@ -80,7 +49,9 @@ double StepReplay::run(const std::vector<GapFate>& fates, StepSchedule* schedule
     begin(fates, schedule);
     for (int32_t t = 0; t < n_; ++t) {
         now_ = t;
+        mark(timeline_.before);
         if (!restore_operands(t)) return impossible;
+        mark(timeline_.starts);
         run_operation(t);
         for (const int32_t v : freed_at_[at(t)]) {
             if (state_[at(v)] == State::present) leave(v);
@@ -105,15 +76,22 @@ void StepReplay::begin(const std::vector<GapFate>& fates, StepSchedule* schedule
     std::fill(gap_of_.begin(), gap_of_.end(), -1);
     std::fill(again_.begin(), again_.end(), State::present);
     uses_.assign(bytes_.size(), -1);
-    seconds_ = 0;
+    seconds_ = ran_seconds_ = 0;
+    timeline_ = {};
     live_ = peak_ = 0;
     peak_at_ = 0;
     clock_ = 0;
     blocks_.clear();
 }
 
-void StepReplay::act(bool after, int kind, int32_t subject) {
-    if (schedule_) schedule_->actions.push_back({now_, after, uint8_t(kind), subject});
+void StepReplay::act(bool after, PlannedAction::Kind kind, int32_t subject) {
+    if (!schedule_) return;
+    schedule_->actions.push_back({now_, after, kind, subject});
+    timeline_.ticks.push_back(clock_++);
+}
+
+void StepReplay::mark(std::vector<Moment>& moments) {
+    if (schedule_) moments.push_back({clock_++, ran_seconds_});
 }
 
 void StepReplay::rise(int64_t nbytes) {
@@ -141,6 +119,7 @@ void StepReplay::leave(int32_t v) {
 }
 
 void StepReplay::run_operation(int32_t t) {
+    ran_seconds_ += graph_.seconds[at(t)];
     with_workspace(t, [&] {
         for (auto v = graph_.births.begin(t); v != graph_.births.end(t); ++v)
             if (low_[at(*v)])
@@ -157,7 +136,12 @@ void StepReplay::evict(int32_t g) {
     gap_of_[at(gap.value)] = g;
     if (fate == GapFate::pack) return pack(gap.value);
     const bool filed = fate == GapFate::offload;
-    act(true, filed ? 2 : 1, gap.value);
+    act(true, filed ? PlannedAction::out : PlannedAction::drop, gap.value);
+    if (filed && schedule_) {
+        transfer_of_[at(gap.value)] = int32_t(timeline_.transfers.size());
+        const auto action = int32_t(schedule_->actions.size()) - 1;
+        timeline_.transfers.push_back({gap.value, action, -1, block_[at(gap.value)], -1});
+    }
     if (filed) seconds_ += prices_.spill_s_per_byte * double(bytes_[at(gap.value)]);
     leave(gap.value);
     state_[at(gap.value)] = filed ? State::filed : State::dropped;
@@ -179,12 +163,16 @@ bool StepReplay::bring_back(int32_t v) {
 }
 
 void StepReplay::fetch(int32_t v) {
-    act(false, 3, v);
+    act(false, PlannedAction::in, v);
     enter(v);
+    if (!schedule_) return;
+    Transfer& transfer = timeline_.transfers[at(transfer_of_[at(v)])];
+    transfer.in = int32_t(schedule_->actions.size()) - 1;
+    transfer.block_again = block_[at(v)];
 }
 
 void StepReplay::pack(int32_t v) {
-    act(true, 4, v);
+    act(true, PlannedAction::pack, v);
     seconds_ += graph_.pack_seconds[at(v)];
     const int64_t nbytes = block_bytes_of(graph_.packed_bytes[at(v)]);
     rise(nbytes);
@@ -194,7 +182,7 @@ void StepReplay::pack(int32_t v) {
 }
 
 void StepReplay::unpack(int32_t v) {
-    act(false, 5, v);
+    act(false, PlannedAction::unpack, v);
     enter(v);
     leave_packed(v);
 }
@@ -254,7 +242,8 @@ bool StepReplay::stays(int32_t v, int32_t value) const {
 }
 
 void StepReplay::run_again(int32_t k, int32_t value) {
-    act(false, 0, k);
+    act(false, PlannedAction::run, k);
+    ran_seconds_ += graph_.seconds[at(k)];
     seconds_ += graph_.seconds[at(k)];
     // Results that are there already are made once more, and end at once.
     std::vector<int32_t>& kept = kept_;
@@ -289,16 +278,20 @@ bool StepReplay::made_again(int32_t v) const {
 }
 
 void StepReplay::drop_again(int32_t v) {
-    act(false, 1, v);
+    act(false, PlannedAction::drop, v);
     leave(v);
     state_[at(v)] = std::exchange(again_[at(v)], State::present);
 }
 
 void StepReplay::finish() {
     for (Block& block : blocks_) block.ends = std::min(block.ends, clock_ + 1);
-    schedule_->top_bytes = lay_out(blocks_, &schedule_->places);
+    schedule_->top_bytes = lay_out(blocks_, schedule_->places);
     schedule_->live_bytes = peak_;
     schedule_->seconds = seconds_;
+}
+
+void StepReplay::overlap(StepSchedule& schedule) {
+    overlap_transfers(timeline_, prices_.spill_s_per_byte / 2, blocks_, schedule);
 }
 
 }  // namespace accelera::planner

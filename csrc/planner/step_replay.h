@@ -4,6 +4,8 @@
 #include <limits>
 #include <vector>
 
+#include "planner/block_layout.h"
+#include "planner/step_overlap.h"
 #include "planner/step_plan.h"
 
 namespace accelera::planner {
@@ -13,18 +15,6 @@ constexpr double impossible = std::numeric_limits<double>::infinity();
 /// An operation after all of a step's.
 constexpr int32_t never = std::numeric_limits<int32_t>::max();
 
-constexpr size_t at(int64_t index) { return static_cast<size_t>(index); }
-
-/// Bytes of a block in the arena.
-constexpr int64_t block_bytes_of(int64_t nbytes) { return (nbytes < 1 ? 64 : nbytes + 63) / 64 * 64; }
-
-/// A block of the arena, and when it is there.
-struct Block {
-    int64_t nbytes;
-    int32_t begins;
-    int32_t ends;
-};
-
 /// Replays a step under fates of its gaps.
 class StepReplay {
   public:
@@ -32,6 +22,8 @@ class StepReplay {
 
     /// Added seconds; `impossible` where a value cannot be made again.
     double run(const std::vector<GapFate>& fates, StepSchedule* schedule = nullptr);
+    /// Transfers of the schedule that was just made, while operations run.
+    void overlap(StepSchedule& schedule);
 
     int64_t peak() const { return peak_; }
     int32_t peak_at() const { return peak_at_; }
@@ -49,7 +41,8 @@ class StepReplay {
   private:
     enum class State : uint8_t { unborn, present, dropped, filed, packed, dead };
     void begin(const std::vector<GapFate>& fates, StepSchedule* schedule);
-    void act(bool after, int kind, int32_t subject);
+    void act(bool after, PlannedAction::Kind kind, int32_t subject);
+    void mark(std::vector<Moment>& moments);
     void rise(int64_t nbytes);
     int32_t add_block(int64_t nbytes);
     void enter(int32_t v);
@@ -109,9 +102,11 @@ class StepReplay {
     std::vector<int32_t> block_, packed_block_;
     std::vector<int32_t> uses_, run_, left_, stored_, kept_, twice_;
     std::vector<Block> blocks_;
+    Timeline timeline_;
+    std::vector<int32_t> transfer_of_;
     const std::vector<GapFate>* fates_ = nullptr;
     StepSchedule* schedule_ = nullptr;
-    double seconds_ = 0;
+    double seconds_ = 0, ran_seconds_ = 0;
     int64_t live_ = 0, peak_ = 0, twice_bytes_ = 0, mark_ = 0, need_ = 0;
     int32_t now_ = 0, peak_at_ = 0, clock_ = 0;
 };

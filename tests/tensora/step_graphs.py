@@ -12,7 +12,7 @@ from accelera._native import StepGraph
 NEVER = 2**31 - 1
 PACK_SECONDS = 2e-5
 """For a byte of the packed form."""
-RUN, DROP, OUT, IN, PACK, UNPACK = range(6)
+RUN, DROP, OUT, IN, PACK, UNPACK, OUT_BEGIN, OUT_END, IN_BEGIN, IN_END = range(10)
 
 
 @dataclass
@@ -145,6 +145,10 @@ class _Interpreter:
         self.contents: dict[int, Any] = {}
         self.file: dict[int, Any] = {}
         self.packed: dict[int, Any] = {}
+        self.going: dict[int, Any] = {}
+        """Contents that are being written."""
+        self.coming: set[int] = set()
+        """Values whose contents are being read."""
         self.truth: dict[int, Any] = {
             v: ("before", v, 0) for v in range(len(step.nbytes)) if step.born[v] < 0
         }
@@ -166,6 +170,7 @@ class _Interpreter:
     def content(self, value: int) -> Any:
         if self.low[value]:
             assert value in self.contents, f"value {value} is not there"
+            assert value not in self.going, f"value {value} is read after its last use"
             return self.contents[value]
         return self.truth[value]
 
@@ -187,6 +192,8 @@ class _Interpreter:
                 del self.packed[value], self.blocks["packed", value]
             self.act(number, 1)
         assert self.next == len(self.places)
+        assert not self.going
+        assert not self.coming
         return self.result
 
     def operate(self, number: int) -> None:
@@ -212,10 +219,6 @@ class _Interpreter:
                 self.run_again(subject)
             elif kind == DROP:
                 del self.contents[subject], self.blocks[subject]
-            elif kind == OUT:
-                self.file[subject] = self.contents.pop(subject)
-                del self.blocks[subject]
-                self.result.seconds += self.spill * max(64, -(-self.step.nbytes[subject] // 64) * 64)
             elif kind == PACK:
                 assert self.step.packed[subject]
                 self.take(("packed", subject), self.step.packed[subject])
@@ -227,8 +230,25 @@ class _Interpreter:
                 self.contents[subject] = self.packed.pop(subject)
                 del self.blocks["packed", subject]
             else:
-                self.take(subject, self.step.nbytes[subject])
-                self.contents[subject] = self.file.pop(subject)
+                self.transfer(kind, subject)
+
+    def transfer(self, kind: int, value: int) -> None:
+        """Carry out a transfer to the file or back, or one of its ends; blocks are taken while it goes on."""
+        if kind in (OUT, OUT_BEGIN):
+            assert value not in self.going
+            self.going[value] = self.contents[value]
+            self.result.seconds += self.spill * max(64, -(-self.step.nbytes[value] // 64) * 64)
+        if kind in (OUT, OUT_END):
+            self.file[value] = self.contents.pop(value)
+            assert self.file[value] == self.going.pop(value), "contents changed while they were written"
+            del self.blocks[value]
+        if kind in (IN, IN_BEGIN):
+            assert value in self.file
+            self.take(value, self.step.nbytes[value])
+            self.coming.add(value)
+        if kind in (IN, IN_END):
+            self.coming.remove(value)
+            self.contents[value] = self.file.pop(value)
 
     def run_again(self, number: int) -> None:
         step = self.step

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tensora.step_graphs import carry_out, random_step
+from tests.tensora.step_graphs import (
+    DROP,
+    IN,
+    IN_BEGIN,
+    IN_END,
+    OUT,
+    OUT_BEGIN,
+    OUT_END,
+    RUN,
+    Step,
+    carry_out,
+    random_step,
+)
 
 SPILL = 1e-4
 
@@ -27,12 +39,13 @@ def test_every_plan_can_be_carried_out_with_the_bytes_and_time_it_states(seed: i
     choices = graph.choices(SPILL, 1)
     assert choices[0][0] == 0
     for seconds, live, top, fates in choices:
-        actions, places, stated_top, stated_live, stated_seconds = graph.schedule(SPILL, 1, fates)
-        found = carry_out(step, actions, places, SPILL)
-        assert found.top == stated_top == top
-        assert found.live == stated_live == live <= top
-        assert found.seconds == pytest.approx(stated_seconds, rel=1e-9, abs=1e-12)
-        assert seconds == pytest.approx(stated_seconds)
+        for overlap in (False, True):
+            actions, places, *stated = graph.schedule(SPILL, 1, fates, overlap)
+            found = carry_out(step, actions, places, SPILL)
+            assert found.top == stated[0] == top
+            assert found.live == stated[1] == live <= top
+            assert found.seconds == pytest.approx(stated[2], rel=1e-9, abs=1e-12)
+            assert seconds == pytest.approx(stated[2])
     for better, worse in itertools.pairwise(choices):
         assert worse[2] < better[2]
         assert worse[0] >= better[0]
@@ -50,3 +63,51 @@ def test_masks_are_packed_where_that_is_cheapest() -> None:
         for choice in random_step(np.random.default_rng(seed), 12).graph().choices(SPILL, 1)
     ]
     assert any(4 in each for each in fates)
+
+
+def moments(actions: list[tuple[int, int, int, int]], kind: int) -> dict[int, int]:
+    """Operations at which values have an action of this kind."""
+    return {subject: operation for operation, _, of, subject in actions if of == kind}
+
+
+def test_transfers_go_on_while_operations_run_where_there_is_room() -> None:
+    """Only the operation in the middle needs all the bytes: values leave long before it, and return after."""
+    step = Step()
+    x = step.value(64)
+    saved = []
+    for _ in range(3):
+        x = step.operation([x], [64_000], seconds=10.0, pure=False)[0]
+        saved.append(x)
+    for _ in range(30):
+        x = step.operation([x], [640])[0]
+    x = step.operation([x], [256_000], workspace=64_000)[0]
+    x = step.operation([x], [640])[0]
+    for _ in range(30):
+        x = step.operation([x], [640])[0]
+    for value in reversed(saved):
+        x = step.operation([x, value], [640], seconds=10.0)[0]
+    graph = step.graph()
+    fates = graph.choices(SPILL, 1)[-1][3]
+    actions, places, *_ = graph.schedule(SPILL, 1, fates)
+    begun, ended = moments(actions, OUT_BEGIN), moments(actions, OUT_END)
+    assert begun
+    assert all(ended[value] > operation + 1 for value, operation in begun.items())
+    begun, ended = moments(actions, IN_BEGIN), moments(actions, IN_END)
+    assert begun
+    assert all(ended[value] > operation for value, operation in begun.items())
+    carry_out(step, actions, places, SPILL)
+
+
+def test_transfers_wait_at_once_where_every_byte_is_taken() -> None:
+    step = Step()
+    x = step.value(64)
+    x = first = step.operation([x], [64_000], pure=False)[0]
+    for _ in range(6):
+        x = step.operation([x], [64_000], pure=False)[0]
+    step.operation([first, x], [])
+    graph = step.graph()
+    seconds, live, top, fates = graph.choices(SPILL, 1)[-1]
+    actions, *_ = graph.schedule(SPILL, 1, fates)
+    assert live == top == 128_000
+    assert seconds > 0
+    assert {kind for _, _, kind, _ in actions} <= {RUN, DROP, OUT, IN}
