@@ -1,6 +1,5 @@
 #include "tensora/core/arena.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -117,47 +116,6 @@ void Arena::give_back_pages() {
         const int64_t first = (begin + page - 1) / page * page, last = end / page * page;
         if (first < last) madvise(base_ + first, size_t(last - first), MADV_DONTNEED);
     }
-}
-
-SpillFile::~SpillFile() {
-    if (file_ >= 0) close(file_);
-}
-
-int64_t SpillFile::write(const char* data, int64_t nbytes) {
-    if (file_ < 0) {
-        std::string name = folder_ + "/accelera-spill-XXXXXX";
-        file_ = mkostemp(name.data(), O_CLOEXEC);
-        if (file_ < 0)
-            fail(Kind::memory, "budget: no file for tensors that leave memory in ", folder_, " (",
-                 std::strerror(errno), "); give another spill_dir");
-        unlink(name.c_str());
-    }
-    const int64_t slot = ranges_.take(nbytes);
-    for (int64_t done = 0; done < nbytes;) {
-        const ssize_t n = pwrite(file_, data + done, size_t(nbytes - done), slot + done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            const int reason = errno;
-            ranges_.give(slot);
-            fail(Kind::memory, "budget: ", nbytes, " bytes cannot be written to ", folder_, " (",
-                 std::strerror(reason), "); give a spill_dir with more room");
-        }
-        done += n;
-    }
-    written_ += nbytes;
-    return slot;
-}
-
-void SpillFile::read(int64_t slot, char* data, int64_t nbytes) {
-    for (int64_t done = 0; done < nbytes;) {
-        const ssize_t n = pread(file_, data + done, size_t(nbytes - done), slot + done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0)
-            fail(Kind::runtime, "budget: a spilled tensor cannot be read back (", std::strerror(errno), ")");
-        done += n;
-    }
-    read_ += nbytes;
-    forget(slot);
 }
 
 }  // namespace accelera::tensora

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
-#include <string>
+#include <utility>
 #include <vector>
 
 namespace accelera::tensora {
@@ -60,30 +60,6 @@ class Arena {
   private:
     char* base_ = nullptr;
     int64_t mapped_ = 0;
-};
-
-/// Contents of blocks that had to leave an arena, in a file without a name.
-class SpillFile {
-  public:
-    explicit SpillFile(std::string folder) : folder_(std::move(folder)) {}
-    ~SpillFile();
-    SpillFile(const SpillFile&) = delete;
-
-    /// Where in the file the bytes are now. Throws Error(memory) when the disk is full.
-    int64_t write(const char* data, int64_t nbytes);
-    /// Bring them back, and forget them.
-    void read(int64_t slot, char* data, int64_t nbytes);
-    void forget(int64_t slot) { ranges_.give(slot); }
-
-    int64_t written_bytes() const { return written_; }
-    int64_t read_bytes() const { return read_; }
-    int64_t held_bytes() const { return ranges_.used_bytes(); }
-
-  private:
-    std::string folder_;
-    int file_ = -1;
-    int64_t written_ = 0, read_ = 0;
-    AddressRanges ranges_{int64_t(1) << 50};
 };
 
 }  // namespace accelera::tensora

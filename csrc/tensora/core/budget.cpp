@@ -7,7 +7,6 @@
 
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
-#include "tensora/core/bits.h"
 
 namespace accelera::tensora {
 
@@ -18,14 +17,14 @@ std::atomic<uint32_t> next_step{1};
 /// Of an arena without a plan: smaller blocks stay.
 constexpr int64_t least_spilled = 1024;
 
-double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 /// Whether contents that are not at hand come back without computing anything.
 bool is_stored(Storage& storage) { return storage.house()->slot >= 0 || storage.house()->packed; }
 
 }  // namespace
+
+double StepBudget::now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 StepBudget::StepBudget(int64_t capacity, std::string spill_folder)
     : arena_(capacity), spill_(std::move(spill_folder)) {}
@@ -70,6 +69,7 @@ void StepBudget::end() {
                     plan_->log.operations.size()));
     report_.followed = follows_;
     follows_ = false;
+    settle_transfers();
     std::exception_ptr error;
     try {
         for (size_t v = 0; v < held_.size(); ++v)
@@ -139,7 +139,7 @@ int64_t StepBudget::place_anywhere(int64_t nbytes) {
             report_.low_top_bytes = std::max(report_.low_top_bytes, place + nbytes);
             return place;
         }
-        if (spill_oldest()) continue;
+        if (settle_transfers() || spill_oldest()) continue;
         if (!fits || !std::exchange(movable_, false)) refuse(nbytes);
         compact();
     }
@@ -182,15 +182,6 @@ bool StepBudget::spill_oldest() {
     return true;
 }
 
-void StepBudget::spill(Storage& storage) {
-    const double began = now();
-    const int64_t slot = spill_.write(storage.data_, storage.nbytes());
-    storage.house()->slot = slot;
-    filed_.push_back(&storage);
-    drop(storage);
-    waited_ += now() - began;
-}
-
 /// The contents are gone; the storage waits for them.
 void StepBudget::drop(Storage& storage) {
     House& house = *storage.house();
@@ -207,10 +198,13 @@ void StepBudget::drop(Storage& storage) {
 void StepBudget::ended(Storage& storage) {
     const Lock lock(*this);
     House& house = *storage.house();
-    if (house.slot >= 0) {
+    if (house.passage != Passage::none) {
+        spill_.abandon(house.slot);
+        std::erase(moving_, &storage);
+    } else if (house.slot >= 0) {
         spill_.forget(house.slot);
-        std::erase(filed_, &storage);
     }
+    if (house.slot >= 0) std::erase(filed_, &storage);
     if (house.index >= 0) {
         residents_.back()->house()->index = house.index;
         std::swap(residents_[size_t(house.index)], residents_.back());
@@ -231,22 +225,11 @@ void StepBudget::ended(Storage& storage) {
         std::erase(born_, &storage);
     }
     if (house.allocation >= 0 && active.load() == this) events_.push_back({0, ~house.allocation});
-    if (storage.in_step.record == step_ && size_t(storage.in_step.place) < held_.size()) {
-        Held& held = held_[size_t(storage.in_step.place)];
-        if (held.storage == &storage) {
-            held.storage = nullptr;
-            StepValue& value = log_.values[size_t(storage.in_step.place)];
-            value.freed = int32_t(log_.operations.size()) - 1;
-            value.lent = storage.lent();
-        }
-    }
-}
-
-/// What outlives the step comes back from the file, as far as there is room: plans expect it in the arena.
-void StepBudget::fetch_filed() {
-    for (Storage* storage : std::vector<Storage*>(filed_)) {
-        const int64_t nbytes = storage->block_bytes();
-        if (used_bytes() + nbytes <= room_ && arena_.ranges.largest_gap() >= nbytes) restore(*storage);
+    if (Held* const held = held_by(storage)) {
+        held->storage = nullptr;
+        StepValue& value = log_.values[size_t(storage.in_step.place)];
+        value.freed = int32_t(log_.operations.size()) - 1;
+        value.lent = storage.lent();
     }
 }
 
@@ -279,6 +262,7 @@ void StepBudget::move_to_end() {
 void StepBudget::depart(const std::string& why) {
     if (!follows_) return;
     follows_ = false;
+    settle_transfers();
     report_.departure = text("operation ", log_.operations.size(), ": ", why);
 }
 
@@ -368,36 +352,59 @@ void StepBudget::close_workspace() {
 }
 
 /// Memory that another library sees stays, and the step departs from a plan that does not know of it.
-bool StepBudget::may_leave(Storage* storage) {
-    if (storage && storage->lent()) depart("a tensor that is to leave memory was given to another library");
-    return storage && !storage->lent();
+bool StepBudget::may_leave(const Storage& storage) {
+    if (storage.lent()) depart("a tensor that is to leave memory was given to another library");
+    return !storage.lent();
 }
 
 void StepBudget::act(const std::vector<StepAction>& actions) {
     for (const StepAction& action : actions) {
         if (!follows_) return;
-        Held* const held = action.kind == StepAction::Kind::run ? nullptr : &held_[size_t(action.subject)];
-        switch (action.kind) {
-            case StepAction::Kind::run:
-                run_again(action.subject);
-                break;
-            case StepAction::Kind::drop:
-                if (held->again)
-                    held->again.reset();
-                else if (may_leave(held->storage) && held->storage->house()->index >= 0)
-                    drop(*held->storage);
-                break;
-            case StepAction::Kind::out:
-                if (may_leave(held->storage)) spill(*held->storage);
-                break;
-            case StepAction::Kind::pack:
-                if (may_leave(held->storage)) pack(*held->storage);
-                break;
-            case StepAction::Kind::in:
-            case StepAction::Kind::unpack:
-                if (held->storage) restore(*held->storage);
-                break;
-        }
+        if (action.kind == StepAction::Kind::run)
+            run_again(action.subject);
+        else
+            act_on_value(action.kind, held_[size_t(action.subject)]);
+    }
+}
+
+void StepBudget::act_on_value(StepAction::Kind kind, Held& held) {
+    if (kind == StepAction::Kind::drop && held.again) return held.again.reset();
+    const bool comes = kind == StepAction::Kind::in || kind == StepAction::Kind::in_begin ||
+                       kind == StepAction::Kind::unpack;
+    if (!held.storage || !held.storage->house()) {
+        if (comes) depart("contents that would come back have ended");
+        return;
+    }
+    Storage& storage = *held.storage;
+    if (!comes && kind != StepAction::Kind::in_end && !may_leave(storage)) return;
+    switch (kind) {
+        case StepAction::Kind::run:
+            break;
+        case StepAction::Kind::drop:
+            if (storage.house()->index >= 0) drop(storage);
+            break;
+        case StepAction::Kind::out:
+            spill(storage);
+            break;
+        case StepAction::Kind::pack:
+            pack(storage);
+            break;
+        case StepAction::Kind::in:
+        case StepAction::Kind::unpack:
+            restore(storage);
+            break;
+        case StepAction::Kind::out_begin:
+            begin_spill(storage);
+            break;
+        case StepAction::Kind::out_end:
+            end_spill(storage);
+            break;
+        case StepAction::Kind::in_begin:
+            begin_restore(storage);
+            break;
+        case StepAction::Kind::in_end:
+            end_restore(storage);
+            break;
     }
 }
 
@@ -411,6 +418,12 @@ int32_t StepBudget::value_of(Storage& storage) {
     held_.push_back({&storage, nullptr});
     producers_.push_back(-1);
     return number;
+}
+
+StepBudget::Held* StepBudget::held_by(Storage& storage) {
+    const auto value = size_t(storage.in_step.place);
+    if (storage.in_step.record != step_ || value >= held_.size()) return nullptr;
+    return held_[value].storage == &storage ? &held_[value] : nullptr;
 }
 
 void StepBudget::begin_operation(const char* name, std::initializer_list<std::span<const T>> operands,
@@ -429,23 +442,34 @@ void StepBudget::begin_operation(const char* name, std::initializer_list<std::sp
             if (std::find(operation.reads.begin(), operation.reads.end(), value) == operation.reads.end())
                 operation.reads.push_back(value);
         }
+    try {
+        bring_operands(name, operands);
+        open_workspace(number);
+    } catch (...) {
+        --depth_;  // it does not begin
+        throw;
+    }
+    movable_ = call != nullptr;
+    waited_ = 0;
+    began_ = now();
+}
+
+/// What the plan does before this operation, and all that it reads.
+void StepBudget::bring_operands(const char* name, std::initializer_list<std::span<const T>> operands) {
+    const auto number = int32_t(log_.operations.size()) - 1;
     if (follows_ && !matches(number, name)) depart(text("'", name, "' is not what the plan expects"));
     if (follows_) act(plan_->before[size_t(number)]);
     for (const auto& some : operands)
         for (const T& tensor : some) {
             Storage& storage = *tensor->storage();
             if (!storage.house()) continue;
-            if (!storage.at_hand_) {
+            if (!storage.is_here()) {
                 depart("contents that are elsewhere are read");
                 restore(storage);
             }
             storage.house()->last_use = number;
             pin(storage);
         }
-    open_workspace(number);
-    movable_ = call != nullptr;
-    waited_ = 0;
-    began_ = now();
 }
 
 void StepBudget::end_operation(bool failed) {
@@ -584,7 +608,7 @@ void StepBudget::keep_recipe(const Call& call, int32_t operation) {
 
 bool StepBudget::is_present(int32_t value) const {
     const Held& held = held_[size_t(value)];
-    return held.again || (held.storage && held.storage->at_hand_);
+    return held.again || (held.storage && held.storage->is_here());
 }
 
 Ref<Storage> StepBudget::input_of(const Recipe::Input& input) {
@@ -606,7 +630,7 @@ void StepBudget::run_again(int32_t number) {
         for (const Recipe::Input& input : recipe.inputs) {
             const Ref<Storage> storage = input_of(input);
             if (storage->house()) {
-                if (!storage->at_hand_) restore(*storage);
+                if (!storage->is_here()) restore(*storage);
                 pin(*storage);
             }
             inputs.emplace_back(new Tensor(storage, input.layout, input.dtype));
@@ -698,78 +722,6 @@ void StepBudget::recompute(int32_t value) {
                 if (!used) held_[size_t(made)].again.reset();
             }
     }
-}
-
-void StepBudget::restore(Storage& storage) {
-    House& house = *storage.house();
-    if (house.packed) return unpack(storage);
-    if (house.slot < 0) {
-        recompute(storage.in_step.place);
-        return;
-    }
-    enter(storage);
-    record_return(storage, true);
-    spill_.read(std::exchange(house.slot, -1), storage.data_, storage.nbytes());
-    std::erase(filed_, &storage);
-}
-
-/// A storage whose contents come back has a block from here on.
-void StepBudget::enter(Storage& storage) {
-    House& house = *storage.house();
-    ++house.pins;
-    int64_t place = take_planned(storage.block_bytes());
-    if (place < 0) place = place_anywhere(storage.block_bytes());
-    --house.pins;
-    house.place = place;
-    house.last_use = int64_t(log_.operations.size());
-    house.index = int32_t(residents_.size());
-    residents_.push_back(&storage);
-    storage.move(arena_.at(place));
-    report_.peak_bytes = std::max(report_.peak_bytes, used_bytes());
-}
-
-/// A mask's bits take its place. Memory that is read as a mask may have been written as something else.
-void StepBudget::pack(Storage& storage) {
-    packing_ = true;
-    const RoleScope role(storage.role());
-    Ref<Storage> bits;
-    try {
-        bits = Storage::allocate(bytes_of_bits(storage.nbytes()));
-    } catch (...) {
-        packing_ = false;
-        throw;
-    }
-    packing_ = false;
-    if (!pack_bits(storage.data_, storage.nbytes(), bits->data()))
-        return depart("a mask has elements that are neither true nor false");
-    storage.house()->packed = bits;
-    drop(storage);
-}
-
-void StepBudget::unpack(Storage& storage) {
-    Ref<Storage>& bits = storage.house()->packed;
-    ++bits->house()->pins;
-    enter(storage);
-    --bits->house()->pins;
-    record_return(storage, false);
-    unpack_bits(bits->data(), storage.nbytes(), storage.data_);
-    bits.reset();
-}
-
-void StepBudget::reach(Storage& storage) {
-    const Ref<StepBudget> kept(this);  // the storage may be the last to know of it
-    const Lock lock(*this);
-    if (storage.at_hand_) return;
-    if (here() == this || storage.house()->slot < 0) {
-        depart("contents that are elsewhere are read");
-        restore(storage);
-        return;
-    }
-    // Outside of a step there may be no room in the arena.
-    const int64_t slot = storage.house()->slot;
-    storage.leave_arena();
-    std::erase(filed_, &storage);
-    spill_.read(slot, storage.data_, storage.nbytes());
 }
 
 /// Nothing that was dropped may depend on what is overwritten. A plan knows of the write.

@@ -11,6 +11,7 @@
 
 #include "tensora/core/arena.h"
 #include "tensora/core/op.h"
+#include "tensora/core/spill_file.h"
 #include "tensora/core/threads.h"
 
 namespace accelera::tensora {
@@ -54,12 +55,16 @@ struct StepLog {
 /// One thing that a plan has done between operations.
 struct StepAction {
     enum class Kind : uint8_t {
-        run,   ///< operation `subject` again
-        drop,  ///< contents of value `subject`
-        out,   ///< value `subject` to the spill file
-        in,    ///< and back
-        pack,  ///< the mask that value `subject` is, into bits
-        unpack
+        run,        ///< operation `subject` again
+        drop,       ///< contents of value `subject`
+        out,        ///< value `subject` to the spill file
+        in,         ///< and back
+        pack,       ///< the mask that value `subject` is, into bits
+        unpack,
+        out_begin,  ///< to the spill file while operations run
+        out_end,
+        in_begin,
+        in_end
     };
     Kind kind;
     int32_t subject;
@@ -191,11 +196,16 @@ class StepBudget final : public Counted {
         int allocation;  ///< number, or ~number when it ends
     };
 
+    static double now();
     int32_t value_of(Storage& storage);
+    /// Where the step holds a storage; null if it does not.
+    Held* held_by(Storage& storage);
     bool matches(int32_t operation, const char* name) const;
+    void bring_operands(const char* name, std::initializer_list<std::span<const T>> operands);
     void depart(const std::string& why);
-    bool may_leave(Storage* storage);
+    bool may_leave(const Storage& storage);
     void act(const std::vector<StepAction>& actions);
+    void act_on_value(StepAction::Kind kind, Held& held);
     void open_workspace(int32_t operation);
     void close_workspace();
     int64_t place_by_plan(House& house, int64_t nbytes, bool in_piece);
@@ -212,12 +222,18 @@ class StepBudget final : public Counted {
     void take_result(int32_t value, const Ref<Storage>& made);
     Ref<Storage> input_of(const Recipe::Input& input);
     void recompute(int32_t value);
-    void restore(Storage& storage);
-    void enter(Storage& storage);
     void pack(Storage& storage);
     void unpack(Storage& storage);
     void drop(Storage& storage);
     void spill(Storage& storage);
+    void begin_spill(Storage& storage);
+    void end_spill(Storage& storage);
+    void restore(Storage& storage);
+    void begin_restore(Storage& storage);
+    void end_restore(Storage& storage);
+    int64_t end_passage(Storage& storage);
+    bool settle_transfers();
+    void enter(Storage& storage, bool complete);
     bool is_present(int32_t value) const;
     void pin(Storage& storage);
     void unpin_all();
@@ -229,7 +245,7 @@ class StepBudget final : public Counted {
     SpillFile spill_;
     std::recursive_mutex mutex_;
     int locks_ = 0;
-    std::vector<Storage*> residents_, filed_;
+    std::vector<Storage*> residents_, filed_, moving_;
     StepLog log_;
     int64_t room_ = 0;
     std::shared_ptr<const StepPlan> plan_;

@@ -330,17 +330,17 @@ Ref<Storage> Storage::allocate_in(StepBudget& budget, int64_t nbytes) {
     try {
         counts.take(counted, role);
     } catch (...) {
-        storage->at_hand_ = false;  // so that nothing is uncounted
+        storage->data_ = nullptr;  // so that nothing is uncounted
         throw;
     }
     return storage->hold(storage->data_, nbytes, in_arena, role);
 }
 
-void Storage::move(char* data) {
-    const bool before = std::exchange(at_hand_, data != nullptr);
-    data_ = data;
-    if (before && !at_hand_) counts.give(block_bytes(), role_);
-    if (!before && at_hand_) {
+void Storage::move(char* data, bool complete) {
+    const bool before = std::exchange(data_, data) != nullptr;
+    at_hand_ = data && complete;
+    if (before && !data) counts.give(block_bytes(), role_);
+    if (!before && data) {
         counts.take(block_bytes(), role_);
         counts.found();
     }
@@ -392,7 +392,7 @@ Storage::~Storage() {
         counts_of(device_).give(block_bytes(), role_);
         cuda::give_memory(device_.index, data_, stream_);
     } else if (house_) {
-        if (at_hand_ && size_class_ == in_arena) counts.give(block_bytes(), role_);
+        if (data_ && size_class_ == in_arena) counts.give(block_bytes(), role_);
         house_->budget->ended(*this);
     } else if (size_class_ >= 0) {
         counts.give(bytes_of_class(size_class_), role_);
@@ -405,7 +405,7 @@ Storage::~Storage() {
 
 void Storage::set_role(Role role) {
     if (size_class_ < 0 || role == role_) return;
-    if (house_ && !at_hand_) {
+    if (house_ && !data_) {
         role_ = role;
         return;
     }

@@ -76,6 +76,13 @@ class Deferred;
 class Storage;
 class StepBudget;
 
+/// What goes on in the background with the contents of a storage in an arena.
+enum class Passage : uint8_t {
+    none,
+    leaving,  ///< they are being written out, and are there
+    coming    ///< they are being read, and are not there yet
+};
+
 /// Where a storage is in the arena of a budget.
 struct House {
     Ref<StepBudget> budget;
@@ -87,6 +94,7 @@ struct House {
     int32_t pins = 0;
     int32_t index = -1;        ///< among the arena's residents
     int16_t in_workspace = 0;  ///< 1: the caller's; from 2: that of a thread of the pool
+    Passage passage = Passage::none;
 };
 
 /// Memory of one or more tensors: a block of the allocator, or memory of somebody else. A small block lies
@@ -139,6 +147,8 @@ class Storage final : public Counted {
     Recorded in_step;   ///< the same, of the step of a budget
     Recorded captured;  ///< the same, of a program that is captured; a place of -1: born there
     House* house() const { return house_.get(); }
+    /// Whether the contents are where operations find them.
+    bool is_here() const { return !house_ || (data_ && house_->passage != Passage::coming); }
     /// Whether another library sees the memory, and may write to it unseen.
     bool lent() const { return lent_; }
     void set_lent() { lent_ = true; }
@@ -153,8 +163,8 @@ class Storage final : public Counted {
     static Ref<Storage> allocate_in(StepBudget& budget, int64_t nbytes);
     void reach_data() const;
     friend class StepBudget;
-    /// The contents are at `data` of the arena, or (null) elsewhere.
-    void move(char* data);
+    /// The block is at `data` of the arena, with the contents in it or soon; or (null) there is none.
+    void move(char* data, bool complete = true);
     /// Be an ordinary block from now on, whose contents the caller brings.
     void leave_arena();
 

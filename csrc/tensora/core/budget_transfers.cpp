@@ -1,0 +1,172 @@
+// Contents of a step's tensors on their way to the spill file and back.
+#include <algorithm>
+
+#include "tensora/core/bits.h"
+#include "tensora/core/budget.h"
+
+namespace accelera::tensora {
+
+void StepBudget::spill(Storage& storage) {
+    const double began = now();
+    storage.house()->slot = spill_.write(storage.data_, storage.nbytes());
+    filed_.push_back(&storage);
+    drop(storage);
+    waited_ += now() - began;
+}
+
+void StepBudget::begin_spill(Storage& storage) {
+    House& house = *storage.house();
+    if (house.slot >= 0 || !storage.is_here()) return;
+    house.slot = spill_.begin_write(storage.data_, storage.nbytes());
+    house.passage = Passage::leaving;
+    moving_.push_back(&storage);
+}
+
+void StepBudget::end_spill(Storage& storage) {
+    House& house = *storage.house();
+    if (house.passage != Passage::leaving) {
+        if (storage.is_here()) spill(storage);  // somebody had it stay
+        return;
+    }
+    const int64_t slot = end_passage(storage);
+    house.slot = -1;
+    spill_.finish(slot);
+    house.slot = slot;
+    filed_.push_back(&storage);
+    drop(storage);
+}
+
+void StepBudget::restore(Storage& storage) {
+    House& house = *storage.house();
+    if (storage.is_here()) return;
+    if (house.passage == Passage::coming) return end_restore(storage);
+    if (house.packed) return unpack(storage);
+    if (house.slot < 0) {
+        recompute(storage.in_step.place);
+        return;
+    }
+    enter(storage, true);
+    record_return(storage, true);
+    spill_.read(std::exchange(house.slot, -1), storage.data_, storage.nbytes());
+    std::erase(filed_, &storage);
+}
+
+void StepBudget::begin_restore(Storage& storage) {
+    House& house = *storage.house();
+    if (house.slot < 0 || storage.data_) return depart("contents that would come back are not in the file");
+    enter(storage, false);
+    record_return(storage, true);
+    spill_.begin_read(house.slot, storage.data_, storage.nbytes());
+    house.passage = Passage::coming;
+    moving_.push_back(&storage);
+}
+
+void StepBudget::end_restore(Storage& storage) {
+    House& house = *storage.house();
+    if (house.passage != Passage::coming) return;  // somebody asked for it before
+    const int64_t slot = end_passage(storage);
+    try {
+        spill_.finish(slot);
+    } catch (...) {
+        drop(storage);  // the file still has it
+        throw;
+    }
+    house.slot = -1;
+    storage.at_hand_ = true;
+    std::erase(filed_, &storage);
+}
+
+int64_t StepBudget::end_passage(Storage& storage) {
+    storage.house()->passage = Passage::none;
+    std::erase(moving_, &storage);
+    return storage.house()->slot;
+}
+
+/// What comes back is there, what leaves stays: nothing goes on in the background. Whether anything did.
+bool StepBudget::settle_transfers() {
+    if (moving_.empty()) return false;
+    for (Storage* storage : std::vector<Storage*>(moving_)) {
+        if (storage->house()->passage == Passage::leaving) {
+            spill_.abandon(end_passage(*storage));
+            storage->house()->slot = -1;
+            continue;
+        }
+        try {
+            end_restore(*storage);
+        } catch (const Error&) {
+            // It is in the file, and whoever needs it is told.
+        }
+    }
+    return true;
+}
+
+/// A storage whose contents come back has a block from here on.
+void StepBudget::enter(Storage& storage, bool complete) {
+    House& house = *storage.house();
+    ++house.pins;
+    int64_t place = take_planned(storage.block_bytes());
+    if (place < 0) place = place_anywhere(storage.block_bytes());
+    --house.pins;
+    house.place = place;
+    house.last_use = int64_t(log_.operations.size());
+    house.index = int32_t(residents_.size());
+    residents_.push_back(&storage);
+    storage.move(arena_.at(place), complete);
+    report_.peak_bytes = std::max(report_.peak_bytes, used_bytes());
+}
+
+/// A mask's bits take its place. Memory that is read as a mask may have been written as something else.
+void StepBudget::pack(Storage& storage) {
+    packing_ = true;
+    const RoleScope role(storage.role());
+    Ref<Storage> bits;
+    try {
+        bits = Storage::allocate(bytes_of_bits(storage.nbytes()));
+    } catch (...) {
+        packing_ = false;
+        throw;
+    }
+    packing_ = false;
+    if (!pack_bits(storage.data_, storage.nbytes(), bits->data()))
+        return depart("a mask has elements that are neither true nor false");
+    storage.house()->packed = bits;
+    drop(storage);
+}
+
+void StepBudget::unpack(Storage& storage) {
+    Ref<Storage>& bits = storage.house()->packed;
+    ++bits->house()->pins;
+    enter(storage, true);
+    --bits->house()->pins;
+    record_return(storage, false);
+    unpack_bits(bits->data(), storage.nbytes(), storage.data_);
+    bits.reset();
+}
+
+void StepBudget::reach(Storage& storage) {
+    const Ref<StepBudget> kept(this);  // the storage may be the last to know of it
+    const Lock lock(*this);
+    if (storage.at_hand_) return;
+    if (storage.house()->passage == Passage::coming) return end_restore(storage);
+    if (here() == this || storage.house()->slot < 0) {
+        depart("contents that are elsewhere are read");
+        restore(storage);
+        return;
+    }
+    // Outside of a step there may be no room in the arena.
+    const int64_t slot = storage.house()->slot;
+    if (Held* const held = held_by(storage)) *held = {nullptr, Ref<Storage>(&storage)};
+    storage.leave_arena();
+    std::erase(filed_, &storage);
+    spill_.read(slot, storage.data_, storage.nbytes());
+}
+
+/// What outlives the step comes back from the file, as far as there is room: plans expect it in the arena.
+void StepBudget::fetch_filed() {
+    for (Storage* storage : std::vector<Storage*>(filed_)) {
+        const int64_t nbytes = storage->block_bytes();
+        if (used_bytes() + nbytes <= room_ && arena_.ranges.largest_gap() >= nbytes) restore(*storage);
+    }
+}
+
+}  // namespace accelera::tensora

@@ -1,0 +1,89 @@
+#include "tensora/core/spill_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "tensora/core/base.h"
+
+namespace accelera::tensora {
+
+SpillFile::~SpillFile() {
+    for (auto& [slot, job] : jobs_) thread_.cancel(job);
+    if (file_ >= 0) close(file_);
+}
+
+void SpillFile::open() {
+    if (file_ >= 0) return;
+    std::string name = folder_ + "/accelera-spill-XXXXXX";
+    file_ = mkostemp(name.data(), O_CLOEXEC);
+    if (file_ < 0)
+        fail(Kind::memory, "budget: no file for tensors that leave memory in ", folder_, " (",
+             std::strerror(errno), "); give another spill_dir");
+    unlink(name.c_str());
+}
+
+FileJob& SpillFile::prepare(int64_t slot, char* data, int64_t nbytes, bool writes) {
+    FileJob& job = jobs_[slot];
+    job.file = file_;
+    job.offset = slot;
+    job.data = data;
+    job.nbytes = nbytes;
+    job.writes = writes;
+    return job;
+}
+
+void SpillFile::conclude(int64_t slot) {
+    const auto node = jobs_.extract(slot);
+    const FileJob& job = node.mapped();
+    if (job.error == 0) {
+        (job.writes ? written_ : read_) += job.nbytes;
+        if (!job.writes) forget(slot);
+        return;
+    }
+    if (!job.writes)
+        fail(Kind::runtime, "budget: a spilled tensor cannot be read back (", std::strerror(job.error), ")");
+    forget(slot);
+    fail(Kind::memory, "budget: ", job.nbytes, " bytes cannot be written to ", folder_, " (",
+         std::strerror(job.error), "); give a spill_dir with more room");
+}
+
+int64_t SpillFile::write(const char* data, int64_t nbytes) {
+    open();
+    const int64_t slot = ranges_.take(nbytes);
+    prepare(slot, const_cast<char*>(data), nbytes, true).carry_out();
+    conclude(slot);
+    return slot;
+}
+
+void SpillFile::read(int64_t slot, char* data, int64_t nbytes) {
+    prepare(slot, data, nbytes, false).carry_out();
+    conclude(slot);
+}
+
+int64_t SpillFile::begin_write(const char* data, int64_t nbytes) {
+    open();
+    const int64_t slot = ranges_.take(nbytes);
+    thread_.begin(prepare(slot, const_cast<char*>(data), nbytes, true));
+    return slot;
+}
+
+void SpillFile::begin_read(int64_t slot, char* data, int64_t nbytes) {
+    thread_.begin(prepare(slot, data, nbytes, false));
+}
+
+void SpillFile::finish(int64_t slot) {
+    thread_.wait(jobs_.at(slot));
+    conclude(slot);
+}
+
+void SpillFile::abandon(int64_t slot) {
+    thread_.cancel(jobs_.at(slot));
+    jobs_.erase(slot);
+    forget(slot);
+}
+
+}  // namespace accelera::tensora
