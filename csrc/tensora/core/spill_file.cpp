@@ -16,8 +16,15 @@ SpillFile::~SpillFile() {
     if (file_ >= 0) close(file_);
 }
 
+/// A forked child leaves its parent's file alone.
 void SpillFile::open() {
-    if (file_ >= 0) return;
+    const pid_t here = getpid();
+    if (file_ >= 0 && process_ == here) return;
+    if (file_ >= 0 && held_bytes() > 0)
+        fail(Kind::runtime, "budget: ", held_bytes(), " bytes of this step are in the file of process ",
+             process_, ", of which this one is a fork; go on there, or make a budget here");
+    if (file_ >= 0) close(file_);
+    process_ = here;
     std::string name = folder_ + "/accelera-spill-XXXXXX";
     file_ = mkostemp(name.data(), O_CLOEXEC);
     if (file_ < 0)
@@ -76,7 +83,9 @@ void SpillFile::begin_read(int64_t slot, char* data, int64_t nbytes) {
 }
 
 void SpillFile::finish(int64_t slot) {
-    thread_.wait(jobs_.at(slot));
+    FileJob& job = jobs_.at(slot);
+    if (job.writes) open();
+    thread_.wait(job);
     conclude(slot);
 }
 

@@ -44,6 +44,7 @@ class SpillFile {
 
     std::string folder_;
     int file_ = -1;
+    pid_t process_ = 0;  ///< whose file it is
     int64_t written_ = 0, read_ = 0;
     AddressRanges ranges_{int64_t(1) << 50};
     std::map<int64_t, FileJob> jobs_;  ///< on their way, by slot
