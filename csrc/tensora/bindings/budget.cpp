@@ -116,9 +116,9 @@ void bind_budget(nb::module_& module) {
         });
     nb::class_<BudgetHandle>(module, "StepBudget", "Arena of training steps, their log and their plan.")
         .def("__init__",
-             [](BudgetHandle* self, int64_t capacity, std::string folder) {
-                 new (self)
-                     BudgetHandle{Ref<StepBudget>(new StepBudget(capacity / 64 * 64, std::move(folder)))};
+             [](BudgetHandle* self, int64_t capacity, std::string folder, const std::string& device) {
+                 new (self) BudgetHandle{Ref<StepBudget>(
+                     new StepBudget(capacity / 64 * 64, std::move(folder), device_named(device)))};
              })
         .def(
             "begin",

@@ -96,7 +96,7 @@ void AddressRanges::give(int64_t place) {
     insert_gap(begin, end);
 }
 
-Arena::Arena(int64_t capacity) : ranges(capacity), mapped_(capacity) {
+MappedMemory::MappedMemory(int64_t capacity) : mapped_(capacity) {
     if (capacity == 0) return;
     void* const memory = mmap(nullptr, size_t(capacity), PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -106,16 +106,18 @@ Arena::Arena(int64_t capacity) : ranges(capacity), mapped_(capacity) {
     base_ = static_cast<char*>(memory);
 }
 
-Arena::~Arena() {
+MappedMemory::~MappedMemory() {
     if (base_) munmap(base_, size_t(mapped_));
 }
 
-void Arena::give_back_pages() {
+void MappedMemory::move(char* to, const char* from, int64_t nbytes) {
+    std::memmove(to, from, size_t(nbytes));
+}
+
+void MappedMemory::give_back(int64_t place, int64_t nbytes) {
     const int64_t page = sysconf(_SC_PAGESIZE);
-    for (const auto& [begin, end] : ranges.gaps()) {
-        const int64_t first = (begin + page - 1) / page * page, last = end / page * page;
-        if (first < last) madvise(base_ + first, size_t(last - first), MADV_DONTNEED);
-    }
+    const int64_t first = (place + page - 1) / page * page, last = (place + nbytes) / page * page;
+    if (first < last) madvise(base_ + first, size_t(last - first), MADV_DONTNEED);
 }
 
 }  // namespace accelera::tensora

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -44,22 +45,47 @@ class AddressRanges {
     std::map<int64_t, int64_t> used_;                // begin -> bytes
 };
 
-/// Memory of a training step: one mapping, whose size is never exceeded.
-class Arena {
+/// Memory that an arena's blocks lie in.
+class ArenaMemory {
+  public:
+    virtual ~ArenaMemory() = default;
+    char* at(int64_t place) const { return base_ + place; }
+    /// The bytes are at `to` from now on; both ranges may share some.
+    virtual void move(char* to, const char* from, int64_t nbytes) = 0;
+    /// Nothing is in these bytes: the system may have them until they are written.
+    virtual void give_back(int64_t place, int64_t nbytes) = 0;
+    /// What this thread does next comes after all that was done with the memory, on `stream` too.
+    virtual void order(void* stream) = 0;
+
+  protected:
+    char* base_ = nullptr;
+};
+
+/// Memory of a training step on the CPU: one mapping.
+class MappedMemory final : public ArenaMemory {
   public:
     /// Throws Error(memory) when the system does not give the addresses.
-    explicit Arena(int64_t capacity);
-    ~Arena();
-    Arena(const Arena&) = delete;
-
-    char* at(int64_t place) const { return base_ + place; }
-    /// Give the pages of free ranges back to the system.
-    void give_back_pages();
-    AddressRanges ranges;
+    explicit MappedMemory(int64_t capacity);
+    ~MappedMemory() override;
+    void move(char* to, const char* from, int64_t nbytes) override;
+    void give_back(int64_t place, int64_t nbytes) override;
+    void order(void*) override {}
 
   private:
-    char* base_ = nullptr;
-    int64_t mapped_ = 0;
+    int64_t mapped_;
+};
+
+/// Blocks of a training step, whose size is never exceeded.
+struct Arena {
+    Arena(int64_t capacity, std::unique_ptr<ArenaMemory> its_memory)
+        : ranges(capacity), memory(std::move(its_memory)) {}
+    char* at(int64_t place) const { return memory->at(place); }
+    /// Give the memory of free ranges back to the system.
+    void give_back_pages() {
+        for (const auto& [begin, end] : ranges.gaps()) memory->give_back(begin, end - begin);
+    }
+    AddressRanges ranges;
+    std::unique_ptr<ArenaMemory> memory;
 };
 
 }  // namespace accelera::tensora

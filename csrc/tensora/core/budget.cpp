@@ -7,6 +7,8 @@
 
 #include "tensora/core/autocast.h"
 #include "tensora/core/autograd.h"
+#include "tensora/core/spill_file.h"
+#include "tensora/cuda/budget_memory.h"
 
 namespace accelera::tensora {
 
@@ -26,8 +28,24 @@ double StepBudget::now() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-StepBudget::StepBudget(int64_t capacity, std::string spill_folder)
-    : arena_(capacity), spill_(std::move(spill_folder)) {}
+namespace {
+
+std::unique_ptr<ArenaMemory> memory_on(Device device, int64_t capacity) {
+    if (device.is_cpu()) return std::make_unique<MappedMemory>(capacity);
+    return std::make_unique<cuda::DeviceMemory>(device.index, capacity);
+}
+
+std::unique_ptr<BackingStore> store_for(Device device, std::string folder) {
+    if (device.is_cpu()) return std::make_unique<SpillFile>(std::move(folder));
+    return std::make_unique<cuda::HostStore>(device.index);
+}
+
+}  // namespace
+
+StepBudget::StepBudget(int64_t capacity, std::string spill_folder, Device device)
+    : device_(device),
+      arena_(capacity, memory_on(device, capacity)),
+      store_(store_for(device, std::move(spill_folder))) {}
 StepBudget::~StepBudget() = default;
 
 StepBudget::Unlocked::Unlocked(StepBudget& budget)
@@ -50,7 +68,7 @@ void StepBudget::begin(int64_t room, std::shared_ptr<const StepPlan> plan) {
     log_ = {};
     held_.clear();
     report_ = {};
-    report_.spilled_bytes = -spill_.written_bytes();
+    report_.spilled_bytes = -store_->written_bytes();
     step_ = next_step.fetch_add(1);
     depth_ = 0;
     next_place_ = 0;
@@ -86,7 +104,7 @@ void StepBudget::end() {
     producers_.clear();
     fetch_filed();
     move_to_end();
-    report_.spilled_bytes += spill_.written_bytes();
+    report_.spilled_bytes += store_->written_bytes();
     if (error) std::rethrow_exception(error);
 }
 
@@ -163,7 +181,7 @@ void StepBudget::compact() {
     for (const auto& [place, nbytes] : fixed) arena_.ranges.take_at(place, nbytes);
     for (Storage* storage : moving) {
         const int64_t place = arena_.ranges.take_first(storage->block_bytes());
-        std::memmove(arena_.at(place), storage->data_, size_t(storage->nbytes()));
+        arena_.memory->move(arena_.at(place), storage->data_, storage->nbytes());
         storage->house()->place = place;
         storage->data_ = arena_.at(place);
     }
@@ -198,13 +216,7 @@ void StepBudget::drop(Storage& storage) {
 void StepBudget::ended(Storage& storage) {
     const Lock lock(*this);
     House& house = *storage.house();
-    if (house.passage != Passage::none) {
-        spill_.abandon(house.slot);
-        std::erase(moving_, &storage);
-    } else if (house.slot >= 0) {
-        spill_.forget(house.slot);
-    }
-    if (house.slot >= 0) std::erase(filed_, &storage);
+    let_go(storage);
     if (house.index >= 0) {
         residents_.back()->house()->index = house.index;
         std::swap(residents_[size_t(house.index)], residents_.back());
@@ -247,7 +259,7 @@ void StepBudget::move_to_end() {
             arena_.ranges.give(place);
             continue;
         }
-        std::memcpy(arena_.at(place), storage->data_, size_t(storage->nbytes()));
+        arena_.memory->move(arena_.at(place), storage->data_, storage->nbytes());
         arena_.ranges.give(house.place);
         house.place = place;
         storage->data_ = arena_.at(place);
@@ -371,7 +383,7 @@ void StepBudget::act_on_value(StepAction::Kind kind, Held& held) {
     if (kind == StepAction::Kind::drop && held.again) return held.again.reset();
     const bool comes = kind == StepAction::Kind::in || kind == StepAction::Kind::in_begin ||
                        kind == StepAction::Kind::unpack;
-    if (!held.storage || !held.storage->house()) {
+    if (!held.storage || !owns(*held.storage)) {
         if (comes) depart("contents that would come back have ended");
         return;
     }
@@ -414,7 +426,7 @@ int32_t StepBudget::value_of(Storage& storage) {
     if (storage.in_step.record == step_) return storage.in_step.place;
     const auto number = int32_t(log_.values.size());
     storage.in_step = {step_, number};
-    log_.values.push_back({storage.block_bytes(), -1, never, bool(storage.house())});
+    log_.values.push_back({storage.block_bytes(), -1, never, owns(storage)});
     held_.push_back({&storage, nullptr});
     producers_.push_back(-1);
     return number;
@@ -432,6 +444,7 @@ void StepBudget::begin_operation(const char* name, std::initializer_list<std::sp
     if (depth_++ > 0) return;
     const auto number = int32_t(log_.operations.size());
     unpin_all();
+    arena_.memory->order(nullptr);
     log_.operations.emplace_back();
     StepOperation& operation = log_.operations.back();
     operation.name = name;
@@ -462,7 +475,7 @@ void StepBudget::bring_operands(const char* name, std::initializer_list<std::spa
     for (const auto& some : operands)
         for (const T& tensor : some) {
             Storage& storage = *tensor->storage();
-            if (!storage.house()) continue;
+            if (!owns(storage)) continue;
             if (!storage.is_here()) {
                 depart("contents that are elsewhere are read");
                 restore(storage);
@@ -595,7 +608,7 @@ void StepBudget::keep_recipe(const Call& call, int32_t operation) {
     Recipe recipe{&call.op, call.params, {}, {}};
     for (const T& input : call.in) {
         Storage& storage = *input->storage();
-        const bool outside = !storage.house() || log_.values[size_t(value_of(storage))].born < 0;
+        const bool outside = !owns(storage) || log_.values[size_t(value_of(storage))].born < 0;
         recipe.inputs.push_back({value_of(storage), outside ? Ref<Storage>(&storage) : Ref<Storage>(),
                                  input->layout(), input->dtype()});
     }
@@ -619,6 +632,16 @@ Ref<Storage> StepBudget::input_of(const Recipe::Input& input) {
     return storage;
 }
 
+void StepBudget::compute_again(Call& call) {
+    movable_ = true;
+    const Unlocked open(*this);
+    if (!device_.is_cpu() && !call.op.cuda) return compute_on_host(call, device_);
+    for (int i = 0; i < call.op.outputs; ++i)
+        call.out[size_t(i)] = Tensor::empty(call.made[size_t(i)].shape, call.made[size_t(i)].dtype);
+    movable_ = false;
+    device_.is_cpu() ? call.op.cpu(call) : call.op.cuda(call);
+}
+
 void StepBudget::run_again(int32_t number) {
     const Recipe& recipe = recipes_.at(number);
     const bool nested = std::exchange(rerunning_, true);
@@ -629,7 +652,7 @@ void StepBudget::run_again(int32_t number) {
         std::vector<T> inputs;
         for (const Recipe::Input& input : recipe.inputs) {
             const Ref<Storage> storage = input_of(input);
-            if (storage->house()) {
+            if (owns(*storage)) {
                 if (!storage->is_here()) restore(*storage);
                 pin(*storage);
             }
@@ -640,17 +663,10 @@ void StepBudget::run_again(int32_t number) {
         const RunNow now;
         const AutocastPause as_given;
         const RoleScope role(Role::activation);
-        const DeviceScope scope(cpu);
+        const DeviceScope scope(device_);
         Call call{*recipe.op, inputs, recipe.params};
         recipe.op->rule(call);
-        movable_ = true;
-        for (int i = 0; i < recipe.op->outputs; ++i)
-            call.out[size_t(i)] = Tensor::empty(call.made[size_t(i)].shape, call.made[size_t(i)].dtype);
-        {
-            movable_ = false;
-            const Unlocked open(*this);
-            recipe.op->cpu(call);
-        }
+        compute_again(call);
         for (int i = 0; i < recipe.op->outputs; ++i)
             take_result(recipe.outputs[size_t(i)], call.out[size_t(i)]->storage());
     } catch (...) {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tensora/core/arena.h"
+#include "tensora/core/backing_store.h"
 #include "tensora/core/op.h"
-#include "tensora/core/spill_file.h"
 #include "tensora/core/threads.h"
 
 namespace accelera::tensora {
@@ -57,7 +57,7 @@ struct StepAction {
     enum class Kind : uint8_t {
         run,        ///< operation `subject` again
         drop,       ///< contents of value `subject`
-        out,        ///< value `subject` to the spill file
+        out,        ///< value `subject` to the backing store
         in,         ///< and back
         pack,       ///< the mask that value `subject` is, into bits
         unpack,
@@ -90,12 +90,13 @@ struct StepReport {
     int64_t reruns = 0;
 };
 
-/// Training steps inside a limit of bytes. Between `begin` and `end` all tensors of the thread lie in one
-/// arena, what is done is logged, and contents leave by a plan made from an earlier log; without a plan, or
-/// when the step is another one, those used longest ago are spilled to a file.
+/// Training steps inside a limit of bytes. Between `begin` and `end` all tensors of the thread on one device
+/// lie in one arena, what is done is logged, and contents leave by a plan made from an earlier log; without a
+/// plan, or when the step is another one, those used longest ago go to the backing store.
 class StepBudget final : public Counted {
   public:
-    StepBudget(int64_t capacity, std::string spill_folder);
+    /// Steps on the CPU spill to a file in a folder, those on a CUDA device to memory of the host.
+    StepBudget(int64_t capacity, std::string spill_folder, Device device);
     ~StepBudget() override;
 
     /// Begin a step that takes at most `room` bytes of the arena, and follows a plan unless it is null.
@@ -106,10 +107,12 @@ class StepBudget final : public Counted {
     const StepReport& report() const { return report_; }
     int64_t capacity() const { return arena_.ranges.capacity(); }
     int64_t used_bytes() const { return arena_.ranges.used_bytes(); }
-    int64_t written_bytes() const { return spill_.written_bytes(); }
+    Device device() const { return device_; }
 
     /// The budget whose step this thread carries out, or helps to; null outside of a step.
     static StepBudget* here() { return thread_state.budget; }
+    /// Whether tensors that this thread makes on a device belong to a step.
+    static bool covers(Device device) { return here() && here()->device_ == device; }
     /// While it lives, what this thread does is no part of a step.
     class Outside {
       public:
@@ -132,7 +135,7 @@ class StepBudget final : public Counted {
     void begin_operation(const char* name, std::initializer_list<std::span<const T>> operands,
                          const Call* call);
     /// From here on the operation's kernel has addresses.
-    void kernel_begins() { movable_ = false; }
+    void kernel_begins() { movable_ = movable_ && depth_ > 1; }
     void end_operation(bool failed);
     void note_write(Storage& storage);
 
@@ -197,6 +200,12 @@ class StepBudget final : public Counted {
     };
 
     static double now();
+    /// Whether a storage is in this arena, or left it for the store.
+    bool owns(const Storage& storage) const {
+        return storage.house() && storage.house()->budget.get() == this;
+    }
+    /// Contents that are in the arena, for what comes next.
+    static const char* contents_of(Storage& storage);
     int32_t value_of(Storage& storage);
     /// Where the step holds a storage; null if it does not.
     Held* held_by(Storage& storage);
@@ -219,6 +228,7 @@ class StepBudget final : public Counted {
     void note_masks(const Call& call);
     void keep_recipe(const Call& call, int32_t operation);
     void run_again(int32_t operation);
+    void compute_again(Call& call);
     void take_result(int32_t value, const Ref<Storage>& made);
     Ref<Storage> input_of(const Recipe::Input& input);
     void recompute(int32_t value);
@@ -233,6 +243,7 @@ class StepBudget final : public Counted {
     void end_restore(Storage& storage);
     int64_t end_passage(Storage& storage);
     bool settle_transfers();
+    void let_go(Storage& storage) noexcept;
     void enter(Storage& storage, bool complete);
     bool is_present(int32_t value) const;
     void pin(Storage& storage);
@@ -241,8 +252,9 @@ class StepBudget final : public Counted {
     void move_to_end();
     void refuse(int64_t nbytes);
 
+    const Device device_;
     Arena arena_;
-    SpillFile spill_;
+    std::unique_ptr<BackingStore> store_;
     std::recursive_mutex mutex_;
     int locks_ = 0;
     std::vector<Storage*> residents_, filed_, moving_;

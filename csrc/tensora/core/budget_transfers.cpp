@@ -1,4 +1,4 @@
-// Contents of a step's tensors on their way to the spill file and back.
+// Contents of a step's tensors on their way to the backing store and back.
 #include <algorithm>
 
 #include "tensora/core/bits.h"
@@ -6,9 +6,13 @@
 
 namespace accelera::tensora {
 
+const char* StepBudget::contents_of(Storage& storage) {
+    return storage.device().is_cpu() ? storage.data_ : storage.device_data();
+}
+
 void StepBudget::spill(Storage& storage) {
     const double began = now();
-    storage.house()->slot = spill_.write(storage.data_, storage.nbytes());
+    storage.house()->slot = store_->write(contents_of(storage), storage.nbytes());
     filed_.push_back(&storage);
     drop(storage);
     waited_ += now() - began;
@@ -17,7 +21,7 @@ void StepBudget::spill(Storage& storage) {
 void StepBudget::begin_spill(Storage& storage) {
     House& house = *storage.house();
     if (house.slot >= 0 || !storage.is_here()) return;
-    house.slot = spill_.begin_write(storage.data_, storage.nbytes());
+    house.slot = store_->begin_write(contents_of(storage), storage.nbytes());
     house.passage = Passage::leaving;
     moving_.push_back(&storage);
 }
@@ -30,7 +34,7 @@ void StepBudget::end_spill(Storage& storage) {
     }
     const int64_t slot = end_passage(storage);
     house.slot = -1;
-    spill_.finish(slot);
+    store_->finish(slot);
     house.slot = slot;
     filed_.push_back(&storage);
     drop(storage);
@@ -47,16 +51,16 @@ void StepBudget::restore(Storage& storage) {
     }
     enter(storage, true);
     record_return(storage, true);
-    spill_.read(std::exchange(house.slot, -1), storage.data_, storage.nbytes());
+    store_->read(std::exchange(house.slot, -1), storage.data_, storage.nbytes());
     std::erase(filed_, &storage);
 }
 
 void StepBudget::begin_restore(Storage& storage) {
     House& house = *storage.house();
-    if (house.slot < 0 || storage.data_) return depart("contents that would come back are not in the file");
+    if (house.slot < 0 || storage.data_) return depart("contents that would come back are not stored");
     enter(storage, false);
     record_return(storage, true);
-    spill_.begin_read(house.slot, storage.data_, storage.nbytes());
+    store_->begin_read(house.slot, storage.data_, storage.nbytes());
     house.passage = Passage::coming;
     moving_.push_back(&storage);
 }
@@ -66,13 +70,13 @@ void StepBudget::end_restore(Storage& storage) {
     if (house.passage != Passage::coming) return;  // somebody asked for it before
     const int64_t slot = end_passage(storage);
     try {
-        spill_.finish(slot);
+        store_->finish(slot);
     } catch (...) {
-        drop(storage);  // the file still has it
+        drop(storage);  // the store still has it
         throw;
     }
     house.slot = -1;
-    storage.at_hand_ = true;
+    storage.move(storage.data_);
     std::erase(filed_, &storage);
 }
 
@@ -87,17 +91,33 @@ bool StepBudget::settle_transfers() {
     if (moving_.empty()) return false;
     for (Storage* storage : std::vector<Storage*>(moving_)) {
         if (storage->house()->passage == Passage::leaving) {
-            spill_.abandon(end_passage(*storage));
+            store_->abandon(end_passage(*storage));
             storage->house()->slot = -1;
             continue;
         }
         try {
             end_restore(*storage);
         } catch (const Error&) {
-            // It is in the file, and whoever needs it is told.
+            // The store has it, and whoever needs it is told.
         }
     }
     return true;
+}
+
+/// A storage ends: nobody works on its contents any more, and its slot is free.
+void StepBudget::let_go(Storage& storage) noexcept {
+    House& house = *storage.house();
+    try {
+        if (house.index >= 0) arena_.memory->order(storage.stream());
+        if (house.passage != Passage::none) {
+            store_->abandon(end_passage(storage));
+        } else if (house.slot >= 0) {
+            store_->forget(house.slot);
+        }
+    } catch (const Error&) {
+        // The process ends, and its devices are gone before.
+    }
+    if (house.slot >= 0) std::erase(filed_, &storage);
 }
 
 /// A storage whose contents come back has a block from here on.
@@ -146,7 +166,7 @@ void StepBudget::unpack(Storage& storage) {
 void StepBudget::reach(Storage& storage) {
     const Ref<StepBudget> kept(this);  // the storage may be the last to know of it
     const Lock lock(*this);
-    if (storage.at_hand_) return;
+    if (storage.is_here()) return;
     if (storage.house()->passage == Passage::coming) return end_restore(storage);
     if (here() == this || storage.house()->slot < 0) {
         depart("contents that are elsewhere are read");
@@ -158,10 +178,10 @@ void StepBudget::reach(Storage& storage) {
     if (Held* const held = held_by(storage)) *held = {nullptr, Ref<Storage>(&storage)};
     storage.leave_arena();
     std::erase(filed_, &storage);
-    spill_.read(slot, storage.data_, storage.nbytes());
+    store_->read(slot, storage.data_, storage.nbytes());
 }
 
-/// What outlives the step comes back from the file, as far as there is room: plans expect it in the arena.
+/// What outlives the step comes back from the store, as far as there is room: plans expect it in the arena.
 void StepBudget::fetch_filed() {
     for (Storage* storage : std::vector<Storage*>(filed_)) {
         const int64_t nbytes = storage->block_bytes();

@@ -256,10 +256,10 @@ Ref<Storage> Storage::hold(char* data, int64_t nbytes, int16_t size_class, Role 
 }
 
 Ref<Storage> Storage::allocate(int64_t nbytes) {
+    if (StepBudget::covers(current_device)) [[unlikely]]
+        return allocate_in(*StepBudget::here(), nbytes);
     if (!current_device.is_cpu()) [[unlikely]]
         return allocate_on_device(current_device, nbytes);
-    if (StepBudget* const budget = StepBudget::here()) [[unlikely]]
-        return allocate_in(*budget, nbytes);
     const int size_class = class_of(nbytes);
     const int64_t counted = bytes_of_class(size_class);
     const Role role = current_role;
@@ -284,21 +284,22 @@ constexpr int16_t in_arena = INT16_MAX - 1;
 int64_t device_bytes_for(int64_t nbytes) { return (std::max<int64_t>(nbytes, 1) + 511) / 512 * 512; }
 }  // namespace
 
-Ref<Storage> Storage::allocate_on_device(Device device, int64_t nbytes) {
+char* Storage::take_on_device(Device device, int64_t counted, Role role) {
     Counts& its_counts = counts_of(device);
-    const int64_t counted = device_bytes_for(nbytes);
-    const Role role = current_role;
     its_counts.take(counted, role);
-    char* memory = nullptr;
     try {
-        memory = cuda::take_memory(device.index, counted);
-        if (!memory)
-            fail(Kind::memory, "tensora: ", name_of(device), " has no ", counted, " bytes; tensors hold ",
-                 its_counts.total() - counted, " of its ", cuda::properties(device.index).memory_bytes);
+        if (char* const memory = cuda::take_memory(device.index, counted)) return memory;
+        fail(Kind::memory, "tensora: ", name_of(device), " has no ", counted, " bytes; tensors hold ",
+             its_counts.total() - counted, " of its ", cuda::properties(device.index).memory_bytes);
     } catch (...) {
         its_counts.give(counted, role);
         throw;
     }
+}
+
+Ref<Storage> Storage::allocate_on_device(Device device, int64_t nbytes) {
+    const Role role = current_role;
+    char* const memory = take_on_device(device, device_bytes_for(nbytes), role);
     Storage* const storage = make(0);
     storage->device_ = device;
     storage->at_hand_ = false;
@@ -310,6 +311,8 @@ Ref<Storage> Storage::allocate_on_device(Device device, int64_t nbytes) {
 char* Storage::device_data() {
     if (device_.is_cpu())
         fail(Kind::runtime, "tensora: a kernel for a CUDA device was given memory on the CPU");
+    if (house_ && !is_here()) [[unlikely]]
+        house_->budget->reach(*this);
     void* const stream = cuda::current_stream(device_.index);
     if (stream_ != stream) {
         if (stream_) cuda::order_streams(device_.index, stream_, stream);
@@ -323,12 +326,15 @@ Ref<Storage> Storage::allocate_in(StepBudget& budget, int64_t nbytes) {
     const Role role = current_role;
     const Ref<Storage> storage(make(0));
     storage->nbytes_ = nbytes;
+    storage->device_ = budget.device();
+    storage->at_hand_ = budget.device().is_cpu();
+    if (!budget.device().is_cpu()) storage->stream_ = cuda::current_stream(budget.device().index);
     storage->house_ = std::make_unique<House>();
     storage->house_->budget = Ref<StepBudget>(&budget);
     budget.place(*storage, counted);
     storage->size_class_ = in_arena;
     try {
-        counts.take(counted, role);
+        counts_of(storage->device_).take(counted, role);
     } catch (...) {
         storage->data_ = nullptr;  // so that nothing is uncounted
         throw;
@@ -338,15 +344,25 @@ Ref<Storage> Storage::allocate_in(StepBudget& budget, int64_t nbytes) {
 
 void Storage::move(char* data, bool complete) {
     const bool before = std::exchange(data_, data) != nullptr;
-    at_hand_ = data && complete;
-    if (before && !data) counts.give(block_bytes(), role_);
+    at_hand_ = data && complete && device_.is_cpu();
+    if (data && !device_.is_cpu()) stream_ = cuda::current_stream(device_.index);
+    Counts& its_counts = counts_of(device_);
+    if (before && !data) its_counts.give(block_bytes(), role_);
     if (!before && data) {
-        counts.take(block_bytes(), role_);
-        counts.found();
+        its_counts.take(block_bytes(), role_);
+        its_counts.found();
     }
 }
 
 void Storage::leave_arena() {
+    if (!device_.is_cpu()) {
+        data_ = take_on_device(device_, device_bytes_for(nbytes_), role_);
+        counts_of(device_).found();
+        size_class_ = on_device;
+        stream_ = cuda::current_stream(device_.index);
+        house_.reset();
+        return;
+    }
     const int size_class = class_of(nbytes_);
     const int64_t counted = bytes_of_class(size_class);
     counts.take(counted, role_);
@@ -363,7 +379,7 @@ void Storage::leave_arena() {
 }
 
 void Storage::reach_data() const {
-    if (house_) return house_->budget->reach(const_cast<Storage&>(*this));
+    if (house_ && device_.is_cpu()) return house_->budget->reach(const_cast<Storage&>(*this));
     fail(Kind::type, "tensora: the elements of a tensor on ", name_of(device_),
          " are asked for on the CPU; copy it there with .to('cpu')");
 }
@@ -392,7 +408,7 @@ Storage::~Storage() {
         counts_of(device_).give(block_bytes(), role_);
         cuda::give_memory(device_.index, data_, stream_);
     } else if (house_) {
-        if (data_ && size_class_ == in_arena) counts.give(block_bytes(), role_);
+        if (data_ && size_class_ == in_arena) counts_of(device_).give(block_bytes(), role_);
         house_->budget->ended(*this);
     } else if (size_class_ >= 0) {
         counts.give(bytes_of_class(size_class_), role_);

@@ -159,6 +159,7 @@ class Storage final : public Counted {
     Storage() = default;
     static Storage* make(int64_t nbytes_behind);
     static Ref<Storage> allocate_on_device(Device device, int64_t nbytes);
+    static char* take_on_device(Device device, int64_t counted, Role role);
     Ref<Storage> hold(char* data, int64_t nbytes, int16_t size_class, Role role);
     static Ref<Storage> allocate_in(StepBudget& budget, int64_t nbytes);
     void reach_data() const;

@@ -177,7 +177,7 @@ T run_small(const Op& op, std::span<const T> in) {
 void compute(Call& call, Device device) {
     const Op& op = call.op;
     for (const T& tensor : call.in) tensor->storage();  // what waits runs now
-    RecordedStep step(op.name, {call.in}, device.is_cpu() ? &call : nullptr);
+    RecordedStep step(op.name, {call.in}, StepBudget::covers(device) ? &call : nullptr);
     const GradMode off(false);  // kernels may use operations
     const RunNow now;
     const AutocastPause as_given;
@@ -190,8 +190,8 @@ void compute(Call& call, Device device) {
         const DeviceScope scope(device);
         for (int i = 0; i < op.outputs; ++i)
             call.out[i] = Tensor::empty(call.made[i].shape, call.made[i].dtype);
-        if (StepBudget* const budget = StepBudget::here()) [[unlikely]]
-            budget->kernel_begins();
+        if (StepBudget::covers(device)) [[unlikely]]
+            StepBudget::here()->kernel_begins();
         if (capture) [[unlikely]]
             workspace.emplace();
         device.is_cpu() ? op.cpu(call) : op.cuda(call);

@@ -20,9 +20,10 @@ SpillFile::~SpillFile() {
 void SpillFile::open() {
     const pid_t here = getpid();
     if (file_ >= 0 && process_ == here) return;
-    if (file_ >= 0 && held_bytes() > 0)
-        fail(Kind::runtime, "budget: ", held_bytes(), " bytes of this step are in the file of process ",
-             process_, ", of which this one is a fork; go on there, or make a budget here");
+    if (file_ >= 0 && ranges_.used_bytes() > 0)
+        fail(Kind::runtime, "budget: ", ranges_.used_bytes(),
+             " bytes of this step are in the file of process ", process_,
+             ", of which this one is a fork; go on there, or make a budget here");
     if (file_ >= 0) close(file_);
     process_ = here;
     std::string name = folder_ + "/accelera-spill-XXXXXX";
@@ -47,8 +48,10 @@ void SpillFile::conclude(int64_t slot) {
     const auto node = jobs_.extract(slot);
     const FileJob& job = node.mapped();
     if (job.error == 0) {
-        (job.writes ? written_ : read_) += job.nbytes;
-        if (!job.writes) forget(slot);
+        if (job.writes)
+            written_ += job.nbytes;
+        else
+            forget(slot);
         return;
     }
     if (!job.writes)

@@ -49,6 +49,8 @@ struct Driver {
     Result (*cuMemPoolTrimTo)(Pool, size_t);
     Result (*cuMemAllocAsync)(Address*, size_t, Stream);
     Result (*cuMemFreeAsync)(Address, Stream);
+    Result (*cuMemAllocHost_v2)(void**, size_t);
+    Result (*cuMemFreeHost)(void*);
     Result (*cuMemcpyHtoDAsync_v2)(Address, const void*, size_t, Stream);
     Result (*cuMemcpyDtoHAsync_v2)(void*, Address, size_t, Stream);
     Result (*cuMemcpyDtoDAsync_v2)(Address, Address, size_t, Stream);
@@ -89,7 +91,8 @@ struct Driver {
         FIND(cuDeviceGetAttribute), FIND(cuDeviceTotalMem_v2), FIND(cuDevicePrimaryCtxRetain);
         FIND(cuCtxGetCurrent), FIND(cuCtxSetCurrent), FIND(cuCtxSynchronize), FIND(cuMemGetInfo_v2);
         FIND(cuDeviceGetDefaultMemPool), FIND(cuMemPoolSetAttribute), FIND(cuMemPoolGetAttribute);
-        FIND(cuMemPoolTrimTo), FIND(cuMemAllocAsync), FIND(cuMemFreeAsync), FIND(cuMemcpyHtoDAsync_v2);
+        FIND(cuMemPoolTrimTo), FIND(cuMemAllocAsync), FIND(cuMemFreeAsync), FIND(cuMemAllocHost_v2);
+        FIND(cuMemFreeHost), FIND(cuMemcpyHtoDAsync_v2);
         FIND(cuMemcpyDtoHAsync_v2), FIND(cuMemcpyDtoDAsync_v2), FIND(cuMemsetD8Async);
         FIND(cuStreamCreate), FIND(cuStreamSynchronize), FIND(cuStreamWaitEvent);
         FIND(cuEventCreate), FIND(cuEventRecord), FIND(cuEventDestroy_v2), FIND(cuModuleLoadData);
@@ -352,21 +355,42 @@ void synchronize(int device) {
     check(driver().cuCtxSynchronize(), "the work of the device");
 }
 
-void copy_to_device(int device, char* to, const void* from, int64_t nbytes) {
-    if (nbytes == 0) return;
+char* take_host_memory(int device, int64_t nbytes) {
+    used(device);
+    void* found = nullptr;
+    return driver().cuMemAllocHost_v2(&found, size_t(nbytes)) == 0 ? static_cast<char*>(found) : nullptr;
+}
+
+void give_host_memory(int device, char* memory) noexcept {
+    Context current = nullptr;
+    if (driver().cuCtxGetCurrent(&current) == deinitialized) return;
+    if (current != state(device).context) driver().cuCtxSetCurrent(state(device).context);
+    driver().cuMemFreeHost(memory);
+}
+
+void begin_copy_to_device(int device, char* to, const void* from, int64_t nbytes, Stream stream) {
     Watch::note("a copy to the device");
     used(device);
-    const Stream stream = current_stream(device);
     check(driver().cuMemcpyHtoDAsync_v2(address(to), from, size_t(nbytes), stream), "a copy to the device");
+}
+
+void begin_copy_to_host(int device, void* to, const char* from, int64_t nbytes, Stream stream) {
+    Watch::note("a copy from the device");
+    used(device);
+    check(driver().cuMemcpyDtoHAsync_v2(to, address(from), size_t(nbytes), stream), "a copy from the device");
+}
+
+void copy_to_device(int device, char* to, const void* from, int64_t nbytes) {
+    if (nbytes == 0) return;
+    const Stream stream = current_stream(device);
+    begin_copy_to_device(device, to, from, nbytes, stream);
     wait_for(device, stream);  // the caller may write to `from` now
 }
 
 void copy_to_host(int device, void* to, const char* from, int64_t nbytes) {
     if (nbytes == 0) return;
-    Watch::note("a copy from the device");
-    used(device);
     const Stream stream = current_stream(device);
-    check(driver().cuMemcpyDtoHAsync_v2(to, address(from), size_t(nbytes), stream), "a copy from the device");
+    begin_copy_to_host(device, to, from, nbytes, stream);
     wait_for(device, stream);
 }
 

@@ -56,7 +56,14 @@ void synchronize(int device);
 /// Wait for a stream, and raise nothing.
 void finish(int device, Stream stream) noexcept;
 
-// All copies are in the order of the thread's stream; those to the host have ended on return.
+/// Memory of the host that a device's copies reach without a detour; null when there is none.
+char* take_host_memory(int device, int64_t nbytes);
+void give_host_memory(int device, char* memory) noexcept;
+// Copies in the order of a stream, which have not ended on return.
+void begin_copy_to_device(int device, char* to, const void* from, int64_t nbytes, Stream stream);
+void begin_copy_to_host(int device, void* to, const char* from, int64_t nbytes, Stream stream);
+
+// All copies below are in the order of the thread's stream; those to the host have ended on return.
 void copy_to_device(int device, char* to, const void* from, int64_t nbytes);
 void copy_to_host(int device, void* to, const char* from, int64_t nbytes);
 void copy_within(int device, char* to, const char* from, int64_t nbytes);

@@ -25,6 +25,11 @@ BYTES_PER_SECOND = 1.5e10
 SECONDS_PER_OPERATION = 2e-6
 """An operation's time as plans have it, a roofline over the op table's costs. Measured times would make plans
 differ from run to run; only ratios of these matter."""
+CUDA_FLOPS_PER_SECOND = 2.0e13
+CUDA_BYTES_PER_SECOND = 1.0e12
+CUDA_SECONDS_PER_OPERATION = 5e-6
+CUDA_SPILL_SECONDS_PER_BYTE = 2 / 1.2e10
+"""The same of a CUDA device, with memory of the host instead of a file."""
 FATES = ("keep", "recompute", "recompute", "offload", "pack")
 """By the number that the planner gives them; the second kind drops what is made on the way."""
 
@@ -80,16 +85,15 @@ class StepPlans:
     A budget selects the first plan that fits it. So less budget never means more memory, nor less time.
     """
 
-    def __init__(self, steps: Any) -> None:
+    def __init__(self, steps: Any, device: str) -> None:
         self._log = steps.log()
+        self._spill_seconds = SPILL_SECONDS_PER_BYTE if device == "cpu" else CUDA_SPILL_SECONDS_PER_BYTE
         self.columns: dict[str, Any] = self._log.columns()
-        compute = np.asarray(self.columns["flops"], "float64") / FLOPS_PER_SECOND
-        memory = np.asarray(self.columns["moved_bytes"], "float64") / BYTES_PER_SECOND
-        seconds = np.maximum(compute, memory) + SECONDS_PER_OPERATION
+        seconds = _seconds_of(self.columns, device)
         self.graph = _graph_of(self.columns, seconds)
         self.seconds = float(seconds.sum())
         self.choices: list[tuple[float, int, int, bytes]] = self.graph.choices(
-            SPILL_SECONDS_PER_BYTE, LEAST_BYTES
+            self._spill_seconds, LEAST_BYTES
         )
         self._prepared: tuple[int, Any] = (-1, None)
 
@@ -106,7 +110,7 @@ class StepPlans:
         return self._prepared[1]
 
     def _schedule(self, number: int) -> Any:
-        return self.graph.schedule(SPILL_SECONDS_PER_BYTE, LEAST_BYTES, self.choices[number][3])
+        return self.graph.schedule(self._spill_seconds, LEAST_BYTES, self.choices[number][3])
 
     def tensors(self, number: int) -> list[TensorFate]:
         """Return what a plan does with each tensor that may leave, in order of their operations."""
@@ -118,12 +122,20 @@ class StepPlans:
             if fate:
                 fates[i] = 0
                 seconds = max(
-                    0.0, whole - self.graph.added_seconds(SPILL_SECONDS_PER_BYTE, LEAST_BYTES, bytes(fates))
+                    0.0, whole - self.graph.added_seconds(self._spill_seconds, LEAST_BYTES, bytes(fates))
                 )
                 fates[i] = fate
             operation = self.columns["names"][self.columns["born"][value]]
             rows.append(TensorFate(operation, self.columns["nbytes"][value], FATES[fate], seconds))
         return rows
+
+
+def _seconds_of(log: dict[str, Any], device: str) -> Any:
+    """Time of each operation, as plans have it."""
+    cpu = device == "cpu"
+    compute = np.asarray(log["flops"], "float64") / (FLOPS_PER_SECOND if cpu else CUDA_FLOPS_PER_SECOND)
+    memory = np.asarray(log["moved_bytes"], "float64") / (BYTES_PER_SECOND if cpu else CUDA_BYTES_PER_SECOND)
+    return np.maximum(compute, memory) + (SECONDS_PER_OPERATION if cpu else CUDA_SECONDS_PER_OPERATION)
 
 
 def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
@@ -172,25 +184,32 @@ class Budget:
     Parameters
     ----------
     limit
-        Bytes, or a size as "64MiB": of all tensors on the CPU, those made before included.
+        Bytes, or a size as "64MiB": of all tensors on the device, those made before included.
     optimizer
         Changes each parameter inside the backward pass, as soon as its gradient is complete, and lets go of
         the gradient; its ``step()`` then finds nothing left to do. Not for steps that use the gradients in
         between (clipping, accumulation over several backward passes).
     spill_dir
         Folder of the file; that of temporary files if none is given.
+    device
+        "cpu", or a CUDA device: tensors elsewhere are no part of the budget then, and memory of the host
+        stands for the file.
 
     Raises
     ------
     ValueError
-        If `limit` is no size.
+        If `limit` is no size, or there is no such device.
     TypeError
         If the optimizer cannot change one parameter at a time.
 
     """
 
-    def __init__(self, limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None) -> None:
+    def __init__(
+        self, limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None, device: Any = "cpu"
+    ) -> None:
         self.limit_bytes = units.parse_bytes(limit)
+        self.device = str(device)
+        native.memory_stats(self.device)  # it exists
         if optimizer is not None and not getattr(optimizer, "separable", False):
             raise TypeError(
                 f"budget: {type(optimizer).__name__} cannot change one parameter at a time; "
@@ -239,20 +258,20 @@ class Budget:
         room = self.limit_bytes - outside
         if self._steps is None:
             self._require(room > 0, outside)
-            self._steps = native.StepBudget(room, self._spill_dir)
+            self._steps = native.StepBudget(room, self._spill_dir, self.device)
         room = min(self._steps.capacity, room)
         self._require(room >= self._steps.used_bytes, outside)
         plans = self._plans.get(key)
         number = -1 if plans is None else plans.select(room - self._high_bytes)
         self._steps.begin(room, plans.prepare(number) if plans is not None and number >= 0 else None)
         self._now = _StepNow(key, outside, number)
-        fusion, limit = native.fusion_least(), native.memory_stats().limit_bytes
+        fusion, limit = native.fusion_least(), native.memory_stats(self.device).limit_bytes
         self._undo = [
             lambda: native.set_fusion_least(fusion),
-            lambda: native.set_memory_limit(limit),
+            lambda: native.set_memory_limit(limit, self.device),
         ]
         native.set_fusion_least(2**63 - 1)
-        native.set_memory_limit(min(limit or self.limit_bytes, self.limit_bytes))
+        native.set_memory_limit(min(limit or self.limit_bytes, self.limit_bytes), self.device)
         if self._optimizer is not None:
             self._undo += _update_inside_backward(self._optimizer)
 
@@ -286,12 +305,12 @@ class Budget:
                 budget_bytes=self.limit_bytes,
             ) from error
         if error is None and not measured.followed:
-            self._plans[now.key] = StepPlans(self._steps)
+            self._plans[now.key] = StepPlans(self._steps, self.device)
             self._recent = now.key
 
     def _outside_bytes(self) -> int:
         used = 0 if self._steps is None else self._steps.used_bytes
-        return int(native.memory_stats().live_bytes) - used
+        return int(native.memory_stats(self.device).live_bytes) - used
 
     def _require(self, fits: bool, outside: int) -> None:
         if fits:
@@ -469,20 +488,24 @@ def _update_one(optimizer: Any, group: dict[str, Any], param: Any) -> None:
     param.grad = None
 
 
-def budget(limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None) -> Budget:
+def budget(
+    limit: int | str, *, optimizer: Any = None, spill_dir: str | None = None, device: Any = "cpu"
+) -> Budget:
     """Return a `Budget`: a context whose ``with`` blocks are training steps, and a decorator of functions.
 
     Parameters
     ----------
     limit
-        Bytes, or a size as "64MiB", that tensors on the CPU may hold during a step.
+        Bytes, or a size as "64MiB", that tensors on the device may hold during a step.
     optimizer
         Changes each parameter inside the backward pass; see `Budget`.
     spill_dir
         Folder of the file for tensors that leave memory.
+    device
+        "cpu" or a CUDA device, whose tensors leave for memory of the host.
 
     """
-    return Budget(limit, optimizer=optimizer, spill_dir=spill_dir)
+    return Budget(limit, optimizer=optimizer, spill_dir=spill_dir, device=device)
 
 
 def explain(step: Any) -> str:

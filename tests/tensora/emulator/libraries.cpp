@@ -202,6 +202,12 @@ int cuMemFreeAsync(Address address, void* stream) {
     blocks.erase(place);
     return success;
 }
+int cuMemAllocHost_v2(void** memory, size_t n) {
+    if (!current) return invalid_context;
+    if (std::getenv("EMULATED_CUDA_NO_HOST_MEMORY")) return out_of_memory;
+    return (*memory = std::malloc(n)) ? success : out_of_memory;
+}
+int cuMemFreeHost(void* memory) { return std::free(memory), success; }
 int cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t n, void* stream) {
     if (!current) return invalid_context;
     if (is_capturing(stream)) return refuse(stream);

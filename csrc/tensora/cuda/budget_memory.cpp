@@ -1,0 +1,107 @@
+#include "tensora/cuda/budget_memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "tensora/core/base.h"
+
+namespace accelera::tensora::cuda {
+
+namespace {
+constexpr int chunk_bits = 44;
+constexpr int64_t least_chunk = int64_t(32) << 20;
+}  // namespace
+
+DeviceMemory::DeviceMemory(int device, int64_t capacity) : device_(device), stream_(current_stream(device)) {
+    if (capacity == 0) return;
+    base_ = take_memory(device, capacity);
+    if (!base_)
+        fail(Kind::memory, "budget: cuda:", device, " has no ", capacity,
+             " bytes for the tensors of a step; ", free_bytes(device).on_device, " are free");
+}
+
+DeviceMemory::~DeviceMemory() {
+    if (base_) give_memory(device_, base_, stream_);
+}
+
+/// Ranges that share bytes go through the host: a device's copy may begin at either end.
+void DeviceMemory::move(char* to, const char* from, int64_t nbytes) {
+    if (to + nbytes <= from || from + nbytes <= to) return copy_within(device_, to, from, nbytes);
+    std::vector<char> bytes(static_cast<size_t>(nbytes));
+    copy_to_host(device_, bytes.data(), from, nbytes);
+    copy_to_device(device_, to, bytes.data(), nbytes);
+}
+
+void DeviceMemory::order(void* stream) {
+    const Stream here = current_stream(device_);
+    if (stream && stream != here) order_streams(device_, stream, here);
+    if (stream_ != here) order_streams(device_, stream_, here);
+    stream_ = here;
+}
+
+HostStore::HostStore(int device) : device_(device), stream_(make_stream(device)) {}
+
+HostStore::~HostStore() {
+    if (!chunks_.empty()) cuda::finish(device_, stream_);
+    for (const Chunk& chunk : chunks_)
+        if (chunk.pinned)
+            give_host_memory(device_, chunk.memory);
+        else
+            std::free(chunk.memory);
+}
+
+void HostStore::add_chunk(int64_t nbytes) {
+    nbytes = std::max(block_bytes_of(nbytes), least_chunk);
+    char* memory = take_host_memory(device_, nbytes);
+    const bool pinned = memory;
+    if (!memory) memory = static_cast<char*>(std::malloc(size_t(nbytes)));
+    if (!memory)
+        fail(Kind::memory, "budget: the host has no ", nbytes, " bytes for what leaves cuda:", device_,
+             "; give the step a larger budget, or the process more memory");
+    chunks_.push_back({memory, pinned, AddressRanges(nbytes)});
+}
+
+int64_t HostStore::take(int64_t nbytes) {
+    for (size_t i = 0; i < chunks_.size(); ++i) {
+        const int64_t place = chunks_[i].ranges.take(nbytes);
+        if (place >= 0) return (int64_t(i) << chunk_bits) + place;
+    }
+    add_chunk(nbytes);
+    return (int64_t(chunks_.size() - 1) << chunk_bits) + chunks_.back().ranges.take(nbytes);
+}
+
+char* HostStore::at(int64_t slot) const {
+    return chunks_[size_t(slot >> chunk_bits)].memory + (slot & ((int64_t(1) << chunk_bits) - 1));
+}
+
+void HostStore::forget(int64_t slot) {
+    chunks_[size_t(slot >> chunk_bits)].ranges.give(slot & ((int64_t(1) << chunk_bits) - 1));
+}
+
+int64_t HostStore::begin_write(const char* data, int64_t nbytes) {
+    const int64_t slot = take(nbytes);
+    order_streams(device_, current_stream(device_), stream_);
+    begin_copy_to_host(device_, at(slot), data, nbytes, stream_);
+    written_ += nbytes;
+    return slot;
+}
+
+void HostStore::begin_read(int64_t slot, char* data, int64_t nbytes) {
+    order_streams(device_, current_stream(device_), stream_);  // the block had other contents
+    begin_copy_to_device(device_, data, at(slot), nbytes, stream_);
+    coming_.insert(slot);
+}
+
+void HostStore::finish(int64_t slot) {
+    order_streams(device_, stream_, current_stream(device_));
+    if (coming_.erase(slot)) forget(slot);
+}
+
+/// The copy goes on; what comes after waits for it.
+void HostStore::abandon(int64_t slot) {
+    order_streams(device_, stream_, current_stream(device_));
+    coming_.erase(slot);
+    forget(slot);
+}
+
+}  // namespace accelera::tensora::cuda

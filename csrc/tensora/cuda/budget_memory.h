@@ -1,0 +1,60 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "tensora/core/arena.h"
+#include "tensora/core/backing_store.h"
+#include "tensora/cuda/driver.h"
+
+namespace accelera::tensora::cuda {
+
+/// Memory of a training step on a device: one allocation.
+class DeviceMemory final : public ArenaMemory {
+  public:
+    /// Throws Error(memory) when the device has not that much.
+    DeviceMemory(int device, int64_t capacity);
+    ~DeviceMemory() override;
+    void move(char* to, const char* from, int64_t nbytes) override;
+    void give_back(int64_t, int64_t) override {}
+    void order(void* stream) override;
+
+  private:
+    const int device_;
+    Stream stream_;  ///< that used it last
+};
+
+/// Backing store in memory of the host. Copies go on in a stream beside the thread's, which waits for them
+/// where they have to be done: the thread itself never does.
+class HostStore final : public BackingStore {
+  public:
+    explicit HostStore(int device);
+    ~HostStore() override;
+    HostStore(const HostStore&) = delete;
+
+    int64_t begin_write(const char* data, int64_t nbytes) override;
+    void begin_read(int64_t slot, char* data, int64_t nbytes) override;
+    void finish(int64_t slot) override;
+    void abandon(int64_t slot) override;
+    void forget(int64_t slot) override;
+
+  private:
+    /// Part of the host's memory; slots of chunk i begin at i << chunk_bits.
+    struct Chunk {
+        char* memory;
+        bool pinned;
+        AddressRanges ranges;
+    };
+    int64_t take(int64_t nbytes);
+    void add_chunk(int64_t nbytes);
+    char* at(int64_t slot) const;
+
+    const int device_;
+    const Stream stream_;
+    std::vector<Chunk> chunks_;
+    std::set<int64_t> coming_;  ///< slots that are being read
+};
+
+}  // namespace accelera::tensora::cuda
