@@ -127,9 +127,7 @@ def test_steps_keep_to_the_planned_bytes_with_the_same_bits(name: str, device: s
     assert measured == sorted(measured, reverse=True)
 
 
-def test_contents_leave_for_memory_of_the_host(
-    device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contents_leave_for_memory_of_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_budget, "CUDA_SPILL_SECONDS_PER_BYTE", 1e-13)
     expected, peak = free_run(device, KINDS["dropout"], 4)
     on_host = ts.memory_stats("cpu").live_bytes
@@ -166,7 +164,10 @@ def test_less_budget_is_never_more_memory_nor_less_time(device: str) -> None:
 def test_too_small_a_budget_is_refused_with_the_bytes_that_it_needs(device: str) -> None:
     network = Network(device, KINDS["mlp"])
     held = live(device)
-    with pytest.raises(BudgetExceededError, match="'matmul' needs") as error, ts.budget(held + 4096, device=device):
+    with (
+        pytest.raises(BudgetExceededError, match="'matmul' needs") as error,
+        ts.budget(held + 4096, device=device),
+    ):
         network.step()
     assert error.value.needed_bytes > held + 4096
     with pytest.raises(BudgetExceededError, match="tensors hold"), ts.budget(1000, device=device):

@@ -121,6 +121,7 @@ void StepBudget::place(Storage& storage, int64_t nbytes) {
         pin(storage);  // until the next one: somebody fills it now
         return;
     }
+    arena_.memory->order(nullptr);  // another thread may have let go of what was there
     House& house = *storage.house();
     if (packing_)
         house.place = take_planned(nbytes);

@@ -123,6 +123,7 @@ void StepBudget::let_go(Storage& storage) noexcept {
 /// A storage whose contents come back has a block from here on.
 void StepBudget::enter(Storage& storage, bool complete) {
     House& house = *storage.house();
+    arena_.memory->order(nullptr);
     ++house.pins;
     int64_t place = take_planned(storage.block_bytes());
     if (place < 0) place = place_anywhere(storage.block_bytes());

@@ -470,7 +470,9 @@ void set_memory_limit(int64_t nbytes, Device device) {
     require(nbytes == 0 || nbytes >= live, "tensora: a limit of ", nbytes, " bytes, but tensors hold ", live,
             "; give at least that much, or release some first");
     counts_of(device).limit = nbytes;
-    empty_cache(device);
+    // A device would have to finish all its work first.
+    const bool trims = device.is_cpu() || (nbytes && live + cuda::free_bytes(device.index).in_pool > nbytes);
+    if (trims) empty_cache(device);
 }
 
 void empty_cache(Device device) {
