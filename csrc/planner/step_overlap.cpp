@@ -19,7 +19,11 @@ class StretchableLayout {
         }
         std::sort(placed_.begin(), placed_.end());
         live_.assign(at(last) + 1, 0);
-        for (const Block& block : blocks) add_live(block.begins, block.ends, block.nbytes);
+        for (const Block& block : blocks) {
+            live_[at(block.begins)] += block.nbytes;
+            live_[at(block.ends)] -= block.nbytes;
+        }
+        std::partial_sum(live_.begin(), live_.end(), live_.begin());
     }
 
     /// Whether block `i` can be there from `begins` to `ends`, which include its own time; it is, then.

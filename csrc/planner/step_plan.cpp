@@ -280,8 +280,8 @@ StepSchedule schedule_step(const StepGraph& graph, const StepPrices& prices,
     const std::vector<Gap> gaps = gaps_of(graph, prices.least_bytes);
     StepSchedule schedule;
     StepReplay replay(graph, prices, gaps);
-    replay.run(fates, &schedule);
-    if (overlap) replay.overlap(schedule);
+    const bool possible = replay.run(fates, &schedule) != impossible;
+    if (overlap && possible) replay.overlap(schedule);
     return schedule;
 }
 

@@ -105,14 +105,13 @@ def trained(device: str, kinds: tuple[str, ...], room: int, steps: int = 4) -> t
 @pytest.mark.parametrize("name", KINDS)
 def test_steps_keep_to_the_planned_bytes_with_the_same_bits(name: str, device: str) -> None:
     expected, peak = free_run(device, KINDS[name], 4)
-    measured = []
+    measured, refused = [], []
     for share in (0.8, 0.6, 0.4):
         before = live(device)
         try:
             losses, budget = trained(device, KINDS[name], int(share * peak))
         except BudgetExceededError as error:
-            assert error.needed_bytes > error.budget_bytes
-            assert share < 0.7  # what one operation needs is much of so small a network
+            refused.append((share, error.needed_bytes > error.budget_bytes))
             continue
         assert losses == expected
         report = budget.report
@@ -123,6 +122,8 @@ def test_steps_keep_to_the_planned_bytes_with_the_same_bits(name: str, device: s
         assert report.spilled_bytes + report.reruns > 0
         measured.append(report.peak_bytes - before)
         del budget, report
+    # What one operation needs is much of so small a network.
+    assert all(share < 0.7 and more for share, more in refused)
     assert measured
     assert measured == sorted(measured, reverse=True)
 

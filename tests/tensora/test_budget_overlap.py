@@ -1,9 +1,10 @@
-"""Transfers of a step to its spill file and back while operations run: same bits, same bytes, safe to leave."""
+"""Transfers of a step to its spill file and back while operations run: same bits and bytes, safe to leave."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -104,17 +105,15 @@ def test_a_backward_pass_may_end_anywhere() -> None:
     """Gradients of a step that was cut short inside its backward pass are whole afterwards."""
     network, budget = planned(0.5)
     twin, _ = planned(0.5)
-    count = 0
+    left = itertools.count()
 
     def hook(_: Any) -> None:
-        nonlocal count
-        count += 1
-        if count == stop:
+        if next(left) == 0:
             raise ZeroDivisionError
 
     handles = [each.register_post_accumulate_grad_hook(hook) for each in network.params]
-    for stop in range(1, CONFIG.depth, 2):
-        count = 0
+    for stop in range(0, CONFIG.depth, 2):
+        left = itertools.count(-stop)
         with pytest.raises(ZeroDivisionError), budget:
             network.step()
         for each in network.params:
@@ -155,6 +154,18 @@ def test_what_is_on_its_way_can_be_read_and_let_go_in_a_forked_child() -> None:
 def read_and_leave(x: Any) -> int:
     """An exit status; in the child."""
     return int(not np.isfinite(x.detach().numpy()).all())
+
+
+def test_a_step_reads_what_another_budget_keeps_in_its_file() -> None:
+    x = ts.asarray(np.arange(4096, dtype="f"))
+    gc.collect()
+    with ts.budget(ts.memory_stats().live_bytes + 5 * 16384) as first:
+        kept = [x + i for i in range(12)]
+    assert first.report.spilled_bytes > 0
+    with ts.budget(ts.memory_stats().live_bytes + 30 * 16384):
+        found = [each * 2 for each in kept]
+    for i, each in enumerate(found):
+        np.testing.assert_array_equal(each.numpy(), 2 * (np.arange(4096, dtype="f") + i))
 
 
 FULL_DISK = """

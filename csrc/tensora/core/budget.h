@@ -55,11 +55,11 @@ struct StepLog {
 /// One thing that a plan has done between operations.
 struct StepAction {
     enum class Kind : uint8_t {
-        run,        ///< operation `subject` again
-        drop,       ///< contents of value `subject`
-        out,        ///< value `subject` to the backing store
-        in,         ///< and back
-        pack,       ///< the mask that value `subject` is, into bits
+        run,   ///< operation `subject` again
+        drop,  ///< contents of value `subject`
+        out,   ///< value `subject` to the backing store
+        in,    ///< and back
+        pack,  ///< the mask that value `subject` is, into bits
         unpack,
         out_begin,  ///< to the spill file while operations run
         out_end,
@@ -225,6 +225,8 @@ class StepBudget final : public Counted {
     void compact();
     void log_allocation(Storage& storage, int64_t nbytes, bool in_piece);
     void finish_log(StepOperation& operation);
+    void name_births(StepOperation& operation);
+    void measure_workspace(StepOperation& operation);
     void note_masks(const Call& call);
     void keep_recipe(const Call& call, int32_t operation);
     void run_again(int32_t operation);

@@ -63,6 +63,7 @@ void StepBudget::begin_restore(Storage& storage) {
     store_->begin_read(house.slot, storage.data_, storage.nbytes());
     house.passage = Passage::coming;
     moving_.push_back(&storage);
+    if (!follows_) end_restore(storage);  // its place was taken, and nothing else is on its way
 }
 
 void StepBudget::end_restore(Storage& storage) {

@@ -1,0 +1,107 @@
+// Log of a step inside a budget: operations, values and workspaces.
+#include <algorithm>
+
+#include "tensora/core/budget.h"
+
+namespace accelera::tensora {
+
+int32_t StepBudget::value_of(Storage& storage) {
+    if (storage.in_step.record == step_) return storage.in_step.place;
+    const auto number = int32_t(log_.values.size());
+    storage.in_step = {step_, number};
+    log_.values.push_back({storage.block_bytes(), -1, never, owns(storage)});
+    held_.push_back({&storage, nullptr});
+    producers_.push_back(-1);
+    return number;
+}
+
+void StepBudget::note_write(Storage& storage) {
+    const Lock lock(*this);
+    if (depth_ != 1) return;
+    log_.operations.back().writes.push_back(value_of(storage));
+}
+
+void StepBudget::log_allocation(Storage& storage, int64_t nbytes, bool in_piece) {
+    House& house = *storage.house();
+    int slot = 0;
+    if (in_piece) {
+        const auto id = std::this_thread::get_id();
+        const auto known = std::find(threads_.begin(), threads_.end(), id);
+        slot = 1 + int(known - threads_.begin());
+        if (known == threads_.end()) threads_.push_back(id);
+    }
+    StepOperation& operation = log_.operations.back();
+    house.allocation = int32_t(operation.allocations.size());
+    operation.allocations.push_back({nbytes, -1});
+    events_.push_back({slot, house.allocation});
+    born_.push_back(&storage);
+    pin(storage);
+}
+
+/// What was allocated in the operation and is there still are its values; the rest was its workspace.
+void StepBudget::finish_log(StepOperation& operation) {
+    name_births(operation);
+    measure_workspace(operation);
+    if (call_) {
+        operation.flops = cost_of(*call_).flops;
+        note_masks(*call_);
+    }
+    for (const auto* values : {&operation.reads, &operation.births})
+        for (const int32_t value : *values) operation.moved_bytes += log_.values[size_t(value)].nbytes;
+    operation.pure = call_ && operation.writes.empty() && int(operation.births.size()) == call_->op.outputs;
+}
+
+void StepBudget::name_births(StepOperation& operation) {
+    std::sort(born_.begin(), born_.end(),
+              [](Storage* a, Storage* b) { return a->house()->allocation < b->house()->allocation; });
+    for (Storage* storage : born_) {
+        const int32_t value = value_of(*storage);
+        log_.values[size_t(value)].born = int32_t(log_.operations.size()) - 1;
+        operation.births.push_back(value);
+        operation.allocations[size_t(storage->house()->allocation)].value = value;
+        storage->house()->allocation = -1;
+    }
+    born_.clear();
+}
+
+/// Its size is that of the sequence of its blocks, each laid into the first gap.
+void StepBudget::measure_workspace(StepOperation& operation) {
+    std::vector<StepAllocation>& all = operation.allocations;
+    std::vector<int> slots(all.size(), 0);
+    constexpr int64_t endless = int64_t(1) << 60;
+    std::vector<AddressRanges> ranges(threads_.size() + 1, AddressRanges(endless));
+    std::vector<int64_t> places(all.size(), -1);
+    for (const Event& event : events_) {
+        const auto i = size_t(event.allocation < 0 ? ~event.allocation : event.allocation);
+        if (all[i].value >= 0) continue;
+        if (event.allocation < 0) {
+            if (places[i] >= 0) ranges[size_t(slots[i])].give(places[i]);
+            continue;
+        }
+        slots[i] = event.slot;
+        places[i] = ranges[size_t(event.slot)].take_first(all[i].nbytes);
+        int64_t& most = event.slot ? operation.piece_bytes : operation.workspace_bytes;
+        most = std::max(most, places[i] + all[i].nbytes);
+    }
+    // What threads allocate has no order.
+    std::vector<StepAllocation> of_caller;
+    for (size_t i = 0; i < all.size(); ++i)
+        if (slots[i] == 0) of_caller.push_back(all[i]);
+    all = std::move(of_caller);
+    events_.clear();
+    threads_.clear();
+}
+
+/// Results of truths alone can be packed into bits, on the CPU.
+void StepBudget::note_masks(const Call& call) {
+    if (!device_.is_cpu()) return;
+    for (int i = 0; i < call.op.outputs; ++i) {
+        const T& made = call.out[size_t(i)];
+        if (!made || made->dtype() != DType::bool_ || !made->storage()->house()) continue;
+        StepValue& value = log_.values[size_t(value_of(*made->storage()))];
+        if (value.born == int32_t(log_.operations.size()) - 1 && made->storage()->nbytes() == made->size())
+            value.truths = made->size();
+    }
+}
+
+}  // namespace accelera::tensora
