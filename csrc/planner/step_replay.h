@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "planner/step_layout.h"
 #include "planner/step_plan.h"
 
 namespace accelera::planner {
@@ -18,13 +19,6 @@ constexpr size_t at(int64_t index) { return static_cast<size_t>(index); }
 /// Bytes of a block in the arena.
 constexpr int64_t block_bytes_of(int64_t nbytes) { return (nbytes < 1 ? 64 : nbytes + 63) / 64 * 64; }
 
-/// A block of the arena, and when it is there.
-struct Block {
-    int64_t nbytes;
-    int32_t begins;
-    int32_t ends;
-};
-
 /// Replays a step under fates of its gaps.
 class StepReplay {
   public:
@@ -32,6 +26,11 @@ class StepReplay {
 
     /// Added seconds; `impossible` where a value cannot be made again.
     double run(const std::vector<GapFate>& fates, StepSchedule* schedule = nullptr);
+    /// The same, and the fates are what later ones are compared with.
+    double run_base(const std::vector<GapFate>& fates);
+    /// The same for fates that differ from the base's in one gap: only as far as that changes anything.
+    double run_changed(const std::vector<GapFate>& fates, int32_t gap,
+                       int64_t most_bytes = std::numeric_limits<int64_t>::max());
 
     int64_t peak() const { return peak_; }
     int32_t peak_at() const { return peak_at_; }
@@ -47,7 +46,16 @@ class StepReplay {
     }
 
   private:
-    enum class State : uint8_t { unborn, present, dropped, filed, packed, dead };
+    enum class State : uint8_t { unborn, present, dropped, dropped_lazy, filed, packed, dead };
+    /// A step between two operations, with the peaks of what lies before and behind.
+    struct Snapshot {
+        std::vector<State> state;
+        int64_t live = 0, peak_before = 0, peak_after = 0;
+        int32_t before_at = 0, after_at = 0;
+        double seconds = 0;
+    };
+    static constexpr int32_t stride = 16;  ///< operations from snapshot to snapshot
+    bool run_one(int32_t t);
     void begin(const std::vector<GapFate>& fates, StepSchedule* schedule);
     void act(bool after, int kind, int32_t subject);
     void rise(int64_t nbytes);
@@ -69,6 +77,7 @@ class StepReplay {
     }
     void run_operation(int32_t t);
     void evict(int32_t g);
+    static bool is_away(State state) { return State::dropped <= state && state <= State::packed; }
     /// Whether contents are elsewhere, and come back from there.
     bool is_stored(int32_t v) const {
         return state_[at(v)] == State::filed || state_[at(v)] == State::packed;
@@ -100,15 +109,17 @@ class StepReplay {
     std::vector<uint8_t> low_;
     std::vector<int64_t> bytes_;
     std::vector<int32_t> producer_, valid_until_;
-    std::vector<std::vector<int32_t>> freed_at_, starts_;
+    Lists frees_, starts_;  ///< values that end with an operation, gaps that begin after it
+    Lists away_;            ///< operands that may be away
     std::vector<State> state_;
     std::vector<State> again_ = std::vector<State>(state_.size(), State::present);
     std::vector<uint8_t> stays_ = std::vector<uint8_t>(state_.size());
-    std::vector<int32_t> gap_of_;
     std::vector<int64_t> needed_, visited_, in_run_;
     std::vector<int32_t> block_, packed_block_;
     std::vector<int32_t> uses_, run_, left_, stored_, kept_, twice_;
     std::vector<Block> blocks_;
+    std::vector<Snapshot> snapshots_;
+    double base_seconds_ = 0;
     const std::vector<GapFate>* fates_ = nullptr;
     StepSchedule* schedule_ = nullptr;
     double seconds_ = 0;

@@ -83,9 +83,7 @@ class StepPlans:
     def __init__(self, steps: Any) -> None:
         self._log = steps.log()
         self.columns: dict[str, Any] = self._log.columns()
-        compute = np.asarray(self.columns["flops"], "float64") / FLOPS_PER_SECOND
-        memory = np.asarray(self.columns["moved_bytes"], "float64") / BYTES_PER_SECOND
-        seconds = np.maximum(compute, memory) + SECONDS_PER_OPERATION
+        seconds = operation_seconds(self.columns)
         self.graph = _graph_of(self.columns, seconds)
         self.seconds = float(seconds.sum())
         self.choices: list[tuple[float, int, int, bytes]] = self.graph.choices(
@@ -124,6 +122,13 @@ class StepPlans:
             operation = self.columns["names"][self.columns["born"][value]]
             rows.append(TensorFate(operation, self.columns["nbytes"][value], FATES[fate], seconds))
         return rows
+
+
+def operation_seconds(columns: dict[str, Any]) -> Any:
+    """Return the time that plans take each operation of a logged step for."""
+    compute = np.asarray(columns["flops"], "float64") / FLOPS_PER_SECOND
+    memory = np.asarray(columns["moved_bytes"], "float64") / BYTES_PER_SECOND
+    return np.maximum(compute, memory) + SECONDS_PER_OPERATION
 
 
 def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
