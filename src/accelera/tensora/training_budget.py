@@ -131,6 +131,12 @@ def operation_seconds(columns: dict[str, Any]) -> Any:
     return np.maximum(compute, memory) + SECONDS_PER_OPERATION
 
 
+def packed_forms(columns: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the bytes of each value as bits, 0 where it is no mask, and the time into that form and back."""
+    truths = np.asarray(columns["truths"], "int64")
+    return -(-truths // 8), 2 * (truths / BYTES_PER_SECOND + SECONDS_PER_OPERATION)
+
+
 def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
     def column(name: str, dtype: str) -> Any:
         return np.asarray(log[name], dtype)
@@ -139,7 +145,7 @@ def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
         starts, items = log[name]
         return np.asarray(starts, "int64"), np.asarray(items, "int32")
 
-    truths = column("truths", "int64")
+    packed_bytes, pack_seconds = packed_forms(log)
     return StepGraph(
         seconds=seconds,
         workspace=column("workspace", "int64"),
@@ -151,8 +157,8 @@ def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
         born=column("born", "int32"),
         freed=column("freed", "int32"),
         fixed=column("lent", "uint8"),
-        packed_bytes=-(-truths // 8),
-        pack_seconds=2 * (truths / BYTES_PER_SECOND + SECONDS_PER_OPERATION),
+        packed_bytes=packed_bytes,
+        pack_seconds=pack_seconds,
     )
 
 
