@@ -92,58 +92,54 @@ bool StepReplay::run_one(int32_t t) {
 double StepReplay::run_base(const std::vector<GapFate>& fates) {
     begin(fates, nullptr);
     snapshots_.resize(at((n_ + stride - 1) / stride));
-    for (int32_t t = 0; t < n_; ++t) {
-        if (t % stride == 0) {
-            Snapshot& here = snapshots_[at(t / stride)];
-            here.state = state_;
-            here.live = live_;
-            here.seconds = seconds_;
-            here.peak_before = peak_;
-            here.before_at = peak_at_;
-            peak_ = 0;
-        }
-        if (!run_one(t)) return impossible;
-        if (t % stride == stride - 1 || t == n_ - 1) {
-            Snapshot& here = snapshots_[at(t / stride)];
-            here.peak_after = peak_;
-            here.after_at = peak_at_;
-            if (here.peak_before >= peak_) {
-                peak_ = here.peak_before;
-                peak_at_ = here.before_at;
-            }
-        }
+    for (Snapshot& here : snapshots_) {
+        const auto first = int32_t(&here - snapshots_.data()) * stride;
+        here.state = state_;
+        here.live = live_;
+        here.seconds = seconds_;
+        here.before = {peak_, peak_at_};
+        peak_ = 0;
+        for (int32_t t = first; t < std::min(n_, first + stride); ++t)
+            if (!run_one(t)) return impossible;
+        here.after = {peak_, peak_at_};
+        rise_to(here.before);
     }
     for (size_t i = snapshots_.size() - 1; i-- > 0;)
-        if (snapshots_[i + 1].peak_after > snapshots_[i].peak_after) {
-            snapshots_[i].peak_after = snapshots_[i + 1].peak_after;
-            snapshots_[i].after_at = snapshots_[i + 1].after_at;
-        }
+        if (snapshots_[i + 1].after.nbytes > snapshots_[i].after.nbytes)
+            snapshots_[i].after = snapshots_[i + 1].after;
     return base_seconds_ = seconds_;
 }
 
+void StepReplay::rise_to(Peak peak) {
+    if (peak.nbytes > peak_ || (peak.nbytes == peak_ && peak.at < peak_at_)) {
+        peak_ = peak.nbytes;
+        peak_at_ = peak.at;
+    }
+}
+
 double StepReplay::run_changed(const std::vector<GapFate>& fates, int32_t gap, int64_t most_bytes) {
+    const int32_t first = gaps_[at(gap)].after / stride * stride;
     fates_ = &fates;
     schedule_ = nullptr;
-    const Snapshot& first = snapshots_[at(gaps_[at(gap)].after / stride)];
-    state_ = first.state;
-    live_ = first.live;
-    seconds_ = first.seconds;
-    peak_ = first.peak_before;
-    peak_at_ = first.before_at;
-    for (int32_t t = gaps_[at(gap)].after / stride * stride; t < n_; ++t) {
-        if (t % stride == 0 && t > gaps_[at(gap)].before) {
-            const Snapshot& here = snapshots_[at(t / stride)];
-            if (here.live == live_ && here.state == state_) {
-                if (here.peak_after > peak_) {
-                    peak_ = here.peak_after;
-                    peak_at_ = here.after_at;
-                }
-                return peak_ > most_bytes ? impossible : seconds_ + (base_seconds_ - here.seconds);
-            }
+    go_back(snapshots_[at(first / stride)]);
+    for (int32_t t = first; t < n_; ++t) {
+        const Snapshot& here = snapshots_[at(t / stride)];
+        const bool compared = t % stride == 0 && t > gaps_[at(gap)].before;
+        if (compared && here.live == live_ && here.state == state_) {
+            rise_to(here.after);
+            return peak_ > most_bytes ? impossible : seconds_ + (base_seconds_ - here.seconds);
         }
         if (!run_one(t) || peak_ > most_bytes) return impossible;
     }
     return seconds_;
+}
+
+void StepReplay::go_back(const Snapshot& snapshot) {
+    state_ = snapshot.state;
+    live_ = snapshot.live;
+    seconds_ = snapshot.seconds;
+    peak_ = snapshot.before.nbytes;
+    peak_at_ = snapshot.before.at;
 }
 
 int64_t StepReplay::top(const std::vector<GapFate>& fates) {

@@ -47,15 +47,21 @@ class StepReplay {
 
   private:
     enum class State : uint8_t { unborn, present, dropped, dropped_lazy, filed, packed, dead };
+    struct Peak {
+        int64_t nbytes = 0;
+        int32_t at = 0;
+    };
     /// A step between two operations, with the peaks of what lies before and behind.
     struct Snapshot {
         std::vector<State> state;
-        int64_t live = 0, peak_before = 0, peak_after = 0;
-        int32_t before_at = 0, after_at = 0;
+        int64_t live = 0;
         double seconds = 0;
+        Peak before, after;
     };
     static constexpr int32_t stride = 16;  ///< operations from snapshot to snapshot
     bool run_one(int32_t t);
+    void go_back(const Snapshot& snapshot);
+    void rise_to(Peak peak);
     void begin(const std::vector<GapFate>& fates, StepSchedule* schedule);
     void act(bool after, int kind, int32_t subject);
     void rise(int64_t nbytes);
