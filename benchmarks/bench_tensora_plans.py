@@ -56,7 +56,7 @@ def recorded(training: Training, *, inside: bool) -> tuple[StepPlans, int]:
     budget = ts.budget("16GiB", optimizer=training.optimizer if inside else None)
     with budget:
         training.step()
-    plans = StepPlans(budget._steps)
+    plans = StepPlans(budget._steps, "cpu")
     return plans, budget.staircase()[0].peak_bytes - plans.choices[0][2]
 
 
