@@ -10,9 +10,9 @@
 /// most 3 units in the last place from the exact value.
 namespace accelera::tensora::TENSORA_ISA {
 
-/// a b + c, rounded once where the processor can. Written out wherever it matters: compilers that fuse on their
-/// own do it differently in a loop's vectors and in what is left of it, and an element's bits would depend on
-/// its place.
+/// a b + c, rounded once where the processor can. Written out wherever it matters: compilers that fuse on
+/// their own do it differently in a loop's vectors and in what is left of it, and an element's bits would
+/// depend on its place.
 template <typename E>
 TENSORA_INLINE E mul_add(E a, E b, E c) {
 #if defined(TENSORA_DEVICE) || defined(__FP_FAST_FMA)
