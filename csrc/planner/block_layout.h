@@ -27,7 +27,8 @@ using PlacedBlocks = std::vector<std::pair<int64_t, int32_t>>;
 /// The lowest place that a block can have beside others.
 int64_t lowest_place(const Block& block, const std::vector<Block>& blocks, const PlacedBlocks& placed);
 
-/// Places of blocks, the largest first, each as low as possible; the top of all.
-int64_t lay_out(const std::vector<Block>& blocks, std::vector<int64_t>& places);
+/// Places of blocks, the largest first, each as low as possible; the top of all. Where that leaves holes
+/// beside the most bytes that are live at once, large ones are placed in other orders too.
+int64_t lay_out(const std::vector<Block>& blocks, int64_t live_bytes, std::vector<int64_t>& places);
 
 }  // namespace accelera::planner

@@ -84,13 +84,8 @@ std::vector<Gap> gaps_of(const StepGraph& graph, int64_t least_bytes);
 /// Choices of falling top and rising time, of which a budget selects the first that fits it. They do not
 /// depend on the budget; so a smaller one, which selects a later choice, never takes more memory.
 ///
-/// 1. Of the values idle at the peak, the one leaves that adds the least seconds per byte, in the cheapest
-/// way;
-///    seconds and peak are those of a replay of the whole step.
-/// 2. What raises the peak is taken back, and tried no more.
-/// 3. The rest of the way to the floor (all gaps in the file), and some of the choices found, are improved by
-///    taking back what the peak does not need.
-/// 4. Tops are those of blocks laid out largest first.
+/// Seconds and peaks are those of a replay of the whole step; `StepSearch` says how choices are found. Tops
+/// are those of blocks laid out. Choices that save less than a thousandth of the step's time are left out.
 std::vector<StepChoice> plan_step(const StepGraph& graph, const StepPrices& prices);
 
 /// All that a choice does, with the place of every block. With `overlap`, transfers go on while operations

@@ -1,9 +1,24 @@
 #include "planner/step_replay.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace accelera::planner {
+
+namespace {
+
+/// Rows of pairs (row, item), which keep their order.
+Lists lists_of(size_t rows, const std::vector<std::pair<int32_t, int32_t>>& pairs) {
+    Lists lists{std::vector<int64_t>(rows + 1), std::vector<int32_t>(pairs.size())};
+    for (const auto& [row, item] : pairs) ++lists.starts[at(row) + 1];
+    std::partial_sum(lists.starts.begin(), lists.starts.end(), lists.starts.begin());
+    std::vector<int64_t> next = lists.starts;
+    for (const auto& [row, item] : pairs) lists.items[at(next[at(row)]++)] = item;
+    return lists;
+}
+
+}  // namespace
 
 StepReplay::StepReplay(const StepGraph& graph, const StepPrices& prices, const std::vector<Gap>& gaps)
     : graph_(graph),
@@ -14,20 +29,19 @@ StepReplay::StepReplay(const StepGraph& graph, const StepPrices& prices, const s
       bytes_(graph.nbytes.size()),
       producer_(graph.nbytes.size(), -1),
       valid_until_(graph.seconds.size(), never),
-      freed_at_(graph.seconds.size()),
-      starts_(graph.seconds.size()),
       state_(graph.nbytes.size()),
-      gap_of_(graph.nbytes.size()),
       needed_(graph.nbytes.size()),
       visited_(graph.nbytes.size()),
       in_run_(graph.seconds.size()),
       block_(graph.nbytes.size()),
       packed_block_(graph.nbytes.size()),
-      transfer_of_(graph.nbytes.size()) {
+      transfer_of_(graph.nbytes.size()),
+      uses_(graph.nbytes.size(), -1) {
+    std::vector<std::pair<int32_t, int32_t>> frees, starts, away;
     for (size_t v = 0; v < bytes_.size(); ++v) {
         bytes_[v] = block_bytes_of(graph.nbytes[v]);
         low_[v] = graph.born[v] >= 0 && graph.freed[v] != never;
-        if (low_[v]) freed_at_[at(std::clamp(graph.freed[v], graph.born[v], n_ - 1))].push_back(int32_t(v));
+        if (low_[v]) frees.emplace_back(std::clamp(graph.freed[v], graph.born[v], n_ - 1), int32_t(v));
     }
     std::vector<std::vector<int32_t>> writes(bytes_.size());
     for (int32_t t = 0; t < n_; ++t)
@@ -42,26 +56,93 @@ StepReplay::StepReplay(const StepGraph& graph, const StepPrices& prices, const s
                     break;
                 }
     }
-    for (size_t g = 0; g < gaps.size(); ++g) starts_[at(gaps[g].after)].push_back(int32_t(g));
+    std::vector<uint8_t> leaves(bytes_.size());
+    for (size_t g = 0; g < gaps.size(); ++g) {
+        starts.emplace_back(gaps[g].after, int32_t(g));
+        leaves[at(gaps[g].value)] = 1;
+    }
+    for (int32_t t = 0; t < n_; ++t)
+        for (auto v = graph.reads.begin(t); v != graph.reads.end(t); ++v)
+            if (leaves[at(*v)]) away.emplace_back(t, *v);
+    frees_ = lists_of(at(n_), frees);
+    starts_ = lists_of(at(n_), starts);
+    away_ = lists_of(at(n_), away);
 }
 
 double StepReplay::run(const std::vector<GapFate>& fates, StepSchedule* schedule) {
     begin(fates, schedule);
-    for (int32_t t = 0; t < n_; ++t) {
-        now_ = t;
-        mark(timeline_.before);
-        if (!restore_operands(t)) return impossible;
-        mark(timeline_.starts);
-        run_operation(t);
-        for (const int32_t v : freed_at_[at(t)]) {
-            if (state_[at(v)] == State::present) leave(v);
-            if (state_[at(v)] == State::packed) leave_packed(v);
-            state_[at(v)] = State::dead;
-        }
-        for (const int32_t g : starts_[at(t)]) evict(g);
-    }
+    for (int32_t t = 0; t < n_; ++t)
+        if (!run_one(t)) return impossible;
     if (schedule) finish();
     return seconds_;
+}
+
+bool StepReplay::run_one(int32_t t) {
+    now_ = t;
+    mark(timeline_.before);
+    if (!restore_operands(t)) return false;
+    mark(timeline_.starts);
+    run_operation(t);
+    for (auto v = frees_.begin(t); v != frees_.end(t); ++v) {
+        if (state_[at(*v)] == State::present) leave(*v);
+        if (state_[at(*v)] == State::packed) leave_packed(*v);
+        state_[at(*v)] = State::dead;
+    }
+    for (auto g = starts_.begin(t); g != starts_.end(t); ++g) evict(*g);
+    return true;
+}
+
+double StepReplay::run_base(const std::vector<GapFate>& fates) {
+    begin(fates, nullptr);
+    snapshots_.resize(at((n_ + stride - 1) / stride));
+    for (Snapshot& here : snapshots_) {
+        const auto first = int32_t(&here - snapshots_.data()) * stride;
+        here.state = state_;
+        here.live = live_;
+        here.seconds = seconds_;
+        here.before = {peak_, peak_at_};
+        peak_ = 0;
+        for (int32_t t = first; t < std::min(n_, first + stride); ++t)
+            if (!run_one(t)) return impossible;
+        here.after = {peak_, peak_at_};
+        rise_to(here.before);
+    }
+    for (size_t i = snapshots_.size() - 1; i-- > 0;)
+        if (snapshots_[i + 1].after.nbytes > snapshots_[i].after.nbytes)
+            snapshots_[i].after = snapshots_[i + 1].after;
+    return base_seconds_ = seconds_;
+}
+
+void StepReplay::rise_to(Peak peak) {
+    if (peak.nbytes > peak_ || (peak.nbytes == peak_ && peak.at < peak_at_)) {
+        peak_ = peak.nbytes;
+        peak_at_ = peak.at;
+    }
+}
+
+double StepReplay::run_changed(const std::vector<GapFate>& fates, int32_t gap, int64_t most_bytes) {
+    const int32_t first = gaps_[at(gap)].after / stride * stride;
+    fates_ = &fates;
+    schedule_ = nullptr;
+    go_back(snapshots_[at(first / stride)]);
+    for (int32_t t = first; t < n_; ++t) {
+        const Snapshot& here = snapshots_[at(t / stride)];
+        const bool compared = t % stride == 0 && t > gaps_[at(gap)].before;
+        if (compared && here.live == live_ && here.state == state_) {
+            rise_to(here.after);
+            return peak_ > most_bytes ? impossible : seconds_ + (base_seconds_ - here.seconds);
+        }
+        if (!run_one(t) || peak_ > most_bytes) return impossible;
+    }
+    return seconds_;
+}
+
+void StepReplay::go_back(const Snapshot& snapshot) {
+    state_ = snapshot.state;
+    live_ = snapshot.live;
+    seconds_ = snapshot.seconds;
+    peak_ = snapshot.before.nbytes;
+    peak_at_ = snapshot.before.at;
 }
 
 int64_t StepReplay::top(const std::vector<GapFate>& fates) {
@@ -73,9 +154,7 @@ void StepReplay::begin(const std::vector<GapFate>& fates, StepSchedule* schedule
     fates_ = &fates;
     schedule_ = schedule;
     std::fill(state_.begin(), state_.end(), State::unborn);
-    std::fill(gap_of_.begin(), gap_of_.end(), -1);
     std::fill(again_.begin(), again_.end(), State::present);
-    uses_.assign(bytes_.size(), -1);
     seconds_ = ran_seconds_ = 0;
     timeline_ = {};
     live_ = peak_ = 0;
@@ -133,7 +212,6 @@ void StepReplay::evict(int32_t g) {
     const Gap& gap = gaps_[at(g)];
     const GapFate fate = (*fates_)[at(g)];
     if (fate == GapFate::keep || state_[at(gap.value)] != State::present) return;
-    gap_of_[at(gap.value)] = g;
     if (fate == GapFate::pack) return pack(gap.value);
     const bool filed = fate == GapFate::offload;
     act(true, filed ? PlannedAction::out : PlannedAction::drop, gap.value);
@@ -144,19 +222,21 @@ void StepReplay::evict(int32_t g) {
     }
     if (filed) seconds_ += prices_.spill_s_per_byte * double(bytes_[at(gap.value)]);
     leave(gap.value);
-    state_[at(gap.value)] = filed ? State::filed : State::dropped;
+    state_[at(gap.value)] = filed                        ? State::filed
+                            : fate == GapFate::recompute ? State::dropped
+                                                         : State::dropped_lazy;
 }
 
 bool StepReplay::restore_operands(int32_t t) {
+    const auto away = [&](int32_t v) { return is_away(state_[at(v)]); };
+    if (std::none_of(away_.begin(t), away_.end(t), away)) return true;
     ++need_;
-    for (auto v = graph_.reads.begin(t); v != graph_.reads.end(t); ++v) needed_[at(*v)] = need_;
-    for (auto v = graph_.reads.begin(t); v != graph_.reads.end(t); ++v)
-        if (low_[at(*v)] && !bring_back(*v)) return false;
-    return true;
+    for (auto v = away_.begin(t); v != away_.end(t); ++v) needed_[at(*v)] = need_;
+    return std::all_of(away_.begin(t), away_.end(t), [&](int32_t v) { return bring_back(v); });
 }
 
 bool StepReplay::bring_back(int32_t v) {
-    if (state_[at(v)] == State::dropped) return recompute(v);
+    if (state_[at(v)] == State::dropped || state_[at(v)] == State::dropped_lazy) return recompute(v);
     if (state_[at(v)] == State::filed) fetch(v);
     if (state_[at(v)] == State::packed) unpack(v);
     return true;
@@ -237,8 +317,8 @@ bool StepReplay::collect(int32_t value) {
 
 bool StepReplay::stays(int32_t v, int32_t value) const {
     if (v == value) return true;
-    if (state_[at(v)] != State::dropped) return false;
-    return needed_[at(v)] == need_ || (*fates_)[at(gap_of_[at(v)])] == GapFate::recompute;
+    if (state_[at(v)] == State::dropped) return true;
+    return state_[at(v)] == State::dropped_lazy && needed_[at(v)] == need_;
 }
 
 void StepReplay::run_again(int32_t k, int32_t value) {
@@ -285,7 +365,7 @@ void StepReplay::drop_again(int32_t v) {
 
 void StepReplay::finish() {
     for (Block& block : blocks_) block.ends = std::min(block.ends, clock_ + 1);
-    schedule_->top_bytes = lay_out(blocks_, schedule_->places);
+    schedule_->top_bytes = lay_out(blocks_, peak_, schedule_->places);
     schedule_->live_bytes = peak_;
     schedule_->seconds = seconds_;
 }

@@ -24,6 +24,11 @@ class StepReplay {
     double run(const std::vector<GapFate>& fates, StepSchedule* schedule = nullptr);
     /// Transfers of the schedule that was just made, while operations run.
     void overlap(StepSchedule& schedule);
+    /// The same, and the fates are what later ones are compared with.
+    double run_base(const std::vector<GapFate>& fates);
+    /// The same for fates that differ from the base's in one gap: only as far as that changes anything.
+    double run_changed(const std::vector<GapFate>& fates, int32_t gap,
+                       int64_t most_bytes = std::numeric_limits<int64_t>::max());
 
     int64_t peak() const { return peak_; }
     int32_t peak_at() const { return peak_at_; }
@@ -39,7 +44,22 @@ class StepReplay {
     }
 
   private:
-    enum class State : uint8_t { unborn, present, dropped, filed, packed, dead };
+    enum class State : uint8_t { unborn, present, dropped, dropped_lazy, filed, packed, dead };
+    struct Peak {
+        int64_t nbytes = 0;
+        int32_t at = 0;
+    };
+    /// A step between two operations, with the peaks of what lies before and behind.
+    struct Snapshot {
+        std::vector<State> state;
+        int64_t live = 0;
+        double seconds = 0;
+        Peak before, after;
+    };
+    static constexpr int32_t stride = 16;  ///< operations from snapshot to snapshot
+    bool run_one(int32_t t);
+    void go_back(const Snapshot& snapshot);
+    void rise_to(Peak peak);
     void begin(const std::vector<GapFate>& fates, StepSchedule* schedule);
     void act(bool after, PlannedAction::Kind kind, int32_t subject);
     void mark(std::vector<Moment>& moments);
@@ -62,6 +82,7 @@ class StepReplay {
     }
     void run_operation(int32_t t);
     void evict(int32_t g);
+    static bool is_away(State state) { return State::dropped <= state && state <= State::packed; }
     /// Whether contents are elsewhere, and come back from there.
     bool is_stored(int32_t v) const {
         return state_[at(v)] == State::filed || state_[at(v)] == State::packed;
@@ -93,17 +114,19 @@ class StepReplay {
     std::vector<uint8_t> low_;
     std::vector<int64_t> bytes_;
     std::vector<int32_t> producer_, valid_until_;
-    std::vector<std::vector<int32_t>> freed_at_, starts_;
+    Lists frees_, starts_;  ///< values that end with an operation, gaps that begin after it
+    Lists away_;            ///< operands that may be away
     std::vector<State> state_;
     std::vector<State> again_ = std::vector<State>(state_.size(), State::present);
     std::vector<uint8_t> stays_ = std::vector<uint8_t>(state_.size());
-    std::vector<int32_t> gap_of_;
     std::vector<int64_t> needed_, visited_, in_run_;
     std::vector<int32_t> block_, packed_block_;
     std::vector<int32_t> uses_, run_, left_, stored_, kept_, twice_;
     std::vector<Block> blocks_;
     Timeline timeline_;
     std::vector<int32_t> transfer_of_;
+    std::vector<Snapshot> snapshots_;
+    double base_seconds_ = 0;
     const std::vector<GapFate>* fates_ = nullptr;
     StepSchedule* schedule_ = nullptr;
     double seconds_ = 0, ran_seconds_ = 0;

@@ -89,7 +89,7 @@ class StepPlans:
         self._log = steps.log()
         self._spill_seconds = SPILL_SECONDS_PER_BYTE if device == "cpu" else CUDA_SPILL_SECONDS_PER_BYTE
         self.columns: dict[str, Any] = self._log.columns()
-        seconds = _seconds_of(self.columns, device)
+        seconds = operation_seconds(self.columns, device)
         self.graph = _graph_of(self.columns, seconds)
         self.seconds = float(seconds.sum())
         self.choices: list[tuple[float, int, int, bytes]] = self.graph.choices(
@@ -130,12 +130,18 @@ class StepPlans:
         return rows
 
 
-def _seconds_of(log: dict[str, Any], device: str) -> Any:
-    """Time of each operation, as plans have it."""
+def operation_seconds(columns: dict[str, Any], device: str = "cpu") -> Any:
+    """Return the time that plans take each operation of a logged step for."""
     cpu = device == "cpu"
-    compute = np.asarray(log["flops"], "float64") / (FLOPS_PER_SECOND if cpu else CUDA_FLOPS_PER_SECOND)
-    memory = np.asarray(log["moved_bytes"], "float64") / (BYTES_PER_SECOND if cpu else CUDA_BYTES_PER_SECOND)
+    compute = np.asarray(columns["flops"], "float64") / (FLOPS_PER_SECOND if cpu else CUDA_FLOPS_PER_SECOND)
+    memory = np.asarray(columns["moved_bytes"], "float64") / (BYTES_PER_SECOND if cpu else CUDA_BYTES_PER_SECOND)
     return np.maximum(compute, memory) + (SECONDS_PER_OPERATION if cpu else CUDA_SECONDS_PER_OPERATION)
+
+
+def packed_forms(columns: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the bytes of each value as bits, 0 where it is no mask, and the time into that form and back."""
+    truths = np.asarray(columns["truths"], "int64")
+    return -(-truths // 8), 2 * (truths / BYTES_PER_SECOND + SECONDS_PER_OPERATION)
 
 
 def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
@@ -146,7 +152,7 @@ def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
         starts, items = log[name]
         return np.asarray(starts, "int64"), np.asarray(items, "int32")
 
-    truths = column("truths", "int64")
+    packed_bytes, pack_seconds = packed_forms(log)
     return StepGraph(
         seconds=seconds,
         workspace=column("workspace", "int64"),
@@ -158,8 +164,8 @@ def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
         born=column("born", "int32"),
         freed=column("freed", "int32"),
         fixed=column("lent", "uint8"),
-        packed_bytes=-(-truths // 8),
-        pack_seconds=2 * (truths / BYTES_PER_SECOND + SECONDS_PER_OPERATION),
+        packed_bytes=packed_bytes,
+        pack_seconds=pack_seconds,
     )
 
 
