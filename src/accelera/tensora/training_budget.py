@@ -134,7 +134,9 @@ def operation_seconds(columns: dict[str, Any], device: str = "cpu") -> Any:
     """Return the time that plans take each operation of a logged step for."""
     cpu = device == "cpu"
     compute = np.asarray(columns["flops"], "float64") / (FLOPS_PER_SECOND if cpu else CUDA_FLOPS_PER_SECOND)
-    memory = np.asarray(columns["moved_bytes"], "float64") / (BYTES_PER_SECOND if cpu else CUDA_BYTES_PER_SECOND)
+    memory = np.asarray(columns["moved_bytes"], "float64") / (
+        BYTES_PER_SECOND if cpu else CUDA_BYTES_PER_SECOND
+    )
     return np.maximum(compute, memory) + (SECONDS_PER_OPERATION if cpu else CUDA_SECONDS_PER_OPERATION)
 
 
