@@ -11,7 +11,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 _LSTM = 2
 """oneDNN's number for an LSTM."""
-_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @contextmanager
@@ -32,11 +31,21 @@ def cpu_lstm() -> Iterator[None]:
         del names["lstm"]
 
 
+def _types() -> tuple[torch.dtype, ...]:
+    """Return the element types of which oneDNN computes LSTMs on this processor."""
+    supported: Any = torch.ops.mkldnn
+    halves = {
+        torch.bfloat16: supported._is_mkldnn_bf16_supported(),
+        torch.float16: supported._is_mkldnn_fp16_supported(),
+    }
+    return (torch.float32, *(kind for kind, is_there in halves.items() if is_there))
+
+
 def _is_for_onednn(rows: Any, state: Any, weights: Any = (), has_biases: Any = False, *more: Any) -> bool:
     """Return whether these are arguments of the form without packing or projections, of the CPU's kernel."""
     if not isinstance(has_biases, bool) or not isinstance(state, (tuple, list)) or not more:
         return False
-    tensors = [rows, *state, *weights]
+    tensors, types = [rows, *state, *weights], _types()
     onednn: Any = torch.backends.mkldnn
     return bool(
         isinstance(rows, FakeTensor)
@@ -44,7 +53,7 @@ def _is_for_onednn(rows: Any, state: Any, weights: Any = (), has_biases: Any = F
         and onednn.enabled
         and state[0].shape[-1] == state[1].shape[-1]
         and rows.numel() > 0
-        and all(each.device.type == "cpu" and each.dtype in _TYPES for each in tensors)
+        and all(each.device.type == "cpu" and each.dtype in types for each in tensors)
     )
 
 
