@@ -5,8 +5,9 @@ Everything is loaded when it is first named, so that work on files alone never l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from accelera.engine.registry import register_product
 from accelera.lazily import opened
 
 if TYPE_CHECKING:
@@ -49,3 +50,11 @@ _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for nam
 __all__ = [*_MODULE_OF]
 
 __getattr__, __dir__ = opened("accelera.engine", _MODULE_OF)
+
+
+@register_product
+def _product(a: Any, b: Any) -> Any:
+    """Return ``a @ b`` of matrices, by the default engine."""
+    from accelera.engine.default import default_engine as engine
+
+    return engine().matmul(a, b)

@@ -18,7 +18,7 @@ from accelera.engine.decision import GIB, LEAST_DEVICE_BYTES, Route, Situation
 from accelera.engine.events import Observer
 from accelera.engine.expression import Expr
 from accelera.engine.expression import matmul as lazy_matmul
-from accelera.engine.handles import file_result, lies_in_store, open_operand, unwrapped
+from accelera.engine.handles import file_result, lies_in_store, open_operand
 from accelera.engine.job import Job, JobOptions, carry_out
 from accelera.engine.methods import Amount, How, Operations, budget_for
 from accelera.engine.network import TEN_GIGABIT_BYTES_PER_S
@@ -28,6 +28,7 @@ from accelera.engine.places import Places
 from accelera.engine.planned import Product, spans_of
 from accelera.engine.pressure import PressureWatch
 from accelera.engine.progress import progress_observer
+from accelera.engine.registry import unwrapped
 from accelera.engine.report import RunReport
 from accelera.engine.sparse import SparseProduct, sparse_product
 from accelera.engine.spread import SpreadProduct, executor_on

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-import sys
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
+from accelera.engine.registry import unwrapped
 from accelera.errors import ArgumentError, ShapeError
 from accelera.settings import current
 from accelera.stores import Store, is_foreign, is_sparse, open_store, result_path
@@ -78,9 +78,3 @@ def file_result(out: Any, chunks: Any, codec: str | None) -> Any:
             f"[out] chunks={chunks!r}: {error}; give whole numbers, one for each axis"
         ) from error
     return FileResult(out, sizes, codec)
-
-
-def unwrapped(operand: Any) -> Any:
-    """Return the tensor or array of a Matrix, anything else as it is."""
-    matrix = sys.modules.get("accelera.engine.matrix")
-    return matrix.held(operand) if matrix is not None and isinstance(operand, matrix.Matrix) else operand

@@ -16,10 +16,11 @@ from accelera.engine.evaluate import in_ram
 from accelera.engine.events import Observer
 from accelera.engine.expression import Axis, Expr, Leaf, apply, as_expr, lazy
 from accelera.engine.gram import Side, gram, plan_gram_of
-from accelera.engine.handles import file_result, lies_in_store, open_operand, unwrapped
+from accelera.engine.handles import file_result, lies_in_store, open_operand
 from accelera.engine.operands import multiplier
 from accelera.engine.pipeline import evaluate_all, plan_all
 from accelera.engine.progress import progress_observer
+from accelera.engine.registry import unwrapped
 from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError
 from accelera.logs import logger
