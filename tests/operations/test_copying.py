@@ -16,7 +16,7 @@ from accelera.engine.copying import copy, transpose
 from accelera.engine.evaluate import plan_evaluate
 from accelera.engine.expression import lazy
 from accelera.errors import DTypeError, ShapeError
-from accelera.plan import CostModel, Operand, SweepProblem, plan_sweep
+from accelera.plan import CostModel, Operand, PlanLimits, SweepProblem, plan_sweep
 from accelera.stores import open_store
 from tests.matmul.products import BFLOAT16, PLACES, SUFFIXES, can_hold, values
 from tests.operations.running import CPU, run
@@ -113,7 +113,7 @@ def test_a_transpose_reads_and_writes_in_long_runs() -> None:
         (Operand("A", (16384, 16384), f4, f4, order=(1, 0)),),
         Operand("out", (16384, 16384), f4, f4),
     )
-    plan = plan_sweep(problem, capacity_bytes=256 * MIB, cost=CostModel())
+    plan = plan_sweep(problem, PlanLimits(256 * MIB), CostModel())
     step = next(plan.steps())
     assert min(step.reads[0].run_bytes, step.write.run_bytes) >= 8 << 10
     assert plan.moved_bytes == 2 * problem.result.nbytes

@@ -25,6 +25,7 @@ from accelera.plan import (
     MatmulProblem,
     Operand,
     Plan,
+    PlanLimits,
     SweepProblem,
     plan_gram,
     plan_matmul,
@@ -68,18 +69,18 @@ def of(**shapes: tuple[int, ...]) -> list[Operand]:
 
 HUGE: dict[str, Callable[[int], Plan]] = {
     "tall product": lambda room: plan_matmul(
-        MatmulProblem(*of(A=(10**9, 1000), B=(1000, 1000), C=(10**9, 1000))), capacity_bytes=room, cost=COST
+        MatmulProblem(*of(A=(10**9, 1000), B=(1000, 1000), C=(10**9, 1000))), PlanLimits(room), COST
     ),
     "dot product": lambda room: plan_matmul(
-        MatmulProblem(*of(A=(1, 10**12), B=(10**12, 1), C=(1, 1))), capacity_bytes=room, cost=COST
+        MatmulProblem(*of(A=(1, 10**12), B=(10**12, 1), C=(1, 1))), PlanLimits(room), COST
     ),
     "gram": lambda room: plan_gram(
-        GramProblem(*of(A=(10**10, 1000), G=(1000, 1000))), capacity_bytes=room, cost=COST
+        GramProblem(*of(A=(10**10, 1000), G=(1000, 1000))), PlanLimits(room), COST
     ),
     "copy": lambda room: plan_sweep(
         SweepProblem("copy", (10**9, 1000), *_one(of(A=(10**9, 1000), out=(10**9, 1000)))),
-        capacity_bytes=room,
-        cost=COST,
+        PlanLimits(room),
+        COST,
     ),
 }
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from accelera.chunking.adaptive import AdaptiveChunking, ChunkDecision
-from accelera.chunking.contract import Chunk, ChunkingStrategy
-from accelera.chunking.cover import Box, as_box, covering
+from accelera.chunking.contract import Chunk, ChunkingStrategy, Region
+from accelera.chunking.cover import as_box, covering
 from accelera.chunking.gauge import MemoryGauge, available_fraction
 from accelera.chunking.iterator import ChunkIterator
 from accelera.chunking.names import STRATEGIES, create_chunking_strategy
 from accelera.chunking.row import RowChunking
 from accelera.chunking.tile import TileChunking
+
+Box = Region
+"""The older name of ``Region``."""
 
 __all__ = [
     "STRATEGIES",
@@ -20,6 +23,7 @@ __all__ = [
     "ChunkIterator",
     "ChunkingStrategy",
     "MemoryGauge",
+    "Region",
     "RowChunking",
     "TileChunking",
     "as_box",

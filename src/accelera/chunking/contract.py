@@ -9,6 +9,8 @@ from accelera.errors import ShapeError
 
 Chunk = tuple[slice, ...]
 """One slice per axis; ``slice(None)`` takes the whole axis."""
+Region = tuple[slice, ...]
+"""One slice per axis with ``0 <= start <= stop <= size`` and a positive step: part of an array."""
 
 
 class ChunkingStrategy(abc.ABC):

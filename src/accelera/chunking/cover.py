@@ -7,14 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from accelera.chunking.contract import Chunk
+from accelera.chunking.contract import Chunk, Region
 from accelera.errors import ShapeError
 
-Box = tuple[slice, ...]
-"""One slice per axis with plain ``0 <= start <= stop <= size`` and step 1."""
 
-
-def as_box(chunk: object, shape: tuple[int, ...]) -> Box:
+def as_box(chunk: object, shape: tuple[int, ...]) -> Region:
     """Return ``chunk`` with every bound written out; raises ShapeError when it leaves ``shape``."""
     if not isinstance(chunk, tuple) or len(chunk) > len(shape):
         raise ShapeError(f"[chunking] chunk {chunk!r} must be a tuple of at most {len(shape)} slices")
@@ -22,14 +19,14 @@ def as_box(chunk: object, shape: tuple[int, ...]) -> Box:
     return tuple(_bounds(part, size, chunk) for part, size in zip(slices, shape, strict=True))
 
 
-def covering(chunks: Iterable[Chunk] | None, shape: tuple[int, ...]) -> Iterator[Box]:
+def covering(chunks: Iterable[Chunk] | None, shape: tuple[int, ...]) -> Iterator[Region]:
     """Yield the chunks as boxes while they are drawn; at the end prove that they cover ``shape`` once.
 
     Raises ShapeError naming the first chunk that is out of place, or the gap.
     """
     if chunks is None:
         raise ShapeError(f"[chunking] get_chunks returned None for shape {shape}; return tuples of slices")
-    boxes: list[Box] = []
+    boxes: list[Region] = []
     for chunk in chunks:
         boxes.append(as_box(chunk, shape))
         yield boxes[-1]
@@ -46,7 +43,7 @@ def _bounds(part: object, size: int, chunk: object) -> slice:
     return slice(start, stop)
 
 
-def _prove_cover(boxes: list[Box], shape: tuple[int, ...]) -> None:
+def _prove_cover(boxes: list[Region], shape: tuple[int, ...]) -> None:
     """Count how often each cell of the grid spanned by all cuts is taken."""
     cuts = [sorted({0, size} | _ends(boxes, axis)) for axis, size in enumerate(shape)]
     taken = np.zeros([len(axis_cuts) - 1 for axis_cuts in cuts], dtype=np.int32)
@@ -60,7 +57,7 @@ def _prove_cover(boxes: list[Box], shape: tuple[int, ...]) -> None:
         raise ShapeError(f"[chunking] [{where}] of shape {shape} is {times}; each element must be in one")
 
 
-def _ends(boxes: list[Box], axis: int) -> set[int]:
+def _ends(boxes: list[Region], axis: int) -> set[int]:
     return {end for box in boxes for end in (box[axis].start, box[axis].stop)}
 
 

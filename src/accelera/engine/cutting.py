@@ -7,11 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from accelera.plan import BlockTable, CostModel, MatmulProblem, Step, split
-
-Span = tuple[int, int]
-Spans = tuple[Span, ...]
-"""(start, stop) along each axis of the result."""
+from accelera.plan import BlockTable, CostModel, MatmulProblem, Span, Spans, Step, split
 
 USUAL_BLOCKS = 16
 """Blocks where nothing speaks for another number: enough for two devices to end about together."""

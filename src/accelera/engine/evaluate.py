@@ -22,7 +22,7 @@ from accelera.engine.report import RunReport
 from accelera.engine.reserve import RUNTIME_BYTES
 from accelera.engine.sweeping import ReduceKernel, StoreKernel, SweepKernel
 from accelera.engine.target import Target
-from accelera.plan import CostModel, Operand, Plan, SavedPlan, SweepProblem, plan_sweep
+from accelera.plan import CostModel, Operand, Plan, PlanLimits, SavedPlan, SweepProblem, plan_sweep
 from accelera.stores import Store
 from accelera.trace import Recorder
 
@@ -81,13 +81,15 @@ class Evaluation:
             self.prefetch,
             lambda window: plan_sweep(
                 problem,
-                capacity_bytes=capacity if limit_bytes is None else min(capacity, limit_bytes),
-                cost=CostModel(),
-                budget_bytes=self.budget_bytes,
-                reserved=reserved,
+                PlanLimits(
+                    capacity if limit_bytes is None else min(capacity, limit_bytes),
+                    self.budget_bytes,
+                    reserved,
+                    window=window,
+                    eviction=self.ahead.eviction,
+                ),
+                CostModel(),
                 spec=spec if limit_bytes is None else None,
-                window=window,
-                eviction=self.ahead.eviction,
             ),
         )
 

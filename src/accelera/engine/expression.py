@@ -26,7 +26,7 @@ from accelera.engine.promotion import (
     Type,
     check_conversion,
     common_type,
-    held_type,
+    held_dtype,
     product_type,
     real_type,
     resolve,
@@ -654,7 +654,7 @@ def reduce(
     if op.startswith("arg") and axis is not None and not hasattr(axis, "__index__"):
         raise ShapeError(f"[{op}] axis={axis!r}: one axis, or None for the flattened array")
     count = math.prod(source.shape[each] for each in axes)
-    found = rule(op, source.dtype, held_type(source.dtype), count, ddof)
+    found = rule(op, source.dtype, held_dtype(source.dtype), count, ddof)
     reduction = Reduction(op, source, axes, keepdims, found.reducer, dtype or found.dtype)
     if found.needs_elements and count == 0 and 0 not in reduction.shape:
         raise ShapeError(f"[{op}] shape {source.shape} along axes {axes} has no elements, so no {op}")

@@ -13,13 +13,14 @@ from accelera.engine.ahead import USUAL, Ahead
 from accelera.engine.calibration import cost_model
 from accelera.engine.events import Observer
 from accelera.engine.job import Job, JobOptions, carry_out
-from accelera.engine.operands import describe, factor_dtype, held_dtype
+from accelera.engine.operands import describe, factor_dtype
+from accelera.engine.promotion import held_dtype
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
 from accelera.engine.staging import PIECE_BYTES
 from accelera.engine.target import Target
 from accelera.errors import DTypeError, ShapeError
-from accelera.plan import GramProblem, Operand, Plan, SavedPlan, Step, plan_gram
+from accelera.plan import GramProblem, Operand, Plan, PlanLimits, SavedPlan, Step, plan_gram
 from accelera.stores import Layout, Region, Store
 from accelera.trace import Recorder
 
@@ -72,15 +73,17 @@ class Gram:
             self.prefetch,
             lambda window: plan_gram(
                 problem,
-                capacity_bytes=room.capacity(limit_bytes),
-                cost=cost_model(device),
-                budget_bytes=self.budget_bytes,
-                reserved=room.reserved,
-                tier=room.tier,
+                PlanLimits(
+                    room.capacity(limit_bytes),
+                    self.budget_bytes,
+                    room.reserved,
+                    room.tier,
+                    room.host_bytes,
+                    window,
+                    self.ahead.eviction,
+                ),
+                cost_model(device),
                 spec=spec if limit_bytes is None else None,
-                window=window,
-                host_staging_bytes=room.host_bytes,
-                eviction=self.ahead.eviction,
             ),
         )
 

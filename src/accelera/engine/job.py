@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from accelera.devices import Device, get_device
-from accelera.engine.coverage import Box, Coverage, as_box
+from accelera.engine.coverage import Coverage, as_box
 from accelera.engine.events import Observer, Observers
 from accelera.engine.fingerprints import Watch
 from accelera.engine.journal import (
@@ -42,7 +42,7 @@ from accelera.errors import (
     StoreError,
     StoreFormatError,
 )
-from accelera.plan import Block, Plan, SavedPlan, Step
+from accelera.plan import Block, Plan, SavedPlan, Spans, Step
 from accelera.stores import OutputStore, Store, partial_path, remove_leftovers
 from accelera.trace import Recorder
 
@@ -389,13 +389,13 @@ class _Unnoted:
         self._elements = 0
         self._since_s = time.monotonic()
 
-    def add(self, box: Box) -> bool:
+    def add(self, box: Spans) -> bool:
         """Take in ``box``; return whether it is time to note what there is."""
         self._boxes.add(box)
         self._elements += math.prod(stop - start for start, stop in box)
         return self._elements >= self._enough or time.monotonic() - self._since_s > _NOTED_EVERY_S
 
-    def take(self) -> list[Box]:
+    def take(self) -> list[Spans]:
         """Return what there is, to be noted now."""
         boxes = list(self._boxes)
         self._boxes, self._elements, self._since_s = Coverage(), 0, time.monotonic()

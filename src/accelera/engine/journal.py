@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelera.engine.coverage import Box, Coverage
+from accelera.engine.coverage import Coverage
 from accelera.engine.fingerprints import differences
 from accelera.errors import StoreChangedError, StoreError
+from accelera.plan import Spans
 
 VERSION = 2
 _BEGINNING = b'{"journal": '
@@ -52,7 +53,7 @@ class Record:
     """What an earlier run has left in its journal."""
 
     header: dict[str, Any]
-    boxes: list[Box]
+    boxes: list[Spans]
     """Parts of the result that are stored."""
     complete: list[int] | None
     """Identity of the partial file when all was stored in it and it was about to get its name."""
@@ -112,7 +113,7 @@ class Journal:
         file.truncate(old.valid_bytes)
         return cls(path, old.header, Coverage(old.boxes), file)
 
-    def note(self, *boxes: Box) -> None:
+    def note(self, *boxes: Spans) -> None:
         """Record that ``boxes`` of the result are durable."""
         self._append(*({"done": box} for box in boxes))
         for box in boxes:
@@ -181,7 +182,7 @@ def _open_locked(path: Path) -> io.FileIO:
     return file
 
 
-def read_journal(path: Path) -> tuple[dict[str, Any], list[Box]]:
+def read_journal(path: Path) -> tuple[dict[str, Any], list[Spans]]:
     """Return the header and the finished boxes of a journal.
 
     Raises StoreError when it is missing or is no journal of this version.
@@ -232,7 +233,7 @@ def _parse(path: Path) -> Record:
     except OSError as error:
         raise _unreadable(path, error) from error
     header = _header(path, first)
-    boxes: list[Box] = []
+    boxes: list[Spans] = []
     complete: list[int] | None = None
     valid_bytes = len(first)
     for line in lines:
@@ -260,10 +261,10 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
     return header
 
 
-def _box(line: bytes) -> Box | None:
+def _box(line: bytes) -> Spans | None:
     """Return the box that a line notes; None when the line is torn or damaged."""
     try:
-        box: Box = tuple((start, stop) for start, stop in json.loads(line)["done"])
+        box: Spans = tuple((start, stop) for start, stop in json.loads(line)["done"])
         sound = all(type(edge) is int for span in box for edge in span) and line.endswith(b"\n")
     except (ValueError, KeyError, TypeError):
         return None

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from accelera.devices import Device, get_device
+from accelera.engine.promotion import HALVES, held_dtype
 from accelera.errors import DTypeError, ShapeError
 from accelera.plan import Operand
 from accelera.stores import Store
 
-_HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _MATRIX_KINDS = "fciu"
-
-
-def held_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the element type in which blocks of ``dtype`` are held and summed: f32 for halves."""
-    return np.dtype(np.float32) if dtype in _HALVES else dtype
 
 
 def factor_dtype(dtype: np.dtype[Any], device: Device) -> np.dtype[Any]:
     """Return the element type in which ``device`` holds factors: a half type where it multiplies them."""
-    return dtype if dtype in _HALVES and device.multiplies(dtype) else held_dtype(dtype)
+    return dtype if dtype in HALVES and device.multiplies(dtype) else held_dtype(dtype)
 
 
 def multiplier(device: Device, dtype: np.dtype[Any]) -> Device:
@@ -60,7 +53,7 @@ def check_matmul_dtypes(a: Store, b: Store) -> np.dtype[Any]:
             f"[matmul] A is {a.dtype} and B is {b.dtype}: a product takes one element type; convert one of "
             f"them first (engine.copy(x, out=..., dtype=...), or x.astype(...))"
         )
-    if a.dtype not in _HALVES and a.dtype.kind not in _MATRIX_KINDS:
+    if a.dtype not in HALVES and a.dtype.kind not in _MATRIX_KINDS:
         raise DTypeError(f"[matmul] {a.dtype} cannot be multiplied; use a float, complex or integer type")
     return a.dtype
 
@@ -113,8 +106,3 @@ def result_view(store: Store, a_ndim: int, b_ndim: int) -> Store:
 def _with_rank(store: Store, rank: int) -> Store:
     missing = rank - store.ndim
     return store[(None,) * missing + (slice(None),) * store.ndim] if missing else store
-
-
-def elements(shape: tuple[int, ...]) -> int:
-    """Return the number of elements of ``shape``."""
-    return math.prod(shape)

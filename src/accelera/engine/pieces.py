@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from types import TracebackType
 
-Region = tuple[slice, ...]
+from accelera.stores import Region
+
 Shape = tuple[int, ...]
 
 PIECE_BYTES = 256 << 10

@@ -17,7 +17,7 @@ from typing import Any, final
 
 from accelera.devices import Device, get_device
 from accelera.engine.calibration import cost_model
-from accelera.engine.cutting import USUAL_BLOCKS, Spans, blocks_of, cut, steps_of
+from accelera.engine.cutting import USUAL_BLOCKS, blocks_of, cut, steps_of
 from accelera.engine.job import Job, Run
 from accelera.engine.places import Places
 from accelera.engine.placing import PlacedRun
@@ -27,7 +27,7 @@ from accelera.engine.runner import Kernel, Runner, RunOptions
 from accelera.errors import BudgetExceededError
 from accelera.execution import ExecutionStrategy
 from accelera.memory import MemoryManager
-from accelera.plan import DevicePlan, Forecast, MatmulProblem, Pattern, Placement, Plan, Step
+from accelera.plan import DevicePlan, Forecast, MatmulProblem, Pattern, Placement, Plan, Spans, Step
 from accelera.stores import Store
 from accelera.units import format_bytes
 

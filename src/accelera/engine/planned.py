@@ -18,19 +18,29 @@ from accelera.engine.operands import (
     check_matmul_dtypes,
     describe,
     factor_dtype,
-    held_dtype,
     matmul_shape,
     result_view,
 )
+from accelera.engine.promotion import held_dtype
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
 from accelera.engine.target import Target
-from accelera.plan import CostModel, MatmulProblem, Objective, Operand, Plan, SavedPlan, Step, plan_matmul
+from accelera.plan import (
+    CostModel,
+    MatmulProblem,
+    Objective,
+    Operand,
+    Plan,
+    PlanLimits,
+    SavedPlan,
+    Span,
+    Step,
+    plan_matmul,
+)
 from accelera.stores import Store
 from accelera.trace import Recorder
 
 Tile = tuple[slice, slice]
-Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -85,17 +95,19 @@ class Product:
             self.prefetch,
             lambda window: plan_matmul(
                 problem,
-                capacity_bytes=room.capacity(limit_bytes),
-                cost=self.rates(device),
-                budget_bytes=budget_bytes,
-                reserved=room.reserved,
-                tier=room.tier,
+                PlanLimits(
+                    room.capacity(limit_bytes),
+                    budget_bytes,
+                    room.reserved,
+                    room.tier,
+                    room.host_bytes,
+                    window,
+                    self.ahead.eviction,
+                ),
+                self.rates(device),
                 tiles=tiles,
                 spec=spec,
-                window=window,
                 objective=self.objective,
-                host_staging_bytes=room.host_bytes,
-                eviction=self.ahead.eviction,
             ),
         )
 

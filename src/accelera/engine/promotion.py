@@ -37,8 +37,8 @@ class Signature:
     """What it stands for: differs from ``held`` for halves."""
 
 
-def held_type(dtype: DType) -> DType:
-    """Return the type in which values of ``dtype`` are computed: float32 for halves."""
+def held_dtype(dtype: DType) -> DType:
+    """Return the type in which values of ``dtype`` are held, computed and summed: float32 for halves."""
     return FLOAT32 if dtype in HALVES else dtype
 
 

@@ -14,9 +14,9 @@ from accelera.engine.pieces import PIECE_BYTES, Team, piece_shape, pieces
 from accelera.engine.program import Program, Scratch
 from accelera.engine.reducers import Place, Reducer, States
 from accelera.plan import Step
+from accelera.stores import Region
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Region = tuple[slice, ...]
 Shape = tuple[int, ...]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelera.chunking import Box, ChunkingStrategy, covering
+from accelera.chunking import ChunkingStrategy, Region, covering
 
 
 def result_tiles(
@@ -16,6 +16,6 @@ def result_tiles(
     return [_rows_and_columns(box) for box in covering(strategy.get_chunks(shape, chunk_size), shape)]
 
 
-def _rows_and_columns(box: Box) -> tuple[slice, slice]:
+def _rows_and_columns(box: Region) -> tuple[slice, slice]:
     rows, columns = box
     return rows, columns

@@ -12,6 +12,7 @@ from accelera.lazily import opened
 if TYPE_CHECKING:
     from accelera.memory.budget import Budget as Budget
     from accelera.memory.budget import UsableMemory as UsableMemory
+    from accelera.memory.cgroup import cgroup_processors as cgroup_processors
     from accelera.memory.compute import Compute as Compute
     from accelera.memory.hierarchy import UNBOUNDED_BYTES as UNBOUNDED_BYTES
     from accelera.memory.hierarchy import Hierarchy as Hierarchy
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _NAMES_BY_FILE = {
     "budget": "Budget UsableMemory",
+    "cgroup": "cgroup_processors",
     "compute": "Compute",
     "hierarchy": "UNBOUNDED_BYTES Hierarchy",
     "manager": "ALWAYS_FITS_BYTES MeasuredDevice MemoryManager itemsize_of",

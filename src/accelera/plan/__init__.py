@@ -8,11 +8,12 @@ from accelera.plan.figures import Alternative, Forecast, Step
 from accelera.plan.forecast import forecast
 from accelera.plan.gram import plan_gram
 from accelera.plan.gram_steps import GramProblem
+from accelera.plan.limits import PlanLimits
 from accelera.plan.matmul import Objective, plan_matmul
 from accelera.plan.matmul_steps import MatmulProblem
 from accelera.plan.operand import Block, BlockTable, Operand
 from accelera.plan.paper import Numbers, policy_of, trace_of
-from accelera.plan.partition import Partition, split
+from accelera.plan.partition import Partition, Span, Spans, split
 from accelera.plan.passes import Pass, Pattern, Repeat
 from accelera.plan.placement import DevicePlan, Placement
 from accelera.plan.plan import Plan, as_saved
@@ -40,10 +41,13 @@ __all__ = [
     "Pattern",
     "Placement",
     "Plan",
+    "PlanLimits",
     "PolicyMaker",
     "Repeat",
     "SavedPlan",
     "Scorer",
+    "Span",
+    "Spans",
     "Step",
     "SweepProblem",
     "as_saved",

@@ -19,18 +19,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from accelera.errors import BudgetExceededError
 from accelera.plan.books import WHOLE_STEPS, books_bytes, books_limit, pass_lengths
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
 from accelera.plan.gram_steps import GramChoice, GramProblem, GramSteps
+from accelera.plan.limits import WINDOW, PlanLimits
 from accelera.plan.passes import Pattern
 from accelera.plan.plan import Plan
-from accelera.units import format_bytes
 
-WINDOW = 3
 LONGEST_EDGE = 1 << 16
 """Longest edge of a tile: a row of one fits any staging buffer."""
 _DEPTHS = (8192, 4096, 2048, 1024, 512, 256, 128, 64)
@@ -40,7 +38,6 @@ _WALKED = 6
 _PASS_STEPS = 1024
 """Most steps of a pass: one of each kind is walked for every choice that is."""
 _BYTES_WEIGHT = 0.25
-_BELADY = Eviction()
 
 
 @dataclass(frozen=True)
@@ -63,52 +60,35 @@ class _Figures:
 
 def plan_gram(
     problem: GramProblem,
-    *,
-    capacity_bytes: int,
+    limits: PlanLimits,
     cost: CostModel,
-    budget_bytes: int | None = None,
-    reserved: Mapping[str, int] | None = None,
-    tier: str = "ram",
+    *,
     spec: Mapping[str, Any] | None = None,
-    window: int = WINDOW,
-    host_staging_bytes: int = 0,
-    eviction: Eviction = _BELADY,
 ) -> Plan:
-    """Return the plan that computes ``problem`` with blocks of at most ``capacity_bytes``.
+    """Return the plan that computes ``problem`` within ``limits``.
 
     ``spec`` repeats the choices of an earlier plan. Raises BudgetExceededError, naming the smallest
     budget that would do, when nothing fits.
     """
-    kept, measured, cost = dict(reserved or {}), cost, cost.nominal()
-    choices = [GramChoice(**spec)] if spec is not None else _choices(problem, window)
-    found = [
-        _figures(problem, each, capacity_bytes, cost, eviction, tier, again=spec is not None)
-        for each in choices
-    ]
+    measured, cost = cost, cost.nominal()
+    choices = [GramChoice(**spec)] if spec is not None else _choices(problem, limits.window)
+    found = [_figures(problem, each, limits, cost, again=spec is not None) for each in choices]
     fitting = sorted(
-        (each for each in found if each.need_bytes <= capacity_bytes), key=lambda each: each.score
+        (each for each in found if each.need_bytes <= limits.capacity_bytes), key=lambda each: each.score
     )
-    if not fitting and spec is None and window > 1:
-        return plan_gram(
-            problem,
-            capacity_bytes=capacity_bytes,
-            cost=measured,
-            budget_bytes=budget_bytes,
-            reserved=reserved,
-            tier=tier,
-            window=WINDOW if window > WINDOW else 1,
-            host_staging_bytes=host_staging_bytes,
-            eviction=eviction,
-        )
+    if not fitting and spec is None and limits.window > 1:
+        narrower = replace(limits, window=WINDOW if limits.window > WINDOW else 1)
+        return plan_gram(problem, narrower, measured)
     if not fitting:
-        _refuse(problem, min(each.need_bytes for each in found), capacity_bytes, kept, budget_bytes, tier)
+        of = f"of {list(problem.a.shape)} in {problem.g.held_dtype}"
+        limits.refuse("gram", of, "its smallest tiles", min(each.need_bytes for each in found))
 
     def walk(each: _Figures, cost: CostModel) -> _Walked:
         steps = GramSteps(problem, each.choice, cost)
-        room = capacity_bytes - _charged(each.books_bytes, tier)
+        room = limits.capacity_bytes - limits.charged(each.books_bytes)
         window = each.choice.window
         pattern = steps.pattern()
-        found = forecast(pattern, problem.operands, room, window, cost, eviction, operation="gram")
+        found = forecast(pattern, problem.operands, room, window, cost, limits.eviction, operation="gram")
         return _Walked(each, steps, pattern, found)
 
     walked = [walk(each, cost) for each in fitting[:_WALKED]]
@@ -121,10 +101,10 @@ def plan_gram(
         operands=problem.operands,
         schedule="single tile" if len(steps.edges) <= 1 else "G-stationary",
         shape_note=_note(steps),
-        budget_bytes=budget_bytes,
-        capacity_bytes=capacity_bytes - _charged(books, tier),
-        reserved={**kept, **({"books": books} if books else {})},
-        tier=tier,
+        budget_bytes=limits.budget_bytes,
+        capacity_bytes=limits.capacity_bytes - limits.charged(books),
+        reserved={**limits.reserved, **({"books": books} if books else {})},
+        tier=limits.tier,
         window=steps.choice.window,
         forecast=best.forecast,
         lower_bound_bytes=compulsory,
@@ -132,8 +112,8 @@ def plan_gram(
         pattern=best.pattern,
         spec=vars(steps.choice),
         alternatives=_losers(walked, nominal, best.forecast.seconds),
-        host_staging_bytes=host_staging_bytes,
-        eviction=eviction,
+        host_staging_bytes=limits.host_staging_bytes,
+        eviction=limits.eviction,
     )
 
 
@@ -165,11 +145,6 @@ def _choices(problem: GramProblem, window: int) -> list[GramChoice]:
     ]
 
 
-def _charged(books_bytes: int, tier: str) -> int:
-    """Return the bytes that books take from the blocks: they lie in RAM."""
-    return books_bytes if tier == "ram" else 0
-
-
 def _books(problem: GramProblem, choice: GramChoice, eviction: Eviction) -> int:
     """Return the bytes of what the run remembers of the steps and blocks of a pass, at most."""
     parts, strips = choice.parts, choice.strips
@@ -186,14 +161,12 @@ def _books(problem: GramProblem, choice: GramChoice, eviction: Eviction) -> int:
 def _figures(
     problem: GramProblem,
     choice: GramChoice,
-    capacity: int,
+    limits: PlanLimits,
     cost: CostModel,
-    eviction: Eviction,
-    tier: str,
     *,
     again: bool = False,
 ) -> _Figures:
-    lead = (1,) * len(problem.batch)
+    lead, capacity = (1,) * len(problem.batch), limits.capacity_bytes
     edge, strip = (
         _longest(problem.size, parts, problem.align(-1))
         for parts in (choice.parts, choice.parts * choice.strips)
@@ -217,15 +190,15 @@ def _figures(
     steps = tiles * slabs * choice.strips
     compute += steps * cost.step_s
     seconds = compute + reads + writes if choice.window == 1 else max(compute, reads, writes)
-    books = _books(problem, choice, eviction)
+    books = _books(problem, choice, limits.eviction)
     if not again and (books or steps > WHOLE_STEPS):
-        for longest in pass_lengths(capacity, eviction):
+        for longest in pass_lengths(capacity, limits.eviction):
             length = min(longest, _PASS_STEPS)
-            fits = min(books_limit(capacity), capacity - need if tier == "ram" else capacity)
+            fits = min(books_limit(capacity), capacity - need if limits.in_ram else capacity)
             if books > fits or (not choice.pass_steps and steps > WHOLE_STEPS):
                 choice = replace(choice, pass_steps=length)
-                books = _books(problem, choice, eviction)
-    need += _charged(books, tier)
+                books = _books(problem, choice, limits.eviction)
+    need += limits.charged(books)
     return _Figures(choice, need, books, seconds + 2 * reads / max(tiles * slabs, 1), read + written)
 
 
@@ -271,20 +244,4 @@ def _losers(walked: list[_Walked], best: _Walked, seconds: float) -> tuple[Alter
             f"{other.moved_bytes / max(found.moved_bytes, 1):.2f} x the bytes",
         )
         for steps, other in others[:3]
-    )
-
-
-def _refuse(
-    problem: GramProblem, need: int, capacity: int, reserved: Mapping[str, int], budget: int | None, tier: str
-) -> None:
-    beside = sum(reserved.values()) if tier == "ram" else 0
-    needed = need + beside
-    asked = capacity + beside if budget is None else budget
-    raise BudgetExceededError(
-        f"[gram] of {list(problem.a.shape)} in {problem.g.held_dtype} does not fit a budget of "
-        f"{format_bytes(asked)} ({asked} bytes): its smallest tiles need {format_bytes(needed)} "
-        f"({needed} bytes), of which {format_bytes(beside)} is reserved for what is no tile; give a "
-        f"budget of at least {needed} bytes",
-        needed_bytes=needed,
-        budget_bytes=asked,
     )

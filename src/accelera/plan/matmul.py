@@ -23,10 +23,10 @@ from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
+from accelera.plan.limits import PlanLimits
 from accelera.plan.matmul_passes import matmul_pattern
 from accelera.plan.matmul_search import (
     FLOOR,
-    WINDOW,
     Candidates,
     books_of,
     enumerate_choices,
@@ -45,7 +45,6 @@ _WALKED_STEPS = 6_000
 _BYTES_WEIGHT = {"time": 0.1, "bytes": 10.0}
 """How much the logarithm of the bytes counts beside that of the time, by objective."""
 _NEAR = 1.03
-_BELADY = Eviction()
 
 
 @dataclass(frozen=True)
@@ -76,54 +75,46 @@ class _Walked:
 
 def plan_matmul(
     problem: MatmulProblem,
-    *,
-    capacity_bytes: int,
+    limits: PlanLimits,
     cost: CostModel,
-    budget_bytes: int | None = None,
-    reserved: Mapping[str, int] | None = None,
-    tier: str = "ram",
+    *,
     tiles: Iterable[tuple[Span, Span]] | None = None,
     spec: Mapping[str, Any] | None = None,
-    window: int = WINDOW,
     objective: Objective = "time",
-    host_staging_bytes: int = 0,
-    eviction: Eviction = _BELADY,
 ) -> Plan:
-    """Return the plan that computes ``problem`` with blocks of at most ``capacity_bytes``.
+    """Return the plan that computes ``problem`` within ``limits``.
 
     ``tiles`` fixes the (row, column) spans of the result's tiles; ``spec`` repeats the choices of
-    an earlier plan where they still fit. ``window`` is the number of steps under way at once; with 1
-    nothing is loaded ahead.
-    ``objective`` says what to save first: time (bytes count a little), or bytes (time counts a
-    little), for a disk that others need too. ``eviction`` says who leaves the pool when it is full.
-    Raises BudgetExceededError, naming the smallest budget
-    that would do, when nothing fits.
+    an earlier plan where they still fit. ``objective`` says what to save first: time (bytes count a
+    little), or bytes (time counts a little), for a disk that others need too. Raises BudgetExceededError,
+    naming the smallest budget that would do, when nothing fits.
     """
-    kept = dict(reserved or {})
     given = None if tiles is None else tuple(tiles)
-    room = _Room(capacity_bytes, eviction, tier == "ram", cost.nominal())
+    room = _Room(limits.capacity_bytes, limits.eviction, limits.in_ram, cost.nominal())
     chosen = _chosen_before(spec)
     if chosen is not None:
         walked, need = _walk_again(problem, chosen, room)
     else:
-        walked, need = _choose(problem, room, given, window, objective)
+        walked, need = _choose(problem, room, given, limits.window, objective)
     if not walked:
-        _refuse(problem, need, capacity_bytes, sum(kept.values()), budget_bytes, repeated=chosen is not None)
+        shapes = f"{list(problem.a.shape)} @ {list(problem.b.shape)} in {problem.c.held_dtype}"
+        smallest = "even its smallest tiles" if chosen is None else "the tiles of the plan to repeat"
+        limits.refuse("matmul", shapes, smallest, need)
     nominal = min(
         walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes, objective)
     )
     best = nominal if cost == room.cost else _walk(problem, nominal.choice, replace(room, cost=cost))
-    capacity_bytes -= room.charged(best.books_bytes)
+    capacity_bytes = limits.capacity_bytes - room.charged(best.books_bytes)
     bound, compulsory = least_bytes(problem, capacity_bytes)
     return Plan(
         operation="matmul",
         operands=problem.operands,
         schedule=_name(problem, best),
         shape_note=_note(problem, best.choice),
-        budget_bytes=budget_bytes,
+        budget_bytes=limits.budget_bytes,
         capacity_bytes=capacity_bytes,
-        reserved={**kept, **({"books": best.books_bytes} if best.books_bytes else {})},
-        tier=tier,
+        reserved={**limits.reserved, **({"books": best.books_bytes} if best.books_bytes else {})},
+        tier=limits.tier,
         window=best.choice.window,
         forecast=best.forecast,
         lower_bound_bytes=bound,
@@ -131,8 +122,8 @@ def plan_matmul(
         pattern=best.pattern,
         spec=best.choice.spec(),
         alternatives=_losers(problem, walked, nominal, best.forecast.seconds),
-        host_staging_bytes=host_staging_bytes,
-        eviction=eviction,
+        host_staging_bytes=limits.host_staging_bytes,
+        eviction=limits.eviction,
     )
 
 
@@ -300,25 +291,3 @@ def _reason(other: Forecast, found: Forecast) -> str:
     if other.moved_bytes > found.moved_bytes:
         return f"no faster, and moves {format_bytes(other.moved_bytes - found.moved_bytes)} more"
     return "moves as much and is no faster"
-
-
-def _refuse(
-    problem: MatmulProblem,
-    need: int,
-    capacity_bytes: int,
-    reserved: int,
-    budget: int | None,
-    *,
-    repeated: bool,
-) -> None:
-    needed = need + reserved
-    asked = capacity_bytes + reserved if budget is None else budget
-    tiles = "the tiles of the plan to repeat" if repeated else "even its smallest tiles"
-    shapes = f"{list(problem.a.shape)} @ {list(problem.b.shape)} in {problem.c.held_dtype}"
-    raise BudgetExceededError(
-        f"[matmul] {shapes} does not fit a budget of {format_bytes(asked)} ({asked} bytes): {tiles} "
-        f"need {format_bytes(needed)} ({needed} bytes), of which {format_bytes(reserved)} is "
-        f"reserved for what is no tile; give a budget of at least {needed} bytes",
-        needed_bytes=needed,
-        budget_bytes=asked,
-    )

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from accelera.plan.books import WHOLE_STEPS, books_bytes, books_limit, pass_lengths
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
+from accelera.plan.limits import WINDOW
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
 from accelera.plan.operand import Operand
 from accelera.plan.partition import Partition, Span, grids
 
 Column = NDArray[Any]
 
-WINDOW = 3
 FLOOR = 256
 _SHARES = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)
 _DEPTHS = (8192, 4096, 2048, 1024, 768, 512, 384, 256, 128, 64)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-Region = tuple[slice, ...]
+from accelera.chunking import Region
 
 
 @dataclass(frozen=True)

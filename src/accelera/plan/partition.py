@@ -15,6 +15,9 @@ from itertools import pairwise
 from typing import overload
 
 Span = tuple[int, int]
+"""(start, stop) along one axis."""
+Spans = tuple[Span, ...]
+"""(start, stop) along each axis."""
 _OTHERS = 8
 """Most bands of the second kind in a mixture."""
 

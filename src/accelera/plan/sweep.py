@@ -14,18 +14,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accelera.errors import BudgetExceededError
 from accelera.plan.books import pass_lengths
 from accelera.plan.cost import CostModel
-from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative
 from accelera.plan.forecast import forecast
+from accelera.plan.limits import WINDOW, PlanLimits
 from accelera.plan.operand import Operand
 from accelera.plan.plan import Plan
 from accelera.plan.sweep_steps import SweepProblem, SweepSteps, Tile
 from accelera.units import format_bytes
 
-WINDOW = 3
 _FLOOR = 1 << 12
 """Elements of the smallest tile."""
 _NEAR = 1.05
@@ -36,7 +34,6 @@ _DURABLE_S = 2e-3
 """Seconds until a block of a result in a file, and its line in the journal, are durable."""
 _BOOK_BYTES = 512
 """What the run keeps for each access it will make."""
-_BELADY = Eviction()
 
 
 @dataclass(frozen=True)
@@ -59,29 +56,26 @@ class _Candidate:
 
 def plan_sweep(
     problem: SweepProblem,
-    *,
-    capacity_bytes: int,
+    limits: PlanLimits,
     cost: CostModel,
-    budget_bytes: int | None = None,
-    reserved: Mapping[str, int] | None = None,
+    *,
     spec: Mapping[str, Any] | None = None,
-    window: int = WINDOW,
-    eviction: Eviction = _BELADY,
 ) -> Plan:
-    """Return the plan that computes ``problem`` with at most ``capacity_bytes`` besides ``reserved``.
+    """Return the plan that computes ``problem`` within ``limits``, in RAM.
 
-    ``spec`` repeats the tile of an earlier plan. ``window`` is the number of steps under way at once.
-    Raises BudgetExceededError, naming the smallest budget that would do, when nothing fits.
+    ``spec`` repeats the tile of an earlier plan. Raises BudgetExceededError, naming the smallest budget that
+    would do, when nothing fits.
     """
-    kept = dict(reserved or {})
+    capacity_bytes, eviction = limits.capacity_bytes, limits.eviction
     longest, least = pass_lengths(capacity_bytes, eviction)
     if spec is not None:
         found = [_candidate(problem, tuple(spec["tile"]), int(spec["window"]), cost, int(spec["pass_steps"]))]
     else:
-        found = _candidates(problem, capacity_bytes, window, cost, least)
+        found = _candidates(problem, capacity_bytes, limits.window, cost, least)
     fitting = [each for each in found if each.need_bytes <= capacity_bytes]
     if not fitting:
-        _refuse(problem, min(each.need_bytes for each in found), capacity_bytes, kept, budget_bytes)
+        space = f"a sweep over {list(problem.shape)}"
+        limits.refuse(problem.operation, space, "its smallest tiles", min(each.need_bytes for each in found))
     best = _best(fitting)
     longer = _candidate(problem, best.steps.tile, best.window, cost, longest)
     if spec is None and longer.need_bytes <= capacity_bytes:
@@ -96,9 +90,9 @@ def plan_sweep(
         operands=problem.operands,
         schedule="one pass",
         shape_note=_note(problem, best),
-        budget_bytes=budget_bytes,
+        budget_bytes=limits.budget_bytes,
         capacity_bytes=room,
-        reserved={**kept, **_beside(problem, best)},
+        reserved={**limits.reserved, **_beside(problem, best)},
         tier="ram",
         window=best.window,
         forecast=walked,
@@ -259,19 +253,3 @@ def _reason(other: _Candidate, best: _Candidate) -> str:
     if other.seconds > best.seconds * _NEAR:
         return f"{other.seconds / best.seconds:.2f} x the time"
     return f"no quicker, and takes {format_bytes(other.need_bytes - best.need_bytes)} more"
-
-
-def _refuse(
-    problem: SweepProblem, need: int, capacity: int, reserved: Mapping[str, int], budget: int | None
-) -> None:
-    beside = sum(reserved.values())
-    needed = need + beside
-    asked = capacity + beside if budget is None else budget
-    raise BudgetExceededError(
-        f"[{problem.operation}] a sweep over {list(problem.shape)} does not fit a budget of "
-        f"{format_bytes(asked)} ({asked} bytes): its smallest tiles need {format_bytes(needed)} "
-        f"({needed} bytes), of which {format_bytes(beside)} is reserved for what is no tile; give a "
-        f"budget of at least {needed} bytes",
-        needed_bytes=needed,
-        budget_bytes=asked,
-    )

@@ -16,6 +16,7 @@ from typing import Any, final
 
 import numpy as np
 
+from accelera.atomic import sync
 from accelera.errors import (
     ArgumentError,
     DTypeError,
@@ -28,7 +29,7 @@ from accelera.stores.chunked import COPIES
 from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.dtypes import BFLOAT16
 from accelera.stores.exchange import exchange
-from accelera.stores.flatoutput import check_folder, claim, sync
+from accelera.stores.flatoutput import check_folder, claim
 from accelera.stores.formats import Source, Target, partial_path
 from accelera.stores.regions import Region
 from accelera.stores.viewing import Viewing
