@@ -12,12 +12,13 @@ import pytest
 
 from accelera.devices import SimulatedDevice
 from accelera.engine.events import Observer
-from accelera.engine.planned import Product, matmul
+from accelera.engine.planned import Product
 from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.plan import Plan
 from accelera.stores import open_store
 from accelera.trace import Kind
+from tests.planned import matmul
 
 RNG = np.random.default_rng(7)
 A = RNG.standard_normal((700, 800)).astype(np.float32)

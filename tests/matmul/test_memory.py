@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.engine.planned import matmul
 from accelera.engine.reserve import RUNTIME_BYTES
 from accelera.errors import BudgetExceededError
 from tests.matmul.interrupted import nothing_left
@@ -29,6 +28,7 @@ from tests.matmul.products import (
     smallest_budget,
     values,
 )
+from tests.planned import matmul
 
 MIB = 1 << 20
 CASES = [

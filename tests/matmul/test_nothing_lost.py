@@ -19,7 +19,6 @@ import pytest
 from accelera.engine import RunReport
 from accelera.engine.events import Observer, Progress
 from accelera.engine.journal import journal_path, read_journal
-from accelera.engine.planned import matmul
 from accelera.errors import DTypeError, ShapeError, StoreChangedError, StoreError
 from accelera.stores import Store, create_store, open_store
 from tests.matmul.interrupted import StopAfter, grid, in_a_process, nothing_left
@@ -34,6 +33,7 @@ from tests.matmul.products import (
     smallest_budget,
     values,
 )
+from tests.planned import matmul
 
 EDGE, TILE = 96, 32
 TILES = grid(EDGE, EDGE, TILE)

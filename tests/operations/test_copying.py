@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from accelera.engine.copying import copy, transpose
-from accelera.engine.evaluate import plan_evaluate
 from accelera.engine.expression import lazy
 from accelera.errors import DTypeError, ShapeError
 from accelera.plan import CostModel, Operand, PlanLimits, SweepProblem, plan_sweep
 from accelera.stores import open_store
 from tests.matmul.products import BFLOAT16, PLACES, SUFFIXES, can_hold, values
 from tests.operations.running import CPU, run
+from tests.planned import copy, plan_evaluate, transpose
 
 MIB = 1 << 20
 

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from accelera.engine.evaluate import evaluate, plan_evaluate
 from accelera.engine.expression import Expr, lazy, where
 from accelera.engine.matrix import Matrix
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StoreError
 from accelera.stores import open_store
 from tests.matmul.products import BFLOAT16, PLACES, SUFFIXES, values
 from tests.operations.running import CPU, computed, smallest_budget
+from tests.planned import evaluate, plan_evaluate
 
 DTYPES = [np.dtype(name) for name in ("?", "i1", "u1", "i4", "u4", "i8", "u8", "f4", "f8", "c8", "c16")]
 BINARY = [

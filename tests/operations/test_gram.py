@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.engine.gram import Mirrored, gram, plan_gram_of
+from accelera.engine.gram import Mirrored
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError
 from accelera.plan import CostModel, GramProblem, MatmulProblem, Operand, PlanLimits, plan_gram, plan_matmul
 from accelera.stores import open_store
 from tests.matmul.products import BFLOAT16, HALVES, PLACES, SUFFIXES, values
 from tests.operations.running import CPU, run, smallest_budget
+from tests.planned import gram, plan_gram_of
 
 DTYPES = [np.dtype(name) for name in ("f2", "f4", "f8", "c8", "c16", "i4", "u1")]
 

@@ -15,7 +15,6 @@ import pytest
 
 from accelera.devices import get_device
 from accelera.engine import job
-from accelera.engine.evaluate import evaluate
 from accelera.engine.events import Observer, Progress
 from accelera.engine.expression import lazy
 from accelera.engine.journal import journal_path, read_journal
@@ -31,6 +30,7 @@ from accelera.plan import (
     plan_matmul,
     plan_sweep,
 )
+from tests.planned import evaluate
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from accelera.engine.evaluate import plan_evaluate
 from accelera.engine.expression import lazy
 from accelera.engine.reducers import Place, rule
 from accelera.errors import ShapeError, UnknownNameError
 from tests.matmul.products import BFLOAT16, PLACES, values
 from tests.operations.running import CPU, computed
+from tests.planned import plan_evaluate
 
 NAMES = ["sum", "mean", "var", "std", "min", "max", "prod", "any", "all", "argmin", "argmax"]
 DTYPES = [np.dtype(name) for name in ("?", "i1", "u2", "i8", "u8", "f2", "f4", "f8", "c8", "c16")]

@@ -11,18 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, create_chunking_strategy
 from accelera.devices import Device, get_device
-from accelera.engine.ahead import Ahead
 from accelera.engine.computed import of_one_type
-from accelera.engine.counsel import advice_on, eviction_of
-from accelera.engine.decision import GIB, LEAST_DEVICE_BYTES, Route, Situation
+from accelera.engine.counsel import advice_on
+from accelera.engine.decision import GIB, LEAST_DEVICE_BYTES, NOT_IN_MEMORY, Route, Situation
 from accelera.engine.events import Observer
 from accelera.engine.expression import Expr
 from accelera.engine.expression import matmul as lazy_matmul
 from accelera.engine.handles import file_result, lies_in_store, open_operand
-from accelera.engine.job import Job, JobOptions, carry_out
-from accelera.engine.methods import Amount, How, Operations, budget_for
+from accelera.engine.job import Job, carry_out
+from accelera.engine.methods import Operations
 from accelera.engine.network import TEN_GIGABIT_BYTES_PER_S
 from accelera.engine.operands import matmul_shape, multiplier
+from accelera.engine.options import (
+    USUAL_WINDOW,
+    Amount,
+    OperationKeywords,
+    OperationOptions,
+    budget_for,
+    eviction_of,
+)
 from accelera.engine.placed import PlacedProduct, placed_job
 from accelera.engine.places import Places
 from accelera.engine.planned import Product, spans_of
@@ -36,8 +43,8 @@ from accelera.engine.tiles import result_tiles
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError
 from accelera.logs import configure_logging, logger
 from accelera.memory import ALWAYS_FITS_BYTES, Budget, MemoryManager
-from accelera.plan import Objective, Plan, PolicyMaker, SavedPlan, as_saved
-from accelera.settings import current, current_value
+from accelera.plan import Eviction, Objective, Plan, PolicyMaker, as_saved
+from accelera.settings import current_value
 from accelera.stores import Store, is_sparse
 from accelera.trace import Recorder
 from accelera.units import format_bytes
@@ -59,19 +66,18 @@ DEFAULT_CHUNK_SIZE = 1024
 
 
 @dataclass(frozen=True)
-class Order:
+class MatmulRequest:
     """One product that goes by a plan, as the caller asked for it."""
 
     a: Operand
     b: Operand
+    out: Any
     strategy: ChunkingStrategy
-    out: Any = None
-    budget: Amount | None = None
-    resume: bool = False
-    objective: Objective = "time"
-    observers: Sequence[Observer] = ()
-    recorder: Recorder | None = None
-    pinned: SavedPlan | None = None
+    fixed: bool
+    """Whether ``strategy`` fixes the chunks of the result."""
+    budget: Amount | None
+    """As it was given: the bytes depend on the device that computes."""
+    options: OperationOptions
 
 
 class BaseEngine(Operations):
@@ -99,8 +105,10 @@ class BaseEngine(Operations):
         """Whether long operations draw a bar on a terminal."""
         self.budget = budget
         """Most memory an operation may add; None: what the threshold leaves free."""
-        self.ahead = Ahead()
-        """Who is evicted, and how far ahead is loaded."""
+        self.eviction = Eviction()
+        """Policy that evicts blocks when the pool is full."""
+        self.window = USUAL_WINDOW
+        """Steps under way at once where data is loaded ahead."""
         self.places: Places | None = None
         """Who shares the products that go by a plan; None: the device makes them by itself."""
         self.last_report: RunReport | None = None
@@ -127,11 +135,11 @@ class BaseEngine(Operations):
     @property
     def policy(self) -> Policy:
         """Who leaves memory when it is full: assign a name, or what makes a policy from its ``Knowledge``."""
-        return self.ahead.eviction.policy
+        return self.eviction.policy
 
     @policy.setter
     def policy(self, policy: Policy) -> None:
-        self.ahead = replace(self.ahead, eviction=eviction_of(policy))
+        self.eviction = eviction_of(policy)
 
     def follow(self, advice: Advice) -> None:
         """Evict and load ahead from now on as ``advice`` says; raises TypeError for anything else."""
@@ -139,7 +147,7 @@ class BaseEngine(Operations):
 
         if not isinstance(advice, Kind):
             raise ArgumentError(f"[engine] {advice!r} is no advice; give what accelera.advise returned")
-        self.ahead = Ahead(eviction_of(advice.policy), advice.lookahead + 1)
+        self.eviction, self.window = eviction_of(advice.policy), advice.lookahead + 1
 
     def advise(self, plan: Plan, **options: Any) -> Advice:
         """Return what ``accelera.advise`` says of a plan's accesses on this machine, before it is run.
@@ -248,7 +256,7 @@ class BaseEngine(Operations):
         out, pinned = file_result(out, chunks, codec), as_saved(plan)
         budget = budget_for(budget, pinned)
         if isinstance(A, Expr) or isinstance(B, Expr):
-            how: How = {
+            how: OperationKeywords = {
                 "budget": budget,
                 "resume": resume,
                 "observers": observers,
@@ -257,27 +265,31 @@ class BaseEngine(Operations):
             }
             found: Matrix | Store = self._evaluated("matmul", lazy_matmul(A, B), out, how, A)
             return found
-        order = Order(A, B, strategy, out, budget, resume, objective, observers, recorder, pinned)
-        if is_sparse(A) or is_sparse(B):
-            return self._returned(self._by_sparse(order), order)
+        sparse = is_sparse(A) or is_sparse(B)
+        route = NOT_IN_MEMORY
+        if not sparse and cluster is None:
+            _check_no_nodes(node_budget)
+            self._load(out)
+            pair = None if out is not None or pinned is not None else self._pair(A, B)
+            route = self._route(None if pair is None else self._situation(pair, fixed, budget))
+            logger.debug("matmul: %s", route)
+            product = None if pair is None or not route.direct else self._direct(pair, route)
+            if product is not None:
+                return product
+        options = replace(
+            self._defaults(),
+            objective=objective,
+            resume=resume,
+            pinned=pinned,
+            observers=observers,
+            recorder=recorder,
+        )
+        request = MatmulRequest(A, B, out, strategy, fixed, budget, options)
+        if sparse:
+            return self._returned(self._by_sparse(request), request)
         if cluster is not None:
-            return self._on_cluster(order, cluster, node_budget)
-        if node_budget is not None:
-            raise ArgumentError(
-                f"[matmul] node_budget={node_budget!r} without cluster=: it is for the nodes of one; give"
-                f" cluster='ray' too, or budget= for this machine"
-            )
-        self._load(out)
-        pair = None if out is not None or pinned is not None else self._pair(A, B)
-        route = self._route(None if pair is None else self._situation(pair, fixed, budget))
-        logger.debug("matmul: %s", route)
-        name = "cpu" if route.on_cpu else self.device.name
-        if pair is not None and route.direct and self._may_be_direct(pair, name):
-            try:
-                return pair.product(name)
-            except DeviceMemoryError as error:
-                logger.warning("matmul goes on in chunks: %s", error)
-        return self._by_plan(order, route, fixed)
+            return self._on_cluster(request, cluster, node_budget)
+        return self._by_plan(request, route)
 
     def plan(
         self,
@@ -298,15 +310,16 @@ class BaseEngine(Operations):
         out = file_result(out, chunks, None)
         if isinstance(A, Expr) or isinstance(B, Expr):
             return self._plan_of("matmul", lazy_matmul(A, B), unwrapped(out), budget)
-        order = Order(A, B, strategy, out, budget, objective=objective)
+        options = replace(self._defaults(), objective=objective)
+        request = MatmulRequest(A, B, out, strategy, fixed, budget, options)
         if is_sparse(A) or is_sparse(B):
-            return self._sparse(order).plan(get_device("cpu"))
+            return self._sparse(request).plan(get_device("cpu"))
         route = self._route(None)
-        product, device, _ = self._placed_product(order, route, fixed)
+        product, device, _ = self._placed_product(request, route)
         if self.places is None or device is not self.device or product.problem(device).is_empty:
             return product.plan(device)
         cpu = get_device("cpu")
-        return PlacedProduct(self._product(order, route, fixed, cpu), self.places).plan(cpu)
+        return PlacedProduct(self._product(request, route, cpu), self.places).plan(cpu)
 
     def plan_cluster(
         self,
@@ -323,8 +336,8 @@ class BaseEngine(Operations):
         ``explain()`` says whether the network feeds them, and promises no speed-up where it does not. Nothing
         is read, and no cluster is needed. Raises what ``matmul`` raises before it begins.
         """
-        order = Order(A, B, self._strategy, out)
-        return self._spread(order, node_budget, nodes, None, network_bytes_per_s).plan(get_device("cpu"))
+        request = MatmulRequest(A, B, out, self._strategy, False, None, self._defaults())
+        return self._spread(request, node_budget, nodes, None, network_bytes_per_s).plan(get_device("cpu"))
 
     def __repr__(self) -> str:
         sizes = "automatic" if self.auto_detect_memory else self._fixed_size
@@ -343,8 +356,16 @@ class BaseEngine(Operations):
 
         return incore.ProductPair.of(A, B)
 
-    def _may_be_direct(self, pair: ProductPair, name: str) -> bool:
-        return pair.suits_torch(pair.place(name)) and not (self.places is not None and self.places.always)
+    def _direct(self, pair: ProductPair, route: Route) -> Matrix | None:
+        """Return the product of tensors in one piece; None where that is not to be, or memory runs out."""
+        name = "cpu" if route.on_cpu else self.device.name
+        if not pair.suits_torch(pair.place(name)) or (self.places is not None and self.places.always):
+            return None
+        try:
+            return pair.product(name)
+        except DeviceMemoryError as error:
+            logger.warning("matmul goes on in chunks: %s", error)
+            return None
 
     def _situation(self, pair: ProductPair, fixed: bool, budget: Amount | None) -> Situation:
         place = pair.place(self.device.name)
@@ -379,132 +400,110 @@ class BaseEngine(Operations):
             limit.require(pair.result_bytes, op, f"the result of shape {pair.shape}")
         return pair.combined()
 
-    def _by_plan(self, order: Order, route: Route, fixed: bool) -> Matrix | Store:
+    def _by_plan(self, request: MatmulRequest, route: Route) -> Matrix | Store:
         cpu = get_device("cpu")
-        product, device, notes = self._placed_product(order, route, fixed)
+        product, device, notes = self._placed_product(request, route)
         shared = None
         if device is self.device:
-            shared = placed_job(self._product(order, route, fixed, cpu), self.places)
-        if shared is not None and order.recorder is not None:
+            shared = placed_job(self._product(request, route, cpu), self.places)
+        if shared is not None and request.options.recorder is not None:
             raise ArgumentError(
                 "[matmul] recorder=: a recorder follows one pool, and a strategy has one on each device;"
                 " record an engine without strategy"
             )
-        final = shared is None and (device.host_memory or self._limit(order.budget, device).is_given)
+        final = shared is None and (device.host_memory or self._limit(request.budget, device).is_given)
         try:
             if shared is not None:
-                store = self._carried_out(shared, order, cpu)
+                store = self._carried_out(shared, request, cpu)
             else:
-                store = self._carried_out(product.job(), order, device, *notes)
+                store = self._carried_out(product.job(), request, device, *notes)
         except BudgetExceededError as error:
             if final:
                 raise
             logger.warning("matmul is planned on the CPU: %s", error)
-            job = self._product(order, route, fixed, cpu).job()
-            store = self._carried_out(job, order, cpu, f"planned on the CPU: {error}")
-        return self._returned(store, order)
+            job = self._product(request, route, cpu).job()
+            store = self._carried_out(job, request, cpu, f"planned on the CPU: {error}")
+        return self._returned(store, request)
 
-    def _returned(self, store: Store, order: Order) -> Matrix | Store:
-        if lies_in_store(order.out):
+    def _returned(self, store: Store, request: MatmulRequest) -> Matrix | Store:
+        if lies_in_store(request.out):
             return store
         from accelera.engine import incore
 
-        return incore.result(store, order.out, order.a)
+        return incore.result(store, request.out, request.a)
 
     def _placed_product(
-        self, order: Order, route: Route, fixed: bool
+        self, request: MatmulRequest, route: Route
     ) -> tuple[Product, Device, tuple[str, ...]]:
         """Return the product, the device that computes it, and why that is not the engine's if it is not."""
         cpu = get_device("cpu")
         if route.on_cpu:
-            return self._product(order, route, fixed, cpu), cpu, ()
-        product = self._product(order, route, fixed, self.device)
+            return self._product(request, route, cpu), cpu, ()
+        product = self._product(request, route, self.device)
         if multiplier(self.device, product.a.dtype) is self.device:
             return product, self.device, ()
         note = f"planned on the CPU: {self.device.name} multiplies no {product.a.dtype}"
         logger.debug("matmul is %s", note)
-        return self._product(order, route, fixed, cpu), cpu, (note,)
+        return self._product(request, route, cpu), cpu, (note,)
 
-    def _by_sparse(self, order: Order) -> Store:
-        return self._carried_out(self._sparse(order).job(), order, get_device("cpu"))
+    def _by_sparse(self, request: MatmulRequest) -> Store:
+        return self._carried_out(self._sparse(request).job(), request, get_device("cpu"))
 
-    def _sparse(self, order: Order) -> SparseProduct:
+    def _sparse(self, request: MatmulRequest) -> SparseProduct:
         """Return the product of a sparse matrix and another operand, which the CPU makes."""
-        cpu, settings = get_device("cpu"), current()
-        return sparse_product(
-            unwrapped(order.a),
-            unwrapped(order.b),
-            out=unwrapped(order.out),
-            budget_bytes=self._limit(order.budget, cpu).limit_bytes,
-            prefetch=settings.enable_prefetch,
-            readers=settings.io_threads,
-            objective=order.objective,
-            ahead=self.ahead,
-        )
+        options = request.options.within(self._limit(request.budget, get_device("cpu")).limit_bytes)
+        return sparse_product(unwrapped(request.a), unwrapped(request.b), unwrapped(request.out), options)
 
-    def _on_cluster(self, order: Order, cluster: Any, node_budget: Amount | None) -> Store:
-        if order.recorder is not None:
+    def _on_cluster(self, request: MatmulRequest, cluster: Any, node_budget: Amount | None) -> Store:
+        if request.options.recorder is not None:
             raise ArgumentError(
                 "[matmul] recorder=: a recorder follows one pool, and every node has one; leave it out"
             )
         cpu = get_device("cpu")
         with executor_on(cluster) as executor:
             nodes = max(1, len(executor.cluster.nodes()))
-            job = self._spread(order, node_budget, nodes, executor).job()
-            return self._carried_out(job, order, cpu)
+            job = self._spread(request, node_budget, nodes, executor).job()
+            return self._carried_out(job, request, cpu)
 
     def _spread(
         self,
-        order: Order,
+        request: MatmulRequest,
         node_budget: Amount | None,
         nodes: int,
         executor: RayExecutor | None,
         network_bytes_per_s: float = TEN_GIGABIT_BYTES_PER_S,
     ) -> SpreadProduct:
         cpu = get_device("cpu")
-        product = self._product(order, self._route(None), False, cpu)
-        limit = self._limit(order.budget if node_budget is None else node_budget, cpu).limit_bytes
+        product = self._product(request, self._route(None), cpu)
+        limit = self._limit(request.budget if node_budget is None else node_budget, cpu).limit_bytes
         return SpreadProduct(product, limit, nodes, executor, network_bytes_per_s)
 
-    def _carried_out(self, job: Job, order: Order, device: Device, *notes: str) -> Store:
-        bar, settings = progress_observer(self.enable_progress), current()
-        options = JobOptions(
-            observers=order.observers if bar is None else (*order.observers, bar),
-            recorder=order.recorder,
-            resume=order.resume,
-            readers=settings.io_threads,
-            adaptation=_watch(order.strategy, self._memory_of(device)) if order.pinned is None else None,
-            pinned=order.pinned,
-        )
+    def _carried_out(self, job: Job, request: MatmulRequest, device: Device, *notes: str) -> Store:
+        bar, options = progress_observer(self.enable_progress), request.options
+        if bar is not None:
+            options = replace(options, observers=(*options.observers, bar))
+        if options.pinned is None:
+            options = replace(options, adaptation=_watch(request.strategy, self._memory_of(device)))
         store, report = carry_out(job, device, options)
         self.last_report = replace(report, fallbacks=(*notes, *report.fallbacks))
         return store
 
-    def _product(self, order: Order, route: Route, fixed: bool, device: Device) -> Product:
-        a, b = of_one_type(open_operand(order.a), open_operand(order.b))
-        budget, settings = self._limit(order.budget, device), current()
-        budget_bytes = budget.limit_bytes
-        return Product(
-            a,
-            b,
-            unwrapped(order.out),
-            budget_bytes=budget_bytes,
-            tiles=spans_of(self._tiles(order.strategy, a, b, route.chunk_rows, fixed, budget_bytes)),
-            prefetch=settings.enable_prefetch,
-            readers=settings.io_threads,
-            objective=order.objective,
-            host_budget_bytes=None if budget.is_given else _free_ram_bytes(),
-            ahead=self.ahead,
-        )
+    def _product(self, request: MatmulRequest, route: Route, device: Device) -> Product:
+        a, b = of_one_type(open_operand(request.a), open_operand(request.b))
+        budget = self._limit(request.budget, device)
+        tiles = self._tiles(request, a, b, route.chunk_rows, budget.limit_bytes)
+        options = request.options.within(budget.limit_bytes, None if budget.is_given else _free_ram_bytes())
+        return Product(a, b, unwrapped(request.out), options, spans_of(tiles))
 
     def _memory_of(self, device: Device) -> MemoryManager:
         return self.memory_manager if device is self.device else MemoryManager(device)
 
     def _tiles(
-        self, strategy: ChunkingStrategy, a: Store, b: Store, rows: int | None, fixed: bool, budget_bytes: int
+        self, request: MatmulRequest, a: Store, b: Store, rows: int | None, budget_bytes: int
     ) -> list[tuple[slice, slice]] | None:
         """Return the chunks of the result where they are fixed or rows; None lets the planner choose."""
-        if rows is None and not fixed and not isinstance(strategy, RowChunking):
+        strategy = request.strategy
+        if rows is None and not request.fixed and not isinstance(strategy, RowChunking):
             return None
         matmul_shape(a.shape, b.shape)
         left, right = (1, *a.shape)[-2:], (*b.shape, 1)[: max(2, b.ndim)]
@@ -541,6 +540,14 @@ def gibibytes(threshold_gb: float) -> int:
         raise ArgumentError(
             f"[engine] memory_threshold_gb={threshold_gb!r}: {error}; give a number of GiB, such as 0.5"
         ) from error
+
+
+def _check_no_nodes(node_budget: Amount | None) -> None:
+    if node_budget is not None:
+        raise ArgumentError(
+            f"[matmul] node_budget={node_budget!r} without cluster=: it is for the nodes of one; give"
+            f" cluster='ray' too, or budget= for this machine"
+        )
 
 
 def _free_ram_bytes() -> int:

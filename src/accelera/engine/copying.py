@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from accelera.devices import Device
 from accelera.engine.evaluate import evaluate
 from accelera.engine.expression import lazy
+from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.promotion import check_lossless
 from accelera.engine.report import RunReport
 from accelera.errors import DTypeError
 from accelera.stores import Store, parse_dtype
 
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
-    from accelera.engine.options import Options
-
-
-def copy(src: Any, out: Any = None, dtype: Any = None, **options: Unpack[Options]) -> tuple[Store, RunReport]:
+def copy(
+    src: Any, out: Any = None, dtype: Any = None, *, device: Device, options: OperationOptions = USUAL
+) -> tuple[Store, RunReport]:
     """Copy ``src`` into ``out``, converted to ``dtype``; the format follows from the name of ``out``.
 
     Reals are rounded once, to the nearest, and become infinite when they are too large. What would lose
@@ -30,20 +29,24 @@ def copy(src: Any, out: Any = None, dtype: Any = None, **options: Unpack[Options
     source = lazy(src)
     wanted = source.dtype if dtype is None else parse_dtype(dtype, op="copy")
     check_lossless("copy", source.dtype, wanted)
-    return evaluate(
-        source, out, operation="copy", dtype=wanted, check=_narrowing(source.dtype, wanted), **options
-    )
+    check = _narrowing(source.dtype, wanted)
+    return evaluate(source, out, device=device, options=options, operation="copy", dtype=wanted, check=check)
 
 
 def transpose(
-    a: Any, axes: Sequence[int] | None = None, out: Any = None, **options: Unpack[Options]
+    a: Any,
+    axes: Sequence[int] | None = None,
+    out: Any = None,
+    *,
+    device: Device,
+    options: OperationOptions = USUAL,
 ) -> tuple[Store, RunReport]:
     """Write ``a`` with permuted axes (reversed by default) into ``out``, so that it lies in the new order.
 
     Reading a transposed view needs none of this: ``engine.array(a).T`` is free. Raises ShapeError when
     ``axes`` does not name each axis once. All else is as in ``evaluate``.
     """
-    return evaluate(lazy(a).transpose(axes), out, operation="transpose", **options)
+    return evaluate(lazy(a).transpose(axes), out, device=device, options=options, operation="transpose")
 
 
 def _narrowing(source: np.dtype[Any], target: np.dtype[Any]) -> Any:

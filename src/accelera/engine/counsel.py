@@ -1,27 +1,15 @@
-"""Between the engine and the simulator: which policy a name means, and what is advised for a plan."""
+"""Advice on a plan: the simulator asked about its accesses, on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from accelera.plan import Eviction, Plan, PolicyMaker
-from accelera.trace import Trace
+from accelera.plan import Plan
 
 if TYPE_CHECKING:
     from accelera.memory import Hierarchy
     from accelera.simulator import Advice
-
-
-def eviction_of(policy: str | PolicyMaker) -> Eviction:
-    """Return the choice that ``policy`` stands for; ``"learned"`` gets its trained scorer.
-
-    Raises UnknownNameError with the near names, TypeError for a policy that is already made.
-    """
-    return Eviction(policy, _learned_scores if policy == "learned" else None)
 
 
 def advice_on(plan: Plan, options: Mapping[str, Any]) -> Advice:
@@ -43,9 +31,3 @@ def machine_of(plan: Plan) -> Hierarchy:
     write = said.saved_bytes / said.write_s if said.write_s else float("inf")
     stores = Tier("stores", UNBOUNDED_BYTES, read, write_bandwidth_bytes_per_s=write)
     return Hierarchy((Tier(plan.tier, plan.capacity_bytes, float("inf")), stores))
-
-
-def _learned_scores(trace: Trace) -> NDArray[np.float64]:
-    from accelera.simulator import score
-
-    return score(trace, "learned")

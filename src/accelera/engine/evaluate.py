@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import starmap
@@ -12,19 +12,17 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import Device, get_device, usable_processors
-from accelera.engine.ahead import USUAL, Ahead
-from accelera.engine.events import Observer
 from accelera.engine.expression import Expr, Reduction
-from accelera.engine.job import Job, JobOptions, carry_out
+from accelera.engine.job import Job, carry_out
+from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.pieces import Team
 from accelera.engine.program import Program
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import RUNTIME_BYTES
 from accelera.engine.sweeping import ReduceKernel, StoreKernel, SweepKernel
 from accelera.engine.target import Target
-from accelera.plan import CostModel, Operand, Plan, PlanLimits, SavedPlan, SweepProblem, plan_sweep
+from accelera.plan import CostModel, Operand, Plan, PlanLimits, SweepProblem, plan_sweep
 from accelera.stores import Store
-from accelera.trace import Recorder
 
 Check = Callable[[np.ndarray[Any, Any]], None]
 
@@ -45,15 +43,12 @@ class Evaluation:
     expr: Expr
     out: Any = None
     operation: str = "evaluate"
-    budget_bytes: int | None = None
-    prefetch: bool = True
-    readers: int = 2
+    options: OperationOptions = USUAL
     dtype: np.dtype[Any] | None = None
     """Element type of the result; that of the expression by default."""
     check: Check | None = None
     """Looks at the values before they are converted; raises when they cannot be."""
     team: Team = field(default_factory=lambda: Team(1))
-    ahead: Ahead = USUAL
 
     @cached_property
     def program(self) -> Program:
@@ -74,19 +69,18 @@ class Evaluation:
     ) -> Plan:
         """Return the plan; ``limit_bytes`` lowers the room further."""
         problem, kernel = self._problem(), self.kernel()
-        reserved = self._reserved(problem, kernel)
-        budget = device.available_bytes() if self.budget_bytes is None else self.budget_bytes
+        reserved, options = self._reserved(problem, kernel), self.options
+        budget = device.available_bytes() if options.budget_bytes is None else options.budget_bytes
         capacity = budget - sum(reserved.values())
-        return self.ahead.planned(
-            self.prefetch,
+        return options.planned(
             lambda window: plan_sweep(
                 problem,
                 PlanLimits(
                     capacity if limit_bytes is None else min(capacity, limit_bytes),
-                    self.budget_bytes,
+                    options.budget_bytes,
                     reserved,
                     window=window,
-                    eviction=self.ahead.eviction,
+                    eviction=options.eviction,
                 ),
                 CostModel(),
                 spec=spec if limit_bytes is None else None,
@@ -97,7 +91,7 @@ class Evaluation:
         scratch = max((each.scratch_bytes for each in problem.operands if not each.in_place), default=0)
         return {
             "result": self.target().new_bytes,
-            "staging": (self.readers + 1) * scratch,
+            "staging": (self.options.readers + 1) * scratch,
             "scratch": kernel.scratch_bytes,
             "runtime": RUNTIME_BYTES,
         }
@@ -181,6 +175,7 @@ class Evaluation:
             result_view=self._with_all_axes,
             plan=self.plan,
             kernel=self.kernel(),
+            header={"task": self.text()},
         )
 
 
@@ -189,17 +184,10 @@ def evaluate(
     out: Any = None,
     *,
     device: Device,
-    budget_bytes: int | None = None,
-    observers: Sequence[Observer] = (),
-    recorder: Recorder | None = None,
-    resume: bool = False,
-    prefetch: bool = True,
-    readers: int = 2,
+    options: OperationOptions = USUAL,
     operation: str = "evaluate",
     dtype: np.dtype[Any] | None = None,
     check: Check | None = None,
-    pinned: SavedPlan | None = None,
-    ahead: Ahead = USUAL,
 ) -> tuple[Store, RunReport]:
     """Compute ``expr`` by a plan; return the result's store and the report.
 
@@ -208,8 +196,7 @@ def evaluate(
     ShapeError, DTypeError, StoreError.
     """
     with Team(workers()) as team:
-        task = Evaluation(expr, out, operation, budget_bytes, prefetch, readers, dtype, check, team, ahead)
-        options = JobOptions(observers, recorder, resume, readers, pinned=pinned, extra={"task": task.text()})
+        task = Evaluation(expr, out, operation, options, dtype, check, team)
         return carry_out(task.job(), in_ram(device), options)
 
 
@@ -218,16 +205,12 @@ def plan_evaluate(
     out: Any = None,
     *,
     device: Device,
-    budget_bytes: int | None = None,
-    prefetch: bool = True,
-    readers: int = 2,
+    options: OperationOptions = USUAL,
     operation: str = "evaluate",
-    ahead: Ahead = USUAL,
 ) -> Plan:
     """Return the plan by which ``evaluate`` would compute ``expr``; nothing is read or allocated."""
     with Team(workers()) as team:
-        task = Evaluation(expr, out, operation, budget_bytes, prefetch, readers, team=team, ahead=ahead)
-        return task.plan(in_ram(device))
+        return Evaluation(expr, out, operation, options, team=team).plan(in_ram(device))
 
 
 def workers() -> int:

@@ -9,20 +9,18 @@ from typing import Any, Literal, final
 import numpy as np
 
 from accelera.devices import Device
-from accelera.engine.ahead import USUAL, Ahead
 from accelera.engine.calibration import cost_model
-from accelera.engine.events import Observer
-from accelera.engine.job import Job, JobOptions, carry_out
+from accelera.engine.job import Job, carry_out
 from accelera.engine.operands import describe, factor_dtype
+from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.promotion import held_dtype
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
 from accelera.engine.staging import PIECE_BYTES
 from accelera.engine.target import Target
 from accelera.errors import DTypeError, ShapeError
-from accelera.plan import GramProblem, Operand, Plan, PlanLimits, SavedPlan, Step, plan_gram
+from accelera.plan import GramProblem, Operand, Plan, PlanLimits, Step, plan_gram
 from accelera.stores import Layout, Region, Store
-from accelera.trace import Recorder
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Side = Literal["left", "right"]
@@ -35,15 +33,12 @@ class Gram:
     a: Store
     """(…, depth, size): A itself, or its transpose for ``AAᴴ``."""
     out: Any = None
+    options: OperationOptions = USUAL
     turned: bool = False
     """Whether the result is the transpose of what is computed (complex ``AAᴴ``)."""
-    budget_bytes: int | None = None
-    prefetch: bool = True
-    readers: int = 2
-    ahead: Ahead = USUAL
 
     @classmethod
-    def of(cls, a: Store, out: Any, side: Side, **options: Any) -> Gram:
+    def of(cls, a: Store, out: Any, side: Side, options: OperationOptions = USUAL) -> Gram:
         """Check the operand; raises ShapeError and DTypeError."""
         if a.ndim < 2:
             raise ShapeError(f"[gram] shape {a.shape}: a matrix is needed; use a norm for vectors")
@@ -52,8 +47,8 @@ class Gram:
         if side not in ("left", "right"):
             raise ShapeError(f"[gram] side={side!r}: it is 'left' (AᴴA) or 'right' (AAᴴ)")
         if side == "left":
-            return cls(a, out, **options)
-        return cls(_turned(a), out, a.dtype.kind == "c", **options)
+            return cls(a, out, options)
+        return cls(_turned(a), out, options, a.dtype.kind == "c")
 
     def target(self) -> Target:
         """Return where the result goes."""
@@ -67,20 +62,21 @@ class Gram:
         held = held_dtype(self.a.dtype)
         factors = describe("A", self.a, device, factor_dtype(self.a.dtype, device))
         problem = GramProblem(factors, self._result(device, held))
-        room = Room.on(device, self.budget_bytes, problem.operands, self.readers, self.target().new_bytes)
+        options = self.options
+        new_bytes = self.target().new_bytes
+        room = Room.on(device, options.budget_bytes, problem.operands, options.readers, new_bytes)
         room = replace(room, reserved={**room.reserved, **self._beside(device)})
-        return self.ahead.planned(
-            self.prefetch,
+        return options.planned(
             lambda window: plan_gram(
                 problem,
                 PlanLimits(
                     room.capacity(limit_bytes),
-                    self.budget_bytes,
+                    options.budget_bytes,
                     room.reserved,
                     room.tier,
                     room.host_bytes,
                     window,
-                    self.ahead.eviction,
+                    options.eviction,
                 ),
                 cost_model(device),
                 spec=spec if limit_bytes is None else None,
@@ -127,14 +123,7 @@ def gram(
     *,
     side: Side = "left",
     device: Device,
-    budget_bytes: int | None = None,
-    observers: Sequence[Observer] = (),
-    recorder: Recorder | None = None,
-    resume: bool = False,
-    prefetch: bool = True,
-    readers: int = 2,
-    pinned: SavedPlan | None = None,
-    ahead: Ahead = USUAL,
+    options: OperationOptions = USUAL,
 ) -> tuple[Store, RunReport]:
     """Compute ``AᴴA`` (``side="right"``: ``AAᴴ``) by a plan; return the result's store and the report.
 
@@ -142,9 +131,8 @@ def gram(
     are summed in float32. Raises ShapeError, DTypeError, BudgetExceededError (before anything is
     allocated), StoreError.
     """
-    task = Gram.of(a, out, side, budget_bytes=budget_bytes, prefetch=prefetch, readers=readers, ahead=ahead)
-    options = JobOptions(observers, recorder, resume, readers, pinned=pinned, extra={"task": side})
-    return carry_out(task.job(), device, options)
+    job = replace(Gram.of(a, out, side, options).job(), header={"task": side})
+    return carry_out(job, device, options)
 
 
 def plan_gram_of(
@@ -153,14 +141,10 @@ def plan_gram_of(
     *,
     side: Side = "left",
     device: Device,
-    budget_bytes: int | None = None,
-    prefetch: bool = True,
-    readers: int = 2,
-    ahead: Ahead = USUAL,
+    options: OperationOptions = USUAL,
 ) -> Plan:
     """Return the plan by which ``gram`` would go; nothing is read or allocated."""
-    task = Gram.of(a, out, side, budget_bytes=budget_bytes, prefetch=prefetch, readers=readers, ahead=ahead)
-    return task.plan(device)
+    return Gram.of(a, out, side, options).plan(device)
 
 
 class _Kernel:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from accelera.devices import Device, get_device
 from accelera.engine.coverage import Coverage, as_box
-from accelera.engine.events import Observer, Observers
+from accelera.engine.events import Observers
 from accelera.engine.fingerprints import Watch
 from accelera.engine.journal import (
     Journal,
@@ -31,8 +31,9 @@ from accelera.engine.journal import (
     forget_journal,
     journal_path,
 )
+from accelera.engine.options import OperationOptions
 from accelera.engine.report import RunReport, nothing_run
-from accelera.engine.runner import Interrupted, Kernel, Runner, RunOptions
+from accelera.engine.runner import Interrupted, Kernel, RunControl, Runner
 from accelera.engine.target import Target, abandon, publish
 from accelera.errors import (
     AcceleraError,
@@ -44,7 +45,6 @@ from accelera.errors import (
 )
 from accelera.plan import Block, Plan, SavedPlan, Spans, Step
 from accelera.stores import OutputStore, Store, partial_path, remove_leftovers
-from accelera.trace import Recorder
 
 logger = logging.getLogger("accelera.engine")
 
@@ -55,16 +55,6 @@ _MOST_BOXES = 1024
 """So many answers are remembered of what is stored: a tile comes up again in each of its slabs."""
 _NOTED_EVERY_S = 30.0
 """What is stored is noted at least so often."""
-
-
-class Adaptation(Protocol):
-    """How a run hears of memory pressure."""
-
-    def under_pressure(self) -> bool:
-        """Return whether the next blocks should be smaller."""
-
-    def on_out_of_memory(self) -> None:
-        """Take note that the device ran out."""
 
 
 class Run(Protocol):
@@ -89,8 +79,10 @@ class Job:
     plan: Callable[[Device, int | None, Mapping[str, Any] | None], Plan]
     """Plans for a device, a capacity limit in bytes (None: what the budget leaves) and a former spec."""
     kernel: Kernel
-    runner: Callable[[Plan, Sequence[Store], Device, Kernel, RunOptions], Run] = Runner
+    runner: Callable[[Plan, Sequence[Store], Device, Kernel, OperationOptions, RunControl], Run] = Runner
     """Makes the run of a plan: on the device at hand, unless the plan says other places."""
+    header: Mapping[str, Any] = field(default_factory=dict)
+    """What the journal's header says besides, by which other tasks on the same operands are told apart."""
 
     @property
     def named(self) -> dict[str, Store]:
@@ -98,37 +90,26 @@ class Job:
         return dict(zip(self.names, self.inputs, strict=True))
 
 
-@dataclass(frozen=True)
-class JobOptions:
-    """How a job is to be run."""
+def carry_out(
+    job: Job, device: Device, options: OperationOptions, watch: Watch | None = None
+) -> tuple[Store, RunReport]:
+    """Run ``job`` on ``device``; return the result's store and what happened.
 
-    observers: Iterable[Observer] = ()
-    recorder: Recorder | None = None
-    resume: bool = False
-    readers: int = 2
-    adaptation: Adaptation | None = None
-    pinned: SavedPlan | None = None
-    """The plan to follow, made before; None: make one."""
-    watch: Watch | None = None
-    """What must stay as it is until the result is published; None: the operands, from now on."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """What else the journal's header shall say."""
+    ``watch`` is over what must stay as it is until the result is published; by default the operands, from
+    now on.
+    """
+    return _Attempt(job, device, options).run(watch)
 
 
-def carry_out(job: Job, device: Device, options: JobOptions) -> tuple[Store, RunReport]:
-    """Run ``job`` on ``device``; return the result's store and what happened."""
-    return _Attempt(job, device, options).run()
-
-
-def left_behind(job: Job, watch: Watch, options: JobOptions) -> Record | None:
+def left_behind(job: Job, watch: Watch, *, resume: bool) -> Record | None:
     """Return what the run to resume has left; None when there was none, or it had only just begun.
 
     Raises StoreError when it was another run, StoreChangedError when an operand changed since.
     """
     path = job.target.path
-    if not options.resume or path is None or find_journal(journal_path(path)) is None:
+    if not resume or path is None or find_journal(journal_path(path)) is None:
         return None
-    return check_journal(journal_path(path), _header(job, watch, options.extra))
+    return check_journal(journal_path(path), _header(job, watch))
 
 
 def open_anew(target: Target) -> Store:
@@ -166,21 +147,21 @@ def other_plan(target: Target) -> StoreError:
     )
 
 
-def _header(job: Job, watch: Watch, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _header(job: Job, watch: Watch) -> dict[str, Any]:
     """Return what makes a job and its operands the same as those of an earlier run."""
     return {
         "operation": job.operation,
         "operands": {name: [list(store.shape), str(store.dtype)] for name, store in job.named.items()},
         "result": [list(job.target.shape), str(job.target.dtype)],
         "fingerprints": watch.prints,
-        **extra,
+        **job.header,
     }
 
 
 class _Attempt:
     """The state of one job under way: its plan may change, what is stored stays."""
 
-    def __init__(self, job: Job, device: Device, options: JobOptions) -> None:
+    def __init__(self, job: Job, device: Device, options: OperationOptions) -> None:
         self.job = job
         self.device = device
         self.options = options
@@ -194,12 +175,13 @@ class _Attempt:
         self.settled = False
         """True once the plan cannot shrink, so that pressure is asked about no more."""
 
-    def run(self) -> tuple[Store, RunReport]:
+    def run(self, watch: Watch | None) -> tuple[Store, RunReport]:
+        """Do the job; return the result's store and what happened."""
         began = time.perf_counter()
         target = self.job.target
         target.check(self.job.operation, list(self.job.inputs), resume=self.options.resume)
-        watch = self.options.watch or target.watch(self.job.named)
-        left = left_behind(self.job, watch, self.options)
+        watch = watch or target.watch(self.job.named)
+        left = left_behind(self.job, watch, resume=self.options.resume)
         plan = self._first_plan(left)
         logger.debug("%s", plan.explain())
         if left is not None and target.path is not None and left.is_published(target.path):
@@ -272,7 +254,7 @@ class _Attempt:
         path = self.job.target.path
         if path is not None:
             begin = Journal.resume if goes_on else Journal.begin
-            header = _header(self.job, watch, self.options.extra)
+            header = _header(self.job, watch)
             self.journal = begin(journal_path(path), {**header, "spec": plan.spec})
             self.done = Coverage(self.journal.done)
 
@@ -331,17 +313,16 @@ class _Attempt:
         def skip(step: Step) -> bool:
             return len(before) > 0 and covered(as_box(step.write.region))
 
-        run = RunOptions(
+        control = RunControl(
             observer=self.observer,
-            recorder=self.options.recorder,
-            readers=self.options.readers,
             on_written=written,
             skip=skip,
             may_skip=len(before) > 0,
             keep_going=lambda: self.settled or adaptation is None or not adaptation.under_pressure(),
         )
         self.observer.on_start(plan)
-        return self.job.runner(plan, (*self.job.inputs, view), self.device, self.job.kernel, run).run()
+        stores = (*self.job.inputs, view)
+        return self.job.runner(plan, stores, self.device, self.job.kernel, self.options, control).run()
 
     def _smaller(self, plan: Plan, error: DeviceMemoryError | Interrupted) -> Plan:
         """Return a plan in half the room, or on the CPU when the device has not even that.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 from accelera.devices import Device
 from accelera.engine.base import BaseEngine, Policy, Strategy, gibibytes
 from accelera.engine.decision import Route, Situation, route_by_memory
-from accelera.engine.methods import Amount
+from accelera.engine.options import Amount
 from accelera.engine.places import Placing, places_on, strategy_of
 from accelera.execution import ExecutionStrategy
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from accelera.chunking import RowChunking
 from accelera.devices import Device
-from accelera.engine.base import BaseEngine, Operand, Order, Policy, Strategy, gibibytes
+from accelera.engine.base import BaseEngine, MatmulRequest, Operand, Policy, Strategy, gibibytes
 from accelera.engine.decision import (
     GIB,
     TINY_THRESHOLD_GB,
@@ -91,7 +91,8 @@ class MemoryEfficientEngine(BaseEngine):
     def _use_default_chunking(self, a: Operand, b: Operand) -> Matrix | Store:
         """Return ``a @ b`` computed on the device in chunks of ``default_chunk_size`` rows."""
         route = route_by_fallback("default_chunk", self.default_chunk_size, fits_in_ram=True)
-        return self._by_plan(Order(a, b, RowChunking()), route, fixed=False)
+        request = MatmulRequest(a, b, None, RowChunking(), False, None, self._defaults())
+        return self._by_plan(request, route)
 
     def _route(self, situation: Situation | None) -> Route:
         total_bytes = 0 if situation is None else situation.total_bytes

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from accelera.devices import Device, get_device
 from accelera.engine import copying
-from accelera.engine.ahead import Ahead
 from accelera.engine.evaluate import in_ram
-from accelera.engine.events import Observer
 from accelera.engine.expression import Axis, Expr, Leaf, apply, as_expr, lazy
 from accelera.engine.gram import Side, gram, plan_gram_of
 from accelera.engine.handles import file_result, lies_in_store, open_operand
 from accelera.engine.operands import multiplier
+from accelera.engine.options import Amount, OperationKeywords, OperationOptions, budget_for
 from accelera.engine.pipeline import evaluate_all, plan_all
 from accelera.engine.progress import progress_observer
 from accelera.engine.registry import unwrapped
@@ -25,38 +25,16 @@ from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError
 from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
-from accelera.plan import Plan, SavedPlan, as_saved
+from accelera.plan import Eviction, Plan, as_saved
 from accelera.settings import current
 from accelera.stores import Store, is_tensor, load_format
-from accelera.trace import Recorder
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from accelera.engine.matrix import Matrix
-    from accelera.engine.options import Options
 
-Amount = int | float | str
 Number = bool | int | float | complex
-
-
-class How(TypedDict, total=False):
-    """Keywords of every operation below."""
-
-    budget: Amount | None
-    """Most memory it may add, such as ``"512MiB"`` or ``0.5``; by default the engine's."""
-    resume: bool
-    """Finish an interrupted run that wrote to the same file, if there is one."""
-    plan: Plan | SavedPlan | str | PathLike[str] | None
-    """The plan to follow: one made before, or the path of a saved one."""
-    observers: Sequence[Observer]
-    """Told of the progress."""
-    recorder: Recorder | None
-    """Told of every access."""
-    chunks: Sequence[int] | None
-    """Chunk shape of a new Zarr array that the result goes to; by default at most 4 MiB."""
-    codec: str | None
-    """How its chunks are compressed: ``"zstd"``, ``"gzip"``, ``"blosc-lz4"``, with a level ``"zstd:9"``."""
 
 
 class Operations(abc.ABC):
@@ -72,14 +50,18 @@ class Operations(abc.ABC):
     budget: Amount | None
     enable_progress: bool
     last_report: RunReport | None
-    ahead: Ahead
-    """Who is evicted, and how far ahead is loaded."""
+    eviction: Eviction
+    """Policy that evicts blocks when the pool is full."""
+    window: int
+    """Steps under way at once where data is loaded ahead."""
 
     def array(self, x: Any) -> Leaf:
         """Return ``x`` as an operand of expressions, which ``evaluate`` computes; nothing is read."""
         return lazy(x)
 
-    def evaluate(self, expr: Expr, out: Any = None, **how: Unpack[How]) -> Matrix | Store | Number:
+    def evaluate(
+        self, expr: Expr, out: Any = None, **how: Unpack[OperationKeywords]
+    ) -> Matrix | Store | Number:
         """Compute an expression; what is element-wise takes one pass over its operands.
 
         Products and reductions inside it are stages of one plan, all within the budget. Returns the store
@@ -101,66 +83,94 @@ class Operations(abc.ABC):
         return self._plan_of("evaluate", expr, file_result(unwrapped(out), chunks, None), budget)
 
     def _plan_of(self, op: str, expr: Expr, out: Any, budget: Amount | None) -> Plan:
-        settings, place = current(), in_ram(self.device)
-        return plan_all(
-            expr,
-            out,
-            operation=op,
-            device=place,
-            budget_bytes=self._limit(budget, place).limit_bytes,
-            prefetch=settings.enable_prefetch,
-            readers=settings.io_threads,
-            ahead=self.ahead,
-        )
+        place = in_ram(self.device)
+        options = self._defaults().within(self._limit(budget, place).limit_bytes)
+        return plan_all(expr, out, operation=op, device=place, options=options)
 
-    def add(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[How]) -> Any:
+    def add(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
         """Return ``A + B``; operands in memory are promoted and placed as in torch, others as in NumPy."""
         return self._combined("add", A, B, out, how)
 
-    def subtract(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[How]) -> Any:
+    def subtract(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
         """Return ``A - B``, as ``add`` does."""
         return self._combined("subtract", A, B, out, how)
 
-    def multiply(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[How]) -> Any:
+    def multiply(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
         """Return ``A * B``, element by element, as ``add`` does."""
         return self._combined("multiply", A, B, out, how)
 
-    def divide(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[How]) -> Any:
+    def divide(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
         """Return ``A / B``, as ``add`` does; of integers it is a float."""
         return self._combined("divide", A, B, out, how)
 
     def sum(
-        self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return the sum along ``axis``: of integers in 64 bits, of others without growing error."""
         return self._evaluated("sum", as_expr(A).sum(axis, keepdims=keepdims), out, how, A)
 
     def mean(
-        self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return the mean along ``axis``, of integers in float64."""
         return self._evaluated("mean", as_expr(A).mean(axis, keepdims=keepdims), out, how, A)
 
     def min(
-        self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return the smallest along ``axis``, NaN if one is."""
         return self._evaluated("min", as_expr(A).min(axis, keepdims=keepdims), out, how, A)
 
     def max(
-        self, A: Any, axis: Axis = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return the largest along ``axis``, NaN if one is."""
         return self._evaluated("max", as_expr(A).max(axis, keepdims=keepdims), out, how, A)
 
     def argmin(
-        self, A: Any, axis: int | None = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+        self,
+        A: Any,
+        axis: int | None = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return where the first smallest lies along ``axis``, or in the flattened array."""
         return self._evaluated("argmin", as_expr(A).argmin(axis, keepdims=keepdims), out, how, A)
 
     def argmax(
-        self, A: Any, axis: int | None = None, *, keepdims: bool = False, out: Any = None, **how: Unpack[How]
+        self,
+        A: Any,
+        axis: int | None = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return where the first largest lies along ``axis``, or in the flattened array."""
         return self._evaluated("argmax", as_expr(A).argmax(axis, keepdims=keepdims), out, how, A)
@@ -173,36 +183,41 @@ class Operations(abc.ABC):
         *,
         keepdims: bool = False,
         out: Any = None,
-        **how: Unpack[How],
+        **how: Unpack[OperationKeywords],
     ) -> Any:
         """Return the norm of order 1, 2 or infinity of the vectors along ``axis`` (2 of all: Frobenius)."""
         return self._evaluated("norm", as_expr(A).norm(ord, axis, keepdims=keepdims), out, how, A)
 
     def transpose(
-        self, A: Any, axes: Sequence[int] | None = None, *, out: Any = None, **how: Unpack[How]
+        self, A: Any, axes: Sequence[int] | None = None, *, out: Any = None, **how: Unpack[OperationKeywords]
     ) -> Matrix | Store:
         """Return ``A`` with permuted axes (reversed by default), written in the new order."""
-        place, options = _place(out, how), self._options(in_ram(self.device), how, out)
-        found = copying.transpose(unwrapped(A), axes, place, **options)
+        place, options = in_ram(self.device), self._options(in_ram(self.device), how, out)
+        found = copying.transpose(unwrapped(A), axes, _place(out, how), device=place, options=options)
         return self._kept(found, out, A)
 
-    def copy(self, src: Any, out: Any = None, dtype: Any = None, **how: Unpack[How]) -> Matrix | Store:
+    def copy(
+        self, src: Any, out: Any = None, dtype: Any = None, **how: Unpack[OperationKeywords]
+    ) -> Matrix | Store:
         """Copy ``src`` into ``out``, whose name decides the format; see ``copying.copy`` for ``dtype``."""
-        place, options = _place(out, how), self._options(in_ram(self.device), how, out)
-        found = copying.copy(unwrapped(src), place, dtype, **options)
+        place, options = in_ram(self.device), self._options(in_ram(self.device), how, out)
+        found = copying.copy(unwrapped(src), _place(out, how), dtype, device=place, options=options)
         return self._kept(found, out, src)
 
-    def gram(self, A: Any, *, side: Side = "left", out: Any = None, **how: Unpack[How]) -> Matrix | Store:
+    def gram(
+        self, A: Any, *, side: Side = "left", out: Any = None, **how: Unpack[OperationKeywords]
+    ) -> Matrix | Store:
         """Return ``AᴴA`` (``side="right"``: ``AAᴴ``) at half the products, on the engine's device."""
         store, target = open_operand(A), _place(out, how)
         place = multiplier(self.device, store.dtype)
         try:
-            found = gram(store, target, side=side, **self._options(place, how, out))
+            found = gram(store, target, side=side, device=place, options=self._options(place, how, out))
         except BudgetExceededError as error:
             if place.host_memory or self._limit(how.get("budget"), place).is_given:
                 raise
             logger.warning("gram is planned on the CPU: %s", error)
-            found = gram(store, target, side=side, **self._options(get_device("cpu"), how, out))
+            cpu = get_device("cpu")
+            found = gram(store, target, side=side, device=cpu, options=self._options(cpu, how, out))
         return self._kept(found, out, A)
 
     def plan_gram(
@@ -215,18 +230,10 @@ class Operations(abc.ABC):
         chunks: Sequence[int] | None = None,
     ) -> Plan:
         """Return how ``gram`` with the same arguments would run; nothing is read or allocated."""
-        settings, store = current(), open_operand(A)
+        store, target = open_operand(A), file_result(unwrapped(out), chunks, None)
         place = multiplier(self.device, store.dtype)
-        return plan_gram_of(
-            store,
-            file_result(unwrapped(out), chunks, None),
-            side=side,
-            device=place,
-            budget_bytes=self._limit(budget, place).limit_bytes,
-            prefetch=settings.enable_prefetch,
-            readers=settings.io_threads,
-            ahead=self.ahead,
-        )
+        options = self._defaults().within(self._limit(budget, place).limit_bytes)
+        return plan_gram_of(store, target, side=side, device=place, options=options)
 
     @abc.abstractmethod
     def _memory_of(self, device: Device) -> MemoryManager:
@@ -250,33 +257,43 @@ class Operations(abc.ABC):
         elif not lies_in_store(out):
             from accelera.engine import incore as incore
 
-    def _options(self, device: Device, how: How, out: Any, *, is_number: bool = False) -> Options:
+    def _defaults(self) -> OperationOptions:
+        """Return the options of a call without keywords, with no budget yet."""
+        settings = current()
+        return OperationOptions(
+            prefetch=settings.enable_prefetch,
+            readers=settings.io_threads,
+            eviction=self.eviction,
+            window=self.window,
+        )
+
+    def _options(
+        self, device: Device, how: OperationKeywords, out: Any, *, is_number: bool = False
+    ) -> OperationOptions:
+        """Return the options of one call that ``device`` computes."""
         if not is_number:
             self._load(out)
-        bar, settings = progress_observer(self.enable_progress), current()
-        observers = how.get("observers", ())
-        pinned = as_saved(how.get("plan"))
-        return {
-            "device": device,
-            "budget_bytes": self._limit(budget_for(how.get("budget"), pinned), device).limit_bytes,
-            "observers": observers if bar is None else (*observers, bar),
-            "recorder": how.get("recorder"),
-            "resume": how.get("resume", False),
-            "pinned": pinned,
-            "prefetch": settings.enable_prefetch,
-            "readers": settings.io_threads,
-            "ahead": self.ahead,
-        }
+        pinned, observers = as_saved(how.get("plan")), how.get("observers", ())
+        bar = progress_observer(self.enable_progress)
+        return replace(
+            self._defaults(),
+            budget_bytes=self._limit(budget_for(how.get("budget"), pinned), device).limit_bytes,
+            resume=how.get("resume", False),
+            pinned=pinned,
+            observers=observers if bar is None else (*observers, bar),
+            recorder=how.get("recorder"),
+        )
 
-    def _combined(self, op: str, A: Any, B: Any, out: Any, how: How) -> Any:
+    def _combined(self, op: str, A: Any, B: Any, out: Any, how: OperationKeywords) -> Any:
         if out is None and not how and _in_memory(A) and _in_memory(B):
             return self._elementwise(_TORCH_NAMES[op], A, B)
         return self._evaluated(op, apply(getattr(np, op), A, B), out, how, A)
 
-    def _evaluated(self, op: str, expr: Expr, out: Any, how: How, beside: Any = None) -> Any:
+    def _evaluated(self, op: str, expr: Expr, out: Any, how: OperationKeywords, beside: Any = None) -> Any:
         is_number = out is None and not expr.shape
-        options = self._options(in_ram(self.device), how, out, is_number=is_number)
-        found = evaluate_all(expr, _place(out, how), operation=op, **options)
+        place = in_ram(self.device)
+        options = self._options(place, how, out, is_number=is_number)
+        found = evaluate_all(expr, _place(out, how), operation=op, device=place, options=options)
         if is_number:
             self.last_report = found[1]
             return found[0].to_numpy().item()
@@ -291,14 +308,9 @@ class Operations(abc.ABC):
         return incore.result(store, out, beside)
 
 
-def _place(out: Any, how: How) -> Any:
+def _place(out: Any, how: OperationKeywords) -> Any:
     """Return where a result goes, with the layout that was asked for."""
     return file_result(unwrapped(out), how.get("chunks"), how.get("codec"))
-
-
-def budget_for(budget: Amount | None, pinned: SavedPlan | None) -> Amount | None:
-    """Return the budget that was given, or the one that a pinned plan was made for."""
-    return pinned.budget_bytes if budget is None and pinned is not None else budget
 
 
 _TORCH_NAMES = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "true_divide"}

@@ -14,9 +14,10 @@ from typing import NamedTuple, final
 import numpy as np
 
 from accelera.devices import Device, get_device, usable_processors
-from accelera.engine.job import JobOptions, carry_out
+from accelera.engine.job import carry_out
 from accelera.engine.journal import mark_of
 from accelera.engine.operands import multiplier, result_view
+from accelera.engine.options import OperationOptions
 from accelera.engine.planned import Product
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
@@ -124,13 +125,13 @@ class NodeWork:
             left, right = a[step.reads[0].region], b[step.reads[1].region]
             device = multiplier(device, left.dtype)
             out = result_view(result, *self.ranks)[step.write.region]
-            product = Product(
-                left, right, out, self.budget_bytes, readers=self.readers, host_budget_bytes=self.budget_bytes
-            )
+            options = OperationOptions(readers=self.readers).within(self.budget_bytes, self.budget_bytes)
+            product = Product(left, right, out, options)
             if not device.host_memory:
                 self._check_has_room(product, device)
-                product = replace(product, budget_bytes=MemoryManager(device).get_usable_memory())
-            return carry_out(product.job(), device, JobOptions(readers=self.readers))[1]
+                options = options.within(MemoryManager(device).get_usable_memory(), self.budget_bytes)
+                product = replace(product, options=options)
+            return carry_out(product.job(), device, options)[1]
 
     def _check_has_room(self, product: Product, device: Device) -> None:
         """Raise ``BudgetExceededError`` when what ``device`` takes of the RAM does not fit the budget."""

@@ -19,11 +19,12 @@ from accelera.devices import Device, get_device
 from accelera.engine.calibration import cost_model
 from accelera.engine.cutting import USUAL_BLOCKS, blocks_of, cut, steps_of
 from accelera.engine.job import Job, Run
+from accelera.engine.options import OperationOptions
 from accelera.engine.places import Places
 from accelera.engine.placing import PlacedRun
 from accelera.engine.planned import Product
 from accelera.engine.reserve import Room
-from accelera.engine.runner import Kernel, Runner, RunOptions
+from accelera.engine.runner import Kernel, RunControl, Runner
 from accelera.errors import BudgetExceededError
 from accelera.execution import ExecutionStrategy
 from accelera.memory import MemoryManager
@@ -147,16 +148,21 @@ class PlacedProduct:
         )
 
     def _run(
-        self, plan: Plan, stores: Sequence[Store], device: Device, kernel: Kernel, options: RunOptions
+        self,
+        plan: Plan,
+        stores: Sequence[Store],
+        device: Device,
+        kernel: Kernel,
+        options: OperationOptions,
+        control: RunControl,
     ) -> Run:
         if plan.placement is None:
-            return Runner(plan, stores, device, kernel, options)
-        cpu, accelerator = self._sides()
-        return PlacedRun(plan, stores, kernel, options, self.places, cpu, accelerator)
+            return Runner(plan, stores, device, kernel, options, control)
+        return PlacedRun(plan, stores, kernel, options, control, self.places, self._sides())
 
     def _sides(self) -> tuple[BlockPlans, BlockPlans]:
         cpu, device = get_device("cpu"), self.places.device
-        readers = self.product.readers
+        readers = self.product.options.readers
         usable_bytes = MemoryManager(device).get_usable_memory()
         theirs = Room.on(device, usable_bytes, self.product.problem(device).operands, readers, 0)
         left = self._budget_bytes - self.product.target().new_bytes - _host_bytes(theirs, device)
@@ -165,15 +171,14 @@ class PlacedProduct:
 
     @property
     def _budget_bytes(self) -> int:
-        given = self.product.budget_bytes
-        if self.product.host_budget_bytes is not None:
-            given = self.product.host_budget_bytes
+        options = self.product.options
+        given = options.budget_bytes if options.host_budget_bytes is None else options.host_budget_bytes
         return get_device("cpu").available_bytes() if given is None else given
 
     def _reserved(self, largest: Plan) -> dict[str, int]:
         device = self.places.device
         problem = self.product.problem(device)
-        theirs = Room.on(device, 0, problem.operands, self.product.readers, 0)
+        theirs = Room.on(device, 0, problem.operands, self.product.options.readers, 0)
         added = {"result": self.product.target().new_bytes, device.name: _host_bytes(theirs, device)}
         return {**largest.reserved, **added}
 

@@ -7,27 +7,21 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
-from accelera.devices import Device
 from accelera.engine.events import Progress
+from accelera.engine.options import OperationOptions
 from accelera.engine.places import Places
 from accelera.engine.report import DeviceRun, RunReport
-from accelera.engine.runner import Interrupted, Kernel, Runner, RunOptions
+from accelera.engine.runner import Interrupted, Kernel, RunControl, Runner
 from accelera.errors import BudgetExceededError, DeviceMemoryError
 from accelera.execution import Kernel as Function
 from accelera.logs import logger
 from accelera.plan import Block, Plan, Step
 from accelera.stores import Store
 
-
-class Planner(Protocol):
-    """Plans blocks for one device."""
-
-    device: Device
-
-    def plan(self, step: Step, limit_bytes: int | None = None) -> Plan:
-        """Return how the block that ``step`` writes is made."""
+if TYPE_CHECKING:
+    from accelera.engine.placed import BlockPlans
 
 
 @final
@@ -35,7 +29,7 @@ class Planner(Protocol):
 class _Side:
     """One device at work."""
 
-    planner: Planner
+    planner: BlockPlans
     limit_bytes: int | None = None
     """Room for blocks, where it turned out to be less than planned."""
     did: DeviceRun = field(default_factory=DeviceRun)
@@ -53,18 +47,19 @@ class PlacedRun:
         plan: Plan,
         stores: Sequence[Store],
         kernel: Kernel,
-        options: RunOptions,
+        options: OperationOptions,
+        control: RunControl,
         places: Places,
-        cpu: Planner,
-        accelerator: Planner,
+        sides: tuple[BlockPlans, BlockPlans],
     ) -> None:
         self._plan = plan
         self._stores = stores
         self._kernel = kernel
         self._options = options
+        self._control = control
         self._places = places
-        self._cpu = _Side(cpu, plan.spec["limit_bytes"])
-        self._accelerator = _Side(accelerator)
+        self._cpu = _Side(sides[0], plan.spec["limit_bytes"])
+        self._accelerator = _Side(sides[1])
         self._fallbacks: list[str] = []
         self._skipped = 0
         self._stopping = threading.Event()
@@ -73,7 +68,7 @@ class PlacedRun:
     def run(self) -> RunReport:
         """Make all blocks that are not there; raise what stopped that, with all threads ended."""
         began = time.perf_counter()
-        steps = [step for step in self._plan.steps() if not self._options.skip(step)]
+        steps = [step for step in self._plan.steps() if not self._control.skip(step)]
         self._skipped = self._plan.forecast.steps - len(steps)
         function: Function[Step, None] = Function(self._on_cpu, releases_gil=True)
         function.gpu_batch(self._on_accelerator)
@@ -94,7 +89,7 @@ class PlacedRun:
 
     def _on_cpu(self, step: Step) -> None:
         with self._cpu.lock:
-            if not self._options.keep_going():
+            if not self._control.keep_going():
                 raise Interrupted
             self._make(self._cpu, step, self._cpu.planner.plan(step, self._cpu.limit_bytes))
 
@@ -140,13 +135,14 @@ class PlacedRun:
         """Multiply one block from the stores into the result's."""
         blocks = (*step.reads, step.write)
         views = [store[block.region] for store, block in zip(self._stores, blocks, strict=True)]
-        options = RunOptions(readers=self._options.readers, keep_going=lambda: not self._stopping.is_set())
-        report = Runner(plan, views, side.planner.device, self._kernel, options).run()
+        options = OperationOptions(readers=self._options.readers)
+        control = RunControl(keep_going=lambda: not self._stopping.is_set())
+        report = Runner(plan, views, side.planner.device, self._kernel, options, control).run()
         self._done(side, step.write, report)
 
     def _done(self, side: _Side, block: Block, report: RunReport) -> None:
         with self._telling:
-            self._options.on_written(block)
+            self._control.on_written(block)
             did = side.did
             side.did = replace(
                 did,
@@ -162,7 +158,7 @@ class PlacedRun:
         sides = (self._cpu.did, self._accelerator.did)
         made, moved = sum(each.blocks for each in sides), sum(each.moved_bytes for each in sides)
         total = self._plan.forecast.steps
-        self._options.observer.on_progress(
+        self._control.observer.on_progress(
             Progress(made + self._skipped, total, made, moved, self._plan.moved_bytes)
         )
 

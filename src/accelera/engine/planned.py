@@ -1,4 +1,4 @@
-"""Products through a plan: any operand anywhere, inside a budget."""
+"""Product of matrices by a plan: operands anywhere, inside a budget."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import Device
-from accelera.engine.ahead import USUAL, Ahead
 from accelera.engine.calibration import cost_model
-from accelera.engine.events import Observer
-from accelera.engine.job import Adaptation, Job, JobOptions, carry_out
+from accelera.engine.job import Job
 from accelera.engine.operands import (
     as_matrices,
     check_matmul_dtypes,
@@ -21,24 +19,21 @@ from accelera.engine.operands import (
     matmul_shape,
     result_view,
 )
+from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.promotion import held_dtype
-from accelera.engine.report import RunReport
 from accelera.engine.reserve import Room
 from accelera.engine.target import Target
 from accelera.plan import (
     CostModel,
     MatmulProblem,
-    Objective,
     Operand,
     Plan,
     PlanLimits,
-    SavedPlan,
     Span,
     Step,
     plan_matmul,
 )
 from accelera.stores import Store
-from accelera.trace import Recorder
 
 Tile = tuple[slice, slice]
 
@@ -50,14 +45,9 @@ class Product:
     a: Store
     b: Store
     out: Any = None
-    budget_bytes: int | None = None
+    options: OperationOptions = USUAL
     tiles: tuple[tuple[Span, Span], ...] | None = None
-    prefetch: bool = True
-    readers: int = 2
-    objective: Objective = "time"
-    host_budget_bytes: int | None = None
-    """The budget when the CPU computes in place of an accelerator; None: the same."""
-    ahead: Ahead = USUAL
+    """Spans of the (rows, columns) that were fixed; None: the planner chooses."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -72,10 +62,11 @@ class Product:
         self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
     ) -> Plan:
         """Return the plan for ``device``; ``limit_bytes`` lowers the room further, whatever the tiles."""
-        instead = device.host_memory and self.host_budget_bytes is not None
-        budget_bytes = self.host_budget_bytes if instead else self.budget_bytes
+        options = self.options
+        instead = device.host_memory and options.host_budget_bytes is not None
+        budget_bytes = options.host_budget_bytes if instead else options.budget_bytes
         problem = self.problem(device)
-        room = Room.on(device, budget_bytes, problem.operands, self.readers, self.target().new_bytes)
+        room = Room.on(device, budget_bytes, problem.operands, options.readers, self.target().new_bytes)
         room = replace(room, reserved={**room.reserved, **self.beside()})
         tiles, spec = (self.tiles, spec) if limit_bytes is None else (None, None)
         return self.planned(problem, device, room, budget_bytes, limit_bytes, tiles, spec)
@@ -91,8 +82,7 @@ class Product:
         spec: Mapping[str, Any] | None = None,
     ) -> Plan:
         """Return the plan of ``problem``, the whole product or a block of it, in ``room``."""
-        return self.ahead.planned(
-            self.prefetch,
+        return self.options.planned(
             lambda window: plan_matmul(
                 problem,
                 PlanLimits(
@@ -102,12 +92,12 @@ class Product:
                     room.tier,
                     room.host_bytes,
                     window,
-                    self.ahead.eviction,
+                    self.options.eviction,
                 ),
                 self.rates(device),
                 tiles=tiles,
                 spec=spec,
-                objective=self.objective,
+                objective=self.options.objective,
             ),
         )
 
@@ -176,33 +166,6 @@ def _result(target: Target, shape: tuple[int, ...], device: Device, held: np.dty
 def _chunk(chunk: tuple[int, ...] | None, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return a result's chunk where the plan works with the same axes."""
     return chunk if chunk is not None and len(chunk) == len(shape) else None
-
-
-def matmul(
-    a: Store,
-    b: Store,
-    out: Any = None,
-    *,
-    device: Device,
-    budget_bytes: int | None = None,
-    tiles: Iterable[Tile] | None = None,
-    adapt: Adaptation | None = None,
-    observers: Sequence[Observer] = (),
-    recorder: Recorder | None = None,
-    resume: bool = False,
-    prefetch: bool = True,
-    readers: int = 2,
-    objective: Objective = "time",
-    pinned: SavedPlan | None = None,
-    ahead: Ahead = USUAL,
-) -> tuple[Store, RunReport]:
-    """Compute ``A @ B`` by a plan; return the result's store and the report.
-
-    Raises ShapeError, DTypeError, BudgetExceededError (before anything is allocated), StoreError.
-    """
-    product = Product(a, b, out, budget_bytes, spans_of(tiles), prefetch, readers, objective, ahead=ahead)
-    options = JobOptions(observers, recorder, resume, readers, adapt, pinned)
-    return carry_out(product.job(), device, options)
 
 
 def spans_of(tiles: Iterable[Tile] | None) -> tuple[tuple[Span, Span], ...] | None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from accelera.devices import Device
 from accelera.engine.events import Observer, Progress
+from accelera.engine.options import OperationOptions
 from accelera.engine.report import RunReport
 from accelera.engine.staging import Mover
 from accelera.memory import Buffer, BufferPool
@@ -33,13 +34,10 @@ Kernel = Callable[[Device, Step, Sequence[Any], Any], None]
 
 
 @dataclass
-class RunOptions:
-    """What a run may be told besides its plan."""
+class RunControl:
+    """Hooks by which a job follows and steers one run of a plan."""
 
     observer: Observer = field(default_factory=Observer)
-    recorder: Recorder | None = None
-    readers: int = 2
-    """Reader threads."""
     on_written: Callable[[Block], None] = lambda block: None
     """Called by the writer after a block of the result is in its store."""
     skip: Callable[[Step], bool] = lambda step: False
@@ -58,13 +56,20 @@ class Runner:
     """One run of one plan."""
 
     def __init__(
-        self, plan: Plan, stores: Sequence[Store], device: Device, kernel: Kernel, options: RunOptions
+        self,
+        plan: Plan,
+        stores: Sequence[Store],
+        device: Device,
+        kernel: Kernel,
+        options: OperationOptions,
+        control: RunControl,
     ) -> None:
         self._plan = plan
         self._stores = stores
         self._device = device
         self._kernel = kernel
         self._options = options
+        self._control = control
         self._mover = Mover(device, options.readers + 1)
         self._read: Counter[int] = Counter()
         self._counting = threading.Lock()
@@ -120,14 +125,14 @@ class Runner:
     def _passes(self) -> Iterator[Pass]:
         """Yield the passes that have something to do, without the steps that need not be run."""
         for each in self._plan.pattern.passes():
-            steps = each.steps() if self._options.may_skip else ()
-            there = Counter(self._options.skip(step) for step in steps)
+            steps = each.steps() if self._control.may_skip else ()
+            there = Counter(self._control.skip(step) for step in steps)
             self._skipped += there[True]
             if there[False] or not there:
                 yield Pass(partial(self._left, each))
 
     def _left(self, each: Pass) -> Iterator[Step]:
-        return (step for step in each.steps() if not self._options.skip(step))
+        return (step for step in each.steps() if not self._control.skip(step))
 
     def _admit(self, pool: BufferPool) -> None:
         """Admit accesses in order, keeping the plan's window of steps under way."""
@@ -146,7 +151,7 @@ class Runner:
         while (admitted := self._ready.get()) is not None:
             self._gate.check()
             step = admitted.step
-            if step.first and not self._options.keep_going():
+            if step.first and not self._control.keep_going():
                 raise Interrupted
             arrays = [self._array(block, admitted.buffers) for block in step.reads]
             out = self._array(step.write, admitted.buffers)
@@ -182,7 +187,7 @@ class Runner:
             memory = admitted.buffers[block.id].memory
             operand = self._plan.operands[block.operand]
             self._written += self._mover.write(self._stores[block.operand], block, operand, memory)
-        self._options.on_written(block)
+        self._control.on_written(block)
         self._gate.done(admitted.index)
 
     def load(self, block: Block) -> Callable[[Any], int]:
@@ -213,7 +218,7 @@ class Runner:
     def _tell(self, count: int, tiles: int) -> None:
         done, total = count + self._skipped, self._plan.forecast.steps
         moved = sum(self._read.values()) + self._written
-        self._options.observer.on_progress(Progress(done, total, tiles, moved, self._plan.moved_bytes))
+        self._control.observer.on_progress(Progress(done, total, tiles, moved, self._plan.moved_bytes))
 
     def _report(self, pool: BufferPool, steps: int, seconds: float) -> RunReport:
         names = [operand.name for operand in self._plan.operands[:-1]]

@@ -20,6 +20,7 @@ from accelera.devices import Device
 from accelera.engine.computed import store_of
 from accelera.engine.expression import Leaf
 from accelera.engine.handles import open_operand
+from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.planned import Product
 from accelera.engine.promotion import product_type
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
@@ -191,7 +192,7 @@ def _multiply(block: SparseBlock, turned: bool, dense: Array, out: Array, accumu
     )
 
 
-def sparse_product(a: Any, b: Any, **options: Any) -> SparseProduct:
+def sparse_product(a: Any, b: Any, out: Any = None, options: OperationOptions = USUAL) -> SparseProduct:
     """Return the product of a sparse matrix and a dense operand, in either order, checked and ready to plan.
 
     Raises DTypeError for two sparse ones, ShapeError for stacks of matrices.
@@ -207,7 +208,7 @@ def sparse_product(a: Any, b: Any, **options: Any) -> SparseProduct:
     dtype = product_type(parse_dtype(sparse.dtype, op="matmul"), dense.dtype)
     factor = SparseStore(sparse, dtype)
     other = dense if dense.dtype == dtype else store_of(Leaf(dense).astype(dtype))
-    return SparseProduct(*((factor, other) if is_sparse(a) else (other, factor)), **options)
+    return SparseProduct(*((factor, other) if is_sparse(a) else (other, factor)), out, options)
 
 
 def _index_arrays(matrix: Any) -> tuple[Array, Array]:

@@ -19,11 +19,12 @@ from accelera.engine.journal import mark_of
 from accelera.engine.network import TEN_GIGABIT_BYTES_PER_S, Network
 from accelera.engine.node_work import Made, NodeWork
 from accelera.engine.operands import as_matrices
+from accelera.engine.options import OperationOptions
 from accelera.engine.placed import BlockPlans, chunk_of, largest_of, sum_of
 from accelera.engine.planned import Product
 from accelera.engine.report import DeviceRun, RunReport
 from accelera.engine.reserve import RUNTIME_BYTES, Room
-from accelera.engine.runner import Kernel, RunOptions
+from accelera.engine.runner import Kernel, RunControl
 from accelera.errors import ArgumentError, StoreError, UnknownNameError
 from accelera.plan import DevicePlan, Pattern, Placement, Plan, Step
 from accelera.stores import Address, Store, address_of
@@ -85,7 +86,7 @@ class SpreadProduct:
         chunk = chunk_of(self.product)
         blocks = aligned(blocks_of(spec), chunk) or cut(problem, wanted, chunk)
         steps = tuple(steps_of(problem, blocks, cost))
-        room = Room.on(cpu, self.node_budget_bytes, problem.operands, self.product.readers, 0)
+        room = Room.on(cpu, self.node_budget_bytes, problem.operands, self.product.options.readers, 0)
         ours = BlockPlans(self.product, cpu, room)
         plans = [ours.plan(step, limit_bytes) for step in steps]
         placement = self._placement(steps, plans)
@@ -134,7 +135,13 @@ class SpreadProduct:
         )
 
     def _run(
-        self, plan: Plan, stores: Sequence[Store], device: Device, kernel: Kernel, options: RunOptions
+        self,
+        plan: Plan,
+        stores: Sequence[Store],
+        device: Device,
+        kernel: Kernel,
+        options: OperationOptions,
+        control: RunControl,
     ) -> Run:
         a, b = self._addresses()
         target = self.product.target()
@@ -147,12 +154,12 @@ class SpreadProduct:
             target.dtype,
             (self.product.a.ndim, self.product.b.ndim),
             self.node_budget_bytes,
-            self.product.readers,
+            self.product.options.readers,
             mark_of(target.path),
             self.node_device,
         )
         assert self.executor is not None, "a product that is run has somebody to hand it out"
-        return SpreadRun(plan, work, self.executor, options)
+        return SpreadRun(plan, work, self.executor, control)
 
     def _addresses(self) -> tuple[Address, Address]:
         if self.product.target().path is None:
@@ -184,14 +191,14 @@ class SpreadRun:
     plan: Plan
     work: NodeWork
     executor: RayExecutor
-    options: RunOptions
+    control: RunControl
     _did: dict[str, DeviceRun] = field(default_factory=dict)
     _made: list[Made] = field(default_factory=list)
 
     def run(self) -> RunReport:
         """Make all blocks that are not there; raise what stopped that, when no node is at one any more."""
         began = time.perf_counter()
-        steps = [step for step in self.plan.steps() if not self.options.skip(step)]
+        steps = [step for step in self.plan.steps() if not self.control.skip(step)]
         skipped = self.plan.forecast.steps - len(steps)
         pool = self.executor.as_futures()
         try:
@@ -205,7 +212,7 @@ class SpreadRun:
         return self._report(time.perf_counter() - began, skipped)
 
     def _take(self, step: Step, made: Made, skipped: int) -> None:
-        self.options.on_written(step.write)
+        self.control.on_written(step.write)
         self._made.append(made)
         did = self._did.get(made.node, DeviceRun())
         self._did[made.node] = replace(
@@ -217,7 +224,7 @@ class SpreadRun:
         )
         count, moved = len(self._made), sum(each.moved_bytes for each in self._made)
         total = self.plan.forecast.steps
-        self.options.observer.on_progress(
+        self.control.observer.on_progress(
             Progress(count + skipped, total, count, moved, self.plan.moved_bytes)
         )
 
