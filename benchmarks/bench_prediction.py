@@ -30,10 +30,10 @@ from accelera.engine import RunReport, lazy
 from accelera.engine.evaluate import evaluate
 from accelera.engine.job import carry_out
 from accelera.engine.options import OperationOptions
-from accelera.engine.planned import Product
+from accelera.engine.planned import PlannedMatmul
 from accelera.errors import BudgetExceededError
 from accelera.memory import UNBOUNDED_BYTES, Hierarchy, Tier
-from accelera.plan import Block, Eviction, Operand
+from accelera.plan import Eviction, Operand, OperandBlock
 from accelera.simulator import Report, simulate
 from accelera.stores import Layout, Region, Store, create_store, open_store
 from accelera.trace import TraceLog
@@ -212,7 +212,7 @@ def _run(case: Case, a: Store, b: Store, out: Any, log: TraceLog) -> RunReport:
             recorder=recorder,
         )
         if case.product:
-            return carry_out(Product(a, b, out, options).job(), device, options)[1]
+            return carry_out(PlannedMatmul(a, b, out, options).job(), device, options)[1]
         return evaluate(lazy(a) * lazy(b) + lazy(a), out, device=device, options=options)[1]
 
     try:
@@ -291,7 +291,7 @@ def _write_rate(report: RunReport, path: Path) -> float:
     return moved / spent_s
 
 
-def _written(report: RunReport) -> list[Block]:
+def _written(report: RunReport) -> list[OperandBlock]:
     """Return the first blocks that are completed."""
     finished = (step.write for step in report.plan.steps() if step.last)
     return list(itertools.islice(finished, PROBED // 3))

@@ -10,7 +10,7 @@ from accelera.engine import evaluate as evaluation
 from accelera.engine import gram as grams
 from accelera.engine.job import carry_out
 from accelera.engine.options import OperationOptions
-from accelera.engine.planned import Product, spans_of
+from accelera.engine.planned import PlannedMatmul, spans_of
 from accelera.engine.report import RunReport
 from accelera.engine.sparse import sparse_product
 from accelera.plan import Plan
@@ -23,7 +23,7 @@ def matmul(
     a: Store, b: Store, out: Any = None, *, device: Device, tiles: Any = None, **options: Any
 ) -> Found:
     """Compute ``A @ B``."""
-    product = Product(a, b, out, OperationOptions(**options), spans_of(tiles))
+    product = PlannedMatmul(a, b, out, OperationOptions(**options), spans_of(tiles))
     return carry_out(product.job(), device, product.options)
 
 

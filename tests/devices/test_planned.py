@@ -12,7 +12,7 @@ import pytest
 
 from accelera.devices import SimulatedDevice
 from accelera.engine.events import Observer
-from accelera.engine.planned import Product
+from accelera.engine.planned import PlannedMatmul
 from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.plan import Plan
@@ -177,7 +177,9 @@ def test_half_types_are_summed_in_float32(tmp_path: Path) -> None:
 
 def test_the_plan_reckons_with_the_stated_rate(files: tuple[str, str, str]) -> None:
     slow, fast = (SimulatedDevice("4MiB", flops_per_s=rate) for rate in (1e6, 1e12))
-    plans = [Product(open_store(files[0]), open_store(files[1])).plan(device) for device in (slow, fast)]
+    plans = [
+        PlannedMatmul(open_store(files[0]), open_store(files[1])).plan(device) for device in (slow, fast)
+    ]
     assert plans[0].forecast.seconds > 100 > plans[1].forecast.seconds
     assert slow.report().computations == 0, "it is read, not measured"
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from accelera.devices import CpuDevice, processors, usable_processors
-from accelera.devices.threads import Threads
+from accelera.devices.threads import BlasThreads
 
 
 def test_limits_nest_and_the_smallest_wins() -> None:
@@ -71,7 +71,7 @@ def test_a_quota_lowers_the_librarys_count_and_nothing_raises_it(monkeypatch: py
     monkeypatch.setattr("accelera.devices.threads.usable_processors", lambda: 3)
     for found, kept in ((8, 3), (2, 2)):
         library = FakeLibrary(found)
-        threads = Threads(library)  # type: ignore[arg-type]
+        threads = BlasThreads(library)  # type: ignore[arg-type]
         assert (threads.most, library.count) == (kept, kept)
         with threads.limited(1):
             assert library.count == 1
@@ -79,7 +79,7 @@ def test_a_quota_lowers_the_librarys_count_and_nothing_raises_it(monkeypatch: py
 
 
 def test_a_library_without_controls_is_left_alone() -> None:
-    threads = Threads(object())  # type: ignore[arg-type]
+    threads = BlasThreads(object())  # type: ignore[arg-type]
     with threads.limited(1):
         assert threads.count == 1
     assert threads.count == usable_processors()

@@ -21,10 +21,10 @@ from accelera.cli import app
 from accelera.engine import MatrixEngine, Observer, Progress, journal_path, read_journal
 from accelera.engine.cutting import aligned, blocks_of
 from accelera.engine.journal import Journal, mark_of
-from accelera.engine.node_work import NodeWork
+from accelera.engine.node_work import NodeTask
 from accelera.errors import BudgetExceededError, StoreError, UnknownNameError
 from accelera.execution import RayExecutor
-from accelera.plan import Plan, Step
+from accelera.plan import Plan, PlanStep
 from accelera.simulator import generate_synthetic_trace, sweep
 from accelera.stores import address_of, create_store, open_store
 from accelera.trace import write_trace
@@ -165,14 +165,14 @@ class TestRefusing:
 class TestBlocks:
     """Of one node, here; needs no cluster."""
 
-    def work(self, engine: MatrixEngine, files: Path, out: Path) -> tuple[NodeWork, list[Step]]:
+    def work(self, engine: MatrixEngine, files: Path, out: Path) -> tuple[NodeTask, list[PlanStep]]:
         """Return what makes blocks of a result that a run has begun, and the blocks."""
         plan = engine.plan_cluster(files / "a.npy", files / "b.npy", out=out, node_budget=BUDGET)
         a, b = (address_of(open_store(files / name)) for name in ("a.npy", "b.npy"))
         assert a is not None
         assert b is not None
         how = (str(out), (700, 600), np.dtype("int32"), (2, 2), 64 << 20, 1)
-        return NodeWork(a, b, *how, mark_of(out)), list(plan.steps())
+        return NodeTask(a, b, *how, mark_of(out)), list(plan.steps())
 
     def test_a_block_of_a_run_that_was_given_up_is_not_written_into_the_next(
         self, engine: MatrixEngine, files: Path, tmp_path: Path

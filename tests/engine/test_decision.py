@@ -4,7 +4,7 @@ from accelera.engine.decision import (
     GIB,
     NOT_IN_MEMORY,
     Route,
-    Situation,
+    RouteFacts,
     route_by_fallback,
     route_by_memory,
 )
@@ -18,7 +18,7 @@ def situation(**changed):
         "device_is_full": lambda: False,
         "chunks_wanted": False,
     }
-    return Situation(**{**usual, **changed})
+    return RouteFacts(**{**usual, **changed})
 
 
 def full(needed):

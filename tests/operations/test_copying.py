@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from accelera.engine.expression import lazy
 from accelera.errors import DTypeError, ShapeError
-from accelera.plan import CostModel, Operand, PlanLimits, SweepProblem, plan_sweep
+from accelera.plan import CostModel, ElementwiseProblem, Operand, PlanLimits, plan_elementwise
 from accelera.stores import open_store
 from tests.matmul.products import BFLOAT16, PLACES, SUFFIXES, can_hold, values
 from tests.operations.running import CPU, run
@@ -106,13 +106,13 @@ def test_a_long_way_through_all_formats(tmp_path: Path) -> None:
 
 def test_a_transpose_reads_and_writes_in_long_runs() -> None:
     f4 = np.dtype("f4")
-    problem = SweepProblem(
+    problem = ElementwiseProblem(
         "transpose",
         (16384, 16384),
         (Operand("A", (16384, 16384), f4, f4, order=(1, 0)),),
         Operand("out", (16384, 16384), f4, f4),
     )
-    plan = plan_sweep(problem, PlanLimits(256 * MIB), CostModel())
+    plan = plan_elementwise(problem, PlanLimits(256 * MIB), CostModel())
     step = next(plan.steps())
     assert min(step.reads[0].run_bytes, step.write.run_bytes) >= 8 << 10
     assert plan.moved_bytes == 2 * problem.result.nbytes

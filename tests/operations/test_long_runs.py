@@ -20,15 +20,15 @@ from accelera.engine.expression import lazy
 from accelera.engine.journal import journal_path, read_journal
 from accelera.plan import (
     CostModel,
+    ElementwiseProblem,
     GramProblem,
     MatmulProblem,
     Operand,
     Plan,
     PlanLimits,
-    SweepProblem,
+    plan_elementwise,
     plan_gram,
     plan_matmul,
-    plan_sweep,
 )
 from tests.planned import evaluate
 
@@ -77,8 +77,8 @@ HUGE: dict[str, Callable[[int], Plan]] = {
     "gram": lambda room: plan_gram(
         GramProblem(*of(A=(10**10, 1000), G=(1000, 1000))), PlanLimits(room), COST
     ),
-    "copy": lambda room: plan_sweep(
-        SweepProblem("copy", (10**9, 1000), *_one(of(A=(10**9, 1000), out=(10**9, 1000)))),
+    "copy": lambda room: plan_elementwise(
+        ElementwiseProblem("copy", (10**9, 1000), *_one(of(A=(10**9, 1000), out=(10**9, 1000)))),
         PlanLimits(room),
         COST,
     ),

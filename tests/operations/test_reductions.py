@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from accelera.engine.expression import lazy
-from accelera.engine.reducers import Place, rule
+from accelera.engine.reducers import ReductionPlace, rule
 from accelera.errors import ShapeError, UnknownNameError
 from tests.matmul.products import BFLOAT16, PLACES, values
 from tests.operations.running import CPU, computed
@@ -194,5 +194,5 @@ def test_partial_states_join_in_any_cut(cuts: list[int], name: str, seed: int) -
     reducer.begin(states)
     edges = sorted({0, 100, *cuts})
     for start, stop in itertools.pairwise(edges):
-        reducer.merge(states, reducer.partial(values_of[start:stop], Place((start,), (100,), (0,))))
+        reducer.merge(states, reducer.partial(values_of[start:stop], ReductionPlace((start,), (100,), (0,))))
     np.testing.assert_allclose(reducer.end(states)[0], getattr(np, name)(a), rtol=1e-12, atol=1e-14)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from accelera.errors import BudgetExceededError
 from accelera.plan import (
     CostModel,
+    ElementwiseProblem,
     Eviction,
     GramProblem,
     MatmulProblem,
@@ -24,13 +25,12 @@ from accelera.plan import (
     Pattern,
     Plan,
     PlanLimits,
+    PlanStep,
     Repeat,
-    Step,
-    SweepProblem,
     forecast,
+    plan_elementwise,
     plan_gram,
     plan_matmul,
-    plan_sweep,
 )
 from accelera.plan.partition import Cuts
 
@@ -179,10 +179,12 @@ def test_sweeps(shape: tuple[int, ...], reduced: Any, broadcast: bool, pass_step
     row = tuple(1 if axis == 0 and broadcast else size for axis, size in enumerate(shape))
     out = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
     a, b, c = operands(A=shape, B=row, out=out)
-    problem = SweepProblem("evaluate", shape, (a, b), c, axes, 16 if axes else 0)
+    problem = ElementwiseProblem("evaluate", shape, (a, b), c, axes, 16 if axes else 0)
 
     def make(capacity_bytes: int, **options: Any) -> Plan:
-        return plan_sweep(problem, PlanLimits(capacity_bytes, eviction=Eviction(policy)), COST, **options)
+        return plan_elementwise(
+            problem, PlanLimits(capacity_bytes, eviction=Eviction(policy)), COST, **options
+        )
 
     capacity = least(make)
     whole = make(capacity)
@@ -196,7 +198,7 @@ def test_sweeps(shape: tuple[int, ...], reduced: Any, broadcast: bool, pass_step
     assert list(map(_outline, whole.steps())) == list(map(_outline, plan.steps()))
 
 
-def _outline(step: Step) -> Any:
+def _outline(step: PlanStep) -> Any:
     return step.write.region, step.task, step.first, step.last
 
 
@@ -284,10 +286,10 @@ def test_nor_that_of_a_sweep(axes: tuple[int, ...]) -> None:
     shape = (10**9, 1000)
     out = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
     a, c = operands(A=shape, out=out)
-    problem = SweepProblem("evaluate", shape, (a,), c, axes, 16 if axes else 0)
-    need = least(lambda capacity_bytes: plan_sweep(problem, PlanLimits(capacity_bytes), COST))
+    problem = ElementwiseProblem("evaluate", shape, (a,), c, axes, 16 if axes else 0)
+    need = least(lambda capacity_bytes: plan_elementwise(problem, PlanLimits(capacity_bytes), COST))
     assert need <= 2 << 20
-    plan = plan_sweep(problem, PlanLimits(need), COST)
+    plan = plan_elementwise(problem, PlanLimits(need), COST)
     assert plan.forecast.steps > 1_000_000
     assert plan.forecast.bytes_read == {"A": 4 * 10**12}
 

@@ -12,11 +12,11 @@ import pytest
 
 from accelera.errors import BudgetExceededError, UnknownNameError
 from accelera.plan import (
+    BufferNumbers,
     CostModel,
     Eviction,
     GramProblem,
     MatmulProblem,
-    Numbers,
     Operand,
     Plan,
     PlanLimits,
@@ -144,7 +144,7 @@ def test_the_books_hold_what_a_long_run_remembers(policy: str) -> None:
         plan.eviction.create(to_come, plan.capacity_bytes)
 
     def go() -> None:
-        numbers = Numbers()
+        numbers = BufferNumbers()
         for step in plan.steps():
             for block in (*step.reads, step.write):
                 numbers[block.id]

@@ -17,7 +17,7 @@ import numpy as np
 
 from accelera.devices.layout import Array, column_stride
 from accelera.devices.pages import address
-from accelera.devices.threads import Threads
+from accelera.devices.threads import BlasThreads
 
 SPAN_BYTES = 16 << 10
 """Widest row, in bytes, of the right factor that one call is given."""
@@ -38,7 +38,7 @@ class Blas:
         from scipy.linalg import cython_blas
 
         table: dict[str, object] = cython_blas.__pyx_capi__
-        self.threads = Threads(ctypes.CDLL(cython_blas.__file__))
+        self.threads = BlasThreads(ctypes.CDLL(cython_blas.__file__))
         self._routines = {
             np.dtype(name): _Routines(table, letter, np.dtype(name)) for name, letter in _LETTERS.items()
         }

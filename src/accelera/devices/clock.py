@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class _Stream:
+class _VirtualStream:
     """Work in order, one piece after the other."""
 
     free_at: float = 0.0
@@ -32,7 +32,7 @@ class _Stream:
 
 
 @dataclass
-class _Mark:
+class _BufferTimes:
     """When a buffer was last written and last touched."""
 
     written: float
@@ -43,8 +43,8 @@ class VirtualClock:
     """Two streams, ``copy`` and ``compute``, and what each buffer waits for; safe from several threads."""
 
     def __init__(self) -> None:
-        self._streams = {"copy": _Stream(), "compute": _Stream()}
-        self._marks: dict[int, _Mark] = {}
+        self._streams = {"copy": _VirtualStream(), "compute": _VirtualStream()}
+        self._marks: dict[int, _BufferTimes] = {}
         self._memory_free_at = 0.0
         self._lock = threading.Lock()
 
@@ -82,8 +82,8 @@ class VirtualClock:
         with self._lock:
             return _common_s(self._streams["copy"].spans, self._streams["compute"].spans)
 
-    def _mark(self, key: int) -> _Mark:
-        return self._marks.setdefault(key, _Mark(self._memory_free_at, self._memory_free_at))
+    def _mark(self, key: int) -> _BufferTimes:
+        return self._marks.setdefault(key, _BufferTimes(self._memory_free_at, self._memory_free_at))
 
 
 def _common_s(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> float:

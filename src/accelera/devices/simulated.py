@@ -106,7 +106,7 @@ class SimulatedDevice(Device):
         self.flops_per_s = flops_per_s
         self.link_bytes_per_s = bandwidth_gbps * 1e9
         self._latency_s = latency_s
-        self._memory = _Memory(name, parse_bytes(capacity))
+        self._memory = _SimulatedMemory(name, parse_bytes(capacity))
         self._faults = Faults(plan)
         self._clock = VirtualClock()
         self._cpu = CpuDevice()
@@ -221,7 +221,7 @@ class SimulatedDevice(Device):
         return 2.0 * c.size * depth * (4 if c.dtype.kind == "c" else 1) / self.flops_per_s
 
 
-class _Memory:
+class _SimulatedMemory:
     """The device's own memory: counted, limited, and told apart from the host's."""
 
     def __init__(self, owner: str, capacity_bytes: int) -> None:

@@ -21,7 +21,7 @@ _NAMES = (
 )
 
 
-class Threads:
+class BlasThreads:
     """Reads and limits the count; limits nest, and the smallest one wins."""
 
     def __init__(self, library: ctypes.CDLL) -> None:

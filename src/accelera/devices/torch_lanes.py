@@ -20,7 +20,7 @@ _URGENT = -1
 
 
 @dataclass
-class _Marks:
+class _BufferEvents:
     """Events after the latest work that wrote a buffer, and after later work that read it, by stream."""
 
     written: dict[int, Any] = field(default_factory=dict)
@@ -30,9 +30,9 @@ class _Marks:
         """Return all of them."""
         return [*self.written.values(), *self.read.values()]
 
-    def without(self, waited_for: Collection[int]) -> _Marks:
+    def without(self, waited_for: Collection[int]) -> _BufferEvents:
         """Return the marks whose events are not among those of these ids."""
-        return _Marks(
+        return _BufferEvents(
             *(
                 {stream: event for stream, event in events.items() if id(event) not in waited_for}
                 for events in (self.written, self.read)
@@ -51,7 +51,7 @@ class Lanes:
         """The stream of downloads."""
         self.asynchronous = self.up is not None
         """Whether work goes on after the call that hands it over."""
-        self._marks: dict[int, _Marks] = {}
+        self._marks: dict[int, _BufferEvents] = {}
         self._lock = threading.Lock()
 
     def key(self, tensor: torch.Tensor) -> int:
@@ -137,9 +137,9 @@ class Lanes:
         waited_for = set(map(id, awaited))
         with self._lock:
             for key in reads:
-                self._marks.setdefault(key, _Marks()).read[stream.stream_id] = event
+                self._marks.setdefault(key, _BufferEvents()).read[stream.stream_id] = event
             for key in writes:
-                marks = self._marks.get(key, _Marks()).without(waited_for)
+                marks = self._marks.get(key, _BufferEvents()).without(waited_for)
                 marks.read.pop(stream.stream_id, None)
                 marks.written[stream.stream_id] = event
                 self._marks[key] = marks

@@ -13,12 +13,12 @@ from accelera.chunking import AdaptiveChunking, ChunkingStrategy, RowChunking, c
 from accelera.devices import Device, get_device
 from accelera.engine.computed import of_one_type
 from accelera.engine.counsel import advice_on
-from accelera.engine.decision import GIB, LEAST_DEVICE_BYTES, NOT_IN_MEMORY, Route, Situation
+from accelera.engine.decision import GIB, LEAST_DEVICE_BYTES, NOT_IN_MEMORY, Route, RouteFacts
 from accelera.engine.events import Observer
 from accelera.engine.expression import Expr
 from accelera.engine.expression import matmul as lazy_matmul
 from accelera.engine.handles import file_result, lies_in_store, open_operand
-from accelera.engine.job import Job, carry_out
+from accelera.engine.job import PlannedJob, carry_out
 from accelera.engine.methods import Operations
 from accelera.engine.network import TEN_GIGABIT_BYTES_PER_S
 from accelera.engine.operands import matmul_shape, multiplier
@@ -30,15 +30,15 @@ from accelera.engine.options import (
     budget_for,
     eviction_of,
 )
-from accelera.engine.placed import PlacedProduct, placed_job
-from accelera.engine.places import Places
-from accelera.engine.planned import Product, spans_of
+from accelera.engine.placed import HybridMatmul, hybrid_job
+from accelera.engine.places import HybridDevices
+from accelera.engine.planned import PlannedMatmul, spans_of
 from accelera.engine.pressure import PressureWatch
 from accelera.engine.progress import progress_observer
 from accelera.engine.registry import unwrapped
 from accelera.engine.report import RunReport
-from accelera.engine.sparse import SparseProduct, sparse_product
-from accelera.engine.spread import SpreadProduct, executor_on
+from accelera.engine.sparse import SparseMatmul, sparse_product
+from accelera.engine.spread import DistributedMatmul, executor_on
 from accelera.engine.tiles import result_tiles
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError
 from accelera.logs import configure_logging, logger
@@ -109,7 +109,7 @@ class BaseEngine(Operations):
         """Policy that evicts blocks when the pool is full."""
         self.window = USUAL_WINDOW
         """Steps under way at once where data is loaded ahead."""
-        self.places: Places | None = None
+        self.places: HybridDevices | None = None
         """Who shares the products that go by a plan; None: the device makes them by itself."""
         self.last_report: RunReport | None = None
         """What the latest operation that went by a plan did."""
@@ -319,7 +319,7 @@ class BaseEngine(Operations):
         if self.places is None or device is not self.device or product.problem(device).is_empty:
             return product.plan(device)
         cpu = get_device("cpu")
-        return PlacedProduct(self._product(request, route, cpu), self.places).plan(cpu)
+        return HybridMatmul(self._product(request, route, cpu), self.places).plan(cpu)
 
     def plan_cluster(
         self,
@@ -345,7 +345,7 @@ class BaseEngine(Operations):
         return f"{type(self).__name__}(device={self.device.name!r}, strategy={strategy}, chunk_size={sizes})"
 
     @abc.abstractmethod
-    def _route(self, situation: Situation | None) -> Route:
+    def _route(self, situation: RouteFacts | None) -> Route:
         """Return how a product is computed; None stands for operands that are not in memory."""
 
     def _pair(self, A: Operand, B: Operand) -> ProductPair | None:
@@ -367,9 +367,9 @@ class BaseEngine(Operations):
             logger.warning("matmul goes on in chunks: %s", error)
             return None
 
-    def _situation(self, pair: ProductPair, fixed: bool, budget: Amount | None) -> Situation:
+    def _situation(self, pair: ProductPair, fixed: bool, budget: Amount | None) -> RouteFacts:
         place = pair.place(self.device.name)
-        return Situation(
+        return RouteFacts(
             total_bytes=pair.total_bytes,
             needed_bytes=pair.added_bytes(place),
             has_room=partial(self._has_room, budget),
@@ -405,7 +405,7 @@ class BaseEngine(Operations):
         product, device, notes = self._placed_product(request, route)
         shared = None
         if device is self.device:
-            shared = placed_job(self._product(request, route, cpu), self.places)
+            shared = hybrid_job(self._product(request, route, cpu), self.places)
         if shared is not None and request.options.recorder is not None:
             raise ArgumentError(
                 "[matmul] recorder=: a recorder follows one pool, and a strategy has one on each device;"
@@ -434,7 +434,7 @@ class BaseEngine(Operations):
 
     def _placed_product(
         self, request: MatmulRequest, route: Route
-    ) -> tuple[Product, Device, tuple[str, ...]]:
+    ) -> tuple[PlannedMatmul, Device, tuple[str, ...]]:
         """Return the product, the device that computes it, and why that is not the engine's if it is not."""
         cpu = get_device("cpu")
         if route.on_cpu:
@@ -449,7 +449,7 @@ class BaseEngine(Operations):
     def _by_sparse(self, request: MatmulRequest) -> Store:
         return self._carried_out(self._sparse(request).job(), request, get_device("cpu"))
 
-    def _sparse(self, request: MatmulRequest) -> SparseProduct:
+    def _sparse(self, request: MatmulRequest) -> SparseMatmul:
         """Return the product of a sparse matrix and another operand, which the CPU makes."""
         options = request.options.within(self._limit(request.budget, get_device("cpu")).limit_bytes)
         return sparse_product(unwrapped(request.a), unwrapped(request.b), unwrapped(request.out), options)
@@ -472,13 +472,13 @@ class BaseEngine(Operations):
         nodes: int,
         executor: RayExecutor | None,
         network_bytes_per_s: float = TEN_GIGABIT_BYTES_PER_S,
-    ) -> SpreadProduct:
+    ) -> DistributedMatmul:
         cpu = get_device("cpu")
         product = self._product(request, self._route(None), cpu)
         limit = self._limit(request.budget if node_budget is None else node_budget, cpu).limit_bytes
-        return SpreadProduct(product, limit, nodes, executor, network_bytes_per_s)
+        return DistributedMatmul(product, limit, nodes, executor, network_bytes_per_s)
 
-    def _carried_out(self, job: Job, request: MatmulRequest, device: Device, *notes: str) -> Store:
+    def _carried_out(self, job: PlannedJob, request: MatmulRequest, device: Device, *notes: str) -> Store:
         bar, options = progress_observer(self.enable_progress), request.options
         if bar is not None:
             options = replace(options, observers=(*options.observers, bar))
@@ -488,12 +488,12 @@ class BaseEngine(Operations):
         self.last_report = replace(report, fallbacks=(*notes, *report.fallbacks))
         return store
 
-    def _product(self, request: MatmulRequest, route: Route, device: Device) -> Product:
+    def _product(self, request: MatmulRequest, route: Route, device: Device) -> PlannedMatmul:
         a, b = of_one_type(open_operand(request.a), open_operand(request.b))
         budget = self._limit(request.budget, device)
         tiles = self._tiles(request, a, b, route.chunk_rows, budget.limit_bytes)
         options = request.options.within(budget.limit_bytes, None if budget.is_given else _free_ram_bytes())
-        return Product(a, b, unwrapped(request.out), options, spans_of(tiles))
+        return PlannedMatmul(a, b, unwrapped(request.out), options, spans_of(tiles))
 
     def _memory_of(self, device: Device) -> MemoryManager:
         return self.memory_manager if device is self.device else MemoryManager(device)

@@ -12,7 +12,7 @@ import numpy as np
 from accelera.engine.casting import cast_into, cast_itemsize
 from accelera.engine.expression import Expr, Leaf
 from accelera.engine.pieces import PIECE_BYTES, piece_shape, pieces
-from accelera.engine.program import Program, Scratch
+from accelera.engine.program import ElementwiseProgram, Scratch
 from accelera.engine.promotion import product_type
 from accelera.errors import StoreError
 from accelera.stores import Layout, Region, Store, inner_region, region_shape
@@ -47,7 +47,7 @@ class ComputedStore(Store):
     name = "expression"
 
     def __init__(self, expr: Expr) -> None:
-        self._program = Program(expr)
+        self._program = ElementwiseProgram(expr)
         self.shape, self.dtype = expr.shape, expr.dtype
         self._leaves = [self._program.view(index) for index in range(len(self._program.leaves))]
         self.tier = "disk" if any(each.tier == "disk" for each in self._leaves) else "ram"
@@ -142,7 +142,7 @@ class ComputedStore(Store):
 class _Workplace:
     """The buffers in which one thread computes pieces."""
 
-    def __init__(self, program: Program, leaves: list[Store], elements: int) -> None:
+    def __init__(self, program: ElementwiseProgram, leaves: list[Store], elements: int) -> None:
         self._program = program
         self._leaves = leaves
         self._scratch = Scratch(program, elements, tuple(range(len(program.shape))))

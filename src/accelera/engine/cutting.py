@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from accelera.plan import BlockTable, CostModel, MatmulProblem, Span, Spans, Step, split
+from accelera.plan import BlockTable, CostModel, MatmulProblem, PlanStep, Span, Spans, split
 
 USUAL_BLOCKS = 16
 """Blocks where nothing speaks for another number: enough for two devices to end about together."""
@@ -65,14 +65,14 @@ def _grid(problem: MatmulProblem, count: int, grains: tuple[int, ...]) -> tuple[
     )
 
 
-def steps_of(problem: MatmulProblem, blocks: tuple[Spans, ...], cost: CostModel) -> Iterator[Step]:
+def steps_of(problem: MatmulProblem, blocks: tuple[Spans, ...], cost: CostModel) -> Iterator[PlanStep]:
     """Yield one step for each block: the parts of A and B that it reads whole, and the part it writes."""
     table, depth = BlockTable(problem.operands), (0, problem.k)
     for spans in blocks:
         *batch, rows, columns = spans
         matrices = math.prod(stop - start for start, stop in batch)
         m, n = rows[1] - rows[0], columns[1] - columns[0]
-        yield Step(
+        yield PlanStep(
             reads=(
                 table.block(0, (*_batch_of(problem.a.shape, batch), rows, depth)),
                 table.block(1, (*_batch_of(problem.b.shape, batch), depth, columns)),

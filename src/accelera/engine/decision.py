@@ -33,7 +33,7 @@ class Route(NamedTuple):
     """Why, for the log."""
 
 
-class Situation(NamedTuple):
+class RouteFacts(NamedTuple):
     """What the rules look at."""
 
     total_bytes: int
@@ -58,7 +58,7 @@ DEVICE_FULL = Route(False, True, None, "less than 0.3 GiB are left on the device
 TOO_LARGE = Route(False, False, None, "it does not fit in one piece")
 
 
-def route_by_memory(situation: Situation | None) -> Route:
+def route_by_memory(situation: RouteFacts | None) -> Route:
     """Return the route by the rules above; None stands for operands that are not in memory."""
     if situation is None:
         return NOT_IN_MEMORY
@@ -68,7 +68,7 @@ def route_by_memory(situation: Situation | None) -> Route:
     return DEVICE_FULL if situation.device_is_full() else divided
 
 
-def _why_divided(situation: Situation) -> Route | None:
+def _why_divided(situation: RouteFacts) -> Route | None:
     if situation.chunks_wanted:
         return CHUNKS_WANTED
     if not situation.suits_torch:

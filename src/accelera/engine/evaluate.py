@@ -13,15 +13,15 @@ import numpy as np
 
 from accelera.devices import Device, get_device, usable_processors
 from accelera.engine.expression import Expr, Reduction
-from accelera.engine.job import Job, carry_out
+from accelera.engine.job import PlannedJob, carry_out
 from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.pieces import Team
-from accelera.engine.program import Program
+from accelera.engine.program import ElementwiseProgram
 from accelera.engine.report import RunReport
 from accelera.engine.reserve import RUNTIME_BYTES
 from accelera.engine.sweeping import ReduceKernel, StoreKernel, SweepKernel
-from accelera.engine.target import Target
-from accelera.plan import CostModel, Operand, Plan, PlanLimits, SweepProblem, plan_sweep
+from accelera.engine.target import ResultTarget
+from accelera.plan import CostModel, ElementwiseProblem, Operand, Plan, PlanLimits, plan_elementwise
 from accelera.stores import Store
 
 Check = Callable[[np.ndarray[Any, Any]], None]
@@ -34,7 +34,7 @@ _CROSSING = 5
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class PlannedExpression:
     """An expression or a reduction, checked and ready to be planned.
 
     It is computed on the CPU, and its budget governs RAM, whatever device the caller has.
@@ -51,18 +51,18 @@ class Evaluation:
     team: Team = field(default_factory=lambda: Team(1))
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> ElementwiseProgram:
         """What is computed for each element of the space."""
-        return Program(self.expr.source if isinstance(self.expr, Reduction) else self.expr)
+        return ElementwiseProgram(self.expr.source if isinstance(self.expr, Reduction) else self.expr)
 
     @cached_property
     def inputs(self) -> tuple[Store, ...]:
         """The operands, with as many axes as the space."""
         return tuple(self.program.view(index) for index in range(len(self.program.leaves)))
 
-    def target(self) -> Target:
+    def target(self) -> ResultTarget:
         """Return where the result goes."""
-        return Target(self.out, self.expr.shape, self.dtype or self.expr.dtype)
+        return ResultTarget(self.out, self.expr.shape, self.dtype or self.expr.dtype)
 
     def plan(
         self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
@@ -73,7 +73,7 @@ class Evaluation:
         budget = device.available_bytes() if options.budget_bytes is None else options.budget_bytes
         capacity = budget - sum(reserved.values())
         return options.planned(
-            lambda window: plan_sweep(
+            lambda window: plan_elementwise(
                 problem,
                 PlanLimits(
                     capacity if limit_bytes is None else min(capacity, limit_bytes),
@@ -87,7 +87,7 @@ class Evaluation:
             ),
         )
 
-    def _reserved(self, problem: SweepProblem, kernel: SweepKernel) -> dict[str, int]:
+    def _reserved(self, problem: ElementwiseProblem, kernel: SweepKernel) -> dict[str, int]:
         scratch = max((each.scratch_bytes for each in problem.operands if not each.in_place), default=0)
         return {
             "result": self.target().new_bytes,
@@ -96,9 +96,9 @@ class Evaluation:
             "runtime": RUNTIME_BYTES,
         }
 
-    def _problem(self) -> SweepProblem:
+    def _problem(self) -> ElementwiseProblem:
         kernel = self.kernel()
-        return SweepProblem(
+        return ElementwiseProblem(
             self.operation,
             self.program.shape,
             tuple(starmap(describe_whole, zip(_names(self.program), self.inputs, strict=True))),
@@ -126,7 +126,7 @@ class Evaluation:
         target.check(self.operation, list(self.inputs))
         return describe_whole("out", self._with_all_axes(target.given()))
 
-    def _chunk(self, target: Target) -> tuple[int, ...] | None:
+    def _chunk(self, target: ResultTarget) -> tuple[int, ...] | None:
         """Return the chunk of a Zarr result with the axes of the space."""
         if target.chunk is None or len(target.chunk) == len(self.program.shape):
             return target.chunk
@@ -165,9 +165,9 @@ class Evaluation:
             text = f"{text}; {self.expr.name} along {list(self.expr.axes)}"
         return f"{text}; as {self.target().dtype}"
 
-    def job(self) -> Job:
+    def job(self) -> PlannedJob:
         """Return what ``carry_out`` runs."""
-        return Job(
+        return PlannedJob(
             operation=self.operation,
             inputs=self.inputs,
             names=tuple(_names(self.program)),
@@ -196,7 +196,7 @@ def evaluate(
     ShapeError, DTypeError, StoreError.
     """
     with Team(workers()) as team:
-        task = Evaluation(expr, out, operation, options, dtype, check, team)
+        task = PlannedExpression(expr, out, operation, options, dtype, check, team)
         return carry_out(task.job(), in_ram(device), options)
 
 
@@ -210,7 +210,7 @@ def plan_evaluate(
 ) -> Plan:
     """Return the plan by which ``evaluate`` would compute ``expr``; nothing is read or allocated."""
     with Team(workers()) as team:
-        return Evaluation(expr, out, operation, options, team=team).plan(in_ram(device))
+        return PlannedExpression(expr, out, operation, options, team=team).plan(in_ram(device))
 
 
 def workers() -> int:
@@ -223,7 +223,7 @@ def in_ram(device: Device) -> Device:
     return device if device.host_memory else get_device("cpu")
 
 
-def _names(program: Program) -> list[str]:
+def _names(program: ElementwiseProgram) -> list[str]:
     letters = string.ascii_uppercase
     return [
         letters[i] if i < len(letters) else f"{letters[i % 26]}{i // 26}" for i in range(len(program.leaves))

@@ -22,8 +22,8 @@ import numpy as np
 from accelera.engine.handles import open_operand
 from accelera.engine.operands import matmul_shape
 from accelera.engine.promotion import (
-    Signature,
     Type,
+    TypeSignature,
     check_conversion,
     common_type,
     held_dtype,
@@ -31,7 +31,7 @@ from accelera.engine.promotion import (
     real_type,
     resolve,
 )
-from accelera.engine.reducers import Reducer, rule
+from accelera.engine.reducers import RunningReduction, rule
 from accelera.engine.shapes import broadcast_shape
 from accelera.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
 from accelera.stores import Store, Viewing, check_shape, is_sparse, joined_shape, parse_dtype
@@ -248,12 +248,12 @@ class Expr(abc.ABC):
     @property
     def real(self) -> Expr:
         """The real part."""
-        return Part(self, "real") if self.dtype.kind == "c" else self
+        return ComplexPart(self, "real") if self.dtype.kind == "c" else self
 
     @property
     def imag(self) -> Expr:
         """The imaginary part, zero for real numbers."""
-        return Part(self, "imag")
+        return ComplexPart(self, "imag")
 
     def astype(self, dtype: Any) -> Expr:
         """Return it converted; fractions are cut off and integers wrap around, as in NumPy.
@@ -362,7 +362,7 @@ class Reduction(Expr):
         source: Expr,
         axes: tuple[int, ...],
         keepdims: bool,
-        reducer: Reducer,
+        reducer: RunningReduction,
         dtype: np.dtype[Any],
     ) -> None:
         self.name = name
@@ -512,7 +512,7 @@ class Apply(Expr):
     def __init__(self, ufunc: np.ufunc, arguments: tuple[Expr, ...]) -> None:
         self.ufunc = ufunc
         self._arguments = arguments
-        self.signature: Signature = resolve(ufunc, [each.joins_as for each in arguments])
+        self.signature: TypeSignature = resolve(ufunc, [each.joins_as for each in arguments])
         self.dtype = self.signature.dtype
         self.shape = joint_shape(ufunc.__name__, arguments)
         check_numbers(arguments, self.signature)
@@ -540,7 +540,7 @@ class Convert(Expr):
 
 
 @final
-class Part(Expr):
+class ComplexPart(Expr):
     """The real or the imaginary part of complex numbers."""
 
     __slots__ = ("name", "source")
@@ -564,7 +564,7 @@ class Choose(Expr):
     def __init__(self, condition: Expr, x: Expr, y: Expr) -> None:
         chosen = common_type("where", [x.joins_as, y.joins_as])
         inputs = (np.dtype(np.bool_), *chosen.inputs)
-        self.signature = Signature(inputs, chosen.held, chosen.dtype)
+        self.signature = TypeSignature(inputs, chosen.held, chosen.dtype)
         self._arguments = (condition, x, y)
         self.dtype = chosen.dtype
         self.shape = joint_shape("where", self._arguments)
@@ -675,7 +675,7 @@ def _axes(op: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     return tuple(sorted(each % rank for each in axes))
 
 
-def check_numbers(arguments: Sequence[Expr], signature: Signature) -> None:
+def check_numbers(arguments: Sequence[Expr], signature: TypeSignature) -> None:
     """Raise DTypeError when a number does not fit the type it is converted to."""
     for each, dtype in zip(arguments, signature.inputs, strict=True):
         if isinstance(each, Constant):

@@ -11,7 +11,7 @@ from accelera.stores import Store
 
 
 @dataclass(frozen=True)
-class Watch:
+class OperandWatch:
     """Operands that must stay as they are while they are read."""
 
     stores: Mapping[str, Store]
@@ -22,7 +22,7 @@ class Watch:
     """The file that the result goes to while they are read, when it is there already."""
 
     @classmethod
-    def over(cls, stores: Mapping[str, Store], *, arrays: bool, written: Store | None = None) -> Watch:
+    def over(cls, stores: Mapping[str, Store], *, arrays: bool, written: Store | None = None) -> OperandWatch:
         """Return a watch that begins now; with ``arrays`` it knows the contents of arrays in memory, too.
 
         ``written`` takes the result: operands elsewhere in its file are told apart by their bytes alone.

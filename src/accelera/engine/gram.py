@@ -10,16 +10,16 @@ import numpy as np
 
 from accelera.devices import Device
 from accelera.engine.calibration import cost_model
-from accelera.engine.job import Job, carry_out
+from accelera.engine.job import PlannedJob, carry_out
 from accelera.engine.operands import describe, factor_dtype
 from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.promotion import held_dtype
 from accelera.engine.report import RunReport
-from accelera.engine.reserve import Room
+from accelera.engine.reserve import MemorySplit
 from accelera.engine.staging import PIECE_BYTES
-from accelera.engine.target import Target
+from accelera.engine.target import ResultTarget
 from accelera.errors import DTypeError, ShapeError
-from accelera.plan import GramProblem, Operand, Plan, PlanLimits, Step, plan_gram
+from accelera.plan import GramProblem, Operand, Plan, PlanLimits, PlanStep, plan_gram
 from accelera.stores import Layout, Region, Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -27,7 +27,7 @@ Side = Literal["left", "right"]
 
 
 @dataclass(frozen=True)
-class Gram:
+class PlannedGram:
     """``AᴴA``, checked and ready to be planned."""
 
     a: Store
@@ -38,7 +38,7 @@ class Gram:
     """Whether the result is the transpose of what is computed (complex ``AAᴴ``)."""
 
     @classmethod
-    def of(cls, a: Store, out: Any, side: Side, options: OperationOptions = USUAL) -> Gram:
+    def of(cls, a: Store, out: Any, side: Side, options: OperationOptions = USUAL) -> PlannedGram:
         """Check the operand; raises ShapeError and DTypeError."""
         if a.ndim < 2:
             raise ShapeError(f"[gram] shape {a.shape}: a matrix is needed; use a norm for vectors")
@@ -50,10 +50,10 @@ class Gram:
             return cls(a, out, options)
         return cls(_turned(a), out, options, a.dtype.kind == "c")
 
-    def target(self) -> Target:
+    def target(self) -> ResultTarget:
         """Return where the result goes."""
         size = self.a.shape[-1]
-        return Target(self.out, (*self.a.shape[:-2], size, size), self.a.dtype)
+        return ResultTarget(self.out, (*self.a.shape[:-2], size, size), self.a.dtype)
 
     def plan(
         self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
@@ -64,7 +64,7 @@ class Gram:
         problem = GramProblem(factors, self._result(device, held))
         options = self.options
         new_bytes = self.target().new_bytes
-        room = Room.on(device, options.budget_bytes, problem.operands, options.readers, new_bytes)
+        room = MemorySplit.on(device, options.budget_bytes, problem.operands, options.readers, new_bytes)
         room = replace(room, reserved={**room.reserved, **self._beside(device)})
         return options.planned(
             lambda window: plan_gram(
@@ -106,15 +106,15 @@ class Gram:
     def _result_view(self, store: Store) -> Mirrored:
         return Mirrored(_turned(store) if self.turned else store)
 
-    def job(self) -> Job:
+    def job(self) -> PlannedJob:
         """Return what ``carry_out`` runs."""
-        kernel = _Kernel()
+        kernel = _GramKernel()
 
         def view(store: Store) -> Store:
             kernel.result = self._result_view(store)
             return kernel.result
 
-        return Job("gram", (self.a,), ("A",), self.target(), view, self.plan, kernel)
+        return PlannedJob("gram", (self.a,), ("A",), self.target(), view, self.plan, kernel)
 
 
 def gram(
@@ -131,7 +131,7 @@ def gram(
     are summed in float32. Raises ShapeError, DTypeError, BudgetExceededError (before anything is
     allocated), StoreError.
     """
-    job = replace(Gram.of(a, out, side, options).job(), header={"task": side})
+    job = replace(PlannedGram.of(a, out, side, options).job(), header={"task": side})
     return carry_out(job, device, options)
 
 
@@ -144,17 +144,17 @@ def plan_gram_of(
     options: OperationOptions = USUAL,
 ) -> Plan:
     """Return the plan by which ``gram`` would go; nothing is read or allocated."""
-    return Gram.of(a, out, side, options).plan(device)
+    return PlannedGram.of(a, out, side, options).plan(device)
 
 
-class _Kernel:
+class _GramKernel:
     """Computes one slab of one tile, and completes the tile after its last."""
 
     def __init__(self) -> None:
         self.result: Mirrored | None = None
         """The result under way, once it exists."""
 
-    def __call__(self, device: Device, step: Step, arrays: Sequence[Any], out: Any) -> None:
+    def __call__(self, device: Device, step: PlanStep, arrays: Sequence[Any], out: Any) -> None:
         on_diagonal: bool = step.task
         if on_diagonal:
             device.gram(arrays[0], out, accumulate=not step.first)

@@ -21,10 +21,10 @@ from typing import Any, Protocol
 from accelera.devices import Device, get_device
 from accelera.engine.coverage import Coverage, as_box
 from accelera.engine.events import Observers
-from accelera.engine.fingerprints import Watch
+from accelera.engine.fingerprints import OperandWatch
 from accelera.engine.journal import (
     Journal,
-    Record,
+    JournalRecord,
     check_journal,
     find_journal,
     finish_journal,
@@ -33,8 +33,8 @@ from accelera.engine.journal import (
 )
 from accelera.engine.options import OperationOptions
 from accelera.engine.report import RunReport, nothing_run
-from accelera.engine.runner import Interrupted, Kernel, RunControl, Runner
-from accelera.engine.target import Target, abandon, publish
+from accelera.engine.runner import Interrupted, Kernel, PlanRunner, RunControl
+from accelera.engine.target import ResultTarget, abandon, publish
 from accelera.errors import (
     AcceleraError,
     BudgetExceededError,
@@ -43,7 +43,7 @@ from accelera.errors import (
     StoreError,
     StoreFormatError,
 )
-from accelera.plan import Block, Plan, SavedPlan, Spans, Step
+from accelera.plan import OperandBlock, Plan, PlanStep, SavedPlan, Spans
 from accelera.stores import OutputStore, Store, partial_path, remove_leftovers
 
 logger = logging.getLogger("accelera.engine")
@@ -57,7 +57,7 @@ _NOTED_EVERY_S = 30.0
 """What is stored is noted at least so often."""
 
 
-class Run(Protocol):
+class PlanRun(Protocol):
     """A plan on its way."""
 
     def run(self) -> RunReport:
@@ -65,7 +65,7 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedJob:
     """One operation on opened operands."""
 
     operation: str
@@ -73,13 +73,15 @@ class Job:
     """Operands, as views of the rank that the plan works in."""
     names: tuple[str, ...]
     """How the plan calls them."""
-    target: Target
+    target: ResultTarget
     result_view: Callable[[Store], Store]
     """Returns the result with the axes that the plan works in."""
     plan: Callable[[Device, int | None, Mapping[str, Any] | None], Plan]
     """Plans for a device, a capacity limit in bytes (None: what the budget leaves) and a former spec."""
     kernel: Kernel
-    runner: Callable[[Plan, Sequence[Store], Device, Kernel, OperationOptions, RunControl], Run] = Runner
+    runner: Callable[[Plan, Sequence[Store], Device, Kernel, OperationOptions, RunControl], PlanRun] = (
+        PlanRunner
+    )
     """Makes the run of a plan: on the device at hand, unless the plan says other places."""
     header: Mapping[str, Any] = field(default_factory=dict)
     """What the journal's header says besides, by which other tasks on the same operands are told apart."""
@@ -91,17 +93,17 @@ class Job:
 
 
 def carry_out(
-    job: Job, device: Device, options: OperationOptions, watch: Watch | None = None
+    job: PlannedJob, device: Device, options: OperationOptions, watch: OperandWatch | None = None
 ) -> tuple[Store, RunReport]:
     """Run ``job`` on ``device``; return the result's store and what happened.
 
     ``watch`` is over what must stay as it is until the result is published; by default the operands, from
     now on.
     """
-    return _Attempt(job, device, options).run(watch)
+    return _JobAttempt(job, device, options).run(watch)
 
 
-def left_behind(job: Job, watch: Watch, *, resume: bool) -> Record | None:
+def left_behind(job: PlannedJob, watch: OperandWatch, *, resume: bool) -> JournalRecord | None:
     """Return what the run to resume has left; None when there was none, or it had only just begun.
 
     Raises StoreError when it was another run, StoreChangedError when an operand changed since.
@@ -112,14 +114,14 @@ def left_behind(job: Job, watch: Watch, *, resume: bool) -> Record | None:
     return check_journal(journal_path(path), _header(job, watch))
 
 
-def open_anew(target: Target) -> Store:
+def open_anew(target: ResultTarget) -> Store:
     """Begin the result, after forgetting for good what an earlier run has noted of it."""
     if target.path is not None:
         forget_journal(journal_path(target.path))
     return target.open(resume=False)
 
 
-def follow(job: Job, device: Device, pinned: SavedPlan) -> Plan:
+def follow(job: PlannedJob, device: Device, pinned: SavedPlan) -> Plan:
     """Return the plan that was made before.
 
     Raises ShapeError, DTypeError or ArgumentError when it was made for something else, StoreFormatError when
@@ -139,7 +141,7 @@ def follow(job: Job, device: Device, pinned: SavedPlan) -> Plan:
     return plan
 
 
-def other_plan(target: Target) -> StoreError:
+def other_plan(target: ResultTarget) -> StoreError:
     """Return the error for a pinned plan that is not the one of the run to resume."""
     return StoreError(
         f"[resume] {target.path}: the interrupted run followed another plan than plan=; leave plan= out, or "
@@ -147,7 +149,7 @@ def other_plan(target: Target) -> StoreError:
     )
 
 
-def _header(job: Job, watch: Watch) -> dict[str, Any]:
+def _header(job: PlannedJob, watch: OperandWatch) -> dict[str, Any]:
     """Return what makes a job and its operands the same as those of an earlier run."""
     return {
         "operation": job.operation,
@@ -158,10 +160,10 @@ def _header(job: Job, watch: Watch) -> dict[str, Any]:
     }
 
 
-class _Attempt:
+class _JobAttempt:
     """The state of one job under way: its plan may change, what is stored stays."""
 
-    def __init__(self, job: Job, device: Device, options: OperationOptions) -> None:
+    def __init__(self, job: PlannedJob, device: Device, options: OperationOptions) -> None:
         self.job = job
         self.device = device
         self.options = options
@@ -175,7 +177,7 @@ class _Attempt:
         self.settled = False
         """True once the plan cannot shrink, so that pressure is asked about no more."""
 
-    def run(self, watch: Watch | None) -> tuple[Store, RunReport]:
+    def run(self, watch: OperandWatch | None) -> tuple[Store, RunReport]:
         """Do the job; return the result's store and what happened."""
         began = time.perf_counter()
         target = self.job.target
@@ -194,7 +196,7 @@ class _Attempt:
         self.observer.on_finish(report)
         return result, report
 
-    def _computed(self, plan: Plan, watch: Watch, *, goes_on: bool) -> tuple[Store, RunReport]:
+    def _computed(self, plan: Plan, watch: OperandWatch, *, goes_on: bool) -> tuple[Store, RunReport]:
         """Run the plan, as far as it is not done, into a result that is published when it is complete."""
         result = self.job.target.open(resume=True) if goes_on else open_anew(self.job.target)
         try:
@@ -218,7 +220,7 @@ class _Attempt:
         finish_journal(journal_path(path), lambda: remove_leftovers(path))
         return self.job.target.opened(), nothing_run(plan, self.device.name)
 
-    def _can_go_on(self, left: Record) -> bool:
+    def _can_go_on(self, left: JournalRecord) -> bool:
         """Return whether something is stored, and where it should be."""
         path = self.job.target.path
         assert path is not None, "only results in files have journals"
@@ -227,7 +229,7 @@ class _Attempt:
             logger.warning("%s: %s is gone, so all is computed again", self.job.operation, partial)
         return bool(left.boxes) and partial.exists()
 
-    def _first_plan(self, left: Record | None) -> Plan:
+    def _first_plan(self, left: JournalRecord | None) -> Plan:
         """Return the interrupted run's plan if there is one and it fits today's budget, else a new one.
 
         A pinned plan is followed, or refused.
@@ -244,13 +246,13 @@ class _Attempt:
             self._note("planned anew, as the interrupted run's plan does not fit", error)
             return plan
 
-    def _pinned_plan(self, pinned: SavedPlan, left: Record | None) -> Plan:
+    def _pinned_plan(self, pinned: SavedPlan, left: JournalRecord | None) -> Plan:
         plan = follow(self.job, self.device, pinned)
         if left is not None and left.header["spec"] != pinned.spec:
             raise other_plan(self.job.target)
         return plan
 
-    def _open_journal(self, plan: Plan, watch: Watch, *, goes_on: bool) -> None:
+    def _open_journal(self, plan: Plan, watch: OperandWatch, *, goes_on: bool) -> None:
         path = self.job.target.path
         if path is not None:
             begin = Journal.resume if goes_on else Journal.begin
@@ -258,7 +260,7 @@ class _Attempt:
             self.journal = begin(journal_path(path), {**header, "spec": plan.spec})
             self.done = Coverage(self.journal.done)
 
-    def _check_operands(self, watch: Watch) -> None:
+    def _check_operands(self, watch: OperandWatch) -> None:
         """Raise StoreChangedError, and keep nothing, when an operand was overwritten meanwhile."""
         try:
             watch.require_unchanged(self.job.operation)
@@ -301,7 +303,7 @@ class _Attempt:
         view = self.job.result_view(result)
         adaptation = self.options.adaptation
 
-        def written(block: Block) -> None:
+        def written(block: OperandBlock) -> None:
             box = as_box(block.region)
             self.done.add(box)
             if self.journal is not None and self.unnoted.add(box):
@@ -310,7 +312,7 @@ class _Attempt:
         before = Coverage(self.done)
         covered = lru_cache(_MOST_BOXES)(before.covers)
 
-        def skip(step: Step) -> bool:
+        def skip(step: PlanStep) -> bool:
             return len(before) > 0 and covered(as_box(step.write.region))
 
         control = RunControl(

@@ -49,7 +49,7 @@ def mark_of(target: str | os.PathLike[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Record:
+class JournalRecord:
     """What an earlier run has left in its journal."""
 
     header: dict[str, Any]
@@ -191,7 +191,7 @@ def read_journal(path: Path) -> tuple[dict[str, Any], list[Spans]]:
     return found.header, found.boxes
 
 
-def find_journal(path: Path) -> Record | None:
+def find_journal(path: Path) -> JournalRecord | None:
     """Return what a journal says; None when there is none, or its run was killed while it was begun.
 
     Raises StoreError when it is no journal of this version.
@@ -204,7 +204,7 @@ def find_journal(path: Path) -> Record | None:
         raise _unreadable(path, error) from error
 
 
-def check_journal(path: Path, header: Mapping[str, Any]) -> Record:
+def check_journal(path: Path, header: Mapping[str, Any]) -> JournalRecord:
     """Return what the journal at ``path`` says if a run described by ``header`` may resume from it.
 
     Raises StoreError when there is none or it is of another operation, StoreChangedError when an
@@ -225,7 +225,7 @@ def _unreadable(path: Path, error: OSError) -> StoreError:
     return StoreError(f"[resume] {path} cannot be read: {error.strerror}; run without resume")
 
 
-def _parse(path: Path) -> Record:
+def _parse(path: Path) -> JournalRecord:
     try:
         first, *lines = path.read_bytes().splitlines(keepends=True) or [b""]
     except FileNotFoundError:
@@ -243,7 +243,7 @@ def _parse(path: Path) -> Record:
         elif complete is None:
             break
         valid_bytes += len(line)
-    return Record(header, boxes, complete, valid_bytes)
+    return JournalRecord(header, boxes, complete, valid_bytes)
 
 
 def _header(path: Path, line: bytes) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, final
 
 from accelera.devices import Device
 from accelera.engine.base import BaseEngine, Policy, Strategy, gibibytes
-from accelera.engine.decision import Route, Situation, route_by_memory
+from accelera.engine.decision import Route, RouteFacts, route_by_memory
 from accelera.engine.options import Amount
-from accelera.engine.places import Placing, places_on, strategy_of
+from accelera.engine.places import Placing, hybrid_devices, strategy_of
 from accelera.execution import ExecutionStrategy
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class MatrixEngine(BaseEngine):
         super().__init__(
             device, auto_detect_memory, chunking_strategy, chunk_size, enable_progress, budget, policy, advice
         )
-        self.places = places_on(strategy, self.device)
+        self.places = hybrid_devices(strategy, self.device)
 
-    def _route(self, situation: Situation | None) -> Route:
+    def _route(self, situation: RouteFacts | None) -> Route:
         return route_by_memory(situation)

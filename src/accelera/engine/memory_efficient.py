@@ -11,7 +11,7 @@ from accelera.engine.decision import (
     GIB,
     TINY_THRESHOLD_GB,
     Route,
-    Situation,
+    RouteFacts,
     route_by_fallback,
     route_by_memory,
 )
@@ -94,7 +94,7 @@ class MemoryEfficientEngine(BaseEngine):
         request = MatmulRequest(a, b, None, RowChunking(), False, None, self._defaults())
         return self._by_plan(request, route)
 
-    def _route(self, situation: Situation | None) -> Route:
+    def _route(self, situation: RouteFacts | None) -> Route:
         total_bytes = 0 if situation is None else situation.total_bytes
         if not self._should_use_fallback(total_bytes / GIB):
             return route_by_memory(situation)

@@ -18,13 +18,13 @@ from accelera.engine.job import carry_out
 from accelera.engine.journal import mark_of
 from accelera.engine.operands import multiplier, result_view
 from accelera.engine.options import OperationOptions
-from accelera.engine.planned import Product
+from accelera.engine.planned import PlannedMatmul
 from accelera.engine.report import RunReport
-from accelera.engine.reserve import Room
+from accelera.engine.reserve import MemorySplit
 from accelera.errors import BudgetExceededError, StoreError
 from accelera.logs import logger
 from accelera.memory import MemoryManager
-from accelera.plan import Step
+from accelera.plan import PlanStep
 from accelera.stores import Address, Store, join_output
 
 _TURN = threading.Lock()
@@ -47,7 +47,7 @@ def _place(device: str) -> str:
 
 
 @final
-class Made(NamedTuple):
+class NodeReport(NamedTuple):
     """What making one block took; the block itself is in the result."""
 
     node: str
@@ -67,7 +67,7 @@ class Made(NamedTuple):
 
 @final
 @dataclass(frozen=True)
-class NodeWork:
+class NodeTask:
     """Makes blocks of one product; travels to nodes by pickling.
 
     A block made twice is written twice with the same elements, so that who gives it out need not know whether
@@ -90,7 +90,7 @@ class NodeWork:
     device: str | None = "cpu"
     """What computes, in its own memory as far as that is free; None: the node's first accelerator, if any."""
 
-    def __call__(self, step: Step) -> Made:
+    def __call__(self, step: PlanStep) -> NodeReport:
         """Make the block that ``step`` writes, durably.
 
         Raises BudgetExceededError when it does not fit the budget, StoreError when a file is not to be found.
@@ -98,7 +98,7 @@ class NodeWork:
         use_all_cores()
         with _TURN:
             report = self._made_somewhere(step)
-        return Made(
+        return NodeReport(
             _place(report.device),
             report.seconds,
             dict(report.bytes_read),
@@ -107,7 +107,7 @@ class NodeWork:
             report.fallbacks,
         )
 
-    def _made_somewhere(self, step: Step) -> RunReport:
+    def _made_somewhere(self, step: PlanStep) -> RunReport:
         """Make the block where it is to be made, or on the CPU when that fails or has no room."""
         try:
             return self._made(step, get_device(self.device))
@@ -119,23 +119,23 @@ class NodeWork:
         report = self._made(step, get_device("cpu"))
         return replace(report, fallbacks=(note, *report.fallbacks))
 
-    def _made(self, step: Step, device: Device) -> RunReport:
+    def _made(self, step: PlanStep, device: Device) -> RunReport:
         """Make the block on ``device``, by a plan for the memory that it has now."""
         with self.a.opened() as a, self.b.opened() as b, self._joined() as result:
             left, right = a[step.reads[0].region], b[step.reads[1].region]
             device = multiplier(device, left.dtype)
             out = result_view(result, *self.ranks)[step.write.region]
             options = OperationOptions(readers=self.readers).within(self.budget_bytes, self.budget_bytes)
-            product = Product(left, right, out, options)
+            product = PlannedMatmul(left, right, out, options)
             if not device.host_memory:
                 self._check_has_room(product, device)
                 options = options.within(MemoryManager(device).get_usable_memory(), self.budget_bytes)
                 product = replace(product, options=options)
             return carry_out(product.job(), device, options)[1]
 
-    def _check_has_room(self, product: Product, device: Device) -> None:
+    def _check_has_room(self, product: PlannedMatmul, device: Device) -> None:
         """Raise ``BudgetExceededError`` when what ``device`` takes of the RAM does not fit the budget."""
-        reserved = Room.on(device, 0, product.problem(device).operands, self.readers, 0).reserved
+        reserved = MemorySplit.on(device, 0, product.problem(device).operands, self.readers, 0).reserved
         needed_bytes = sum(reserved.values()) + device.staging_bytes()
         if needed_bytes > self.budget_bytes:
             raise BudgetExceededError(

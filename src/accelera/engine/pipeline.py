@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from accelera.devices import Device
-from accelera.engine.evaluate import Evaluation, evaluate, in_ram, plan_evaluate, workers
+from accelera.engine.evaluate import PlannedExpression, evaluate, in_ram, plan_evaluate, workers
 from accelera.engine.expression import Expr, Leaf, MatrixProduct
-from accelera.engine.fingerprints import Watch
+from accelera.engine.fingerprints import OperandWatch
 from accelera.engine.job import (
-    Job,
+    PlannedJob,
     carry_out,
     follow,
     left_behind,
     open_anew,
     other_plan,
 )
-from accelera.engine.journal import Record
+from accelera.engine.journal import JournalRecord
 from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.pieces import Team
-from accelera.engine.planned import Product
+from accelera.engine.planned import PlannedMatmul
 from accelera.engine.report import RunReport
-from accelera.engine.stages import Stage, is_staged, stages_of, stores_in, text_of
-from accelera.engine.target import Target, abandon
+from accelera.engine.stages import ExpressionStage, is_staged, stages_of, stores_in, text_of
+from accelera.engine.target import ResultTarget, abandon
 from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.plan import Plan, SavedPlan, combine_plans
 from accelera.settings import current_value
@@ -81,7 +81,7 @@ def _has_stages(expr: Expr) -> bool:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _StagePlans:
     """Where the results between stages are, and the plans that follow from it."""
 
     plans: tuple[Plan, ...]
@@ -99,7 +99,7 @@ class _Pipeline:
         self._device = in_ram(device)
         self._options = options
         self._stages = stages_of(expr)
-        self._target = Target(out, expr.shape, expr.dtype)
+        self._target = ResultTarget(out, expr.shape, expr.dtype)
         limit = options.budget_bytes
         self._budget = self._device.available_bytes() if limit is None else limit
         self._pins = self._pinned_stages(options.pinned)
@@ -148,14 +148,14 @@ class _Pipeline:
             return store, report
         return store, _joined([each for _, each in found], self._joined_plan(layout), self._fallbacks)
 
-    def _watch(self) -> Watch:
+    def _watch(self) -> OperandWatch:
         """Return the watch over the operands of all stages, until the result is published."""
         operands = stores_in(self._stages)
         self._target.check(self._operation, operands, resume=self._options.resume)
         named = {str(number): store for number, store in enumerate(operands, 1)}
         return self._target.watch(named)
 
-    def _layout_again(self, left: Record) -> _Layout:
+    def _layout_again(self, left: JournalRecord) -> _StagePlans:
         """Return the plans of the interrupted run if they fit today's budget, else new ones.
 
         Pinned plans are followed, or refused.
@@ -181,13 +181,13 @@ class _Pipeline:
         """Return the plan of all stages."""
         return self._joined_plan(self._layout())
 
-    def _joined_plan(self, layout: _Layout) -> Plan:
+    def _joined_plan(self, layout: _StagePlans) -> Plan:
         if len(layout.plans) == 1:
             return layout.plans[0]
         names = ["out" if stage.result is None else stage.result.name for stage in self._stages]
         return combine_plans(self._operation, layout.plans, names, layout.held_bytes, self._budget)
 
-    def _carried_out(self, number: int, layout: _Layout, watch: Watch) -> tuple[Store, RunReport]:
+    def _carried_out(self, number: int, layout: _StagePlans, watch: OperandWatch) -> tuple[Store, RunReport]:
         job = self._job(number, layout.held_bytes[number])
         stages = [plan.saved().spec for plan in layout.plans]
         job = replace(job, header={**job.header, "stages": stages})
@@ -200,20 +200,20 @@ class _Pipeline:
             each.release()
         return found
 
-    def _job(self, number: int, held_bytes: int) -> Job:
+    def _job(self, number: int, held_bytes: int) -> PlannedJob:
         """Return what ``carry_out`` runs for a stage, in what the others leave of the budget."""
         stage, options = self._stages[number], self._options.within(self._budget - held_bytes)
         out = self._target.out if stage.result is None else stage.result
         if isinstance(stage.expr, MatrixProduct):
             a, b = (each.store for each in stage.expr.arguments if isinstance(each, Leaf))
-            job = Product(a, b, out, options).job()
+            job = PlannedMatmul(a, b, out, options).job()
         else:
             name = self._operation_of(number)
-            job = Evaluation(stage.expr, out, name, options, team=self._team).job()
+            job = PlannedExpression(stage.expr, out, name, options, team=self._team).job()
         plan = _as_before(job.plan, self._former[number])
         return replace(job, plan=plan, header={"task": text_of(self._expr)})
 
-    def _layout(self) -> _Layout:
+    def _layout(self) -> _StagePlans:
         """Return the plans of all stages, with as much in RAM between them as is sensible.
 
         Raises BudgetExceededError naming the smallest budget for the whole.
@@ -225,7 +225,7 @@ class _Pipeline:
             self._place(0)
             return self._planned()
 
-    def _planned(self) -> _Layout:
+    def _planned(self) -> _StagePlans:
         held = tuple(self._held_bytes(number) for number in range(len(self._stages)))
         plans: list[Plan] = []
         needed: dict[int, int] = {}
@@ -239,7 +239,7 @@ class _Pipeline:
                 needed[number] = error.needed_bytes + beside
         if needed:
             self._refuse(needed)
-        return _Layout(tuple(plans), held)
+        return _StagePlans(tuple(plans), held)
 
     def _refuse(self, needed: Mapping[int, int]) -> None:
         number = max(needed, key=needed.__getitem__)
@@ -273,7 +273,7 @@ class _Pipeline:
                 held += stage.result.ram_bytes
         return held
 
-    def _reads(self, number: int, stage: Stage) -> bool:
+    def _reads(self, number: int, stage: ExpressionStage) -> bool:
         return any(each is stage.result for each in self._stages[number].reads)
 
     def _folder(self) -> Path:

@@ -18,17 +18,17 @@ from typing import Any, final
 from accelera.devices import Device, get_device
 from accelera.engine.calibration import cost_model
 from accelera.engine.cutting import USUAL_BLOCKS, blocks_of, cut, steps_of
-from accelera.engine.job import Job, Run
+from accelera.engine.job import PlannedJob, PlanRun
 from accelera.engine.options import OperationOptions
-from accelera.engine.places import Places
-from accelera.engine.placing import PlacedRun
-from accelera.engine.planned import Product
-from accelera.engine.reserve import Room
-from accelera.engine.runner import Kernel, RunControl, Runner
+from accelera.engine.places import HybridDevices
+from accelera.engine.placing import HybridRun
+from accelera.engine.planned import PlannedMatmul
+from accelera.engine.reserve import MemorySplit
+from accelera.engine.runner import Kernel, PlanRunner, RunControl
 from accelera.errors import BudgetExceededError
 from accelera.execution import ExecutionStrategy
 from accelera.memory import MemoryManager
-from accelera.plan import DevicePlan, Forecast, MatmulProblem, Pattern, Placement, Plan, Spans, Step
+from accelera.plan import DevicePlacement, DevicePlan, Forecast, MatmulProblem, Pattern, Plan, PlanStep, Spans
 from accelera.stores import Store
 from accelera.units import format_bytes
 
@@ -39,7 +39,7 @@ _Shapes = tuple[tuple[int, ...], ...]
 class BlockPlans:
     """Plans of single blocks of ``product`` on one device, in ``room``."""
 
-    def __init__(self, product: Product, device: Device, room: Room) -> None:
+    def __init__(self, product: PlannedMatmul, device: Device, room: MemorySplit) -> None:
         self.device = device
         self._product = product
         self._problem = product.problem(device)
@@ -47,7 +47,7 @@ class BlockPlans:
         self._room = room
         self._plans: dict[tuple[_Shapes, int | None], Plan] = {}
 
-    def plan(self, step: Step, limit_bytes: int | None = None) -> Plan:
+    def plan(self, step: PlanStep, limit_bytes: int | None = None) -> Plan:
         """Return how the block that ``step`` writes is made, with at most ``limit_bytes`` for its blocks.
 
         Raises BudgetExceededError when there is no room for it.
@@ -68,13 +68,13 @@ class BlockPlans:
 
 @final
 @dataclass(frozen=True)
-class PlacedProduct:
+class HybridMatmul:
     """``A @ B``, checked and ready to be shared between the CPU and ``places``."""
 
-    product: Product
-    places: Places
+    product: PlannedMatmul
+    places: HybridDevices
 
-    def job(self) -> Job:
+    def job(self) -> PlannedJob:
         """Return what ``carry_out`` runs."""
         return replace(self.product.job(), plan=self.plan, runner=self._run)
 
@@ -93,7 +93,7 @@ class PlacedProduct:
         on_accelerator = [accelerator.plan(step) for step in steps]
         decision = self.places.manager.explain(self.places.profile(len(steps)))
         count = _share(decision.strategy, on_accelerator, on_cpu)
-        placement = Placement(
+        placement = DevicePlacement(
             str(decision.strategy),
             decision.reasons[0] if decision.reasons else decision.rule,
             (
@@ -106,7 +106,7 @@ class PlacedProduct:
         return self._whole(problem, steps, largest_of(on_cpu), placement, taken, spec)
 
     def _planned_on_cpu(
-        self, cpu: BlockPlans, steps: tuple[Step, ...], limit_bytes: int | None
+        self, cpu: BlockPlans, steps: tuple[PlanStep, ...], limit_bytes: int | None
     ) -> list[Plan]:
         try:
             return [cpu.plan(step, limit_bytes) for step in steps]
@@ -123,9 +123,9 @@ class PlacedProduct:
     def _whole(
         self,
         problem: MatmulProblem,
-        steps: tuple[Step, ...],
+        steps: tuple[PlanStep, ...],
         largest: Plan,
-        placement: Placement,
+        placement: DevicePlacement,
         taken: Sequence[Plan],
         spec: Mapping[str, Any],
     ) -> Plan:
@@ -155,18 +155,18 @@ class PlacedProduct:
         kernel: Kernel,
         options: OperationOptions,
         control: RunControl,
-    ) -> Run:
+    ) -> PlanRun:
         if plan.placement is None:
-            return Runner(plan, stores, device, kernel, options, control)
-        return PlacedRun(plan, stores, kernel, options, control, self.places, self._sides())
+            return PlanRunner(plan, stores, device, kernel, options, control)
+        return HybridRun(plan, stores, kernel, options, control, self.places, self._sides())
 
     def _sides(self) -> tuple[BlockPlans, BlockPlans]:
         cpu, device = get_device("cpu"), self.places.device
         readers = self.product.options.readers
         usable_bytes = MemoryManager(device).get_usable_memory()
-        theirs = Room.on(device, usable_bytes, self.product.problem(device).operands, readers, 0)
+        theirs = MemorySplit.on(device, usable_bytes, self.product.problem(device).operands, readers, 0)
         left = self._budget_bytes - self.product.target().new_bytes - _host_bytes(theirs, device)
-        ours = Room.on(cpu, left, self.product.problem(cpu).operands, readers, 0)
+        ours = MemorySplit.on(cpu, left, self.product.problem(cpu).operands, readers, 0)
         return BlockPlans(self.product, cpu, ours), BlockPlans(self.product, device, theirs)
 
     @property
@@ -178,7 +178,7 @@ class PlacedProduct:
     def _reserved(self, largest: Plan) -> dict[str, int]:
         device = self.places.device
         problem = self.product.problem(device)
-        theirs = Room.on(device, 0, problem.operands, self.product.options.readers, 0)
+        theirs = MemorySplit.on(device, 0, problem.operands, self.product.options.readers, 0)
         added = {"result": self.product.target().new_bytes, device.name: _host_bytes(theirs, device)}
         return {**largest.reserved, **added}
 
@@ -190,7 +190,7 @@ class PlacedProduct:
         return tuple((*batch, rows, columns) for rows, columns in self.product.tiles)
 
 
-def chunk_of(product: Product) -> tuple[int, ...] | None:
+def chunk_of(product: PlannedMatmul) -> tuple[int, ...] | None:
     """Return the chunk of a new chunked result, with both matrix axes; None elsewhere."""
     chunk = product.target().chunk
     if chunk is None:
@@ -200,7 +200,7 @@ def chunk_of(product: Product) -> tuple[int, ...] | None:
     return (*chunk[:-1], 1, chunk[-1]) if product.a.ndim == 1 else chunk
 
 
-def _extent(steps: Sequence[Step]) -> str:
+def _extent(steps: Sequence[PlanStep]) -> str:
     shapes = [step.write.shape for step in steps]
     return " x ".join(str(max(sizes)) for sizes in zip(*shapes, strict=True))
 
@@ -218,7 +218,7 @@ def largest_of(plans: Sequence[Plan]) -> Plan:
     return max(plans, key=lambda plan: plan.peak_bytes[plan.tier])
 
 
-def _host_bytes(room: Room, device: Device) -> int:
+def _host_bytes(room: MemorySplit, device: Device) -> int:
     return sum(room.reserved.values()) + device.staging_bytes()
 
 
@@ -241,7 +241,7 @@ def _share(strategy: ExecutionStrategy, theirs: Sequence[Plan], ours: Sequence[P
     return front
 
 
-def sum_of(largest: Forecast, taken: Sequence[Plan], placement: Placement) -> Forecast:
+def sum_of(largest: Forecast, taken: Sequence[Plan], placement: DevicePlacement) -> Forecast:
     """Return what all blocks come to; the peak is the CPU's, the time that of who takes longest."""
     said = [plan.forecast for plan in taken]
 
@@ -267,11 +267,11 @@ def sum_of(largest: Forecast, taken: Sequence[Plan], placement: Placement) -> Fo
     )
 
 
-def placed_job(product: Product, places: Places | None) -> Job | None:
+def hybrid_job(product: PlannedMatmul, places: HybridDevices | None) -> PlannedJob | None:
     """Return the job that shares ``product`` between the devices of ``places``.
 
     None where there is nothing to share: no second device, or nothing to multiply.
     """
     if places is None or product.problem(places.device).is_empty:
         return None
-    return PlacedProduct(product, places).job()
+    return HybridMatmul(product, places).job()

@@ -25,7 +25,7 @@ WORDS: Final[Mapping[str, ExecutionStrategy]] = MappingProxyType(
 
 
 @final
-class Accelerator:
+class AcceleratorExecutor:
     """A device as the strategy executor sees it: a block after the other, in the device's memory."""
 
     def __init__(self, device: Device) -> None:
@@ -54,7 +54,7 @@ class Accelerator:
 
 
 @final
-class Places:
+class HybridDevices:
     """CPU and accelerator, and the strategy by which they share blocks; measures nothing.
 
     Parameters
@@ -69,7 +69,7 @@ class Places:
     def __init__(self, placing: Placing, device: Device) -> None:
         strategy = strategy_of(placing)
         observers = placing.observers if isinstance(placing, StrategyManager) else ()
-        accelerator = Accelerator(device)
+        accelerator = AcceleratorExecutor(device)
         self.device = device
         self.strategy = strategy
         self.manager = StrategyManager(
@@ -111,7 +111,7 @@ def strategy_of(placing: Placing) -> ExecutionStrategy:
     return WORDS[placing.lower()]
 
 
-def places_on(placing: Placing | None, device: Device) -> Places | None:
+def hybrid_devices(placing: Placing | None, device: Device) -> HybridDevices | None:
     """Return who shares products on an engine that computes on ``device``; None when it works by itself.
 
     A strategy that needs an accelerator where there is none is said so once, and everything runs on the CPU.
@@ -120,7 +120,7 @@ def places_on(placing: Placing | None, device: Device) -> Places | None:
         return None
     strategy = strategy_of(placing)
     if not device.host_memory:
-        return Places(placing, device)
+        return HybridDevices(placing, device)
     if strategy.uses_gpu:
         logger.warning(
             "[engine] strategy %s asks for an accelerator, and the engine computes on %s, which is none:"

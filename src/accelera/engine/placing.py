@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, final
 
 from accelera.engine.events import Progress
 from accelera.engine.options import OperationOptions
-from accelera.engine.places import Places
+from accelera.engine.places import HybridDevices
 from accelera.engine.report import DeviceRun, RunReport
-from accelera.engine.runner import Interrupted, Kernel, RunControl, Runner
+from accelera.engine.runner import Interrupted, Kernel, PlanRunner, RunControl
 from accelera.errors import BudgetExceededError, DeviceMemoryError
 from accelera.execution import Kernel as Function
 from accelera.logs import logger
-from accelera.plan import Block, Plan, Step
+from accelera.plan import OperandBlock, Plan, PlanStep
 from accelera.stores import Store
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass
-class _Side:
+class _DeviceSide:
     """One device at work."""
 
     planner: BlockPlans
@@ -39,7 +39,7 @@ class _Side:
 
 
 @final
-class PlacedRun:
+class HybridRun:
     """One run of a plan whose steps are blocks, dealt out by a strategy."""
 
     def __init__(
@@ -49,7 +49,7 @@ class PlacedRun:
         kernel: Kernel,
         options: OperationOptions,
         control: RunControl,
-        places: Places,
+        places: HybridDevices,
         sides: tuple[BlockPlans, BlockPlans],
     ) -> None:
         self._plan = plan
@@ -58,8 +58,8 @@ class PlacedRun:
         self._options = options
         self._control = control
         self._places = places
-        self._cpu = _Side(sides[0], plan.spec["limit_bytes"])
-        self._accelerator = _Side(sides[1])
+        self._cpu = _DeviceSide(sides[0], plan.spec["limit_bytes"])
+        self._accelerator = _DeviceSide(sides[1])
         self._fallbacks: list[str] = []
         self._skipped = 0
         self._stopping = threading.Event()
@@ -70,7 +70,7 @@ class PlacedRun:
         began = time.perf_counter()
         steps = [step for step in self._plan.steps() if not self._control.skip(step)]
         self._skipped = self._plan.forecast.steps - len(steps)
-        function: Function[Step, None] = Function(self._on_cpu, releases_gil=True)
+        function: Function[PlanStep, None] = Function(self._on_cpu, releases_gil=True)
         function.gpu_batch(self._on_accelerator)
         try:
             result = self._places.manager.execute(steps, function, self._places.profile(len(steps)))
@@ -87,18 +87,18 @@ class PlacedRun:
             with side.lock:
                 pass
 
-    def _on_cpu(self, step: Step) -> None:
+    def _on_cpu(self, step: PlanStep) -> None:
         with self._cpu.lock:
             if not self._control.keep_going():
                 raise Interrupted
             self._make(self._cpu, step, self._cpu.planner.plan(step, self._cpu.limit_bytes))
 
-    def _on_accelerator(self, steps: Sequence[Step], device: str) -> list[None]:
+    def _on_accelerator(self, steps: Sequence[PlanStep], device: str) -> list[None]:
         for step in steps:
             self._on_one(step)
         return [None] * len(steps)
 
-    def _on_one(self, step: Step) -> None:
+    def _on_one(self, step: PlanStep) -> None:
         side = self._accelerator
         with side.lock, self._counting_failures(side):
             plan = side.planner.plan(step, side.limit_bytes)
@@ -109,7 +109,9 @@ class PlacedRun:
                 except DeviceMemoryError as error:
                     plan = self._in_half_the_room(side, step, plan, error)
 
-    def _in_half_the_room(self, side: _Side, step: Step, plan: Plan, error: DeviceMemoryError) -> Plan:
+    def _in_half_the_room(
+        self, side: _DeviceSide, step: PlanStep, plan: Plan, error: DeviceMemoryError
+    ) -> Plan:
         """Return a smaller plan for this block and those to come; raises ``error`` when there is none."""
         side.planner.device.empty_cache()
         half = plan.forecast.peak_pool_bytes // 2
@@ -124,23 +126,23 @@ class PlacedRun:
         return smaller
 
     @contextmanager
-    def _counting_failures(self, side: _Side) -> Iterator[None]:
+    def _counting_failures(self, side: _DeviceSide) -> Iterator[None]:
         try:
             yield
         except Exception:
             side.did = replace(side.did, failed=side.did.failed + 1)
             raise
 
-    def _make(self, side: _Side, step: Step, plan: Plan) -> None:
+    def _make(self, side: _DeviceSide, step: PlanStep, plan: Plan) -> None:
         """Multiply one block from the stores into the result's."""
         blocks = (*step.reads, step.write)
         views = [store[block.region] for store, block in zip(self._stores, blocks, strict=True)]
         options = OperationOptions(readers=self._options.readers)
         control = RunControl(keep_going=lambda: not self._stopping.is_set())
-        report = Runner(plan, views, side.planner.device, self._kernel, options, control).run()
+        report = PlanRunner(plan, views, side.planner.device, self._kernel, options, control).run()
         self._done(side, step.write, report)
 
-    def _done(self, side: _Side, block: Block, report: RunReport) -> None:
+    def _done(self, side: _DeviceSide, block: OperandBlock, report: RunReport) -> None:
         with self._telling:
             self._control.on_written(block)
             did = side.did

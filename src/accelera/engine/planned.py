@@ -10,7 +10,7 @@ import numpy as np
 
 from accelera.devices import Device
 from accelera.engine.calibration import cost_model
-from accelera.engine.job import Job
+from accelera.engine.job import PlannedJob
 from accelera.engine.operands import (
     as_matrices,
     check_matmul_dtypes,
@@ -21,16 +21,16 @@ from accelera.engine.operands import (
 )
 from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.promotion import held_dtype
-from accelera.engine.reserve import Room
-from accelera.engine.target import Target
+from accelera.engine.reserve import MemorySplit
+from accelera.engine.target import ResultTarget
 from accelera.plan import (
     CostModel,
     MatmulProblem,
     Operand,
     Plan,
     PlanLimits,
+    PlanStep,
     Span,
-    Step,
     plan_matmul,
 )
 from accelera.stores import Store
@@ -39,7 +39,7 @@ Tile = tuple[slice, slice]
 
 
 @dataclass(frozen=True)
-class Product:
+class PlannedMatmul:
     """``A @ B``, checked and ready to be planned."""
 
     a: Store
@@ -54,9 +54,9 @@ class Product:
         """Shape of the result."""
         return matmul_shape(self.a.shape, self.b.shape)
 
-    def target(self) -> Target:
+    def target(self) -> ResultTarget:
         """Return where the result goes."""
-        return Target(self.out, self.shape, check_matmul_dtypes(self.a, self.b))
+        return ResultTarget(self.out, self.shape, check_matmul_dtypes(self.a, self.b))
 
     def plan(
         self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
@@ -66,7 +66,9 @@ class Product:
         instead = device.host_memory and options.host_budget_bytes is not None
         budget_bytes = options.host_budget_bytes if instead else options.budget_bytes
         problem = self.problem(device)
-        room = Room.on(device, budget_bytes, problem.operands, options.readers, self.target().new_bytes)
+        room = MemorySplit.on(
+            device, budget_bytes, problem.operands, options.readers, self.target().new_bytes
+        )
         room = replace(room, reserved={**room.reserved, **self.beside()})
         tiles, spec = (self.tiles, spec) if limit_bytes is None else (None, None)
         return self.planned(problem, device, room, budget_bytes, limit_bytes, tiles, spec)
@@ -75,7 +77,7 @@ class Product:
         self,
         problem: MatmulProblem,
         device: Device,
-        room: Room,
+        room: MemorySplit,
         budget_bytes: int | None,
         limit_bytes: int | None = None,
         tiles: tuple[tuple[Span, Span], ...] | None = None,
@@ -113,9 +115,9 @@ class Product:
             _result(target, shape, device, held),
         )
 
-    def job(self) -> Job:
+    def job(self) -> PlannedJob:
         """Return what ``carry_out`` runs."""
-        return Job(
+        return PlannedJob(
             operation="matmul",
             inputs=as_matrices(self.a, self.b),
             names=("A", "B"),
@@ -137,12 +139,12 @@ class Product:
         """Return what the factors take besides blocks, in bytes."""
         return {}
 
-    def kernel(self, device: Device, step: Step, arrays: Sequence[Any], out: Any) -> None:
+    def kernel(self, device: Device, step: PlanStep, arrays: Sequence[Any], out: Any) -> None:
         """Compute one step."""
         multiply(device, step, arrays, out)
 
 
-def _result(target: Target, shape: tuple[int, ...], device: Device, held: np.dtype[Any]) -> Operand:
+def _result(target: ResultTarget, shape: tuple[int, ...], device: Device, held: np.dtype[Any]) -> Operand:
     """Describe a result that does not exist yet, or the store that takes it."""
     plain = Operand("C", shape, target.dtype, held, "ram")
     if target.path is not None:
@@ -175,7 +177,7 @@ def spans_of(tiles: Iterable[Tile] | None) -> tuple[tuple[Span, Span], ...] | No
     return tuple(((rows.start, rows.stop), (cols.start, cols.stop)) for rows, cols in tiles)
 
 
-def multiply(device: Device, step: Step, arrays: Sequence[Any], out: Any) -> None:
+def multiply(device: Device, step: PlanStep, arrays: Sequence[Any], out: Any) -> None:
     """Kernel of one matmul step."""
     (a, b), ((a0, a1), (b0, b1)) = arrays, step.task
     device.gemm(a[..., a0:a1], b[..., b0:b1, :], out, accumulate=not step.first)

@@ -26,7 +26,7 @@ HALVES = frozenset((FLOAT16, np.dtype(ml_dtypes.bfloat16)))
 
 
 @dataclass(frozen=True)
-class Signature:
+class TypeSignature:
     """The types of one operation."""
 
     inputs: tuple[DType, ...]
@@ -47,7 +47,7 @@ def real_type(dtype: DType) -> DType:
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
-def resolve(ufunc: np.ufunc, types: Sequence[Type]) -> Signature:
+def resolve(ufunc: np.ufunc, types: Sequence[Type]) -> TypeSignature:
     """Return the types of ``ufunc`` applied to arguments of ``types``.
 
     Raises DTypeError when NumPy knows no such operation, or its result cannot be stored.
@@ -59,10 +59,10 @@ def resolve(ufunc: np.ufunc, types: Sequence[Type]) -> Signature:
         found = _loop(ufunc, [_widened(each, True) for each in types], types)
     *inputs, held = found
     dtype = half if half is not None and held == FLOAT32 else held
-    return Signature(tuple(inputs), held, parse_dtype(dtype, op=ufunc.__name__))
+    return TypeSignature(tuple(inputs), held, parse_dtype(dtype, op=ufunc.__name__))
 
 
-def common_type(op: str, types: Sequence[Type]) -> Signature:
+def common_type(op: str, types: Sequence[Type]) -> TypeSignature:
     """Return the types of a choice among arguments of ``types``; raises DTypeError."""
     half = _common_half(types)
     plain = [_widened(each, half is not None) for each in types]
@@ -71,7 +71,7 @@ def common_type(op: str, types: Sequence[Type]) -> Signature:
     except TypeError as error:
         raise DTypeError(f"[{op}] {_names(types)} have no common type; convert one with astype") from error
     dtype = half if half is not None and held == FLOAT32 else held
-    return Signature((held,) * len(types), held, dtype)
+    return TypeSignature((held,) * len(types), held, dtype)
 
 
 def product_type(a: DType, b: DType) -> DType:

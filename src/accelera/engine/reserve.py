@@ -14,7 +14,7 @@ RUNTIME_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Room:
+class MemorySplit:
     """The budget of one run, divided."""
 
     tier: str
@@ -33,7 +33,7 @@ class Room:
         operands: Iterable[Operand],
         readers: int,
         result_bytes: int,
-    ) -> Room:
+    ) -> MemorySplit:
         """Divide ``budget_bytes`` (None: what the device has free) for a run on ``device``."""
         given = list(operands)
         threads = readers + 1

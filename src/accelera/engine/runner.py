@@ -24,12 +24,12 @@ from accelera.engine.options import OperationOptions
 from accelera.engine.report import RunReport
 from accelera.engine.staging import Mover
 from accelera.memory import Buffer, BufferPool
-from accelera.plan import Block, Numbers, Pass, Plan, Step, policy_of, walk
+from accelera.plan import BufferNumbers, OperandBlock, Pass, Plan, PlanStep, policy_of, walk
 from accelera.policy import create_policy
 from accelera.stores import Store
 from accelera.trace import Access, Kind, Recorder, RunRecorder
 
-Kernel = Callable[[Device, Step, Sequence[Any], Any], None]
+Kernel = Callable[[Device, PlanStep, Sequence[Any], Any], None]
 """Computes one step: (device, step, arrays read, array written)."""
 
 
@@ -38,9 +38,9 @@ class RunControl:
     """Hooks by which a job follows and steers one run of a plan."""
 
     observer: Observer = field(default_factory=Observer)
-    on_written: Callable[[Block], None] = lambda block: None
+    on_written: Callable[[OperandBlock], None] = lambda block: None
     """Called by the writer after a block of the result is in its store."""
-    skip: Callable[[Step], bool] = lambda step: False
+    skip: Callable[[PlanStep], bool] = lambda step: False
     """Steps that need not be run, such as those whose result a journal says is stored."""
     may_skip: bool = True
     """False where ``skip`` says False of every step."""
@@ -52,7 +52,7 @@ class Interrupted(Exception):
     """The run stopped at a block boundary because it was asked to."""
 
 
-class Runner:
+class PlanRunner:
     """One run of one plan."""
 
     def __init__(
@@ -78,8 +78,8 @@ class Runner:
         self._stall_s = self._compute_s = 0.0
         self._nothing: Any = None
         self._ready: queue.SimpleQueue[_Admitted | None] = queue.SimpleQueue()
-        self._gate = _Gate()
-        self._numbered = None if options.recorder is None else _Numbered(options.recorder)
+        self._gate = _StepGate()
+        self._numbered = None if options.recorder is None else _RunNumbers(options.recorder)
         self._residents = [
             store.resident() if operand.in_place else None
             for operand, store in zip(plan.operands, stores, strict=True)
@@ -131,12 +131,12 @@ class Runner:
             if there[False] or not there:
                 yield Pass(partial(self._left, each))
 
-    def _left(self, each: Pass) -> Iterator[Step]:
+    def _left(self, each: Pass) -> Iterator[PlanStep]:
         return (step for step in each.steps() if not self._control.skip(step))
 
     def _admit(self, pool: BufferPool) -> None:
         """Admit accesses in order, keeping the plan's window of steps under way."""
-        books = _RunBooks(self, pool, self._gate, self._plan, self._numbered)
+        books = _BufferPoolDriver(self, pool, self._gate, self._plan, self._numbered)
         try:
             for index, step in walk(self._passes(), self._plan.window, books):
                 self._ready.put(_Admitted(index, step, books.take()))
@@ -190,7 +190,7 @@ class Runner:
         self._control.on_written(block)
         self._gate.done(admitted.index)
 
-    def load(self, block: Block) -> Callable[[Any], int]:
+    def load(self, block: OperandBlock) -> Callable[[Any], int]:
         """Return what fills a buffer with ``block``."""
 
         def fill(memory: Any) -> int:
@@ -202,7 +202,7 @@ class Runner:
 
         return fill
 
-    def _array(self, block: Block, buffers: dict[int, Buffer]) -> Any:
+    def _array(self, block: OperandBlock, buffers: dict[int, Buffer]) -> Any:
         resident = self._residents[block.operand]
         if resident is not None:
             return resident[block.region]
@@ -246,11 +246,11 @@ class _Admitted:
     """A step whose blocks are pinned, loading or loaded."""
 
     index: int
-    step: Step
+    step: PlanStep
     buffers: dict[int, Buffer]
 
 
-class _Numbered:
+class _RunNumbers:
     """Gives the pool's buffers, whose numbers serve again in every pass, numbers of the whole run."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -278,17 +278,17 @@ class _Numbered:
             self._recorder.record(replace(known, step=step, kind=Kind.FREE))
 
 
-class _RunBooks:
+class _BufferPoolDriver:
     """Drives the pool from a walk."""
 
     def __init__(
-        self, runner: Runner, pool: BufferPool, gate: _Gate, plan: Plan, recorder: _Numbered | None
+        self, runner: PlanRunner, pool: BufferPool, gate: _StepGate, plan: Plan, recorder: _RunNumbers | None
     ) -> None:
         self._runner = runner
         self._plan = plan
         self._dtypes = [str(operand.held_dtype) for operand in plan.operands]
         self._recorder = recorder
-        self._numbers = Numbers()
+        self._numbers = BufferNumbers()
         self._pool = pool
         self._gate = gate
         self._pinned: dict[int, Buffer] = {}
@@ -311,7 +311,7 @@ class _RunBooks:
     def wait(self, step: int) -> None:
         self._gate.wait_for(step)
 
-    def admit(self, block: Block, step: int, *, write: bool) -> None:
+    def admit(self, block: OperandBlock, step: int, *, write: bool) -> None:
         load = None if write else self._runner.load(block)
         self._pinned[block.id] = self._pool.pin(
             self._numbers[block.id],
@@ -329,16 +329,16 @@ class _RunBooks:
         pinned, self._pinned = self._pinned, {}
         return pinned
 
-    def unpin(self, block: Block, step: int) -> None:
+    def unpin(self, block: OperandBlock, step: int) -> None:
         self._pool.unpin(self._numbers[block.id], step=step)
 
-    def free(self, block: Block, step: int) -> None:
+    def free(self, block: OperandBlock, step: int) -> None:
         number = self._numbers.pop(block.id)
         self._pool.note_saved(number, step=step)
         self._pool.free(number, step=step)
 
 
-class _Gate:
+class _StepGate:
     """Which steps are done, and whether something failed."""
 
     def __init__(self) -> None:

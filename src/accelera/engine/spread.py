@@ -14,19 +14,19 @@ from accelera.devices import Device, get_device
 from accelera.engine.calibration import cost_model
 from accelera.engine.cutting import USUAL_BLOCKS, aligned, blocks_of, cut, steps_of
 from accelera.engine.events import Progress
-from accelera.engine.job import Job, Run
+from accelera.engine.job import PlannedJob, PlanRun
 from accelera.engine.journal import mark_of
 from accelera.engine.network import TEN_GIGABIT_BYTES_PER_S, Network
-from accelera.engine.node_work import Made, NodeWork
+from accelera.engine.node_work import NodeReport, NodeTask
 from accelera.engine.operands import as_matrices
 from accelera.engine.options import OperationOptions
 from accelera.engine.placed import BlockPlans, chunk_of, largest_of, sum_of
-from accelera.engine.planned import Product
+from accelera.engine.planned import PlannedMatmul
 from accelera.engine.report import DeviceRun, RunReport
-from accelera.engine.reserve import RUNTIME_BYTES, Room
+from accelera.engine.reserve import RUNTIME_BYTES, MemorySplit
 from accelera.engine.runner import Kernel, RunControl
 from accelera.errors import ArgumentError, StoreError, UnknownNameError
-from accelera.plan import DevicePlan, Pattern, Placement, Plan, Step
+from accelera.plan import DevicePlacement, DevicePlan, Pattern, Plan, PlanStep
 from accelera.stores import Address, Store, address_of
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ BLOCKS_PER_NODE = 4
 
 @final
 @dataclass(frozen=True)
-class SpreadProduct:
+class DistributedMatmul:
     """``A @ B`` over the nodes of a cluster, checked and ready to be planned."""
 
-    product: Product
+    product: PlannedMatmul
     node_budget_bytes: int
     nodes: int
     executor: RayExecutor | None = None
@@ -61,7 +61,7 @@ class SpreadProduct:
         """What nodes compute on: ``"cpu"``, or what the executor says; None: an accelerator of their own."""
         return "cpu" if self.executor is None else self.executor.node_device
 
-    def job(self) -> Job:
+    def job(self) -> PlannedJob:
         """Return what ``carry_out`` runs: where there is nothing to multiply, on this machine.
 
         Raises StoreError when an operand or the result is not in a file.
@@ -86,7 +86,7 @@ class SpreadProduct:
         chunk = chunk_of(self.product)
         blocks = aligned(blocks_of(spec), chunk) or cut(problem, wanted, chunk)
         steps = tuple(steps_of(problem, blocks, cost))
-        room = Room.on(cpu, self.node_budget_bytes, problem.operands, self.product.options.readers, 0)
+        room = MemorySplit.on(cpu, self.node_budget_bytes, problem.operands, self.product.options.readers, 0)
         ours = BlockPlans(self.product, cpu, room)
         plans = [ours.plan(step, limit_bytes) for step in steps]
         placement = self._placement(steps, plans)
@@ -108,7 +108,7 @@ class SpreadProduct:
             placement=placement,
         )
 
-    def _placement(self, steps: Sequence[Step], plans: Sequence[Plan]) -> Placement:
+    def _placement(self, steps: Sequence[PlanStep], plans: Sequence[Plan]) -> DevicePlacement:
         network = self.network(steps, plans)
         seconds = sum(plan.forecast.seconds for plan in plans) / self.nodes
         seconds = max(seconds, network.moved_bytes / network.bytes_per_s / self.nodes)
@@ -120,9 +120,9 @@ class SpreadProduct:
         if self.node_device != "cpu":
             where = self.node_device or "its accelerator, if it has one"
             reason += f", each on {where}; the figures are those of processors"
-        return Placement("cluster", reason, (shares,), network.lines())
+        return DevicePlacement("cluster", reason, (shares,), network.lines())
 
-    def network(self, steps: Sequence[Step], plans: Sequence[Plan]) -> Network:
+    def network(self, steps: Sequence[PlanStep], plans: Sequence[Plan]) -> Network:
         """Return what the network must carry for these blocks, and what it could."""
         flops = sum(step.flops for step in steps)
         return Network(
@@ -142,11 +142,11 @@ class SpreadProduct:
         kernel: Kernel,
         options: OperationOptions,
         control: RunControl,
-    ) -> Run:
+    ) -> PlanRun:
         a, b = self._addresses()
         target = self.product.target()
         assert target.path is not None, "checked with the addresses"
-        work = NodeWork(
+        work = NodeTask(
             a,
             b,
             str(target.path.parent.resolve() / target.path.name),
@@ -159,7 +159,7 @@ class SpreadProduct:
             self.node_device,
         )
         assert self.executor is not None, "a product that is run has somebody to hand it out"
-        return SpreadRun(plan, work, self.executor, control)
+        return DistributedRun(plan, work, self.executor, control)
 
     def _addresses(self) -> tuple[Address, Address]:
         if self.product.target().path is None:
@@ -185,15 +185,15 @@ def _address(name: str, store: Store) -> Address:
 
 @final
 @dataclass
-class SpreadRun:
+class DistributedRun:
     """One run of a plan whose steps are blocks, handed out to nodes."""
 
     plan: Plan
-    work: NodeWork
+    work: NodeTask
     executor: RayExecutor
     control: RunControl
     _did: dict[str, DeviceRun] = field(default_factory=dict)
-    _made: list[Made] = field(default_factory=list)
+    _made: list[NodeReport] = field(default_factory=list)
 
     def run(self) -> RunReport:
         """Make all blocks that are not there; raise what stopped that, when no node is at one any more."""
@@ -211,7 +211,7 @@ class SpreadRun:
         pool.shutdown()
         return self._report(time.perf_counter() - began, skipped)
 
-    def _take(self, step: Step, made: Made, skipped: int) -> None:
+    def _take(self, step: PlanStep, made: NodeReport, skipped: int) -> None:
         self.control.on_written(step.write)
         self._made.append(made)
         did = self._did.get(made.node, DeviceRun())

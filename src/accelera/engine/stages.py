@@ -18,13 +18,13 @@ from accelera.engine.computed import store_of
 from accelera.engine.expression import (
     Apply,
     Choose,
+    ComplexPart,
     Concatenated,
     Constant,
     Convert,
     Expr,
     Leaf,
     MatrixProduct,
-    Part,
     Reduction,
     Viewed,
 )
@@ -33,7 +33,7 @@ from accelera.stores import JoinedStore, Store
 
 
 @dataclass
-class Stage:
+class ExpressionStage:
     """One operation of an expression: element-wise, a reduction, or a product of matrices."""
 
     expr: Expr
@@ -52,7 +52,7 @@ def is_staged(expr: Expr) -> bool:
     return any(isinstance(each, (MatrixProduct, Reduction, Concatenated, Viewed)) for each in _nodes(inner))
 
 
-def stages_of(expr: Expr) -> list[Stage]:
+def stages_of(expr: Expr) -> list[ExpressionStage]:
     """Cut ``expr`` into stages, in the order in which they are carried out."""
     found = _Cutting(expr).stages
     for number, stage in enumerate(found):
@@ -76,13 +76,14 @@ def _wording(node: Expr) -> str:
     named: dict[type[Expr], Callable[[Any], str]] = {
         Apply: lambda each: each.ufunc.__name__,
         Constant: lambda each: repr(each.value),
-        Part: lambda each: each.name,
+        ComplexPart: lambda each: each.name,
         Reduction: lambda each: f"{each.name} {each.axes} {each.keepdims} {_numbers_of(each.reducer)}",
         Concatenated: lambda each: str(each.axis),
         Viewed: lambda each: each.text,
     }
     detail = named.get(type(node), lambda each: "")
-    return f"{type(node).__name__} {detail(node)}"
+    kind = "Part" if isinstance(node, ComplexPart) else type(node).__name__  # journals have it so
+    return f"{kind} {detail(node)}"
 
 
 def _numbers_of(reducer: object) -> list[str]:
@@ -101,13 +102,13 @@ class _Cutting:
     """Turns a tree into stages, the deepest first; equal parts that are one object are computed once."""
 
     def __init__(self, root: Expr) -> None:
-        self.stages: list[Stage] = []
+        self.stages: list[ExpressionStage] = []
         self._root = _in_best_order(root)
         self._made: dict[int, Expr] = {}
         for node in _from_below(self._root):
             self._made[id(node)] = self._cut(node)
         last = self._made[id(self._root)]
-        self.stages.append(Stage(last, None, intermediates_in(last)))
+        self.stages.append(ExpressionStage(last, None, intermediates_in(last)))
 
     def _cut(self, node: Expr) -> Expr:
         """Return ``node`` over stores only; what must be computed before becomes a stage."""
@@ -124,7 +125,7 @@ class _Cutting:
     def _stage(self, expr: Expr) -> Leaf:
         name = f"#{len(self.stages) + 1}"
         result = Intermediate(name, expr.shape, expr.dtype)
-        self.stages.append(Stage(expr, result, intermediates_in(expr)))
+        self.stages.append(ExpressionStage(expr, result, intermediates_in(expr)))
         return Leaf(result)
 
 
@@ -173,8 +174,8 @@ def _rebuilt(node: Expr, parts: Sequence[Expr]) -> Expr:
         return Apply(node.ufunc, tuple(parts))
     if isinstance(node, Choose):
         return Choose(*parts)
-    if isinstance(node, Part):
-        return Part(parts[0], node.name)
+    if isinstance(node, ComplexPart):
+        return ComplexPart(parts[0], node.name)
     assert isinstance(node, Convert)
     return Convert(parts[0], node.dtype)
 
@@ -205,7 +206,7 @@ def _from_below(root: Expr) -> Iterator[Expr]:
             waiting.extend((each, False) for each in reversed(node.arguments))
 
 
-def stores_in(stages: Sequence[Stage]) -> list[Store]:
+def stores_in(stages: Sequence[ExpressionStage]) -> list[Store]:
     """Return the operands of all stages that are no results of stages, each once."""
     leaves = [each.store for stage in stages for each in _nodes(stage.expr) if isinstance(each, Leaf)]
     found = {id(source): source for store in leaves for source in store.sources}

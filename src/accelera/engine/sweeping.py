@@ -11,9 +11,9 @@ import numpy as np
 from accelera.devices import Device
 from accelera.engine.casting import cast_into, cast_itemsize
 from accelera.engine.pieces import PIECE_BYTES, Team, piece_shape, pieces
-from accelera.engine.program import Program, Scratch
-from accelera.engine.reducers import Place, Reducer, States
-from accelera.plan import Step
+from accelera.engine.program import ElementwiseProgram, Scratch
+from accelera.engine.reducers import ReductionPlace, RunningReduction, States
+from accelera.plan import PlanStep
 from accelera.stores import Region
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -23,7 +23,9 @@ Shape = tuple[int, ...]
 class SweepKernel(abc.ABC):
     """What both kernels share: a program, its operands' orders, and a team with a scratch each."""
 
-    def __init__(self, program: Program, dtype: np.dtype[Any], orders: Sequence[Shape], team: Team) -> None:
+    def __init__(
+        self, program: ElementwiseProgram, dtype: np.dtype[Any], orders: Sequence[Shape], team: Team
+    ) -> None:
         self.program = program
         self.dtype = dtype
         """Element type of the result."""
@@ -60,7 +62,7 @@ class SweepKernel(abc.ABC):
         return self._scratches[worker]
 
     @abc.abstractmethod
-    def __call__(self, device: Device, step: Step, arrays: Sequence[Array], out: Array) -> None:
+    def __call__(self, device: Device, step: PlanStep, arrays: Sequence[Array], out: Array) -> None:
         """Compute one step."""
 
 
@@ -70,7 +72,7 @@ class StoreKernel(SweepKernel):
 
     def __init__(
         self,
-        program: Program,
+        program: ElementwiseProgram,
         dtype: np.dtype[Any],
         orders: Sequence[Shape],
         team: Team,
@@ -84,7 +86,7 @@ class StoreKernel(SweepKernel):
         """What the last conversion takes."""
         return cast_itemsize(self.program.dtype, self.dtype)
 
-    def __call__(self, device: Device, step: Step, arrays: Sequence[Array], out: Array) -> None:
+    def __call__(self, device: Device, step: PlanStep, arrays: Sequence[Array], out: Array) -> None:
         """Compute one tile."""
         cut = pieces(out.shape, piece_shape(out.shape, self.orders, (), self.piece_elements))
         self.scratch(0)
@@ -114,11 +116,11 @@ class ReduceKernel(SweepKernel):
 
     def __init__(
         self,
-        program: Program,
+        program: ElementwiseProgram,
         dtype: np.dtype[Any],
         orders: Sequence[Shape],
         team: Team,
-        reducer: Reducer,
+        reducer: RunningReduction,
         axes: Shape,
         flat: Shape,
     ) -> None:
@@ -139,7 +141,7 @@ class ReduceKernel(SweepKernel):
         """Bytes of running states, of all workers, per element of the result."""
         return self.team.size * self._reducer.state_itemsize
 
-    def __call__(self, device: Device, step: Step, arrays: Sequence[Array], out: Array) -> None:
+    def __call__(self, device: Device, step: PlanStep, arrays: Sequence[Array], out: Array) -> None:
         """Take one tile in; after the last one of a block of the result, store that."""
         extent = tuple(stop - start for start, stop in step.task)
         self.scratch(0)
@@ -177,7 +179,7 @@ class ReduceKernel(SweepKernel):
         start = tuple(low + part.start for (low, _), part in zip(bounds, region, strict=True))
         states = self._states[worker]
         kept = _within(region, states[0].shape)
-        partial = self._reducer.partial(values, Place(start, self._flat, self._axes))
+        partial = self._reducer.partial(values, ReductionPlace(start, self._flat, self._axes))
         self._reducer.merge(tuple(each[kept] for each in states), partial)
 
     def _finish(self, out: Array) -> None:

@@ -21,18 +21,26 @@ if TYPE_CHECKING:
     from accelera.memory.manager import MemoryManager as MemoryManager
     from accelera.memory.manager import itemsize_of as itemsize_of
     from accelera.memory.pool import Allocator as Allocator
+    from accelera.memory.pool import AsyncBuffers as AsyncBuffers
+    from accelera.memory.pool import BackingStore as BackingStore
+    from accelera.memory.pool import BackingStores as BackingStores
     from accelera.memory.pool import Block as Block
     from accelera.memory.pool import Books as Books
     from accelera.memory.pool import Buffer as Buffer
     from accelera.memory.pool import BufferPool as BufferPool
+    from accelera.memory.pool import BufferTable as BufferTable
     from accelera.memory.pool import Bytes as Bytes
+    from accelera.memory.pool import DeviceMemory as DeviceMemory
     from accelera.memory.pool import Home as Home
     from accelera.memory.pool import Homes as Homes
     from accelera.memory.pool import Ledger as Ledger
     from accelera.memory.pool import Memory as Memory
     from accelera.memory.pool import Pins as Pins
     from accelera.memory.pool import Place as Place
+    from accelera.memory.pool import PoolBlock as PoolBlock
+    from accelera.memory.pool import PoolMemory as PoolMemory
     from accelera.memory.pool import PoolStats as PoolStats
+    from accelera.memory.pool import Prefetcher as Prefetcher
     from accelera.memory.pool import Residence as Residence
     from accelera.memory.pool import Slab as Slab
     from accelera.memory.pool import Stream as Stream
@@ -51,8 +59,9 @@ _NAMES_BY_FILE = {
     "compute": "Compute",
     "hierarchy": "UNBOUNDED_BYTES Hierarchy",
     "manager": "ALWAYS_FITS_BYTES MeasuredDevice MemoryManager itemsize_of",
-    "pool": "Allocator Block Books Buffer BufferPool Bytes Home Homes Ledger Memory Pins Place PoolStats"
-    " Residence Slab Stream Use window_of",
+    "pool": "Allocator AsyncBuffers BackingStore BackingStores Buffer BufferPool BufferTable Bytes"
+    " DeviceMemory Ledger Pins PoolBlock PoolMemory PoolStats Prefetcher Slab Use window_of"
+    " Block Books Home Homes Memory Place Residence Stream",
     "probe": "HostMemory ProcessMemory host_memory process_memory reset_peak",
     "tier": "Tier",
 }

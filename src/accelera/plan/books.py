@@ -19,7 +19,7 @@ _ACCESSES = 3
 """Accesses of a step, each to a block of its own at worst."""
 
 
-def books_bytes(accesses: Any, blocks: Any, eviction: Eviction) -> Any:
+def overhead_bytes(accesses: Any, blocks: Any, eviction: Eviction) -> Any:
     """Return the bytes of a run's books beyond what every run reserves; counts may be columns.
 
     >>> books_bytes(768, 192, Eviction())
@@ -29,7 +29,7 @@ def books_bytes(accesses: Any, blocks: Any, eviction: Eviction) -> Any:
     return needed * (needed > 0)
 
 
-def books_limit(capacity_bytes: int) -> int:
+def overhead_limit(capacity_bytes: int) -> int:
     """Return the most bytes that the books of one pass should take beyond what every run reserves."""
     return max(capacity_bytes, 0) // SHARE
 
@@ -42,4 +42,4 @@ def pass_lengths(capacity_bytes: int, eviction: Eviction) -> tuple[int, int]:
     if not eviction.by_pass:
         return 0, 0
     each = _ACCESSES * (eviction.access_bytes + BLOCK_BYTES)
-    return min(_LONGEST, (FREE_BYTES + books_limit(capacity_bytes)) // each), FREE_BYTES // each
+    return min(_LONGEST, (FREE_BYTES + overhead_limit(capacity_bytes)) // each), FREE_BYTES // each

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accelera.plan.operand import Block
+from accelera.plan.operand import OperandBlock
 
 
 @dataclass(frozen=True)
-class Step:
+class PlanStep:
     """One call of a kernel: blocks it reads, the block it writes, and what it does with them."""
 
-    reads: tuple[Block, ...]
+    reads: tuple[OperandBlock, ...]
     """Blocks that must be loaded before the step."""
-    write: Block
+    write: OperandBlock
     """Block the step writes or adds to; held in the pool from its first step to its last."""
     first: bool
     """True when the block written holds nothing yet."""

@@ -13,9 +13,9 @@ from typing import Any
 from accelera.memory import Ledger
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Forecast, Step
-from accelera.plan.operand import Block, Operand
-from accelera.plan.paper import Numbers, policy_of
+from accelera.plan.figures import Forecast, PlanStep
+from accelera.plan.operand import Operand, OperandBlock
+from accelera.plan.paper import BufferNumbers, policy_of
 from accelera.plan.passes import Pass, Pattern, Repeat
 from accelera.plan.walk import walk_steps
 from accelera.policy import EvictionPolicy, create_policy
@@ -25,7 +25,7 @@ _REMEMBERED = 4096
 """Steps that are made once and kept for the second walk; more are made again, for they take memory."""
 
 
-class _PaperBooks:
+class _LedgerDriver:
     """A ledger that also adds up what is read, and when it arrives."""
 
     def __init__(
@@ -40,7 +40,7 @@ class _PaperBooks:
         self.ledger = Ledger(capacity_bytes, create_policy("fifo"))
         self.read = [0] * len(operands)
         self._eviction, self._operation = eviction, operation
-        self._numbers = Numbers()
+        self._numbers = BufferNumbers()
         self._loads_s = self._stolen_s = 0.0
         self._operands = operands
         self._cost = cost
@@ -67,7 +67,7 @@ class _PaperBooks:
     def wait(self, step: int) -> None:
         """On paper every step is done at once."""
 
-    def admit(self, block: Block, step: int, *, write: bool) -> None:
+    def admit(self, block: OperandBlock, step: int, *, write: bool) -> None:
         resident, _ = self.ledger.admit(self._numbers[block.id], block.held_bytes, write=write)
         if resident or write:
             return
@@ -82,16 +82,16 @@ class _PaperBooks:
         self._loads_s = self._stolen_s = 0.0
         return seconds
 
-    def unpin(self, block: Block, step: int) -> None:
+    def unpin(self, block: OperandBlock, step: int) -> None:
         self.ledger.unpin(self._numbers[block.id])
 
-    def free(self, block: Block, step: int) -> None:
+    def free(self, block: OperandBlock, step: int) -> None:
         number = self._numbers.pop(block.id)
         self.ledger.save(number)
         self.ledger.free(number)
 
 
-class _Timeline:
+class _PlanTimeline:
     """When each step is done: reads run ahead by the window, writes follow behind."""
 
     def __init__(self, window: int, cost: CostModel, tier: str) -> None:
@@ -102,7 +102,7 @@ class _Timeline:
         self.compute_s = self.stall_s = self.read_s = self.write_s = 0.0
         self.written = 0
 
-    def step(self, step: Step, loads_s: float, stolen_s: float) -> None:
+    def step(self, step: PlanStep, loads_s: float, stolen_s: float) -> None:
         """Account for one step whose loads take ``loads_s`` and slow the arithmetic by ``stolen_s``."""
         self.read_s += loads_s
         self._read_free = max(self._read_free, self._retired[0]) + loads_s
@@ -132,7 +132,7 @@ class _Timeline:
 class _Walker:
     """Walks the first part of each kind and counts its figures as often as it comes."""
 
-    def __init__(self, books: _PaperBooks, timeline: _Timeline, window: int) -> None:
+    def __init__(self, books: _LedgerDriver, timeline: _PlanTimeline, window: int) -> None:
         self._books, self._timeline, self._window = books, timeline, window
         self._held: set[int] = set()
         self._steps = 0
@@ -201,8 +201,8 @@ def forecast(
 
     Raises BudgetExceededError when the pinned blocks of some step do not fit.
     """
-    books = _PaperBooks(capacity_bytes, operands, window, cost, eviction, operation)
-    walker = _Walker(books, _Timeline(window, cost, operands[-1].tier), window)
+    books = _LedgerDriver(capacity_bytes, operands, window, cost, eviction, operation)
+    walker = _Walker(books, _PlanTimeline(window, cost, operands[-1].tier), window)
     walker.all(pattern.kinds)
     read = {operands[i].name: walker.totals.pop(i) for i in range(len(operands))}
     del read[operands[-1].name]

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from accelera.plan.books import WHOLE_STEPS, books_bytes, books_limit, pass_lengths
+from accelera.plan.books import WHOLE_STEPS, overhead_bytes, overhead_limit, pass_lengths
 from accelera.plan.cost import CostModel
 from accelera.plan.eviction import Eviction
 from accelera.plan.figures import Alternative, Forecast
@@ -41,13 +41,13 @@ _BYTES_WEIGHT = 0.25
 
 
 @dataclass(frozen=True)
-class _Figures:
+class _GramEstimate:
     """Closed forms of one choice."""
 
     choice: GramChoice
     need_bytes: int
     """Room for blocks, and for the books where they lie in the same memory."""
-    books_bytes: int
+    overhead_bytes: int
     """What the run keeps in RAM besides its blocks, because it has so many steps."""
     seconds: float
     moved_bytes: float
@@ -83,13 +83,13 @@ def plan_gram(
         of = f"of {list(problem.a.shape)} in {problem.g.held_dtype}"
         limits.refuse("gram", of, "its smallest tiles", min(each.need_bytes for each in found))
 
-    def walk(each: _Figures, cost: CostModel) -> _Walked:
+    def walk(each: _GramEstimate, cost: CostModel) -> _WalkedGram:
         steps = GramSteps(problem, each.choice, cost)
         room = limits.capacity_bytes - limits.charged(each.books_bytes)
         window = each.choice.window
         pattern = steps.pattern()
         found = forecast(pattern, problem.operands, room, window, cost, limits.eviction, operation="gram")
-        return _Walked(each, steps, pattern, found)
+        return _WalkedGram(each, steps, pattern, found)
 
     walked = [walk(each, cost) for each in fitting[:_WALKED]]
     nominal = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes))
@@ -118,10 +118,10 @@ def plan_gram(
 
 
 @dataclass(frozen=True)
-class _Walked:
+class _WalkedGram:
     """A choice with its steps and what they will do."""
 
-    figures: _Figures
+    figures: _GramEstimate
     steps: GramSteps
     pattern: Pattern
     forecast: Forecast
@@ -155,7 +155,7 @@ def _books(problem: GramProblem, choice: GramChoice, eviction: Eviction) -> int:
     steps, most = batches * tiles * slabs, choice.pass_steps
     if most:
         steps, blocks = min(steps, most), min(blocks, 3 * most)
-    return int(books_bytes(3 * steps, blocks, eviction))
+    return int(overhead_bytes(3 * steps, blocks, eviction))
 
 
 def _figures(
@@ -165,7 +165,7 @@ def _figures(
     cost: CostModel,
     *,
     again: bool = False,
-) -> _Figures:
+) -> _GramEstimate:
     lead, capacity = (1,) * len(problem.batch), limits.capacity_bytes
     edge, strip = (
         _longest(problem.size, parts, problem.align(-1))
@@ -194,12 +194,12 @@ def _figures(
     if not again and (books or steps > WHOLE_STEPS):
         for longest in pass_lengths(capacity, limits.eviction):
             length = min(longest, _PASS_STEPS)
-            fits = min(books_limit(capacity), capacity - need if limits.in_ram else capacity)
+            fits = min(overhead_limit(capacity), capacity - need if limits.in_ram else capacity)
             if books > fits or (not choice.pass_steps and steps > WHOLE_STEPS):
                 choice = replace(choice, pass_steps=length)
                 books = _books(problem, choice, limits.eviction)
     need += limits.charged(books)
-    return _Figures(choice, need, books, seconds + 2 * reads / max(tiles * slabs, 1), read + written)
+    return _GramEstimate(choice, need, books, seconds + 2 * reads / max(tiles * slabs, 1), read + written)
 
 
 def _need(problem: GramProblem, choice: GramChoice, tiles: int, edge: int, strip: int, slab: int) -> int:
@@ -231,7 +231,7 @@ def _note(steps: GramSteps) -> str:
     return f"{tiles} tiles of G, edges up to {edge}, {steps.choice.strips} strips; A {depth} deep at a time"
 
 
-def _losers(walked: list[_Walked], best: _Walked, seconds: float) -> tuple[Alternative, ...]:
+def _losers(walked: list[_WalkedGram], best: _WalkedGram, seconds: float) -> tuple[Alternative, ...]:
     """Return the losers; all were walked with nominal rates, on whose scale the best takes ``seconds``."""
     found, scale = best.forecast, seconds / max(best.forecast.seconds, 1e-12)
     others = [(each.steps, each.forecast) for each in walked if each is not best]

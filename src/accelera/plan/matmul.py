@@ -48,7 +48,7 @@ _NEAR = 1.03
 
 
 @dataclass(frozen=True)
-class _Room:
+class _MatmulRoom:
     """What a plan may fill, and by which rules."""
 
     capacity_bytes: int
@@ -63,7 +63,7 @@ class _Room:
 
 
 @dataclass(frozen=True)
-class _Walked:
+class _WalkedMatmul:
     """A choice with its steps and what they will do."""
 
     choice: MatmulChoice
@@ -90,7 +90,7 @@ def plan_matmul(
     naming the smallest budget that would do, when nothing fits.
     """
     given = None if tiles is None else tuple(tiles)
-    room = _Room(limits.capacity_bytes, limits.eviction, limits.in_ram, cost.nominal())
+    room = _MatmulRoom(limits.capacity_bytes, limits.eviction, limits.in_ram, cost.nominal())
     chosen = _chosen_before(spec)
     if chosen is not None:
         walked, need = _walk_again(problem, chosen, room)
@@ -130,11 +130,11 @@ def plan_matmul(
 @lru_cache(maxsize=32)
 def _choose(
     problem: MatmulProblem,
-    room: _Room,
+    room: _MatmulRoom,
     tiles: tuple[tuple[Span, Span], ...] | None,
     window: int,
     objective: Objective,
-) -> tuple[tuple[_Walked, ...], int]:
+) -> tuple[tuple[_WalkedMatmul, ...], int]:
     """Return the front runners walked, and the least room; none when the room is less."""
     if problem.is_empty:
         length = pass_lengths(room.capacity_bytes, room.eviction)[0]
@@ -156,7 +156,9 @@ def _chosen_before(spec: Mapping[str, Any] | None) -> MatmulChoice | None:
     return None if spec is None or "bands" not in spec else MatmulChoice.from_spec(dict(spec))
 
 
-def _walk_again(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> tuple[tuple[_Walked, ...], int]:
+def _walk_again(
+    problem: MatmulProblem, choice: MatmulChoice, room: _MatmulRoom
+) -> tuple[tuple[_WalkedMatmul, ...], int]:
     """Return the choice of an earlier plan, walked, and the least room; nothing when the room is less."""
     try:
         return (_walk(problem, choice, room),), 0
@@ -211,7 +213,7 @@ def _score(seconds: Any, moved_bytes: Any, objective: Objective) -> Any:
     return seconds * np.maximum(moved_bytes, 1.0) ** _BYTES_WEIGHT[objective]
 
 
-def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> _Walked:
+def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _MatmulRoom) -> _WalkedMatmul:
     pattern = matmul_pattern(problem, choice, room.cost)
     books = _books(problem, choice, room)
     capacity_bytes = room.capacity_bytes - room.charged(books)
@@ -224,14 +226,14 @@ def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> _Walked:
         room.eviction,
         operation="matmul",
     )
-    return _Walked(choice, pattern, found, books)
+    return _WalkedMatmul(choice, pattern, found, books)
 
 
-def _books(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> int:
+def _books(problem: MatmulProblem, choice: MatmulChoice, room: _MatmulRoom) -> int:
     return 0 if problem.is_empty else books_of(problem, choice, room.eviction, room.cost)
 
 
-def _name(problem: MatmulProblem, walked: _Walked) -> str:
+def _name(problem: MatmulProblem, walked: _WalkedMatmul) -> str:
     choice = walked.choice
     bands = choice.partition.bands
     single = len(choice.tiles) == 1 if choice.tiles is not None else bands == ((1, 1),)
@@ -260,12 +262,12 @@ def _grid(choice: MatmulChoice) -> str:
     return f"{bands} tiles ({'row' if choice.partition.by_rows != choice.swap else 'column'} bands x parts)"
 
 
-def _label(problem: MatmulProblem, walked: _Walked) -> str:
+def _label(problem: MatmulProblem, walked: _WalkedMatmul) -> str:
     return f"{_name(problem, walked)} with {_grid(walked.choice)}"
 
 
 def _losers(
-    problem: MatmulProblem, walked: Iterable[_Walked], best: _Walked, seconds: float
+    problem: MatmulProblem, walked: Iterable[_WalkedMatmul], best: _WalkedMatmul, seconds: float
 ) -> tuple[Alternative, ...]:
     """Return the losers that read otherwise than ``best``, why each lost; best first, one per partition.
 

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import accumulate, groupby, pairwise
 
 from accelera.plan.cost import CostModel
-from accelera.plan.matmul_steps import LoopNest, MatmulChoice, MatmulProblem, Piece
+from accelera.plan.matmul_steps import LoopNest, MatmulChoice, MatmulPiece, MatmulProblem
 from accelera.plan.partition import Cuts, Region, Span
 from accelera.plan.passes import Part, Pass, Pattern, Repeat, grouped
 
@@ -113,7 +113,7 @@ class _Cutter:
 
         def part(number: int) -> Pass:
             members = _members(number, size, len(slabs))
-            piece = Piece(members, None, members.start == 0, members.stop == len(slabs))
+            piece = MatmulPiece(members, None, members.start == 0, members.stop == len(slabs))
             return self._pass([batch], tiles, piece)
 
         return grouped(slabs.groups(size, ends=True), part)
@@ -128,7 +128,7 @@ class _Cutter:
             members = _members(number, size, len(subs))
             begins = slab == 0 and members.start == 0
             ends = slab == len(nest.slabs) - 1 and members.stop == len(subs)
-            return self._pass([batch], tiles, Piece(range(slab, slab + 1), members, begins, ends))
+            return self._pass([batch], tiles, MatmulPiece(range(slab, slab + 1), members, begins, ends))
 
         return grouped(subs.groups(size, ends=True), part)
 
@@ -136,7 +136,7 @@ class _Cutter:
         self,
         batches: list[Batch],
         tiles: Callable[[], Iterable[Tile]] | None = None,
-        piece: Piece | None = None,
+        piece: MatmulPiece | None = None,
     ) -> Pass:
         make = self._make
         if tiles is None:

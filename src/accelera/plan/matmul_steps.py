@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from accelera.plan.cost import CostModel
-from accelera.plan.figures import Step
-from accelera.plan.operand import Block, BlockTable, Operand
+from accelera.plan.figures import PlanStep
+from accelera.plan.operand import BlockTable, Operand, OperandBlock
 from accelera.plan.partition import Cuts, Partition, Region, Span
 
 A, B, C = 0, 1, 2
@@ -155,7 +155,7 @@ def _chunk(operand: Operand, axis: int) -> int:
 
 
 @dataclass(frozen=True)
-class Piece:
+class MatmulPiece:
     """A part of the depth of a tile."""
 
     slabs: range
@@ -185,7 +185,7 @@ class LoopNest:
         self.outer = math.prod(problem.batch[:-1])
         """How often that is gone through."""
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[PlanStep]:
         """Yield all steps."""
         pairs = ((outer, group) for outer in range(self.outer) for group in range(len(self.groups)))
         return self.some(pairs, self.tiles)
@@ -194,8 +194,8 @@ class LoopNest:
         self,
         batches: Iterable[tuple[int, int]],
         tiles: Callable[[], Iterable[tuple[Span, Span]]],
-        piece: Piece | None = None,
-    ) -> Iterator[Step]:
+        piece: MatmulPiece | None = None,
+    ) -> Iterator[PlanStep]:
         """Yield the steps of some (outer, group) numbers of batches, some tiles, and a part of the depth."""
         for outer, group in batches:
             for index, (rows, cols) in enumerate(tiles()):
@@ -238,8 +238,8 @@ class LoopNest:
         return _cut(slab, self.choice.sub, self._grain_k)
 
     def _tile_steps(
-        self, batch: tuple[Span, ...], rows: Span, cols: Span, backwards: bool, piece: Piece | None
-    ) -> Iterator[Step]:
+        self, batch: tuple[Span, ...], rows: Span, cols: Span, backwards: bool, piece: MatmulPiece | None
+    ) -> Iterator[PlanStep]:
         strips = list(self.strips(rows))
         if piece is not None:  # the blocks that several passes hold have the same ids in all of them
             for strip in strips:
@@ -251,7 +251,7 @@ class LoopNest:
             for strip in strips:
                 yield self._step(batch, strip, cols, slab, sub, first, last)
 
-    def _depth(self, backwards: bool, piece: Piece | None) -> Iterator[tuple[Span, Span]]:
+    def _depth(self, backwards: bool, piece: MatmulPiece | None) -> Iterator[tuple[Span, Span]]:
         slabs = range(len(self.slabs)) if piece is None else piece.slabs
         for number in reversed(slabs) if backwards else slabs:
             slab = self.slabs[number]
@@ -260,12 +260,12 @@ class LoopNest:
             for sub in reversed(chosen) if backwards else chosen:
                 yield slab, subs[sub]
 
-    def _out(self, batch: tuple[Span, ...], strip: Span, cols: Span) -> Block:
+    def _out(self, batch: tuple[Span, ...], strip: Span, cols: Span) -> OperandBlock:
         return self._block(C, batch, *((cols, strip) if self.choice.swap else (strip, cols)))
 
     def _step(
         self, batch: tuple[Span, ...], strip: Span, cols: Span, slab: Span, sub: Span, first: bool, last: bool
-    ) -> Step:
+    ) -> PlanStep:
         whole, part = (0, sub[1] - sub[0]), (sub[0] - slab[0], sub[1] - slab[0])
         if self.choice.swap:
             reads = (self._block(A, batch, cols, sub), self._block(B, batch, slab, strip))
@@ -278,9 +278,9 @@ class LoopNest:
         m, n = out.shape[-2:]
         seconds = self._cost.gemm_s(m, sub[1] - sub[0], n, self._problem.flops_scale * count)
         flops = 2.0 * count * m * (sub[1] - sub[0]) * n
-        return Step(reads, out, first, last, ranges, seconds, flops)
+        return PlanStep(reads, out, first, last, ranges, seconds, flops)
 
-    def _block(self, operand: int, batch: tuple[Span, ...], rows: Span, cols: Span) -> Block:
+    def _block(self, operand: int, batch: tuple[Span, ...], rows: Span, cols: Span) -> OperandBlock:
         shape = self._problem.operands[operand].shape
         fitted = tuple((0, 1) if shape[axis] == 1 else span for axis, span in enumerate(batch))
         return self._table.block(operand, (*fitted, rows, cols))

@@ -76,7 +76,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Block:
+class OperandBlock:
     """A region of one operand that is moved and held as a whole."""
 
     id: int
@@ -108,9 +108,9 @@ class BlockTable:
 
     def __init__(self, operands: tuple[Operand, ...]) -> None:
         self._operands = operands
-        self._blocks: dict[tuple[int, tuple[tuple[int, int], ...]], Block] = {}
+        self._blocks: dict[tuple[int, tuple[tuple[int, int], ...]], OperandBlock] = {}
 
-    def block(self, operand: int, bounds: tuple[tuple[int, int], ...]) -> Block:
+    def block(self, operand: int, bounds: tuple[tuple[int, int], ...]) -> OperandBlock:
         """Return the block of ``operand`` within ``bounds``, one (start, stop) per axis."""
         key = (operand, bounds)
         found = self._blocks.get(key)
@@ -118,7 +118,7 @@ class BlockTable:
             described = self._operands[operand]
             extent = tuple(stop - start for start, stop in bounds)
             moved = 0 if described.in_place else described.stored_bytes(extent)
-            found = Block(
+            found = OperandBlock(
                 id=len(self._blocks),
                 operand=operand,
                 region=tuple(slice(start, stop) for start, stop in bounds),

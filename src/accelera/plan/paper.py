@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Step
-from accelera.plan.operand import Block, Operand
+from accelera.plan.figures import PlanStep
+from accelera.plan.operand import Operand, OperandBlock
 from accelera.plan.passes import Pass
 from accelera.plan.walk import walk
 from accelera.policy import EvictionPolicy
 from accelera.trace import Kind, Trace
 
 
-class Numbers(dict[int, int]):
+class BufferNumbers(dict[int, int]):
     """Gives each block the number of its first access, from 0, as traces number buffers."""
 
     def __init__(self) -> None:
@@ -40,14 +40,14 @@ class Numbers(dict[int, int]):
             self.following = max(kept.values(), default=-1) + 1
 
 
-class _Writer:
+class _TraceWriter:
     """Notes what a walk does, in columns, exactly as the pool's recorder hears it in a run."""
 
     def __init__(self, operands: Sequence[Operand], *, described: bool, accesses_only: bool) -> None:
         self._operands = operands
         self._described = described
         self._accesses_only = accesses_only
-        self._numbers = Numbers()
+        self._numbers = BufferNumbers()
         self.buffer, self.kind, self.step = array("i"), array("B"), array("i")
         self.size_bytes = array("q")
         self.dtypes: list[str] = []
@@ -64,7 +64,7 @@ class _Writer:
     def wait(self, step: int) -> None:
         """On paper every step is done at once."""
 
-    def admit(self, block: Block, step: int, *, write: bool) -> None:
+    def admit(self, block: OperandBlock, step: int, *, write: bool) -> None:
         number = self._numbers[block.id]
         if number == len(self.size_bytes):
             self.size_bytes.append(block.held_bytes)
@@ -72,10 +72,10 @@ class _Writer:
             self.names.append(block.name(self._operands) if self._described else "")
         self._note(number, Kind.WRITE if write else Kind.READ, step)
 
-    def unpin(self, block: Block, step: int) -> None:
+    def unpin(self, block: OperandBlock, step: int) -> None:
         self._note(self._numbers[block.id], Kind.RELEASE, step)
 
-    def free(self, block: Block, step: int) -> None:
+    def free(self, block: OperandBlock, step: int) -> None:
         number = self._numbers.pop(block.id)
         self._note(number, Kind.SAVE, step)
         self._note(number, Kind.FREE, step)
@@ -89,7 +89,7 @@ class _Writer:
 
 
 def trace_of(
-    steps: Iterable[Step],
+    steps: Iterable[PlanStep],
     operands: Sequence[Operand],
     window: int,
     *,
@@ -119,7 +119,7 @@ def trace_of_passes(
     its block, which takes time and memory; ``accesses_only`` keeps the order of the accesses and nothing
     else: all are reads of one step.
     """
-    writer = _Writer(operands, described=described, accesses_only=accesses_only)
+    writer = _TraceWriter(operands, described=described, accesses_only=accesses_only)
     seconds, flops = array("d"), array("d")
     for _, step in walk(passes, window, writer):
         if not accesses_only:
@@ -145,7 +145,7 @@ def trace_of_passes(
 
 
 def policy_of(
-    steps: Iterable[Step],
+    steps: Iterable[PlanStep],
     operands: Sequence[Operand],
     window: int,
     eviction: Eviction,
@@ -158,7 +158,7 @@ def policy_of(
     return eviction.create(to_come, capacity_bytes)
 
 
-def _order_of(writer: _Writer) -> Trace:
+def _order_of(writer: _TraceWriter) -> Trace:
     """Return the order of the accesses, four bytes for each."""
     count, buffers = len(writer.buffer), len(writer.size_bytes)
     return Trace(

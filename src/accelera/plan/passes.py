@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from accelera.plan.figures import Step
+from accelera.plan.figures import PlanStep
 
 
 @dataclass(frozen=True)
 class Pass:
     """Steps that share the pool."""
 
-    steps: Callable[[], Iterator[Step]]
+    steps: Callable[[], Iterator[PlanStep]]
     """Generates the steps, the same ones every time."""
 
 
@@ -46,7 +46,7 @@ class Pattern:
     """Generates the passes; None: ``kinds`` are in order themselves."""
 
     @classmethod
-    def of(cls, steps: Callable[[], Iterator[Step]]) -> Pattern:
+    def of(cls, steps: Callable[[], Iterator[PlanStep]]) -> Pattern:
         """Return the pattern of a plan that is one pass."""
         return cls((Repeat(1, lambda _: Pass(steps)),))
 
@@ -54,7 +54,7 @@ class Pattern:
         """Yield the passes in order."""
         return passes_of(self.kinds) if self.in_order is None else self.in_order()
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[PlanStep]:
         """Yield the steps of all passes in order."""
         for each in self.passes():
             yield from each.steps()

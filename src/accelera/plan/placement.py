@@ -29,7 +29,7 @@ class DevicePlan:
 
 @final
 @dataclass(frozen=True)
-class Placement:
+class DevicePlacement:
     """The blocks of a result, dealt out."""
 
     strategy: str

@@ -10,11 +10,11 @@ from typing import Any
 
 from accelera.errors import ArgumentError
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Alternative, Forecast, Step
+from accelera.plan.figures import Alternative, Forecast, PlanStep
 from accelera.plan.operand import Operand
 from accelera.plan.paper import trace_of_passes
 from accelera.plan.passes import Pattern
-from accelera.plan.placement import Placement
+from accelera.plan.placement import DevicePlacement
 from accelera.plan.saved import SavedPlan
 from accelera.trace import Trace
 from accelera.units import format_bytes
@@ -56,12 +56,12 @@ class Plan:
     """Bytes of host RAM needed besides, when the tier is not RAM."""
     eviction: Eviction = field(default_factory=Eviction)
     """Who leaves the pool when it is full."""
-    placement: Placement | None = None
+    placement: DevicePlacement | None = None
     """Which devices make which blocks, when several work together; each step is a block then."""
     stages: tuple[Plan, ...] = ()
     """The plans that this one is made of, when it is several operations one after the other."""
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[PlanStep]:
         """Yield the steps in order; the ids of blocks are those of their pass."""
         return self.pattern.steps()
 

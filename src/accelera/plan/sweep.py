@@ -21,7 +21,7 @@ from accelera.plan.forecast import forecast
 from accelera.plan.limits import WINDOW, PlanLimits
 from accelera.plan.operand import Operand
 from accelera.plan.plan import Plan
-from accelera.plan.sweep_steps import SweepProblem, SweepSteps, Tile
+from accelera.plan.sweep_steps import ElementwiseProblem, ElementwiseSteps, Tile
 from accelera.units import format_bytes
 
 _FLOOR = 1 << 12
@@ -40,7 +40,7 @@ _BOOK_BYTES = 512
 class _Candidate:
     """A tile shape and its figures."""
 
-    steps: SweepSteps
+    steps: ElementwiseSteps
     window: int
     pool_bytes: int
     """Room for the blocks of all steps under way."""
@@ -54,8 +54,8 @@ class _Candidate:
         return self.need_bytes - self.pool_bytes
 
 
-def plan_sweep(
-    problem: SweepProblem,
+def plan_elementwise(
+    problem: ElementwiseProblem,
     limits: PlanLimits,
     cost: CostModel,
     *,
@@ -115,7 +115,7 @@ def _best(found: list[_Candidate]) -> _Candidate:
 
 
 def _candidates(
-    problem: SweepProblem, capacity: int, window: int, cost: CostModel, pass_steps: int
+    problem: ElementwiseProblem, capacity: int, window: int, cost: CostModel, pass_steps: int
 ) -> list[_Candidate]:
     shapes = dict.fromkeys(_tiles(problem))
     for fewer in sorted({window, min(window, WINDOW), 1}, reverse=True):
@@ -125,7 +125,7 @@ def _candidates(
     return found
 
 
-def _tiles(problem: SweepProblem) -> Iterator[Tile]:
+def _tiles(problem: ElementwiseProblem) -> Iterator[Tile]:
     """Yield tile shapes from small to large, in the orders of the operands and between any two."""
     space = problem.shape
     orders = list(dict.fromkeys(each.axes for each in problem.operands if not each.in_place))
@@ -166,9 +166,9 @@ def _filled(space: Tile, start: Tile, elements: int, order: Tile) -> Tile:
 
 
 def _candidate(
-    problem: SweepProblem, tile: Tile, window: int, cost: CostModel, pass_steps: int
+    problem: ElementwiseProblem, tile: Tile, window: int, cost: CostModel, pass_steps: int
 ) -> _Candidate:
-    steps = SweepSteps(problem, tile, pass_steps)
+    steps = ElementwiseSteps(problem, tile, pass_steps)
     pool = sum(
         operand.held_bytes(steps.extent(index)) * min(window, steps.distinct(index))
         for index, operand in enumerate(problem.operands)
@@ -177,18 +177,18 @@ def _candidate(
     return _Candidate(steps, window, pool, pool + beside, _seconds(steps, window, cost))
 
 
-def _beside(problem: SweepProblem, found: _Candidate) -> dict[str, int]:
+def _beside(problem: ElementwiseProblem, found: _Candidate) -> dict[str, int]:
     return {name: size for name, size in _beside_sizes(problem, found.steps).items() if size}
 
 
-def _beside_sizes(problem: SweepProblem, steps: SweepSteps) -> dict[str, int]:
+def _beside_sizes(problem: ElementwiseProblem, steps: ElementwiseSteps) -> dict[str, int]:
     """Return the bytes of running states, and of what the run remembers of its accesses."""
     kept = math.prod(steps.extent(len(problem.leaves)))
     accesses = steps.longest_pass * (1 + sum(not each.in_place for each in problem.operands))
     return {"states": kept * problem.state_bytes, "books": accesses * _BOOK_BYTES}
 
 
-def _reusable(problem: SweepProblem, found: _Candidate) -> int:
+def _reusable(problem: ElementwiseProblem, found: _Candidate) -> int:
     """Return the bytes of operands that several tiles share: room in which they are read once."""
     held = 0
     for index, operand in enumerate(problem.leaves):
@@ -197,7 +197,7 @@ def _reusable(problem: SweepProblem, found: _Candidate) -> int:
     return held
 
 
-def _seconds(steps: SweepSteps, window: int, cost: CostModel) -> float:
+def _seconds(steps: ElementwiseSteps, window: int, cost: CostModel) -> float:
     """Return a rough time: the slowest of arithmetic, reads and writes, and what cannot overlap."""
     problem = steps.problem
     compute = math.prod(problem.shape) * problem.seconds_per_element
@@ -211,7 +211,7 @@ def _seconds(steps: SweepSteps, window: int, cost: CostModel) -> float:
     return max(compute, reads, writes) + (reads + writes) / max(steps.count, 1) + beside
 
 
-def _moved_s(steps: SweepSteps, index: int, rate: Any) -> float:
+def _moved_s(steps: ElementwiseSteps, index: int, rate: Any) -> float:
     operand = steps.problem.operands[index]
     if operand.in_place:
         return 0.0
@@ -231,13 +231,15 @@ def _chunk_waste(operand: Operand, extent: Tile) -> float:
     )
 
 
-def _note(problem: SweepProblem, found: _Candidate) -> str:
+def _note(problem: ElementwiseProblem, found: _Candidate) -> str:
     tile = " x ".join(map(str, found.steps.tile))
     space = " x ".join(map(str, problem.shape))
     return f"{found.steps.count} tiles of {tile} over {space}, {found.window} under way"
 
 
-def _losers(problem: SweepProblem, found: list[_Candidate], best: _Candidate) -> tuple[Alternative, ...]:
+def _losers(
+    problem: ElementwiseProblem, found: list[_Candidate], best: _Candidate
+) -> tuple[Alternative, ...]:
     """Return the quickest tile of each other shape that was considered, with the reason it lost."""
     losers: dict[Tile, Alternative] = {}
     moved = sum(0 if each.in_place else each.nbytes for each in problem.operands)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 
-from accelera.plan.figures import Step
-from accelera.plan.operand import Block, Operand
+from accelera.plan.figures import PlanStep
+from accelera.plan.operand import Operand, OperandBlock
 from accelera.plan.partition import Span, alike
 from accelera.plan.passes import Part, Pass, Pattern, Repeat, grouped
 
@@ -16,7 +16,7 @@ Tile = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class SweepProblem:
+class ElementwiseProblem:
     """One pass over operands that broadcast to a space."""
 
     operation: str
@@ -45,10 +45,10 @@ class SweepProblem:
         return tuple(max((chunk[axis] for chunk in chunks), default=1) for axis in range(len(self.shape)))
 
 
-class SweepSteps:
+class ElementwiseSteps:
     """The steps of one sweep with one tile shape, in passes of at most ``pass_steps`` (0: one pass)."""
 
-    def __init__(self, problem: SweepProblem, tile: Tile, pass_steps: int = 0) -> None:
+    def __init__(self, problem: ElementwiseProblem, tile: Tile, pass_steps: int = 0) -> None:
         self.problem = problem
         self.tile = tile
         self.pass_steps = pass_steps
@@ -109,7 +109,7 @@ class SweepSteps:
 
         return grouped(alike(count, (count - 1,), size, ends=axis in self.problem.reduced), part)
 
-    def _steps(self, fixed: Mapping[int, range]) -> Iterator[Step]:
+    def _steps(self, fixed: Mapping[int, range]) -> Iterator[PlanStep]:
         """Yield the steps of some turns of the loops; of those not named all."""
         turns = [fixed.get(axis, range(self._parts[axis])) for axis in self._nest]
         for numbers in product(*turns):
@@ -123,26 +123,26 @@ class SweepSteps:
         moved = [each for each in self.problem.operands if not each.in_place]
         return max(moved or [self.problem.result], key=lambda each: each.nbytes).axes
 
-    def _step(self, place: dict[int, int], first: bool, last: bool) -> Step:
+    def _step(self, place: dict[int, int], first: bool, last: bool) -> PlanStep:
         bounds = tuple(self._span(axis, place[axis]) for axis in range(len(place)))
         reads = tuple(self._block(index, place, bounds) for index in range(len(self.problem.leaves)))
         write = self._block(len(self.problem.leaves), place, bounds)
         elements = math.prod(stop - start for start, stop in bounds)
         seconds = elements * self.problem.seconds_per_element
-        return Step(reads, write, first, last, bounds, seconds, elements * self.problem.operators)
+        return PlanStep(reads, write, first, last, bounds, seconds, elements * self.problem.operators)
 
     def _span(self, axis: int, index: int) -> Span:
         start = index * self.tile[axis]
         return start, min(start + self.tile[axis], self.problem.shape[axis])
 
-    def _block(self, index: int, place: dict[int, int], bounds: tuple[Span, ...]) -> Block:
+    def _block(self, index: int, place: dict[int, int], bounds: tuple[Span, ...]) -> OperandBlock:
         operand = self.problem.operands[index]
         fitted = [(0, 1) if size == 1 else span for size, span in zip(operand.shape, bounds, strict=True)]
         extent = tuple(stop - start for start, stop in fitted)
         number = 0
         for axis in self._walked[index]:
             number = number * self._parts[axis] + place[axis]
-        return Block(
+        return OperandBlock(
             id=self._first_id[index] + number,
             operand=index,
             region=tuple(slice(start, stop) for start, stop in fitted),

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import Protocol
 
-from accelera.plan.figures import Step
-from accelera.plan.operand import Block
+from accelera.plan.figures import PlanStep
+from accelera.plan.operand import OperandBlock
 from accelera.plan.passes import Pass
 
 
-class Books(Protocol):
+class PoolDriver(Protocol):
     """What a walk drives: the ledger on paper, the buffer pool in a run."""
 
     def begin(self, following: Pass, held: Collection[int], step: int) -> None:
@@ -29,17 +29,17 @@ class Books(Protocol):
     def wait(self, step: int) -> None:
         """Return when ``step`` is done: computed, and its result stored if it finished one."""
 
-    def admit(self, block: Block, step: int, *, write: bool) -> None:
+    def admit(self, block: OperandBlock, step: int, *, write: bool) -> None:
         """Pin ``block``, making room if need be."""
 
-    def unpin(self, block: Block, step: int) -> None:
+    def unpin(self, block: OperandBlock, step: int) -> None:
         """Drop the pin that ``step``, done now, held."""
 
-    def free(self, block: Block, step: int) -> None:
+    def free(self, block: OperandBlock, step: int) -> None:
         """Give up a block whose life is over."""
 
 
-def walk(passes: Iterable[Pass], window: int, books: Books) -> Iterator[tuple[int, Step]]:
+def walk(passes: Iterable[Pass], window: int, books: PoolDriver) -> Iterator[tuple[int, PlanStep]]:
     """Admit each step's blocks and yield its index and itself, pass by pass."""
     held: set[int] = set()
     count = 0
@@ -53,10 +53,10 @@ def walk(passes: Iterable[Pass], window: int, books: Books) -> Iterator[tuple[in
 
 
 def walk_steps(
-    steps: Iterable[Step], window: int, books: Books, first: int = 0
-) -> Iterator[tuple[int, Step]]:
+    steps: Iterable[PlanStep], window: int, books: PoolDriver, first: int = 0
+) -> Iterator[tuple[int, PlanStep]]:
     """Admit the blocks of the steps of one pass, whose indices count from ``first``."""
-    under_way: deque[tuple[int, Step]] = deque()
+    under_way: deque[tuple[int, PlanStep]] = deque()
     for index, step in enumerate(steps, first):
         if len(under_way) == window:
             retire(*under_way.popleft(), books)
@@ -71,7 +71,7 @@ def walk_steps(
         retire(*under_way.popleft(), books)
 
 
-def retire(index: int, step: Step, books: Books) -> None:
+def retire(index: int, step: PlanStep, books: PoolDriver) -> None:
     """Wait for a step, then drop its pins."""
     books.wait(index)
     for block in step.reads:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from accelera.memory.pool.homes import Home
-from accelera.memory.pool.moving import Move
+from accelera.memory.pool.homes import BackingStore
+from accelera.memory.pool.moving import Transfer
 
 
 @dataclass(eq=False)
-class Block:
+class PoolBlock:
     """One buffer of the pool and where its bytes live when they are not resident."""
 
     id: int
@@ -19,20 +19,20 @@ class Block:
     """What the bytes are, one of ``accelera.trace.ROLES``."""
     name: str = ""
     dtype: str = ""
-    home: Home | None = None
+    home: BackingStore | None = None
     """None until the contents are first saved."""
     filled: bool = False
     """Whether it has contents: some were adopted, attached, or written by a use."""
-    leaving: Move | None = None
+    leaving: Transfer | None = None
     """The saving that was begun when it last left."""
-    saving: Move | None = None
+    saving: Transfer | None = None
     """The latest saving into its home."""
 
 
 class Use(NamedTuple):
     """How an operation uses a block."""
 
-    block: Block
+    block: PoolBlock
     read: bool = True
     """Its contents are needed."""
     write: bool = False

@@ -12,7 +12,7 @@ ASKABLE = frozenset({"fifo", "loop", "lru", "mru"})
 """Policies that can be asked for a victim that then does not leave: others count it as a turn."""
 
 
-class Entry(Protocol):
+class PoolEntry(Protocol):
     """What the books know of a buffer."""
 
     id: int
@@ -23,11 +23,11 @@ class Entry(Protocol):
     name: str
 
 
-E = TypeVar("E", bound=Entry)
-E_contra = TypeVar("E_contra", bound=Entry, contravariant=True)
+E = TypeVar("E", bound=PoolEntry)
+E_contra = TypeVar("E_contra", bound=PoolEntry, contravariant=True)
 
 
-class Memory(Protocol[E_contra]):
+class PoolMemory(Protocol[E_contra]):
     """What the books of a run move: the bytes."""
 
     def here(self, entry: E_contra, /) -> Any:
@@ -44,7 +44,7 @@ class Memory(Protocol[E_contra]):
 
 
 @final
-class Books(Generic[E]):
+class BufferTable(Generic[E]):
     """Residency of buffers inside a hard capacity.
 
     Parameters
@@ -66,7 +66,7 @@ class Books(Generic[E]):
         self,
         capacity_bytes: int,
         policy: EvictionPolicy | str,
-        memory: Memory[E] | None = None,
+        memory: PoolMemory[E] | None = None,
         recorder: Recorder | None = None,
         *,
         op: str = "",
@@ -224,7 +224,7 @@ class Books(Generic[E]):
             return self._ledger.victim()
         return next((id for id in self._entries if self._ledger.evictable(id)), None)
 
-    def _arrive(self, memory: Memory[E], entry: E, write: bool) -> Any:
+    def _arrive(self, memory: PoolMemory[E], entry: E, write: bool) -> Any:
         """Make the bytes of ``entry`` come; if that fails, it was never here."""
         try:
             return memory.arrive(entry, load=not write)

@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import Executor
 
 from accelera.errors import BudgetExceededError
-from accelera.memory.pool.books import Books
+from accelera.memory.pool.books import BufferTable
 from accelera.memory.pool.buffers import Allocator, Buffer, Buffers, Loader
 from accelera.memory.pool.ledger import PoolStats
 from accelera.policy import EvictionPolicy
@@ -32,7 +32,7 @@ class BufferPool:
         recorder: Recorder | None = None,
         op: str = "",
     ) -> None:
-        self._books: Books[Buffer] = Books(capacity_bytes, policy, recorder=recorder, op=op)
+        self._books: BufferTable[Buffer] = BufferTable(capacity_bytes, policy, recorder=recorder, op=op)
         self._buffers = Buffers(allocator, self._books.stats, readers)
         self._books.memory = self._buffers
         self._lock = threading.RLock()

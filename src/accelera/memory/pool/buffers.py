@@ -8,7 +8,7 @@ from concurrent.futures import Executor, Future
 from typing import Any, Protocol, final
 
 from accelera.memory.pool.ledger import PoolStats
-from accelera.memory.pool.spares import Spares
+from accelera.memory.pool.spares import FreeList
 
 Loader = Callable[[Any], int]
 """Fills a buffer's memory, or saves what is in it; returns the bytes it moved."""
@@ -62,7 +62,7 @@ class Buffers:
         self._allocator = allocator
         self._stats = stats
         self._readers = readers
-        self._spares: Spares[Any] = Spares()
+        self._spares: FreeList[Any] = FreeList()
         self._allocated_bytes = 0
         self._lock = threading.Lock()
 

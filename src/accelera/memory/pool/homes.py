@@ -9,7 +9,7 @@ import numpy as np
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class Home(Protocol):
+class BackingStore(Protocol):
     """The place of one block's bytes outside the pool; pieces may move in several threads at once."""
 
     nbytes: int
@@ -34,10 +34,10 @@ class Home(Protocol):
         """Give the room back; the bytes are needed no more."""
 
 
-class Homes(Protocol):
+class BackingStores(Protocol):
     """Makes new homes, all of one kind."""
 
-    def create(self, nbytes: int) -> Home:
+    def create(self, nbytes: int) -> BackingStore:
         """Return a writable home of ``nbytes``, its contents undefined."""
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import final
 
 
 @final
-class Ids:
+class BlockIds:
     """Ids from 0; a freed one goes to the next block of the same size and role, the smallest first."""
 
     def __init__(self) -> None:

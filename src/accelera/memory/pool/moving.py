@@ -14,7 +14,7 @@ Work = Callable[[], int]
 
 
 @final
-class Move:
+class Transfer:
     """One transfer, in one or more parts; tells when it is over, and what went wrong."""
 
     __slots__ = ("_gate", "_left", "_lock", "_parts", "error")
@@ -81,24 +81,24 @@ class Move:
 
 
 @final
-class Threads:
+class TransferThreads:
     """Threads that take moves one after the other, in the order in which they were asked for."""
 
     def __init__(self, count: int, name: str) -> None:
         self.bytes_moved = 0
         self._count = count
         self._name = name
-        self._asked: SimpleQueue[tuple[Move, Work] | None] = SimpleQueue()
+        self._asked: SimpleQueue[tuple[Transfer, Work] | None] = SimpleQueue()
         self._left = 0
         self._done = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._abandoned = False
 
-    def ask(self, parts: Sequence[Work]) -> Move:
+    def ask(self, parts: Sequence[Work]) -> Transfer:
         """Hand over a transfer."""
         if not self._threads:
             self._start()
-        move = Move(parts)
+        move = Transfer(parts)
         with self._done:
             self._left += len(parts)
         for part in parts:
@@ -154,7 +154,7 @@ class Threads:
             del asked, move, work
 
 
-_RUNNING: weakref.WeakSet[Threads] = weakref.WeakSet()
+_RUNNING: weakref.WeakSet[TransferThreads] = weakref.WeakSet()
 
 
 @atexit.register

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from accelera.memory.pool.homes import Home
+from accelera.memory.pool.homes import BackingStore
 
 
-class Place(Protocol):
+class DeviceMemory(Protocol):
     """The memory in which residents lie."""
 
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
@@ -22,8 +22,8 @@ class Place(Protocol):
     def release(self, memory: Any) -> None:
         """Give memory back to the system."""
 
-    def load(self, home: Home, memory: Any, start: int, stop: int) -> int:
+    def load(self, home: BackingStore, memory: Any, start: int, stop: int) -> int:
         """Fill bytes ``start`` to ``stop`` from ``home``; return how many they are."""
 
-    def save(self, memory: Any, home: Home, start: int, stop: int) -> int:
+    def save(self, memory: Any, home: BackingStore, start: int, stop: int) -> int:
         """Store bytes ``start`` to ``stop`` in ``home``; return how many they are."""

@@ -12,32 +12,34 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import final
 
-from accelera.memory.pool.block import Block
-from accelera.memory.pool.homes import Home, Homes
-from accelera.memory.pool.moving import Move, Threads
-from accelera.memory.pool.places import Place
+from accelera.memory.pool.block import PoolBlock
+from accelera.memory.pool.homes import BackingStore, BackingStores
+from accelera.memory.pool.moving import Transfer, TransferThreads
+from accelera.memory.pool.places import DeviceMemory
 from accelera.memory.pool.slab import Slab
-from accelera.memory.pool.spares import Spares
+from accelera.memory.pool.spares import FreeList
 
 PART_BYTES = 16 << 20
 """A transfer is cut into parts of this size, which go through several threads at once."""
 
 
 @final
-class Residence:
+class AsyncBuffers:
     """The memory of the blocks that are resident."""
 
-    def __init__(self, capacity_bytes: int, place: Place, homes: Homes, readers: int = 2) -> None:
+    def __init__(
+        self, capacity_bytes: int, place: DeviceMemory, homes: BackingStores, readers: int = 2
+    ) -> None:
         self.peak_allocated_bytes = 0
         self._capacity_bytes = capacity_bytes
         self._place = place
         self._homes = homes
-        self._readers = Threads(readers, "accelera-read")
-        self._writers = Threads(1, "accelera-write")
+        self._readers = TransferThreads(readers, "accelera-read")
+        self._writers = TransferThreads(1, "accelera-write")
         for movers in (self._readers, self._writers):
             weakref.finalize(self, movers.dismiss)
         self._slabs: dict[int, Slab] = {}
-        self._spares: Spares[Slab] = Spares()
+        self._spares: FreeList[Slab] = FreeList()
         self._parting: list[Slab] = []
         self._promised_bytes = 0
         self._allocated_bytes = 0
@@ -73,11 +75,11 @@ class Residence:
         self._give_back(self._parting)
         self._release_idle()
 
-    def here(self, block: Block) -> Slab:
+    def here(self, block: PoolBlock) -> Slab:
         """Return the memory of a resident block."""
         return self._slabs[block.id]
 
-    def arrive(self, block: Block, *, load: bool) -> Slab:
+    def arrive(self, block: PoolBlock, *, load: bool) -> Slab:
         """Give an admitted block its memory and begin to load it, or leave its contents undefined."""
         slab = self._slabs[block.id] = self._take(block.nbytes)
         home = block.home if load else None
@@ -93,7 +95,7 @@ class Residence:
         slab.loading = self._readers.ask(self._loads(home, slab, settling))
         return slab
 
-    def leave(self, block: Block, *, save: bool) -> None:
+    def leave(self, block: PoolBlock, *, save: bool) -> None:
         """Take the memory of a departing block for others, saving its contents first if they must be."""
         slab = self._slabs[block.id]
         if save:
@@ -101,7 +103,7 @@ class Residence:
         block.leaving = slab.saving
         self._spares.keep(block.nbytes, self._slabs.pop(block.id))
 
-    def store(self, block: Block) -> None:
+    def store(self, block: PoolBlock) -> None:
         """Begin to save a block, in a home of its own if it has none that can be written."""
         slab = self._slabs[block.id]
         if block.home is None or not block.home.writable:
@@ -116,7 +118,7 @@ class Residence:
         with self._lock:
             slab.saving = block.saving = self._writers.ask(parts)
 
-    def vacate(self, block: Block) -> None:
+    def vacate(self, block: PoolBlock) -> None:
         """Give the room of a dead block back, as soon as no saving that was begun can still write to it."""
         leave_home = functools.partial(_leave_home, block.home, block.saving)
         if self._writers.idle:
@@ -191,9 +193,9 @@ class Residence:
     def _settle(
         self,
         slab: Slab,
-        loading: Move | None,
-        saving: Move | None,
-        waits: list[Move],
+        loading: Transfer | None,
+        saving: Transfer | None,
+        waits: list[Transfer],
         parting: tuple[Slab, ...],
     ) -> None:
         """Wait for what must be over before ``slab`` takes new contents; raise what hinders a saving.
@@ -219,7 +221,7 @@ class Residence:
                 each.saving.wait_or_repeat()
             self._release(each)
 
-    def _loads(self, home: Home | None, slab: Slab, settling: _Once) -> list[Callable[[], int]]:
+    def _loads(self, home: BackingStore | None, slab: Slab, settling: _Once) -> list[Callable[[], int]]:
         if home is None:
             return [functools.partial(self._load, slab, None, settling, 0, 0)]
         return [
@@ -227,18 +229,18 @@ class Residence:
             for start in range(0, slab.nbytes, PART_BYTES)
         ]
 
-    def _load(self, slab: Slab, home: Home | None, settling: _Once, start: int, stop: int) -> int:
+    def _load(self, slab: Slab, home: BackingStore | None, settling: _Once, start: int, stop: int) -> int:
         settling()
         return 0 if home is None else self._place.load(home, slab.memory, start, stop)
 
-    def _save(self, slab: Slab, loading: Move | None, home: Home, start: int, stop: int) -> int:
+    def _save(self, slab: Slab, loading: Transfer | None, home: BackingStore, start: int, stop: int) -> int:
         """Save a part; what an expected use was to change may still be on its way here."""
         if loading is not None:
             loading.wait()
         return self._place.save(slab.memory, home, start, stop)
 
 
-def _leave_home(home: Home | None, saving: Move | None) -> int:
+def _leave_home(home: BackingStore | None, saving: Transfer | None) -> int:
     """Let nobody repeat the saving, and release the home; a transfer of no bytes."""
     if saving is not None:
         saving.forget()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from accelera.memory.pool.moving import Move
+from accelera.memory.pool.moving import Transfer
 
 
 @final
@@ -21,8 +21,8 @@ class Slab:
         """The same as its place knows it."""
         self.promised = False
         """Whether its place counts it."""
-        self.loading: Move | None = None
-        self.saving: Move | None = None
+        self.loading: Transfer | None = None
+        self.saving: Transfer | None = None
 
     @property
     def idle(self) -> bool:

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 @final
-class Spares(Generic[T]):
+class FreeList(Generic[T]):
     """Pieces of memory by size."""
 
     def __init__(self) -> None:

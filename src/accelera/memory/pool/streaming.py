@@ -15,22 +15,22 @@ from typing import Any, NamedTuple, final
 
 from accelera._native import Order
 from accelera.errors import BudgetExceededError
-from accelera.memory.pool.block import Block, Use
-from accelera.memory.pool.books import Books
-from accelera.memory.pool.ids import Ids
+from accelera.memory.pool.block import PoolBlock, Use
+from accelera.memory.pool.books import BufferTable
+from accelera.memory.pool.ids import BlockIds
 from accelera.units import format_bytes
 
-MOST_GUESSES = 64
+MOST_PREDICTIONS = 64
 
 _FIRST, _WRITE = 1, 2
 """Bits of an access in the order: first of its use, contents set anew; the rest is the id."""
 
 
-class _Guess(NamedTuple):
+class _Prediction(NamedTuple):
     """An access that is expected."""
 
     access: int
-    block: Block | None
+    block: PoolBlock | None
     """None while it only stands in line: nothing is to be brought for it."""
     step: int
     nbytes: int
@@ -45,32 +45,32 @@ class Pins:
     op: str
     step: int = -1
     """The step of its latest access."""
-    held: list[tuple[Block, int]] = field(default_factory=list)
+    held: list[tuple[PoolBlock, int]] = field(default_factory=list)
     """Per pin, the block and the step of its access."""
     given: list[Any] = field(default_factory=list)
     """Per use, what the books gave."""
 
 
 @final
-class Stream:
+class Prefetcher:
     """Turns uses into accesses, and looks ahead.
 
     ``window_bytes`` is how much may be on its way beside what operations use; at least one block, if any.
     With 0 nothing is brought before it is used.
     """
 
-    def __init__(self, books: Books[Block], window_bytes: int = 0) -> None:
+    def __init__(self, books: BufferTable[PoolBlock], window_bytes: int = 0) -> None:
         self.books = books
         self.withheld_bytes = 0
         """How much of the capacity is to stay empty for now."""
         self._window_bytes = window_bytes
         self._order = Order()
-        self._guesses: deque[_Guess] = deque()
+        self._guesses: deque[_Prediction] = deque()
         self._ahead_bytes = 0
         self._kept_bytes = 0
         self._steps = 0
-        self._ids = Ids()
-        self._alive: dict[int, Block] = {}
+        self._ids = BlockIds()
+        self._alive: dict[int, PoolBlock] = {}
         self._sizes: dict[int, int] = {}
 
     @property
@@ -78,14 +78,14 @@ class Stream:
         """The latest step."""
         return max(self._steps - 1, 0)
 
-    def create(self, nbytes: int, role: str, name: str) -> Block:
+    def create(self, nbytes: int, role: str, name: str) -> PoolBlock:
         """Return a new block without contents."""
-        block = Block(self._ids.take(nbytes, role), nbytes, role, name)
+        block = PoolBlock(self._ids.take(nbytes, role), nbytes, role, name)
         self._alive[block.id] = block
         self._sizes[block.id] = nbytes
         return block
 
-    def free(self, block: Block) -> bool:
+    def free(self, block: PoolBlock) -> bool:
         """End a block's life; False, with nothing done, while an operation holds it."""
         if any(guess.block is block for guess in self._guesses):
             self.forget_guesses()
@@ -132,7 +132,7 @@ class Stream:
         self._guesses.clear()
         self._ahead_bytes = self._kept_bytes = 0
 
-    def _access(self, pins: Pins, block: Block, write: int) -> Any:
+    def _access(self, pins: Pins, block: PoolBlock, write: int) -> Any:
         access = block.id << 2 | write | (not pins.held)
         guess = self._guessed(access, block)
         if guess is None:
@@ -144,7 +144,7 @@ class Stream:
         self._order.note(access)
         return given
 
-    def _guessed(self, access: int, block: Block) -> _Guess | None:
+    def _guessed(self, access: int, block: PoolBlock) -> _Prediction | None:
         """Return the guess that comes true with an access; forget all if another was expected."""
         if not self._guesses:
             return None
@@ -159,7 +159,7 @@ class Stream:
         self._ahead_bytes -= guess.nbytes
         return guess
 
-    def _admit(self, pins: Pins, block: Block, write: int) -> tuple[int, Any]:
+    def _admit(self, pins: Pins, block: PoolBlock, write: int) -> tuple[int, Any]:
         if pins.step < 0 or pins.step != self.step:
             self._steps += 1
         if self._guesses and not self._fits(self.books.adds(block)):
@@ -171,7 +171,7 @@ class Stream:
     def _fits(self, nbytes: int) -> bool:
         return self.books.fits(nbytes + self.withheld_bytes)
 
-    def _make_room(self, block: Block) -> None:
+    def _make_room(self, block: PoolBlock) -> None:
         """Give up blocks so that what is withheld stays empty beside ``block``."""
         lacking = block.nbytes + self.withheld_bytes - self.books.room_bytes
         given = self.books.evict(lacking, self.step) if lacking > 0 else 0
@@ -189,7 +189,7 @@ class Stream:
     def _look_ahead(self) -> None:
         """Make guesses until enough is on its way, nothing more is known, or nothing more fits."""
         guesses, order = self._guesses, self._order
-        while self._ahead_bytes < self._window_bytes and len(guesses) < MOST_GUESSES:
+        while self._ahead_bytes < self._window_bytes and len(guesses) < MOST_PREDICTIONS:
             access = order.ahead(len(guesses) + 1)
             if access < 0:
                 break
@@ -199,14 +199,14 @@ class Stream:
             guesses.append(guess)
         self.books.save_ahead(self._window_bytes + self._kept_bytes, self.step)
 
-    def _guess(self, access: int) -> _Guess | None:
+    def _guess(self, access: int) -> _Prediction | None:
         """Pin what is expected; None when there is no room for it."""
         block = self._alive.get(access >> 2)
         here = block is not None and block in self.books
         if block is None or not block.filled or (access & _WRITE and not here):
             nbytes = self._sizes[access >> 2]
             self._kept_bytes += nbytes
-            return _Guess(access, None, -1, nbytes, None)
+            return _Prediction(access, None, -1, nbytes, None)
         if not self._fits(self.books.adds(block) + self._kept_bytes):
             return None
         if self.withheld_bytes and not here:
@@ -216,4 +216,4 @@ class Stream:
         given = self.books.admit(block, self.step, write=bool(access & _WRITE))
         nbytes = 0 if here else block.nbytes
         self._ahead_bytes += nbytes
-        return _Guess(access, block, self.step, nbytes, given)
+        return _Prediction(access, block, self.step, nbytes, given)
