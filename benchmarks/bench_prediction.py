@@ -29,8 +29,8 @@ from accelera.devices import get_device
 from accelera.engine import RunReport, lazy
 from accelera.engine.evaluate import evaluate
 from accelera.engine.job import carry_out
+from accelera.engine.matmul import PlannedMatmul
 from accelera.engine.options import OperationOptions
-from accelera.engine.planned import PlannedMatmul
 from accelera.errors import BudgetExceededError
 from accelera.memory import UNBOUNDED_BYTES, Hierarchy, Tier
 from accelera.plan import Eviction, Operand, OperandBlock

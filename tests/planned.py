@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from accelera.devices import Device
-from accelera.engine import copying, pipeline
 from accelera.engine import evaluate as evaluation
 from accelera.engine import gram as grams
+from accelera.engine import pipeline
 from accelera.engine.job import carry_out
+from accelera.engine.matmul import PlannedMatmul, spans_of
 from accelera.engine.options import OperationOptions
-from accelera.engine.planned import PlannedMatmul, spans_of
 from accelera.engine.report import RunReport
 from accelera.engine.sparse import sparse_product
 from accelera.plan import Plan
@@ -63,9 +63,9 @@ def evaluate_all(expr: Any, out: Any = None, *, device: Device, **options: Any) 
 
 def copy(src: Any, out: Any = None, dtype: Any = None, *, device: Device, **options: Any) -> Found:
     """Copy an array."""
-    return copying.copy(src, out, dtype, device=device, options=OperationOptions(**options))
+    return evaluation.copy(src, out, dtype, device=device, options=OperationOptions(**options))
 
 
 def transpose(a: Any, axes: Any = None, out: Any = None, *, device: Device, **options: Any) -> Found:
     """Write an array with its axes permuted."""
-    return copying.transpose(a, axes, out, device=device, options=OperationOptions(**options))
+    return evaluation.transpose(a, axes, out, device=device, options=OperationOptions(**options))

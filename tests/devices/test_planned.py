@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from accelera.devices import SimulatedDevice
-from accelera.engine.events import Observer
-from accelera.engine.planned import PlannedMatmul
+from accelera.engine.matmul import PlannedMatmul
+from accelera.engine.observers import Observer
 from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.plan import Plan

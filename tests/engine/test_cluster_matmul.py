@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from accelera.cli import app
 from accelera.engine import MatrixEngine, Observer, Progress, journal_path, read_journal
-from accelera.engine.cutting import aligned, blocks_of
+from accelera.engine.blocks import aligned, blocks_of
+from accelera.engine.distributed import NodeTask
 from accelera.engine.journal import Journal, mark_of
-from accelera.engine.node_work import NodeTask
 from accelera.errors import BudgetExceededError, StoreError, UnknownNameError
 from accelera.execution import RayExecutor
 from accelera.plan import Plan, PlanStep
@@ -107,7 +107,7 @@ class TestPlanning:
         assert "up to 4 x one node" in text
 
     def test_the_least_edge_is_four_times_flops_over_bytes_in_f32(self) -> None:
-        from accelera.engine.network import Network
+        from accelera.engine.distributed import Network
 
         network = Network(2e12, 10**10, 4, node_flops_per_s=1e11, bytes_per_s=1.25e9, nodes=3)
         assert (network.needed_edge, network.edge) == (320.0, 800.0)
@@ -222,7 +222,7 @@ class TestRunning:
 
     def test_a_node_uses_all_its_cores_though_its_process_was_told_to_use_one(self) -> None:
         program = (
-            "from accelera.engine.node_work import use_all_cores; use_all_cores()\n"
+            "from accelera.engine.distributed import use_all_cores; use_all_cores()\n"
             "from accelera.devices import get_device, usable_processors\n"
             "assert get_device('cpu').threads == usable_processors()"
         )

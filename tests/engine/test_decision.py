@@ -1,6 +1,6 @@
 import pytest
 
-from accelera.engine.decision import (
+from accelera.engine.routing import (
     GIB,
     NOT_IN_MEMORY,
     Route,

@@ -17,8 +17,8 @@ import pytest
 import accelera as acc
 from accelera.devices import CpuDevice, SimulatedDevice, get_device
 from accelera.engine import MatrixEngine, Observer, Progress, calibration, journal_path, read_journal
-from accelera.engine.cutting import cut
-from accelera.engine.planned import PlannedMatmul
+from accelera.engine.blocks import cut
+from accelera.engine.matmul import PlannedMatmul
 from accelera.errors import BudgetExceededError, DeviceMemoryError, StoreError, UnknownNameError
 from accelera.execution import ExecutionStrategy, StrategyManager
 from accelera.execution import Observer as Watcher

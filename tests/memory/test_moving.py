@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from accelera.memory.pool.moving import TransferThreads
+from accelera.memory.pool.transfers import TransferThreads
 
 
 def test_what_is_not_begun_when_threads_are_abandoned_is_told():

@@ -8,8 +8,7 @@ import pytest
 
 from accelera.errors import BudgetExceededError, UnknownNameError
 from accelera.memory import BufferTable, PoolBlock, Prefetcher, Use, window_of
-from accelera.memory.pool.ids import BlockIds
-from accelera.memory.pool.window import MOST_BYTES
+from accelera.memory.pool.prefetcher import MOST_BYTES, BlockIds
 
 
 class Heard:

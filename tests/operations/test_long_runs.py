@@ -15,9 +15,9 @@ import pytest
 
 from accelera.devices import get_device
 from accelera.engine import job
-from accelera.engine.events import Observer, Progress
 from accelera.engine.expression import lazy
 from accelera.engine.journal import journal_path, read_journal
+from accelera.engine.observers import Observer, Progress
 from accelera.plan import (
     CostModel,
     ElementwiseProblem,

@@ -24,7 +24,7 @@ from accelera.plan import (
     plan_matmul,
     trace_of,
 )
-from accelera.plan.books import FREE_BYTES
+from accelera.plan.cost import FREE_BYTES
 from accelera.policy import POLICIES, EvictionPolicy, Knowledge, create_policy
 from accelera.simulator import simulate
 from accelera.simulator.advice_window import with_lookahead

@@ -9,9 +9,8 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.chunking.contract import Chunk, ChunkingStrategy, Region
-from accelera.chunking.cover import as_box
-from accelera.chunking.gauge import MemoryMover, available_fraction
+from accelera.chunking.contract import Chunk, ChunkingStrategy, Region, as_box
+from accelera.chunking.strategies import MemoryMover, available_fraction
 from accelera.errors import BackendMissingError
 from accelera.settings import current
 

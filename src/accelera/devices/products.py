@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from accelera._native import igemm
-from accelera.devices.blas import SPAN_BYTES, blas
-from accelera.devices.layout import MOST_ELEMENTS, Array, is_plain
+from accelera.devices.blas import MOST_ELEMENTS, SPAN_BYTES, Array, blas, is_plain
 
 PACKING_BYTES = 4 << 20
 """The most that one product takes for blocks of operands that the kernels cannot read."""

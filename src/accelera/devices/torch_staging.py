@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from accelera.devices.pages import Pages, address
-from accelera.devices.torch_lanes import Lanes
+from accelera.devices.torch_streams import Lanes
 from accelera.devices.torch_types import numpy_view, signed, torch_dtype, wire_dtype
 
 PIECE_BYTES = 4 << 20

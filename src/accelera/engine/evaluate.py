@@ -1,9 +1,9 @@
-"""Expressions through a plan: one pass over operands that lie anywhere, inside a budget."""
+"""Expressions and copies by a plan: one pass over operands that lie anywhere, inside a budget."""
 
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import starmap
@@ -12,17 +12,18 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import Device, get_device, usable_processors
-from accelera.engine.expression import Expr, Reduction
+from accelera.engine.dtypes import check_lossless
+from accelera.engine.elementwise import ReduceKernel, StoreKernel, SweepKernel, Team
+from accelera.engine.expression import Expr, Reduction, lazy
 from accelera.engine.job import PlannedJob, carry_out
+from accelera.engine.memory_split import RUNTIME_BYTES
 from accelera.engine.options import USUAL, OperationOptions
-from accelera.engine.pieces import Team
 from accelera.engine.program import ElementwiseProgram
 from accelera.engine.report import RunReport
-from accelera.engine.reserve import RUNTIME_BYTES
-from accelera.engine.sweeping import ReduceKernel, StoreKernel, SweepKernel
 from accelera.engine.target import ResultTarget
+from accelera.errors import DTypeError
 from accelera.plan import CostModel, ElementwiseProblem, Operand, Plan, PlanLimits, plan_elementwise
-from accelera.stores import Store
+from accelera.stores import Store, parse_dtype
 
 Check = Callable[[np.ndarray[Any, Any]], None]
 
@@ -251,3 +252,52 @@ def lying(store: Store, space: tuple[int, ...]) -> tuple[int, ...]:
     """Return the axes of a store from slowest to fastest, those of length 1 where C order has them."""
     order = iter([axis for axis in store.layout.order if space[axis] != 1])
     return tuple(axis if size == 1 else next(order) for axis, size in enumerate(space))
+
+
+def copy(
+    src: Any, out: Any = None, dtype: Any = None, *, device: Device, options: OperationOptions = USUAL
+) -> tuple[Store, RunReport]:
+    """Copy ``src`` into ``out``, converted to ``dtype``; the format follows from the name of ``out``.
+
+    Reals are rounded once, to the nearest, and become infinite when they are too large. What would lose
+    more than precision raises DTypeError: a fraction or an imaginary part before anything is written, an
+    integer that does not fit when it is met. All else is as in ``evaluate``.
+    """
+    source = lazy(src)
+    wanted = source.dtype if dtype is None else parse_dtype(dtype, op="copy")
+    check_lossless("copy", source.dtype, wanted)
+    check = _narrowing(source.dtype, wanted)
+    return evaluate(source, out, device=device, options=options, operation="copy", dtype=wanted, check=check)
+
+
+def transpose(
+    a: Any,
+    axes: Sequence[int] | None = None,
+    out: Any = None,
+    *,
+    device: Device,
+    options: OperationOptions = USUAL,
+) -> tuple[Store, RunReport]:
+    """Write ``a`` with permuted axes (reversed by default) into ``out``, so that it lies in the new order.
+
+    Reading a transposed view needs none of this: ``engine.array(a).T`` is free. Raises ShapeError when
+    ``axes`` does not name each axis once. All else is as in ``evaluate``.
+    """
+    return evaluate(lazy(a).transpose(axes), out, device=device, options=options, operation="transpose")
+
+
+def _narrowing(source: np.dtype[Any], target: np.dtype[Any]) -> Any:
+    """Return what looks whether integers fit ``target``; None where they always do."""
+    if source.kind not in "iu" or target.kind not in "iu" or np.can_cast(source, target):
+        return None
+    limits = np.iinfo(target)
+
+    def check(values: np.ndarray[Any, Any]) -> None:
+        least, most = int(values.min()), int(values.max())
+        if least < limits.min or most > limits.max:
+            wrong = least if least < limits.min else most
+            raise DTypeError(
+                f"[copy] {wrong} does not fit {target} ({limits.min} to {limits.max}); choose a wider type"
+            )
+
+    return check

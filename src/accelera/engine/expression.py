@@ -19,9 +19,7 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from accelera.engine.handles import open_operand
-from accelera.engine.operands import matmul_shape
-from accelera.engine.promotion import (
+from accelera.engine.dtypes import (
     Type,
     TypeSignature,
     check_conversion,
@@ -31,8 +29,8 @@ from accelera.engine.promotion import (
     real_type,
     resolve,
 )
+from accelera.engine.operands import broadcast_shape, matmul_shape, open_operand
 from accelera.engine.reducers import RunningReduction, rule
-from accelera.engine.shapes import broadcast_shape
 from accelera.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
 from accelera.stores import Store, Viewing, check_shape, is_sparse, joined_shape, parse_dtype
 

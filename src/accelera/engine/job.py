@@ -20,17 +20,17 @@ from typing import Any, Protocol
 
 from accelera.devices import Device, get_device
 from accelera.engine.coverage import Coverage, as_box
-from accelera.engine.events import Observers
-from accelera.engine.fingerprints import OperandWatch
 from accelera.engine.journal import (
     Journal,
     JournalRecord,
+    OperandWatch,
     check_journal,
     find_journal,
     finish_journal,
     forget_journal,
     journal_path,
 )
+from accelera.engine.observers import Observers
 from accelera.engine.options import OperationOptions
 from accelera.engine.report import RunReport, nothing_run
 from accelera.engine.runner import Interrupted, Kernel, PlanRunner, RunControl

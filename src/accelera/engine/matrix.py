@@ -19,10 +19,9 @@ from typing import Any, cast, final
 import numpy as np
 
 from accelera.devices import present_accelerator
-from accelera.engine.convert import to_numpy, to_tensor, to_torch_dtype
+from accelera.engine.operands import broadcast_shape
 from accelera.engine.registry import default_product, register_wrapper
-from accelera.engine.shapes import broadcast_shape
-from accelera.engine.tensors import torch
+from accelera.engine.tensors import to_numpy, to_tensor, to_torch_dtype, torch
 from accelera.errors import DeviceError, ShapeError
 from accelera.extras import require
 

@@ -10,8 +10,8 @@ from typing import TypedDict, final
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.engine.events import Observer
-from accelera.engine.pressure import PressureWatch
+from accelera.engine.memory_split import PressureWatch
+from accelera.engine.observers import Observer
 from accelera.errors import BudgetExceededError
 from accelera.plan import Eviction, Objective, Plan, PolicyMaker, SavedPlan
 from accelera.trace import Recorder, Trace

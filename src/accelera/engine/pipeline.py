@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from accelera.devices import Device
+from accelera.engine.elementwise import Team
 from accelera.engine.evaluate import PlannedExpression, evaluate, in_ram, plan_evaluate, workers
 from accelera.engine.expression import Expr, Leaf, MatrixProduct
-from accelera.engine.fingerprints import OperandWatch
 from accelera.engine.job import (
     PlannedJob,
     carry_out,
@@ -21,10 +21,9 @@ from accelera.engine.job import (
     open_anew,
     other_plan,
 )
-from accelera.engine.journal import JournalRecord
+from accelera.engine.journal import JournalRecord, OperandWatch
+from accelera.engine.matmul import PlannedMatmul
 from accelera.engine.options import USUAL, OperationOptions
-from accelera.engine.pieces import Team
-from accelera.engine.planned import PlannedMatmul
 from accelera.engine.report import RunReport
 from accelera.engine.stages import ExpressionStage, is_staged, stages_of, stores_in, text_of
 from accelera.engine.target import ResultTarget, abandon

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.engine.casting import cast_into, cast_itemsize
+from accelera.engine.dtypes import cast_into, cast_itemsize
 from accelera.engine.expression import Apply, Choose, ComplexPart, Constant, Convert, Expr, Leaf
 from accelera.stores import Store
 

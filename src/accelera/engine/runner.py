@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from accelera.devices import Device
-from accelera.engine.events import Observer, Progress
+from accelera.engine.observers import Observer, Progress
 from accelera.engine.options import OperationOptions
 from accelera.engine.report import RunReport
 from accelera.engine.staging import Mover

@@ -17,12 +17,12 @@ import numpy as np
 
 from accelera._native import spmm
 from accelera.devices import Device
-from accelera.engine.computed import store_of
+from accelera.engine.dtypes import product_type
 from accelera.engine.expression import Leaf
-from accelera.engine.handles import open_operand
+from accelera.engine.expression_stores import store_of
+from accelera.engine.matmul import PlannedMatmul
+from accelera.engine.operands import open_operand
 from accelera.engine.options import USUAL, OperationOptions
-from accelera.engine.planned import PlannedMatmul
-from accelera.engine.promotion import product_type
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.plan import CostModel, Operand, PlanStep
 from accelera.stores import Layout, Region, Store, is_sparse, parse_dtype
@@ -208,7 +208,8 @@ def sparse_product(a: Any, b: Any, out: Any = None, options: OperationOptions = 
     dtype = product_type(parse_dtype(sparse.dtype, op="matmul"), dense.dtype)
     factor = SparseStore(sparse, dtype)
     other = dense if dense.dtype == dtype else store_of(Leaf(dense).astype(dtype))
-    return SparseMatmul(*((factor, other) if is_sparse(a) else (other, factor)), out, options)
+    left, right = (factor, other) if is_sparse(a) else (other, factor)
+    return SparseMatmul(left, right, out, options)
 
 
 def _index_arrays(matrix: Any) -> tuple[Array, Array]:

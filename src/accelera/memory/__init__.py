@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from accelera.memory.budget import Budget as Budget
     from accelera.memory.budget import UsableMemory as UsableMemory
     from accelera.memory.cgroup import cgroup_processors as cgroup_processors
-    from accelera.memory.compute import Compute as Compute
     from accelera.memory.hierarchy import UNBOUNDED_BYTES as UNBOUNDED_BYTES
+    from accelera.memory.hierarchy import Compute as Compute
     from accelera.memory.hierarchy import Hierarchy as Hierarchy
+    from accelera.memory.hierarchy import Tier as Tier
     from accelera.memory.manager import ALWAYS_FITS_BYTES as ALWAYS_FITS_BYTES
     from accelera.memory.manager import MeasuredDevice as MeasuredDevice
     from accelera.memory.manager import MemoryManager as MemoryManager
@@ -51,19 +52,16 @@ if TYPE_CHECKING:
     from accelera.memory.probe import host_memory as host_memory
     from accelera.memory.probe import process_memory as process_memory
     from accelera.memory.probe import reset_peak as reset_peak
-    from accelera.memory.tier import Tier as Tier
 
 _NAMES_BY_FILE = {
     "budget": "Budget UsableMemory",
     "cgroup": "cgroup_processors",
-    "compute": "Compute",
-    "hierarchy": "UNBOUNDED_BYTES Hierarchy",
+    "hierarchy": "UNBOUNDED_BYTES Compute Hierarchy Tier",
     "manager": "ALWAYS_FITS_BYTES MeasuredDevice MemoryManager itemsize_of",
     "pool": "Allocator AsyncBuffers BackingStore BackingStores Buffer BufferPool BufferTable Bytes"
     " DeviceMemory Ledger Pins PoolBlock PoolMemory PoolStats Prefetcher Slab Use window_of"
     " Block Books Home Homes Memory Place Residence Stream",
     "probe": "HostMemory ProcessMemory host_memory process_memory reset_peak",
-    "tier": "Tier",
 }
 _FILE_OF = {name: file for file, names in _NAMES_BY_FILE.items() for name in names.split()}
 

@@ -1,26 +1,21 @@
 """What will be done, on paper: operands, schedules, forecasts and the least bytes possible."""
 
-from accelera.plan.bounds import matmul_lower_bound_words
 from accelera.plan.combined import combine_plans
 from accelera.plan.cost import CostModel
+from accelera.plan.dry_run import BufferNumbers, policy_of, trace_of
+from accelera.plan.elementwise import ElementwiseProblem, plan_elementwise
 from accelera.plan.eviction import Eviction, PolicyMaker, Scorer
-from accelera.plan.figures import Alternative, Forecast, PlanStep
 from accelera.plan.forecast import forecast
 from accelera.plan.gram import plan_gram
 from accelera.plan.gram_steps import GramProblem
 from accelera.plan.limits import PlanLimits
-from accelera.plan.matmul import Objective, plan_matmul
+from accelera.plan.matmul import Objective, matmul_lower_bound_words, plan_matmul
 from accelera.plan.matmul_steps import MatmulProblem
-from accelera.plan.operand import BlockTable, Operand, OperandBlock
-from accelera.plan.paper import BufferNumbers, policy_of, trace_of
 from accelera.plan.partition import Partition, Span, Spans, split
-from accelera.plan.passes import Pass, Pattern, Repeat
-from accelera.plan.placement import DevicePlacement, DevicePlan
-from accelera.plan.plan import Plan, as_saved
+from accelera.plan.plan import DevicePlacement, DevicePlan, Plan, as_saved
 from accelera.plan.saved import SavedPlan
-from accelera.plan.sweep import plan_elementwise
-from accelera.plan.sweep_steps import ElementwiseProblem
-from accelera.plan.walk import PoolDriver, walk
+from accelera.plan.types import Alternative, BlockTable, Forecast, Operand, OperandBlock, PlanStep
+from accelera.plan.walk import Pass, Pattern, PoolDriver, Repeat, walk
 
 __all__ = [
     "Alternative",

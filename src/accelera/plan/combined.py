@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from accelera.plan.figures import Forecast, PlanStep
-from accelera.plan.operand import OperandBlock
-from accelera.plan.passes import Part, Pass, Pattern, Repeat
 from accelera.plan.plan import Plan
+from accelera.plan.types import Forecast, OperandBlock, PlanStep
+from accelera.plan.walk import Part, Pass, Pattern, Repeat
 
 
 def combine_plans(

@@ -12,12 +12,10 @@ from typing import Any
 
 from accelera.memory import Ledger
 from accelera.plan.cost import CostModel
+from accelera.plan.dry_run import BufferNumbers, policy_of
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Forecast, PlanStep
-from accelera.plan.operand import Operand, OperandBlock
-from accelera.plan.paper import BufferNumbers, policy_of
-from accelera.plan.passes import Pass, Pattern, Repeat
-from accelera.plan.walk import walk_steps
+from accelera.plan.types import Forecast, Operand, OperandBlock, PlanStep
+from accelera.plan.walk import Pass, Pattern, Repeat, walk_steps
 from accelera.policy import EvictionPolicy, create_policy
 
 _BELADY = Eviction()

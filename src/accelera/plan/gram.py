@@ -19,15 +19,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from accelera.plan.books import WHOLE_STEPS, overhead_bytes, overhead_limit, pass_lengths
-from accelera.plan.cost import CostModel
+from accelera.plan.cost import WHOLE_STEPS, CostModel, overhead_bytes, overhead_limit, pass_lengths
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
 from accelera.plan.gram_steps import GramChoice, GramProblem, GramSteps
 from accelera.plan.limits import WINDOW, PlanLimits
-from accelera.plan.passes import Pattern
 from accelera.plan.plan import Plan
+from accelera.plan.types import Alternative, Forecast
+from accelera.plan.walk import Pattern
 
 LONGEST_EDGE = 1 << 16
 """Longest edge of a tile: a row of one fits any staging buffer."""
@@ -85,7 +84,7 @@ def plan_gram(
 
     def walk(each: _GramEstimate, cost: CostModel) -> _WalkedGram:
         steps = GramSteps(problem, each.choice, cost)
-        room = limits.capacity_bytes - limits.charged(each.books_bytes)
+        room = limits.capacity_bytes - limits.charged(each.overhead_bytes)
         window = each.choice.window
         pattern = steps.pattern()
         found = forecast(pattern, problem.operands, room, window, cost, limits.eviction, operation="gram")
@@ -94,7 +93,7 @@ def plan_gram(
     walked = [walk(each, cost) for each in fitting[:_WALKED]]
     nominal = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes))
     best = nominal if measured == cost else walk(nominal.figures, measured)
-    steps, books = best.steps, best.figures.books_bytes
+    steps, books = best.steps, best.figures.overhead_bytes
     compulsory = sum(0 if each.in_place else each.nbytes for each in problem.operands)
     return Plan(
         operation="gram",

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from accelera.plan.cost import CostModel
-from accelera.plan.figures import PlanStep
-from accelera.plan.operand import BlockTable, Operand
 from accelera.plan.partition import Cuts, Span
-from accelera.plan.passes import Part, Pass, Pattern, Repeat, grouped, passes_of
+from accelera.plan.types import BlockTable, Operand, PlanStep
+from accelera.plan.walk import Part, Pass, Pattern, Repeat, grouped, passes_of
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,16 @@
-"""The matmul planner: enumerate schedules on an integer grid, forecast the best, keep one.
+"""Planner of products of matrices: enumerate schedules on an integer grid, forecast the best, keep one.
 
 No formula is trusted with the choice. Closed forms rank the enumeration; the front runners are
 walked on paper (the exact pool, the exact policy, a timeline), and of those near the fastest the
 one that moves the fewest bytes is the plan.
+
+The least bytes that any schedule of ``C = A @ B`` must move through a fast memory of S words are, with
+dimensions m, k, n, the largest of
+
+* ``mk + kn + mn``: every operand is read and the result written at least once (compulsory);
+* ``2mnk/sqrt(S) - 2S``: Smith, Lowery, Langou, van de Geijn (2019);
+* ``2mnk/sqrt(S) + mn``: Kwasniewski et al. (2019), only for ``k > 2 sqrt(S)``: below that a
+  panel kept over the full depth moves less, because nothing of C is read back.
 """
 
 from __future__ import annotations
@@ -17,14 +25,10 @@ from typing import Any, Literal
 import numpy as np
 
 from accelera.errors import BudgetExceededError
-from accelera.plan.books import pass_lengths
-from accelera.plan.bounds import matmul_lower_bound_words
-from accelera.plan.cost import CostModel
+from accelera.plan.cost import CostModel, pass_lengths
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
 from accelera.plan.limits import PlanLimits
-from accelera.plan.matmul_passes import matmul_pattern
 from accelera.plan.matmul_search import (
     FLOOR,
     Candidates,
@@ -32,11 +36,34 @@ from accelera.plan.matmul_search import (
     enumerate_choices,
     need_of,
 )
-from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
+from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, matmul_pattern
 from accelera.plan.partition import Partition, Span
-from accelera.plan.passes import Pattern
 from accelera.plan.plan import Plan
+from accelera.plan.types import Alternative, Forecast
+from accelera.plan.walk import Pattern
 from accelera.units import format_bytes
+
+
+def compulsory_words(m: int, k: int, n: int) -> int:
+    """Return the words of A, B and C together."""
+    return m * k + k * n + m * n
+
+
+def matmul_lower_bound_words(m: int, k: int, n: int, fast_words: int) -> float:
+    """Return the least words moved between slow memory and a fast one of ``fast_words``.
+
+    >>> matmul_lower_bound_words(100, 100, 100, 1_000_000)
+    30000.0
+    """
+    if 0 in (m, k, n):
+        return float(m * n)
+    root = math.sqrt(max(fast_words, 1))
+    product = 2.0 * m * n * k / root
+    bounds = [float(compulsory_words(m, k, n)), product - 2.0 * fast_words]
+    if k > 2 * root:
+        bounds.append(product + m * n)
+    return max(bounds)
+
 
 Objective = Literal["time", "bytes"]
 

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.plan.books import WHOLE_STEPS, overhead_bytes, overhead_limit, pass_lengths
-from accelera.plan.cost import CostModel
+from accelera.plan.cost import WHOLE_STEPS, CostModel, overhead_bytes, overhead_limit, pass_lengths
 from accelera.plan.eviction import Eviction
 from accelera.plan.limits import WINDOW
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
-from accelera.plan.operand import Operand
 from accelera.plan.partition import Partition, Span, grids
+from accelera.plan.types import Operand
 
 Column = NDArray[Any]
 

@@ -7,17 +7,19 @@
 
 from __future__ import annotations
 
-from accelera.memory.pool.block import PoolBlock, Use
-from accelera.memory.pool.books import BufferTable, PoolMemory
-from accelera.memory.pool.buffer_pool import BufferPool
-from accelera.memory.pool.buffers import Allocator, Buffer
-from accelera.memory.pool.homes import BackingStore, BackingStores, Bytes
+from accelera.memory.pool.async_buffers import AsyncBuffers, Slab
+from accelera.memory.pool.backing_store import (
+    BackingStore,
+    BackingStores,
+    Bytes,
+    DeviceMemory,
+    PoolBlock,
+    Use,
+)
+from accelera.memory.pool.buffer_pool import Allocator, Buffer, BufferPool
+from accelera.memory.pool.buffer_table import BufferTable, PoolMemory
 from accelera.memory.pool.ledger import Ledger, PoolStats
-from accelera.memory.pool.places import DeviceMemory
-from accelera.memory.pool.residence import AsyncBuffers
-from accelera.memory.pool.slab import Slab
-from accelera.memory.pool.streaming import Pins, Prefetcher
-from accelera.memory.pool.window import window_of
+from accelera.memory.pool.prefetcher import Pins, Prefetcher, window_of
 
 __all__ = [
     "Allocator",
