@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from accelera.devices import CpuDevice, processors, usable_processors
+from accelera.devices import CpuDevice, threads, usable_processors
 from accelera.devices.threads import BlasThreads
 
 
@@ -124,7 +124,7 @@ def test_quotas_of_either_hierarchy_count(
     files: dict[str, str],
     processors_granted: int,
 ) -> None:
-    monkeypatch.setattr(processors, "_affinity", lambda: 64)
+    monkeypatch.setattr(threads, "_affinity", lambda: 64)
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(line + "\n")
     (tmp_path / "proc/self/mountinfo").write_text(f"30 23 0:26 / {tmp_path / 'groups'} rw - {mount}\n")

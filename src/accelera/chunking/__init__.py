@@ -1,4 +1,4 @@
-"""Chunking: how an array is cut into pieces."""
+"""Chunking: arrays cut into pieces."""
 
 from __future__ import annotations
 

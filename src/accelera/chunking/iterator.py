@@ -1,4 +1,4 @@
-"""Walk through an array chunk by chunk, the next chunk loading while the present one is worked on."""
+"""Iterator over the chunks of an array, the next one loading while the present one is worked on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What computes: the CPU, any torch accelerator, and a simulated accelerator.
+"""Devices that compute: the CPU, any torch accelerator, and a simulated accelerator.
 
 Everything is loaded when it is first named: who asks for processors alone does not load NumPy.
 """

@@ -124,7 +124,7 @@ class FaultPlan:
     oom_at: Nth = ()
     """Allocations that run out of memory, counted from 1."""
     oom_above_bytes: int | None = None
-    """Allocations that would take the device above so many bytes run out of memory."""
+    """Allocations that would take the device above this run out of memory."""
     oom_probability: float = 0.0
     """Share of the allocations that run out of memory, drawn from ``seed``."""
     seed: int = 0

@@ -65,7 +65,7 @@ class Staging:
         self.host_bytes = self.device_bytes = SLOTS * PIECE_BYTES
 
     def lend(self, *, wait: bool) -> Array | None:
-        """Return a host buffer until ``take_back``; None when all are in use and nobody is to wait."""
+        """Return a host buffer until ``take_back``; None when all are in use and ``wait`` is false."""
         slot = self._take(wait=wait)
         if slot is None:
             return None

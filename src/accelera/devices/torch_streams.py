@@ -81,7 +81,7 @@ class _BufferEvents:
 
 
 class Lanes:
-    """An upload stream, a download stream, and the current stream of whoever computes."""
+    """An upload stream, a download stream, and the current stream, which computes."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

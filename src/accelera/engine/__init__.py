@@ -1,4 +1,4 @@
-"""The engine: matrices, who multiplies them, and what a run says while it works.
+"""The engine: matrices, the engines that multiply them, and the observers of a run.
 
 Everything is loaded when it is first named, so that work on files alone never loads torch.
 """

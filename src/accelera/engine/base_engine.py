@@ -57,7 +57,7 @@ Policy = str | PolicyMaker
 """A name of ``accelera.policy.POLICIES``, or what makes a policy of your own from its ``Knowledge``."""
 
 DEFAULT_CHUNK_SIZE = 1024
-"""Rows of a chunk where sizes are fixed and nobody said how many."""
+"""Rows of a chunk where sizes are fixed and none is given."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class BaseEngine(Operations):
     ) -> None:
         configure_logging()
         self.device = device if isinstance(device, Device) else get_device(device)
-        """What computes."""
+        """The device that computes."""
         self.memory_manager = MemoryManager(self.device)
         """What the device has and what may be used of it."""
         self.auto_detect_memory = auto_detect_memory
@@ -105,7 +105,7 @@ class BaseEngine(Operations):
         self.window = USUAL_WINDOW
         """Steps under way at once where data is loaded ahead."""
         self.places: HybridDevices | None = None
-        """Who shares the products that go by a plan; None: the device makes them by itself."""
+        """Devices that share the products that go by a plan; None: the device makes them by itself."""
         self.last_report: RunReport | None = None
         """What the latest operation that went by a plan did."""
         self._fixed_size = DEFAULT_CHUNK_SIZE if chunk_size is None else _checked_size(chunk_size)
@@ -129,7 +129,7 @@ class BaseEngine(Operations):
 
     @property
     def policy(self) -> Policy:
-        """Who leaves memory when it is full: assign a name, or what makes a policy from its ``Knowledge``."""
+        """Policy that evicts when memory is full: assign a name, or what makes one from its ``Knowledge``."""
         return self.eviction.policy
 
     @policy.setter

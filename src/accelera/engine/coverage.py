@@ -1,4 +1,4 @@
-"""Which part of a result is already stored, as boxes."""
+"""Coverage of a result: the boxes of it that are stored."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 TEN_GIGABIT_BYTES_PER_S: Final = 1.25e9
-"""What 10 Gb/s Ethernet carries to each node; assumed where nobody says."""
+"""What 10 Gb/s Ethernet carries to each node; assumed where no rate is given."""
 
 
 @final
@@ -253,7 +253,7 @@ class NodeTask:
 
 
 BLOCKS_PER_NODE = 4
-"""At least so many, so that a node which is slower, or dies, holds nobody up for long."""
+"""The least, so that a node that is slower, or dies, delays the others little."""
 
 
 @final
@@ -265,7 +265,7 @@ class DistributedMatmul:
     node_budget_bytes: int
     nodes: int
     executor: RayExecutor | None = None
-    """Who hands blocks out; None where it is only planned."""
+    """Executor that hands blocks out; None where it is only planned."""
     network_bytes_per_s: float = TEN_GIGABIT_BYTES_PER_S
 
     def __post_init__(self) -> None:
@@ -378,7 +378,7 @@ class DistributedMatmul:
             mark_of(target.path),
             self.node_device,
         )
-        assert self.executor is not None, "a product that is run has somebody to hand it out"
+        assert self.executor is not None, "a product that is run has an executor"
         return DistributedRun(plan, work, self.executor, control)
 
     def _addresses(self) -> tuple[Address, Address]:

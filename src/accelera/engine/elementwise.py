@@ -232,7 +232,7 @@ class ReduceKernel(SweepKernel):
             self._finish(out)
 
     def _begin(self, shape: Shape) -> None:
-        """Make the states anew for another shape, or use them again."""
+        """Make new states for another shape, or use them again."""
         if not self._states or self._states[0][0].shape != shape:
             self._states.clear()
             self._states.extend(

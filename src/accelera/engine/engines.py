@@ -49,12 +49,12 @@ class MatrixEngine(BaseEngine):
     memory_threshold_gb
         The budget in GiB, for those who count so; ``budget`` goes before it.
     policy
-        Who leaves memory when it is full: a name of ``accelera.policy.POLICIES``, or what makes a policy
+        The policy that evicts when memory is full: a name of ``accelera.policy.POLICIES``, or what makes one
         of your own from its ``Knowledge``. The plan knows the future, so ``"belady"`` is the default.
     advice
         What ``accelera.advise`` said: its policy, unless ``policy`` is given, and its look-ahead.
     strategy
-        Who makes the blocks of products that go by a plan: ``"cpu"``; ``"gpu"``, the CPU what the device
+        Devices that make the blocks of products that go by a plan: ``"cpu"``; ``"gpu"``, the CPU what that
         fails at; ``"hybrid"``, both at once; ``"auto"``; an ``ExecutionStrategy``, or a ``StrategyManager``
         for its strategy and observers. The budget then bounds RAM, of which the CPU's blocks and what the
         device needs there take their shares; the device's own memory is used as far as it is free. None:

@@ -1,4 +1,4 @@
-"""Expressions: what shall be computed, element by element, before any of it is.
+"""Expressions: computations on arrays, checked when they are written and done when they are evaluated.
 
 ``lazy("A.npy")`` is an operand; operators, NumPy's functions and the methods below combine operands
 into larger expressions, checked at once for shapes and types. Nothing is read before

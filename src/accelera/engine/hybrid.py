@@ -129,7 +129,7 @@ class HybridDevices:
         )
 
     def profile(self, blocks: int) -> WorkloadProfile:
-        """Return so many blocks as a batch of work; each takes what memory the device has."""
+        """Return ``blocks`` blocks as a batch of work; each takes what memory the device has."""
         memory = max(1, self.device.available_bytes())
         return WorkloadProfile(blocks, memory_per_task=memory, complexity=1.0, parallelization=1.0)
 
@@ -194,7 +194,7 @@ class _DeviceSide:
     did: DeviceRun = field(default_factory=DeviceRun)
     reports: list[RunReport] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held by whoever works on the device: it makes one block at a time."""
+    """Held while the device works: it makes one block at a time."""
 
 
 @final
@@ -240,7 +240,7 @@ class HybridRun:
         return self._report(time.perf_counter() - began)
 
     def _end(self) -> None:
-        """Wait until nobody is at a block any more: after an interruption one may be."""
+        """Wait until no device works on a block: after an interruption one may."""
         self._stopping.set()
         for side in (self._accelerator, self._cpu):
             with side.lock:
@@ -500,7 +500,7 @@ def _host_bytes(room: MemorySplit, device: Device) -> int:
 def _share(strategy: ExecutionStrategy, theirs: Sequence[Plan], ours: Sequence[Plan]) -> int:
     """Return how many blocks, from the first on, the accelerator is expected to take.
 
-    Where both pull, it takes blocks from the front and the CPU from the end, whoever is free first.
+    Where both pull, it takes blocks from the front and the CPU from the end, as each is free.
     """
     fixed = strategy.gpu_tasks(len(ours))
     if fixed is not None:

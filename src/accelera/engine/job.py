@@ -1,4 +1,4 @@
-"""Carrying a plan out, whatever happens on the way.
+"""Jobs: a plan carried out, with its journal, smaller plans when memory runs out, and the CPU at last.
 
 A job knows its operands, how to plan itself for a given device and room, and which kernel computes
 a step. ``carry_out`` runs it: it opens the result, keeps the journal, and when the device runs out
@@ -50,11 +50,11 @@ logger = logging.getLogger("accelera.engine")
 
 _LEAST_CAPACITY = 1 << 20
 _MOST_NOTES = 4096
-"""About so many lines a journal gets, however many blocks there are."""
+"""Lines that a journal gets, about, however many blocks there are."""
 _MOST_BOXES = 1024
-"""So many answers are remembered of what is stored: a tile comes up again in each of its slabs."""
+"""Answers remembered of what is stored: a tile comes up again in each of its slabs."""
 _NOTED_EVERY_S = 30.0
-"""What is stored is noted at least so often."""
+"""Most seconds until what is stored is noted."""
 
 
 class PlanRun(Protocol):
@@ -114,7 +114,7 @@ def left_behind(job: PlannedJob, watch: OperandWatch, *, resume: bool) -> Journa
     return check_journal(journal_path(path), _header(job, watch))
 
 
-def open_anew(target: ResultTarget) -> Store:
+def begin_result(target: ResultTarget) -> Store:
     """Begin the result, after forgetting for good what an earlier run has noted of it."""
     if target.path is not None:
         forget_journal(journal_path(target.path))
@@ -198,7 +198,7 @@ class _JobAttempt:
 
     def _computed(self, plan: Plan, watch: OperandWatch, *, goes_on: bool) -> tuple[Store, RunReport]:
         """Run the plan, as far as it is not done, into a result that is published when it is complete."""
-        result = self.job.target.open(resume=True) if goes_on else open_anew(self.job.target)
+        result = self.job.target.open(resume=True) if goes_on else begin_result(self.job.target)
         try:
             _wait_for_caller([*self.job.inputs, result])
             self._open_journal(plan, watch, goes_on=goes_on)
@@ -364,7 +364,7 @@ class _JobAttempt:
 
 
 class _Unnoted:
-    """Boxes that are stored and not in the journal yet, of a result of so many elements."""
+    """Boxes that are stored and not in the journal yet, of a result of ``elements``."""
 
     def __init__(self, elements: int) -> None:
         self._enough = elements / _MOST_NOTES

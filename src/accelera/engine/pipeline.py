@@ -1,4 +1,4 @@
-"""Carrying out the stages of an expression one after the other, within one budget."""
+"""Pipeline of the stages of an expression: planned and run one after the other, within one budget."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from accelera.engine.evaluate import PlannedExpression, evaluate, in_ram, plan_e
 from accelera.engine.expression import Expr, Leaf, MatrixProduct
 from accelera.engine.job import (
     PlannedJob,
+    begin_result,
     carry_out,
     follow,
     left_behind,
-    open_anew,
     other_plan,
 )
 from accelera.engine.journal import JournalRecord, OperandWatch
@@ -132,7 +132,7 @@ class _Pipeline:
         layout = self._layout() if left is None else self._layout_again(left)
         published = left is not None and path is not None and left.is_published(path)
         if path is not None and left is None:
-            abandon(open_anew(self._target), keep_partial=False)  # it can be written
+            abandon(begin_result(self._target), keep_partial=False)  # it can be written
         try:
             found = [
                 self._carried_out(number, layout, watch)

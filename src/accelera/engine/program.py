@@ -1,4 +1,4 @@
-"""An expression as a short program that runs on small pieces of its operands.
+"""Element-wise program: an expression flattened into instructions that run on small pieces of its operands.
 
 The tree is flattened, equal parts are computed once, and values that are no longer needed give their
 scratch buffer to later ones. A piece is small enough for the caches, so a long expression costs one

@@ -1,4 +1,4 @@
-"""How many elements become one: running states that take in an array at a time.
+"""Reductions: running states that take in an array at a time until many elements are one.
 
 A reducer works on *states*, arrays shaped like the result with reduced axes of length 1. It makes the
 *partial* states of one small array and *merges* partial states into running ones, in a fixed order,

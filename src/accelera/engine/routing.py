@@ -1,4 +1,4 @@
-"""Direct, in chunks, or on the CPU: the rules, without any computing.
+"""Routes of a product: direct, in chunks, or on the CPU; rules without any computing.
 
     not asked for chunks, good for torch, and room for it?  ── yes ──> direct on the device
           no

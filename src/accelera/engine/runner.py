@@ -1,4 +1,4 @@
-"""Runs a plan: reads ahead, computes, writes behind, all inside the pool.
+"""Runner of a plan: reads ahead, computes, writes behind, all inside the pool.
 
 Three kinds of threads meet here. One admits the accesses in the plan's order (``plan.walk``), so
 that eviction is decided by the plan alone and never by timing. Readers fill the blocks. The
@@ -136,10 +136,10 @@ class PlanRunner:
 
     def _admit(self, pool: BufferPool) -> None:
         """Admit accesses in order, keeping the plan's window of steps under way."""
-        books = _BufferPoolDriver(self, pool, self._gate, self._plan, self._numbered)
+        driver = _BufferPoolDriver(self, pool, self._gate, self._plan, self._numbered)
         try:
-            for index, step in walk(self._passes(), self._plan.window, books):
-                self._ready.put(_Admitted(index, step, books.take()))
+            for index, step in walk(self._passes(), self._plan.window, driver):
+                self._ready.put(_Admitted(index, step, driver.take()))
         except BaseException as error:
             self._gate.fail(error)
         finally:

@@ -165,7 +165,7 @@ def _wording(node: Expr) -> str:
 
 
 def _numbers_of(reducer: object) -> list[str]:
-    """Return what a reducer was told, such as the degrees of freedom."""
+    """Return the settings of a reduction, such as the degrees of freedom."""
     return [f"{name} {value}" for name, value in vars(reducer).items() if isinstance(value, (int, float))]
 
 

@@ -1,4 +1,4 @@
-"""Moving a block between a store and a device, straight or through bounded host buffers.
+"""Staging: blocks moved between a store and a device, straight or through bounded host buffers.
 
 A block whose element type is the same in the store and on a device that computes in host memory
 is read where it belongs. Otherwise it passes, piece by piece, through one of a fixed number of
@@ -128,7 +128,7 @@ class HostBuffers:
             self._spare.put(None)
 
     def lend_host(self, *, wait: bool = True) -> Array | None:
-        """Return a buffer; None when none is spare and nobody is to wait."""
+        """Return a buffer; None when none is spare and ``wait`` is false."""
         try:
             host = self._spare.get(block=wait)
         except queue.Empty:

@@ -1,4 +1,4 @@
-"""Where a result goes: new memory, the caller's array or store, or a file that appears when complete."""
+"""Target of a result: new memory, the caller's array or store, or a file that appears when complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory: what there is, what may be used, and who holds it.
+"""Memory: what there is, what may be used, and the pool that holds it.
 
 Everything is loaded when it is first named: who asks what there is does not load NumPy.
 """

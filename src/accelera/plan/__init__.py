@@ -1,4 +1,4 @@
-"""What will be done, on paper: operands, schedules, forecasts and the least bytes possible."""
+"""Plans of operations on paper: operands, schedules, forecasts and the least bytes possible."""
 
 from accelera.plan.combined import combine_plans
 from accelera.plan.cost import CostModel

@@ -1,4 +1,4 @@
-"""Several plans, carried out one after the other, as one."""
+"""Combined plan: several plans, carried out one after the other, as one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Walk a plan on paper: its misses, bytes, peak, and a timeline of reads, arithmetic and writes.
+"""Forecast of a plan: misses, bytes, peak, and a timeline of reads, arithmetic and writes, walked on paper.
 
 Of passes that look alike one is walked, and its figures count as often as there are such passes.
 """
@@ -130,8 +130,8 @@ class _PlanTimeline:
 class _Walker:
     """Walks the first part of each kind and counts its figures as often as it comes."""
 
-    def __init__(self, books: _LedgerDriver, timeline: _PlanTimeline, window: int) -> None:
-        self._books, self._timeline, self._window = books, timeline, window
+    def __init__(self, driver: _LedgerDriver, timeline: _PlanTimeline, window: int) -> None:
+        self._driver, self._timeline, self._window = driver, timeline, window
         self._held: set[int] = set()
         self._steps = 0
         self.totals: dict[Any, Any] = dict.fromkeys(self._figures(), 0)
@@ -154,9 +154,9 @@ class _Walker:
     def _pass(self, following: Pass) -> None:
         before = self._figures()
         following = _remembered(following)
-        self._books.begin(following, self._held, self._steps - 1)
-        for _, step in walk_steps(following.steps(), self._window, self._books):
-            self._timeline.step(step, *self._books.arrivals_s())
+        self._driver.begin(following, self._held, self._steps - 1)
+        for _, step in walk_steps(following.steps(), self._window, self._driver):
+            self._timeline.step(step, *self._driver.arrivals_s())
             self._steps += 1
             if step.write.held_bytes:
                 (self._held.discard if step.last else self._held.add)(step.write.id)
@@ -167,7 +167,7 @@ class _Walker:
 
     def _figures(self) -> dict[Any, Any]:
         """Return all that adds up from pass to pass."""
-        stats, line = self._books.ledger.stats, self._timeline
+        stats, line = self._driver.ledger.stats, self._timeline
         return {
             "bytes_written": line.written,
             "hits": stats.hits,
@@ -181,7 +181,7 @@ class _Walker:
             "stall_s": line.stall_s,
             "read_s": line.read_s,
             "write_s": line.write_s,
-            **dict(enumerate(self._books.read)),
+            **dict(enumerate(self._driver.read)),
         }
 
 
@@ -199,12 +199,12 @@ def forecast(
 
     Raises BudgetExceededError when the pinned blocks of some step do not fit.
     """
-    books = _LedgerDriver(capacity_bytes, operands, window, cost, eviction, operation)
-    walker = _Walker(books, _PlanTimeline(window, cost, operands[-1].tier), window)
+    driver = _LedgerDriver(capacity_bytes, operands, window, cost, eviction, operation)
+    walker = _Walker(driver, _PlanTimeline(window, cost, operands[-1].tier), window)
     walker.all(pattern.kinds)
     read = {operands[i].name: walker.totals.pop(i) for i in range(len(operands))}
     del read[operands[-1].name]
-    return Forecast(peak_pool_bytes=books.ledger.stats.peak_bytes, bytes_read=read, **walker.totals)
+    return Forecast(peak_pool_bytes=driver.ledger.stats.peak_bytes, bytes_read=read, **walker.totals)
 
 
 def _remembered(following: Pass) -> Pass:

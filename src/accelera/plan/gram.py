@@ -47,7 +47,7 @@ class _GramEstimate:
     need_bytes: int
     """Room for blocks, and for the books where they lie in the same memory."""
     overhead_bytes: int
-    """What the run keeps in RAM besides its blocks, because it has so many steps."""
+    """What the run keeps in RAM besides its blocks, because its steps are many."""
     seconds: float
     moved_bytes: float
 

@@ -1,4 +1,4 @@
-"""From the choices of a Gram matrix to its steps, and to its passes where there are very many."""
+"""Steps of a Gram matrix made from its choices, and its passes where there are very many."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class GramSteps:
         return len(self.slabs) * max(strips, strips * (strips + 1) // 2)
 
     def _whole(self, size: int) -> tuple[Repeat, ...]:
-        """Return passes of so many matrices."""
+        """Return passes of ``size`` matrices each."""
         count, tiles = self._matrices, range(len(self.edges))
 
         def part(number: int) -> Pass:

@@ -97,7 +97,7 @@ class _WalkedMatmul:
     pattern: Pattern
     forecast: Forecast
     books_bytes: int
-    """What the run keeps in RAM besides its blocks, because it has so many steps."""
+    """What the run keeps in RAM besides its blocks, because its steps are many."""
 
 
 def plan_matmul(

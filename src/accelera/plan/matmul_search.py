@@ -1,4 +1,4 @@
-"""All the ways to run one matmul, enumerated as arrays and ranked by closed form.
+"""Search space of one matmul: every schedule enumerated as arrays and ranked by closed form.
 
 Every row of the table is one choice of the loop nest in ``matmul_steps``: a partition of the
 result, a strip height, the depths of left and right blocks. For each the table gives the room it
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,17 +189,20 @@ def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _MatmulTiling:
     return _MatmulTiling(tall, short, wide, many, few, count, sum_inner, sum_outer, False)
 
 
+def _estimates_of(problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> _MatmulEstimates:
+    shape, *cuts = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))
+    return _MatmulEstimates(problem, choice, 0, cost, [_tiling(problem, choice)], shape, _Cuts(*cuts))
+
+
 def need_of(problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> int:
     """Return the room that the blocks of one choice need."""
-    numbers = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))
-    figures = _MatmulEstimates(problem, choice, 0, cost, [_tiling(problem, choice)], *numbers)
+    figures = _estimates_of(problem, choice, cost)
     return int(figures.need()[0])
 
 
 def books_of(problem: MatmulProblem, choice: MatmulChoice, eviction: Eviction, cost: CostModel) -> int:
     """Return the bytes of the books of one choice, at most."""
-    numbers = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))
-    figures = _MatmulEstimates(problem, choice, 0, cost, [_tiling(problem, choice)], *numbers)
+    figures = _estimates_of(problem, choice, cost)
     return int(figures.books(eviction, np.array([choice.pass_steps]))[0])
 
 
@@ -224,10 +227,20 @@ def _table(
     sub, slab = np.tile(np.array(depths, np.int64).T, len(shapes) * len(_STRIP_PARTS))
     tall = np.array([each.tall for each in tilings])[shape]
     strip = np.maximum(-(-tall // parts), np.minimum(FLOOR, tall))
-    figures = _MatmulEstimates(problem, shapes[0], capacity_bytes, cost, tilings, shape, strip, slab, sub)
+    figures = _MatmulEstimates(
+        problem, shapes[0], capacity_bytes, cost, tilings, shape, _Cuts(strip, slab, sub)
+    )
     moved, seconds = figures.moved(), figures.seconds()
     lengths, need = figures.passes(eviction, holds_books=holds_books)
     return Candidates(shapes, shape, strip, slab, sub, need, moved, seconds, figures.steps(), lengths)
+
+
+class _Cuts(NamedTuple):
+    """Numbers of a choice besides its partition, over columns."""
+
+    strip: Column
+    slab: Column
+    sub: Column
 
 
 class _MatmulEstimates:
@@ -241,14 +254,12 @@ class _MatmulEstimates:
         cost: CostModel,
         tilings: list[_MatmulTiling],
         shape: Column,
-        strip: Column,
-        slab: Column,
-        sub: Column,
+        cuts: _Cuts,
     ) -> None:
         a, b, c = problem.operands
         self.left, self.right, self.out = (b, a, c) if sample.swap else (a, b, c)
         self.problem, self.sample, self.capacity, self.cost = problem, sample, capacity_bytes, cost
-        self.strip, self.slab, self.sub = strip, slab, sub
+        self.strip, self.slab, self.sub = cuts
         self.tall, self.short, self.wide, self.rows, self.cols, self.count = (
             np.array([getattr(each, name) for each in tilings])[shape]
             for name in ("tall", "short", "wide", "rows", "cols", "count")

@@ -1,4 +1,4 @@
-"""From the choices of a matmul schedule to its steps.
+"""Steps of a matmul made from the choices of its schedule, and its passes where there are very many.
 
 Every schedule is the same loop nest with other numbers. The result is cut into tiles; over a tile
 run the slabs of k, in each slab the sub-slabs, and innermost the strips of the tile:

@@ -1,4 +1,4 @@
-"""Ways to cut the result into tiles.
+"""Partitions of a result into tiles.
 
 A partition is a list of bands along one axis, each cut into its own number of equal parts along
 the other. With equal counts it is the usual grid. Bands of two kinds (r and r + 1 parts) fill a

@@ -118,7 +118,7 @@ class Plan:
     host_staging_bytes: int = 0
     """Bytes of host RAM needed besides, when the tier is not RAM."""
     eviction: Eviction = field(default_factory=Eviction)
-    """Who leaves the pool when it is full."""
+    """Policy that evicts blocks when the pool is full."""
     placement: DevicePlacement | None = None
     """Which devices make which blocks, when several work together; each step is a block then."""
     stages: tuple[Plan, ...] = ()

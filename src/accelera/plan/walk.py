@@ -113,13 +113,13 @@ class PoolDriver(Protocol):
         """Give up a block whose life is over."""
 
 
-def walk(passes: Iterable[Pass], window: int, books: PoolDriver) -> Iterator[tuple[int, PlanStep]]:
+def walk(passes: Iterable[Pass], window: int, driver: PoolDriver) -> Iterator[tuple[int, PlanStep]]:
     """Admit each step's blocks and yield its index and itself, pass by pass."""
     held: set[int] = set()
     count = 0
     for each in passes:
-        books.begin(each, held, count - 1)
-        for index, step in walk_steps(each.steps(), window, books, count):
+        driver.begin(each, held, count - 1)
+        for index, step in walk_steps(each.steps(), window, driver, count):
             count = index + 1
             if step.write.held_bytes:
                 (held.discard if step.last else held.add)(step.write.id)
@@ -127,33 +127,33 @@ def walk(passes: Iterable[Pass], window: int, books: PoolDriver) -> Iterator[tup
 
 
 def walk_steps(
-    steps: Iterable[PlanStep], window: int, books: PoolDriver, first: int = 0
+    steps: Iterable[PlanStep], window: int, driver: PoolDriver, first: int = 0
 ) -> Iterator[tuple[int, PlanStep]]:
     """Admit the blocks of the steps of one pass, whose indices count from ``first``."""
     under_way: deque[tuple[int, PlanStep]] = deque()
     for index, step in enumerate(steps, first):
         if len(under_way) == window:
-            retire(*under_way.popleft(), books)
+            retire(*under_way.popleft(), driver)
         for block in step.reads:
             if block.held_bytes:
-                books.admit(block, index, write=False)
+                driver.admit(block, index, write=False)
         if step.write.held_bytes:
-            books.admit(step.write, index, write=True)
+            driver.admit(step.write, index, write=True)
         under_way.append((index, step))
         yield index, step
     while under_way:
-        retire(*under_way.popleft(), books)
+        retire(*under_way.popleft(), driver)
 
 
-def retire(index: int, step: PlanStep, books: PoolDriver) -> None:
+def retire(index: int, step: PlanStep, driver: PoolDriver) -> None:
     """Wait for a step, then drop its pins."""
-    books.wait(index)
+    driver.wait(index)
     for block in step.reads:
         if block.held_bytes:
-            books.unpin(block, index)
+            driver.unpin(block, index)
     if not step.write.held_bytes:
         return
     if step.last:
-        books.free(step.write, index)
+        driver.free(step.write, index)
     elif not step.first:
-        books.unpin(step.write, index)
+        driver.unpin(step.write, index)

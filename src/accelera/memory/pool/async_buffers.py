@@ -55,7 +55,7 @@ class Slab:
         return self.view
 
     def wait_saved(self) -> None:
-        """Return when nobody reads these bytes any more; raise what hinders their saving even now."""
+        """Return when these bytes are read no more; raise what hinders their saving even now."""
         saving = self.saving
         if saving is not None:
             saving.wait_or_repeat()
@@ -283,7 +283,7 @@ class AsyncBuffers:
 
 
 def _leave_home(home: BackingStore | None, saving: Transfer | None) -> int:
-    """Let nobody repeat the saving, and release the home; a transfer of no bytes."""
+    """Let the saving not be repeated, and release the backing store; a transfer of no bytes."""
     if saving is not None:
         saving.forget()
     if home is not None:

@@ -57,7 +57,7 @@ class DeviceMemory(Protocol):
         """
 
     def promise(self, nbytes: int) -> None:
-        """Take note that so many more bytes (or fewer) are, or will be, allocated."""
+        """Take note that ``nbytes`` more (or fewer) are, or will be, allocated."""
 
     def release(self, memory: Any) -> None:
         """Give memory back to the system."""
@@ -96,4 +96,4 @@ class Use(NamedTuple):
     read: bool = True
     """Its contents are needed."""
     write: bool = False
-    """Its contents change; without ``read`` they are set anew throughout."""
+    """Its contents change; without ``read`` they are all written."""

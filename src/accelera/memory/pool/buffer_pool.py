@@ -166,25 +166,25 @@ class BufferPool:
         recorder: Recorder | None = None,
         op: str = "",
     ) -> None:
-        self._books: BufferTable[Buffer] = BufferTable(capacity_bytes, policy, recorder=recorder, op=op)
-        self._buffers = Buffers(allocator, self._books.stats, readers)
-        self._books.memory = self._buffers
+        self._table: BufferTable[Buffer] = BufferTable(capacity_bytes, policy, recorder=recorder, op=op)
+        self._buffers = Buffers(allocator, self._table.stats, readers)
+        self._table.memory = self._buffers
         self._lock = threading.RLock()
 
     @property
     def stats(self) -> PoolStats:
         """Hits, misses, evictions and peak so far."""
-        return self._books.stats
+        return self._table.stats
 
     @property
     def capacity_bytes(self) -> int:
         """The hard capacity."""
-        return self._books.capacity_bytes
+        return self._table.capacity_bytes
 
     @property
     def resident_bytes(self) -> int:
         """Bytes of the buffers that are resident now."""
-        return self._books.resident_bytes
+        return self._table.resident_bytes
 
     @property
     def bytes_loaded(self) -> int:
@@ -203,7 +203,7 @@ class BufferPool:
 
     def __contains__(self, buffer: int) -> bool:
         with self._lock:
-            return self._books.find(buffer) is not None
+            return self._table.find(buffer) is not None
 
     def pin(
         self,
@@ -223,10 +223,10 @@ class BufferPool:
         once it is there. Raises BudgetExceededError when pinned buffers leave no room.
         """
         with self._lock:
-            found = self._books.find(buffer) or Buffer(buffer, nbytes, load)
+            found = self._table.find(buffer) or Buffer(buffer, nbytes, load)
             found.step = step
             found.role, found.dtype, found.name = role, dtype, name
-            self._books.admit(found, step, write=write)
+            self._table.admit(found, step, write=write)
         return found
 
     def prefetch(self, buffer: int, nbytes: int, load: Loader, *, step: int = 0) -> bool:
@@ -244,64 +244,64 @@ class BufferPool:
         ``step`` is the one that held the pin, if that is not the buffer's latest.
         """
         with self._lock:
-            found = self._books[buffer]
+            found = self._table[buffer]
             if save is not None:
                 found.saver = save
-            self._books.unpin(found, found.step if step is None else step)
+            self._table.unpin(found, found.step if step is None else step)
 
     def write_back(self, buffer: int) -> int:
         """Save ``buffer`` now if it is here and dirty; return the bytes moved."""
         with self._lock:
-            found = self._books.find(buffer)
+            found = self._table.find(buffer)
             saver = None if found is None else found.saver
-            if found is None or saver is None or not self._books.must_save(found):
+            if found is None or saver is None or not self._table.must_save(found):
                 return 0
-            self._books.begin_save(found)
+            self._table.begin_save(found)
         saved = False
         try:
             moved = self._buffers.save(found, saver)
             saved = True
         finally:
             with self._lock:
-                self._books.end_save(found, found.step, saved=saved)
+                self._table.end_save(found, found.step, saved=saved)
         return moved
 
     def note_saved(self, buffer: int, *, step: int | None = None) -> None:
-        """Take note that somebody else has written the contents of ``buffer`` to the next tier."""
+        """Take note that the caller has written the contents of ``buffer`` to the next tier."""
         with self._lock:
-            found = self._books[buffer]
-            self._books.note_saved(found, found.step if step is None else step)
+            found = self._table[buffer]
+            self._table.note_saved(found, found.step if step is None else step)
 
     def evict(self, buffer: int) -> None:
         """Give up ``buffer`` now, writing it back first if it is dirty.
 
-        Raises ValueError while somebody holds it.
+        Raises ValueError while it is pinned.
         """
         with self._lock:
-            found = self._books[buffer]
-            if self._books.pinned(found):
+            found = self._table[buffer]
+            if self._table.pinned(found):
                 raise ValueError(f"[pool] buffer {buffer} is pinned; unpin it before evicting it")
-            self._books.give_up(found, found.step)
+            self._table.give_up(found, found.step)
 
     def free(self, buffer: int, *, step: int | None = None) -> None:
         """End a buffer's life, pinned or not: its contents are needed no more."""
         with self._lock:
-            found = self._books[buffer]
-            self._books.free(found, found.step if step is None else step)
+            found = self._table[buffer]
+            self._table.free(found, found.step if step is None else step)
 
     def renew(self, policy: EvictionPolicy) -> None:
-        """Follow ``policy`` from now on, whose clock begins anew and who is told of all that are here."""
+        """Follow ``policy`` from now on, whose clock starts again, and which hears of all residents."""
         with self._lock:
-            self._books.renew(policy)
+            self._table.renew(policy)
 
     def flush(self) -> None:
         """Write back every dirty buffer that has somewhere to go."""
         with self._lock:
-            waiting = [each.id for each in self._books.resident if self._books.must_save(each)]
+            waiting = [each.id for each in self._table.resident if self._table.must_save(each)]
         for each in waiting:
             self.write_back(each)
 
     def close(self) -> None:
         """Return all memory to the system; unsaved contents are lost."""
         with self._lock:
-            self._buffers.close(self._books.resident)
+            self._buffers.close(self._table.resident)

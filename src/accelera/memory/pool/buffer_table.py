@@ -52,12 +52,12 @@ class BufferTable(Generic[E]):
     capacity_bytes
         The hard capacity.
     policy
-        Who is evicted; or the name of a policy that knows nothing of the future: UnknownNameError where there
-        is none, ValueError for one that has to know.
+        The policy that evicts; or the name of one that knows nothing of the future: UnknownNameError where
+        there is none, ValueError for one that has to know.
     memory
         What moves the bytes; None means on paper only.
     recorder
-        Who hears of every event.
+        Hears of every event.
     op
         Name of the operation, for events that come without.
     """
@@ -97,7 +97,7 @@ class BufferTable(Generic[E]):
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that nobody takes."""
+        """Bytes that are free."""
         return self._ledger.capacity_bytes - self._ledger.resident_bytes
 
     @property
@@ -125,11 +125,11 @@ class BufferTable(Generic[E]):
         return entry.nbytes if entry.id not in self._entries or self._ledger.evictable(entry.id) else 0
 
     def renew(self, policy: EvictionPolicy) -> None:
-        """Follow ``policy`` from now on: what is to come is known anew."""
+        """Follow ``policy`` from now on, which knows what comes next."""
         self._ledger.renew(policy)
 
     def pinned(self, entry: E) -> bool:
-        """Return whether somebody holds ``entry``."""
+        """Return whether ``entry`` is pinned."""
         return entry.id in self._entries and not self._ledger.evictable(entry.id)
 
     def must_save(self, entry: E) -> bool:
@@ -137,7 +137,7 @@ class BufferTable(Generic[E]):
         return self._ledger.must_save(entry.id)
 
     def admit(self, entry: E, step: int, *, write: bool) -> Any:
-        """Pin ``entry`` and return what holds its bytes; ``write``: its contents are set anew.
+        """Pin ``entry`` and return what holds its bytes; ``write``: its contents are overwritten.
 
         Raises BudgetExceededError when those pinned leave no room.
         """
@@ -165,7 +165,7 @@ class BufferTable(Generic[E]):
             self._record(entry, step, Kind.FREE)
 
     def give_up(self, entry: E, step: int) -> None:
-        """Make ``entry``, which is here and held by nobody, leave now; it stays if it cannot be saved."""
+        """Make ``entry``, which is here and not pinned, leave now; it stays if it cannot be saved."""
         self._leave(entry.id)
         self._ledger.give_up(entry.id)
         self._record(entry, step, Kind.EVICT)
@@ -207,7 +207,7 @@ class BufferTable(Generic[E]):
         self._ledger.unpin(entry.id)
 
     def note_saved(self, entry: E, step: int) -> None:
-        """Take note that somebody else has saved ``entry``."""
+        """Take note that the caller has saved ``entry``."""
         self._ledger.save(entry.id)
         self._record(entry, step, Kind.SAVE)
 

@@ -1,4 +1,4 @@
-"""Free list: memory that nobody uses, kept for the next block of its size."""
+"""Free list: unused memory, kept for the next block of its size."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class BlockIds:
 MOST_PREDICTIONS = 64
 
 _FIRST, _WRITE = 1, 2
-"""Bits of an access in the order: first of its use, contents set anew; the rest is the id."""
+"""Bits of an access in the order: first of its use, contents overwritten; the rest is the id."""
 
 
 class _Prediction(NamedTuple):
@@ -79,7 +79,7 @@ class Pins:
     held: list[tuple[PoolBlock, int]] = field(default_factory=list)
     """Per pin, the block and the step of its access."""
     given: list[Any] = field(default_factory=list)
-    """Per use, what the books gave."""
+    """Per use, what the table gave."""
 
 
 @final
@@ -90,13 +90,13 @@ class Prefetcher:
     With 0 nothing is brought before it is used.
     """
 
-    def __init__(self, books: BufferTable[PoolBlock], window_bytes: int = 0) -> None:
-        self.books = books
+    def __init__(self, table: BufferTable[PoolBlock], window_bytes: int = 0) -> None:
+        self.books = table
         self.withheld_bytes = 0
         """How much of the capacity is to stay empty for now."""
         self._window_bytes = window_bytes
         self._order = Order()
-        self._guesses: deque[_Prediction] = deque()
+        self._predictions: deque[_Prediction] = deque()
         self._ahead_bytes = 0
         self._kept_bytes = 0
         self._steps = 0
@@ -118,8 +118,8 @@ class Prefetcher:
 
     def free(self, block: PoolBlock) -> bool:
         """End a block's life; False, with nothing done, while an operation holds it."""
-        if any(guess.block is block for guess in self._guesses):
-            self.forget_guesses()
+        if any(prediction.block is block for prediction in self._predictions):
+            self.forget_predictions()
         if self.books.pinned(block):
             return False
         self.books.free(block, self.step)
@@ -155,46 +155,49 @@ class Prefetcher:
         for block, step in pins.held:
             self.books.unpin(block, step, pins.op)
 
-    def forget_guesses(self) -> None:
+    def forget_predictions(self) -> None:
         """Let go of everything that is expected."""
-        for guess in self._guesses:
-            if guess.block is not None:
-                self.books.unpin(guess.block, guess.step)
-        self._guesses.clear()
+        for prediction in self._predictions:
+            if prediction.block is not None:
+                self.books.unpin(prediction.block, prediction.step)
+        self._predictions.clear()
         self._ahead_bytes = self._kept_bytes = 0
+
+    forget_guesses = forget_predictions
+    """The older name, which offload still uses."""
 
     def _access(self, pins: Pins, block: PoolBlock, write: int) -> Any:
         access = block.id << 2 | write | (not pins.held)
-        guess = self._guessed(access, block)
-        if guess is None:
+        prediction = self._predicted(access, block)
+        if prediction is None:
             step, given = self._admit(pins, block, write)
         else:
-            step, given = guess.step, guess.given
+            step, given = prediction.step, prediction.given
         pins.step = step
         pins.held.append((block, step))
         self._order.note(access)
         return given
 
-    def _guessed(self, access: int, block: PoolBlock) -> _Prediction | None:
-        """Return the guess that comes true with an access; forget all if another was expected."""
-        if not self._guesses:
+    def _predicted(self, access: int, block: PoolBlock) -> _Prediction | None:
+        """Return the prediction that comes true with an access; forget all if another was expected."""
+        if not self._predictions:
             return None
-        guess = self._guesses[0]
-        if guess.access != access or (guess.block is not None and guess.block is not block):
-            self.forget_guesses()
+        prediction = self._predictions[0]
+        if prediction.access != access or (prediction.block is not None and prediction.block is not block):
+            self.forget_predictions()
             return None
-        self._guesses.popleft()
-        if guess.block is None:
-            self._kept_bytes -= guess.nbytes
+        self._predictions.popleft()
+        if prediction.block is None:
+            self._kept_bytes -= prediction.nbytes
             return None
-        self._ahead_bytes -= guess.nbytes
-        return guess
+        self._ahead_bytes -= prediction.nbytes
+        return prediction
 
     def _admit(self, pins: Pins, block: PoolBlock, write: int) -> tuple[int, Any]:
         if pins.step < 0 or pins.step != self.step:
             self._steps += 1
-        if self._guesses and not self._fits(self.books.adds(block)):
-            self.forget_guesses()
+        if self._predictions and not self._fits(self.books.adds(block)):
+            self.forget_predictions()
         if self.withheld_bytes and block not in self.books:
             self._make_room(block)
         return self.step, self.books.admit(block, self.step, write=bool(write))
@@ -218,19 +221,19 @@ class Prefetcher:
             )
 
     def _look_ahead(self) -> None:
-        """Make guesses until enough is on its way, nothing more is known, or nothing more fits."""
-        guesses, order = self._guesses, self._order
-        while self._ahead_bytes < self._window_bytes and len(guesses) < MOST_PREDICTIONS:
-            access = order.ahead(len(guesses) + 1)
+        """Make predictions until enough is on its way, nothing more is known, or nothing more fits."""
+        predictions, order = self._predictions, self._order
+        while self._ahead_bytes < self._window_bytes and len(predictions) < MOST_PREDICTIONS:
+            access = order.ahead(len(predictions) + 1)
             if access < 0:
                 break
-            guess = self._guess(access)
-            if guess is None:
+            prediction = self._predict(access)
+            if prediction is None:
                 break
-            guesses.append(guess)
+            predictions.append(prediction)
         self.books.save_ahead(self._window_bytes + self._kept_bytes, self.step)
 
-    def _guess(self, access: int) -> _Prediction | None:
+    def _predict(self, access: int) -> _Prediction | None:
         """Pin what is expected; None when there is no room for it."""
         block = self._alive.get(access >> 2)
         here = block is not None and block in self.books
