@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from accelera.devices import Device
+from accelera.engine import RunReport, pipeline
 from accelera.engine import evaluate as evaluation
 from accelera.engine import gram as grams
-from accelera.engine import pipeline
 from accelera.engine.job import carry_out
 from accelera.engine.matmul import PlannedMatmul, spans_of
 from accelera.engine.options import OperationOptions
-from accelera.engine.report import RunReport
 from accelera.engine.sparse import sparse_product
 from accelera.plan import Plan
 from accelera.stores import Store

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from accelera.devices import SimulatedDevice
+from accelera.engine import Observer, RunReport
 from accelera.engine.matmul import PlannedMatmul
-from accelera.engine.observers import Observer
-from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.plan import Plan
 from accelera.stores import open_store

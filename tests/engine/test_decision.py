@@ -1,13 +1,6 @@
 import pytest
 
-from accelera.engine.routing import (
-    GIB,
-    NOT_IN_MEMORY,
-    Route,
-    RouteFacts,
-    route_by_fallback,
-    route_by_memory,
-)
+from accelera.engine.routing import GIB, NOT_IN_MEMORY, Route, RouteFacts, route_by_fallback, route_by_memory
 
 
 def situation(**changed):

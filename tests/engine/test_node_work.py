@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from accelera.devices import SimulatedDevice
-from accelera.engine import MatrixEngine, node_work
-from accelera.engine.report import RunReport
+from accelera.engine import MatrixEngine, RunReport, node_work
 from accelera.errors import BudgetExceededError
 from accelera.execution import RayExecutor
 from tests.execution.test_cluster import Threads

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from accelera.devices import Device, get_device
-from accelera.engine import RunReport
-from accelera.engine.observers import Observer, Observers, Progress
+from accelera.engine import Observer, Progress, RunReport
+from accelera.engine.observers import Observers
 from accelera.errors import DeviceError, StoreError
 from accelera.plan import Plan
 from accelera.stores import Region, Store, create_store, open_store

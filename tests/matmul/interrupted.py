@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from accelera.devices import CpuDevice, get_device
-from accelera.engine.observers import Observer, Progress
+from accelera.engine import Observer, Progress
 from accelera.stores import open_store
 from tests.matmul.products import ROOMY
 from tests.planned import matmul

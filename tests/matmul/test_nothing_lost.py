@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.engine import RunReport
-from accelera.engine.journal import journal_path, read_journal
-from accelera.engine.observers import Observer, Progress
+from accelera.engine import Observer, Progress, RunReport, journal_path, read_journal
 from accelera.errors import DTypeError, ShapeError, StoreChangedError, StoreError
 from accelera.stores import Store, create_store, open_store
 from tests.matmul.interrupted import StopAfter, grid, in_a_process, nothing_left

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import get_device
-from accelera.engine.expression import lazy
+from accelera.engine import lazy
 from accelera.memory import process_memory, reset_peak
 from accelera.plan import SavedPlan
 from accelera.stores import Layout, Region, Store, open_store

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import get_device
-from accelera.engine.expression import lazy
-from accelera.engine.report import RunReport
+from accelera.engine import RunReport, lazy
 from accelera.memory import process_memory, reset_peak
 from accelera.stores import open_store
 from tests.planned import copy, evaluate, evaluate_all, gram, matmul, sparse_matmul, transpose

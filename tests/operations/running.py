@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import get_device
-from accelera.engine.expression import Expr, Reduction
-from accelera.engine.report import RunReport
+from accelera.engine import Expr, Reduction, RunReport
 from accelera.errors import BudgetExceededError
 from accelera.stores import Store
 from tests.matmul.products import assert_as_planned, read_back

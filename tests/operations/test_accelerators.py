@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from accelera.devices import SimulatedDevice
-from accelera.engine.expression import lazy
+from accelera.engine import lazy
 from accelera.errors import BudgetExceededError
 from accelera.stores import open_store
 from tests.matmul.products import values

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from accelera.engine.expression import lazy
+from accelera.engine import lazy
 from accelera.errors import DTypeError, ShapeError
 from accelera.plan import CostModel, ElementwiseProblem, Operand, PlanLimits, plan_elementwise
 from accelera.stores import open_store

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from accelera.engine.expression import Expr, lazy, where
-from accelera.engine.matrix import Matrix
+from accelera.engine import Expr, Matrix, lazy, where
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StoreError
 from accelera.stores import open_store
 from tests.matmul.products import BFLOAT16, PLACES, SUFFIXES, values

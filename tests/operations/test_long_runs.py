@@ -14,10 +14,7 @@ import numpy as np
 import pytest
 
 from accelera.devices import get_device
-from accelera.engine import job
-from accelera.engine.expression import lazy
-from accelera.engine.journal import journal_path, read_journal
-from accelera.engine.observers import Observer, Progress
+from accelera.engine import Observer, Progress, job, journal_path, lazy, read_journal
 from accelera.plan import (
     CostModel,
     ElementwiseProblem,

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from accelera.engine.expression import lazy
+from accelera.engine import lazy
 from accelera.engine.reducers import ReductionPlace, rule
 from accelera.errors import ShapeError, UnknownNameError
 from tests.matmul.products import BFLOAT16, PLACES, values

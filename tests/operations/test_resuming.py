@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.engine.expression import lazy
-from accelera.engine.observers import Observer, Progress
+from accelera.engine import Observer, Progress, lazy
 from accelera.errors import StoreChangedError, StoreError
 from accelera.stores import open_store
 from tests.matmul.products import values
