@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from accelera.errors import BudgetExceededError
-from accelera.plan import CostModel, MatmulProblem, Objective, Operand, plan_matmul
+from accelera.plan import CostModel, MatmulProblem, Objective, Operand, PlanLimits, plan_matmul
 from benchmarks.machine import save
 
 EDGES = (8192, 16384, 32768, 65536)
@@ -58,7 +58,7 @@ def _row(edge: int, over: float, objective: Objective) -> dict[str, Any] | None:
     problem = MatmulProblem(a, b, c)
     cost = CostModel(flops_per_s=2e11)
     try:
-        plan = plan_matmul(problem, capacity_bytes=capacity, cost=cost, objective=objective)
+        plan = plan_matmul(problem, PlanLimits(capacity), cost, objective=objective)
     except BudgetExceededError as refusal:
         print(f"{edge:7} edge/sqrt(S) {over:4}: {refusal}")
         return None

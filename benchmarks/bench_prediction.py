@@ -27,12 +27,13 @@ import numpy as np
 
 from accelera.devices import get_device
 from accelera.engine import RunReport, lazy
-from accelera.engine.ahead import Ahead
 from accelera.engine.evaluate import evaluate
-from accelera.engine.planned import matmul
+from accelera.engine.job import carry_out
+from accelera.engine.matmul import PlannedMatmul
+from accelera.engine.options import OperationOptions
 from accelera.errors import BudgetExceededError
 from accelera.memory import UNBOUNDED_BYTES, Hierarchy, Tier
-from accelera.plan import Block, Eviction, Operand
+from accelera.plan import Eviction, Operand, OperandBlock
 from accelera.simulator import Report, simulate
 from accelera.stores import Layout, Region, Store, create_store, open_store
 from accelera.trace import TraceLog
@@ -202,17 +203,17 @@ def _run(case: Case, a: Store, b: Store, out: Any, log: TraceLog) -> RunReport:
     """Run a case in little more than the smallest budget that does."""
 
     def call(budget_bytes: int, recorder: TraceLog | None) -> RunReport:
-        options: dict[str, Any] = {
-            "device": get_device("cpu"),
-            "budget_bytes": budget_bytes,
-            "recorder": recorder,
-            "prefetch": case.prefetch,
-            "readers": 1,
-            "ahead": Ahead(Eviction(case.policy)),
-        }
+        device = get_device("cpu")
+        options = OperationOptions(
+            budget_bytes,
+            prefetch=case.prefetch,
+            readers=1,
+            eviction=Eviction(case.policy),
+            recorder=recorder,
+        )
         if case.product:
-            return matmul(a, b, out, **options)[1]
-        return evaluate(lazy(a) * lazy(b) + lazy(a), out, **options)[1]
+            return carry_out(PlannedMatmul(a, b, out, options).job(), device, options)[1]
+        return evaluate(lazy(a) * lazy(b) + lazy(a), out, device=device, options=options)[1]
 
     try:
         return call(1, None)
@@ -290,7 +291,7 @@ def _write_rate(report: RunReport, path: Path) -> float:
     return moved / spent_s
 
 
-def _written(report: RunReport) -> list[Block]:
+def _written(report: RunReport) -> list[OperandBlock]:
     """Return the first blocks that are completed."""
     finished = (step.write for step in report.plan.steps() if step.last)
     return list(itertools.islice(finished, PROBED // 3))

@@ -12,7 +12,7 @@ import torch
 
 from accelera.devices import get_device
 from accelera.devices.torch_device import TorchDevice
-from accelera.devices.torch_lanes import Lanes
+from accelera.devices.torch_streams import Lanes
 from accelera.testing import DataRaceError, FakeCuda
 
 F32 = np.dtype(np.float32)

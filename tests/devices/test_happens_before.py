@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from accelera.devices import get_device
 from accelera.devices.torch_device import TorchDevice
-from accelera.devices.torch_lanes import Lanes
+from accelera.devices.torch_streams import Lanes
 from accelera.testing import HOST, DataRaceError, FakeCuda, HappensBefore, Span
 from accelera.testing.fake_streams import FakeEvent, FakeStream
 

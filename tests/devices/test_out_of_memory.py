@@ -9,7 +9,7 @@ import torch
 
 import accelera as acc
 from accelera.devices import is_out_of_memory
-from accelera.devices.torch_errors import translated
+from accelera.devices.torch_types import translated
 from accelera.errors import BudgetExceededError, DeviceError, DeviceMemoryError, PoisonTaskError
 from accelera.execution.faults.kinds import Kind, kind_of
 from accelera.interceptor.falling_back import with_less_room

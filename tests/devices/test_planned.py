@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from accelera.devices import SimulatedDevice
-from accelera.engine.events import Observer
-from accelera.engine.planned import Product, matmul
-from accelera.engine.report import RunReport
+from accelera.engine import Observer, RunReport
+from accelera.engine.matmul import PlannedMatmul
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.plan import Plan
 from accelera.stores import open_store
 from accelera.trace import Kind
+from tests.planned import matmul
 
 RNG = np.random.default_rng(7)
 A = RNG.standard_normal((700, 800)).astype(np.float32)
@@ -176,7 +176,9 @@ def test_half_types_are_summed_in_float32(tmp_path: Path) -> None:
 
 def test_the_plan_reckons_with_the_stated_rate(files: tuple[str, str, str]) -> None:
     slow, fast = (SimulatedDevice("4MiB", flops_per_s=rate) for rate in (1e6, 1e12))
-    plans = [Product(open_store(files[0]), open_store(files[1])).plan(device) for device in (slow, fast)]
+    plans = [
+        PlannedMatmul(open_store(files[0]), open_store(files[1])).plan(device) for device in (slow, fast)
+    ]
     assert plans[0].forecast.seconds > 100 > plans[1].forecast.seconds
     assert slow.report().computations == 0, "it is read, not measured"
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.devices import CpuDevice, layout, products
+from accelera.devices import CpuDevice, products
+from accelera.devices import blas as blas_module
 from accelera.devices.blas import blas
 
 DEVICE = CpuDevice()
@@ -135,7 +136,7 @@ def test_long_operands_are_packed_in_many_blocks(
 
 
 def test_axes_too_long_for_the_library_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (layout, products):
+    for module in (blas_module, products):
         monkeypatch.setattr(module, "MOST_ELEMENTS", 16)
     rng = np.random.default_rng(2)
     a, b = rng.integers(0, 4, (41, 12)).astype(float), rng.integers(0, 4, (12, 16)).astype(float)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from accelera.devices import CpuDevice, processors, usable_processors
-from accelera.devices.threads import Threads
+from accelera.devices import CpuDevice, threads, usable_processors
+from accelera.devices.threads import BlasThreads
 
 
 def test_limits_nest_and_the_smallest_wins() -> None:
@@ -71,7 +71,7 @@ def test_a_quota_lowers_the_librarys_count_and_nothing_raises_it(monkeypatch: py
     monkeypatch.setattr("accelera.devices.threads.usable_processors", lambda: 3)
     for found, kept in ((8, 3), (2, 2)):
         library = FakeLibrary(found)
-        threads = Threads(library)  # type: ignore[arg-type]
+        threads = BlasThreads(library)  # type: ignore[arg-type]
         assert (threads.most, library.count) == (kept, kept)
         with threads.limited(1):
             assert library.count == 1
@@ -79,7 +79,7 @@ def test_a_quota_lowers_the_librarys_count_and_nothing_raises_it(monkeypatch: py
 
 
 def test_a_library_without_controls_is_left_alone() -> None:
-    threads = Threads(object())  # type: ignore[arg-type]
+    threads = BlasThreads(object())  # type: ignore[arg-type]
     with threads.limited(1):
         assert threads.count == 1
     assert threads.count == usable_processors()
@@ -96,38 +96,44 @@ def test_affinity_counts() -> None:
     assert done.stdout.strip() == "1"
 
 
+V1, V2 = "cgroup cgroup rw,cpu", "cgroup2 cgroup2 rw"
+
+
 @pytest.mark.parametrize(
-    ("line", "files", "processors_granted"),
+    ("line", "mount", "files", "processors_granted"),
     [
-        ("0::/job/step", {"job/cpu.max": "150000 100000", "job/step/cpu.max": "max 100000"}, 2),
-        ("0::/job", {"job/cpu.max": "max 100000"}, 64),
-        ("0::/job", {"cpu.max": "400000 100000", "job/cpu.max": "900000 100000"}, 4),
+        ("0::/job/step", V2, {"job/cpu.max": "150000 100000", "job/step/cpu.max": "max 100000"}, 2),
+        ("0::/job", V2, {"job/cpu.max": "max 100000"}, 64),
+        ("0::/job", V2, {"cpu.max": "400000 100000", "job/cpu.max": "900000 100000"}, 4),
         (
             "4:cpu,cpuacct:/job",
-            {"cpu,cpuacct/job/cpu.cfs_quota_us": "50000", "cpu,cpuacct/job/cpu.cfs_period_us": "100000"},
+            "cgroup cgroup rw,cpu,cpuacct",
+            {"job/cpu.cfs_quota_us": "50000", "job/cpu.cfs_period_us": "100000"},
             1,
         ),
-        ("4:cpu:/job", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
-        ("4:memory:/job", {"memory/cpu.max": "100000 100000"}, 64),
-        ("0::/gone", {"cpu.max": "300000 100000"}, 3),
+        ("4:cpu:/job", V1, {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, 64),
+        ("4:memory:/job", "cgroup cgroup rw,memory", {"cpu.max": "100000 100000"}, 64),
+        ("0::/gone", V2, {"cpu.max": "300000 100000"}, 3),
     ],
 )
 def test_quotas_of_either_hierarchy_count(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     line: str,
+    mount: str,
     files: dict[str, str],
     processors_granted: int,
 ) -> None:
-    monkeypatch.setattr(processors, "_affinity", lambda: 64)
+    monkeypatch.setattr(threads, "_affinity", lambda: 64)
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(line + "\n")
+    (tmp_path / "proc/self/mountinfo").write_text(f"30 23 0:26 / {tmp_path / 'groups'} rw - {mount}\n")
     for name, text in files.items():
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(text + "\n")
-    found = usable_processors(str(tmp_path / "proc"), str(tmp_path / "groups"))
+    found = usable_processors(str(tmp_path / "proc"))
     assert found == processors_granted
 
 
 def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
-    assert usable_processors(str(tmp_path), str(tmp_path)) == len(os.sched_getaffinity(0))
+    assert usable_processors(str(tmp_path)) == len(os.sched_getaffinity(0))

@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 
 from accelera.cli import app
 from accelera.engine import MatrixEngine, Observer, Progress, journal_path, read_journal
-from accelera.engine.cutting import aligned, blocks_of
+from accelera.engine.blocks import aligned, blocks_of
+from accelera.engine.distributed import NodeTask
 from accelera.engine.journal import Journal, mark_of
-from accelera.engine.node_work import NodeWork
 from accelera.errors import BudgetExceededError, StoreError, UnknownNameError
 from accelera.execution import RayExecutor
-from accelera.plan import Plan, Step
+from accelera.plan import Plan, PlanStep
 from accelera.simulator import generate_synthetic_trace, sweep
 from accelera.stores import address_of, create_store, open_store
 from accelera.trace import write_trace
@@ -107,7 +107,7 @@ class TestPlanning:
         assert "up to 4 x one node" in text
 
     def test_the_least_edge_is_four_times_flops_over_bytes_in_f32(self) -> None:
-        from accelera.engine.network import Network
+        from accelera.engine.distributed import Network
 
         network = Network(2e12, 10**10, 4, node_flops_per_s=1e11, bytes_per_s=1.25e9, nodes=3)
         assert (network.needed_edge, network.edge) == (320.0, 800.0)
@@ -165,14 +165,14 @@ class TestRefusing:
 class TestBlocks:
     """Of one node, here; needs no cluster."""
 
-    def work(self, engine: MatrixEngine, files: Path, out: Path) -> tuple[NodeWork, list[Step]]:
+    def work(self, engine: MatrixEngine, files: Path, out: Path) -> tuple[NodeTask, list[PlanStep]]:
         """Return what makes blocks of a result that a run has begun, and the blocks."""
         plan = engine.plan_cluster(files / "a.npy", files / "b.npy", out=out, node_budget=BUDGET)
         a, b = (address_of(open_store(files / name)) for name in ("a.npy", "b.npy"))
         assert a is not None
         assert b is not None
         how = (str(out), (700, 600), np.dtype("int32"), (2, 2), 64 << 20, 1)
-        return NodeWork(a, b, *how, mark_of(out)), list(plan.steps())
+        return NodeTask(a, b, *how, mark_of(out)), list(plan.steps())
 
     def test_a_block_of_a_run_that_was_given_up_is_not_written_into_the_next(
         self, engine: MatrixEngine, files: Path, tmp_path: Path
@@ -222,7 +222,7 @@ class TestRunning:
 
     def test_a_node_uses_all_its_cores_though_its_process_was_told_to_use_one(self) -> None:
         program = (
-            "from accelera.engine.node_work import use_all_cores; use_all_cores()\n"
+            "from accelera.engine.distributed import use_all_cores; use_all_cores()\n"
             "from accelera.devices import get_device, usable_processors\n"
             "assert get_device('cpu').threads == usable_processors()"
         )

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.engine.coverage import Box, Coverage, as_box
+from accelera.engine.coverage import Coverage, as_box
+from accelera.plan import Spans
 
 EDGE = 6
 
@@ -17,7 +18,7 @@ def spans() -> st.SearchStrategy[tuple[int, int]]:
     return st.tuples(st.integers(0, EDGE), st.integers(0, EDGE)).map(lambda pair: (min(pair), max(pair)))
 
 
-def boxes(rank: int) -> st.SearchStrategy[Box]:
+def boxes(rank: int) -> st.SearchStrategy[Spans]:
     return st.tuples(*[spans()] * rank)
 
 

@@ -1,13 +1,6 @@
 import pytest
 
-from accelera.engine.decision import (
-    GIB,
-    NOT_IN_MEMORY,
-    Route,
-    Situation,
-    route_by_fallback,
-    route_by_memory,
-)
+from accelera.engine.routing import GIB, NOT_IN_MEMORY, Route, RouteFacts, route_by_fallback, route_by_memory
 
 
 def situation(**changed):
@@ -18,7 +11,7 @@ def situation(**changed):
         "device_is_full": lambda: False,
         "chunks_wanted": False,
     }
-    return Situation(**{**usual, **changed})
+    return RouteFacts(**{**usual, **changed})
 
 
 def full(needed):

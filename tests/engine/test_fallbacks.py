@@ -7,9 +7,9 @@ import pytest
 
 import accelera as acc
 from accelera.devices import CpuDevice, SimulatedDevice
-from accelera.engine import planned
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.stores import open_store
+from tests.planned import matmul
 
 RNG = np.random.default_rng(3)
 A = RNG.integers(-9, 10, (600, 500)).astype(np.float32)
@@ -71,7 +71,7 @@ def test_pressure_without_end_does_not_end_the_run():
 
     a = np.random.default_rng(0).standard_normal((300, 200))
     device = CpuDevice()
-    store, report = planned.matmul(open_store(a), open_store(a.T), device=device, adapt=Pressed())
+    store, report = matmul(open_store(a), open_store(a.T), device=device, adaptation=Pressed())
     np.testing.assert_allclose(store.to_numpy(), a @ a.T)
     assert report.fallbacks == ()
 

@@ -9,14 +9,8 @@ from typing import Any
 
 import pytest
 
-from accelera.engine.journal import (
-    Journal,
-    check_journal,
-    find_journal,
-    forget_journal,
-    journal_path,
-    read_journal,
-)
+from accelera.engine import find_journal, journal_path, read_journal
+from accelera.engine.journal import Journal, check_journal, forget_journal
 from accelera.errors import StoreChangedError, StoreError
 
 HEADER: dict[str, Any] = {

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import accelera as acc
-from accelera.engine.decision import GIB
+from accelera.engine.routing import GIB
 from accelera.errors import BudgetExceededError, UnknownNameError
 from accelera.memory_efficient_engine import MemoryEfficientEngine
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from accelera.devices import SimulatedDevice
-from accelera.engine import MatrixEngine, node_work
-from accelera.engine.report import RunReport
+from accelera.engine import MatrixEngine, RunReport
 from accelera.errors import BudgetExceededError
 from accelera.execution import RayExecutor
 from tests.execution.test_cluster import Threads
@@ -42,12 +41,12 @@ def product(files: Path, nodes: Nodes, budget: str = "64MiB") -> RunReport:
 
 def given(device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have nodes find ``device`` under any name but the CPU's."""
-    find = node_work.get_device
+    find = distributed.get_device
 
     def found(name: Any = None) -> Any:
         return find("cpu") if name == "cpu" else device
 
-    monkeypatch.setattr(node_work, "get_device", found)
+    monkeypatch.setattr(distributed, "get_device", found)
 
 
 def test_the_accelerator_of_a_node_makes_its_blocks(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

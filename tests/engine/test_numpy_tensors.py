@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from accelera.engine import numpy_tensors
-from accelera.engine.convert import to_numpy
+from accelera.engine.tensors import to_numpy
 
 NAMES = (
     *("bool", "uint8", "int8", "int16", "int32", "int64"),

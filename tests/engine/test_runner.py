@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from accelera.devices import Device, get_device
-from accelera.engine import RunReport
-from accelera.engine.events import Observer, Observers, Progress
-from accelera.engine.planned import matmul
+from accelera.engine import Observer, Progress, RunReport
+from accelera.engine.observers import Observers
 from accelera.errors import DeviceError, StoreError
 from accelera.plan import Plan
 from accelera.stores import Region, Store, create_store, open_store
@@ -33,6 +32,7 @@ from tests.matmul.products import (
     smallest_budget,
     values,
 )
+from tests.planned import matmul
 
 
 class Diary:

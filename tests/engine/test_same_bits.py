@@ -15,7 +15,16 @@ import scipy.sparse
 from accelera import BudgetExceededError, DTypeError, MatrixEngine, ShapeError
 from accelera.engine import Observer, Progress, calibration
 from accelera.errors import StoreChangedError, StoreError, StoreFormatError
-from accelera.plan import CostModel, GramProblem, MatmulProblem, Operand, Plan, plan_gram, plan_matmul
+from accelera.plan import (
+    CostModel,
+    GramProblem,
+    MatmulProblem,
+    Operand,
+    Plan,
+    PlanLimits,
+    plan_gram,
+    plan_matmul,
+)
 from accelera.stores import open_store
 
 RATES = (1e9, 7e9, 4e10, 1.5e11, 2e11)
@@ -64,8 +73,8 @@ def test_no_choice_follows_what_was_measured(
     specs = set()
     for flops in RATES:
         cost = CostModel(flops_per_s=flops, cores=2 if flops < 1e11 else 64)
-        product = plan_matmul(problem, capacity_bytes=capacity, cost=cost, objective=objective)
-        square = plan_gram(gram, capacity_bytes=capacity, cost=cost)
+        product = plan_matmul(problem, PlanLimits(capacity), cost, objective=objective)
+        square = plan_gram(gram, PlanLimits(capacity), cost)
         specs.add(json.dumps([dict(product.spec), dict(square.spec)]))
     assert len(specs) == 1
 

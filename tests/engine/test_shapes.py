@@ -3,8 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.engine.operands import matmul_shape
-from accelera.engine.shapes import broadcast_shape
+from accelera.engine.operands import broadcast_shape, matmul_shape
 from accelera.errors import ShapeError
 
 SHAPES = st.lists(st.integers(0, 3), max_size=4).map(tuple)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from accelera.devices import Device, SimulatedDevice, get_device
 from accelera.devices.torch_device import TorchDevice
 from accelera.engine.staging import PIECE_BYTES, Mover, boxes_within
-from accelera.plan import Block, BlockTable, Operand
+from accelera.plan import BlockTable, Operand, OperandBlock
 from accelera.stores import Region, Store, open_store
 
 
@@ -44,12 +44,12 @@ def described(array: np.ndarray[Any, Any], held: Any, order: tuple[int, ...] = (
     return Operand("A", array.shape, array.dtype, np.dtype(held), "disk", order)
 
 
-def block_of(operand: Operand, *bounds: tuple[int, int]) -> Block:
+def block_of(operand: Operand, *bounds: tuple[int, int]) -> OperandBlock:
     return BlockTable((operand,)).block(0, bounds)
 
 
 def moved_through(
-    device: Device, array: np.ndarray[Any, Any], operand: Operand, block: Block
+    device: Device, array: np.ndarray[Any, Any], operand: Operand, block: OperandBlock
 ) -> tuple[np.ndarray[Any, Any], Watched, Watched]:
     """Read a block and write it into an empty array of the same shape; return that and both stores."""
     source, back = Watched(array), np.zeros_like(array)

@@ -17,8 +17,8 @@ import pytest
 import accelera as acc
 from accelera.devices import CpuDevice, SimulatedDevice, get_device
 from accelera.engine import MatrixEngine, Observer, Progress, calibration, journal_path, read_journal
-from accelera.engine.cutting import cut
-from accelera.engine.planned import Product
+from accelera.engine.blocks import cut
+from accelera.engine.matmul import PlannedMatmul
 from accelera.errors import BudgetExceededError, DeviceMemoryError, StoreError, UnknownNameError
 from accelera.execution import ExecutionStrategy, StrategyManager
 from accelera.execution import Observer as Watcher
@@ -433,7 +433,7 @@ class TestCutting:
     @pytest.mark.parametrize("wanted", [1, 5, 16, 32])
     def test_blocks_cover_the_result_once(self, shapes: Any, wanted: int) -> None:
         a, b = (np.zeros(shape, "f4") for shape in shapes)
-        problem = Product(open_store(a), open_store(b)).problem(get_device("cpu"))
+        problem = PlannedMatmul(open_store(a), open_store(b)).problem(get_device("cpu"))
         blocks = cut(problem, wanted)
         seen = np.zeros(problem.c.shape, int)
         for block in blocks:
@@ -444,5 +444,5 @@ class TestCutting:
 
     def test_a_tall_result_is_cut_into_rows(self) -> None:
         a, b = np.zeros((5000, 4), "f4"), np.zeros((4, 80), "f4")
-        problem = Product(open_store(a), open_store(b)).problem(get_device("cpu"))
+        problem = PlannedMatmul(open_store(a), open_store(b)).problem(get_device("cpu"))
         assert {block[1] for block in cut(problem, 16)} == {(0, 80)}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.errors import BudgetExceededError
-from accelera.plan import CostModel, MatmulProblem, Operand, Plan, plan_matmul
+from accelera.plan import CostModel, MatmulProblem, Operand, Plan, PlanLimits, plan_matmul
 
 COST = CostModel()
 sizes = st.sampled_from([1, 2, 63, 100, 256, 257, 311, 511, 777, 1500])
@@ -65,7 +65,7 @@ def test_the_room_a_refusal_names_is_the_least_that_does(
     tiles = None if edge is None else tiles_of(problem, edge)
 
     def plan(capacity_bytes: int) -> Plan:
-        return plan_matmul(problem, capacity_bytes=capacity_bytes, cost=COST, tiles=tiles, window=window)
+        return plan_matmul(problem, PlanLimits(capacity_bytes, window=window), COST, tiles=tiles)
 
     with pytest.raises(BudgetExceededError) as refusal:
         plan(-1)
@@ -88,7 +88,7 @@ def test_a_short_last_tile_needs_more_right_blocks_at_once() -> None:
         Operand("C", (511, 1500), f8, f8, "ram", in_place=True),
     )
     with pytest.raises(BudgetExceededError) as refusal:
-        plan_matmul(problem, capacity_bytes=0, cost=COST, tiles=tiles_of(problem, 312))
+        plan_matmul(problem, PlanLimits(0), COST, tiles=tiles_of(problem, 312))
     need_bytes = refusal.value.needed_bytes
-    made = plan_matmul(problem, capacity_bytes=need_bytes, cost=COST, tiles=tiles_of(problem, 312))
+    made = plan_matmul(problem, PlanLimits(need_bytes), COST, tiles=tiles_of(problem, 312))
     assert made.forecast.peak_pool_bytes <= need_bytes

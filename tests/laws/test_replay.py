@@ -17,11 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.engine import RunReport, lazy
-from accelera.engine.ahead import Ahead
-from accelera.engine.copying import copy, transpose
-from accelera.engine.evaluate import evaluate
-from accelera.engine.gram import gram
-from accelera.engine.planned import matmul
 from accelera.plan import Eviction
 from accelera.policy import POLICIES, EvictionPolicy, Knowledge
 from accelera.simulator import simulate
@@ -30,6 +25,7 @@ from accelera.trace import Access, Kind, Trace, TraceLog, read_trace, write_trac
 from tests.matmul.interrupted import StopAfter, grid
 from tests.matmul.products import PLACES, ROOMY, assert_as_planned, cpu, in_npy, run, values
 from tests.operations.running import smallest_budget
+from tests.planned import copy, evaluate, gram, matmul, transpose
 
 NAMES = sorted(set(POLICIES) - {"learned"})
 """``learned`` must be given its scores: it has a test of its own."""
@@ -86,8 +82,8 @@ def test_a_product_with_every_policy(
     m, k, n = sizes
     folder, log = tmp_path_factory.mktemp("replay"), TraceLog()
     a, b = (in_npy(folder / name, np.ones(shape, dtype)) for name, shape in (("a", (m, k)), ("b", (k, n))))
-    ahead = Ahead(Eviction(policy))
-    _, report = run(a, b, folder / "c.npy", extra_bytes, recorder=log, prefetch=prefetch, ahead=ahead)
+    eviction = Eviction(policy)
+    _, report = run(a, b, folder / "c.npy", extra_bytes, recorder=log, prefetch=prefetch, eviction=eviction)
     assert report.plan.eviction.name == policy
     assert_as_planned(report)
     assert_foreseen(log, report)
@@ -143,7 +139,7 @@ def test_other_operations_with_every_policy(name: str, policy: str, tmp_path: Pa
             budget_bytes=budget + extra_bytes,
             prefetch=prefetch,
             recorder=log,
-            ahead=Ahead(Eviction(policy)),
+            eviction=Eviction(policy),
         )
         assert len(log) > 0
         assert_as_planned(report)
@@ -174,7 +170,7 @@ class Youngest(EvictionPolicy):
 def test_with_a_policy_of_ones_own(tmp_path: Path) -> None:
     log = TraceLog()
     a, b = in_npy(tmp_path / "a", values((300, 300), "f4")), in_npy(tmp_path / "b", values((300, 300), "f4"))
-    _, report = run(a, b, tmp_path / "c.npy", recorder=log, ahead=Ahead(Eviction(Youngest)))
+    _, report = run(a, b, tmp_path / "c.npy", recorder=log, eviction=Eviction(Youngest))
     assert report.plan.eviction.name == "Youngest"
     assert report.evictions > 0
     assert_as_planned(report)
@@ -190,7 +186,7 @@ def test_with_given_scores(tmp_path: Path) -> None:
     def score(trace: Trace) -> np.ndarray[Any, np.dtype[np.float64]]:
         return trace.accessed.astype(np.float64)
 
-    _, report = run(a, b, tmp_path / "c.npy", recorder=log, ahead=Ahead(Eviction("learned", score)))
+    _, report = run(a, b, tmp_path / "c.npy", recorder=log, eviction=Eviction("learned", score))
     assert_as_planned(report)
     trace = log.trace()
     found = simulate(trace, report.plan.capacity_bytes, "learned", score=score(trace))
@@ -202,7 +198,7 @@ def test_with_given_scores(tmp_path: Path) -> None:
 def test_a_record_survives_its_file(tmp_path: Path, policy: str) -> None:
     log = TraceLog()
     a, b = in_npy(tmp_path / "a", values((300, 300), "f4")), in_npy(tmp_path / "b", values((300, 300), "f4"))
-    _, report = run(a, b, tmp_path / "c.npy", recorder=log, ahead=Ahead(Eviction(policy)))
+    _, report = run(a, b, tmp_path / "c.npy", recorder=log, eviction=Eviction(policy))
     write_trace(log.trace(), tmp_path / "run.parquet")
     assert_replays(read_trace(tmp_path / "run.parquet"), report)
 
@@ -242,7 +238,7 @@ def test_of_tiles_of_many_sizes(tmp_path: Path, policy: str) -> None:
     a, b = in_npy(tmp_path / "a", values((200, 90), "f4")), in_npy(tmp_path / "b", values((90, 200), "f4"))
     for budget_bytes in (ROOMY, None):
         log = TraceLog()
-        options: dict[str, Any] = {"recorder": log, "tiles": tiles, "ahead": Ahead(Eviction(policy))}
+        options: dict[str, Any] = {"recorder": log, "tiles": tiles, "eviction": Eviction(policy)}
         if budget_bytes is None:
             _, report = run(a, b, tmp_path / "c.npy", **options)
         else:
@@ -263,11 +259,11 @@ def test_of_a_resumed_run(tmp_path: Path, before: str, after: str) -> None:
             b,
             tmp_path / "c.npy",
             observers=[StopAfter(5, KeyboardInterrupt())],
-            ahead=Ahead(Eviction(before)),
+            eviction=Eviction(before),
             **options,
         )
-    log, ahead = TraceLog(), Ahead(Eviction(after))
-    _, report = matmul(a, b, tmp_path / "c.npy", recorder=log, resume=True, ahead=ahead, **options)
+    log, eviction = TraceLog(), Eviction(after)
+    _, report = matmul(a, b, tmp_path / "c.npy", recorder=log, resume=True, eviction=eviction, **options)
     assert report.steps_skipped > 0
     assert log.trace().meta["policy"] == after
     assert_reproduced(log, report)
@@ -327,9 +323,9 @@ def test_of_a_run_in_passes(name: str, policy: str, tmp_path: Path) -> None:
     ):
         in_npy(tmp_path / file, values(shape, "f4", seed))
     operation, arguments = PINNED[name](tmp_path)
-    out, ahead = tmp_path / "out.npy", Ahead(Eviction(policy))
+    out, eviction = tmp_path / "out.npy", Eviction(policy)
     budget = smallest_budget(operation, *arguments) + 40_000
-    options: dict[str, Any] = {"device": cpu(), "budget_bytes": budget, "ahead": ahead}
+    options: dict[str, Any] = {"device": cpu(), "budget_bytes": budget, "eviction": eviction}
     _, whole = operation(*arguments, **options)
     assert whole.plan.forecast.passes == 1
     wanted = np.load(out)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from accelera.devices import CpuDevice, get_device
-from accelera.engine.events import Observer, Progress
-from accelera.engine.planned import matmul
+from accelera.engine import Observer, Progress
 from accelera.stores import open_store
 from tests.matmul.products import ROOMY
+from tests.planned import matmul
 
 ROOT = Path(__file__).parents[2]
 

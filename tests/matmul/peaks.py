@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from accelera.engine.planned import matmul
 from accelera.errors import BudgetExceededError
 from accelera.memory import process_memory, reset_peak
 from accelera.stores import Store, open_store
 from tests.matmul.products import ROOMY, cpu, values
+from tests.planned import matmul
 
 ROOT = Path(__file__).parents[2]
 

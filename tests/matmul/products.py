@@ -11,9 +11,9 @@ import numpy as np
 
 from accelera.devices import Device, get_device
 from accelera.engine import RunReport
-from accelera.engine.planned import matmul
 from accelera.errors import BudgetExceededError
 from accelera.stores import Store, create_store, open_store
+from tests.planned import matmul
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 HALVES = (np.dtype(np.float16), BFLOAT16)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.engine.planned import matmul
-from accelera.engine.reserve import RUNTIME_BYTES
+from accelera.engine.memory_split import RUNTIME_BYTES
 from accelera.errors import BudgetExceededError
 from tests.matmul.interrupted import nothing_left
 from tests.matmul.peaks import measured
@@ -29,6 +28,7 @@ from tests.matmul.products import (
     smallest_budget,
     values,
 )
+from tests.planned import matmul
 
 MIB = 1 << 20
 CASES = [

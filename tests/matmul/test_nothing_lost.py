@@ -16,10 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.engine import RunReport
-from accelera.engine.events import Observer, Progress
-from accelera.engine.journal import journal_path, read_journal
-from accelera.engine.planned import matmul
+from accelera.engine import Observer, Progress, RunReport, journal_path, read_journal
 from accelera.errors import DTypeError, ShapeError, StoreChangedError, StoreError
 from accelera.stores import Store, create_store, open_store
 from tests.matmul.interrupted import StopAfter, grid, in_a_process, nothing_left
@@ -34,6 +31,7 @@ from tests.matmul.products import (
     smallest_budget,
     values,
 )
+from tests.planned import matmul
 
 EDGE, TILE = 96, 32
 TILES = grid(EDGE, EDGE, TILE)

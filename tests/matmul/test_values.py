@@ -13,7 +13,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelera.engine.planned import matmul
 from accelera.errors import DTypeError, ShapeError
 from accelera.stores import open_store
 from tests.matmul.products import (
@@ -32,6 +31,7 @@ from tests.matmul.products import (
     run,
     values,
 )
+from tests.planned import matmul
 
 SHAPES = [
     ((7, 5), (5, 3)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from accelera.memory import Block, Books
+from accelera.memory import BufferTable, PoolBlock
 from accelera.simulator import simulate
 from accelera.trace import Kind, TraceLog
 
@@ -18,18 +18,18 @@ class Stubborn:
         self.broken = False
         self.stored: list[int] = []
 
-    def here(self, block: Block) -> str:
+    def here(self, block: PoolBlock) -> str:
         return block.name
 
-    def arrive(self, block: Block, *, load: bool) -> str:
+    def arrive(self, block: PoolBlock, *, load: bool) -> str:
         self._may_fail()
         return block.name
 
-    def leave(self, block: Block, *, save: bool) -> None:
+    def leave(self, block: PoolBlock, *, save: bool) -> None:
         if save:
             self.store(block)
 
-    def store(self, block: Block) -> None:
+    def store(self, block: PoolBlock) -> None:
         self._may_fail()
         self.stored.append(block.id)
 
@@ -38,13 +38,13 @@ class Stubborn:
             raise OSError("disk full")
 
 
-def books_of(capacity: int, **options: Any) -> tuple[Books[Block], Stubborn, list[Block]]:
+def books_of(capacity: int, **options: Any) -> tuple[BufferTable[PoolBlock], Stubborn, list[PoolBlock]]:
     """Return books over a memory that may fail, and blocks of one byte."""
     memory = Stubborn()
-    return Books(capacity, "lru", memory, **options), memory, [Block(id, 1) for id in range(4)]
+    return BufferTable(capacity, "lru", memory, **options), memory, [PoolBlock(id, 1) for id in range(4)]
 
 
-def set_anew(books: Books[Block], block: Block) -> None:
+def set_anew(books: BufferTable[PoolBlock], block: PoolBlock) -> None:
     books.admit(block, 0, write=True)
     books.unpin(block, 0)
 
@@ -94,8 +94,8 @@ def test_what_is_written_while_it_is_saved_is_saved_again() -> None:
 
 def test_a_record_on_paper_replays_to_the_same_figures() -> None:
     log = TraceLog()
-    books: Books[Block] = Books(2, "loop", recorder=log, op="pass")
-    blocks = [Block(id, 1, "weight", f"w{id}") for id in range(3)]
+    books: BufferTable[PoolBlock] = BufferTable(2, "loop", recorder=log, op="pass")
+    blocks = [PoolBlock(id, 1, "weight", f"w{id}") for id in range(3)]
     for step in range(12):
         block = blocks[step % 3]
         books.admit(block, step, write=step < 3)

@@ -81,4 +81,4 @@ def test_version_1(machine):
 
 
 def test_no_groups_at_all(tmp_path):
-    assert cgroup_levels(str(tmp_path)) == ()
+    assert cgroup_levels("memory", str(tmp_path)) == ()

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from accelera.memory.pool.moving import Threads
+from accelera.memory.pool.transfers import TransferThreads
 
 
 def test_what_is_not_begun_when_threads_are_abandoned_is_told():
-    threads, begun, go_on = Threads(1, "test"), threading.Event(), threading.Event()
+    threads, begun, go_on = TransferThreads(1, "test"), threading.Event(), threading.Event()
 
     def slow() -> int:
         begun.set()
@@ -32,7 +32,7 @@ def test_what_is_not_begun_when_threads_are_abandoned_is_told():
 
 
 def test_when_threads_are_drained_every_byte_is_counted():
-    threads, go_on = Threads(2, "test"), threading.Event()
+    threads, go_on = TransferThreads(2, "test"), threading.Event()
 
     def fails() -> int:
         raise OSError("a disk that fails")

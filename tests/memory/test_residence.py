@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.memory import Books, Bytes, Home, Residence, Stream, Use
+from accelera.memory import AsyncBuffers, BackingStore, BufferTable, Bytes, Prefetcher, Use
 
 CAPACITY = 6
 
@@ -71,10 +71,10 @@ class ArrayPlace:
         with self._lock:
             self.out_bytes -= memory.nbytes
 
-    def load(self, home: Home, memory: Any, start: int, stop: int) -> int:
+    def load(self, home: BackingStore, memory: Any, start: int, stop: int) -> int:
         return home.read(start, memory[start:stop])
 
-    def save(self, memory: Any, home: Home, start: int, stop: int) -> int:
+    def save(self, memory: Any, home: BackingStore, start: int, stop: int) -> int:
         return home.write(start, memory[start:stop])
 
 
@@ -83,8 +83,8 @@ class ArrayPlace:
 def test_contents_survive_and_memory_keeps_to_the_capacity(seed: int, window: int) -> None:
     rng = random.Random(seed)
     place = ArrayPlace()
-    residence = Residence(CAPACITY, place, ArrayHomes())
-    stream = Stream(Books(CAPACITY, "loop", residence), window)
+    residence = AsyncBuffers(CAPACITY, place, ArrayHomes())
+    stream = Prefetcher(BufferTable(CAPACITY, "loop", residence), window)
     blocks = [stream.create(1 + number % 3, "", f"b{number}") for number in range(8)]
     values: dict[int, int] = {}
     for turn in range(400):
@@ -127,9 +127,9 @@ class FailingHome(ArrayHome):
 
 
 def test_a_saving_that_failed_is_not_repeated_into_a_home_given_away() -> None:
-    residence = Residence(CAPACITY, ArrayPlace(), ArrayHomes())
-    books = Books(CAPACITY, "lru", residence)
-    stream = Stream(books, 0)
+    residence = AsyncBuffers(CAPACITY, ArrayPlace(), ArrayHomes())
+    books = BufferTable(CAPACITY, "lru", residence)
+    stream = Prefetcher(books, 0)
     block, other = (stream.create(CAPACITY, "", "") for _ in range(2))
     home = block.home = FailingHome(CAPACITY)
     stream.end(stream.begin([Use(block, read=False, write=True)], "write"))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from accelera.memory.pool.spares import Spares
+from accelera.memory.pool.free_list import FreeList
 
 
-def spares_of(**sizes: int) -> Spares[str]:
-    spares: Spares[str] = Spares()
+def spares_of(**sizes: int) -> FreeList[str]:
+    spares: FreeList[str] = FreeList()
     for name, nbytes in sizes.items():
         spares.keep(nbytes, name)
     return spares

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from accelera.errors import BudgetExceededError, UnknownNameError
-from accelera.memory import Block, Books, Stream, Use, window_of
-from accelera.memory.pool.ids import Ids
-from accelera.memory.pool.window import MOST_BYTES
+from accelera.memory import BufferTable, PoolBlock, Prefetcher, Use, window_of
+from accelera.memory.pool.prefetcher import MOST_BYTES, BlockIds
 
 
 class Heard:
@@ -18,31 +17,31 @@ class Heard:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def here(self, block: Block) -> Any:
+    def here(self, block: PoolBlock) -> Any:
         return block.name
 
-    def arrive(self, block: Block, *, load: bool) -> Any:
+    def arrive(self, block: PoolBlock, *, load: bool) -> Any:
         self.said.append(f"{'load' if load else 'make'} {block.name}")
         return block.name
 
-    def leave(self, block: Block, *, save: bool) -> None:
+    def leave(self, block: PoolBlock, *, save: bool) -> None:
         self.said.append(f"{'save and drop' if save else 'drop'} {block.name}")
 
-    def store(self, block: Block) -> None:
+    def store(self, block: PoolBlock) -> None:
         self.said.append(f"save {block.name}")
 
 
-def make(capacity: int, names: str, window: int = 1) -> tuple[Stream, Heard, dict[str, Block]]:
+def make(capacity: int, names: str, window: int = 1) -> tuple[Prefetcher, Heard, dict[str, PoolBlock]]:
     """Return a stream over blocks of one byte."""
     heard = Heard()
-    stream = Stream(Books(capacity, "loop", heard), window)
+    stream = Prefetcher(BufferTable(capacity, "loop", heard), window)
     blocks = {name: stream.create(1, "weight", name) for name in names}
     for block in blocks.values():
         block.filled = True
     return stream, heard, blocks
 
 
-def run(stream: Stream, blocks: dict[str, Block], names: str, *, write: bool = False) -> None:
+def run(stream: Prefetcher, blocks: dict[str, PoolBlock], names: str, *, write: bool = False) -> None:
     for name in names:
         stream.end(stream.begin([Use(blocks[name], True, write)], "op"))
 
@@ -146,7 +145,7 @@ def test_the_first_use_of_a_new_block_reads_nothing() -> None:
 
 
 def test_ids_serve_again_by_size_and_role_the_smallest_first() -> None:
-    ids = Ids()
+    ids = BlockIds()
     assert [ids.take(8, "weight"), ids.take(8, "weight"), ids.take(4, "weight")] == [0, 1, 2]
     ids.give(1, 8, "weight")
     ids.give(0, 8, "weight")
@@ -161,6 +160,6 @@ def test_the_window(capacity: int, asked: int | None, window: int) -> None:
 
 def test_policies_must_know_nothing_of_the_future() -> None:
     with pytest.raises(ValueError, match="belady needs next_use"):
-        Books(10, "belady")
+        BufferTable(10, "belady")
     with pytest.raises(UnknownNameError, match="did you mean 'loop'"):
-        Books(10, "lopo")
+        BufferTable(10, "lopo")

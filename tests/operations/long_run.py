@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import get_device
-from accelera.engine.evaluate import evaluate
-from accelera.engine.expression import lazy
-from accelera.engine.planned import matmul
+from accelera.engine import lazy
 from accelera.memory import process_memory, reset_peak
 from accelera.plan import SavedPlan
 from accelera.stores import Layout, Region, Store, open_store
+from tests.planned import evaluate, matmul
 
 WIDTH = 16
 

@@ -13,17 +13,10 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import get_device
-from accelera.engine.copying import copy, transpose
-from accelera.engine.evaluate import evaluate
-from accelera.engine.expression import lazy
-from accelera.engine.gram import gram
-from accelera.engine.job import JobOptions, carry_out
-from accelera.engine.pipeline import evaluate_all
-from accelera.engine.planned import matmul
-from accelera.engine.report import RunReport
-from accelera.engine.sparse import sparse_product
+from accelera.engine import RunReport, lazy
 from accelera.memory import process_memory, reset_peak
 from accelera.stores import open_store
+from tests.planned import copy, evaluate, evaluate_all, gram, matmul, sparse_matmul, transpose
 
 CALLED = {
     "matmul": matmul,
@@ -64,11 +57,6 @@ def main(call: str, budget_bytes: int) -> dict[str, Any]:
         "moved": report.moved_bytes,
         "planned": report.plan.moved_bytes,
     }
-
-
-def sparse_matmul(a: Any, b: Any, out: Any, *, device: Any, budget_bytes: int) -> Any:
-    job = sparse_product(a, b, out=out, budget_bytes=budget_bytes).job()
-    return carry_out(job, device, JobOptions())
 
 
 def libraries(call: str) -> dict[str, Any]:

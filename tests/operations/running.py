@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import get_device
-from accelera.engine.evaluate import evaluate
-from accelera.engine.expression import Expr, Reduction
-from accelera.engine.report import RunReport
+from accelera.engine import Expr, Reduction, RunReport
 from accelera.errors import BudgetExceededError
 from accelera.stores import Store
 from tests.matmul.products import assert_as_planned, read_back
+from tests.planned import evaluate
 
 Operation = Callable[..., tuple[Store, RunReport]]
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from accelera.devices import SimulatedDevice
-from accelera.engine.evaluate import evaluate
-from accelera.engine.expression import lazy
-from accelera.engine.gram import gram
+from accelera.engine import lazy
 from accelera.errors import BudgetExceededError
 from accelera.stores import open_store
 from tests.matmul.products import values
 from tests.operations.test_gram import assert_gram
+from tests.planned import evaluate, gram
 
 MIB = 1 << 20
 

@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from accelera.engine.copying import copy, transpose
-from accelera.engine.evaluate import plan_evaluate
-from accelera.engine.expression import lazy
+from accelera.engine import lazy
 from accelera.errors import DTypeError, ShapeError
-from accelera.plan import CostModel, Operand, SweepProblem, plan_sweep
+from accelera.plan import CostModel, ElementwiseProblem, Operand, PlanLimits, plan_elementwise
 from accelera.stores import open_store
 from tests.matmul.products import BFLOAT16, PLACES, SUFFIXES, can_hold, values
 from tests.operations.running import CPU, run
+from tests.planned import copy, plan_evaluate, transpose
 
 MIB = 1 << 20
 
@@ -107,13 +106,13 @@ def test_a_long_way_through_all_formats(tmp_path: Path) -> None:
 
 def test_a_transpose_reads_and_writes_in_long_runs() -> None:
     f4 = np.dtype("f4")
-    problem = SweepProblem(
+    problem = ElementwiseProblem(
         "transpose",
         (16384, 16384),
         (Operand("A", (16384, 16384), f4, f4, order=(1, 0)),),
         Operand("out", (16384, 16384), f4, f4),
     )
-    plan = plan_sweep(problem, capacity_bytes=256 * MIB, cost=CostModel())
+    plan = plan_elementwise(problem, PlanLimits(256 * MIB), CostModel())
     step = next(plan.steps())
     assert min(step.reads[0].run_bytes, step.write.run_bytes) >= 8 << 10
     assert plan.moved_bytes == 2 * problem.result.nbytes

@@ -16,13 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from accelera.engine.evaluate import evaluate, plan_evaluate
-from accelera.engine.expression import Expr, lazy, where
-from accelera.engine.matrix import Matrix
+from accelera.engine import Expr, Matrix, lazy, where
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError, StoreError
 from accelera.stores import open_store
 from tests.matmul.products import BFLOAT16, PLACES, SUFFIXES, values
 from tests.operations.running import CPU, computed, smallest_budget
+from tests.planned import evaluate, plan_evaluate
 
 DTYPES = [np.dtype(name) for name in ("?", "i1", "u1", "i4", "u4", "i8", "u8", "f4", "f8", "c8", "c16")]
 BINARY = [
@@ -229,21 +228,21 @@ def test_an_operand_used_often_is_read_once_and_equal_parts_are_computed_once(tm
     plan = plan_evaluate(expr, device=CPU, budget_bytes=64 << 20)
     assert dict(plan.forecast.bytes_read) == {"A": a.nbytes}
     assert_same(computed(expr), (a * 2 + a * 2) * (a * 2))
-    from accelera.engine.program import Program
+    from accelera.engine.program import ElementwiseProgram
 
-    assert Program(expr).instructions == 3
-    assert len(Program(expr).slot_itemsizes) == 2
-    assert len(Program(x[:50, :50].T + again[:50, :50]).leaves) == 2
+    assert ElementwiseProgram(expr).instructions == 3
+    assert len(ElementwiseProgram(expr).slot_itemsizes) == 2
+    assert len(ElementwiseProgram(x[:50, :50].T + again[:50, :50]).leaves) == 2
 
 
 def test_long_expressions_need_few_buffers() -> None:
-    from accelera.engine.program import Program
+    from accelera.engine.program import ElementwiseProgram
 
     a = random((10,), "f8")
     expr = lazy(a)
     for _ in range(3000):
         expr = expr + 1.0
-    assert len(Program(expr).slot_itemsizes) == 1
+    assert len(ElementwiseProgram(expr).slot_itemsizes) == 1
     assert_same(computed(expr), a + 3000)
 
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.engine.gram import Mirrored, gram, plan_gram_of
+from accelera.engine.gram import Mirrored
 from accelera.errors import BudgetExceededError, DTypeError, ShapeError
-from accelera.plan import CostModel, GramProblem, MatmulProblem, Operand, plan_gram, plan_matmul
+from accelera.plan import CostModel, GramProblem, MatmulProblem, Operand, PlanLimits, plan_gram, plan_matmul
 from accelera.stores import open_store
 from tests.matmul.products import BFLOAT16, HALVES, PLACES, SUFFIXES, values
 from tests.operations.running import CPU, run, smallest_budget
+from tests.planned import gram, plan_gram_of
 
 DTYPES = [np.dtype(name) for name in ("f2", "f4", "f8", "c8", "c16", "i4", "u1")]
 
@@ -90,7 +91,7 @@ def test_a_matrix_with_few_columns_is_read_once() -> None:
     problem = GramProblem(
         Operand("A", (1 << 22, 256), f4, f4), Operand("G", (256, 256), f4, f4, "ram", in_place=True)
     )
-    plan = plan_gram(problem, capacity_bytes=32 << 20, cost=CostModel())
+    plan = plan_gram(problem, PlanLimits(32 << 20), CostModel())
     assert plan.moved_bytes == problem.a.nbytes
     assert plan.schedule == "single tile"
 
@@ -98,8 +99,8 @@ def test_a_matrix_with_few_columns_is_read_once() -> None:
 def test_less_is_moved_than_by_a_product_of_the_same_size() -> None:
     shape, f4 = (16384, 16384), np.dtype("f4")
     a, b, c = (Operand(name, shape, f4, f4) for name in "ABC")
-    plan = plan_gram(GramProblem(a, c), capacity_bytes=200 << 20, cost=CostModel())
-    product = plan_matmul(MatmulProblem(a, b, c), capacity_bytes=200 << 20, cost=CostModel())
+    plan = plan_gram(GramProblem(a, c), PlanLimits(200 << 20), CostModel())
+    product = plan_matmul(MatmulProblem(a, b, c), PlanLimits(200 << 20), CostModel())
     assert plan.moved_bytes < 0.8 * product.moved_bytes
     assert plan.forecast.compute_s < 0.6 * product.forecast.compute_s
     assert plan.forecast.peak_pool_bytes <= 200 << 20

@@ -14,22 +14,20 @@ import numpy as np
 import pytest
 
 from accelera.devices import get_device
-from accelera.engine import job
-from accelera.engine.evaluate import evaluate
-from accelera.engine.events import Observer, Progress
-from accelera.engine.expression import lazy
-from accelera.engine.journal import journal_path, read_journal
+from accelera.engine import Observer, Progress, job, journal_path, lazy, read_journal
 from accelera.plan import (
     CostModel,
+    ElementwiseProblem,
     GramProblem,
     MatmulProblem,
     Operand,
     Plan,
-    SweepProblem,
+    PlanLimits,
+    plan_elementwise,
     plan_gram,
     plan_matmul,
-    plan_sweep,
 )
+from tests.planned import evaluate
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -68,18 +66,18 @@ def of(**shapes: tuple[int, ...]) -> list[Operand]:
 
 HUGE: dict[str, Callable[[int], Plan]] = {
     "tall product": lambda room: plan_matmul(
-        MatmulProblem(*of(A=(10**9, 1000), B=(1000, 1000), C=(10**9, 1000))), capacity_bytes=room, cost=COST
+        MatmulProblem(*of(A=(10**9, 1000), B=(1000, 1000), C=(10**9, 1000))), PlanLimits(room), COST
     ),
     "dot product": lambda room: plan_matmul(
-        MatmulProblem(*of(A=(1, 10**12), B=(10**12, 1), C=(1, 1))), capacity_bytes=room, cost=COST
+        MatmulProblem(*of(A=(1, 10**12), B=(10**12, 1), C=(1, 1))), PlanLimits(room), COST
     ),
     "gram": lambda room: plan_gram(
-        GramProblem(*of(A=(10**10, 1000), G=(1000, 1000))), capacity_bytes=room, cost=COST
+        GramProblem(*of(A=(10**10, 1000), G=(1000, 1000))), PlanLimits(room), COST
     ),
-    "copy": lambda room: plan_sweep(
-        SweepProblem("copy", (10**9, 1000), *_one(of(A=(10**9, 1000), out=(10**9, 1000)))),
-        capacity_bytes=room,
-        cost=COST,
+    "copy": lambda room: plan_elementwise(
+        ElementwiseProblem("copy", (10**9, 1000), *_one(of(A=(10**9, 1000), out=(10**9, 1000)))),
+        PlanLimits(room),
+        COST,
     ),
 }
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from accelera.engine.evaluate import plan_evaluate
-from accelera.engine.expression import lazy
-from accelera.engine.reducers import Place, rule
+from accelera.engine import lazy
+from accelera.engine.reducers import ReductionPlace, rule
 from accelera.errors import ShapeError, UnknownNameError
 from tests.matmul.products import BFLOAT16, PLACES, values
 from tests.operations.running import CPU, computed
+from tests.planned import plan_evaluate
 
 NAMES = ["sum", "mean", "var", "std", "min", "max", "prod", "any", "all", "argmin", "argmax"]
 DTYPES = [np.dtype(name) for name in ("?", "i1", "u2", "i8", "u8", "f2", "f4", "f8", "c8", "c16")]
@@ -194,5 +194,5 @@ def test_partial_states_join_in_any_cut(cuts: list[int], name: str, seed: int) -
     reducer.begin(states)
     edges = sorted({0, 100, *cuts})
     for start, stop in itertools.pairwise(edges):
-        reducer.merge(states, reducer.partial(values_of[start:stop], Place((start,), (100,), (0,))))
+        reducer.merge(states, reducer.partial(values_of[start:stop], ReductionPlace((start,), (100,), (0,))))
     np.testing.assert_allclose(reducer.end(states)[0], getattr(np, name)(a), rtol=1e-12, atol=1e-14)

@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.engine.copying import transpose
-from accelera.engine.evaluate import evaluate
-from accelera.engine.events import Observer, Progress
-from accelera.engine.expression import lazy
-from accelera.engine.gram import gram
+from accelera.engine import Observer, Progress, lazy
 from accelera.errors import StoreChangedError, StoreError
 from accelera.stores import open_store
 from tests.matmul.products import values
 from tests.operations.running import CPU, smallest_budget
+from tests.planned import evaluate, gram, transpose
 
 
 class _StopAfter(Observer):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import accelera as acc
 from accelera.engine import MatrixEngine, Observer, lazy
-from accelera.engine.chains import best_splits
+from accelera.engine.stages import best_splits
 from accelera.errors import ArgumentError, BudgetExceededError, DTypeError, ShapeError, StoreChangedError
 from accelera.stores import open_store
 from tests.matmul.products import values

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from accelera.plan import CostModel, MatmulProblem, Operand, Plan, plan_matmul
+from accelera.plan import CostModel, MatmulProblem, Objective, Operand, Plan, PlanLimits, plan_matmul
 
 COST = CostModel()
 
@@ -20,6 +22,15 @@ def product(
     return MatmulProblem(a, b, c)
 
 
-def plan(problem: MatmulProblem, capacity_bytes: int, **options: object) -> Plan:
+def plan(
+    problem: MatmulProblem,
+    capacity_bytes: int,
+    *,
+    tiles: Any = None,
+    spec: Any = None,
+    objective: Objective = "time",
+    **limits: Any,
+) -> Plan:
     """Plan ``problem`` with the default rates."""
-    return plan_matmul(problem, capacity_bytes=capacity_bytes, cost=COST, **options)  # type: ignore[arg-type]
+    room = PlanLimits(capacity_bytes, **limits)
+    return plan_matmul(problem, room, COST, tiles=tiles, spec=spec, objective=objective)

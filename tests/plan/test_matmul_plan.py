@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.errors import BudgetExceededError
-from accelera.plan import MatmulProblem, Operand, Plan, plan_matmul
+from accelera.plan import MatmulProblem, Operand, Plan, PlanLimits, plan_matmul
 from tests.plan.problems import COST, plan, product
 
 MIB = 1 << 20
@@ -100,7 +100,7 @@ def test_operands_used_in_place_move_nothing() -> None:
 
 
 def test_without_prefetch_one_step_is_under_way() -> None:
-    planned = plan_matmul(product(2000, 2000, 2000), capacity_bytes=8 * MIB, cost=COST, window=1)
+    planned = plan_matmul(product(2000, 2000, 2000), PlanLimits(8 * MIB, window=1), COST)
     assert planned.window == 1
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from accelera.errors import BudgetExceededError
 from accelera.plan import (
     CostModel,
+    ElementwiseProblem,
     Eviction,
     GramProblem,
     MatmulProblem,
@@ -23,13 +24,13 @@ from accelera.plan import (
     Partition,
     Pattern,
     Plan,
+    PlanLimits,
+    PlanStep,
     Repeat,
-    Step,
-    SweepProblem,
     forecast,
+    plan_elementwise,
     plan_gram,
     plan_matmul,
-    plan_sweep,
 )
 from accelera.plan.partition import Cuts
 
@@ -123,12 +124,7 @@ def test_products(
 
     def make(capacity_bytes: int, **options: Any) -> Plan:
         return plan_matmul(
-            problem,
-            capacity_bytes=capacity_bytes,
-            cost=COST,
-            tiles=tiles,
-            eviction=Eviction(policy),
-            **options,
+            problem, PlanLimits(capacity_bytes, eviction=Eviction(policy)), COST, tiles=tiles, **options
         )
 
     capacity = least(make) + extra_bytes
@@ -157,9 +153,7 @@ def test_gram_matrices(depth: int, size: int, batch: tuple[int, ...], pass_steps
     problem = GramProblem(*operands(A=(*batch, depth, size), G=(*batch, size, size)))
 
     def make(capacity_bytes: int, **options: Any) -> Plan:
-        return plan_gram(
-            problem, capacity_bytes=capacity_bytes, cost=COST, eviction=Eviction(policy), **options
-        )
+        return plan_gram(problem, PlanLimits(capacity_bytes, eviction=Eviction(policy)), COST, **options)
 
     capacity = least(make) + 20_000
     whole = make(capacity)
@@ -185,11 +179,11 @@ def test_sweeps(shape: tuple[int, ...], reduced: Any, broadcast: bool, pass_step
     row = tuple(1 if axis == 0 and broadcast else size for axis, size in enumerate(shape))
     out = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
     a, b, c = operands(A=shape, B=row, out=out)
-    problem = SweepProblem("evaluate", shape, (a, b), c, axes, 16 if axes else 0)
+    problem = ElementwiseProblem("evaluate", shape, (a, b), c, axes, 16 if axes else 0)
 
     def make(capacity_bytes: int, **options: Any) -> Plan:
-        return plan_sweep(
-            problem, capacity_bytes=capacity_bytes, cost=COST, eviction=Eviction(policy), **options
+        return plan_elementwise(
+            problem, PlanLimits(capacity_bytes, eviction=Eviction(policy)), COST, **options
         )
 
     capacity = least(make)
@@ -204,7 +198,7 @@ def test_sweeps(shape: tuple[int, ...], reduced: Any, broadcast: bool, pass_step
     assert list(map(_outline, whole.steps())) == list(map(_outline, plan.steps()))
 
 
-def _outline(step: Step) -> Any:
+def _outline(step: PlanStep) -> Any:
     return step.write.region, step.task, step.first, step.last
 
 
@@ -243,7 +237,7 @@ def test_partitions_of_two_kinds_of_bands_run_in_passes_too() -> None:
         "bands": [[1, 2], [1, 3]], "by_rows": False, "shares": [0.42, 0.58], "strip": 256, "slab": 300,
         "sub": 100, "window": 3, "swap": False, "group": 1, "tiles": None, "pass_steps": 20,
     }  # fmt: skip
-    plan = plan_matmul(problem, capacity_bytes=20 << 20, cost=COST, spec=spec)
+    plan = plan_matmul(problem, PlanLimits(20 << 20), COST, spec=spec)
     assert_exact(plan)
     assert_whole(plan, {})
     assert plan.forecast.passes > 4
@@ -266,23 +260,23 @@ HUGE = {
 def test_the_least_room_does_not_grow_with_the_matrices(name: str) -> None:
     m, k, n = HUGE[name]
     problem = MatmulProblem(*operands(A=(m, k), B=(k, n), C=(m, n)))
-    need = least(lambda capacity_bytes: plan_matmul(problem, capacity_bytes=capacity_bytes, cost=COST))
+    need = least(lambda capacity_bytes: plan_matmul(problem, PlanLimits(capacity_bytes), COST))
     assert need <= 6 << 20
-    plan = plan_matmul(problem, capacity_bytes=need, cost=COST)
+    plan = plan_matmul(problem, PlanLimits(need), COST)
     assert plan.forecast.steps > 1_000_000
     assert plan.reserved.get("books", 0) <= need // 16
     assert max(sum(1 for _ in each.steps()) for each in islice(plan.pattern.passes(), 3)) < 2000
     assert plan.forecast.bytes_written == 4 * m * n
     with pytest.raises(BudgetExceededError):
-        plan_matmul(problem, capacity_bytes=need - 1, cost=COST)
+        plan_matmul(problem, PlanLimits(need - 1), COST)
 
 
 @pytest.mark.parametrize("shape", [(10**10, 1000), (10**5, 10**5), (50, 10**9)])
 def test_nor_that_of_a_gram_matrix(shape: tuple[int, int]) -> None:
     problem = GramProblem(*operands(A=shape, G=(shape[1], shape[1])))
-    need = least(lambda capacity_bytes: plan_gram(problem, capacity_bytes=capacity_bytes, cost=COST))
+    need = least(lambda capacity_bytes: plan_gram(problem, PlanLimits(capacity_bytes), COST))
     assert need <= 6 << 20
-    plan = plan_gram(problem, capacity_bytes=need + (1 << 20), cost=COST)
+    plan = plan_gram(problem, PlanLimits(need + (1 << 20)), COST)
     assert plan.forecast.bytes_written == 4 * shape[1] ** 2
     assert plan.reserved.get("books", 0) <= (need + (1 << 20)) // 16
 
@@ -292,10 +286,10 @@ def test_nor_that_of_a_sweep(axes: tuple[int, ...]) -> None:
     shape = (10**9, 1000)
     out = tuple(1 if axis in axes else size for axis, size in enumerate(shape))
     a, c = operands(A=shape, out=out)
-    problem = SweepProblem("evaluate", shape, (a,), c, axes, 16 if axes else 0)
-    need = least(lambda capacity_bytes: plan_sweep(problem, capacity_bytes=capacity_bytes, cost=COST))
+    problem = ElementwiseProblem("evaluate", shape, (a,), c, axes, 16 if axes else 0)
+    need = least(lambda capacity_bytes: plan_elementwise(problem, PlanLimits(capacity_bytes), COST))
     assert need <= 2 << 20
-    plan = plan_sweep(problem, capacity_bytes=need, cost=COST)
+    plan = plan_elementwise(problem, PlanLimits(need), COST)
     assert plan.forecast.steps > 1_000_000
     assert plan.forecast.bytes_read == {"A": 4 * 10**12}
 
@@ -303,7 +297,7 @@ def test_nor_that_of_a_sweep(axes: tuple[int, ...]) -> None:
 def test_policies_that_need_the_whole_run_get_it_in_one_pass() -> None:
     problem = MatmulProblem(*operands(A=(3000, 400), B=(400, 2000), C=(3000, 2000)))
     for policy in ("arc", "scored", "iteration_replay", "random"):
-        plan = plan_matmul(problem, capacity_bytes=8 << 20, cost=COST, eviction=Eviction(policy))
+        plan = plan_matmul(problem, PlanLimits(8 << 20, eviction=Eviction(policy)), COST)
         assert plan.spec["pass_steps"] == 0
         assert plan.forecast.passes == 1
     maker = Eviction(lambda known: None)  # type: ignore[arg-type, return-value]

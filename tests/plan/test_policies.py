@@ -12,18 +12,19 @@ import pytest
 
 from accelera.errors import BudgetExceededError, UnknownNameError
 from accelera.plan import (
+    BufferNumbers,
     CostModel,
     Eviction,
     GramProblem,
     MatmulProblem,
-    Numbers,
     Operand,
     Plan,
+    PlanLimits,
     plan_gram,
     plan_matmul,
     trace_of,
 )
-from accelera.plan.books import FREE_BYTES
+from accelera.plan.cost import FREE_BYTES
 from accelera.policy import POLICIES, EvictionPolicy, Knowledge, create_policy
 from accelera.simulator import simulate
 from accelera.simulator.advice_window import with_lookahead
@@ -38,11 +39,7 @@ def square(size: int) -> MatmulProblem:
 
 def product(capacity_bytes: int, policy: str = "belady", window: int = 3, size: int = 1024) -> Plan:
     return plan_matmul(
-        square(size),
-        capacity_bytes=capacity_bytes,
-        cost=CostModel(),
-        window=window,
-        eviction=Eviction(policy),
+        square(size), PlanLimits(capacity_bytes, window=window, eviction=Eviction(policy)), CostModel()
     )
 
 
@@ -108,7 +105,7 @@ def test_a_maker_gets_the_plans_own_future() -> None:
         heard.append(known)
         return create_policy("belady", known)
 
-    plan = plan_matmul(square(1024), capacity_bytes=3_000_000, cost=CostModel(), eviction=Eviction(maker))
+    plan = plan_matmul(square(1024), PlanLimits(3_000_000, eviction=Eviction(maker)), CostModel())
     assert plan.eviction.name == "maker"
     assert plan.forecast == product(3_000_000).forecast
     assert {known.capacity_bytes for known in heard} == {3_000_000}
@@ -119,10 +116,9 @@ def tiny_tiles(policy: str, capacity_bytes: int = 50_000_000) -> Plan:
     spans = [(start, start + 8) for start in range(0, 480, 8)]
     return plan_matmul(
         square(480),
-        capacity_bytes=capacity_bytes,
-        cost=CostModel(),
+        PlanLimits(capacity_bytes, eviction=Eviction(policy)),
+        CostModel(),
         tiles=tuple(itertools.product(spans, spans)),
-        eviction=Eviction(policy),
     )
 
 
@@ -148,7 +144,7 @@ def test_the_books_hold_what_a_long_run_remembers(policy: str) -> None:
         plan.eviction.create(to_come, plan.capacity_bytes)
 
     def go() -> None:
-        numbers = Numbers()
+        numbers = BufferNumbers()
         for step in plan.steps():
             for block in (*step.reads, step.write):
                 numbers[block.id]
@@ -174,6 +170,6 @@ def test_short_plans_have_no_books_of_their_own() -> None:
 
 def test_a_long_gram_matrix_has_books_too() -> None:
     problem = GramProblem(Operand("A", (60_000, 4096), F4, F4), Operand("G", (4096, 4096), F4, F4))
-    plan = plan_gram(problem, capacity_bytes=4_000_000, cost=CostModel())
+    plan = plan_gram(problem, PlanLimits(4_000_000), CostModel())
     assert plan.capacity_bytes + plan.reserved.get("books", 0) == 4_000_000
     assert plan.forecast.peak_pool_bytes <= plan.capacity_bytes

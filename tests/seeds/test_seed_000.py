@@ -6,7 +6,7 @@ import torch
 
 import accelera as acc
 from accelera.devices import SimulatedDevice
-from accelera.engine.decision import GIB, LEAST_DEVICE_BYTES, TINY_THRESHOLD_GB
+from accelera.engine.routing import GIB, LEAST_DEVICE_BYTES, TINY_THRESHOLD_GB
 
 RNG = np.random.default_rng(0)
 A = RNG.integers(-9, 10, (2300, 40)).astype(np.float32)

@@ -227,7 +227,7 @@ def test_engines_take_policies() -> None:
     advice = advise(loop(10, 5), "5MiB")
     both = MemoryEfficientEngine(device="cpu", policy="fifo", advice=advice)
     assert both.policy == "fifo"
-    assert both.ahead.window == advice.lookahead + 1
+    assert both.window == advice.lookahead + 1
     with pytest.raises(UnknownNameError, match="sieve"):
         MatrixEngine("cpu", policy="siev")
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera import _native
-from accelera.stores import STAGING_BYTES_PER_THREAD, create_store, open_store, whole
-from accelera.stores.flatfile import FlatFile, Placement, open_descriptor
+from accelera.stores import STAGING_BYTES_PER_THREAD, FlatFile, Placement, create_store, open_store, whole
+from accelera.stores.flatfile import open_descriptor
 
 MODES: list[bool | None] = [False, True, None]
 PAD = 11

@@ -68,7 +68,7 @@ def test_a_disk_that_fills_up_is_told(tmp_path: Path, small_files: int, direct: 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_disk_full_names_the_remedy(tmp_path: Path) -> None:
-    from accelera.stores.flatfile import FlatFile, Placement
+    from accelera.stores import FlatFile, Placement
 
     real = os.open(tmp_path / "c.bin", os.O_RDWR | os.O_CREAT)
     os.truncate(real, 4096)

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from accelera.atomic import sync
 from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores import OutputStore, Store, create_store, open_store, whole
-from accelera.stores.exchange import exchange
-from accelera.stores.flatoutput import sync
+from accelera.stores.zarr import exchange
 from accelera.stores.zarrstore import ZarrStore
 from accelera.testing.store_contract import PublishedContract, sample
 

@@ -1,15 +1,22 @@
-"""Chunking: how an array is cut into pieces."""
+"""Chunking: arrays cut into pieces."""
 
 from __future__ import annotations
 
-from accelera.chunking.adaptive import AdaptiveChunking, ChunkDecision
-from accelera.chunking.contract import Chunk, ChunkingStrategy
-from accelera.chunking.cover import Box, as_box, covering
-from accelera.chunking.gauge import MemoryGauge, available_fraction
+from accelera.chunking.contract import Chunk, ChunkingStrategy, Region, as_box, covering
 from accelera.chunking.iterator import ChunkIterator
-from accelera.chunking.names import STRATEGIES, create_chunking_strategy
-from accelera.chunking.row import RowChunking
-from accelera.chunking.tile import TileChunking
+from accelera.chunking.strategies import (
+    STRATEGIES,
+    AdaptiveChunking,
+    ChunkDecision,
+    MemoryGauge,
+    RowChunking,
+    TileChunking,
+    available_fraction,
+    create_chunking_strategy,
+)
+
+Box = Region
+"""The older name of ``Region``."""
 
 __all__ = [
     "STRATEGIES",
@@ -20,6 +27,7 @@ __all__ = [
     "ChunkIterator",
     "ChunkingStrategy",
     "MemoryGauge",
+    "Region",
     "RowChunking",
     "TileChunking",
     "as_box",

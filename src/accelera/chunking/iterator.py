@@ -1,4 +1,4 @@
-"""Walk through an array chunk by chunk, the next chunk loading while the present one is worked on."""
+"""Iterator over the chunks of an array, the next one loading while the present one is worked on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any, final
 
 import numpy as np
 
-from accelera.chunking.contract import Chunk, ChunkingStrategy
-from accelera.chunking.cover import Box, as_box
-from accelera.chunking.gauge import MemoryMover, available_fraction
+from accelera.chunking.contract import Chunk, ChunkingStrategy, Region, as_box
+from accelera.chunking.strategies import MemoryMover, available_fraction
 from accelera.errors import BackendMissingError
 from accelera.settings import current
 
@@ -102,7 +101,7 @@ def _unwrapped(tensor: Any) -> Any:
         return tensor.numpy()
 
 
-def _piece(tensor: Any, box: Box) -> Any:
+def _piece(tensor: Any, box: Region) -> Any:
     """Return ``tensor[box]``: read from a store or a file into new memory, else a view."""
     if callable(getattr(tensor, "read", None)):
         out = np.empty([part.stop - part.start for part in box], tensor.dtype)

@@ -71,8 +71,8 @@ def report(
 
     The page is one file that works offline: verdict, charts, tables, and a slider over the budget.
     """
+    from accelera.atomic import atomic_write
     from accelera.report import report_contents, report_page
-    from accelera.trace.atomic import published
 
     path = _checked_out(out, trace)
     machine = _machine(hierarchy, link)
@@ -86,7 +86,7 @@ def report(
         title=title or Path(trace).name,
     )
     page = report_page(contents).encode()
-    with published(path) as partial:
+    with atomic_write(path) as partial:
         partial.write_bytes(page)
     if as_json:
         typer.echo(json.dumps(_figures(path, len(page), contents), indent=2))

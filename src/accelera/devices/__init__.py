@@ -1,4 +1,4 @@
-"""What computes: the CPU, any torch accelerator, and a simulated accelerator.
+"""Devices that compute: the CPU, any torch accelerator, and a simulated accelerator.
 
 Everything is loaded when it is first named: who asks for processors alone does not load NumPy.
 """
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from accelera.lazily import opened
 
 if TYPE_CHECKING:
-    from accelera.devices.accelerators import present_accelerator as present_accelerator
     from accelera.devices.contract import Device as Device
     from accelera.devices.contract import DeviceArray as DeviceArray
     from accelera.devices.cpu import CpuDevice as CpuDevice
     from accelera.devices.names import get_device as get_device
+    from accelera.devices.names import present_accelerator as present_accelerator
     from accelera.devices.out_of_memory import is_out_of_memory as is_out_of_memory
     from accelera.devices.out_of_memory import says_out_of_memory as says_out_of_memory
-    from accelera.devices.processors import usable_processors as usable_processors
     from accelera.devices.simulated import SimulatedDevice as SimulatedDevice
     from accelera.devices.simulated import SimulationReport as SimulationReport
+    from accelera.devices.threads import usable_processors as usable_processors
     from accelera.devices.torch_streams import wait_for_current_work as wait_for_current_work
 
 _FILE_OF = {
@@ -29,10 +29,10 @@ _FILE_OF = {
     "SimulatedDevice": "simulated",
     "SimulationReport": "simulated",
     "get_device": "names",
-    "present_accelerator": "accelerators",
+    "present_accelerator": "names",
     "is_out_of_memory": "out_of_memory",
     "says_out_of_memory": "out_of_memory",
-    "usable_processors": "processors",
+    "usable_processors": "threads",
     "wait_for_current_work": "torch_streams",
 }
 

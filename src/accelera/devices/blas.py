@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from accelera.devices.layout import Array, column_stride
 from accelera.devices.pages import address
-from accelera.devices.threads import Threads
+from accelera.devices.threads import BlasThreads
 
 SPAN_BYTES = 16 << 10
 """Widest row, in bytes, of the right factor that one call is given."""
@@ -38,7 +37,7 @@ class Blas:
         from scipy.linalg import cython_blas
 
         table: dict[str, object] = cython_blas.__pyx_capi__
-        self.threads = Threads(ctypes.CDLL(cython_blas.__file__))
+        self.threads = BlasThreads(ctypes.CDLL(cython_blas.__file__))
         self._routines = {
             np.dtype(name): _Routines(table, letter, np.dtype(name)) for name, letter in _LETTERS.items()
         }
@@ -181,3 +180,33 @@ def _routine(table: dict[str, object], name: str, arguments: int) -> Callable[..
     capsule = table[name]
     prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * arguments)
     return prototype(address_of(capsule, name_of(capsule)))
+
+
+MOST_ELEMENTS = 2**31 - 1
+"""BLAS counts rows, columns and leading dimensions in 32-bit integers."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def column_stride(x: Array) -> int:
+    """Return the leading dimension of ``x`` as a column-major matrix; 0 when it is not one.
+
+    >>> x = np.zeros((6, 4), order="F")
+    >>> column_stride(x), column_stride(x[1:4, ::2]), column_stride(x.T)
+    (6, 12, 0)
+    """
+    rows: int
+    rows, columns = x.shape
+    down, along = x.strides
+    item = x.itemsize
+    if down != item and rows > 1:
+        return 0
+    if columns <= 1:
+        return max(1, rows)
+    stride, rest = int(along // item), along % item
+    return stride if rest == 0 and max(1, rows) <= stride <= MOST_ELEMENTS else 0
+
+
+def is_plain(x: Array) -> bool:
+    """Return whether BLAS can read the two-dimensional ``x`` as it lies, in one order or the other."""
+    return x.flags.aligned and (column_stride(x) > 0 or column_stride(x.T) > 0)

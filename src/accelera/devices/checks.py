@@ -1,4 +1,4 @@
-"""What every device asks of the operands of a product before it starts."""
+"""Checks of the operands of a product, which every device makes before it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a device must do: hold tiles in its own memory, fill them from stores, multiply them.
+"""Contract of a device: it holds tiles in its own memory, fills them from stores, and multiplies them.
 
 Arrays on a device are opaque to the runner, which slices them, transposes them and passes them
 back: NumPy arrays on the CPU and the simulated accelerator, torch tensors on a torch accelerator.
@@ -82,7 +82,7 @@ class Device(abc.ABC):
         """Return host memory, as bytes, for one piece: ``upload`` takes it from there without another copy.
 
         A dense array at its start is meant, in any order of axes. It is lent until ``take_back``, to one
-        thread. None when all is lent and nobody is to ``wait``. Only for devices that ``lends`` says of.
+        thread. None when all is lent and ``wait`` is false. Only for devices that ``lends`` says of.
         """
         raise NotImplementedError(f"[lend_host] {self.name} lends no memory")
 
@@ -98,7 +98,7 @@ class Device(abc.ABC):
         return lambda: None
 
     def copy(self, source: DeviceArray, target: DeviceArray) -> None:
-        """Copy between a view of a buffer and an array of somebody else's, both in this device's memory.
+        """Copy between a view of a buffer and an array of another owner, both in this device's memory.
 
         Shapes are equal; elements are converted as by ``upload``. Whoever has the array has waited for work
         on it before, and may use it on return. Only for devices whose ``name`` is the tier of stores.

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from accelera._native import igemm
-from accelera.devices.blas import SPAN_BYTES, blas
-from accelera.devices.layout import MOST_ELEMENTS, Array, is_plain
+from accelera.devices.blas import MOST_ELEMENTS, SPAN_BYTES, Array, blas, is_plain
 
 PACKING_BYTES = 4 << 20
 """The most that one product takes for blocks of operands that the kernels cannot read."""
@@ -104,7 +103,7 @@ def _gemm(a: Array, b: Array, c: Array, accumulate: bool, conjugate_a: bool) -> 
             c.fill(0)
         return
     if not _at_once(a, b, c, accumulate, conjugate_a):
-        _Blocks(a, b, c, conjugate_a).run(accumulate)
+        _PackedBlocks(a, b, c, conjugate_a).run(accumulate)
 
 
 def _at_once(a: Array, b: Array, c: Array, accumulate: bool, conjugate_a: bool = False) -> bool:
@@ -137,7 +136,7 @@ def _gram(a: Array, c: Array, accumulate: bool) -> None:
         _gemm(left.T, a[:, rest], c[columns, rest], accumulate, True)
 
 
-class _Blocks:
+class _PackedBlocks:
     """One product with at least one operand that must be packed, or longer than the kernels count."""
 
     def __init__(self, a: Array, b: Array, c: Array, conjugate_a: bool) -> None:

@@ -1,27 +1,191 @@
 """A simulated accelerator: a small memory of its own, a slow link, and failures when asked for.
 
-Its arithmetic is real (the CPU's), its memory is counted, its time is virtual. Everything that a
-program does on an accelerator can thus be tested, and its transfers be laid over its products,
+Its arithmetic is real (the CPU's), its memory is counted, its time is virtual: a piece of work begins
+when its stream (one copies, one computes) is free and the buffers it touches are ready. Everything that
+a program does on an accelerator can thus be tested, and its transfers be laid over its products,
 without one.
 """
 
 from __future__ import annotations
 
 import bisect
+import random
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 
 from accelera.devices.checks import check_upload
-from accelera.devices.clock import VirtualClock
 from accelera.devices.contract import Device
 from accelera.devices.cpu import CpuDevice, copy, dense_view
-from accelera.devices.faults import FaultPlan, Faults, Nth
 from accelera.devices.pages import Pages, address
 from accelera.errors import DeviceError, DeviceMemoryError
 from accelera.units import format_bytes, parse_bytes
+
+
+@dataclass
+class _VirtualStream:
+    """Work in order, one piece after the other."""
+
+    free_at: float = 0.0
+    busy_s: float = 0.0
+    spans: list[tuple[float, float]] = field(default_factory=list)
+    """When it was busy; neighbours that touch are one."""
+
+    def run(self, begin: float, seconds: float) -> float:
+        begin = max(begin, self.free_at)
+        self.free_at = begin + seconds
+        self.busy_s += seconds
+        if self.spans and self.spans[-1][1] == begin:
+            begin = self.spans.pop()[0]
+        self.spans.append((begin, self.free_at))
+        return self.free_at
+
+
+@dataclass
+class _BufferTimes:
+    """When a buffer was last written and last touched."""
+
+    written: float
+    touched: float
+
+
+class VirtualClock:
+    """Two streams, ``copy`` and ``compute``, and what each buffer waits for; safe from several threads."""
+
+    def __init__(self) -> None:
+        self._streams = {"copy": _VirtualStream(), "compute": _VirtualStream()}
+        self._marks: dict[int, _BufferTimes] = {}
+        self._memory_free_at = 0.0
+        self._lock = threading.Lock()
+
+    def run(self, stream: str, seconds: float, reads: Iterable[int], writes: Iterable[int]) -> None:
+        """Enter ``seconds`` of work on ``stream`` that reads and writes the buffers of these keys."""
+        with self._lock:
+            sources = [self._mark(key) for key in reads]
+            targets = [self._mark(key) for key in writes]
+            ready = max([mark.written for mark in sources] + [mark.touched for mark in targets], default=0.0)
+            end = self._streams[stream].run(ready, seconds)
+            for mark in sources:
+                mark.touched = max(mark.touched, end)
+            for mark in targets:
+                mark.written = mark.touched = end
+
+    def forget(self, key: int) -> None:
+        """Take note that a buffer was released: new buffers are ready when its last work is done."""
+        with self._lock:
+            mark = self._marks.pop(key, None)
+            if mark is not None:
+                self._memory_free_at = max(self._memory_free_at, mark.touched)
+
+    def busy_s(self, stream: str) -> float:
+        """Return the seconds that ``stream`` worked."""
+        with self._lock:
+            return self._streams[stream].busy_s
+
+    def makespan_s(self) -> float:
+        """Return when the last work was done."""
+        with self._lock:
+            return max(stream.free_at for stream in self._streams.values())
+
+    def overlap_s(self) -> float:
+        """Return the seconds in which both streams worked."""
+        with self._lock:
+            return _common_s(self._streams["copy"].spans, self._streams["compute"].spans)
+
+    def _mark(self, key: int) -> _BufferTimes:
+        return self._marks.setdefault(key, _BufferTimes(self._memory_free_at, self._memory_free_at))
+
+
+def _common_s(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> float:
+    """Return the length of the intersection of two ordered lists of spans."""
+    total, i, j = 0.0, 0, 0
+    while i < len(first) and j < len(second):
+        begin = max(first[i][0], second[j][0])
+        end = min(first[i][1], second[j][1])
+        total += max(0.0, end - begin)
+        if first[i][1] < second[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
+
+Nth = int | Iterable[int]
+"""One ordinal or several; the first is 1."""
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """What is to fail. The empty plan lets everything pass."""
+
+    oom_at: Nth = ()
+    """Allocations that run out of memory, counted from 1."""
+    oom_above_bytes: int | None = None
+    """Allocations that would take the device above this run out of memory."""
+    oom_probability: float = 0.0
+    """Share of the allocations that run out of memory, drawn from ``seed``."""
+    seed: int = 0
+    """Seed of the draws: the same one makes the same allocations fail."""
+    fail_transfer_at: Nth = ()
+    """Uploads and downloads, counted together from 1, that raise DeviceError."""
+    fail_compute_at: Nth = ()
+    """Products, counted from 1, that raise DeviceError."""
+
+
+class Faults:
+    """Counts what a device does and fails where the plan says so; safe to use from several threads."""
+
+    def __init__(self, plan: FaultPlan) -> None:
+        if not 0 <= plan.oom_probability <= 1:
+            raise ValueError(f"[faults] oom_probability={plan.oom_probability} must lie between 0 and 1")
+        self._plan = plan
+        self._oom_at, self._transfer_at, self._compute_at = (
+            frozenset([nth] if isinstance(nth, int) else nth)
+            for nth in (plan.oom_at, plan.fail_transfer_at, plan.fail_compute_at)
+        )
+        self._random = random.Random(plan.seed)
+        self._lock = threading.Lock()
+        self.allocations = 0
+        """Allocations asked for so far, failed ones included."""
+        self.transfers = 0
+        """Uploads and downloads begun so far."""
+        self.computations = 0
+        """Products begun so far."""
+
+    def on_allocate(self, nbytes: int, held_bytes: int) -> None:
+        """Raise DeviceMemoryError when this allocation, on top of ``held_bytes``, is to fail."""
+        with self._lock:
+            self.allocations += 1
+            count = self.allocations
+            drawn = self._random.random() < self._plan.oom_probability
+        above = self._plan.oom_above_bytes
+        if count in self._oom_at or drawn or (above is not None and held_bytes + nbytes > above):
+            raise DeviceMemoryError(
+                f"[allocate] allocation {count}, {format_bytes(nbytes)} over {format_bytes(held_bytes)}: "
+                f"the simulated device was told to run out of memory here"
+            )
+
+    def on_transfer(self, op: str) -> None:
+        """Raise DeviceError when this transfer is to fail."""
+        with self._lock:
+            self.transfers += 1
+            count = self.transfers
+        self._fail(op, f"transfer {count}", count in self._transfer_at)
+
+    def on_compute(self, op: str) -> None:
+        """Raise DeviceError when this computation is to fail."""
+        with self._lock:
+            self.computations += 1
+            count = self.computations
+        self._fail(op, f"computation {count}", count in self._compute_at)
+
+    def _fail(self, op: str, which: str, fails: bool) -> None:
+        if fails:
+            raise DeviceError(f"[{op}] {which}: the simulated device was told to fail here")
+
 
 Array = np.ndarray[Any, Any]
 
@@ -106,7 +270,7 @@ class SimulatedDevice(Device):
         self.flops_per_s = flops_per_s
         self.link_bytes_per_s = bandwidth_gbps * 1e9
         self._latency_s = latency_s
-        self._memory = _Memory(name, parse_bytes(capacity))
+        self._memory = _SimulatedMemory(name, parse_bytes(capacity))
         self._faults = Faults(plan)
         self._clock = VirtualClock()
         self._cpu = CpuDevice()
@@ -221,7 +385,7 @@ class SimulatedDevice(Device):
         return 2.0 * c.size * depth * (4 if c.dtype.kind == "c" else 1) / self.flops_per_s
 
 
-class _Memory:
+class _SimulatedMemory:
     """The device's own memory: counted, limited, and told apart from the host's."""
 
     def __init__(self, owner: str, capacity_bytes: int) -> None:

@@ -1,6 +1,6 @@
-"""The thread count of the BLAS library that SciPy is linked with.
+"""Threads worth running: processors this process may use, and the thread count of SciPy's BLAS.
 
-It belongs to that library, so it holds for the whole process; NumPy's and torch's own libraries
+The count belongs to that library, so it holds for the whole process; NumPy's and torch's own libraries
 are not touched.
 """
 
@@ -8,10 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
+import os
 import threading
 from collections.abc import Callable, Iterator
 
-from accelera.devices.processors import usable_processors
+from accelera.memory import cgroup_processors
+
+
+def usable_processors(proc: str = "/proc") -> int:
+    """Return the number of threads worth running, at least one."""
+    return max(1, min([_affinity(), *map(math.ceil, cgroup_processors(proc))]))
+
+
+def _affinity() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
+
 
 _NAMES = (
     ("scipy_openblas_get_num_threads", "scipy_openblas_set_num_threads"),
@@ -21,7 +36,7 @@ _NAMES = (
 )
 
 
-class Threads:
+class BlasThreads:
     """Reads and limits the count; limits nest, and the smallest one wins."""
 
     def __init__(self, library: ctypes.CDLL) -> None:

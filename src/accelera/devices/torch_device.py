@@ -28,10 +28,9 @@ from accelera.devices.checks import (
     check_view,
 )
 from accelera.devices.contract import Device
-from accelera.devices.torch_errors import translated
-from accelera.devices.torch_lanes import Lanes
 from accelera.devices.torch_staging import PIECE_BYTES, Staging
-from accelera.devices.torch_types import is_held, numpy_dtype, signed, torch_dtype, wire_dtype
+from accelera.devices.torch_streams import Lanes
+from accelera.devices.torch_types import is_held, numpy_dtype, signed, torch_dtype, translated, wire_dtype
 from accelera.errors import DeviceError, DTypeError
 from accelera.memory import host_memory
 from accelera.units import format_bytes

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from accelera.devices.pages import Pages, address
-from accelera.devices.torch_lanes import Lanes
+from accelera.devices.torch_streams import Lanes
 from accelera.devices.torch_types import numpy_view, signed, torch_dtype, wire_dtype
 
 PIECE_BYTES = 4 << 20
@@ -35,7 +35,7 @@ Part = tuple[slice, ...]
 
 
 @dataclass
-class _Slot:
+class _StagingSlot:
     """A host buffer (pinned where the device is asynchronous), its twin on the device, their last work."""
 
     host: torch.Tensor
@@ -43,10 +43,10 @@ class _Slot:
     event: Any = None
 
 
-class _Coming(NamedTuple):
+class _PieceInFlight(NamedTuple):
     """A part of an array on its way to the host buffer of a slot, axes in ``order``."""
 
-    slot: _Slot
+    slot: _StagingSlot
     part: Part
     order: tuple[int, ...]
 
@@ -58,14 +58,14 @@ class Staging:
         self._device = device
         self._lanes = lanes
         self._pages = Pages("staging")
-        self._spare: queue.SimpleQueue[_Slot] = queue.SimpleQueue()
-        self._lent: dict[int, _Slot] = {}
+        self._spare: queue.SimpleQueue[_StagingSlot] = queue.SimpleQueue()
+        self._lent: dict[int, _StagingSlot] = {}
         self._made = 0
         self._lock = threading.Lock()
         self.host_bytes = self.device_bytes = SLOTS * PIECE_BYTES
 
     def lend(self, *, wait: bool) -> Array | None:
-        """Return a host buffer until ``take_back``; None when all are in use and nobody is to wait."""
+        """Return a host buffer until ``take_back``; None when all are in use and ``wait`` is false."""
         slot = self._take(wait=wait)
         if slot is None:
             return None
@@ -100,7 +100,7 @@ class Staging:
             _wait(lent)
             return
         wire = wire_dtype(host.dtype, source.dtype, self._device)
-        coming: deque[_Coming] = deque()
+        coming: deque[_PieceInFlight] = deque()
         try:
             for part, order in _pieces(source, wire.itemsize):
                 slot = self._take(wait=not coming)
@@ -108,7 +108,7 @@ class Staging:
                     self._arrive(coming, host, wire)
                     slot = self._take(wait=True)
                 assert slot is not None
-                coming.append(_Coming(slot, part, order))
+                coming.append(_PieceInFlight(slot, part, order))
                 self._fetch(slot, order, wire, source[part])
                 if len(coming) == _DOWNLOADS:
                     self._arrive(coming, host, wire)
@@ -118,7 +118,7 @@ class Staging:
             for each in coming:
                 self._spare.put(each.slot)
 
-    def _arrive(self, coming: deque[_Coming], host: Array, wire: np.dtype[Any]) -> None:
+    def _arrive(self, coming: deque[_PieceInFlight], host: Array, wire: np.dtype[Any]) -> None:
         """Wait for the piece that was begun first, and take it out of its buffer."""
         slot, part, order = coming[0]
         _wait(slot)
@@ -135,7 +135,9 @@ class Staging:
         self._fetch(lent, _order_of(host.strides), host.dtype, source)
         return functools.partial(_wait, lent)
 
-    def _send(self, slot: _Slot, order: tuple[int, ...], wire: np.dtype[Any], target: torch.Tensor) -> None:
+    def _send(
+        self, slot: _StagingSlot, order: tuple[int, ...], wire: np.dtype[Any], target: torch.Tensor
+    ) -> None:
         """Copy what the slot's host buffer holds, axes in ``order``, to ``target``."""
         shape, goes_on = tuple(target.shape), self._lanes.asynchronous
         leaving, nbytes = self._typed(slot.host, shape, wire, order), target.numel() * wire.itemsize
@@ -146,7 +148,9 @@ class Staging:
                 slot.device[:nbytes].copy_(slot.host[:nbytes], non_blocking=goes_on)
                 signed(target).copy_(signed(self._typed(slot.device, shape, wire, order)))
 
-    def _fetch(self, slot: _Slot, order: tuple[int, ...], wire: np.dtype[Any], source: torch.Tensor) -> None:
+    def _fetch(
+        self, slot: _StagingSlot, order: tuple[int, ...], wire: np.dtype[Any], source: torch.Tensor
+    ) -> None:
         """Copy ``source`` into the slot's host buffer, axes in ``order``."""
         shape, goes_on = tuple(source.shape), self._lanes.asynchronous
         coming, nbytes = self._typed(slot.host, shape, wire, order), source.numel() * wire.itemsize
@@ -164,11 +168,11 @@ class Staging:
         typed = memory[: math.prod(shape) * dtype.itemsize].view(torch_dtype(dtype, self._device))
         return typed.view(lying).permute(*np.argsort(order).tolist())
 
-    def _lent_for(self, host: Array) -> _Slot | None:
+    def _lent_for(self, host: Array) -> _StagingSlot | None:
         return self._lent.get(address(host)) if self._lent and host.size else None
 
     @contextlib.contextmanager
-    def _slot(self) -> Iterator[_Slot]:
+    def _slot(self) -> Iterator[_StagingSlot]:
         slot = self._take(wait=True)
         assert slot is not None
         try:
@@ -176,7 +180,7 @@ class Staging:
         finally:
             self._spare.put(slot)
 
-    def _take(self, *, wait: bool) -> _Slot | None:
+    def _take(self, *, wait: bool) -> _StagingSlot | None:
         """Return a slot whose last work is done; make a new one while there are few."""
         try:
             slot = self._new_slot() or self._spare.get(block=wait)
@@ -185,13 +189,13 @@ class Staging:
         _wait(slot)
         return slot
 
-    def _new_slot(self) -> _Slot | None:
+    def _new_slot(self) -> _StagingSlot | None:
         if not self._spare.empty():
             return None
         with self._lock:
             if self._made == SLOTS:
                 return None
-            slot = _Slot(
+            slot = _StagingSlot(
                 self._host_memory(), torch.empty(PIECE_BYTES, dtype=torch.uint8, device=self._device)
             )
             self._lanes.synchronize()
@@ -204,7 +208,7 @@ class Staging:
         return torch.from_numpy(self._pages.allocate(PIECE_BYTES))
 
 
-def _wait(slot: _Slot) -> None:
+def _wait(slot: _StagingSlot) -> None:
     if slot.event is not None:
         slot.event.synchronize()
         slot.event = None

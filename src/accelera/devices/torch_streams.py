@@ -1,9 +1,14 @@
-"""Streams of a torch device: which one is current, and what waits for it."""
+"""Streams of a torch device: which one is current, and what each buffer waits for.
+
+Where a device has no streams (the CPU, MPS) everything happens in order, and there is nothing to do.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -48,3 +53,133 @@ def new_stream(device: torch.device, priority: int = 0) -> Any:
         return torch.Stream(device, priority=priority)
     except (RuntimeError, NotImplementedError):
         return None
+
+
+_URGENT = -1
+"""Priority of copies: what they do on the device does not queue behind the blocks of a large product."""
+
+
+@dataclass
+class _BufferEvents:
+    """Events after the latest work that wrote a buffer, and after later work that read it, by stream."""
+
+    written: dict[int, Any] = field(default_factory=dict)
+    read: dict[int, Any] = field(default_factory=dict)
+
+    def events(self) -> list[Any]:
+        """Return all of them."""
+        return [*self.written.values(), *self.read.values()]
+
+    def without(self, waited_for: Collection[int]) -> _BufferEvents:
+        """Return the marks whose events are not among those of these ids."""
+        return _BufferEvents(
+            *(
+                {stream: event for stream, event in events.items() if id(event) not in waited_for}
+                for events in (self.written, self.read)
+            )
+        )
+
+
+class Lanes:
+    """An upload stream, a download stream, and the current stream, which computes."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.up = new_stream(device, _URGENT)
+        """The stream of uploads; None where there are no streams."""
+        self.down = new_stream(device, _URGENT)
+        """The stream of downloads."""
+        self.asynchronous = self.up is not None
+        """Whether work goes on after the call that hands it over."""
+        self._marks: dict[int, _BufferEvents] = {}
+        self._lock = threading.Lock()
+
+    def key(self, tensor: torch.Tensor) -> int:
+        """Return what the buffer under ``tensor`` is known by."""
+        return tensor.untyped_storage().data_ptr()
+
+    @contextlib.contextmanager
+    def computing(self, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor]) -> Iterator[None]:
+        """Let the current stream wait for what these tensors wait for; mark them when the block ends."""
+        if not self.asynchronous:
+            yield
+            return
+        with self.working(torch.accelerator.current_stream(self._device), reads, writes):
+            yield
+
+    @contextlib.contextmanager
+    def working(
+        self, stream: Any, reads: Iterable[torch.Tensor], writes: Iterable[torch.Tensor]
+    ) -> Iterator[Any]:
+        """Make ``stream`` current, in the right order; yield the event recorded at the end, if any."""
+        if not self.asynchronous:
+            yield None
+            return
+        sources, targets = [self.key(each) for each in reads], [self.key(each) for each in writes]
+        event = torch.Event(self._device)
+        with on_stream(stream, self._device):
+            awaited = self._awaited(sources, targets)
+            for earlier in awaited:
+                stream.wait_event(earlier)
+            try:
+                yield event
+            finally:
+                event.record(stream)
+                self._mark(event, stream, sources, targets, awaited)
+
+    def admit(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Let the current stream wait, before it goes on, for transfers of these tensors."""
+        if self.asynchronous:
+            stream = torch.accelerator.current_stream(self._device)
+            for event in self._awaited(reads=[], writes=[self.key(each) for each in tensors]):
+                stream.wait_event(event)
+
+    def used(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Let transfers of these tensors wait for what the current stream was handed so far."""
+        if self.asynchronous:
+            stream = torch.accelerator.current_stream(self._device)
+            event = torch.Event(self._device)
+            event.record(stream)
+            self._mark(event, stream, reads=[], writes=[self.key(each) for each in tensors], awaited=[])
+
+    def born(self, buffer: torch.Tensor) -> None:
+        """Let other streams wait, before they touch a new buffer, for what its memory was used for before."""
+        self.used([buffer])
+
+    def forget(self, key: int) -> None:
+        """Wait for all work on a buffer that is about to go."""
+        with self._lock:
+            marks = self._marks.pop(key, None)
+        if marks is not None:
+            for event in marks.events():
+                event.synchronize()
+
+    def synchronize(self) -> None:
+        """Wait for both copy streams and the current one."""
+        if self.asynchronous:
+            for stream in (self.up, self.down, torch.accelerator.current_stream(self._device)):
+                stream.synchronize()
+
+    def _awaited(self, reads: list[int], writes: list[int]) -> list[Any]:
+        with self._lock:
+            sources = [self._marks[key] for key in reads if key in self._marks]
+            targets = [self._marks[key] for key in writes if key in self._marks]
+            events = [event for marks in sources for event in marks.written.values()]
+            return events + [event for marks in targets for event in marks.events()]
+
+    def _mark(
+        self, event: Any, stream: Any, reads: list[int], writes: list[int], awaited: Iterable[Any]
+    ) -> None:
+        """Note that ``event`` follows work on these buffers, and what it need not be remembered beside it.
+
+        Work on other streams that it did not wait for is still to be waited for by others.
+        """
+        waited_for = set(map(id, awaited))
+        with self._lock:
+            for key in reads:
+                self._marks.setdefault(key, _BufferEvents()).read[stream.stream_id] = event
+            for key in writes:
+                marks = self._marks.get(key, _BufferEvents()).without(waited_for)
+                marks.read.pop(stream.stream_id, None)
+                marks.written[stream.stream_id] = event
+                self._marks[key] = marks

@@ -1,14 +1,32 @@
-"""Element types in NumPy's words and in torch's."""
+"""Element types and errors of torch as NumPy's and ours."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
 
-from accelera.errors import DTypeError
+from accelera.devices.out_of_memory import is_out_of_memory
+from accelera.errors import AcceleraError, DeviceError, DeviceMemoryError, DTypeError
+
+
+@contextlib.contextmanager
+def translated(op: str, what: str = "") -> Iterator[None]:
+    """Raise DeviceMemoryError for torch's out of memory and DeviceError for its other failures."""
+    try:
+        yield
+    except AcceleraError:
+        raise
+    except RuntimeError as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if is_out_of_memory(error):
+            raise DeviceMemoryError(f"[{op}] {what}: {first}; work in smaller blocks") from error
+        raise DeviceError(f"[{op}] {what}: {first}") from error
+
 
 _FLOATS: dict[np.dtype[Any], torch.dtype] = {
     np.dtype(ml_dtypes.bfloat16): torch.bfloat16,

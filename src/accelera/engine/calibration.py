@@ -1,4 +1,4 @@
-"""How fast this machine is: measured once per process, each figure in about a tenth of a second."""
+"""Calibration: rates of this machine, measured once per process, each in about a tenth of a second."""
 
 from __future__ import annotations
 

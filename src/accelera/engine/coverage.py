@@ -1,4 +1,4 @@
-"""Which part of a result is already stored, as boxes."""
+"""Coverage of a result: the boxes of it that are stored."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-Box = tuple[tuple[int, int], ...]
-"""(start, stop) along each axis."""
-_Face = tuple[int, bool, int, Box]
+from accelera.plan import Spans
+
+_Face = tuple[int, bool, int, Spans]
 """Axis, whether it is the upper side, where along the axis, and the spans along the others."""
 
 
-def as_box(region: Iterable[slice]) -> Box:
+def as_box(region: Iterable[slice]) -> Spans:
     """Return the bounds of a region of slices with step 1."""
     return tuple((part.start, part.stop) for part in region)
 
@@ -30,14 +30,14 @@ class Coverage:
     [((0, 5), (0, 4))]
     """
 
-    def __init__(self, boxes: Iterable[Box] = ()) -> None:
-        self._boxes: dict[Box, None] = {}
-        self._faces: dict[_Face, Box] = {}
+    def __init__(self, boxes: Iterable[Spans] = ()) -> None:
+        self._boxes: dict[Spans, None] = {}
+        self._faces: dict[_Face, Spans] = {}
         self._edges: np.ndarray[Any, Any] | None = None
         for box in boxes:
             self.add(box)
 
-    def add(self, box: Box) -> None:
+    def add(self, box: Spans) -> None:
         """Take note that ``box`` is stored."""
         if box in self._boxes:
             return
@@ -48,18 +48,18 @@ class Coverage:
         self._boxes[box] = None
         self._faces.update((face, box) for face in _faces(box))
 
-    def _neighbour(self, box: Box) -> Box | None:
+    def _neighbour(self, box: Spans) -> Spans | None:
         """Return a box that continues ``box`` along one axis."""
         found = (self._faces.get((axis, not side, edge, rest)) for axis, side, edge, rest in _faces(box))
         return next((each for each in found if each is not None), None)
 
-    def _remove(self, box: Box) -> None:
+    def _remove(self, box: Spans) -> None:
         del self._boxes[box]
         for face in _faces(box):
             if self._faces.get(face) == box:
                 del self._faces[face]
 
-    def __iter__(self) -> Iterator[Box]:
+    def __iter__(self) -> Iterator[Spans]:
         return iter(self._boxes)
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class Coverage:
         """Elements of all boxes; those in two boxes count twice."""
         return sum(math.prod(stop - start for start, stop in box) for box in self._boxes)
 
-    def covers(self, box: Box) -> bool:
+    def covers(self, box: Spans) -> bool:
         """Return whether every element of ``box`` is stored."""
         if box in self._boxes or any(start >= stop for start, stop in box):
             return True
@@ -81,7 +81,7 @@ class Coverage:
                 return True
         return False
 
-    def _near(self, box: Box) -> list[Box]:
+    def _near(self, box: Spans) -> list[Spans]:
         """Return the boxes that overlap ``box``."""
         boxes = list(self._boxes)
         if self._edges is None:
@@ -91,7 +91,7 @@ class Coverage:
         return [boxes[index] for index in np.flatnonzero(overlap.all(axis=1))]
 
 
-def _faces(box: Box) -> Iterator[_Face]:
+def _faces(box: Spans) -> Iterator[_Face]:
     """Yield the two faces of a box along each axis."""
     for axis, (start, stop) in enumerate(box):
         rest = (*box[:axis], *box[axis + 1 :])
@@ -99,7 +99,7 @@ def _faces(box: Box) -> Iterator[_Face]:
         yield axis, True, stop, rest
 
 
-def _minus(box: Box, hole: Box) -> list[Box]:
+def _minus(box: Spans, hole: Spans) -> list[Spans]:
     """Return what is left of ``box`` outside ``hole``, as disjoint boxes."""
     overlap = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, hole, strict=True)]
     if any(start >= stop for start, stop in overlap):

@@ -1,4 +1,4 @@
-"""Expressions through a plan: one pass over operands that lie anywhere, inside a budget."""
+"""Expressions and copies by a plan: one pass over operands that lie anywhere, inside a budget."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from typing import Any
 import numpy as np
 
 from accelera.devices import Device, get_device, usable_processors
-from accelera.engine.ahead import USUAL, Ahead
-from accelera.engine.events import Observer
-from accelera.engine.expression import Expr, Reduction
-from accelera.engine.job import Job, JobOptions, carry_out
-from accelera.engine.pieces import Team
-from accelera.engine.program import Program
+from accelera.engine.dtypes import check_lossless
+from accelera.engine.elementwise import ReduceKernel, StoreKernel, SweepKernel, Team
+from accelera.engine.expression import Expr, Reduction, lazy
+from accelera.engine.job import PlannedJob, carry_out
+from accelera.engine.memory_split import RUNTIME_BYTES
+from accelera.engine.options import USUAL, OperationOptions
+from accelera.engine.program import ElementwiseProgram
 from accelera.engine.report import RunReport
-from accelera.engine.reserve import RUNTIME_BYTES
-from accelera.engine.sweeping import ReduceKernel, StoreKernel, SweepKernel
-from accelera.engine.target import Target
-from accelera.plan import CostModel, Operand, Plan, SavedPlan, SweepProblem, plan_sweep
-from accelera.stores import Store
-from accelera.trace import Recorder
+from accelera.engine.target import ResultTarget
+from accelera.errors import DTypeError
+from accelera.plan import CostModel, ElementwiseProblem, Operand, Plan, PlanLimits, plan_elementwise
+from accelera.stores import Store, parse_dtype
 
 Check = Callable[[np.ndarray[Any, Any]], None]
 
@@ -36,7 +35,7 @@ _CROSSING = 5
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class PlannedExpression:
     """An expression or a reduction, checked and ready to be planned.
 
     It is computed on the CPU, and its budget governs RAM, whatever device the caller has.
@@ -45,64 +44,62 @@ class Evaluation:
     expr: Expr
     out: Any = None
     operation: str = "evaluate"
-    budget_bytes: int | None = None
-    prefetch: bool = True
-    readers: int = 2
+    options: OperationOptions = USUAL
     dtype: np.dtype[Any] | None = None
     """Element type of the result; that of the expression by default."""
     check: Check | None = None
     """Looks at the values before they are converted; raises when they cannot be."""
     team: Team = field(default_factory=lambda: Team(1))
-    ahead: Ahead = USUAL
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> ElementwiseProgram:
         """What is computed for each element of the space."""
-        return Program(self.expr.source if isinstance(self.expr, Reduction) else self.expr)
+        return ElementwiseProgram(self.expr.source if isinstance(self.expr, Reduction) else self.expr)
 
     @cached_property
     def inputs(self) -> tuple[Store, ...]:
         """The operands, with as many axes as the space."""
         return tuple(self.program.view(index) for index in range(len(self.program.leaves)))
 
-    def target(self) -> Target:
+    def target(self) -> ResultTarget:
         """Return where the result goes."""
-        return Target(self.out, self.expr.shape, self.dtype or self.expr.dtype)
+        return ResultTarget(self.out, self.expr.shape, self.dtype or self.expr.dtype)
 
     def plan(
         self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
     ) -> Plan:
         """Return the plan; ``limit_bytes`` lowers the room further."""
         problem, kernel = self._problem(), self.kernel()
-        reserved = self._reserved(problem, kernel)
-        budget = device.available_bytes() if self.budget_bytes is None else self.budget_bytes
+        reserved, options = self._reserved(problem, kernel), self.options
+        budget = device.available_bytes() if options.budget_bytes is None else options.budget_bytes
         capacity = budget - sum(reserved.values())
-        return self.ahead.planned(
-            self.prefetch,
-            lambda window: plan_sweep(
+        return options.planned(
+            lambda window: plan_elementwise(
                 problem,
-                capacity_bytes=capacity if limit_bytes is None else min(capacity, limit_bytes),
-                cost=CostModel(),
-                budget_bytes=self.budget_bytes,
-                reserved=reserved,
+                PlanLimits(
+                    capacity if limit_bytes is None else min(capacity, limit_bytes),
+                    options.budget_bytes,
+                    reserved,
+                    window=window,
+                    eviction=options.eviction,
+                ),
+                CostModel(),
                 spec=spec if limit_bytes is None else None,
-                window=window,
-                eviction=self.ahead.eviction,
             ),
         )
 
-    def _reserved(self, problem: SweepProblem, kernel: SweepKernel) -> dict[str, int]:
+    def _reserved(self, problem: ElementwiseProblem, kernel: SweepKernel) -> dict[str, int]:
         scratch = max((each.scratch_bytes for each in problem.operands if not each.in_place), default=0)
         return {
             "result": self.target().new_bytes,
-            "staging": (self.readers + 1) * scratch,
+            "staging": (self.options.readers + 1) * scratch,
             "scratch": kernel.scratch_bytes,
             "runtime": RUNTIME_BYTES,
         }
 
-    def _problem(self) -> SweepProblem:
+    def _problem(self) -> ElementwiseProblem:
         kernel = self.kernel()
-        return SweepProblem(
+        return ElementwiseProblem(
             self.operation,
             self.program.shape,
             tuple(starmap(describe_whole, zip(_names(self.program), self.inputs, strict=True))),
@@ -130,7 +127,7 @@ class Evaluation:
         target.check(self.operation, list(self.inputs))
         return describe_whole("out", self._with_all_axes(target.given()))
 
-    def _chunk(self, target: Target) -> tuple[int, ...] | None:
+    def _chunk(self, target: ResultTarget) -> tuple[int, ...] | None:
         """Return the chunk of a Zarr result with the axes of the space."""
         if target.chunk is None or len(target.chunk) == len(self.program.shape):
             return target.chunk
@@ -169,9 +166,9 @@ class Evaluation:
             text = f"{text}; {self.expr.name} along {list(self.expr.axes)}"
         return f"{text}; as {self.target().dtype}"
 
-    def job(self) -> Job:
+    def job(self) -> PlannedJob:
         """Return what ``carry_out`` runs."""
-        return Job(
+        return PlannedJob(
             operation=self.operation,
             inputs=self.inputs,
             names=tuple(_names(self.program)),
@@ -179,6 +176,7 @@ class Evaluation:
             result_view=self._with_all_axes,
             plan=self.plan,
             kernel=self.kernel(),
+            header={"task": self.text()},
         )
 
 
@@ -187,17 +185,10 @@ def evaluate(
     out: Any = None,
     *,
     device: Device,
-    budget_bytes: int | None = None,
-    observers: Sequence[Observer] = (),
-    recorder: Recorder | None = None,
-    resume: bool = False,
-    prefetch: bool = True,
-    readers: int = 2,
+    options: OperationOptions = USUAL,
     operation: str = "evaluate",
     dtype: np.dtype[Any] | None = None,
     check: Check | None = None,
-    pinned: SavedPlan | None = None,
-    ahead: Ahead = USUAL,
 ) -> tuple[Store, RunReport]:
     """Compute ``expr`` by a plan; return the result's store and the report.
 
@@ -206,8 +197,7 @@ def evaluate(
     ShapeError, DTypeError, StoreError.
     """
     with Team(workers()) as team:
-        task = Evaluation(expr, out, operation, budget_bytes, prefetch, readers, dtype, check, team, ahead)
-        options = JobOptions(observers, recorder, resume, readers, pinned=pinned, extra={"task": task.text()})
+        task = PlannedExpression(expr, out, operation, options, dtype, check, team)
         return carry_out(task.job(), in_ram(device), options)
 
 
@@ -216,16 +206,12 @@ def plan_evaluate(
     out: Any = None,
     *,
     device: Device,
-    budget_bytes: int | None = None,
-    prefetch: bool = True,
-    readers: int = 2,
+    options: OperationOptions = USUAL,
     operation: str = "evaluate",
-    ahead: Ahead = USUAL,
 ) -> Plan:
     """Return the plan by which ``evaluate`` would compute ``expr``; nothing is read or allocated."""
     with Team(workers()) as team:
-        task = Evaluation(expr, out, operation, budget_bytes, prefetch, readers, team=team, ahead=ahead)
-        return task.plan(in_ram(device))
+        return PlannedExpression(expr, out, operation, options, team=team).plan(in_ram(device))
 
 
 def workers() -> int:
@@ -238,7 +224,7 @@ def in_ram(device: Device) -> Device:
     return device if device.host_memory else get_device("cpu")
 
 
-def _names(program: Program) -> list[str]:
+def _names(program: ElementwiseProgram) -> list[str]:
     letters = string.ascii_uppercase
     return [
         letters[i] if i < len(letters) else f"{letters[i % 26]}{i // 26}" for i in range(len(program.leaves))
@@ -266,3 +252,52 @@ def lying(store: Store, space: tuple[int, ...]) -> tuple[int, ...]:
     """Return the axes of a store from slowest to fastest, those of length 1 where C order has them."""
     order = iter([axis for axis in store.layout.order if space[axis] != 1])
     return tuple(axis if size == 1 else next(order) for axis, size in enumerate(space))
+
+
+def copy(
+    src: Any, out: Any = None, dtype: Any = None, *, device: Device, options: OperationOptions = USUAL
+) -> tuple[Store, RunReport]:
+    """Copy ``src`` into ``out``, converted to ``dtype``; the format follows from the name of ``out``.
+
+    Reals are rounded once, to the nearest, and become infinite when they are too large. What would lose
+    more than precision raises DTypeError: a fraction or an imaginary part before anything is written, an
+    integer that does not fit when it is met. All else is as in ``evaluate``.
+    """
+    source = lazy(src)
+    wanted = source.dtype if dtype is None else parse_dtype(dtype, op="copy")
+    check_lossless("copy", source.dtype, wanted)
+    check = _narrowing(source.dtype, wanted)
+    return evaluate(source, out, device=device, options=options, operation="copy", dtype=wanted, check=check)
+
+
+def transpose(
+    a: Any,
+    axes: Sequence[int] | None = None,
+    out: Any = None,
+    *,
+    device: Device,
+    options: OperationOptions = USUAL,
+) -> tuple[Store, RunReport]:
+    """Write ``a`` with permuted axes (reversed by default) into ``out``, so that it lies in the new order.
+
+    Reading a transposed view needs none of this: ``engine.array(a).T`` is free. Raises ShapeError when
+    ``axes`` does not name each axis once. All else is as in ``evaluate``.
+    """
+    return evaluate(lazy(a).transpose(axes), out, device=device, options=options, operation="transpose")
+
+
+def _narrowing(source: np.dtype[Any], target: np.dtype[Any]) -> Any:
+    """Return what looks whether integers fit ``target``; None where they always do."""
+    if source.kind not in "iu" or target.kind not in "iu" or np.can_cast(source, target):
+        return None
+    limits = np.iinfo(target)
+
+    def check(values: np.ndarray[Any, Any]) -> None:
+        least, most = int(values.min()), int(values.max())
+        if least < limits.min or most > limits.max:
+            wrong = least if least < limits.min else most
+            raise DTypeError(
+                f"[copy] {wrong} does not fit {target} ({limits.min} to {limits.max}); choose a wider type"
+            )
+
+    return check

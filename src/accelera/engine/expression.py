@@ -1,4 +1,4 @@
-"""Expressions: what shall be computed, element by element, before any of it is.
+"""Expressions: computations on arrays, checked when they are written and done when they are evaluated.
 
 ``lazy("A.npy")`` is an operand; operators, NumPy's functions and the methods below combine operands
 into larger expressions, checked at once for shapes and types. Nothing is read before
@@ -19,20 +19,18 @@ from typing import Any, cast, final
 
 import numpy as np
 
-from accelera.engine.handles import open_operand
-from accelera.engine.operands import matmul_shape
-from accelera.engine.promotion import (
-    Signature,
+from accelera.engine.dtypes import (
     Type,
+    TypeSignature,
     check_conversion,
     common_type,
-    held_type,
+    held_dtype,
     product_type,
     real_type,
     resolve,
 )
-from accelera.engine.reducers import Reducer, rule
-from accelera.engine.shapes import broadcast_shape
+from accelera.engine.operands import broadcast_shape, matmul_shape, open_operand
+from accelera.engine.reducers import RunningReduction, rule
 from accelera.errors import ArgumentError, DTypeError, ShapeError, UnknownNameError
 from accelera.stores import Store, Viewing, check_shape, is_sparse, joined_shape, parse_dtype
 
@@ -248,12 +246,12 @@ class Expr(abc.ABC):
     @property
     def real(self) -> Expr:
         """The real part."""
-        return Part(self, "real") if self.dtype.kind == "c" else self
+        return ComplexPart(self, "real") if self.dtype.kind == "c" else self
 
     @property
     def imag(self) -> Expr:
         """The imaginary part, zero for real numbers."""
-        return Part(self, "imag")
+        return ComplexPart(self, "imag")
 
     def astype(self, dtype: Any) -> Expr:
         """Return it converted; fractions are cut off and integers wrap around, as in NumPy.
@@ -362,7 +360,7 @@ class Reduction(Expr):
         source: Expr,
         axes: tuple[int, ...],
         keepdims: bool,
-        reducer: Reducer,
+        reducer: RunningReduction,
         dtype: np.dtype[Any],
     ) -> None:
         self.name = name
@@ -512,7 +510,7 @@ class Apply(Expr):
     def __init__(self, ufunc: np.ufunc, arguments: tuple[Expr, ...]) -> None:
         self.ufunc = ufunc
         self._arguments = arguments
-        self.signature: Signature = resolve(ufunc, [each.joins_as for each in arguments])
+        self.signature: TypeSignature = resolve(ufunc, [each.joins_as for each in arguments])
         self.dtype = self.signature.dtype
         self.shape = joint_shape(ufunc.__name__, arguments)
         check_numbers(arguments, self.signature)
@@ -540,7 +538,7 @@ class Convert(Expr):
 
 
 @final
-class Part(Expr):
+class ComplexPart(Expr):
     """The real or the imaginary part of complex numbers."""
 
     __slots__ = ("name", "source")
@@ -564,7 +562,7 @@ class Choose(Expr):
     def __init__(self, condition: Expr, x: Expr, y: Expr) -> None:
         chosen = common_type("where", [x.joins_as, y.joins_as])
         inputs = (np.dtype(np.bool_), *chosen.inputs)
-        self.signature = Signature(inputs, chosen.held, chosen.dtype)
+        self.signature = TypeSignature(inputs, chosen.held, chosen.dtype)
         self._arguments = (condition, x, y)
         self.dtype = chosen.dtype
         self.shape = joint_shape("where", self._arguments)
@@ -654,7 +652,7 @@ def reduce(
     if op.startswith("arg") and axis is not None and not hasattr(axis, "__index__"):
         raise ShapeError(f"[{op}] axis={axis!r}: one axis, or None for the flattened array")
     count = math.prod(source.shape[each] for each in axes)
-    found = rule(op, source.dtype, held_type(source.dtype), count, ddof)
+    found = rule(op, source.dtype, held_dtype(source.dtype), count, ddof)
     reduction = Reduction(op, source, axes, keepdims, found.reducer, dtype or found.dtype)
     if found.needs_elements and count == 0 and 0 not in reduction.shape:
         raise ShapeError(f"[{op}] shape {source.shape} along axes {axes} has no elements, so no {op}")
@@ -675,7 +673,7 @@ def _axes(op: str, shape: tuple[int, ...], axis: Axis) -> tuple[int, ...]:
     return tuple(sorted(each % rank for each in axes))
 
 
-def check_numbers(arguments: Sequence[Expr], signature: Signature) -> None:
+def check_numbers(arguments: Sequence[Expr], signature: TypeSignature) -> None:
     """Raise DTypeError when a number does not fit the type it is converted to."""
     for each, dtype in zip(arguments, signature.inputs, strict=True):
         if isinstance(each, Constant):

@@ -9,40 +9,36 @@ from typing import Any, Literal, final
 import numpy as np
 
 from accelera.devices import Device
-from accelera.engine.ahead import USUAL, Ahead
 from accelera.engine.calibration import cost_model
-from accelera.engine.events import Observer
-from accelera.engine.job import Job, JobOptions, carry_out
-from accelera.engine.operands import describe, factor_dtype, held_dtype
+from accelera.engine.dtypes import held_dtype
+from accelera.engine.job import PlannedJob, carry_out
+from accelera.engine.memory_split import MemorySplit
+from accelera.engine.operands import describe, factor_dtype
+from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.report import RunReport
-from accelera.engine.reserve import Room
 from accelera.engine.staging import PIECE_BYTES
-from accelera.engine.target import Target
+from accelera.engine.target import ResultTarget
 from accelera.errors import DTypeError, ShapeError
-from accelera.plan import GramProblem, Operand, Plan, SavedPlan, Step, plan_gram
+from accelera.plan import GramProblem, Operand, Plan, PlanLimits, PlanStep, plan_gram
 from accelera.stores import Layout, Region, Store
-from accelera.trace import Recorder
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Side = Literal["left", "right"]
 
 
 @dataclass(frozen=True)
-class Gram:
+class PlannedGram:
     """``AᴴA``, checked and ready to be planned."""
 
     a: Store
     """(…, depth, size): A itself, or its transpose for ``AAᴴ``."""
     out: Any = None
+    options: OperationOptions = USUAL
     turned: bool = False
     """Whether the result is the transpose of what is computed (complex ``AAᴴ``)."""
-    budget_bytes: int | None = None
-    prefetch: bool = True
-    readers: int = 2
-    ahead: Ahead = USUAL
 
     @classmethod
-    def of(cls, a: Store, out: Any, side: Side, **options: Any) -> Gram:
+    def of(cls, a: Store, out: Any, side: Side, options: OperationOptions = USUAL) -> PlannedGram:
         """Check the operand; raises ShapeError and DTypeError."""
         if a.ndim < 2:
             raise ShapeError(f"[gram] shape {a.shape}: a matrix is needed; use a norm for vectors")
@@ -51,13 +47,13 @@ class Gram:
         if side not in ("left", "right"):
             raise ShapeError(f"[gram] side={side!r}: it is 'left' (AᴴA) or 'right' (AAᴴ)")
         if side == "left":
-            return cls(a, out, **options)
-        return cls(_turned(a), out, a.dtype.kind == "c", **options)
+            return cls(a, out, options)
+        return cls(_turned(a), out, options, a.dtype.kind == "c")
 
-    def target(self) -> Target:
+    def target(self) -> ResultTarget:
         """Return where the result goes."""
         size = self.a.shape[-1]
-        return Target(self.out, (*self.a.shape[:-2], size, size), self.a.dtype)
+        return ResultTarget(self.out, (*self.a.shape[:-2], size, size), self.a.dtype)
 
     def plan(
         self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
@@ -66,21 +62,24 @@ class Gram:
         held = held_dtype(self.a.dtype)
         factors = describe("A", self.a, device, factor_dtype(self.a.dtype, device))
         problem = GramProblem(factors, self._result(device, held))
-        room = Room.on(device, self.budget_bytes, problem.operands, self.readers, self.target().new_bytes)
+        options = self.options
+        new_bytes = self.target().new_bytes
+        room = MemorySplit.on(device, options.budget_bytes, problem.operands, options.readers, new_bytes)
         room = replace(room, reserved={**room.reserved, **self._beside(device)})
-        return self.ahead.planned(
-            self.prefetch,
+        return options.planned(
             lambda window: plan_gram(
                 problem,
-                capacity_bytes=room.capacity(limit_bytes),
-                cost=cost_model(device),
-                budget_bytes=self.budget_bytes,
-                reserved=room.reserved,
-                tier=room.tier,
+                PlanLimits(
+                    room.capacity(limit_bytes),
+                    options.budget_bytes,
+                    room.reserved,
+                    room.tier,
+                    room.host_bytes,
+                    window,
+                    options.eviction,
+                ),
+                cost_model(device),
                 spec=spec if limit_bytes is None else None,
-                window=window,
-                host_staging_bytes=room.host_bytes,
-                eviction=self.ahead.eviction,
             ),
         )
 
@@ -107,15 +106,15 @@ class Gram:
     def _result_view(self, store: Store) -> Mirrored:
         return Mirrored(_turned(store) if self.turned else store)
 
-    def job(self) -> Job:
+    def job(self) -> PlannedJob:
         """Return what ``carry_out`` runs."""
-        kernel = _Kernel()
+        kernel = _GramKernel()
 
         def view(store: Store) -> Store:
             kernel.result = self._result_view(store)
             return kernel.result
 
-        return Job("gram", (self.a,), ("A",), self.target(), view, self.plan, kernel)
+        return PlannedJob("gram", (self.a,), ("A",), self.target(), view, self.plan, kernel)
 
 
 def gram(
@@ -124,14 +123,7 @@ def gram(
     *,
     side: Side = "left",
     device: Device,
-    budget_bytes: int | None = None,
-    observers: Sequence[Observer] = (),
-    recorder: Recorder | None = None,
-    resume: bool = False,
-    prefetch: bool = True,
-    readers: int = 2,
-    pinned: SavedPlan | None = None,
-    ahead: Ahead = USUAL,
+    options: OperationOptions = USUAL,
 ) -> tuple[Store, RunReport]:
     """Compute ``AᴴA`` (``side="right"``: ``AAᴴ``) by a plan; return the result's store and the report.
 
@@ -139,9 +131,8 @@ def gram(
     are summed in float32. Raises ShapeError, DTypeError, BudgetExceededError (before anything is
     allocated), StoreError.
     """
-    task = Gram.of(a, out, side, budget_bytes=budget_bytes, prefetch=prefetch, readers=readers, ahead=ahead)
-    options = JobOptions(observers, recorder, resume, readers, pinned=pinned, extra={"task": side})
-    return carry_out(task.job(), device, options)
+    job = replace(PlannedGram.of(a, out, side, options).job(), header={"task": side})
+    return carry_out(job, device, options)
 
 
 def plan_gram_of(
@@ -150,24 +141,20 @@ def plan_gram_of(
     *,
     side: Side = "left",
     device: Device,
-    budget_bytes: int | None = None,
-    prefetch: bool = True,
-    readers: int = 2,
-    ahead: Ahead = USUAL,
+    options: OperationOptions = USUAL,
 ) -> Plan:
     """Return the plan by which ``gram`` would go; nothing is read or allocated."""
-    task = Gram.of(a, out, side, budget_bytes=budget_bytes, prefetch=prefetch, readers=readers, ahead=ahead)
-    return task.plan(device)
+    return PlannedGram.of(a, out, side, options).plan(device)
 
 
-class _Kernel:
+class _GramKernel:
     """Computes one slab of one tile, and completes the tile after its last."""
 
     def __init__(self) -> None:
         self.result: Mirrored | None = None
         """The result under way, once it exists."""
 
-    def __call__(self, device: Device, step: Step, arrays: Sequence[Any], out: Any) -> None:
+    def __call__(self, device: Device, step: PlanStep, arrays: Sequence[Any], out: Any) -> None:
         on_diagonal: bool = step.task
         if on_diagonal:
             device.gram(arrays[0], out, accumulate=not step.first)

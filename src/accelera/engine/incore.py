@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from accelera.devices import is_out_of_memory
-from accelera.engine.convert import to_tensor
 from accelera.engine.matrix import Matrix
-from accelera.engine.operands import matmul_shape
-from accelera.engine.shapes import broadcast_shape
-from accelera.engine.tensors import BOOL, NOT_ON_CPU, SLOW_ON_CPU, WIDENED, torch
+from accelera.engine.operands import broadcast_shape, matmul_shape
+from accelera.engine.tensors import BOOL, NOT_ON_CPU, SLOW_ON_CPU, WIDENED, to_tensor, torch
 from accelera.errors import BackendMissingError, DeviceMemoryError, DTypeError
 from accelera.logs import logger
 from accelera.stores import Store

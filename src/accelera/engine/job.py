@@ -1,4 +1,4 @@
-"""Carrying a plan out, whatever happens on the way.
+"""Jobs: a plan carried out, with its journal, smaller plans when memory runs out, and the CPU at last.
 
 A job knows its operands, how to plan itself for a given device and room, and which kernel computes
 a step. ``carry_out`` runs it: it opens the result, keeps the journal, and when the device runs out
@@ -19,21 +19,22 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from accelera.devices import Device, get_device
-from accelera.engine.coverage import Box, Coverage, as_box
-from accelera.engine.events import Observer, Observers
-from accelera.engine.fingerprints import Watch
+from accelera.engine.coverage import Coverage, as_box
 from accelera.engine.journal import (
     Journal,
-    Record,
+    JournalRecord,
+    OperandWatch,
     check_journal,
     find_journal,
     finish_journal,
     forget_journal,
     journal_path,
 )
+from accelera.engine.observers import Observers
+from accelera.engine.options import OperationOptions
 from accelera.engine.report import RunReport, nothing_run
-from accelera.engine.runner import Interrupted, Kernel, Runner, RunOptions
-from accelera.engine.target import Target, abandon, publish
+from accelera.engine.runner import Interrupted, Kernel, PlanRunner, RunControl
+from accelera.engine.target import ResultTarget, abandon, publish
 from accelera.errors import (
     AcceleraError,
     BudgetExceededError,
@@ -42,32 +43,21 @@ from accelera.errors import (
     StoreError,
     StoreFormatError,
 )
-from accelera.plan import Block, Plan, SavedPlan, Step
+from accelera.plan import OperandBlock, Plan, PlanStep, SavedPlan, Spans
 from accelera.stores import OutputStore, Store, partial_path, remove_leftovers
-from accelera.trace import Recorder
 
 logger = logging.getLogger("accelera.engine")
 
 _LEAST_CAPACITY = 1 << 20
 _MOST_NOTES = 4096
-"""About so many lines a journal gets, however many blocks there are."""
+"""Lines that a journal gets, about, however many blocks there are."""
 _MOST_BOXES = 1024
-"""So many answers are remembered of what is stored: a tile comes up again in each of its slabs."""
+"""Answers remembered of what is stored: a tile comes up again in each of its slabs."""
 _NOTED_EVERY_S = 30.0
-"""What is stored is noted at least so often."""
+"""Most seconds until what is stored is noted."""
 
 
-class Adaptation(Protocol):
-    """How a run hears of memory pressure."""
-
-    def under_pressure(self) -> bool:
-        """Return whether the next blocks should be smaller."""
-
-    def on_out_of_memory(self) -> None:
-        """Take note that the device ran out."""
-
-
-class Run(Protocol):
+class PlanRun(Protocol):
     """A plan on its way."""
 
     def run(self) -> RunReport:
@@ -75,7 +65,7 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedJob:
     """One operation on opened operands."""
 
     operation: str
@@ -83,14 +73,18 @@ class Job:
     """Operands, as views of the rank that the plan works in."""
     names: tuple[str, ...]
     """How the plan calls them."""
-    target: Target
+    target: ResultTarget
     result_view: Callable[[Store], Store]
     """Returns the result with the axes that the plan works in."""
     plan: Callable[[Device, int | None, Mapping[str, Any] | None], Plan]
     """Plans for a device, a capacity limit in bytes (None: what the budget leaves) and a former spec."""
     kernel: Kernel
-    runner: Callable[[Plan, Sequence[Store], Device, Kernel, RunOptions], Run] = Runner
+    runner: Callable[[Plan, Sequence[Store], Device, Kernel, OperationOptions, RunControl], PlanRun] = (
+        PlanRunner
+    )
     """Makes the run of a plan: on the device at hand, unless the plan says other places."""
+    header: Mapping[str, Any] = field(default_factory=dict)
+    """What the journal's header says besides, by which other tasks on the same operands are told apart."""
 
     @property
     def named(self) -> dict[str, Store]:
@@ -98,47 +92,36 @@ class Job:
         return dict(zip(self.names, self.inputs, strict=True))
 
 
-@dataclass(frozen=True)
-class JobOptions:
-    """How a job is to be run."""
+def carry_out(
+    job: PlannedJob, device: Device, options: OperationOptions, watch: OperandWatch | None = None
+) -> tuple[Store, RunReport]:
+    """Run ``job`` on ``device``; return the result's store and what happened.
 
-    observers: Iterable[Observer] = ()
-    recorder: Recorder | None = None
-    resume: bool = False
-    readers: int = 2
-    adaptation: Adaptation | None = None
-    pinned: SavedPlan | None = None
-    """The plan to follow, made before; None: make one."""
-    watch: Watch | None = None
-    """What must stay as it is until the result is published; None: the operands, from now on."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """What else the journal's header shall say."""
+    ``watch`` is over what must stay as it is until the result is published; by default the operands, from
+    now on.
+    """
+    return _JobAttempt(job, device, options).run(watch)
 
 
-def carry_out(job: Job, device: Device, options: JobOptions) -> tuple[Store, RunReport]:
-    """Run ``job`` on ``device``; return the result's store and what happened."""
-    return _Attempt(job, device, options).run()
-
-
-def left_behind(job: Job, watch: Watch, options: JobOptions) -> Record | None:
+def left_behind(job: PlannedJob, watch: OperandWatch, *, resume: bool) -> JournalRecord | None:
     """Return what the run to resume has left; None when there was none, or it had only just begun.
 
     Raises StoreError when it was another run, StoreChangedError when an operand changed since.
     """
     path = job.target.path
-    if not options.resume or path is None or find_journal(journal_path(path)) is None:
+    if not resume or path is None or find_journal(journal_path(path)) is None:
         return None
-    return check_journal(journal_path(path), _header(job, watch, options.extra))
+    return check_journal(journal_path(path), _header(job, watch))
 
 
-def open_anew(target: Target) -> Store:
+def begin_result(target: ResultTarget) -> Store:
     """Begin the result, after forgetting for good what an earlier run has noted of it."""
     if target.path is not None:
         forget_journal(journal_path(target.path))
     return target.open(resume=False)
 
 
-def follow(job: Job, device: Device, pinned: SavedPlan) -> Plan:
+def follow(job: PlannedJob, device: Device, pinned: SavedPlan) -> Plan:
     """Return the plan that was made before.
 
     Raises ShapeError, DTypeError or ArgumentError when it was made for something else, StoreFormatError when
@@ -158,7 +141,7 @@ def follow(job: Job, device: Device, pinned: SavedPlan) -> Plan:
     return plan
 
 
-def other_plan(target: Target) -> StoreError:
+def other_plan(target: ResultTarget) -> StoreError:
     """Return the error for a pinned plan that is not the one of the run to resume."""
     return StoreError(
         f"[resume] {target.path}: the interrupted run followed another plan than plan=; leave plan= out, or "
@@ -166,21 +149,21 @@ def other_plan(target: Target) -> StoreError:
     )
 
 
-def _header(job: Job, watch: Watch, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _header(job: PlannedJob, watch: OperandWatch) -> dict[str, Any]:
     """Return what makes a job and its operands the same as those of an earlier run."""
     return {
         "operation": job.operation,
         "operands": {name: [list(store.shape), str(store.dtype)] for name, store in job.named.items()},
         "result": [list(job.target.shape), str(job.target.dtype)],
         "fingerprints": watch.prints,
-        **extra,
+        **job.header,
     }
 
 
-class _Attempt:
+class _JobAttempt:
     """The state of one job under way: its plan may change, what is stored stays."""
 
-    def __init__(self, job: Job, device: Device, options: JobOptions) -> None:
+    def __init__(self, job: PlannedJob, device: Device, options: OperationOptions) -> None:
         self.job = job
         self.device = device
         self.options = options
@@ -194,12 +177,13 @@ class _Attempt:
         self.settled = False
         """True once the plan cannot shrink, so that pressure is asked about no more."""
 
-    def run(self) -> tuple[Store, RunReport]:
+    def run(self, watch: OperandWatch | None) -> tuple[Store, RunReport]:
+        """Do the job; return the result's store and what happened."""
         began = time.perf_counter()
         target = self.job.target
         target.check(self.job.operation, list(self.job.inputs), resume=self.options.resume)
-        watch = self.options.watch or target.watch(self.job.named)
-        left = left_behind(self.job, watch, self.options)
+        watch = watch or target.watch(self.job.named)
+        left = left_behind(self.job, watch, resume=self.options.resume)
         plan = self._first_plan(left)
         logger.debug("%s", plan.explain())
         if left is not None and target.path is not None and left.is_published(target.path):
@@ -212,9 +196,9 @@ class _Attempt:
         self.observer.on_finish(report)
         return result, report
 
-    def _computed(self, plan: Plan, watch: Watch, *, goes_on: bool) -> tuple[Store, RunReport]:
+    def _computed(self, plan: Plan, watch: OperandWatch, *, goes_on: bool) -> tuple[Store, RunReport]:
         """Run the plan, as far as it is not done, into a result that is published when it is complete."""
-        result = self.job.target.open(resume=True) if goes_on else open_anew(self.job.target)
+        result = self.job.target.open(resume=True) if goes_on else begin_result(self.job.target)
         try:
             _wait_for_caller([*self.job.inputs, result])
             self._open_journal(plan, watch, goes_on=goes_on)
@@ -236,7 +220,7 @@ class _Attempt:
         finish_journal(journal_path(path), lambda: remove_leftovers(path))
         return self.job.target.opened(), nothing_run(plan, self.device.name)
 
-    def _can_go_on(self, left: Record) -> bool:
+    def _can_go_on(self, left: JournalRecord) -> bool:
         """Return whether something is stored, and where it should be."""
         path = self.job.target.path
         assert path is not None, "only results in files have journals"
@@ -245,7 +229,7 @@ class _Attempt:
             logger.warning("%s: %s is gone, so all is computed again", self.job.operation, partial)
         return bool(left.boxes) and partial.exists()
 
-    def _first_plan(self, left: Record | None) -> Plan:
+    def _first_plan(self, left: JournalRecord | None) -> Plan:
         """Return the interrupted run's plan if there is one and it fits today's budget, else a new one.
 
         A pinned plan is followed, or refused.
@@ -262,21 +246,21 @@ class _Attempt:
             self._note("planned anew, as the interrupted run's plan does not fit", error)
             return plan
 
-    def _pinned_plan(self, pinned: SavedPlan, left: Record | None) -> Plan:
+    def _pinned_plan(self, pinned: SavedPlan, left: JournalRecord | None) -> Plan:
         plan = follow(self.job, self.device, pinned)
         if left is not None and left.header["spec"] != pinned.spec:
             raise other_plan(self.job.target)
         return plan
 
-    def _open_journal(self, plan: Plan, watch: Watch, *, goes_on: bool) -> None:
+    def _open_journal(self, plan: Plan, watch: OperandWatch, *, goes_on: bool) -> None:
         path = self.job.target.path
         if path is not None:
             begin = Journal.resume if goes_on else Journal.begin
-            header = _header(self.job, watch, self.options.extra)
+            header = _header(self.job, watch)
             self.journal = begin(journal_path(path), {**header, "spec": plan.spec})
             self.done = Coverage(self.journal.done)
 
-    def _check_operands(self, watch: Watch) -> None:
+    def _check_operands(self, watch: OperandWatch) -> None:
         """Raise StoreChangedError, and keep nothing, when an operand was overwritten meanwhile."""
         try:
             watch.require_unchanged(self.job.operation)
@@ -319,7 +303,7 @@ class _Attempt:
         view = self.job.result_view(result)
         adaptation = self.options.adaptation
 
-        def written(block: Block) -> None:
+        def written(block: OperandBlock) -> None:
             box = as_box(block.region)
             self.done.add(box)
             if self.journal is not None and self.unnoted.add(box):
@@ -328,20 +312,19 @@ class _Attempt:
         before = Coverage(self.done)
         covered = lru_cache(_MOST_BOXES)(before.covers)
 
-        def skip(step: Step) -> bool:
+        def skip(step: PlanStep) -> bool:
             return len(before) > 0 and covered(as_box(step.write.region))
 
-        run = RunOptions(
+        control = RunControl(
             observer=self.observer,
-            recorder=self.options.recorder,
-            readers=self.options.readers,
             on_written=written,
             skip=skip,
             may_skip=len(before) > 0,
             keep_going=lambda: self.settled or adaptation is None or not adaptation.under_pressure(),
         )
         self.observer.on_start(plan)
-        return self.job.runner(plan, (*self.job.inputs, view), self.device, self.job.kernel, run).run()
+        stores = (*self.job.inputs, view)
+        return self.job.runner(plan, stores, self.device, self.job.kernel, self.options, control).run()
 
     def _smaller(self, plan: Plan, error: DeviceMemoryError | Interrupted) -> Plan:
         """Return a plan in half the room, or on the CPU when the device has not even that.
@@ -381,7 +364,7 @@ class _Attempt:
 
 
 class _Unnoted:
-    """Boxes that are stored and not in the journal yet, of a result of so many elements."""
+    """Boxes that are stored and not in the journal yet, of a result of ``elements``."""
 
     def __init__(self, elements: int) -> None:
         self._enough = elements / _MOST_NOTES
@@ -389,13 +372,13 @@ class _Unnoted:
         self._elements = 0
         self._since_s = time.monotonic()
 
-    def add(self, box: Box) -> bool:
+    def add(self, box: Spans) -> bool:
         """Take in ``box``; return whether it is time to note what there is."""
         self._boxes.add(box)
         self._elements += math.prod(stop - start for start, stop in box)
         return self._elements >= self._enough or time.monotonic() - self._since_s > _NOTED_EVERY_S
 
-    def take(self) -> list[Box]:
+    def take(self) -> list[Spans]:
         """Return what there is, to be noted now."""
         boxes = list(self._boxes)
         self._boxes, self._elements, self._since_s = Coverage(), 0, time.monotonic()

@@ -1,4 +1,4 @@
-"""The journal of a run: what it was asked, and which parts of the result are stored.
+"""Journal of a run: its request, fingerprints of its operands, and the parts of the result that are stored.
 
 One JSON document per line in ``<result>.journal``: a header (operation, operands and their
 fingerprints, the plan's choices), then lines of boxes that are durable in ``<result>.partial``, and at last
@@ -23,9 +23,90 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelera.engine.coverage import Box, Coverage
-from accelera.engine.fingerprints import differences
+from accelera.engine.coverage import Coverage
 from accelera.errors import StoreChangedError, StoreError
+from accelera.plan import Spans
+from accelera.stores import Store
+
+
+@dataclass(frozen=True)
+class OperandWatch:
+    """Operands that must stay as they are while they are read."""
+
+    stores: Mapping[str, Store]
+    """By the names that messages give them."""
+    prints: Mapping[str, Any]
+    """What tells each from what it may become; None where nothing does."""
+    written_inode: int | None = None
+    """The file that the result goes to while they are read, when it is there already."""
+
+    @classmethod
+    def over(cls, stores: Mapping[str, Store], *, arrays: bool, written: Store | None = None) -> OperandWatch:
+        """Return a watch that begins now; with ``arrays`` it knows the contents of arrays in memory, too.
+
+        ``written`` takes the result: operands elsewhere in its file are told apart by their bytes alone.
+        """
+        inode = None if written is None else _inode(written)
+        return cls(stores, fingerprints(stores, arrays=arrays, written_inode=inode), inode)
+
+    def require_unchanged(self, op: str) -> None:
+        """Raise StoreChangedError when a file that was read is not what it was when the watch began.
+
+        Files and Zarr arrays are looked at, whatever view of them was read. Arrays in memory are not: who
+        holds them must leave them alone while they are read.
+        """
+        for name, store in self.stores.items():
+            now = _of_file(store, self.written_inode)
+            if now is not None and now != self.prints[name]:
+                raise StoreChangedError(
+                    f"[{op}] operand {name} ({store.name}) was overwritten while it was read "
+                    f"({differences(self.prints[name], now)}): the result would be of neither its old nor "
+                    f"its new contents, so it is thrown away; run again when nobody writes to it"
+                )
+
+
+def fingerprints(
+    stores: Mapping[str, Store], *, arrays: bool, written_inode: int | None = None
+) -> dict[str, Any]:
+    """Return each store's own identity with a sample of its contents.
+
+    For one without an identity (memory) a checksum of all its elements, or with ``arrays=False`` None.
+    """
+    found: dict[str, Any] = {name: _of_file(store, written_inode) for name, store in stores.items()}
+    if arrays:
+        lost = [name for name, each in found.items() if each is None]
+        found |= {name: {"kind": "contents", "crc32": stores[name].checksum()} for name in lost}
+    return found
+
+
+def _of_file(store: Store, written_inode: int | None) -> Mapping[str, Any] | None:
+    own = store.fingerprint()
+    if own is None:
+        return None
+    found = {**own, "sample": store.sample()}
+    is_written = written_inode is not None and any(_inode(each) == written_inode for each in store.sources)
+    return _without_times(found) if is_written else found
+
+
+def _inode(store: Store) -> int | None:
+    own = store.fingerprint()
+    return None if own is None else own.get("inode")
+
+
+def _without_times(found: Any) -> Any:
+    """Return a fingerprint without the times at which its files were changed."""
+    if isinstance(found, Mapping):
+        return {name: _without_times(each) for name, each in found.items() if name != "mtime_ns"}
+    return [_without_times(each) for each in found] if isinstance(found, list) else found
+
+
+def differences(then: Any, now: Any) -> str:
+    """Return which parts of a fingerprint differ, in words."""
+    if not isinstance(then, Mapping) or not isinstance(now, Mapping):
+        return f"it was {then}, now {now}"
+    parts = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+    return ", ".join(f"{key} was {then.get(key)}, now {now.get(key)}" for key in parts)
+
 
 VERSION = 2
 _BEGINNING = b'{"journal": '
@@ -48,11 +129,11 @@ def mark_of(target: str | os.PathLike[str]) -> int:
 
 
 @dataclass(frozen=True)
-class Record:
+class JournalRecord:
     """What an earlier run has left in its journal."""
 
     header: dict[str, Any]
-    boxes: list[Box]
+    boxes: list[Spans]
     """Parts of the result that are stored."""
     complete: list[int] | None
     """Identity of the partial file when all was stored in it and it was about to get its name."""
@@ -112,7 +193,7 @@ class Journal:
         file.truncate(old.valid_bytes)
         return cls(path, old.header, Coverage(old.boxes), file)
 
-    def note(self, *boxes: Box) -> None:
+    def note(self, *boxes: Spans) -> None:
         """Record that ``boxes`` of the result are durable."""
         self._append(*({"done": box} for box in boxes))
         for box in boxes:
@@ -181,7 +262,7 @@ def _open_locked(path: Path) -> io.FileIO:
     return file
 
 
-def read_journal(path: Path) -> tuple[dict[str, Any], list[Box]]:
+def read_journal(path: Path) -> tuple[dict[str, Any], list[Spans]]:
     """Return the header and the finished boxes of a journal.
 
     Raises StoreError when it is missing or is no journal of this version.
@@ -190,7 +271,7 @@ def read_journal(path: Path) -> tuple[dict[str, Any], list[Box]]:
     return found.header, found.boxes
 
 
-def find_journal(path: Path) -> Record | None:
+def find_journal(path: Path) -> JournalRecord | None:
     """Return what a journal says; None when there is none, or its run was killed while it was begun.
 
     Raises StoreError when it is no journal of this version.
@@ -203,7 +284,7 @@ def find_journal(path: Path) -> Record | None:
         raise _unreadable(path, error) from error
 
 
-def check_journal(path: Path, header: Mapping[str, Any]) -> Record:
+def check_journal(path: Path, header: Mapping[str, Any]) -> JournalRecord:
     """Return what the journal at ``path`` says if a run described by ``header`` may resume from it.
 
     Raises StoreError when there is none or it is of another operation, StoreChangedError when an
@@ -224,7 +305,7 @@ def _unreadable(path: Path, error: OSError) -> StoreError:
     return StoreError(f"[resume] {path} cannot be read: {error.strerror}; run without resume")
 
 
-def _parse(path: Path) -> Record:
+def _parse(path: Path) -> JournalRecord:
     try:
         first, *lines = path.read_bytes().splitlines(keepends=True) or [b""]
     except FileNotFoundError:
@@ -232,7 +313,7 @@ def _parse(path: Path) -> Record:
     except OSError as error:
         raise _unreadable(path, error) from error
     header = _header(path, first)
-    boxes: list[Box] = []
+    boxes: list[Spans] = []
     complete: list[int] | None = None
     valid_bytes = len(first)
     for line in lines:
@@ -242,7 +323,7 @@ def _parse(path: Path) -> Record:
         elif complete is None:
             break
         valid_bytes += len(line)
-    return Record(header, boxes, complete, valid_bytes)
+    return JournalRecord(header, boxes, complete, valid_bytes)
 
 
 def _header(path: Path, line: bytes) -> dict[str, Any]:
@@ -260,10 +341,10 @@ def _header(path: Path, line: bytes) -> dict[str, Any]:
     return header
 
 
-def _box(line: bytes) -> Box | None:
+def _box(line: bytes) -> Spans | None:
     """Return the box that a line notes; None when the line is torn or damaged."""
     try:
-        box: Box = tuple((start, stop) for start, stop in json.loads(line)["done"])
+        box: Spans = tuple((start, stop) for start, stop in json.loads(line)["done"])
         sound = all(type(edge) is int for span in box for edge in span) and line.endswith(b"\n")
     except (ValueError, KeyError, TypeError):
         return None

@@ -13,16 +13,15 @@ comes back is a Matrix again. ``np.asarray`` and ``np.from_dlpack`` give arrays,
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast, final
 
 import numpy as np
 
 from accelera.devices import present_accelerator
-from accelera.engine.convert import to_numpy, to_tensor, to_torch_dtype
-from accelera.engine.shapes import broadcast_shape
-from accelera.engine.tensors import torch
+from accelera.engine.operands import broadcast_shape
+from accelera.engine.registry import default_product, register_wrapper
+from accelera.engine.tensors import to_numpy, to_tensor, to_torch_dtype, torch
 from accelera.errors import DeviceError, ShapeError
 from accelera.extras import require
 
@@ -409,9 +408,12 @@ def _as_array(value: Any) -> Any:
     return value
 
 
-def held(matrix: Matrix) -> Any:
+def _contents(matrix: Matrix) -> Any:
     """Return what a matrix wraps: the tensor, or without torch the NumPy array."""
     return getattr(matrix._tensor, "array", matrix._tensor)  # numpy_tensors.Tensor has it, torch's has not
+
+
+register_wrapper(Matrix, _contents)
 
 
 def _made(function: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: Any, device: str) -> Matrix:
@@ -419,9 +421,7 @@ def _made(function: Callable[..., torch.Tensor], shape: tuple[int, ...], dtype: 
 
 
 def _product(a: Any, b: Any) -> Matrix:
-    # By name: engines return matrices, and matrices multiply by an engine.
-    default = importlib.import_module("accelera.engine.default")
-    return cast(Matrix, default.default_engine().matmul(a, b))
+    return cast(Matrix, default_product(a, b))
 
 
 def _raw(value: Any) -> Any:

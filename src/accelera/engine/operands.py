@@ -1,30 +1,114 @@
-"""From what a caller hands in to stores of one rank and their description for the planner."""
+"""Operands of products: opened, checked, brought to one rank, and described for the planner.
+
+What a caller holds is told apart without loading torch.
+"""
 
 from __future__ import annotations
 
-import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from accelera.devices import Device, get_device
-from accelera.errors import DTypeError, ShapeError
+from accelera.engine.dtypes import HALVES, held_dtype
+from accelera.engine.registry import unwrapped
+from accelera.errors import ArgumentError, DTypeError, ShapeError
 from accelera.plan import Operand
-from accelera.stores import Store
+from accelera.settings import current
+from accelera.stores import Store, is_foreign, is_sparse, open_store, result_path
 
-_HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+
+def broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape two shapes broadcast to; raises ShapeError naming both.
+
+    >>> broadcast_shape("add", (4, 1, 3), (2, 3))
+    (4, 2, 3)
+    """
+    try:
+        return np.broadcast_shapes(tuple(a), tuple(b))
+    except ValueError as error:
+        raise ShapeError(
+            f"[{op}] A of shape {tuple(a)} and B of shape {tuple(b)} do not broadcast: "
+            "counted from the last, axes must be equal or 1"
+        ) from error
+
+
+_DIRECT = {"auto": None, "always": True, "never": False}
+
+
+def open_operand(operand: Any) -> Store:
+    """Return the store of whatever a caller hands in, read around the page cache as the settings say."""
+    return open_store(unwrapped(operand), direct=direct_io())
+
+
+def direct_io() -> bool | None:
+    """Return whether files go around the page cache: always, never, or (None) where it pays."""
+    return _DIRECT[current().direct_io]
+
+
+def lies_in_store(operand: Any) -> bool:
+    """Return whether ``operand`` is a path, a store or an array that no tensor library can take as it is.
+
+    Such are the arrays of Zarr, h5py, dask and xarray, SciPy's sparse ones, and those in the other byte
+    order.
+    """
+    if isinstance(operand, np.ndarray):
+        return not operand.dtype.isnative
+    known = isinstance(operand, (str, PathLike, Store, FileResult))
+    return known or is_foreign(operand) or is_sparse(operand)
+
+
+@dataclass(frozen=True)
+class FileResult:
+    """A Zarr array that a result goes to, and how it shall be laid out."""
+
+    path: str | PathLike[str]
+    chunks: tuple[int, ...] | None = None
+    """Extent of a chunk along each axis; None for the usual 4 MiB."""
+    codec: str | None = None
+    """How chunks are compressed, such as ``"zstd"`` or ``"gzip:6"``; None stores them as they are."""
+
+    def chunks_for(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the chunk shape for a result of ``shape``; raises ShapeError when it has other axes."""
+        chunks = self.chunks or ()
+        if len(chunks) != len(shape) or any(each < 1 for each in chunks):
+            raise ShapeError(
+                f"[out] chunks={chunks} for a result of shape {shape}: one positive size per axis is needed"
+            )
+        return tuple(min(each, max(1, size)) for each, size in zip(chunks, shape, strict=True))
+
+
+def file_result(out: Any, chunks: Any, codec: str | None) -> Any:
+    """Return ``out``, with the layout wanted of a new Zarr array where one is.
+
+    Raises ArgumentError when ``chunks`` or ``codec`` is given for anything else.
+    """
+    if chunks is None and codec is None:
+        return out
+    if not isinstance(out, (str, PathLike)) or result_path(out).suffix.lower() != ".zarr":
+        raise ArgumentError(
+            f"[out] chunks={chunks!r} and codec={codec!r} lay out a new Zarr array; give out= a name that "
+            "ends in .zarr, or leave them out"
+        )
+    try:
+        sizes = None if chunks is None else tuple(operator.index(each) for each in chunks)
+    except TypeError as error:
+        raise ShapeError(
+            f"[out] chunks={chunks!r}: {error}; give whole numbers, one for each axis"
+        ) from error
+    return FileResult(out, sizes, codec)
+
+
 _MATRIX_KINDS = "fciu"
-
-
-def held_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the element type in which blocks of ``dtype`` are held and summed: f32 for halves."""
-    return np.dtype(np.float32) if dtype in _HALVES else dtype
 
 
 def factor_dtype(dtype: np.dtype[Any], device: Device) -> np.dtype[Any]:
     """Return the element type in which ``device`` holds factors: a half type where it multiplies them."""
-    return dtype if dtype in _HALVES and device.multiplies(dtype) else held_dtype(dtype)
+    return dtype if dtype in HALVES and device.multiplies(dtype) else held_dtype(dtype)
 
 
 def multiplier(device: Device, dtype: np.dtype[Any]) -> Device:
@@ -60,7 +144,7 @@ def check_matmul_dtypes(a: Store, b: Store) -> np.dtype[Any]:
             f"[matmul] A is {a.dtype} and B is {b.dtype}: a product takes one element type; convert one of "
             f"them first (engine.copy(x, out=..., dtype=...), or x.astype(...))"
         )
-    if a.dtype not in _HALVES and a.dtype.kind not in _MATRIX_KINDS:
+    if a.dtype not in HALVES and a.dtype.kind not in _MATRIX_KINDS:
         raise DTypeError(f"[matmul] {a.dtype} cannot be multiplied; use a float, complex or integer type")
     return a.dtype
 
@@ -113,8 +197,3 @@ def result_view(store: Store, a_ndim: int, b_ndim: int) -> Store:
 def _with_rank(store: Store, rank: int) -> Store:
     missing = rank - store.ndim
     return store[(None,) * missing + (slice(None),) * store.ndim] if missing else store
-
-
-def elements(shape: tuple[int, ...]) -> int:
-    """Return the number of elements of ``shape``."""
-    return math.prod(shape)

@@ -1,36 +1,109 @@
-"""How a planned operation is to be run: the keywords that all of them share."""
+"""Options of one operation that goes by a plan: built once from what a caller gave, and handed on whole."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import TypedDict, final
 
-from accelera.devices import Device
-from accelera.engine.ahead import Ahead
-from accelera.engine.events import Observer
-from accelera.plan import SavedPlan
-from accelera.trace import Recorder
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.engine.memory_split import PressureWatch
+from accelera.engine.observers import Observer
+from accelera.errors import BudgetExceededError
+from accelera.plan import Eviction, Objective, Plan, PolicyMaker, SavedPlan
+from accelera.trace import Recorder, Trace
+
+Amount = int | float | str
+"""Memory as people write it: bytes, ``"512MiB"``, or a share such as ``0.5``."""
+
+USUAL_WINDOW = 3
+"""Steps under way at once: the one computed and two being loaded."""
 
 
-class _Needed(TypedDict):
-    device: Device
-    """What computes."""
+class OperationKeywords(TypedDict, total=False):
+    """Keywords that every operation of an engine takes."""
 
-
-class Options(_Needed, total=False):
-    """Keywords of every planned operation."""
-
-    budget_bytes: int | None
-    """Most memory it may add; None: what the device has free."""
-    observers: Sequence[Observer]
-    recorder: Recorder | None
+    budget: Amount | None
+    """Most memory it may add, such as ``"512MiB"`` or ``0.5``; by default the engine's."""
     resume: bool
-    """Finish an interrupted run that wrote to the same file."""
-    pinned: SavedPlan | None
-    """The plan to follow, made before."""
-    prefetch: bool
+    """Finish an interrupted run that wrote to the same file, if there is one."""
+    plan: Plan | SavedPlan | str | PathLike[str] | None
+    """The plan to follow: one made before, or the path of a saved one."""
+    observers: Sequence[Observer]
+    """Told of the progress."""
+    recorder: Recorder | None
+    """Told of every access."""
+    chunks: Sequence[int] | None
+    """Chunk shape of a new Zarr array that the result goes to; by default at most 4 MiB."""
+    codec: str | None
+    """How its chunks are compressed: ``"zstd"``, ``"gzip"``, ``"blosc-lz4"``, with a level ``"zstd:9"``."""
+
+
+@final
+@dataclass(frozen=True)
+class OperationOptions:
+    """How one operation is planned and run."""
+
+    budget_bytes: int | None = None
+    """Most memory it may add; None: what the device has free."""
+    host_budget_bytes: int | None = None
+    """The budget when the CPU computes in place of an accelerator; None: the same."""
+    objective: Objective = "time"
+    """What a product saves first: time, or bytes moved."""
+    prefetch: bool = True
     """Load the next blocks while one is worked on."""
-    readers: int
+    readers: int = 2
     """Reader threads."""
-    ahead: Ahead
-    """Who is evicted, and how far ahead is loaded."""
+    eviction: Eviction = field(default_factory=Eviction)
+    """Policy that evicts blocks when the pool is full."""
+    window: int = USUAL_WINDOW
+    """Steps under way at once where data is loaded ahead, and where the memory suffices for them."""
+    resume: bool = False
+    """Finish an interrupted run that wrote to the same file."""
+    pinned: SavedPlan | None = None
+    """The plan to follow, made before; None: make one."""
+    observers: Sequence[Observer] = ()
+    recorder: Recorder | None = None
+    adaptation: PressureWatch | None = None
+    """Where a run hears of memory pressure; None: nowhere."""
+
+    def within(self, budget_bytes: int | None, host_budget_bytes: int | None = None) -> OperationOptions:
+        """Return the same options with another budget."""
+        return replace(self, budget_bytes=budget_bytes, host_budget_bytes=host_budget_bytes)
+
+    def planned(self, plan: Callable[[int], Plan]) -> Plan:
+        """Return ``plan(window)``, with the usual window where the wanted one is too wide for the budget."""
+        if not self.prefetch:
+            return plan(1)
+        if self.window <= USUAL_WINDOW:
+            return plan(self.window)
+        try:
+            return plan(self.window)
+        except BudgetExceededError:
+            return plan(USUAL_WINDOW)
+
+
+USUAL = OperationOptions()
+"""Every option at its default."""
+
+
+def budget_for(budget: Amount | None, pinned: SavedPlan | None) -> Amount | None:
+    """Return the budget that was given, or the one that a pinned plan was made for."""
+    return pinned.budget_bytes if budget is None and pinned is not None else budget
+
+
+def eviction_of(policy: str | PolicyMaker) -> Eviction:
+    """Return the choice that ``policy`` stands for; ``"learned"`` gets its trained scorer.
+
+    Raises UnknownNameError with the near names, TypeError for a policy that is already made.
+    """
+    return Eviction(policy, _learned_scores if policy == "learned" else None)
+
+
+def _learned_scores(trace: Trace) -> NDArray[np.float64]:
+    from accelera.simulator import score
+
+    return score(trace, "learned")

@@ -1,4 +1,4 @@
-"""Carrying out the stages of an expression one after the other, within one budget."""
+"""Pipeline of the stages of an expression: planned and run one after the other, within one budget."""
 
 from __future__ import annotations
 
@@ -7,38 +7,31 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from accelera.devices import Device
-from accelera.engine.ahead import USUAL
-from accelera.engine.evaluate import Evaluation, evaluate, in_ram, plan_evaluate, workers
+from accelera.engine.elementwise import Team
+from accelera.engine.evaluate import PlannedExpression, evaluate, in_ram, plan_evaluate, workers
 from accelera.engine.expression import Expr, Leaf, MatrixProduct
-from accelera.engine.fingerprints import Watch
 from accelera.engine.job import (
-    Job,
-    JobOptions,
+    PlannedJob,
+    begin_result,
     carry_out,
     follow,
     left_behind,
-    open_anew,
     other_plan,
 )
-from accelera.engine.journal import Record
-from accelera.engine.pieces import Team
-from accelera.engine.planned import Product
+from accelera.engine.journal import JournalRecord, OperandWatch
+from accelera.engine.matmul import PlannedMatmul
+from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.report import RunReport
-from accelera.engine.stages import Stage, is_staged, stages_of, stores_in, text_of
-from accelera.engine.target import Target, abandon
+from accelera.engine.stages import ExpressionStage, is_staged, stages_of, stores_in, text_of
+from accelera.engine.target import ResultTarget, abandon
 from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.plan import Plan, SavedPlan, combine_plans
 from accelera.settings import current_value
 from accelera.stores import Store
 from accelera.units import format_bytes
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from accelera.engine.options import Options
 
 logger = logging.getLogger("accelera.engine")
 
@@ -49,7 +42,12 @@ _RAM_SHARE = 3
 
 
 def evaluate_all(
-    expr: Expr, out: Any = None, *, operation: str = "evaluate", **options: Unpack[Options]
+    expr: Expr,
+    out: Any = None,
+    *,
+    device: Device,
+    options: OperationOptions = USUAL,
+    operation: str = "evaluate",
 ) -> tuple[Store, RunReport]:
     """Compute any expression by one plan; return the result's store and the report.
 
@@ -57,26 +55,24 @@ def evaluate_all(
     allocated), ShapeError, DTypeError, StoreError.
     """
     if not _has_stages(expr):
-        return evaluate(expr, out, operation=operation, **options)
+        return evaluate(expr, out, device=device, options=options, operation=operation)
     with Team(workers()) as team:
-        return _Pipeline(expr, out, operation, team, options).run()
+        return _Pipeline(expr, out, operation, team, device, options).run()
 
 
-def plan_all(expr: Expr, out: Any = None, *, operation: str = "evaluate", **options: Unpack[Options]) -> Plan:
+def plan_all(
+    expr: Expr,
+    out: Any = None,
+    *,
+    device: Device,
+    options: OperationOptions = USUAL,
+    operation: str = "evaluate",
+) -> Plan:
     """Return the plan by which ``evaluate_all`` would compute ``expr``; nothing is read or allocated."""
     if not _has_stages(expr):
-        return plan_evaluate(
-            expr,
-            out,
-            device=options["device"],
-            budget_bytes=options.get("budget_bytes"),
-            prefetch=options.get("prefetch", True),
-            readers=options.get("readers", 2),
-            operation=operation,
-            ahead=options.get("ahead", USUAL),
-        )
+        return plan_evaluate(expr, out, device=device, options=options, operation=operation)
     with Team(workers()) as team:
-        return _Pipeline(expr, out, operation, team, options).plan()
+        return _Pipeline(expr, out, operation, team, device, options).plan()
 
 
 def _has_stages(expr: Expr) -> bool:
@@ -84,7 +80,7 @@ def _has_stages(expr: Expr) -> bool:
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _StagePlans:
     """Where the results between stages are, and the plans that follow from it."""
 
     plans: tuple[Plan, ...]
@@ -95,15 +91,17 @@ class _Layout:
 class _Pipeline:
     """The stages of one expression, planned and run."""
 
-    def __init__(self, expr: Expr, out: Any, operation: str, team: Team, options: Options) -> None:
+    def __init__(
+        self, expr: Expr, out: Any, operation: str, team: Team, device: Device, options: OperationOptions
+    ) -> None:
         self._expr, self._operation, self._team = expr, operation, team
-        self._device = in_ram(options["device"])
+        self._device = in_ram(device)
         self._options = options
         self._stages = stages_of(expr)
-        self._target = Target(out, expr.shape, expr.dtype)
-        limit = options.get("budget_bytes")
+        self._target = ResultTarget(out, expr.shape, expr.dtype)
+        limit = options.budget_bytes
         self._budget = self._device.available_bytes() if limit is None else limit
-        self._pins = self._pinned_stages(options.get("pinned"))
+        self._pins = self._pinned_stages(options.pinned)
         self._former: Sequence[Mapping[str, Any] | None] = [None] * len(self._stages)
         """How an interrupted run had planned the stages, so that their results come out again."""
         self._fallbacks: list[str] = []
@@ -124,17 +122,17 @@ class _Pipeline:
     def run(self) -> tuple[Store, RunReport]:
         """Carry all stages out; return the result's store and the report."""
         count, path = len(self._stages), self._target.path
-        if self._options.get("recorder") is not None and count > 1:
+        if self._options.recorder is not None and count > 1:
             raise ArgumentError(
                 f"[{self._operation}] recorder=: a recorder follows one pool, and every stage of this "
                 "expression has one; record its parts one by one"
             )
         watch = self._watch()
-        left = left_behind(self._job(count - 1, 0), watch, self._job_options(count - 1, watch))
+        left = left_behind(self._job(count - 1, 0), watch, resume=self._options.resume)
         layout = self._layout() if left is None else self._layout_again(left)
         published = left is not None and path is not None and left.is_published(path)
         if path is not None and left is None:
-            abandon(open_anew(self._target), keep_partial=False)  # it can be written
+            abandon(begin_result(self._target), keep_partial=False)  # it can be written
         try:
             found = [
                 self._carried_out(number, layout, watch)
@@ -149,14 +147,14 @@ class _Pipeline:
             return store, report
         return store, _joined([each for _, each in found], self._joined_plan(layout), self._fallbacks)
 
-    def _watch(self) -> Watch:
+    def _watch(self) -> OperandWatch:
         """Return the watch over the operands of all stages, until the result is published."""
         operands = stores_in(self._stages)
-        self._target.check(self._operation, operands, resume=self._options.get("resume", False))
+        self._target.check(self._operation, operands, resume=self._options.resume)
         named = {str(number): store for number, store in enumerate(operands, 1)}
         return self._target.watch(named)
 
-    def _layout_again(self, left: Record) -> _Layout:
+    def _layout_again(self, left: JournalRecord) -> _StagePlans:
         """Return the plans of the interrupted run if they fit today's budget, else new ones.
 
         Pinned plans are followed, or refused.
@@ -182,49 +180,39 @@ class _Pipeline:
         """Return the plan of all stages."""
         return self._joined_plan(self._layout())
 
-    def _joined_plan(self, layout: _Layout) -> Plan:
+    def _joined_plan(self, layout: _StagePlans) -> Plan:
         if len(layout.plans) == 1:
             return layout.plans[0]
         names = ["out" if stage.result is None else stage.result.name for stage in self._stages]
         return combine_plans(self._operation, layout.plans, names, layout.held_bytes, self._budget)
 
-    def _carried_out(self, number: int, layout: _Layout, watch: Watch) -> tuple[Store, RunReport]:
+    def _carried_out(self, number: int, layout: _StagePlans, watch: OperandWatch) -> tuple[Store, RunReport]:
         job = self._job(number, layout.held_bytes[number])
-        options = self._job_options(number, watch)
         stages = [plan.saved().spec for plan in layout.plans]
-        found = carry_out(job, self._device, replace(options, extra={**options.extra, "stages": stages}))
+        job = replace(job, header={**job.header, "stages": stages})
+        is_last = self._stages[number].result is None
+        options = replace(
+            self._options, resume=self._options.resume and is_last, pinned=self._pins[number], adaptation=None
+        )
+        found = carry_out(job, self._device, options, watch)
         for each in self._stages[number].last_of:
             each.release()
         return found
 
-    def _job_options(self, number: int, watch: Watch) -> JobOptions:
-        options, last = self._options, self._stages[number].result is None
-        return JobOptions(
-            options.get("observers", ()),
-            options.get("recorder"),
-            options.get("resume", False) and last,
-            options.get("readers", 2),
-            pinned=self._pins[number],
-            watch=watch,
-            extra={"task": text_of(self._expr)},
-        )
-
-    def _job(self, number: int, held_bytes: int) -> Job:
+    def _job(self, number: int, held_bytes: int) -> PlannedJob:
         """Return what ``carry_out`` runs for a stage, in what the others leave of the budget."""
-        stage, options = self._stages[number], self._options
+        stage, options = self._stages[number], self._options.within(self._budget - held_bytes)
         out = self._target.out if stage.result is None else stage.result
-        room, ahead = self._budget - held_bytes, options.get("ahead", USUAL)
-        prefetch, readers = options.get("prefetch", True), options.get("readers", 2)
         if isinstance(stage.expr, MatrixProduct):
             a, b = (each.store for each in stage.expr.arguments if isinstance(each, Leaf))
-            job = Product(a, b, out, room, prefetch=prefetch, readers=readers, ahead=ahead).job()
+            job = PlannedMatmul(a, b, out, options).job()
         else:
             name = self._operation_of(number)
-            task = Evaluation(stage.expr, out, name, room, prefetch, readers, team=self._team, ahead=ahead)
-            job = task.job()
-        return replace(job, plan=_as_before(job.plan, self._former[number]))
+            job = PlannedExpression(stage.expr, out, name, options, team=self._team).job()
+        plan = _as_before(job.plan, self._former[number])
+        return replace(job, plan=plan, header={"task": text_of(self._expr)})
 
-    def _layout(self) -> _Layout:
+    def _layout(self) -> _StagePlans:
         """Return the plans of all stages, with as much in RAM between them as is sensible.
 
         Raises BudgetExceededError naming the smallest budget for the whole.
@@ -236,7 +224,7 @@ class _Pipeline:
             self._place(0)
             return self._planned()
 
-    def _planned(self) -> _Layout:
+    def _planned(self) -> _StagePlans:
         held = tuple(self._held_bytes(number) for number in range(len(self._stages)))
         plans: list[Plan] = []
         needed: dict[int, int] = {}
@@ -250,7 +238,7 @@ class _Pipeline:
                 needed[number] = error.needed_bytes + beside
         if needed:
             self._refuse(needed)
-        return _Layout(tuple(plans), held)
+        return _StagePlans(tuple(plans), held)
 
     def _refuse(self, needed: Mapping[int, int]) -> None:
         number = max(needed, key=needed.__getitem__)
@@ -284,7 +272,7 @@ class _Pipeline:
                 held += stage.result.ram_bytes
         return held
 
-    def _reads(self, number: int, stage: Stage) -> bool:
+    def _reads(self, number: int, stage: ExpressionStage) -> bool:
         return any(each is stage.result for each in self._stages[number].reads)
 
     def _folder(self) -> Path:

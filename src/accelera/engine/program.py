@@ -1,4 +1,4 @@
-"""An expression as a short program that runs on small pieces of its operands.
+"""Element-wise program: an expression flattened into instructions that run on small pieces of its operands.
 
 The tree is flattened, equal parts are computed once, and values that are no longer needed give their
 scratch buffer to later ones. A piece is small enough for the caches, so a long expression costs one
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from accelera.engine.casting import cast_into, cast_itemsize
-from accelera.engine.expression import Apply, Choose, Constant, Convert, Expr, Leaf, Part
+from accelera.engine.dtypes import cast_into, cast_itemsize
+from accelera.engine.expression import Apply, Choose, ComplexPart, Constant, Convert, Expr, Leaf
 from accelera.stores import Store
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -23,7 +23,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Value:
+class ProgramValue:
     """What one instruction gives."""
 
     what: str
@@ -43,7 +43,7 @@ class Value:
         return self.what not in ("leaf", "constant")
 
 
-class Program:
+class ElementwiseProgram:
     """The instructions of one expression, over a space of at least one axis."""
 
     def __init__(self, root: Expr) -> None:
@@ -94,7 +94,7 @@ class Program:
         return "; ".join(f"{index} = {_wording(value)}" for index, value in enumerate(self.values))
 
 
-def _wording(value: Value) -> str:
+def _wording(value: ProgramValue) -> str:
     named = value.detail.__name__ if isinstance(value.detail, np.ufunc) else value.detail
     parts = [value.what, "" if named is None else str(named), *map(str, value.inputs), str(value.dtype)]
     return " ".join(part for part in parts if part)
@@ -103,7 +103,7 @@ def _wording(value: Value) -> str:
 class Scratch:
     """The buffers in which one thread keeps the values of a piece."""
 
-    def __init__(self, program: Program, elements: int, order: Shape) -> None:
+    def __init__(self, program: ElementwiseProgram, elements: int, order: Shape) -> None:
         self._program = program
         self._order = order
         self._back = tuple(int(axis) for axis in np.argsort(order))
@@ -129,7 +129,7 @@ class Scratch:
         found: Array = np.broadcast_to(values[program.root], extent)
         return found
 
-    def _place(self, index: int, value: Value, extent: Shape) -> Array:
+    def _place(self, index: int, value: ProgramValue, extent: Shape) -> Array:
         shape = fitted(extent, value.shape)
         slot = self._program.slots[index]
         assert slot is not None
@@ -143,7 +143,7 @@ def fitted(extent: Shape, shape: Shape) -> Shape:
     return tuple(min(size, whole) for size, whole in zip(extent, shape, strict=True))
 
 
-def _perform(value: Value, inputs: list[Array], out: Array) -> None:
+def _perform(value: ProgramValue, inputs: list[Array], out: Array) -> None:
     if value.what == "ufunc":
         value.detail(*inputs, out=out)
     elif value.what == "convert":
@@ -162,7 +162,7 @@ class _Builder:
     """Flattens a tree, giving equal parts one number."""
 
     def __init__(self, rank: int) -> None:
-        self.values: list[Value] = []
+        self.values: list[ProgramValue] = []
         self.leaves: list[Store] = []
         self._rank = rank
         self._known: dict[Hashable, int] = {}
@@ -193,7 +193,7 @@ class _Builder:
         if isinstance(expr, Choose):
             inputs = self._converted(expr.arguments, inputs, expr.signature.inputs)
             return self._value("where", None, inputs, expr.signature.held, expr.shape)
-        if isinstance(expr, Part):
+        if isinstance(expr, ComplexPart):
             return self._value(expr.name, None, inputs, expr.dtype, expr.shape)
         assert isinstance(expr, Convert)
         return self._convert(inputs[0], expr.dtype)
@@ -204,13 +204,13 @@ class _Builder:
                 return self._known["leaf", index]
         self.leaves.append(store)
         detail = len(self.leaves) - 1
-        number = self._append(Value("leaf", detail, (), store.dtype, self._aligned(store.shape)))
+        number = self._append(ProgramValue("leaf", detail, (), store.dtype, self._aligned(store.shape)))
         self._known["leaf", detail] = number
         return number
 
     def _constant(self, number: Array) -> int:
         key = ("constant", number.dtype.str, number.dtype.name, number.tobytes())
-        value = Value("constant", number, (), number.dtype, (1,) * self._rank)
+        value = ProgramValue("constant", number, (), number.dtype, (1,) * self._rank)
         return self._known[key] if key in self._known else self._keep(key, value)
 
     def _converted(
@@ -231,14 +231,14 @@ class _Builder:
 
     def _value(self, what: str, detail: Any, inputs: list[int], dtype: np.dtype[Any], shape: Shape) -> int:
         key = (what, getattr(detail, "__name__", None), tuple(inputs), dtype.name)
-        value = Value(what, detail, tuple(inputs), dtype, self._aligned(shape))
+        value = ProgramValue(what, detail, tuple(inputs), dtype, self._aligned(shape))
         return self._known[key] if key in self._known else self._keep(key, value)
 
-    def _keep(self, key: Hashable, value: Value) -> int:
+    def _keep(self, key: Hashable, value: ProgramValue) -> int:
         self._known[key] = self._append(value)
         return self._known[key]
 
-    def _append(self, value: Value) -> int:
+    def _append(self, value: ProgramValue) -> int:
         self.values.append(value)
         return len(self.values) - 1
 
@@ -246,7 +246,7 @@ class _Builder:
         return (1,) * (self._rank - len(shape)) + tuple(shape)
 
 
-def _slots(values: Sequence[Value], root: int) -> list[int | None]:
+def _slots(values: Sequence[ProgramValue], root: int) -> list[int | None]:
     """Give each computed value a buffer that no value still needed has."""
     last_use = {each: index for index, value in enumerate(values) for each in value.inputs}
     last_use[root] = len(values)
@@ -268,7 +268,7 @@ def _slots(values: Sequence[Value], root: int) -> list[int | None]:
     return slots
 
 
-def _replaces(value: Value, other: Value) -> bool:
+def _replaces(value: ProgramValue, other: ProgramValue) -> bool:
     """Whether a result may be written over an input: the same elements in the same places."""
     alike = value.dtype == other.dtype and value.shape == other.shape
     return value.what == "ufunc" and other.computed and alike

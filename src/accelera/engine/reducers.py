@@ -1,4 +1,4 @@
-"""How many elements become one: running states that take in an array at a time.
+"""Reductions: running states that take in an array at a time until many elements are one.
 
 A reducer works on *states*, arrays shaped like the result with reduced axes of length 1. It makes the
 *partial* states of one small array and *merges* partial states into running ones, in a fixed order,
@@ -26,7 +26,7 @@ _COMPLEX128: np.dtype[Any] = np.dtype(np.complex128)
 
 
 @dataclass(frozen=True)
-class Place:
+class ReductionPlace:
     """Where an array lies among all the elements that are reduced."""
 
     start: tuple[int, ...]
@@ -37,7 +37,7 @@ class Place:
     """Axes that are reduced."""
 
 
-class Reducer(abc.ABC):
+class RunningReduction(abc.ABC):
     """One kind of reduction."""
 
     dtypes: tuple[np.dtype[Any], ...]
@@ -55,7 +55,7 @@ class Reducer(abc.ABC):
         """Set the states to those of no elements."""
 
     @abc.abstractmethod
-    def partial(self, values: Array, place: Place) -> States:
+    def partial(self, values: Array, place: ReductionPlace) -> States:
         """Return the states of ``values``."""
 
     @abc.abstractmethod
@@ -68,7 +68,7 @@ class Reducer(abc.ABC):
 
 
 @final
-class Folded(Reducer):
+class FoldReduction(RunningReduction):
     """One operation over all elements, such as a maximum or a sum of integers."""
 
     def __init__(self, ufunc: np.ufunc, dtype: np.dtype[Any], identity: Any) -> None:
@@ -80,7 +80,7 @@ class Folded(Reducer):
         """Fill with the operation's neutral element."""
         states[0].fill(self._identity)
 
-    def partial(self, values: Array, place: Place) -> States:
+    def partial(self, values: Array, place: ReductionPlace) -> States:
         """Fold ``values`` along the reduced axes."""
         logical = self.dtypes[0] == np.bool_
         dtype = None if logical else self.dtypes[0]
@@ -92,7 +92,7 @@ class Folded(Reducer):
 
 
 @final
-class Summed(Reducer):
+class SumReduction(RunningReduction):
     """A sum of real or complex numbers with its rounding errors."""
 
     def __init__(self, dtype: np.dtype[Any], finish: Callable[[Array], object] = lambda total: None) -> None:
@@ -106,7 +106,7 @@ class Summed(Reducer):
         for each in states:
             each.fill(0)
 
-    def partial(self, values: Array, place: Place) -> States:
+    def partial(self, values: Array, place: ReductionPlace) -> States:
         """Add up ``values`` along the reduced axes."""
         held = self.dtypes[0]
         total = np.asarray(np.add.reduce(values, axis=place.axes, dtype=held, keepdims=True))
@@ -133,7 +133,7 @@ class Summed(Reducer):
 
 
 @final
-class Spread(Reducer):
+class VarianceReduction(RunningReduction):
     """Variance or standard deviation: count, mean and squared deviations (Chan, Golub, LeVeque 1979)."""
 
     def __init__(self, dtype: np.dtype[Any], ddof: float, root: bool) -> None:
@@ -148,7 +148,7 @@ class Spread(Reducer):
         for each in states:
             each.fill(0)
 
-    def partial(self, values: Array, place: Place) -> States:
+    def partial(self, values: Array, place: ReductionPlace) -> States:
         """Return squared deviations, mean and count of ``values``."""
         count = math.prod(values.shape[axis] for axis in place.axes)
         mean = np.asarray(np.add.reduce(values, axis=place.axes, dtype=self._held, keepdims=True) / count)
@@ -178,7 +178,7 @@ class Spread(Reducer):
 
 
 @final
-class Located(Reducer):
+class ArgReduction(RunningReduction):
     """Where the first extreme lies; the first NaN counts as one."""
 
     def __init__(self, dtype: np.dtype[Any], largest: bool) -> None:
@@ -192,7 +192,7 @@ class Located(Reducer):
         states[0].fill(-1)
         states[1].fill(0)
 
-    def partial(self, values: Array, place: Place) -> States:
+    def partial(self, values: Array, place: ReductionPlace) -> States:
         """Return the index in the whole and the value of the extreme of ``values``."""
         if len(place.axes) == 1 and values.ndim > 1:
             (axis,) = place.axes
@@ -218,17 +218,17 @@ class Located(Reducer):
 
 
 @dataclass(frozen=True)
-class Rule:
+class ReductionRule:
     """How one reduction is done."""
 
-    reducer: Reducer
+    reducer: RunningReduction
     dtype: np.dtype[Any]
     """Element type of the result."""
     needs_elements: bool = False
     """Whether there is no result of no elements."""
 
 
-def rule(op: str, dtype: np.dtype[Any], held: np.dtype[Any], count: int, ddof: float) -> Rule:
+def rule(op: str, dtype: np.dtype[Any], held: np.dtype[Any], count: int, ddof: float) -> ReductionRule:
     """Return how ``count`` elements of ``dtype``, computed in ``held``, become one, as NumPy types it.
 
     ``op`` is one of sum mean var std min max argmin argmax prod any all, or ``"root"``: the square root
@@ -237,35 +237,37 @@ def rule(op: str, dtype: np.dtype[Any], held: np.dtype[Any], count: int, ddof: f
     exact = dtype.kind in "biu"
     real = np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
     if op in ("min", "max"):
-        return Rule(_extreme(held, op == "max"), dtype, needs_elements=True)
+        return ReductionRule(_extreme(held, op == "max"), dtype, needs_elements=True)
     if op in ("argmin", "argmax"):
-        return Rule(Located(held, op == "argmax"), _INT64, needs_elements=True)
+        return ReductionRule(ArgReduction(held, op == "argmax"), _INT64, needs_elements=True)
     if op in ("any", "all"):
-        return Rule(Folded(np.logical_or if op == "any" else np.logical_and, held, op == "all"), dtype)
+        return ReductionRule(
+            FoldReduction(np.logical_or if op == "any" else np.logical_and, held, op == "all"), dtype
+        )
     if op in ("var", "std"):
-        return Rule(Spread(held, ddof, op == "std"), _FLOAT64 if exact else real)
+        return ReductionRule(VarianceReduction(held, ddof, op == "std"), _FLOAT64 if exact else real)
     if op == "mean":
-        average = Summed(held, lambda total: np.divide(total, count, out=total))
-        return Rule(average, _FLOAT64 if exact else dtype)
+        average = SumReduction(held, lambda total: np.divide(total, count, out=total))
+        return ReductionRule(average, _FLOAT64 if exact else dtype)
     if op == "root":
-        return Rule(Summed(held, lambda total: np.sqrt(total, out=total)), dtype)
+        return ReductionRule(SumReduction(held, lambda total: np.sqrt(total, out=total)), dtype)
     wide = _UINT64 if dtype.kind == "u" else _INT64
-    return Rule(_folded_or_summed(op, held, wide), wide if exact else dtype)
+    return ReductionRule(_folded_or_summed(op, held, wide), wide if exact else dtype)
 
 
-def _folded_or_summed(op: str, held: np.dtype[Any], wide: np.dtype[Any]) -> Reducer:
+def _folded_or_summed(op: str, held: np.dtype[Any], wide: np.dtype[Any]) -> RunningReduction:
     exact = held.kind in "biu"
     if op == "sum":
-        return Folded(np.add, wide, 0) if exact else Summed(held)
-    return Folded(np.multiply, wide if exact else _COMPLEX128 if held.kind == "c" else _FLOAT64, 1)
+        return FoldReduction(np.add, wide, 0) if exact else SumReduction(held)
+    return FoldReduction(np.multiply, wide if exact else _COMPLEX128 if held.kind == "c" else _FLOAT64, 1)
 
 
-def _extreme(held: np.dtype[Any], largest: bool) -> Folded:
+def _extreme(held: np.dtype[Any], largest: bool) -> FoldReduction:
     ufunc = np.maximum if largest else np.minimum
     if held.kind == "b":
-        return Folded(np.logical_or if largest else np.logical_and, held, not largest)
+        return FoldReduction(np.logical_or if largest else np.logical_and, held, not largest)
     if held.kind in "iu":
         limits = np.iinfo(held)
-        return Folded(ufunc, held, limits.min if largest else limits.max)
+        return FoldReduction(ufunc, held, limits.min if largest else limits.max)
     edge = -math.inf if largest else math.inf
-    return Folded(ufunc, held, complex(edge, edge) if held.kind == "c" else edge)
+    return FoldReduction(ufunc, held, complex(edge, edge) if held.kind == "c" else edge)

@@ -1,4 +1,4 @@
-"""What a run did, beside what its plan said it would do."""
+"""Report of a run: its measured figures beside those its plan predicted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a plan: reads ahead, computes, writes behind, all inside the pool.
+"""Runner of a plan: reads ahead, computes, writes behind, all inside the pool.
 
 Three kinds of threads meet here. One admits the accesses in the plan's order (``plan.walk``), so
 that eviction is decided by the plan alone and never by timing. Readers fill the blocks. The
@@ -19,30 +19,28 @@ from functools import partial
 from typing import Any
 
 from accelera.devices import Device
-from accelera.engine.events import Observer, Progress
+from accelera.engine.observers import Observer, Progress
+from accelera.engine.options import OperationOptions
 from accelera.engine.report import RunReport
 from accelera.engine.staging import Mover
 from accelera.memory import Buffer, BufferPool
-from accelera.plan import Block, Numbers, Pass, Plan, Step, policy_of, walk
+from accelera.plan import BufferNumbers, OperandBlock, Pass, Plan, PlanStep, policy_of, walk
 from accelera.policy import create_policy
 from accelera.stores import Store
 from accelera.trace import Access, Kind, Recorder, RunRecorder
 
-Kernel = Callable[[Device, Step, Sequence[Any], Any], None]
+Kernel = Callable[[Device, PlanStep, Sequence[Any], Any], None]
 """Computes one step: (device, step, arrays read, array written)."""
 
 
 @dataclass
-class RunOptions:
-    """What a run may be told besides its plan."""
+class RunControl:
+    """Hooks by which a job follows and steers one run of a plan."""
 
     observer: Observer = field(default_factory=Observer)
-    recorder: Recorder | None = None
-    readers: int = 2
-    """Reader threads."""
-    on_written: Callable[[Block], None] = lambda block: None
+    on_written: Callable[[OperandBlock], None] = lambda block: None
     """Called by the writer after a block of the result is in its store."""
-    skip: Callable[[Step], bool] = lambda step: False
+    skip: Callable[[PlanStep], bool] = lambda step: False
     """Steps that need not be run, such as those whose result a journal says is stored."""
     may_skip: bool = True
     """False where ``skip`` says False of every step."""
@@ -54,17 +52,24 @@ class Interrupted(Exception):
     """The run stopped at a block boundary because it was asked to."""
 
 
-class Runner:
+class PlanRunner:
     """One run of one plan."""
 
     def __init__(
-        self, plan: Plan, stores: Sequence[Store], device: Device, kernel: Kernel, options: RunOptions
+        self,
+        plan: Plan,
+        stores: Sequence[Store],
+        device: Device,
+        kernel: Kernel,
+        options: OperationOptions,
+        control: RunControl,
     ) -> None:
         self._plan = plan
         self._stores = stores
         self._device = device
         self._kernel = kernel
         self._options = options
+        self._control = control
         self._mover = Mover(device, options.readers + 1)
         self._read: Counter[int] = Counter()
         self._counting = threading.Lock()
@@ -73,8 +78,8 @@ class Runner:
         self._stall_s = self._compute_s = 0.0
         self._nothing: Any = None
         self._ready: queue.SimpleQueue[_Admitted | None] = queue.SimpleQueue()
-        self._gate = _Gate()
-        self._numbered = None if options.recorder is None else _Numbered(options.recorder)
+        self._gate = _StepGate()
+        self._numbered = None if options.recorder is None else _RunNumbers(options.recorder)
         self._residents = [
             store.resident() if operand.in_place else None
             for operand, store in zip(plan.operands, stores, strict=True)
@@ -120,21 +125,21 @@ class Runner:
     def _passes(self) -> Iterator[Pass]:
         """Yield the passes that have something to do, without the steps that need not be run."""
         for each in self._plan.pattern.passes():
-            steps = each.steps() if self._options.may_skip else ()
-            there = Counter(self._options.skip(step) for step in steps)
+            steps = each.steps() if self._control.may_skip else ()
+            there = Counter(self._control.skip(step) for step in steps)
             self._skipped += there[True]
             if there[False] or not there:
                 yield Pass(partial(self._left, each))
 
-    def _left(self, each: Pass) -> Iterator[Step]:
-        return (step for step in each.steps() if not self._options.skip(step))
+    def _left(self, each: Pass) -> Iterator[PlanStep]:
+        return (step for step in each.steps() if not self._control.skip(step))
 
     def _admit(self, pool: BufferPool) -> None:
         """Admit accesses in order, keeping the plan's window of steps under way."""
-        books = _RunBooks(self, pool, self._gate, self._plan, self._numbered)
+        driver = _BufferPoolDriver(self, pool, self._gate, self._plan, self._numbered)
         try:
-            for index, step in walk(self._passes(), self._plan.window, books):
-                self._ready.put(_Admitted(index, step, books.take()))
+            for index, step in walk(self._passes(), self._plan.window, driver):
+                self._ready.put(_Admitted(index, step, driver.take()))
         except BaseException as error:
             self._gate.fail(error)
         finally:
@@ -146,7 +151,7 @@ class Runner:
         while (admitted := self._ready.get()) is not None:
             self._gate.check()
             step = admitted.step
-            if step.first and not self._options.keep_going():
+            if step.first and not self._control.keep_going():
                 raise Interrupted
             arrays = [self._array(block, admitted.buffers) for block in step.reads]
             out = self._array(step.write, admitted.buffers)
@@ -182,10 +187,10 @@ class Runner:
             memory = admitted.buffers[block.id].memory
             operand = self._plan.operands[block.operand]
             self._written += self._mover.write(self._stores[block.operand], block, operand, memory)
-        self._options.on_written(block)
+        self._control.on_written(block)
         self._gate.done(admitted.index)
 
-    def load(self, block: Block) -> Callable[[Any], int]:
+    def load(self, block: OperandBlock) -> Callable[[Any], int]:
         """Return what fills a buffer with ``block``."""
 
         def fill(memory: Any) -> int:
@@ -197,7 +202,7 @@ class Runner:
 
         return fill
 
-    def _array(self, block: Block, buffers: dict[int, Buffer]) -> Any:
+    def _array(self, block: OperandBlock, buffers: dict[int, Buffer]) -> Any:
         resident = self._residents[block.operand]
         if resident is not None:
             return resident[block.region]
@@ -213,7 +218,7 @@ class Runner:
     def _tell(self, count: int, tiles: int) -> None:
         done, total = count + self._skipped, self._plan.forecast.steps
         moved = sum(self._read.values()) + self._written
-        self._options.observer.on_progress(Progress(done, total, tiles, moved, self._plan.moved_bytes))
+        self._control.observer.on_progress(Progress(done, total, tiles, moved, self._plan.moved_bytes))
 
     def _report(self, pool: BufferPool, steps: int, seconds: float) -> RunReport:
         names = [operand.name for operand in self._plan.operands[:-1]]
@@ -241,11 +246,11 @@ class _Admitted:
     """A step whose blocks are pinned, loading or loaded."""
 
     index: int
-    step: Step
+    step: PlanStep
     buffers: dict[int, Buffer]
 
 
-class _Numbered:
+class _RunNumbers:
     """Gives the pool's buffers, whose numbers serve again in every pass, numbers of the whole run."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -273,17 +278,17 @@ class _Numbered:
             self._recorder.record(replace(known, step=step, kind=Kind.FREE))
 
 
-class _RunBooks:
+class _BufferPoolDriver:
     """Drives the pool from a walk."""
 
     def __init__(
-        self, runner: Runner, pool: BufferPool, gate: _Gate, plan: Plan, recorder: _Numbered | None
+        self, runner: PlanRunner, pool: BufferPool, gate: _StepGate, plan: Plan, recorder: _RunNumbers | None
     ) -> None:
         self._runner = runner
         self._plan = plan
         self._dtypes = [str(operand.held_dtype) for operand in plan.operands]
         self._recorder = recorder
-        self._numbers = Numbers()
+        self._numbers = BufferNumbers()
         self._pool = pool
         self._gate = gate
         self._pinned: dict[int, Buffer] = {}
@@ -306,7 +311,7 @@ class _RunBooks:
     def wait(self, step: int) -> None:
         self._gate.wait_for(step)
 
-    def admit(self, block: Block, step: int, *, write: bool) -> None:
+    def admit(self, block: OperandBlock, step: int, *, write: bool) -> None:
         load = None if write else self._runner.load(block)
         self._pinned[block.id] = self._pool.pin(
             self._numbers[block.id],
@@ -324,16 +329,16 @@ class _RunBooks:
         pinned, self._pinned = self._pinned, {}
         return pinned
 
-    def unpin(self, block: Block, step: int) -> None:
+    def unpin(self, block: OperandBlock, step: int) -> None:
         self._pool.unpin(self._numbers[block.id], step=step)
 
-    def free(self, block: Block, step: int) -> None:
+    def free(self, block: OperandBlock, step: int) -> None:
         number = self._numbers.pop(block.id)
         self._pool.note_saved(number, step=step)
         self._pool.free(number, step=step)
 
 
-class _Gate:
+class _StepGate:
     """Which steps are done, and whether something failed."""
 
     def __init__(self) -> None:

@@ -17,13 +17,14 @@ import numpy as np
 
 from accelera._native import spmm
 from accelera.devices import Device
-from accelera.engine.computed import store_of
+from accelera.engine.dtypes import product_type
 from accelera.engine.expression import Leaf
-from accelera.engine.handles import open_operand
-from accelera.engine.planned import Product
-from accelera.engine.promotion import product_type
+from accelera.engine.expression_stores import store_of
+from accelera.engine.matmul import PlannedMatmul
+from accelera.engine.operands import open_operand
+from accelera.engine.options import USUAL, OperationOptions
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.plan import CostModel, Operand, Step
+from accelera.plan import CostModel, Operand, PlanStep
 from accelera.stores import Layout, Region, Store, is_sparse, parse_dtype
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -136,7 +137,7 @@ class SparseStore(Store):
 
 
 @dataclass(frozen=True)
-class SparseProduct(Product):
+class SparseMatmul(PlannedMatmul):
     """A product one of whose factors is a ``SparseStore``."""
 
     @property
@@ -162,7 +163,7 @@ class SparseProduct(Product):
         size = self.sparse.converted_bytes
         return {"values": size} if size else {}
 
-    def kernel(self, device: Device, step: Step, arrays: Sequence[Any], out: Any) -> None:
+    def kernel(self, device: Device, step: PlanStep, arrays: Sequence[Any], out: Any) -> None:
         """Compute one step."""
         (a, b), ((a0, a1), (b0, b1)) = arrays, step.task
         a, b, accumulate = a[..., a0:a1], b[..., b0:b1, :], not step.first
@@ -191,7 +192,7 @@ def _multiply(block: SparseBlock, turned: bool, dense: Array, out: Array, accumu
     )
 
 
-def sparse_product(a: Any, b: Any, **options: Any) -> SparseProduct:
+def sparse_product(a: Any, b: Any, out: Any = None, options: OperationOptions = USUAL) -> SparseMatmul:
     """Return the product of a sparse matrix and a dense operand, in either order, checked and ready to plan.
 
     Raises DTypeError for two sparse ones, ShapeError for stacks of matrices.
@@ -207,7 +208,8 @@ def sparse_product(a: Any, b: Any, **options: Any) -> SparseProduct:
     dtype = product_type(parse_dtype(sparse.dtype, op="matmul"), dense.dtype)
     factor = SparseStore(sparse, dtype)
     other = dense if dense.dtype == dtype else store_of(Leaf(dense).astype(dtype))
-    return SparseProduct(*((factor, other) if is_sparse(a) else (other, factor)), **options)
+    left, right = (factor, other) if is_sparse(a) else (other, factor)
+    return SparseMatmul(left, right, out, options)
 
 
 def _index_arrays(matrix: Any) -> tuple[Array, Array]:

@@ -1,9 +1,14 @@
-"""Expressions with products of matrices and reductions inside: several operations, carried out as one plan.
+"""Stages of an expression: its products of matrices and reductions, carried out as one plan.
 
-A tree is cut where element-wise work ends: each product and each reduction inside it is a *stage*, whose
-result the next ones read as an operand. Element-wise parts of a factor are no stages, they are computed
-as the product reads them. Chains of products are multiplied in the order that costs least. Results
-between stages stay in RAM where the budget has room for them, else they go to files without a name.
+A tree is cut where element-wise work ends: each product and each reduction inside it is a *stage*,
+whose result the next ones read as an operand. Element-wise parts of a factor are no stages, they are
+computed as the product reads them. Results between stages stay in RAM where the budget has room for
+them, else they go to files without a name.
+
+Chains of products are multiplied in the order that costs least. ``A @ B @ v`` as written makes the
+matrix ``A @ B``; ``A @ (B @ v)`` does not. The order is found by dynamic programming over all of them
+(Godbole 1973), with a cost in seconds: arithmetic, and the traffic of results in between. Rates are
+nominal, so that the same shapes give the same order on every machine.
 """
 
 from __future__ import annotations
@@ -11,29 +16,102 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
-from accelera.engine.chains import best_product, factors_of
-from accelera.engine.computed import store_of
 from accelera.engine.expression import (
     Apply,
     Choose,
+    ComplexPart,
     Concatenated,
     Constant,
     Convert,
     Expr,
     Leaf,
     MatrixProduct,
-    Part,
     Reduction,
     Viewed,
 )
-from accelera.engine.intermediate import Intermediate
+from accelera.engine.expression_stores import Intermediate, store_of
+from accelera.plan import CostModel
 from accelera.stores import JoinedStore, Store
+
+_NOMINAL = CostModel()
+
+Dimensions = tuple[int, ...]
+"""Rows of every factor, then the columns of the last."""
+
+
+def best_product(factors: Sequence[Expr]) -> Expr:
+    """Return the product of ``factors`` in the order that costs least; of equal ones the leftmost.
+
+    All but the first and the last are matrices; those two may be vectors.
+    """
+    first, last = factors[0], factors[-1]
+    rows = [1 if first.ndim == 1 else first.shape[0]]
+    dims = (*rows, *(each.shape[0] for each in factors[1:]), 1 if last.ndim == 1 else last.shape[1])
+    splits = best_splits(dims, first.dtype.itemsize, 4.0 if first.dtype.kind == "c" else 1.0)
+
+    def product(start: int, stop: int) -> Expr:
+        if stop - start == 1:
+            return factors[start]
+        middle = splits[start, stop]
+        return MatrixProduct(product(start, middle), product(middle, stop))
+
+    return product(0, len(factors))
+
+
+def best_splits(dims: Dimensions, itemsize: int, flops_scale: float = 1.0) -> dict[tuple[int, int], int]:
+    """Return where to split every part of a chain of matrices, as ``{(start, stop): middle}``.
+
+    >>> best_splits((1000, 1000, 1000, 1), 8)[0, 3]
+    1
+    """
+    splits: dict[tuple[int, int], int] = {}
+
+    @cache
+    def seconds(start: int, stop: int) -> float:
+        if stop - start == 1:
+            return 0.0
+        costs = {middle: split_s(start, middle, stop) for middle in range(stop - 1, start, -1)}
+        splits[start, stop] = min(costs, key=costs.__getitem__)
+        return costs[splits[start, stop]]
+
+    def split_s(start: int, middle: int, stop: int) -> float:
+        rows, inner, columns = dims[start], dims[middle], dims[stop]
+        between = rows * inner * (middle - start > 1) + inner * columns * (stop - middle > 1)
+        size = between * itemsize
+        moved = _NOMINAL.read_s(size, max(size, 1), "disk") + _NOMINAL.write_s(size, max(size, 1), "disk")
+        made = _NOMINAL.gemm_s(rows, inner, columns, flops_scale)
+        return seconds(start, middle) + seconds(middle, stop) + made + moved
+
+    seconds(0, len(dims) - 1)
+    return splits
+
+
+def factors_of(node: MatrixProduct, is_shared: Callable[[Expr], bool]) -> list[Expr]:
+    """Return the factors of a chain of products whose order is free, first to last.
+
+    It is for products of one element type whose factors have at most two axes. A product that
+    ``is_shared`` says is used elsewhere too is a factor.
+    """
+    left, right = node.arguments
+    one, other = list(_factors(left, node, is_shared)), list(_factors(right, node, is_shared))
+    # A vector in the middle is an end of one product, and stays so.
+    return [*(one if one[-1].ndim == 2 else [left]), *(other if other[0].ndim == 2 else [right])]
+
+
+def _factors(node: Expr, parent: Expr, is_shared: Callable[[Expr], bool]) -> Iterator[Expr]:
+    free = isinstance(node, MatrixProduct) and not is_shared(node) and node.dtype == parent.dtype
+    plain = all(each.ndim <= 2 and each.dtype == parent.dtype for each in node.arguments)
+    if isinstance(node, MatrixProduct) and free and plain:
+        yield from factors_of(node, is_shared)
+    else:
+        yield node
 
 
 @dataclass
-class Stage:
+class ExpressionStage:
     """One operation of an expression: element-wise, a reduction, or a product of matrices."""
 
     expr: Expr
@@ -52,7 +130,7 @@ def is_staged(expr: Expr) -> bool:
     return any(isinstance(each, (MatrixProduct, Reduction, Concatenated, Viewed)) for each in _nodes(inner))
 
 
-def stages_of(expr: Expr) -> list[Stage]:
+def stages_of(expr: Expr) -> list[ExpressionStage]:
     """Cut ``expr`` into stages, in the order in which they are carried out."""
     found = _Cutting(expr).stages
     for number, stage in enumerate(found):
@@ -76,17 +154,18 @@ def _wording(node: Expr) -> str:
     named: dict[type[Expr], Callable[[Any], str]] = {
         Apply: lambda each: each.ufunc.__name__,
         Constant: lambda each: repr(each.value),
-        Part: lambda each: each.name,
+        ComplexPart: lambda each: each.name,
         Reduction: lambda each: f"{each.name} {each.axes} {each.keepdims} {_numbers_of(each.reducer)}",
         Concatenated: lambda each: str(each.axis),
         Viewed: lambda each: each.text,
     }
     detail = named.get(type(node), lambda each: "")
-    return f"{type(node).__name__} {detail(node)}"
+    kind = "Part" if isinstance(node, ComplexPart) else type(node).__name__  # journals have it so
+    return f"{kind} {detail(node)}"
 
 
 def _numbers_of(reducer: object) -> list[str]:
-    """Return what a reducer was told, such as the degrees of freedom."""
+    """Return the settings of a reduction, such as the degrees of freedom."""
     return [f"{name} {value}" for name, value in vars(reducer).items() if isinstance(value, (int, float))]
 
 
@@ -101,13 +180,13 @@ class _Cutting:
     """Turns a tree into stages, the deepest first; equal parts that are one object are computed once."""
 
     def __init__(self, root: Expr) -> None:
-        self.stages: list[Stage] = []
+        self.stages: list[ExpressionStage] = []
         self._root = _in_best_order(root)
         self._made: dict[int, Expr] = {}
         for node in _from_below(self._root):
             self._made[id(node)] = self._cut(node)
         last = self._made[id(self._root)]
-        self.stages.append(Stage(last, None, intermediates_in(last)))
+        self.stages.append(ExpressionStage(last, None, intermediates_in(last)))
 
     def _cut(self, node: Expr) -> Expr:
         """Return ``node`` over stores only; what must be computed before becomes a stage."""
@@ -124,7 +203,7 @@ class _Cutting:
     def _stage(self, expr: Expr) -> Leaf:
         name = f"#{len(self.stages) + 1}"
         result = Intermediate(name, expr.shape, expr.dtype)
-        self.stages.append(Stage(expr, result, intermediates_in(expr)))
+        self.stages.append(ExpressionStage(expr, result, intermediates_in(expr)))
         return Leaf(result)
 
 
@@ -173,8 +252,8 @@ def _rebuilt(node: Expr, parts: Sequence[Expr]) -> Expr:
         return Apply(node.ufunc, tuple(parts))
     if isinstance(node, Choose):
         return Choose(*parts)
-    if isinstance(node, Part):
-        return Part(parts[0], node.name)
+    if isinstance(node, ComplexPart):
+        return ComplexPart(parts[0], node.name)
     assert isinstance(node, Convert)
     return Convert(parts[0], node.dtype)
 
@@ -205,7 +284,7 @@ def _from_below(root: Expr) -> Iterator[Expr]:
             waiting.extend((each, False) for each in reversed(node.arguments))
 
 
-def stores_in(stages: Sequence[Stage]) -> list[Store]:
+def stores_in(stages: Sequence[ExpressionStage]) -> list[Store]:
     """Return the operands of all stages that are no results of stages, each once."""
     leaves = [each.store for stage in stages for each in _nodes(stage.expr) if isinstance(each, Leaf)]
     found = {id(source): source for store in leaves for source in store.sources}

@@ -1,4 +1,4 @@
-"""Moving a block between a store and a device, straight or through bounded host buffers.
+"""Staging: blocks moved between a store and a device, straight or through bounded host buffers.
 
 A block whose element type is the same in the store and on a device that computes in host memory
 is read where it belongs. Otherwise it passes, piece by piece, through one of a fixed number of
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from accelera.devices import Device
-from accelera.plan import Block, Operand
+from accelera.plan import Operand, OperandBlock
 from accelera.stores import Region, Store
 
 PIECE_BYTES = 1 << 20
@@ -25,7 +25,7 @@ PIECE_BYTES = 1 << 20
 Array = np.ndarray[Any, Any]
 
 
-class _Coming(NamedTuple):
+class _Download(NamedTuple):
     """A piece on its way from the device to a host buffer."""
 
     wait: Callable[[], None]
@@ -41,11 +41,11 @@ class Mover:
         self._device = device
         self._buffers = HostBuffers(buffers)
 
-    def view(self, memory: Any, block: Block, operand: Operand) -> Any:
+    def view(self, memory: Any, block: OperandBlock, operand: Operand) -> Any:
         """Return the device array of ``block`` lying in ``memory``."""
         return self._device.view(memory, block.shape, operand.held_dtype, operand.block_order())
 
-    def read(self, store: Store, block: Block, operand: Operand, memory: Any) -> int:
+    def read(self, store: Store, block: OperandBlock, operand: Operand, memory: Any) -> int:
         """Fill ``memory`` with ``block`` of ``store``; return the bytes read."""
         target = self.view(memory, block, operand)
         if direct(self._device, operand):
@@ -66,7 +66,7 @@ class Mover:
                 lender.take_back(host)
         return moved
 
-    def write(self, store: Store, block: Block, operand: Operand, memory: Any) -> int:
+    def write(self, store: Store, block: OperandBlock, operand: Operand, memory: Any) -> int:
         """Write ``block`` from ``memory`` to ``store``; return the bytes written.
 
         A piece of an accelerator's travels while the one before is written.
@@ -79,7 +79,7 @@ class Mover:
             target = held[block.region]
             self._device.copy(source, target)
             return int(target.nbytes)
-        lender, moved, coming = self._lender(operand), 0, deque[_Coming]()
+        lender, moved, coming = self._lender(operand), 0, deque[_Download]()
         try:
             for part, inner in _pieces(block, operand, lender.lent_bytes):
                 host = lender.lend_host(wait=not coming)
@@ -87,7 +87,7 @@ class Mover:
                     moved += self._arrived(store, coming, lender)
                     host = lender.lend_host()
                 piece = _shaped(host, part, operand)
-                coming.append(_Coming(_nothing, part, piece, host))
+                coming.append(_Download(_nothing, part, piece, host))
                 coming[-1] = coming[-1]._replace(wait=self._device.begin_download(source[inner], piece))
                 if len(coming) > 1 or lender is self._buffers:
                     moved += self._arrived(store, coming, lender)
@@ -98,7 +98,7 @@ class Mover:
                 lender.take_back(each.host)
         return moved
 
-    def _arrived(self, store: Store, coming: deque[_Coming], lender: Any) -> int:
+    def _arrived(self, store: Store, coming: deque[_Download], lender: Any) -> int:
         """Write the piece that was begun first; return its bytes."""
         first = coming[0]
         first.wait()
@@ -128,7 +128,7 @@ class HostBuffers:
             self._spare.put(None)
 
     def lend_host(self, *, wait: bool = True) -> Array | None:
-        """Return a buffer; None when none is spare and nobody is to wait."""
+        """Return a buffer; None when none is spare and ``wait`` is false."""
         try:
             host = self._spare.get(block=wait)
         except queue.Empty:
@@ -165,7 +165,7 @@ def _shaped(host: Array, region: tuple[slice, ...], operand: Operand) -> Array:
 
 
 def _pieces(
-    block: Block, operand: Operand, lent_bytes: int
+    block: OperandBlock, operand: Operand, lent_bytes: int
 ) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
     """Yield (region of the store, region within the block) of pieces that fit a host buffer."""
     spans = [(part.start, part.stop) for part in block.region]

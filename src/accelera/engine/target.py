@@ -1,4 +1,4 @@
-"""Where a result goes: new memory, the caller's array or store, or a file that appears when complete."""
+"""Target of a result: new memory, the caller's array or store, or a file that appears when complete."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from accelera.engine.fingerprints import Watch
-from accelera.engine.handles import FileResult, direct_io
+from accelera.engine.journal import OperandWatch
+from accelera.engine.operands import FileResult, direct_io
 from accelera.errors import DTypeError, ShapeError, StoreError
 from accelera.stores import (
     FlatFile,
@@ -31,7 +31,7 @@ _OVERLAP_WORK = 10_000
 
 
 @dataclass(frozen=True)
-class Target:
+class ResultTarget:
     """The place of a result, before it exists."""
 
     out: Any
@@ -89,10 +89,10 @@ class Target:
         elif self.out is not None:
             self._check_given(op, inputs)
 
-    def watch(self, operands: Mapping[str, Store]) -> Watch:
+    def watch(self, operands: Mapping[str, Store]) -> OperandWatch:
         """Return the watch over the operands until the result is published."""
         written = self.given() if self.path is None and self.out is not None else None
-        return Watch.over(operands, arrays=self.path is not None, written=written)
+        return OperandWatch.over(operands, arrays=self.path is not None, written=written)
 
     def given(self) -> Store:
         """Return the store of what exists already and takes the result.

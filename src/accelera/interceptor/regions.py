@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-Region = tuple[slice, ...]
+from accelera.chunking import Region as Region
+
 SHARE = 32768
 """Elements below which torch leaves a vector to one thread, and a multiple of which each share has."""
 _VECTOR = 64

@@ -1,4 +1,4 @@
-"""Memory: what there is, what may be used, and who holds it.
+"""Memory: what there is, what may be used, and the pool that holds it.
 
 Everything is loaded when it is first named: who asks what there is does not load NumPy.
 """
@@ -12,26 +12,36 @@ from accelera.lazily import opened
 if TYPE_CHECKING:
     from accelera.memory.budget import Budget as Budget
     from accelera.memory.budget import UsableMemory as UsableMemory
-    from accelera.memory.compute import Compute as Compute
+    from accelera.memory.cgroup import cgroup_processors as cgroup_processors
     from accelera.memory.hierarchy import UNBOUNDED_BYTES as UNBOUNDED_BYTES
+    from accelera.memory.hierarchy import Compute as Compute
     from accelera.memory.hierarchy import Hierarchy as Hierarchy
+    from accelera.memory.hierarchy import Tier as Tier
     from accelera.memory.manager import ALWAYS_FITS_BYTES as ALWAYS_FITS_BYTES
     from accelera.memory.manager import MeasuredDevice as MeasuredDevice
     from accelera.memory.manager import MemoryManager as MemoryManager
     from accelera.memory.manager import itemsize_of as itemsize_of
     from accelera.memory.pool import Allocator as Allocator
+    from accelera.memory.pool import AsyncBuffers as AsyncBuffers
+    from accelera.memory.pool import BackingStore as BackingStore
+    from accelera.memory.pool import BackingStores as BackingStores
     from accelera.memory.pool import Block as Block
     from accelera.memory.pool import Books as Books
     from accelera.memory.pool import Buffer as Buffer
     from accelera.memory.pool import BufferPool as BufferPool
+    from accelera.memory.pool import BufferTable as BufferTable
     from accelera.memory.pool import Bytes as Bytes
+    from accelera.memory.pool import DeviceMemory as DeviceMemory
     from accelera.memory.pool import Home as Home
     from accelera.memory.pool import Homes as Homes
     from accelera.memory.pool import Ledger as Ledger
     from accelera.memory.pool import Memory as Memory
     from accelera.memory.pool import Pins as Pins
     from accelera.memory.pool import Place as Place
+    from accelera.memory.pool import PoolBlock as PoolBlock
+    from accelera.memory.pool import PoolMemory as PoolMemory
     from accelera.memory.pool import PoolStats as PoolStats
+    from accelera.memory.pool import Prefetcher as Prefetcher
     from accelera.memory.pool import Residence as Residence
     from accelera.memory.pool import Slab as Slab
     from accelera.memory.pool import Stream as Stream
@@ -42,17 +52,16 @@ if TYPE_CHECKING:
     from accelera.memory.probe import host_memory as host_memory
     from accelera.memory.probe import process_memory as process_memory
     from accelera.memory.probe import reset_peak as reset_peak
-    from accelera.memory.tier import Tier as Tier
 
 _NAMES_BY_FILE = {
     "budget": "Budget UsableMemory",
-    "compute": "Compute",
-    "hierarchy": "UNBOUNDED_BYTES Hierarchy",
+    "cgroup": "cgroup_processors",
+    "hierarchy": "UNBOUNDED_BYTES Compute Hierarchy Tier",
     "manager": "ALWAYS_FITS_BYTES MeasuredDevice MemoryManager itemsize_of",
-    "pool": "Allocator Block Books Buffer BufferPool Bytes Home Homes Ledger Memory Pins Place PoolStats"
-    " Residence Slab Stream Use window_of",
+    "pool": "Allocator AsyncBuffers BackingStore BackingStores Buffer BufferPool BufferTable Bytes"
+    " DeviceMemory Ledger Pins PoolBlock PoolMemory PoolStats Prefetcher Slab Use window_of"
+    " Block Books Home Homes Memory Place Residence Stream",
     "probe": "HostMemory ProcessMemory host_memory process_memory reset_peak",
-    "tier": "Tier",
 }
 _FILE_OF = {name: file for file, names in _NAMES_BY_FILE.items() for name in names.split()}
 

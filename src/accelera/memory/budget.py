@@ -48,7 +48,7 @@ class Budget:
 
     @property
     def is_given(self) -> bool:
-        """Whether somebody asked for it, rather than the free memory deciding."""
+        """Whether it was asked for; otherwise the free memory decides."""
         return self.origin != "ACCELERA_MEMORY_THRESHOLD"
 
     @property

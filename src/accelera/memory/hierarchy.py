@@ -1,14 +1,73 @@
-"""The tiers of a machine in order, the fastest first."""
+"""Hierarchy of a machine: its tiers in order, the fastest first, their links, and what computes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from accelera.errors import UnknownNameError
-from accelera.memory.compute import Compute
-from accelera.memory.tier import Tier
 from accelera.units import parse_bytes
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A memory with a capacity, and the link that joins it to the next faster one."""
+
+    name: str
+    """``"cuda:0"``, ``"ram"``, ``"disk"`` …"""
+    capacity_bytes: int
+    bandwidth_bytes_per_s: float
+    """Rate of moving bytes from this tier to the next faster one."""
+    latency_s: float = 0.0
+    """Cost of starting one move, seconds."""
+    write_bandwidth_bytes_per_s: float | None = None
+    """Rate of moving bytes from the next faster tier to this one; None: the same."""
+    duplex: bool = True
+    """Whether both directions go on at once, each at its rate; otherwise they share one queue."""
+    latency_s_per_byte: float = 0.0
+    """A delay that grows with the size of a move and is no bandwidth: the seed's model has 0.1 ms per MB."""
+    access_s: float = 0.0
+    """Seconds of one access that finds its buffer in this tier; counts for the first tier."""
+
+    def transfer_s(self, nbytes: int, moves: int = 1) -> float:
+        """Return the seconds that ``nbytes`` in ``moves`` pieces take to the next faster tier.
+
+        >>> Tier("disk", 10**12, bandwidth_bytes_per_s=2e9, latency_s=1e-4).transfer_s(10**9, moves=10)
+        0.501
+        """
+        return nbytes * self.towards_s_per_byte + moves * self.latency_s
+
+    @property
+    def towards_s_per_byte(self) -> float:
+        """Seconds per byte to the next faster tier."""
+        return 1 / self.bandwidth_bytes_per_s + self.latency_s_per_byte
+
+    @property
+    def away_s_per_byte(self) -> float:
+        """Seconds per byte from the next faster tier."""
+        return 1 / (self.write_bandwidth_bytes_per_s or self.bandwidth_bytes_per_s) + self.latency_s_per_byte
+
+
+@dataclass(frozen=True)
+class Compute:
+    """A roofline: a step is bound by its arithmetic or by the bytes it touches."""
+
+    flops_per_s: float
+    """Floating-point operations per second."""
+    bandwidth_bytes_per_s: float = float("inf")
+    """Rate at which the first tier feeds the arithmetic."""
+    launch_s: float = 0.0
+    """Cost of starting one step."""
+
+    def seconds(self, flops: NDArray[np.float64], touched_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the seconds of steps from their arithmetic and the bytes they touch; shapes (steps,)."""
+        bound = np.maximum(flops / self.flops_per_s, touched_bytes / self.bandwidth_bytes_per_s)
+        seconds: NDArray[np.float64] = bound + self.launch_s
+        return seconds
+
 
 UNBOUNDED_BYTES = 2**62
 """Capacity of a tier that never fills up."""

@@ -1,4 +1,4 @@
-"""How much memory the machine has, how much is free now, and how much this process holds.
+"""Probes of memory: how much the machine has, how much is free, and how much this process holds.
 
 Read from ``/proc`` and the control groups on Linux (tens of microseconds), through psutil elsewhere.
 """
@@ -68,7 +68,7 @@ def process_memory() -> ProcessMemory:
 
 
 def reset_peak() -> bool:
-    """Start ``peak_bytes`` anew from the present; return False where the system cannot."""
+    """Start ``peak_bytes`` again from the present; return False where the system cannot."""
     try:
         with open("/proc/self/clear_refs", "wb", buffering=0) as handle:
             handle.write(b"5")

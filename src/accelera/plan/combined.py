@@ -1,4 +1,4 @@
-"""Several plans, carried out one after the other, as one."""
+"""Combined plan: several plans, carried out one after the other, as one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from accelera.plan.figures import Forecast, Step
-from accelera.plan.operand import Block
-from accelera.plan.passes import Part, Pass, Pattern, Repeat
 from accelera.plan.plan import Plan
+from accelera.plan.types import Forecast, OperandBlock, PlanStep
+from accelera.plan.walk import Part, Pass, Pattern, Repeat
 
 
 def combine_plans(
@@ -78,10 +77,10 @@ def _shifted(kind: Repeat, first: int) -> Repeat:
 
 
 def _shifted_pass(found: Pass, first: int) -> Pass:
-    def moved(block: Block) -> Block:
+    def moved(block: OperandBlock) -> OperandBlock:
         return replace(block, operand=block.operand + first)
 
-    def steps() -> Iterator[Step]:
+    def steps() -> Iterator[PlanStep]:
         return (
             replace(step, reads=tuple(map(moved, step.reads)), write=moved(step.write))
             for step in found.steps()

@@ -1,4 +1,4 @@
-"""Which policy evicts in a plan and in its run: a name, or a maker of policies of one's own."""
+"""Eviction of a plan and its run: the policy by its name, or a maker of policies of one's own."""
 
 from __future__ import annotations
 

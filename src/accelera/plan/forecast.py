@@ -1,4 +1,4 @@
-"""Walk a plan on paper: its misses, bytes, peak, and a timeline of reads, arithmetic and writes.
+"""Forecast of a plan: misses, bytes, peak, and a timeline of reads, arithmetic and writes, walked on paper.
 
 Of passes that look alike one is walked, and its figures count as often as there are such passes.
 """
@@ -12,12 +12,10 @@ from typing import Any
 
 from accelera.memory import Ledger
 from accelera.plan.cost import CostModel
+from accelera.plan.dry_run import BufferNumbers, policy_of
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Forecast, Step
-from accelera.plan.operand import Block, Operand
-from accelera.plan.paper import Numbers, policy_of
-from accelera.plan.passes import Pass, Pattern, Repeat
-from accelera.plan.walk import walk_steps
+from accelera.plan.types import Forecast, Operand, OperandBlock, PlanStep
+from accelera.plan.walk import Pass, Pattern, Repeat, walk_steps
 from accelera.policy import EvictionPolicy, create_policy
 
 _BELADY = Eviction()
@@ -25,7 +23,7 @@ _REMEMBERED = 4096
 """Steps that are made once and kept for the second walk; more are made again, for they take memory."""
 
 
-class _PaperBooks:
+class _LedgerDriver:
     """A ledger that also adds up what is read, and when it arrives."""
 
     def __init__(
@@ -40,7 +38,7 @@ class _PaperBooks:
         self.ledger = Ledger(capacity_bytes, create_policy("fifo"))
         self.read = [0] * len(operands)
         self._eviction, self._operation = eviction, operation
-        self._numbers = Numbers()
+        self._numbers = BufferNumbers()
         self._loads_s = self._stolen_s = 0.0
         self._operands = operands
         self._cost = cost
@@ -67,7 +65,7 @@ class _PaperBooks:
     def wait(self, step: int) -> None:
         """On paper every step is done at once."""
 
-    def admit(self, block: Block, step: int, *, write: bool) -> None:
+    def admit(self, block: OperandBlock, step: int, *, write: bool) -> None:
         resident, _ = self.ledger.admit(self._numbers[block.id], block.held_bytes, write=write)
         if resident or write:
             return
@@ -82,16 +80,16 @@ class _PaperBooks:
         self._loads_s = self._stolen_s = 0.0
         return seconds
 
-    def unpin(self, block: Block, step: int) -> None:
+    def unpin(self, block: OperandBlock, step: int) -> None:
         self.ledger.unpin(self._numbers[block.id])
 
-    def free(self, block: Block, step: int) -> None:
+    def free(self, block: OperandBlock, step: int) -> None:
         number = self._numbers.pop(block.id)
         self.ledger.save(number)
         self.ledger.free(number)
 
 
-class _Timeline:
+class _PlanTimeline:
     """When each step is done: reads run ahead by the window, writes follow behind."""
 
     def __init__(self, window: int, cost: CostModel, tier: str) -> None:
@@ -102,7 +100,7 @@ class _Timeline:
         self.compute_s = self.stall_s = self.read_s = self.write_s = 0.0
         self.written = 0
 
-    def step(self, step: Step, loads_s: float, stolen_s: float) -> None:
+    def step(self, step: PlanStep, loads_s: float, stolen_s: float) -> None:
         """Account for one step whose loads take ``loads_s`` and slow the arithmetic by ``stolen_s``."""
         self.read_s += loads_s
         self._read_free = max(self._read_free, self._retired[0]) + loads_s
@@ -132,8 +130,8 @@ class _Timeline:
 class _Walker:
     """Walks the first part of each kind and counts its figures as often as it comes."""
 
-    def __init__(self, books: _PaperBooks, timeline: _Timeline, window: int) -> None:
-        self._books, self._timeline, self._window = books, timeline, window
+    def __init__(self, driver: _LedgerDriver, timeline: _PlanTimeline, window: int) -> None:
+        self._driver, self._timeline, self._window = driver, timeline, window
         self._held: set[int] = set()
         self._steps = 0
         self.totals: dict[Any, Any] = dict.fromkeys(self._figures(), 0)
@@ -156,9 +154,9 @@ class _Walker:
     def _pass(self, following: Pass) -> None:
         before = self._figures()
         following = _remembered(following)
-        self._books.begin(following, self._held, self._steps - 1)
-        for _, step in walk_steps(following.steps(), self._window, self._books):
-            self._timeline.step(step, *self._books.arrivals_s())
+        self._driver.begin(following, self._held, self._steps - 1)
+        for _, step in walk_steps(following.steps(), self._window, self._driver):
+            self._timeline.step(step, *self._driver.arrivals_s())
             self._steps += 1
             if step.write.held_bytes:
                 (self._held.discard if step.last else self._held.add)(step.write.id)
@@ -169,7 +167,7 @@ class _Walker:
 
     def _figures(self) -> dict[Any, Any]:
         """Return all that adds up from pass to pass."""
-        stats, line = self._books.ledger.stats, self._timeline
+        stats, line = self._driver.ledger.stats, self._timeline
         return {
             "bytes_written": line.written,
             "hits": stats.hits,
@@ -183,7 +181,7 @@ class _Walker:
             "stall_s": line.stall_s,
             "read_s": line.read_s,
             "write_s": line.write_s,
-            **dict(enumerate(self._books.read)),
+            **dict(enumerate(self._driver.read)),
         }
 
 
@@ -201,12 +199,12 @@ def forecast(
 
     Raises BudgetExceededError when the pinned blocks of some step do not fit.
     """
-    books = _PaperBooks(capacity_bytes, operands, window, cost, eviction, operation)
-    walker = _Walker(books, _Timeline(window, cost, operands[-1].tier), window)
+    driver = _LedgerDriver(capacity_bytes, operands, window, cost, eviction, operation)
+    walker = _Walker(driver, _PlanTimeline(window, cost, operands[-1].tier), window)
     walker.all(pattern.kinds)
     read = {operands[i].name: walker.totals.pop(i) for i in range(len(operands))}
     del read[operands[-1].name]
-    return Forecast(peak_pool_bytes=books.ledger.stats.peak_bytes, bytes_read=read, **walker.totals)
+    return Forecast(peak_pool_bytes=driver.ledger.stats.peak_bytes, bytes_read=read, **walker.totals)
 
 
 def _remembered(following: Pass) -> Pass:

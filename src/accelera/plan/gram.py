@@ -19,18 +19,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from accelera.errors import BudgetExceededError
-from accelera.plan.books import WHOLE_STEPS, books_bytes, books_limit, pass_lengths
-from accelera.plan.cost import CostModel
+from accelera.plan.cost import WHOLE_STEPS, CostModel, overhead_bytes, overhead_limit, pass_lengths
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
 from accelera.plan.gram_steps import GramChoice, GramProblem, GramSteps
-from accelera.plan.passes import Pattern
+from accelera.plan.limits import WINDOW, PlanLimits
 from accelera.plan.plan import Plan
-from accelera.units import format_bytes
+from accelera.plan.types import Alternative, Forecast
+from accelera.plan.walk import Pattern
 
-WINDOW = 3
 LONGEST_EDGE = 1 << 16
 """Longest edge of a tile: a row of one fits any staging buffer."""
 _DEPTHS = (8192, 4096, 2048, 1024, 512, 256, 128, 64)
@@ -40,18 +37,17 @@ _WALKED = 6
 _PASS_STEPS = 1024
 """Most steps of a pass: one of each kind is walked for every choice that is."""
 _BYTES_WEIGHT = 0.25
-_BELADY = Eviction()
 
 
 @dataclass(frozen=True)
-class _Figures:
+class _GramEstimate:
     """Closed forms of one choice."""
 
     choice: GramChoice
     need_bytes: int
     """Room for blocks, and for the books where they lie in the same memory."""
-    books_bytes: int
-    """What the run keeps in RAM besides its blocks, because it has so many steps."""
+    overhead_bytes: int
+    """What the run keeps in RAM besides its blocks, because its steps are many."""
     seconds: float
     moved_bytes: float
 
@@ -63,68 +59,51 @@ class _Figures:
 
 def plan_gram(
     problem: GramProblem,
-    *,
-    capacity_bytes: int,
+    limits: PlanLimits,
     cost: CostModel,
-    budget_bytes: int | None = None,
-    reserved: Mapping[str, int] | None = None,
-    tier: str = "ram",
+    *,
     spec: Mapping[str, Any] | None = None,
-    window: int = WINDOW,
-    host_staging_bytes: int = 0,
-    eviction: Eviction = _BELADY,
 ) -> Plan:
-    """Return the plan that computes ``problem`` with blocks of at most ``capacity_bytes``.
+    """Return the plan that computes ``problem`` within ``limits``.
 
     ``spec`` repeats the choices of an earlier plan. Raises BudgetExceededError, naming the smallest
     budget that would do, when nothing fits.
     """
-    kept, measured, cost = dict(reserved or {}), cost, cost.nominal()
-    choices = [GramChoice(**spec)] if spec is not None else _choices(problem, window)
-    found = [
-        _figures(problem, each, capacity_bytes, cost, eviction, tier, again=spec is not None)
-        for each in choices
-    ]
+    measured, cost = cost, cost.nominal()
+    choices = [GramChoice(**spec)] if spec is not None else _choices(problem, limits.window)
+    found = [_figures(problem, each, limits, cost, again=spec is not None) for each in choices]
     fitting = sorted(
-        (each for each in found if each.need_bytes <= capacity_bytes), key=lambda each: each.score
+        (each for each in found if each.need_bytes <= limits.capacity_bytes), key=lambda each: each.score
     )
-    if not fitting and spec is None and window > 1:
-        return plan_gram(
-            problem,
-            capacity_bytes=capacity_bytes,
-            cost=measured,
-            budget_bytes=budget_bytes,
-            reserved=reserved,
-            tier=tier,
-            window=WINDOW if window > WINDOW else 1,
-            host_staging_bytes=host_staging_bytes,
-            eviction=eviction,
-        )
+    if not fitting and spec is None and limits.window > 1:
+        narrower = replace(limits, window=WINDOW if limits.window > WINDOW else 1)
+        return plan_gram(problem, narrower, measured)
     if not fitting:
-        _refuse(problem, min(each.need_bytes for each in found), capacity_bytes, kept, budget_bytes, tier)
+        of = f"of {list(problem.a.shape)} in {problem.g.held_dtype}"
+        limits.refuse("gram", of, "its smallest tiles", min(each.need_bytes for each in found))
 
-    def walk(each: _Figures, cost: CostModel) -> _Walked:
+    def walk(each: _GramEstimate, cost: CostModel) -> _WalkedGram:
         steps = GramSteps(problem, each.choice, cost)
-        room = capacity_bytes - _charged(each.books_bytes, tier)
+        room = limits.capacity_bytes - limits.charged(each.overhead_bytes)
         window = each.choice.window
         pattern = steps.pattern()
-        found = forecast(pattern, problem.operands, room, window, cost, eviction, operation="gram")
-        return _Walked(each, steps, pattern, found)
+        found = forecast(pattern, problem.operands, room, window, cost, limits.eviction, operation="gram")
+        return _WalkedGram(each, steps, pattern, found)
 
     walked = [walk(each, cost) for each in fitting[:_WALKED]]
     nominal = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes))
     best = nominal if measured == cost else walk(nominal.figures, measured)
-    steps, books = best.steps, best.figures.books_bytes
+    steps, books = best.steps, best.figures.overhead_bytes
     compulsory = sum(0 if each.in_place else each.nbytes for each in problem.operands)
     return Plan(
         operation="gram",
         operands=problem.operands,
         schedule="single tile" if len(steps.edges) <= 1 else "G-stationary",
         shape_note=_note(steps),
-        budget_bytes=budget_bytes,
-        capacity_bytes=capacity_bytes - _charged(books, tier),
-        reserved={**kept, **({"books": books} if books else {})},
-        tier=tier,
+        budget_bytes=limits.budget_bytes,
+        capacity_bytes=limits.capacity_bytes - limits.charged(books),
+        reserved={**limits.reserved, **({"books": books} if books else {})},
+        tier=limits.tier,
         window=steps.choice.window,
         forecast=best.forecast,
         lower_bound_bytes=compulsory,
@@ -132,16 +111,16 @@ def plan_gram(
         pattern=best.pattern,
         spec=vars(steps.choice),
         alternatives=_losers(walked, nominal, best.forecast.seconds),
-        host_staging_bytes=host_staging_bytes,
-        eviction=eviction,
+        host_staging_bytes=limits.host_staging_bytes,
+        eviction=limits.eviction,
     )
 
 
 @dataclass(frozen=True)
-class _Walked:
+class _WalkedGram:
     """A choice with its steps and what they will do."""
 
-    figures: _Figures
+    figures: _GramEstimate
     steps: GramSteps
     pattern: Pattern
     forecast: Forecast
@@ -165,11 +144,6 @@ def _choices(problem: GramProblem, window: int) -> list[GramChoice]:
     ]
 
 
-def _charged(books_bytes: int, tier: str) -> int:
-    """Return the bytes that books take from the blocks: they lie in RAM."""
-    return books_bytes if tier == "ram" else 0
-
-
 def _books(problem: GramProblem, choice: GramChoice, eviction: Eviction) -> int:
     """Return the bytes of what the run remembers of the steps and blocks of a pass, at most."""
     parts, strips = choice.parts, choice.strips
@@ -180,20 +154,18 @@ def _books(problem: GramProblem, choice: GramChoice, eviction: Eviction) -> int:
     steps, most = batches * tiles * slabs, choice.pass_steps
     if most:
         steps, blocks = min(steps, most), min(blocks, 3 * most)
-    return int(books_bytes(3 * steps, blocks, eviction))
+    return int(overhead_bytes(3 * steps, blocks, eviction))
 
 
 def _figures(
     problem: GramProblem,
     choice: GramChoice,
-    capacity: int,
+    limits: PlanLimits,
     cost: CostModel,
-    eviction: Eviction,
-    tier: str,
     *,
     again: bool = False,
-) -> _Figures:
-    lead = (1,) * len(problem.batch)
+) -> _GramEstimate:
+    lead, capacity = (1,) * len(problem.batch), limits.capacity_bytes
     edge, strip = (
         _longest(problem.size, parts, problem.align(-1))
         for parts in (choice.parts, choice.parts * choice.strips)
@@ -217,16 +189,16 @@ def _figures(
     steps = tiles * slabs * choice.strips
     compute += steps * cost.step_s
     seconds = compute + reads + writes if choice.window == 1 else max(compute, reads, writes)
-    books = _books(problem, choice, eviction)
+    books = _books(problem, choice, limits.eviction)
     if not again and (books or steps > WHOLE_STEPS):
-        for longest in pass_lengths(capacity, eviction):
+        for longest in pass_lengths(capacity, limits.eviction):
             length = min(longest, _PASS_STEPS)
-            fits = min(books_limit(capacity), capacity - need if tier == "ram" else capacity)
+            fits = min(overhead_limit(capacity), capacity - need if limits.in_ram else capacity)
             if books > fits or (not choice.pass_steps and steps > WHOLE_STEPS):
                 choice = replace(choice, pass_steps=length)
-                books = _books(problem, choice, eviction)
-    need += _charged(books, tier)
-    return _Figures(choice, need, books, seconds + 2 * reads / max(tiles * slabs, 1), read + written)
+                books = _books(problem, choice, limits.eviction)
+    need += limits.charged(books)
+    return _GramEstimate(choice, need, books, seconds + 2 * reads / max(tiles * slabs, 1), read + written)
 
 
 def _need(problem: GramProblem, choice: GramChoice, tiles: int, edge: int, strip: int, slab: int) -> int:
@@ -258,7 +230,7 @@ def _note(steps: GramSteps) -> str:
     return f"{tiles} tiles of G, edges up to {edge}, {steps.choice.strips} strips; A {depth} deep at a time"
 
 
-def _losers(walked: list[_Walked], best: _Walked, seconds: float) -> tuple[Alternative, ...]:
+def _losers(walked: list[_WalkedGram], best: _WalkedGram, seconds: float) -> tuple[Alternative, ...]:
     """Return the losers; all were walked with nominal rates, on whose scale the best takes ``seconds``."""
     found, scale = best.forecast, seconds / max(best.forecast.seconds, 1e-12)
     others = [(each.steps, each.forecast) for each in walked if each is not best]
@@ -271,20 +243,4 @@ def _losers(walked: list[_Walked], best: _Walked, seconds: float) -> tuple[Alter
             f"{other.moved_bytes / max(found.moved_bytes, 1):.2f} x the bytes",
         )
         for steps, other in others[:3]
-    )
-
-
-def _refuse(
-    problem: GramProblem, need: int, capacity: int, reserved: Mapping[str, int], budget: int | None, tier: str
-) -> None:
-    beside = sum(reserved.values()) if tier == "ram" else 0
-    needed = need + beside
-    asked = capacity + beside if budget is None else budget
-    raise BudgetExceededError(
-        f"[gram] of {list(problem.a.shape)} in {problem.g.held_dtype} does not fit a budget of "
-        f"{format_bytes(asked)} ({asked} bytes): its smallest tiles need {format_bytes(needed)} "
-        f"({needed} bytes), of which {format_bytes(beside)} is reserved for what is no tile; give a "
-        f"budget of at least {needed} bytes",
-        needed_bytes=needed,
-        budget_bytes=asked,
     )

@@ -1,4 +1,4 @@
-"""From the choices of a Gram matrix to its steps, and to its passes where there are very many."""
+"""Steps of a Gram matrix made from its choices, and its passes where there are very many."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from accelera.plan.cost import CostModel
-from accelera.plan.figures import Step
-from accelera.plan.operand import BlockTable, Operand
 from accelera.plan.partition import Cuts, Span
-from accelera.plan.passes import Part, Pass, Pattern, Repeat, grouped, passes_of
+from accelera.plan.types import BlockTable, Operand, PlanStep
+from accelera.plan.walk import Part, Pass, Pattern, Repeat, grouped, passes_of
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class GramSteps:
         return len(self.slabs) * max(strips, strips * (strips + 1) // 2)
 
     def _whole(self, size: int) -> tuple[Repeat, ...]:
-        """Return passes of so many matrices."""
+        """Return passes of ``size`` matrices each."""
         count, tiles = self._matrices, range(len(self.edges))
 
         def part(number: int) -> Pass:
@@ -161,13 +160,13 @@ class GramSteps:
 
     def _some(
         self, matrices: range, tiles: Callable[[], Iterator[tuple[int, int]]], slabs: range | None = None
-    ) -> Iterator[Step]:
+    ) -> Iterator[PlanStep]:
         """Yield the steps of some tiles of some matrices, of their whole depth or of some slabs of it."""
         table = BlockTable(self._problem.operands)
         backwards = False
         for matrix in matrices:
             for row, column in tiles():
-                tile = _Tile(self, table, self._place(matrix), self.edges[row], self.edges[column])
+                tile = _GramTile(self, table, self._place(matrix), self.edges[row], self.edges[column])
                 yield from tile.steps(slabs, backwards)
                 backwards = slabs is None and not backwards
 
@@ -187,7 +186,7 @@ class GramSteps:
         cols: Span,
         first: bool,
         last: bool,
-    ) -> Step:
+    ) -> PlanStep:
         """Return one product; a block beside the diagonal is written twice."""
         reads = tuple(table.block(0, (*batch, slab, each)) for each in dict.fromkeys((rows, cols)))
         write = table.block(1, (*batch, rows, cols))
@@ -196,7 +195,7 @@ class GramSteps:
         m, k, n = rows[1] - rows[0], slab[1] - slab[0], cols[1] - cols[0]
         share = 0.5 if rows == cols else 1.0
         seconds = self._cost.gemm_s(m, k, n, self._problem.flops_scale * share)
-        return Step(reads, write, first, last, rows == cols, seconds, 2.0 * share * m * k * n)
+        return PlanStep(reads, write, first, last, rows == cols, seconds, 2.0 * share * m * k * n)
 
     def strips(self, rows: Span) -> Cuts:
         """Return how a tile is cut."""
@@ -212,7 +211,7 @@ class _Always:
 
 
 @dataclass(frozen=True)
-class _Tile:
+class _GramTile:
     """One tile of one matrix."""
 
     owner: GramSteps
@@ -221,7 +220,7 @@ class _Tile:
     rows: Span
     cols: Span
 
-    def steps(self, chosen: range | None, backwards: bool) -> Iterator[Step]:
+    def steps(self, chosen: range | None, backwards: bool) -> Iterator[PlanStep]:
         """Yield the steps of all slabs, or of those chosen."""
         pairs, slabs = list(self._pairs()), self.owner.slabs
         if chosen is not None:  # the blocks that several passes hold have the same ids in all of them

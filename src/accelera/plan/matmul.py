@@ -1,8 +1,16 @@
-"""The matmul planner: enumerate schedules on an integer grid, forecast the best, keep one.
+"""Planner of products of matrices: enumerate schedules on an integer grid, forecast the best, keep one.
 
 No formula is trusted with the choice. Closed forms rank the enumeration; the front runners are
 walked on paper (the exact pool, the exact policy, a timeline), and of those near the fastest the
 one that moves the fewest bytes is the plan.
+
+The least bytes that any schedule of ``C = A @ B`` must move through a fast memory of S words are, with
+dimensions m, k, n, the largest of
+
+* ``mk + kn + mn``: every operand is read and the result written at least once (compulsory);
+* ``2mnk/sqrt(S) - 2S``: Smith, Lowery, Langou, van de Geijn (2019);
+* ``2mnk/sqrt(S) + mn``: Kwasniewski et al. (2019), only for ``k > 2 sqrt(S)``: below that a
+  panel kept over the full depth moves less, because nothing of C is read back.
 """
 
 from __future__ import annotations
@@ -17,26 +25,45 @@ from typing import Any, Literal
 import numpy as np
 
 from accelera.errors import BudgetExceededError
-from accelera.plan.books import pass_lengths
-from accelera.plan.bounds import matmul_lower_bound_words
-from accelera.plan.cost import CostModel
+from accelera.plan.cost import CostModel, pass_lengths
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Alternative, Forecast
 from accelera.plan.forecast import forecast
-from accelera.plan.matmul_passes import matmul_pattern
+from accelera.plan.limits import PlanLimits
 from accelera.plan.matmul_search import (
     FLOOR,
-    WINDOW,
     Candidates,
     books_of,
     enumerate_choices,
     need_of,
 )
-from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
+from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem, matmul_pattern
 from accelera.plan.partition import Partition, Span
-from accelera.plan.passes import Pattern
 from accelera.plan.plan import Plan
+from accelera.plan.types import Alternative, Forecast
+from accelera.plan.walk import Pattern
 from accelera.units import format_bytes
+
+
+def compulsory_words(m: int, k: int, n: int) -> int:
+    """Return the words of A, B and C together."""
+    return m * k + k * n + m * n
+
+
+def matmul_lower_bound_words(m: int, k: int, n: int, fast_words: int) -> float:
+    """Return the least words moved between slow memory and a fast one of ``fast_words``.
+
+    >>> matmul_lower_bound_words(100, 100, 100, 1_000_000)
+    30000.0
+    """
+    if 0 in (m, k, n):
+        return float(m * n)
+    root = math.sqrt(max(fast_words, 1))
+    product = 2.0 * m * n * k / root
+    bounds = [float(compulsory_words(m, k, n)), product - 2.0 * fast_words]
+    if k > 2 * root:
+        bounds.append(product + m * n)
+    return max(bounds)
+
 
 Objective = Literal["time", "bytes"]
 
@@ -45,11 +72,10 @@ _WALKED_STEPS = 6_000
 _BYTES_WEIGHT = {"time": 0.1, "bytes": 10.0}
 """How much the logarithm of the bytes counts beside that of the time, by objective."""
 _NEAR = 1.03
-_BELADY = Eviction()
 
 
 @dataclass(frozen=True)
-class _Room:
+class _MatmulRoom:
     """What a plan may fill, and by which rules."""
 
     capacity_bytes: int
@@ -64,66 +90,58 @@ class _Room:
 
 
 @dataclass(frozen=True)
-class _Walked:
+class _WalkedMatmul:
     """A choice with its steps and what they will do."""
 
     choice: MatmulChoice
     pattern: Pattern
     forecast: Forecast
     books_bytes: int
-    """What the run keeps in RAM besides its blocks, because it has so many steps."""
+    """What the run keeps in RAM besides its blocks, because its steps are many."""
 
 
 def plan_matmul(
     problem: MatmulProblem,
-    *,
-    capacity_bytes: int,
+    limits: PlanLimits,
     cost: CostModel,
-    budget_bytes: int | None = None,
-    reserved: Mapping[str, int] | None = None,
-    tier: str = "ram",
+    *,
     tiles: Iterable[tuple[Span, Span]] | None = None,
     spec: Mapping[str, Any] | None = None,
-    window: int = WINDOW,
     objective: Objective = "time",
-    host_staging_bytes: int = 0,
-    eviction: Eviction = _BELADY,
 ) -> Plan:
-    """Return the plan that computes ``problem`` with blocks of at most ``capacity_bytes``.
+    """Return the plan that computes ``problem`` within ``limits``.
 
     ``tiles`` fixes the (row, column) spans of the result's tiles; ``spec`` repeats the choices of
-    an earlier plan where they still fit. ``window`` is the number of steps under way at once; with 1
-    nothing is loaded ahead.
-    ``objective`` says what to save first: time (bytes count a little), or bytes (time counts a
-    little), for a disk that others need too. ``eviction`` says who leaves the pool when it is full.
-    Raises BudgetExceededError, naming the smallest budget
-    that would do, when nothing fits.
+    an earlier plan where they still fit. ``objective`` says what to save first: time (bytes count a
+    little), or bytes (time counts a little), for a disk that others need too. Raises BudgetExceededError,
+    naming the smallest budget that would do, when nothing fits.
     """
-    kept = dict(reserved or {})
     given = None if tiles is None else tuple(tiles)
-    room = _Room(capacity_bytes, eviction, tier == "ram", cost.nominal())
+    room = _MatmulRoom(limits.capacity_bytes, limits.eviction, limits.in_ram, cost.nominal())
     chosen = _chosen_before(spec)
     if chosen is not None:
         walked, need = _walk_again(problem, chosen, room)
     else:
-        walked, need = _choose(problem, room, given, window, objective)
+        walked, need = _choose(problem, room, given, limits.window, objective)
     if not walked:
-        _refuse(problem, need, capacity_bytes, sum(kept.values()), budget_bytes, repeated=chosen is not None)
+        shapes = f"{list(problem.a.shape)} @ {list(problem.b.shape)} in {problem.c.held_dtype}"
+        smallest = "even its smallest tiles" if chosen is None else "the tiles of the plan to repeat"
+        limits.refuse("matmul", shapes, smallest, need)
     nominal = min(
         walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes, objective)
     )
     best = nominal if cost == room.cost else _walk(problem, nominal.choice, replace(room, cost=cost))
-    capacity_bytes -= room.charged(best.books_bytes)
+    capacity_bytes = limits.capacity_bytes - room.charged(best.books_bytes)
     bound, compulsory = least_bytes(problem, capacity_bytes)
     return Plan(
         operation="matmul",
         operands=problem.operands,
         schedule=_name(problem, best),
         shape_note=_note(problem, best.choice),
-        budget_bytes=budget_bytes,
+        budget_bytes=limits.budget_bytes,
         capacity_bytes=capacity_bytes,
-        reserved={**kept, **({"books": best.books_bytes} if best.books_bytes else {})},
-        tier=tier,
+        reserved={**limits.reserved, **({"books": best.books_bytes} if best.books_bytes else {})},
+        tier=limits.tier,
         window=best.choice.window,
         forecast=best.forecast,
         lower_bound_bytes=bound,
@@ -131,19 +149,19 @@ def plan_matmul(
         pattern=best.pattern,
         spec=best.choice.spec(),
         alternatives=_losers(problem, walked, nominal, best.forecast.seconds),
-        host_staging_bytes=host_staging_bytes,
-        eviction=eviction,
+        host_staging_bytes=limits.host_staging_bytes,
+        eviction=limits.eviction,
     )
 
 
 @lru_cache(maxsize=32)
 def _choose(
     problem: MatmulProblem,
-    room: _Room,
+    room: _MatmulRoom,
     tiles: tuple[tuple[Span, Span], ...] | None,
     window: int,
     objective: Objective,
-) -> tuple[tuple[_Walked, ...], int]:
+) -> tuple[tuple[_WalkedMatmul, ...], int]:
     """Return the front runners walked, and the least room; none when the room is less."""
     if problem.is_empty:
         length = pass_lengths(room.capacity_bytes, room.eviction)[0]
@@ -165,7 +183,9 @@ def _chosen_before(spec: Mapping[str, Any] | None) -> MatmulChoice | None:
     return None if spec is None or "bands" not in spec else MatmulChoice.from_spec(dict(spec))
 
 
-def _walk_again(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> tuple[tuple[_Walked, ...], int]:
+def _walk_again(
+    problem: MatmulProblem, choice: MatmulChoice, room: _MatmulRoom
+) -> tuple[tuple[_WalkedMatmul, ...], int]:
     """Return the choice of an earlier plan, walked, and the least room; nothing when the room is less."""
     try:
         return (_walk(problem, choice, room),), 0
@@ -220,7 +240,7 @@ def _score(seconds: Any, moved_bytes: Any, objective: Objective) -> Any:
     return seconds * np.maximum(moved_bytes, 1.0) ** _BYTES_WEIGHT[objective]
 
 
-def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> _Walked:
+def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _MatmulRoom) -> _WalkedMatmul:
     pattern = matmul_pattern(problem, choice, room.cost)
     books = _books(problem, choice, room)
     capacity_bytes = room.capacity_bytes - room.charged(books)
@@ -233,14 +253,14 @@ def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> _Walked:
         room.eviction,
         operation="matmul",
     )
-    return _Walked(choice, pattern, found, books)
+    return _WalkedMatmul(choice, pattern, found, books)
 
 
-def _books(problem: MatmulProblem, choice: MatmulChoice, room: _Room) -> int:
+def _books(problem: MatmulProblem, choice: MatmulChoice, room: _MatmulRoom) -> int:
     return 0 if problem.is_empty else books_of(problem, choice, room.eviction, room.cost)
 
 
-def _name(problem: MatmulProblem, walked: _Walked) -> str:
+def _name(problem: MatmulProblem, walked: _WalkedMatmul) -> str:
     choice = walked.choice
     bands = choice.partition.bands
     single = len(choice.tiles) == 1 if choice.tiles is not None else bands == ((1, 1),)
@@ -269,12 +289,12 @@ def _grid(choice: MatmulChoice) -> str:
     return f"{bands} tiles ({'row' if choice.partition.by_rows != choice.swap else 'column'} bands x parts)"
 
 
-def _label(problem: MatmulProblem, walked: _Walked) -> str:
+def _label(problem: MatmulProblem, walked: _WalkedMatmul) -> str:
     return f"{_name(problem, walked)} with {_grid(walked.choice)}"
 
 
 def _losers(
-    problem: MatmulProblem, walked: Iterable[_Walked], best: _Walked, seconds: float
+    problem: MatmulProblem, walked: Iterable[_WalkedMatmul], best: _WalkedMatmul, seconds: float
 ) -> tuple[Alternative, ...]:
     """Return the losers that read otherwise than ``best``, why each lost; best first, one per partition.
 
@@ -300,25 +320,3 @@ def _reason(other: Forecast, found: Forecast) -> str:
     if other.moved_bytes > found.moved_bytes:
         return f"no faster, and moves {format_bytes(other.moved_bytes - found.moved_bytes)} more"
     return "moves as much and is no faster"
-
-
-def _refuse(
-    problem: MatmulProblem,
-    need: int,
-    capacity_bytes: int,
-    reserved: int,
-    budget: int | None,
-    *,
-    repeated: bool,
-) -> None:
-    needed = need + reserved
-    asked = capacity_bytes + reserved if budget is None else budget
-    tiles = "the tiles of the plan to repeat" if repeated else "even its smallest tiles"
-    shapes = f"{list(problem.a.shape)} @ {list(problem.b.shape)} in {problem.c.held_dtype}"
-    raise BudgetExceededError(
-        f"[matmul] {shapes} does not fit a budget of {format_bytes(asked)} ({asked} bytes): {tiles} "
-        f"need {format_bytes(needed)} ({needed} bytes), of which {format_bytes(reserved)} is "
-        f"reserved for what is no tile; give a budget of at least {needed} bytes",
-        needed_bytes=needed,
-        budget_bytes=asked,
-    )

@@ -1,4 +1,4 @@
-"""All the ways to run one matmul, enumerated as arrays and ranked by closed form.
+"""Search space of one matmul: every schedule enumerated as arrays and ranked by closed form.
 
 Every row of the table is one choice of the loop nest in ``matmul_steps``: a partition of the
 result, a strip height, the depths of left and right blocks. For each the table gives the room it
@@ -10,21 +10,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.plan.books import WHOLE_STEPS, books_bytes, books_limit, pass_lengths
-from accelera.plan.cost import CostModel
+from accelera.plan.cost import WHOLE_STEPS, CostModel, overhead_bytes, overhead_limit, pass_lengths
 from accelera.plan.eviction import Eviction
+from accelera.plan.limits import WINDOW
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
-from accelera.plan.operand import Operand
 from accelera.plan.partition import Partition, Span, grids
+from accelera.plan.types import Operand
 
 Column = NDArray[Any]
 
-WINDOW = 3
 FLOOR = 256
 _SHARES = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)
 _DEPTHS = (8192, 4096, 2048, 1024, 768, 512, 384, 256, 128, 64)
@@ -145,7 +144,7 @@ def _words_read(partition: Partition, rows: int, cols: int, k: int, room_words: 
 
 
 @dataclass(frozen=True)
-class _Tiling:
+class _MatmulTiling:
     """What the closed forms need to know of one tiling, along r and c."""
 
     tall: int
@@ -162,7 +161,7 @@ class _Tiling:
     by_rows: bool
 
 
-def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _Tiling:
+def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _MatmulTiling:
     r, c = (problem.n, problem.m) if choice.swap else (problem.m, problem.n)
     if choice.tiles is not None:
         rows = [stop - start for (start, stop), _ in choice.tiles]
@@ -172,7 +171,7 @@ def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _Tiling:
         widest, count = max(wides, default=1), len(rows)
         spans = [len({tile[axis] for tile in choice.tiles}) for axis in (0, 1)]
         along_r, along_c = spans[::-1] if choice.swap else spans
-        return _Tiling(longest, shortest, widest, along_r, along_c, count, sum(talls), sum(wides), True)
+        return _MatmulTiling(longest, shortest, widest, along_r, along_c, count, sum(talls), sum(wides), True)
     m, _, n = problem.grains
     grains = (n, m) if choice.swap else (m, n)
     by_rows = choice.partition.by_rows
@@ -186,21 +185,24 @@ def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _Tiling:
     tall, short = max(each.tall.longest for each in regions), min(each.tall.shortest for each in regions)
     wide = max(each.wide.longest for each in regions)
     if by_rows:
-        return _Tiling(tall, short, wide, few, many, count, sum_outer, sum_inner, True)
-    return _Tiling(tall, short, wide, many, few, count, sum_inner, sum_outer, False)
+        return _MatmulTiling(tall, short, wide, few, many, count, sum_outer, sum_inner, True)
+    return _MatmulTiling(tall, short, wide, many, few, count, sum_inner, sum_outer, False)
+
+
+def _estimates_of(problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> _MatmulEstimates:
+    shape, *cuts = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))
+    return _MatmulEstimates(problem, choice, 0, cost, [_tiling(problem, choice)], shape, _Cuts(*cuts))
 
 
 def need_of(problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> int:
     """Return the room that the blocks of one choice need."""
-    numbers = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))
-    figures = _Figures(problem, choice, 0, cost, [_tiling(problem, choice)], *numbers)
+    figures = _estimates_of(problem, choice, cost)
     return int(figures.need()[0])
 
 
 def books_of(problem: MatmulProblem, choice: MatmulChoice, eviction: Eviction, cost: CostModel) -> int:
     """Return the bytes of the books of one choice, at most."""
-    numbers = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))
-    figures = _Figures(problem, choice, 0, cost, [_tiling(problem, choice)], *numbers)
+    figures = _estimates_of(problem, choice, cost)
     return int(figures.books(eviction, np.array([choice.pass_steps]))[0])
 
 
@@ -225,13 +227,23 @@ def _table(
     sub, slab = np.tile(np.array(depths, np.int64).T, len(shapes) * len(_STRIP_PARTS))
     tall = np.array([each.tall for each in tilings])[shape]
     strip = np.maximum(-(-tall // parts), np.minimum(FLOOR, tall))
-    figures = _Figures(problem, shapes[0], capacity_bytes, cost, tilings, shape, strip, slab, sub)
+    figures = _MatmulEstimates(
+        problem, shapes[0], capacity_bytes, cost, tilings, shape, _Cuts(strip, slab, sub)
+    )
     moved, seconds = figures.moved(), figures.seconds()
     lengths, need = figures.passes(eviction, holds_books=holds_books)
     return Candidates(shapes, shape, strip, slab, sub, need, moved, seconds, figures.steps(), lengths)
 
 
-class _Figures:
+class _Cuts(NamedTuple):
+    """Numbers of a choice besides its partition, over columns."""
+
+    strip: Column
+    slab: Column
+    sub: Column
+
+
+class _MatmulEstimates:
     """The closed forms, over columns."""
 
     def __init__(
@@ -240,16 +252,14 @@ class _Figures:
         sample: MatmulChoice,
         capacity_bytes: int,
         cost: CostModel,
-        tilings: list[_Tiling],
+        tilings: list[_MatmulTiling],
         shape: Column,
-        strip: Column,
-        slab: Column,
-        sub: Column,
+        cuts: _Cuts,
     ) -> None:
         a, b, c = problem.operands
         self.left, self.right, self.out = (b, a, c) if sample.swap else (a, b, c)
         self.problem, self.sample, self.capacity, self.cost = problem, sample, capacity_bytes, cost
-        self.strip, self.slab, self.sub = strip, slab, sub
+        self.strip, self.slab, self.sub = cuts
         self.tall, self.short, self.wide, self.rows, self.cols, self.count = (
             np.array([getattr(each, name) for each in tilings])[shape]
             for name in ("tall", "short", "wide", "rows", "cols", "count")
@@ -299,7 +309,7 @@ class _Figures:
 
         The longest passes are taken whose books leave room for the blocks.
         """
-        blocks, limit = self.need(), books_limit(self.capacity)
+        blocks, limit = self.need(), overhead_limit(self.capacity)
         longest, least = (np.full_like(self.strip, each) for each in pass_lengths(self.capacity, eviction))
         whole, some, fewest = (self.books(eviction, each) for each in (0 * longest, longest, least))
         fits = self.capacity - blocks if holds_books else np.full_like(blocks, limit)
@@ -319,7 +329,7 @@ class _Figures:
         blocks = groups * (lefts + rights + self.count * strips)
         steps = groups * self.count * strips * slabs * subs
         most = np.where(pass_steps > 0, pass_steps, np.iinfo(np.int64).max // 3)
-        found: Column = books_bytes(3 * np.minimum(steps, most), np.minimum(blocks, 3 * most), eviction)
+        found: Column = overhead_bytes(3 * np.minimum(steps, most), np.minimum(blocks, 3 * most), eviction)
         return found
 
     @cached_property

@@ -1,4 +1,4 @@
-"""From the choices of a matmul schedule to its steps.
+"""Steps of a matmul made from the choices of its schedule, and its passes where there are very many.
 
 Every schedule is the same loop nest with other numbers. The result is cut into tiles; over a tile
 run the slabs of k, in each slab the sub-slabs, and innermost the strips of the tile:
@@ -21,12 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from accelera.plan.cost import CostModel
-from accelera.plan.figures import Step
-from accelera.plan.operand import Block, BlockTable, Operand
 from accelera.plan.partition import Cuts, Partition, Region, Span
+from accelera.plan.types import BlockTable, Operand, OperandBlock, PlanStep
+from accelera.plan.walk import Part, Pass, Pattern, Repeat, grouped
 
 A, B, C = 0, 1, 2
 
@@ -155,7 +157,7 @@ def _chunk(operand: Operand, axis: int) -> int:
 
 
 @dataclass(frozen=True)
-class Piece:
+class MatmulPiece:
     """A part of the depth of a tile."""
 
     slabs: range
@@ -185,7 +187,7 @@ class LoopNest:
         self.outer = math.prod(problem.batch[:-1])
         """How often that is gone through."""
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[PlanStep]:
         """Yield all steps."""
         pairs = ((outer, group) for outer in range(self.outer) for group in range(len(self.groups)))
         return self.some(pairs, self.tiles)
@@ -194,8 +196,8 @@ class LoopNest:
         self,
         batches: Iterable[tuple[int, int]],
         tiles: Callable[[], Iterable[tuple[Span, Span]]],
-        piece: Piece | None = None,
-    ) -> Iterator[Step]:
+        piece: MatmulPiece | None = None,
+    ) -> Iterator[PlanStep]:
         """Yield the steps of some (outer, group) numbers of batches, some tiles, and a part of the depth."""
         for outer, group in batches:
             for index, (rows, cols) in enumerate(tiles()):
@@ -238,8 +240,8 @@ class LoopNest:
         return _cut(slab, self.choice.sub, self._grain_k)
 
     def _tile_steps(
-        self, batch: tuple[Span, ...], rows: Span, cols: Span, backwards: bool, piece: Piece | None
-    ) -> Iterator[Step]:
+        self, batch: tuple[Span, ...], rows: Span, cols: Span, backwards: bool, piece: MatmulPiece | None
+    ) -> Iterator[PlanStep]:
         strips = list(self.strips(rows))
         if piece is not None:  # the blocks that several passes hold have the same ids in all of them
             for strip in strips:
@@ -251,7 +253,7 @@ class LoopNest:
             for strip in strips:
                 yield self._step(batch, strip, cols, slab, sub, first, last)
 
-    def _depth(self, backwards: bool, piece: Piece | None) -> Iterator[tuple[Span, Span]]:
+    def _depth(self, backwards: bool, piece: MatmulPiece | None) -> Iterator[tuple[Span, Span]]:
         slabs = range(len(self.slabs)) if piece is None else piece.slabs
         for number in reversed(slabs) if backwards else slabs:
             slab = self.slabs[number]
@@ -260,12 +262,12 @@ class LoopNest:
             for sub in reversed(chosen) if backwards else chosen:
                 yield slab, subs[sub]
 
-    def _out(self, batch: tuple[Span, ...], strip: Span, cols: Span) -> Block:
+    def _out(self, batch: tuple[Span, ...], strip: Span, cols: Span) -> OperandBlock:
         return self._block(C, batch, *((cols, strip) if self.choice.swap else (strip, cols)))
 
     def _step(
         self, batch: tuple[Span, ...], strip: Span, cols: Span, slab: Span, sub: Span, first: bool, last: bool
-    ) -> Step:
+    ) -> PlanStep:
         whole, part = (0, sub[1] - sub[0]), (sub[0] - slab[0], sub[1] - slab[0])
         if self.choice.swap:
             reads = (self._block(A, batch, cols, sub), self._block(B, batch, slab, strip))
@@ -278,9 +280,9 @@ class LoopNest:
         m, n = out.shape[-2:]
         seconds = self._cost.gemm_s(m, sub[1] - sub[0], n, self._problem.flops_scale * count)
         flops = 2.0 * count * m * (sub[1] - sub[0]) * n
-        return Step(reads, out, first, last, ranges, seconds, flops)
+        return PlanStep(reads, out, first, last, ranges, seconds, flops)
 
-    def _block(self, operand: int, batch: tuple[Span, ...], rows: Span, cols: Span) -> Block:
+    def _block(self, operand: int, batch: tuple[Span, ...], rows: Span, cols: Span) -> OperandBlock:
         shape = self._problem.operands[operand].shape
         fitted = tuple((0, 1) if shape[axis] == 1 else span for axis, span in enumerate(batch))
         return self._table.block(operand, (*fitted, rows, cols))
@@ -292,3 +294,142 @@ def _cut(span: Span, length: int, align: int) -> Cuts:
     fitting = align if length >= align else 1
     parts = math.ceil(size / max(length // fitting * fitting, 1))
     return Cuts(size, parts, fitting, span[0])
+
+
+Tile = tuple[Span, Span]
+Batch = tuple[int, int]
+"""Outer number and number of the group."""
+
+
+def matmul_pattern(problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> Pattern:
+    """Return the passes of ``choice``; a result without elements takes none."""
+    if 0 in problem.c.shape:
+        return Pattern(())
+    make = partial(LoopNest, problem, choice, cost)
+    if not choice.pass_steps:
+        return Pattern.of(lambda: make().steps())
+    return Pattern(_Cutter(make, choice.pass_steps).all())
+
+
+class _Cutter:
+    """Cuts a loop nest into passes of about ``limit`` steps, or a few more where less is not possible."""
+
+    def __init__(self, make: Callable[[], LoopNest], limit: int) -> None:
+        self._make, self._limit = make, limit
+        self._nest = nest = make()
+        self._tiles = None if nest.choice.tiles is None else list(nest.tiles())
+        self._regions = [] if self._tiles is not None else nest.regions()
+        self._per_slab = self._most_strips() * len(nest.subs(nest.slabs[0]))
+        self._per_tile = self._per_slab * len(nest.slabs)
+        count = sum(len(each.bands) * len(each.parts) for each in self._regions)
+        self._per_matrix = self._per_tile * (count if self._tiles is None else len(self._tiles))
+
+    def _most_strips(self) -> int:
+        if self._tiles is not None:
+            return max((len(self._nest.strips(rows)) for rows, _ in self._tiles), default=1)
+        return max(len(self._nest.strips((0, each.tall.longest))) for each in self._regions)
+
+    def all(self) -> tuple[Repeat, ...]:
+        """Return all passes."""
+        outer, groups = self._nest.outer, len(self._nest.groups)
+        size = self._limit // max(1, self._per_matrix * groups)
+        if not size:
+            return (Repeat(outer, self._groups),)
+
+        def part(number: int) -> Pass:
+            numbers = _members(number, size, outer)
+            return self._pass([(each, group) for each in numbers for group in range(groups)])
+
+        return grouped(Cuts(outer, outer).groups(size), part)
+
+    def _groups(self, outer: int) -> tuple[Repeat, ...]:
+        groups = self._nest.groups
+        size = self._limit // max(1, self._per_matrix)
+        if not size:
+            return grouped(groups.groups(1), lambda group: self._matrix((outer, group)))
+        return grouped(
+            groups.groups(size),
+            lambda number: self._pass([(outer, each) for each in _members(number, size, len(groups))]),
+        )
+
+    def _matrix(self, batch: Batch) -> tuple[Repeat, ...]:
+        if self._tiles is not None:
+            return self._given(batch, self._tiles)
+        places = [(place, place + 1) for place in range(len(self._regions))]
+        return grouped(places, lambda place: self._bands(batch, self._regions[place]))
+
+    def _bands(self, batch: Batch, region: Region) -> tuple[Repeat, ...]:
+        size = max(1, self._limit // (self._per_tile * len(region.parts)))
+        return grouped(
+            region.bands.groups(size),
+            lambda number: self._parts(batch, region, _members(number, size, len(region.bands))),
+        )
+
+    def _parts(self, batch: Batch, region: Region, bands: range) -> tuple[Repeat, ...]:
+        size = max(1, self._limit // (self._per_tile * len(bands)))
+
+        def part(number: int) -> Part:
+            parts = _members(number, size, len(region.parts))
+            return self._some(batch, lambda: region.tiles(bands, parts))
+
+        return grouped(region.parts.groups(size), part)
+
+    def _given(self, batch: Batch, tiles: list[Tile]) -> tuple[Repeat, ...]:
+        size = max(1, self._limit // self._per_tile)
+        groups = [tiles[start : start + size] for start in range(0, len(tiles), size)]
+        edges = [0, *(sum(1 for _ in group) for _, group in groupby(groups, key=_outline))]
+        return grouped(
+            list(pairwise(accumulate(edges))), lambda number: self._some(batch, lambda: groups[number])
+        )
+
+    def _some(self, batch: Batch, tiles: Callable[[], Iterable[Tile]]) -> Part:
+        """Return the pass of some tiles, or the passes of the only one."""
+        if self._per_tile <= self._limit:
+            return self._pass([batch], tiles)
+        slabs = self._nest.slabs
+        size = max(1, self._limit // self._per_slab)
+        if self._per_slab > self._limit:
+            return grouped(slabs.groups(1, ends=True), lambda slab: self._subs(batch, tiles, slab))
+
+        def part(number: int) -> Pass:
+            members = _members(number, size, len(slabs))
+            piece = MatmulPiece(members, None, members.start == 0, members.stop == len(slabs))
+            return self._pass([batch], tiles, piece)
+
+        return grouped(slabs.groups(size, ends=True), part)
+
+    def _subs(self, batch: Batch, tiles: Callable[[], Iterable[Tile]], slab: int) -> tuple[Repeat, ...]:
+        """Return the passes of one slab of one tile."""
+        nest = self._nest
+        subs = nest.subs(nest.slabs[slab])
+        size = max(1, self._limit // self._most_strips())
+
+        def part(number: int) -> Pass:
+            members = _members(number, size, len(subs))
+            begins = slab == 0 and members.start == 0
+            ends = slab == len(nest.slabs) - 1 and members.stop == len(subs)
+            return self._pass([batch], tiles, MatmulPiece(range(slab, slab + 1), members, begins, ends))
+
+        return grouped(subs.groups(size, ends=True), part)
+
+    def _pass(
+        self,
+        batches: list[Batch],
+        tiles: Callable[[], Iterable[Tile]] | None = None,
+        piece: MatmulPiece | None = None,
+    ) -> Pass:
+        make = self._make
+        if tiles is None:
+            return Pass(lambda: (nest := make()).some(batches, nest.tiles))
+        return Pass(lambda: make().some(batches, tiles, piece))
+
+
+def _members(number: int, size: int, count: int) -> range:
+    """Return what the group of that number has of ``count`` in groups of ``size``."""
+    return range(number * size, min((number + 1) * size, count))
+
+
+def _outline(tiles: list[Tile]) -> tuple[tuple[int, ...], ...]:
+    """Return the spans of tiles as seen from the first: equal for groups that look alike."""
+    (row, _), (column, _) = tiles[0]
+    return tuple((r[0] - row, r[1] - row, c[0] - column, c[1] - column) for r, c in tiles)

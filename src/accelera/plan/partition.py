@@ -1,4 +1,4 @@
-"""Ways to cut the result into tiles.
+"""Partitions of a result into tiles.
 
 A partition is a list of bands along one axis, each cut into its own number of equal parts along
 the other. With equal counts it is the usual grid. Bands of two kinds (r and r + 1 parts) fill a
@@ -15,6 +15,9 @@ from itertools import pairwise
 from typing import overload
 
 Span = tuple[int, int]
+"""(start, stop) along one axis."""
+Spans = tuple[Span, ...]
+"""(start, stop) along each axis."""
 _OTHERS = 8
 """Most bands of the second kind in a mixture."""
 

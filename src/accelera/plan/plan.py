@@ -1,4 +1,4 @@
-"""A plan: the steps of one operation, what they will cost, and why they were chosen."""
+"""A plan: steps of one operation, their cost, why they were chosen, and the devices that take them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,81 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 from accelera.errors import ArgumentError
+from accelera.plan.dry_run import trace_of_passes
 from accelera.plan.eviction import Eviction
-from accelera.plan.figures import Alternative, Forecast, Step
-from accelera.plan.operand import Operand
-from accelera.plan.paper import trace_of_passes
-from accelera.plan.passes import Pattern
-from accelera.plan.placement import Placement
 from accelera.plan.saved import SavedPlan
+from accelera.plan.types import Alternative, Forecast, Operand, PlanStep
+from accelera.plan.walk import Pattern
 from accelera.trace import Trace
 from accelera.units import format_bytes
+
+
+@final
+@dataclass(frozen=True)
+class DevicePlan:
+    """What one device is to do of a result that several make together."""
+
+    device: str
+    blocks: int
+    """Blocks that it is expected to take."""
+    seconds: float
+    """Predicted seconds of all of them."""
+    tier: str
+    """Where its blocks lie: ``"ram"`` or the device's name."""
+    peak_bytes: int
+    """Projected peak of the block that takes most, in that memory."""
+    schedule: str
+    """How it makes that block."""
+
+
+@final
+@dataclass(frozen=True)
+class DevicePlacement:
+    """The blocks of a result, dealt out."""
+
+    strategy: str
+    """``"Hybrid"``, ``"Hybrid(70% GPU, 30% CPU)"``, ``"GpuOnly"``."""
+    reason: str
+    devices: tuple[DevicePlan, ...]
+    notes: tuple[str, ...] = ()
+    """Further lines of the explanation."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in all."""
+        return sum(each.blocks for each in self.devices)
+
+    @property
+    def peak_bytes(self) -> Mapping[str, int]:
+        """Projected peak of each device's blocks, by tier; in RAM more is reserved."""
+        return {each.tier: each.peak_bytes for each in self.devices}
+
+    def lines(self) -> list[str]:
+        """Return it in words, for people."""
+        head = f"  placed       {self.strategy}: {self.reason}"
+        return [head, *(_line(each, self.blocks) for each in self.devices), *self.notes]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-able values."""
+        devices = [
+            {"device": each.device, "blocks": each.blocks, "seconds": each.seconds} for each in self.devices
+        ]
+        return {
+            "strategy": self.strategy,
+            "reason": self.reason,
+            "devices": devices,
+            "notes": list(self.notes),
+        }
+
+
+def _line(share: DevicePlan, blocks: int) -> str:
+    return (
+        f"    {share.device:10} {share.blocks} of {blocks} blocks expected, {share.seconds:.2f} s; each in "
+        f"at most {format_bytes(share.peak_bytes)} of {share.tier}: {share.schedule}"
+    )
 
 
 @dataclass(frozen=True)
@@ -55,13 +118,13 @@ class Plan:
     host_staging_bytes: int = 0
     """Bytes of host RAM needed besides, when the tier is not RAM."""
     eviction: Eviction = field(default_factory=Eviction)
-    """Who leaves the pool when it is full."""
-    placement: Placement | None = None
+    """Policy that evicts blocks when the pool is full."""
+    placement: DevicePlacement | None = None
     """Which devices make which blocks, when several work together; each step is a block then."""
     stages: tuple[Plan, ...] = ()
     """The plans that this one is made of, when it is several operations one after the other."""
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[PlanStep]:
         """Yield the steps in order; the ids of blocks are those of their pass."""
         return self.pattern.steps()
 

@@ -1,4 +1,4 @@
-"""Plans in files: the choices of a plan, from which the same steps can be made again elsewhere and later."""
+"""Saved plans: the choices of a plan in a file, from which the same steps can be made elsewhere and later."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class SavedPlan:
         return SavedPlan(operation, operands, self.budget_bytes, self.spec["stages"][number])
 
     def require_stages(self, operation: str, count: int) -> None:
-        """Raise unless it is a plan of ``operation`` in so many stages, ArgumentError or StoreFormatError."""
+        """Raise ArgumentError or StoreFormatError unless it is of ``operation`` in ``count`` stages."""
         self.require_same(operation, {})
         specs = self.spec.get("stages")
         if (

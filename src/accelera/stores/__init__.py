@@ -1,4 +1,4 @@
-"""Where matrix bytes live: RAM, accelerators and files, behind one contract.
+"""Stores of arrays: RAM, accelerators and files, behind one contract.
 
 ``open_store`` gives any operand as a ``Store``; ``create_store`` begins a result as an ``OutputStore``.
 """

@@ -1,4 +1,4 @@
-"""What a store must do: hold one array's bytes and move regions of it in and out.
+"""Contract of a store: it holds one array's bytes and moves regions of it in and out.
 
 A *region* is one slice per axis with ``0 <= start <= stop <= size`` and a positive step.
 Every byte count returned is the logical payload (elements moved times item size): that is what a

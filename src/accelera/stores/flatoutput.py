@@ -13,6 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
+from accelera.atomic import publish
 from accelera.errors import StoreError
 from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.flatfile import FlatFile, Placement, read_at
@@ -117,8 +118,7 @@ class FlatOutput(OutputStore):
         self._target.refuse_commit()
         self._file.flush()
         try:
-            os.replace(self._partial, self.path)
-            sync(self.path.parent)
+            publish(self._partial, self.path)
         except OSError as error:
             raise StoreError(
                 f"[commit] {self._partial} cannot become {self.path}: {error.strerror}; rename it by hand"
@@ -234,12 +234,3 @@ def _check_partial(target: Target, descriptor: int, header: bytes, size: int) ->
             f"[create_store] {target.partial} ({found} bytes) was begun for another result than "
             f"{target.dtype}{list(target.shape)} ({size} bytes); start without resume"
         )
-
-
-def sync(path: Path) -> None:
-    """Make a file's content, or a folder's entries, durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

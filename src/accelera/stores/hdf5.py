@@ -16,13 +16,14 @@ from typing import Any, final
 
 import numpy as np
 
+from accelera.atomic import sync
 from accelera.errors import DTypeError, StoreError, StoreFormatError, UnknownNameError
 from accelera.extras import needed_for
 from accelera.stores.chunked import ChunkedStore
 from accelera.stores.contract import Store
 from accelera.stores.dtypes import BFLOAT16, parse_dtype
 from accelera.stores.flatfile import FlatFile, Placement, open_descriptor, read_at
-from accelera.stores.flatoutput import FlatOutput, sync
+from accelera.stores.flatoutput import FlatOutput
 from accelera.stores.formats import Source, Target
 from accelera.stores.regions import Region
 from accelera.stores.sampling import sample_of_file

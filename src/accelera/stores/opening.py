@@ -201,7 +201,7 @@ def _open_object(x: Any, direct: bool | None) -> Store:
 
         return open_tensor(x)
     if isinstance(x, np.ndarray):
-        from accelera.stores.memmap import open_mapped
+        from accelera.stores.flatfile import open_mapped
 
         return open_mapped(x, direct) or ArrayStore(x)
     found = open_foreign(x)
@@ -234,7 +234,7 @@ def _opened_result(out: Any) -> Store:
 
         return open_tensor_result(out)
     if isinstance(out, np.ndarray):
-        from accelera.stores.memmap import open_mapped
+        from accelera.stores.flatfile import open_mapped
 
         return open_mapped(out, False, writable=True) or ArrayStore(out, name="out")
     refuse_foreign_result(out)

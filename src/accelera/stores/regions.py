@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from accelera.chunking import Region as Region
 from accelera.errors import DTypeError, ShapeError
 
-Region = tuple[slice, ...]
 Borders = Sequence[int | Sequence[int]]
 """For each axis the length of all chunks, or the lengths of all of them in order."""
 

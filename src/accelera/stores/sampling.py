@@ -1,4 +1,4 @@
-"""A few kilobytes of a file or of a Zarr array, by which another one of the same name is told apart."""
+"""Samples of files and Zarr arrays: a few kilobytes that tell one from another of the same name."""
 
 from __future__ import annotations
 

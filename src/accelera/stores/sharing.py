@@ -1,4 +1,4 @@
-"""Stores of one process opened again by another, perhaps on another machine that sees the same files."""
+"""Addresses of stores, by which another process opens them again, perhaps on another machine."""
 
 from __future__ import annotations
 

@@ -59,14 +59,16 @@ def share(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     """
     if type(tensor) is torch.Tensor:
         dtype = parse_dtype(tensor.dtype)
-        return np.asarray(_Memory(tensor)).view(dtype) if tensor.numel() else np.empty(tensor.shape, dtype)
+        return (
+            np.asarray(_TensorMemory(tensor)).view(dtype) if tensor.numel() else np.empty(tensor.shape, dtype)
+        )
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy().view(BFLOAT16)
     return tensor.numpy()
 
 
 @final
-class _Memory:
+class _TensorMemory:
     """Memory of a tensor as NumPy's array interface describes it; arrays over it keep the tensor alive."""
 
     def __init__(self, tensor: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Which elements of an array a view shows, and in what order: index arithmetic without any bytes."""
+"""Views of arrays: the elements shown and their order, as index arithmetic without any bytes."""
 
 from __future__ import annotations
 

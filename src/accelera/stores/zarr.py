@@ -6,6 +6,8 @@ bfloat16 has no name in Zarr.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import math
 import os
 import shutil
@@ -16,6 +18,7 @@ from typing import Any, final
 
 import numpy as np
 
+from accelera.atomic import sync
 from accelera.errors import (
     ArgumentError,
     DTypeError,
@@ -27,8 +30,7 @@ from accelera.errors import (
 from accelera.stores.chunked import COPIES
 from accelera.stores.contract import Layout, OutputStore, Store
 from accelera.stores.dtypes import BFLOAT16
-from accelera.stores.exchange import exchange
-from accelera.stores.flatoutput import check_folder, claim, sync
+from accelera.stores.flatoutput import check_folder, claim
 from accelera.stores.formats import Source, Target, partial_path
 from accelera.stores.regions import Region
 from accelera.stores.viewing import Viewing
@@ -322,3 +324,26 @@ def default_chunk(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
         longest = chunk.index(max(chunk))
         chunk[longest] = -(-chunk[longest] // 2)
     return tuple(chunk)
+
+
+_CURRENT_FOLDER = -100
+"""``AT_FDCWD``: names are relative to the current folder."""
+_EXCHANGE = 2
+"""``RENAME_EXCHANGE`` of Linux' ``renameat2``."""
+_UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Give each of two files or folders the other's name, atomically; return False where that cannot be.
+
+    Raises OSError when the system can, and refuses.
+    """
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    first, second = (ctypes.c_char_p(os.fsencode(each)) for each in (one, other))
+    done = rename(_CURRENT_FOLDER, first, _CURRENT_FOLDER, second, ctypes.c_uint(_EXCHANGE))
+    code = 0 if done == 0 else ctypes.get_errno()
+    if code and code not in _UNSUPPORTED:
+        raise OSError(code, os.strerror(code), os.fspath(one))
+    return code == 0

@@ -16,10 +16,10 @@ from typing import Any, final
 
 import numpy as np
 
+from accelera.atomic import sync
 from accelera.errors import BackendMissingError, StoreFormatError
 from accelera.extras import needed_for
 from accelera.stores.chunked import COPIES, ChunkedStore
-from accelera.stores.flatoutput import sync
 from accelera.stores.regions import Borders, Region
 from accelera.stores.sampling import sample_of_zarr
 

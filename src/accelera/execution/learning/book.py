@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import json
 import logging
 import math
-import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
+from accelera.atomic import atomic_write
 from accelera.execution.learning.entry import Entry
 from accelera.execution.learning.machine import fingerprint
 from accelera.settings import cache_folder
@@ -134,12 +132,5 @@ def _entries(state: Mapping[str, Any]) -> dict[str, Entry]:
 
 def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    with atomic_write(path) as partial:
+        partial.write_text(text, encoding="utf-8")

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import torch
 
+from accelera.chunking import Region
 from accelera.interceptor.attention.operands import Operands
 from accelera.interceptor.attention.options import Options, computing_dtype
 
-Box = tuple[slice, ...]
+Box = Region
 """One slice per batch axis."""
 
 

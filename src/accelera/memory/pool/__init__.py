@@ -1,41 +1,53 @@
 """One pool: buffers inside a hard capacity, in a run and on paper.
 
-``Ledger`` counts, and ``Books`` decide and record, upon a memory or on paper. There are two memories:
-``Buffers``, on which a ``BufferPool`` stands, save at once; a ``Residence`` saves in the background. A
-``Stream`` drives books by an order that it learns.
+``Ledger`` counts, and ``BufferTable`` decide and record, upon a memory or on paper. There are two memories:
+``Buffers``, on which a ``BufferPool`` stands, save at once; a ``AsyncBuffers`` saves in the background. A
+``Prefetcher`` drives books by an order that it learns.
 """
 
 from __future__ import annotations
 
-from accelera.memory.pool.block import Block, Use
-from accelera.memory.pool.books import Books, Memory
-from accelera.memory.pool.buffer_pool import BufferPool
-from accelera.memory.pool.buffers import Allocator, Buffer
-from accelera.memory.pool.homes import Bytes, Home, Homes
+from accelera.memory.pool.async_buffers import AsyncBuffers, Slab
+from accelera.memory.pool.backing_store import (
+    BackingStore,
+    BackingStores,
+    Bytes,
+    DeviceMemory,
+    PoolBlock,
+    Use,
+)
+from accelera.memory.pool.buffer_pool import Allocator, Buffer, BufferPool
+from accelera.memory.pool.buffer_table import BufferTable, PoolMemory
 from accelera.memory.pool.ledger import Ledger, PoolStats
-from accelera.memory.pool.places import Place
-from accelera.memory.pool.residence import Residence
-from accelera.memory.pool.slab import Slab
-from accelera.memory.pool.streaming import Pins, Stream
-from accelera.memory.pool.window import window_of
+from accelera.memory.pool.prefetcher import Pins, Prefetcher, window_of
 
 __all__ = [
     "Allocator",
-    "Block",
-    "Books",
+    "AsyncBuffers",
+    "BackingStore",
+    "BackingStores",
     "Buffer",
     "BufferPool",
+    "BufferTable",
     "Bytes",
-    "Home",
-    "Homes",
+    "DeviceMemory",
     "Ledger",
-    "Memory",
     "Pins",
-    "Place",
+    "PoolBlock",
+    "PoolMemory",
     "PoolStats",
-    "Residence",
+    "Prefetcher",
     "Slab",
-    "Stream",
     "Use",
     "window_of",
 ]
+
+# Names of the version before, which offload still uses.
+Block = PoolBlock
+Books = BufferTable
+Home = BackingStore
+Homes = BackingStores
+Memory = PoolMemory
+Place = DeviceMemory
+Residence = AsyncBuffers
+Stream = Prefetcher

@@ -1,22 +1,156 @@
-"""The buffer pool: bytes of many buffers inside one hard capacity.
+"""Buffer pool: bytes of many buffers inside one hard capacity.
 
 Terms are those of a database's buffer manager. ``pin`` makes a buffer resident and holds it there,
 ``unpin`` lets go, ``prefetch`` starts loading without waiting, ``write_back`` saves a dirty buffer,
-``evict`` gives one up. The books decide, so what is evicted is the policy's choice alone and the sum of
-all buffers, those kept for reuse included, never exceeds the capacity.
+``evict`` gives one up. The buffer table decides, so what is evicted is the policy's choice alone and
+the sum of all buffers, those kept for reuse included, never exceeds the capacity. Reader threads load
+buffers; the thread that makes a dirty one leave saves it.
 """
 
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from typing import Any, Protocol, final
 
 from accelera.errors import BudgetExceededError
-from accelera.memory.pool.books import Books
-from accelera.memory.pool.buffers import Allocator, Buffer, Buffers, Loader
+from accelera.memory.pool.buffer_table import BufferTable
+from accelera.memory.pool.free_list import FreeList
 from accelera.memory.pool.ledger import PoolStats
 from accelera.policy import EvictionPolicy
 from accelera.trace import Recorder
+
+Loader = Callable[[Any], int]
+"""Fills a buffer's memory, or saves what is in it; returns the bytes it moved."""
+
+
+class Allocator(Protocol):
+    """Where a pool's memory comes from: a device."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """Return uninitialised memory of ``nbytes``."""
+
+    def release(self, buffer: Any) -> None:
+        """Give memory back to the system."""
+
+
+@final
+class Buffer:
+    """Bytes held by the pool under one id."""
+
+    __slots__ = ("dtype", "id", "loaded", "loader", "memory", "name", "nbytes", "role", "saver", "step")
+
+    def __init__(self, id: int, nbytes: int, loader: Loader | None = None) -> None:
+        self.id = id
+        self.nbytes = nbytes
+        self.loader = loader
+        """What is to fill it, until that has begun."""
+        self.memory: Any = None
+        self.loaded: Future[int] | None = None
+        self.saver: Loader | None = None
+        self.step = 0
+        self.role = self.dtype = self.name = ""
+
+    def wait(self) -> Any:
+        """Return the memory once it is loaded; raise what the loader raised."""
+        if self.loaded is not None:
+            self.loaded.result()
+        return self.memory
+
+
+@final
+class Buffers:
+    """The memory of the buffers that are resident, and of some that were.
+
+    ``stats`` are those of the books. Without ``readers`` loading is over when ``arrive`` returns.
+    """
+
+    def __init__(self, allocator: Allocator, stats: PoolStats, readers: Executor | None = None) -> None:
+        self.bytes_loaded = 0
+        self.bytes_saved = 0
+        self.peak_allocated_bytes = 0
+        self._allocator = allocator
+        self._stats = stats
+        self._readers = readers
+        self._spares: FreeList[Any] = FreeList()
+        self._allocated_bytes = 0
+        self._lock = threading.Lock()
+
+    def here(self, buffer: Buffer) -> Buffer:
+        """Return ``buffer``, which has its memory itself."""
+        return buffer
+
+    def arrive(self, buffer: Buffer, *, load: bool) -> Buffer:
+        """Give an admitted buffer its memory and start its load, if it has any."""
+        loader, buffer.loader = buffer.loader, None
+        buffer.memory = self._take(buffer.nbytes)
+        try:
+            if loader is not None and self._readers is not None:
+                buffer.loaded = self._readers.submit(self._load, buffer, loader)
+            elif loader is not None:
+                self._load(buffer, loader)
+        except BaseException:
+            self._keep(buffer)
+            raise
+        return buffer
+
+    def leave(self, buffer: Buffer, *, save: bool) -> None:
+        """Save a buffer that must go, and keep its memory; what the saver raises leaves it here."""
+        intact = buffer.loaded is None or buffer.loaded.exception() is None
+        if save and intact and buffer.saver is not None:
+            self.save(buffer, buffer.saver)
+        self._keep(buffer)
+
+    def store(self, buffer: Buffer) -> None:
+        """Save a buffer that stays, if it has a saver."""
+        if buffer.saver is not None:
+            self.save(buffer, buffer.saver)
+
+    def save(self, buffer: Buffer, saver: Loader) -> int:
+        """Save a buffer once it is loaded; return the bytes moved."""
+        moved = saver(buffer.wait())
+        with self._lock:
+            self.bytes_saved += moved
+        return moved
+
+    def close(self, resident: Iterable[Buffer]) -> None:
+        """Return all memory to the system, that of the ``resident`` ones too."""
+        for each in resident:
+            if each.loaded is not None and not each.loaded.cancel():
+                each.loaded.exception()
+            self._keep(each)
+        for _, memory in self._spares.clear():
+            self._allocator.release(memory)
+        self._allocated_bytes = 0
+
+    def _load(self, buffer: Buffer, loader: Loader) -> int:
+        moved = loader(buffer.memory)
+        with self._lock:
+            self.bytes_loaded += moved
+        return moved
+
+    def _keep(self, buffer: Buffer) -> None:
+        if buffer.memory is not None:
+            self._spares.keep(buffer.nbytes, buffer.memory)
+        buffer.memory = None
+
+    def _take(self, nbytes: int) -> Any:
+        """Return memory of ``nbytes``: a spare one, or a new one after trimming spares to fit.
+
+        Spares never add to the peak: together with the buffers they take no more than buffers once did.
+        """
+        spare = self._spares.take(nbytes)
+        if spare is not None:
+            return spare
+        excess_bytes = self._allocated_bytes + nbytes - self._stats.peak_bytes
+        for size, memory in self._spares.part_with(excess_bytes):
+            self._allocator.release(memory)
+            self._allocated_bytes -= size
+        memory = self._allocator.allocate(nbytes)
+        self._allocated_bytes += nbytes
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self._allocated_bytes)
+        return memory
 
 
 class BufferPool:
@@ -32,25 +166,25 @@ class BufferPool:
         recorder: Recorder | None = None,
         op: str = "",
     ) -> None:
-        self._books: Books[Buffer] = Books(capacity_bytes, policy, recorder=recorder, op=op)
-        self._buffers = Buffers(allocator, self._books.stats, readers)
-        self._books.memory = self._buffers
+        self._table: BufferTable[Buffer] = BufferTable(capacity_bytes, policy, recorder=recorder, op=op)
+        self._buffers = Buffers(allocator, self._table.stats, readers)
+        self._table.memory = self._buffers
         self._lock = threading.RLock()
 
     @property
     def stats(self) -> PoolStats:
         """Hits, misses, evictions and peak so far."""
-        return self._books.stats
+        return self._table.stats
 
     @property
     def capacity_bytes(self) -> int:
         """The hard capacity."""
-        return self._books.capacity_bytes
+        return self._table.capacity_bytes
 
     @property
     def resident_bytes(self) -> int:
         """Bytes of the buffers that are resident now."""
-        return self._books.resident_bytes
+        return self._table.resident_bytes
 
     @property
     def bytes_loaded(self) -> int:
@@ -69,7 +203,7 @@ class BufferPool:
 
     def __contains__(self, buffer: int) -> bool:
         with self._lock:
-            return self._books.find(buffer) is not None
+            return self._table.find(buffer) is not None
 
     def pin(
         self,
@@ -89,10 +223,10 @@ class BufferPool:
         once it is there. Raises BudgetExceededError when pinned buffers leave no room.
         """
         with self._lock:
-            found = self._books.find(buffer) or Buffer(buffer, nbytes, load)
+            found = self._table.find(buffer) or Buffer(buffer, nbytes, load)
             found.step = step
             found.role, found.dtype, found.name = role, dtype, name
-            self._books.admit(found, step, write=write)
+            self._table.admit(found, step, write=write)
         return found
 
     def prefetch(self, buffer: int, nbytes: int, load: Loader, *, step: int = 0) -> bool:
@@ -110,64 +244,64 @@ class BufferPool:
         ``step`` is the one that held the pin, if that is not the buffer's latest.
         """
         with self._lock:
-            found = self._books[buffer]
+            found = self._table[buffer]
             if save is not None:
                 found.saver = save
-            self._books.unpin(found, found.step if step is None else step)
+            self._table.unpin(found, found.step if step is None else step)
 
     def write_back(self, buffer: int) -> int:
         """Save ``buffer`` now if it is here and dirty; return the bytes moved."""
         with self._lock:
-            found = self._books.find(buffer)
+            found = self._table.find(buffer)
             saver = None if found is None else found.saver
-            if found is None or saver is None or not self._books.must_save(found):
+            if found is None or saver is None or not self._table.must_save(found):
                 return 0
-            self._books.begin_save(found)
+            self._table.begin_save(found)
         saved = False
         try:
             moved = self._buffers.save(found, saver)
             saved = True
         finally:
             with self._lock:
-                self._books.end_save(found, found.step, saved=saved)
+                self._table.end_save(found, found.step, saved=saved)
         return moved
 
     def note_saved(self, buffer: int, *, step: int | None = None) -> None:
-        """Take note that somebody else has written the contents of ``buffer`` to the next tier."""
+        """Take note that the caller has written the contents of ``buffer`` to the next tier."""
         with self._lock:
-            found = self._books[buffer]
-            self._books.note_saved(found, found.step if step is None else step)
+            found = self._table[buffer]
+            self._table.note_saved(found, found.step if step is None else step)
 
     def evict(self, buffer: int) -> None:
         """Give up ``buffer`` now, writing it back first if it is dirty.
 
-        Raises ValueError while somebody holds it.
+        Raises ValueError while it is pinned.
         """
         with self._lock:
-            found = self._books[buffer]
-            if self._books.pinned(found):
+            found = self._table[buffer]
+            if self._table.pinned(found):
                 raise ValueError(f"[pool] buffer {buffer} is pinned; unpin it before evicting it")
-            self._books.give_up(found, found.step)
+            self._table.give_up(found, found.step)
 
     def free(self, buffer: int, *, step: int | None = None) -> None:
         """End a buffer's life, pinned or not: its contents are needed no more."""
         with self._lock:
-            found = self._books[buffer]
-            self._books.free(found, found.step if step is None else step)
+            found = self._table[buffer]
+            self._table.free(found, found.step if step is None else step)
 
     def renew(self, policy: EvictionPolicy) -> None:
-        """Follow ``policy`` from now on, whose clock begins anew and who is told of all that are here."""
+        """Follow ``policy`` from now on, whose clock starts again, and which hears of all residents."""
         with self._lock:
-            self._books.renew(policy)
+            self._table.renew(policy)
 
     def flush(self) -> None:
         """Write back every dirty buffer that has somewhere to go."""
         with self._lock:
-            waiting = [each.id for each in self._books.resident if self._books.must_save(each)]
+            waiting = [each.id for each in self._table.resident if self._table.must_save(each)]
         for each in waiting:
             self.write_back(each)
 
     def close(self) -> None:
         """Return all memory to the system; unsaved contents are lost."""
         with self._lock:
-            self._buffers.close(self._books.resident)
+            self._buffers.close(self._table.resident)

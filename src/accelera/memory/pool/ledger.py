@@ -1,4 +1,4 @@
-"""The pool's books: who is resident, pinned and how large, without the bytes themselves.
+"""Ledger of a pool: which buffers are resident, pinned and dirty, and their sizes, without the bytes.
 
 The buffer pool keeps its accounts here while a run is on, and the planner keeps the very same
 accounts on paper, so that predicted and real hits, misses, evictions and peak are one thing.
@@ -58,7 +58,7 @@ class Ledger:
         return buffer in self._size
 
     def renew(self, policy: EvictionPolicy) -> None:
-        """Follow ``policy`` from now on, whose clock begins anew and who is told of all that are here."""
+        """Follow ``policy`` from now on, whose clock starts again, and which hears of all residents."""
         self._policy = policy
         self._clock = 0
         for buffer, nbytes in self._size.items():
@@ -75,8 +75,8 @@ class Ledger:
         """Pin ``buffer``; return whether it was resident, and whom it displaced.
 
         ``leave`` hears of each displaced one while it is still here, and keeps it here by raising;
-        ``write`` says that the contents are set anew, which makes the buffer dirty.
-        Raises BudgetExceededError, with nobody displaced and no access counted, when everything
+        ``write`` says that the contents are overwritten, which makes the buffer dirty.
+        Raises BudgetExceededError, with none displaced and no access counted, when everything
         evictable together does not make room.
         """
         if buffer in self._size:
@@ -135,7 +135,7 @@ class Ledger:
         return buffer in self._dirty and not self._policy.dead(buffer)
 
     def evictable(self, buffer: int) -> bool:
-        """Return whether ``buffer`` is held by nobody."""
+        """Return whether ``buffer`` is not pinned."""
         return buffer not in self._pins
 
     def fits(self, nbytes: int) -> bool:
@@ -148,7 +148,7 @@ class Ledger:
         return len(self._dirty)
 
     def victim(self) -> int | None:
-        """Return whom the policy would give up first among those held by nobody, or None."""
+        """Return the unpinned buffer that the policy would evict first, or None."""
         return self._policy.victim(self.evictable)
 
     def next_victims(self, nbytes: int) -> list[int]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from accelera.atomic import atomic_write
 from accelera.errors import DTypeError, StoreError
 from accelera.offload.checkpoints.shards import SINGLE, stored_name_of
 from accelera.offload.tensors.copies import as_mapped
@@ -28,19 +27,13 @@ def save_checkpoint(model: nn.Module, folder: str | Path) -> Path:
     path = Path(folder) / SINGLE
     tensors = _distinct(model)
     header = _header(tensors)
-    partial = path.with_name(f"{SINGLE}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "wb") as file:
+        with atomic_write(path, durable=True) as partial, open(partial, "wb") as file:
             file.write(header)
             for tensor in tensors.values():
                 file.write(_bytes_of(tensor))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
         raise StoreError(
             f"[offload] {path} cannot be written: {error.strerror}; name another folder, or free some space"
         ) from error

@@ -6,7 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-Box = tuple[slice, ...]
+from accelera.chunking import Region
+
+Box = Region
 """A part of a view: one slice with a start and a stop per axis."""
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accelera.atomic import atomic_write
 from accelera.errors import TraceFormatError, UnknownNameError
 from accelera.extras import needed_for
 from accelera.similar import files_like
-from accelera.trace.atomic import published
 from accelera.trace.trace import Trace
 
 
@@ -104,7 +104,7 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
         raise _one_way(place, "written", "read")
     if not place.parent.is_dir():
         raise FileNotFoundError(f"[write_trace] {place}: there is no folder {place.parent}; make it first")
-    with needed_for("write_trace", "or write a .json file"), published(place) as partial:
+    with needed_for("write_trace", "or write a .json file"), atomic_write(place) as partial:
         module.write(trace, partial)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import secrets
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from accelera.atomic import atomic_write
 from accelera.errors import StoreError
 
 MARK: Final = ".accelera-training"
@@ -84,17 +84,11 @@ def write_state(path: Path, state: Any) -> None:
     """
     import torch
 
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(4)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with atomic_write(path, durable=True) as partial, partial.open("wb") as file:
             torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
     except (OSError, RuntimeError) as error:
-        with suppress(OSError):
-            partial.unlink()
         raise StoreError(f"[train] {path} cannot be written: {error}") from error
 
 

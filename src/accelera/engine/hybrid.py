@@ -1,0 +1,526 @@
+"""Products whose blocks CPU and accelerator make together, planned inside one budget of RAM.
+
+    budget = the result, where it is new memory
+           + what the accelerator needs of RAM: its staging buffers and threads
+           + the CPU's share: its blocks, and all else that a planned product reserves
+
+The accelerator's own memory is used as far as it is free. Each device makes one block at a time, by a plan of
+that block in its share; a plan is made once for each shape of block. A device that fails leaves its blocks to
+the CPU.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, final
+
+from accelera.devices import Device, get_device
+from accelera.engine.blocks import (
+    USUAL_BLOCKS,
+    BlockPlans,
+    blocks_of,
+    chunk_of,
+    cut,
+    largest_of,
+    steps_of,
+    sum_of,
+)
+from accelera.engine.calibration import cost_model
+from accelera.engine.job import PlannedJob, PlanRun
+from accelera.engine.matmul import PlannedMatmul
+from accelera.engine.memory_split import MemorySplit
+from accelera.engine.observers import Progress
+from accelera.engine.options import OperationOptions
+from accelera.engine.report import DeviceRun, RunReport
+from accelera.engine.runner import Interrupted, Kernel, PlanRunner, RunControl
+from accelera.errors import (
+    ArgumentError,
+    BudgetExceededError,
+    DeviceError,
+    DeviceMemoryError,
+    UnknownNameError,
+)
+from accelera.execution import ExecutionStrategy, StrategyManager, ThreadsExecutor, WorkloadProfile
+from accelera.execution import Kernel as Function
+from accelera.logs import logger
+from accelera.memory import MemoryManager
+from accelera.plan import (
+    DevicePlacement,
+    DevicePlan,
+    MatmulProblem,
+    OperandBlock,
+    Pattern,
+    Plan,
+    PlanStep,
+    Spans,
+)
+from accelera.stores import Store
+from accelera.units import format_bytes
+
+Placing = str | ExecutionStrategy | StrategyManager
+"""A word, a strategy, or a manager whose strategy and observers are used."""
+
+WORDS: Final[Mapping[str, ExecutionStrategy]] = MappingProxyType(
+    {
+        "auto": ExecutionStrategy.Auto,
+        "cpu": ExecutionStrategy.CpuOnly,
+        "gpu": ExecutionStrategy.GpuOnly,
+        "hybrid": ExecutionStrategy.Hybrid(),
+    }
+)
+
+
+@final
+class AcceleratorExecutor:
+    """A device as the strategy executor sees it: a block after the other, in the device's memory."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.name = device.name
+
+    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> Sequence[Any]:
+        """Return what the kernel's form for this device returns; raises what the device raises."""
+        batch = getattr(process_fn, "batch", None)
+        if batch is None:
+            raise DeviceError(f"[{self.name}] {process_fn!r} has no form for a device; give a Kernel")
+        found: Sequence[Any] = batch(tasks, self.name)
+        return found
+
+    def is_available(self) -> bool:
+        """Return whether the device has memory left."""
+        return self.device.available_bytes() > 0
+
+    def memory_available(self) -> int:
+        """Return the bytes of its memory that are free."""
+        return self.device.available_bytes()
+
+    def empty_cache(self) -> None:
+        """Return cached memory to the system."""
+        self.device.empty_cache()
+
+
+@final
+class HybridDevices:
+    """CPU and accelerator, and the strategy by which they share blocks; measures nothing.
+
+    Parameters
+    ----------
+    placing
+        The strategy. Of a ``StrategyManager`` its strategy and its observers count; its executors do not: the
+        devices are the engine's, one block at a time each, which takes all cores or the whole accelerator.
+    device
+        The accelerator.
+    """
+
+    def __init__(self, placing: Placing, device: Device) -> None:
+        strategy = strategy_of(placing)
+        observers = placing.observers if isinstance(placing, StrategyManager) else ()
+        accelerator = AcceleratorExecutor(device)
+        self.device = device
+        self.strategy = strategy
+        self.manager = StrategyManager(
+            ThreadsExecutor(1), accelerator, strategy, observers=observers, learn=False
+        )
+
+    def profile(self, blocks: int) -> WorkloadProfile:
+        """Return ``blocks`` blocks as a batch of work; each takes what memory the device has."""
+        memory = max(1, self.device.available_bytes())
+        return WorkloadProfile(blocks, memory_per_task=memory, complexity=1.0, parallelization=1.0)
+
+    @property
+    def always(self) -> bool:
+        """Whether even what fits in one piece is to be shared."""
+        return self.strategy.uses_gpu and self.strategy != ExecutionStrategy.GpuOnly
+
+
+def strategy_of(placing: Placing) -> ExecutionStrategy:
+    """Return the strategy that is meant.
+
+    Raises
+    ------
+    UnknownNameError
+        When a word is none of ``WORDS``.
+    TypeError
+        When it is none of a word, a strategy and a manager.
+    """
+    if isinstance(placing, StrategyManager):
+        return placing.strategy
+    if isinstance(placing, ExecutionStrategy):
+        return placing
+    if not isinstance(placing, str):
+        raise ArgumentError(
+            f"[engine] strategy={placing!r}: give {', '.join(map(repr, WORDS))}, an ExecutionStrategy or a"
+            f" StrategyManager"
+        )
+    if placing.lower() not in WORDS:
+        raise UnknownNameError.among("strategy", placing, WORDS)
+    return WORDS[placing.lower()]
+
+
+def hybrid_devices(placing: Placing | None, device: Device) -> HybridDevices | None:
+    """Return who shares products on an engine that computes on ``device``; None when it works by itself.
+
+    A strategy that needs an accelerator where there is none is said so once, and everything runs on the CPU.
+    """
+    if placing is None:
+        return None
+    strategy = strategy_of(placing)
+    if not device.host_memory:
+        return HybridDevices(placing, device)
+    if strategy.uses_gpu:
+        logger.warning(
+            "[engine] strategy %s asks for an accelerator, and the engine computes on %s, which is none:"
+            " all runs on the CPU; give device='cuda:0', or strategy='cpu'",
+            strategy,
+            device.name,
+        )
+    return None
+
+
+@final
+@dataclass
+class _DeviceSide:
+    """One device at work."""
+
+    planner: BlockPlans
+    limit_bytes: int | None = None
+    """Room for blocks, where it turned out to be less than planned."""
+    did: DeviceRun = field(default_factory=DeviceRun)
+    reports: list[RunReport] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the device works: it makes one block at a time."""
+
+
+@final
+class HybridRun:
+    """One run of a plan whose steps are blocks, dealt out by a strategy."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        stores: Sequence[Store],
+        kernel: Kernel,
+        options: OperationOptions,
+        control: RunControl,
+        places: HybridDevices,
+        sides: tuple[BlockPlans, BlockPlans],
+    ) -> None:
+        self._plan = plan
+        self._stores = stores
+        self._kernel = kernel
+        self._options = options
+        self._control = control
+        self._places = places
+        self._cpu = _DeviceSide(sides[0], plan.spec["limit_bytes"])
+        self._accelerator = _DeviceSide(sides[1])
+        self._fallbacks: list[str] = []
+        self._skipped = 0
+        self._stopping = threading.Event()
+        self._telling = threading.Lock()
+
+    def run(self) -> RunReport:
+        """Make all blocks that are not there; raise what stopped that, with all threads ended."""
+        began = time.perf_counter()
+        steps = [step for step in self._plan.steps() if not self._control.skip(step)]
+        self._skipped = self._plan.forecast.steps - len(steps)
+        function: Function[PlanStep, None] = Function(self._on_cpu, releases_gil=True)
+        function.gpu_batch(self._on_accelerator)
+        try:
+            result = self._places.manager.execute(steps, function, self._places.profile(len(steps)))
+        finally:
+            self._end()
+        if result.fallback_occurred:
+            self._note_fallback(result.errors)
+        return self._report(time.perf_counter() - began)
+
+    def _end(self) -> None:
+        """Wait until no device works on a block: after an interruption one may."""
+        self._stopping.set()
+        for side in (self._accelerator, self._cpu):
+            with side.lock:
+                pass
+
+    def _on_cpu(self, step: PlanStep) -> None:
+        with self._cpu.lock:
+            if not self._control.keep_going():
+                raise Interrupted
+            self._make(self._cpu, step, self._cpu.planner.plan(step, self._cpu.limit_bytes))
+
+    def _on_accelerator(self, steps: Sequence[PlanStep], device: str) -> list[None]:
+        for step in steps:
+            self._on_one(step)
+        return [None] * len(steps)
+
+    def _on_one(self, step: PlanStep) -> None:
+        side = self._accelerator
+        with side.lock, self._counting_failures(side):
+            plan = side.planner.plan(step, side.limit_bytes)
+            while True:
+                try:
+                    self._make(side, step, plan)
+                    return
+                except DeviceMemoryError as error:
+                    plan = self._in_half_the_room(side, step, plan, error)
+
+    def _in_half_the_room(
+        self, side: _DeviceSide, step: PlanStep, plan: Plan, error: DeviceMemoryError
+    ) -> Plan:
+        """Return a smaller plan for this block and those to come; raises ``error`` when there is none."""
+        side.planner.device.empty_cache()
+        half = plan.forecast.peak_pool_bytes // 2
+        try:
+            smaller = side.planner.plan(step, half)
+        except BudgetExceededError:
+            raise error from None
+        side.limit_bytes = half
+        name = side.planner.device.name
+        self._fallbacks.append(f"blocks on {name} planned again in half the room: {error}")
+        logger.warning("matmul: %s", self._fallbacks[-1])
+        return smaller
+
+    @contextmanager
+    def _counting_failures(self, side: _DeviceSide) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            side.did = replace(side.did, failed=side.did.failed + 1)
+            raise
+
+    def _make(self, side: _DeviceSide, step: PlanStep, plan: Plan) -> None:
+        """Multiply one block from the stores into the result's."""
+        blocks = (*step.reads, step.write)
+        views = [store[block.region] for store, block in zip(self._stores, blocks, strict=True)]
+        options = OperationOptions(readers=self._options.readers)
+        control = RunControl(keep_going=lambda: not self._stopping.is_set())
+        report = PlanRunner(plan, views, side.planner.device, self._kernel, options, control).run()
+        self._done(side, step.write, report)
+
+    def _done(self, side: _DeviceSide, block: OperandBlock, report: RunReport) -> None:
+        with self._telling:
+            self._control.on_written(block)
+            did = side.did
+            side.did = replace(
+                did,
+                blocks=did.blocks + 1,
+                busy_s=did.busy_s + report.seconds,
+                moved_bytes=did.moved_bytes + report.moved_bytes,
+                peak_pool_bytes=max(did.peak_pool_bytes, report.peak_pool_bytes),
+            )
+            side.reports.append(report)
+            self._tell()
+
+    def _tell(self) -> None:
+        sides = (self._cpu.did, self._accelerator.did)
+        made, moved = sum(each.blocks for each in sides), sum(each.moved_bytes for each in sides)
+        total = self._plan.forecast.steps
+        self._control.observer.on_progress(
+            Progress(made + self._skipped, total, made, moved, self._plan.moved_bytes)
+        )
+
+    def _note_fallback(self, errors: Sequence[BaseException]) -> None:
+        name, failed = self._accelerator.planner.device.name, self._accelerator.did.failed
+        self._fallbacks.append(f"the CPU took over from {name} after {failed} failures: {errors[0]}")
+        logger.warning("matmul: %s", self._fallbacks[-1])
+
+    def _report(self, seconds: float) -> RunReport:
+        sides = {side.planner.device.name: side for side in (self._cpu, self._accelerator)}
+        reports = [report for side in sides.values() for report in side.reports]
+
+        def total(figure: str) -> Any:
+            return sum(getattr(report, figure) for report in reports)
+
+        return RunReport(
+            plan=self._plan,
+            device=" + ".join(sides),
+            seconds=seconds,
+            bytes_read={name: sum(each.bytes_read[name] for each in reports) for name in ("A", "B")},
+            bytes_written=total("bytes_written"),
+            peak_pool_bytes=self._cpu.did.peak_pool_bytes,
+            hits=total("hits"),
+            misses=total("misses"),
+            evictions=total("evictions"),
+            fetched_bytes=total("fetched_bytes"),
+            saved_bytes=total("saved_bytes"),
+            stall_s=total("stall_s"),
+            compute_s=total("compute_s"),
+            steps_run=len(reports),
+            steps_skipped=self._skipped,
+            fallbacks=tuple(self._fallbacks),
+            per_device={name: side.did for name, side in sides.items()},
+        )
+
+
+@final
+@dataclass(frozen=True)
+class HybridMatmul:
+    """``A @ B``, checked and ready to be shared between the CPU and ``places``."""
+
+    product: PlannedMatmul
+    places: HybridDevices
+
+    def job(self) -> PlannedJob:
+        """Return what ``carry_out`` runs."""
+        return replace(self.product.job(), plan=self.plan, runner=self._run)
+
+    def plan(
+        self, device: Device, limit_bytes: int | None = None, spec: Mapping[str, Any] | None = None
+    ) -> Plan:
+        """Return the plan; ``limit_bytes`` lowers the CPU's room, ``spec`` repeats an earlier one's blocks.
+
+        Raises BudgetExceededError when the budget does not hold both sides.
+        """
+        cpu, accelerator = self._sides()
+        problem = self.product.problem(cpu.device)
+        blocks = blocks_of(spec) or self._blocks(problem)
+        steps = tuple(steps_of(problem, blocks, cost_model(cpu.device)))
+        on_cpu = self._planned_on_cpu(cpu, steps, limit_bytes)
+        on_accelerator = [accelerator.plan(step) for step in steps]
+        decision = self.places.manager.explain(self.places.profile(len(steps)))
+        count = _share(decision.strategy, on_accelerator, on_cpu)
+        placement = DevicePlacement(
+            str(decision.strategy),
+            decision.reasons[0] if decision.reasons else decision.rule,
+            (
+                _expected(cpu, on_cpu[count:], on_cpu),
+                _expected(accelerator, on_accelerator[:count], on_accelerator),
+            ),
+        )
+        spec = {"blocks": [[list(span) for span in block] for block in blocks], "limit_bytes": limit_bytes}
+        taken = (*on_accelerator[:count], *on_cpu[count:])
+        return self._whole(problem, steps, largest_of(on_cpu), placement, taken, spec)
+
+    def _planned_on_cpu(
+        self, cpu: BlockPlans, steps: tuple[PlanStep, ...], limit_bytes: int | None
+    ) -> list[Plan]:
+        try:
+            return [cpu.plan(step, limit_bytes) for step in steps]
+        except BudgetExceededError as error:
+            needed = self._budget_bytes + error.needed_bytes - cpu.budget_bytes
+            raise BudgetExceededError(
+                f"[matmul] a budget of {format_bytes(self._budget_bytes)} for a product on CPU and"
+                f" {self.places.device.name} together: {needed} bytes are needed, as the device takes staging"
+                f" buffers of RAM and the CPU its own blocks; give them, or leave the strategy out",
+                needed_bytes=needed,
+                budget_bytes=self._budget_bytes,
+            ) from error
+
+    def _whole(
+        self,
+        problem: MatmulProblem,
+        steps: tuple[PlanStep, ...],
+        largest: Plan,
+        placement: DevicePlacement,
+        taken: Sequence[Plan],
+        spec: Mapping[str, Any],
+    ) -> Plan:
+        """Return the plan of the whole product, whose steps are blocks."""
+        compulsory = sum(0 if operand.in_place else operand.nbytes for operand in problem.operands)
+        return replace(
+            largest,
+            operands=problem.operands,
+            schedule="blocks",
+            shape_note=f"C in {len(steps)} blocks of at most {_extent(steps)}, each made by one device",
+            budget_bytes=self._budget_bytes,
+            reserved=self._reserved(largest),
+            forecast=sum_of(largest.forecast, taken, placement),
+            lower_bound_bytes=compulsory,
+            compulsory_bytes=compulsory,
+            pattern=Pattern.of(partial(iter, steps)),
+            spec=spec,
+            alternatives=(),
+            placement=placement,
+        )
+
+    def _run(
+        self,
+        plan: Plan,
+        stores: Sequence[Store],
+        device: Device,
+        kernel: Kernel,
+        options: OperationOptions,
+        control: RunControl,
+    ) -> PlanRun:
+        if plan.placement is None:
+            return PlanRunner(plan, stores, device, kernel, options, control)
+        return HybridRun(plan, stores, kernel, options, control, self.places, self._sides())
+
+    def _sides(self) -> tuple[BlockPlans, BlockPlans]:
+        cpu, device = get_device("cpu"), self.places.device
+        readers = self.product.options.readers
+        usable_bytes = MemoryManager(device).get_usable_memory()
+        theirs = MemorySplit.on(device, usable_bytes, self.product.problem(device).operands, readers, 0)
+        left = self._budget_bytes - self.product.target().new_bytes - _host_bytes(theirs, device)
+        ours = MemorySplit.on(cpu, left, self.product.problem(cpu).operands, readers, 0)
+        return BlockPlans(self.product, cpu, ours), BlockPlans(self.product, device, theirs)
+
+    @property
+    def _budget_bytes(self) -> int:
+        options = self.product.options
+        given = options.budget_bytes if options.host_budget_bytes is None else options.host_budget_bytes
+        return get_device("cpu").available_bytes() if given is None else given
+
+    def _reserved(self, largest: Plan) -> dict[str, int]:
+        device = self.places.device
+        problem = self.product.problem(device)
+        theirs = MemorySplit.on(device, 0, problem.operands, self.product.options.readers, 0)
+        added = {"result": self.product.target().new_bytes, device.name: _host_bytes(theirs, device)}
+        return {**largest.reserved, **added}
+
+    def _blocks(self, problem: MatmulProblem) -> tuple[Spans, ...]:
+        """Return the tiles that the user fixed, or a cut of our own."""
+        if self.product.tiles is None:
+            return cut(problem, USUAL_BLOCKS, chunk_of(self.product))
+        batch = tuple((0, size) for size in problem.batch)
+        return tuple((*batch, rows, columns) for rows, columns in self.product.tiles)
+
+
+def _extent(steps: Sequence[PlanStep]) -> str:
+    shapes = [step.write.shape for step in steps]
+    return " x ".join(str(max(sizes)) for sizes in zip(*shapes, strict=True))
+
+
+def _expected(plans: BlockPlans, taken: Sequence[Plan], possible: Sequence[Plan]) -> DevicePlan:
+    """Return what a device is to do; any block may come to it, so the one with the highest peak counts."""
+    most = largest_of(possible)
+    seconds = sum(plan.forecast.seconds for plan in taken)
+    peak_bytes = most.peak_bytes[most.tier]
+    return DevicePlan(plans.device.name, len(taken), seconds, most.tier, peak_bytes, most.schedule)
+
+
+def _host_bytes(room: MemorySplit, device: Device) -> int:
+    return sum(room.reserved.values()) + device.staging_bytes()
+
+
+def _share(strategy: ExecutionStrategy, theirs: Sequence[Plan], ours: Sequence[Plan]) -> int:
+    """Return how many blocks, from the first on, the accelerator is expected to take.
+
+    Where both pull, it takes blocks from the front and the CPU from the end, as each is free.
+    """
+    fixed = strategy.gpu_tasks(len(ours))
+    if fixed is not None:
+        return fixed
+    front, end = 0, len(ours)
+    theirs_s = ours_s = 0.0
+    while front < end:
+        next_theirs, next_ours = theirs[front].forecast.seconds, ours[end - 1].forecast.seconds
+        if theirs_s + next_theirs <= ours_s + next_ours:
+            theirs_s, front = theirs_s + next_theirs, front + 1
+        else:
+            ours_s, end = ours_s + next_ours, end - 1
+    return front
+
+
+def hybrid_job(product: PlannedMatmul, places: HybridDevices | None) -> PlannedJob | None:
+    """Return the job that shares ``product`` between the devices of ``places``.
+
+    None where there is nothing to share: no second device, or nothing to multiply.
+    """
+    if places is None or product.problem(places.device).is_empty:
+        return None
+    return HybridMatmul(product, places).job()

@@ -1,0 +1,324 @@
+"""Operations of an engine besides the product: each a few words around a planned function."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from accelera.devices import Device, get_device
+from accelera.engine import evaluate as evaluation
+from accelera.engine.evaluate import in_ram
+from accelera.engine.expression import Axis, Expr, Leaf, apply, as_expr, lazy
+from accelera.engine.gram import Side, gram, plan_gram_of
+from accelera.engine.observers import progress_observer
+from accelera.engine.operands import file_result, lies_in_store, multiplier, open_operand
+from accelera.engine.options import Amount, OperationKeywords, OperationOptions, budget_for
+from accelera.engine.pipeline import evaluate_all, plan_all
+from accelera.engine.registry import unwrapped
+from accelera.engine.report import RunReport
+from accelera.errors import BudgetExceededError
+from accelera.logs import logger
+from accelera.memory import Budget, MemoryManager
+from accelera.plan import Eviction, Plan, as_saved
+from accelera.settings import current
+from accelera.stores import Store, is_tensor, load_format
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from accelera.engine.matrix import Matrix
+
+
+Number = bool | int | float | complex
+
+
+class Operations(abc.ABC):
+    """Arithmetic, reductions, copies, transposes and Gram matrices of operands that lie anywhere.
+
+    Operands are Matrices, tensors, arrays, lists, paths, stores and, except for ``gram``, ``transpose``
+    and ``copy``, expressions. A result goes to ``out``: a path, an array, a Matrix or a store; without
+    ``out`` into new memory. Everything but ``gram`` is computed on the CPU within a budget of RAM,
+    whatever the engine's device.
+    """
+
+    device: Device
+    budget: Amount | None
+    enable_progress: bool
+    last_report: RunReport | None
+    eviction: Eviction
+    """Policy that evicts blocks when the pool is full."""
+    window: int
+    """Steps under way at once where data is loaded ahead."""
+
+    def array(self, x: Any) -> Leaf:
+        """Return ``x`` as an operand of expressions, which ``evaluate`` computes; nothing is read."""
+        return lazy(x)
+
+    def evaluate(
+        self, expr: Expr, out: Any = None, **how: Unpack[OperationKeywords]
+    ) -> Matrix | Store | Number:
+        """Compute an expression; what is element-wise takes one pass over its operands.
+
+        Products and reductions inside it are stages of one plan, all within the budget. Returns the store
+        when ``out`` is a path or a store, else a Matrix, or a Python number for a result without axes.
+        Raises BudgetExceededError when no plan fits; nothing was allocated then.
+        """
+        found: Matrix | Store | Number = self._evaluated("evaluate", expr, out, how)
+        return found
+
+    def plan_evaluate(
+        self,
+        expr: Expr,
+        out: Any = None,
+        *,
+        budget: Amount | None = None,
+        chunks: Sequence[int] | None = None,
+    ) -> Plan:
+        """Return how ``evaluate`` with the same arguments would run; nothing is read or allocated."""
+        return self._plan_of("evaluate", expr, file_result(unwrapped(out), chunks, None), budget)
+
+    def _plan_of(self, op: str, expr: Expr, out: Any, budget: Amount | None) -> Plan:
+        place = in_ram(self.device)
+        options = self._defaults().within(self._limit(budget, place).limit_bytes)
+        return plan_all(expr, out, operation=op, device=place, options=options)
+
+    def add(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
+        """Return ``A + B``; operands in memory are promoted and placed as in torch, others as in NumPy."""
+        return self._combined("add", A, B, out, how)
+
+    def subtract(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
+        """Return ``A - B``, as ``add`` does."""
+        return self._combined("subtract", A, B, out, how)
+
+    def multiply(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
+        """Return ``A * B``, element by element, as ``add`` does."""
+        return self._combined("multiply", A, B, out, how)
+
+    def divide(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
+        """Return ``A / B``, as ``add`` does; of integers it is a float."""
+        return self._combined("divide", A, B, out, how)
+
+    def sum(
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return the sum along ``axis``: of integers in 64 bits, of others without growing error."""
+        return self._evaluated("sum", as_expr(A).sum(axis, keepdims=keepdims), out, how, A)
+
+    def mean(
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return the mean along ``axis``, of integers in float64."""
+        return self._evaluated("mean", as_expr(A).mean(axis, keepdims=keepdims), out, how, A)
+
+    def min(
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return the smallest along ``axis``, NaN if one is."""
+        return self._evaluated("min", as_expr(A).min(axis, keepdims=keepdims), out, how, A)
+
+    def max(
+        self,
+        A: Any,
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return the largest along ``axis``, NaN if one is."""
+        return self._evaluated("max", as_expr(A).max(axis, keepdims=keepdims), out, how, A)
+
+    def argmin(
+        self,
+        A: Any,
+        axis: int | None = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return where the first smallest lies along ``axis``, or in the flattened array."""
+        return self._evaluated("argmin", as_expr(A).argmin(axis, keepdims=keepdims), out, how, A)
+
+    def argmax(
+        self,
+        A: Any,
+        axis: int | None = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return where the first largest lies along ``axis``, or in the flattened array."""
+        return self._evaluated("argmax", as_expr(A).argmax(axis, keepdims=keepdims), out, how, A)
+
+    def norm(
+        self,
+        A: Any,
+        ord: float = 2,  # noqa: A002 - NumPy's name
+        axis: Axis = None,
+        *,
+        keepdims: bool = False,
+        out: Any = None,
+        **how: Unpack[OperationKeywords],
+    ) -> Any:
+        """Return the norm of order 1, 2 or infinity of the vectors along ``axis`` (2 of all: Frobenius)."""
+        return self._evaluated("norm", as_expr(A).norm(ord, axis, keepdims=keepdims), out, how, A)
+
+    def transpose(
+        self, A: Any, axes: Sequence[int] | None = None, *, out: Any = None, **how: Unpack[OperationKeywords]
+    ) -> Matrix | Store:
+        """Return ``A`` with permuted axes (reversed by default), written in the new order."""
+        place, options = in_ram(self.device), self._options(in_ram(self.device), how, out)
+        found = evaluation.transpose(unwrapped(A), axes, _place(out, how), device=place, options=options)
+        return self._kept(found, out, A)
+
+    def copy(
+        self, src: Any, out: Any = None, dtype: Any = None, **how: Unpack[OperationKeywords]
+    ) -> Matrix | Store:
+        """Copy ``src`` into ``out``, whose name decides the format; see ``evaluate.copy`` for ``dtype``."""
+        place, options = in_ram(self.device), self._options(in_ram(self.device), how, out)
+        found = evaluation.copy(unwrapped(src), _place(out, how), dtype, device=place, options=options)
+        return self._kept(found, out, src)
+
+    def gram(
+        self, A: Any, *, side: Side = "left", out: Any = None, **how: Unpack[OperationKeywords]
+    ) -> Matrix | Store:
+        """Return ``AᴴA`` (``side="right"``: ``AAᴴ``) at half the products, on the engine's device."""
+        store, target = open_operand(A), _place(out, how)
+        place = multiplier(self.device, store.dtype)
+        try:
+            found = gram(store, target, side=side, device=place, options=self._options(place, how, out))
+        except BudgetExceededError as error:
+            if place.host_memory or self._limit(how.get("budget"), place).is_given:
+                raise
+            logger.warning("gram is planned on the CPU: %s", error)
+            cpu = get_device("cpu")
+            found = gram(store, target, side=side, device=cpu, options=self._options(cpu, how, out))
+        return self._kept(found, out, A)
+
+    def plan_gram(
+        self,
+        A: Any,
+        *,
+        side: Side = "left",
+        out: Any = None,
+        budget: Amount | None = None,
+        chunks: Sequence[int] | None = None,
+    ) -> Plan:
+        """Return how ``gram`` with the same arguments would run; nothing is read or allocated."""
+        store, target = open_operand(A), file_result(unwrapped(out), chunks, None)
+        place = multiplier(self.device, store.dtype)
+        options = self._defaults().within(self._limit(budget, place).limit_bytes)
+        return plan_gram_of(store, target, side=side, device=place, options=options)
+
+    @abc.abstractmethod
+    def _memory_of(self, device: Device) -> MemoryManager:
+        """Return who watches the memory of ``device``."""
+
+    @abc.abstractmethod
+    def _elementwise(self, op: str, A: Any, B: Any) -> Matrix:
+        """Return torch's function ``op`` of two operands in memory."""
+
+    def _limit(self, budget: Amount | None, device: Device) -> Budget:
+        return Budget.parse(self.budget if budget is None else budget, self._memory_of(device))
+
+    def _load(self, out: Any) -> None:
+        """Load the libraries that a result in ``out`` needs, before any budget is read.
+
+        They stay in the process for good, and so are no part of what one operation may add.
+        """
+        progress_observer(self.enable_progress)
+        if isinstance(out, (str, PathLike)):
+            load_format(out)
+        elif not lies_in_store(out):
+            from accelera.engine import incore as incore
+
+    def _defaults(self) -> OperationOptions:
+        """Return the options of a call without keywords, with no budget yet."""
+        settings = current()
+        return OperationOptions(
+            prefetch=settings.enable_prefetch,
+            readers=settings.io_threads,
+            eviction=self.eviction,
+            window=self.window,
+        )
+
+    def _options(
+        self, device: Device, how: OperationKeywords, out: Any, *, is_number: bool = False
+    ) -> OperationOptions:
+        """Return the options of one call that ``device`` computes."""
+        if not is_number:
+            self._load(out)
+        pinned, observers = as_saved(how.get("plan")), how.get("observers", ())
+        bar = progress_observer(self.enable_progress)
+        return replace(
+            self._defaults(),
+            budget_bytes=self._limit(budget_for(how.get("budget"), pinned), device).limit_bytes,
+            resume=how.get("resume", False),
+            pinned=pinned,
+            observers=observers if bar is None else (*observers, bar),
+            recorder=how.get("recorder"),
+        )
+
+    def _combined(self, op: str, A: Any, B: Any, out: Any, how: OperationKeywords) -> Any:
+        if out is None and not how and _in_memory(A) and _in_memory(B):
+            return self._elementwise(_TORCH_NAMES[op], A, B)
+        return self._evaluated(op, apply(getattr(np, op), A, B), out, how, A)
+
+    def _evaluated(self, op: str, expr: Expr, out: Any, how: OperationKeywords, beside: Any = None) -> Any:
+        is_number = out is None and not expr.shape
+        place = in_ram(self.device)
+        options = self._options(place, how, out, is_number=is_number)
+        found = evaluate_all(expr, _place(out, how), operation=op, device=place, options=options)
+        if is_number:
+            self.last_report = found[1]
+            return found[0].to_numpy().item()
+        return self._kept(found, out, beside)
+
+    def _kept(self, found: tuple[Store, RunReport], out: Any, beside: Any) -> Matrix | Store:
+        store, self.last_report = found
+        if lies_in_store(out):
+            return store
+        from accelera.engine import incore
+
+        return incore.result(store, out, beside)
+
+
+def _place(out: Any, how: OperationKeywords) -> Any:
+    """Return where a result goes, with the layout that was asked for."""
+    return file_result(unwrapped(out), how.get("chunks"), how.get("codec"))
+
+
+_TORCH_NAMES = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "true_divide"}
+
+
+def _in_memory(operand: Any) -> bool:
+    """Return whether torch can take ``operand`` as it is."""
+    held = unwrapped(operand)
+    if isinstance(held, np.ndarray):
+        return not isinstance(held, np.memmap) and not lies_in_store(held)
+    return isinstance(held, list) or is_tensor(held)
