@@ -471,7 +471,7 @@ class BaseEngine(Operations):
         network_bytes_per_s: float = TEN_GIGABIT_BYTES_PER_S,
     ) -> DistributedMatmul:
         cpu = get_device("cpu")
-        product = self._product(request, self._route(None), cpu)
+        product = self._product(replace(request, fixed=False), self._route(None), cpu)
         limit = self._limit(request.budget if node_budget is None else node_budget, cpu).limit_bytes
         return DistributedMatmul(product, limit, nodes, executor, network_bytes_per_s)
 

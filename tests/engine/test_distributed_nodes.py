@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from accelera.devices import SimulatedDevice
-from accelera.engine import MatrixEngine, RunReport
+from accelera.engine import MatrixEngine, RunReport, distributed
 from accelera.errors import BudgetExceededError
 from accelera.execution import RayExecutor
 from tests.execution.test_cluster import Threads
