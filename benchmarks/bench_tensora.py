@@ -58,6 +58,8 @@ class Case:
     torch: Call
     numpy: Call | None = None
     calls: int = 1
+    plain: Call | None = None
+    """In Tensora by the unoptimised program."""
 
 
 def main(arguments: list[str]) -> dict[str, Any]:
@@ -87,7 +89,9 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 def best_seconds(case: Case, rounds: int, rest: float) -> dict[str, float]:
     """Seconds of one call in each library, best of interleaved rounds."""
-    libraries = {"tensora": case.tensora, "torch": case.torch} | ({"numpy": case.numpy} if case.numpy else {})
+    libraries = {"tensora": case.tensora, "torch": case.torch}
+    libraries |= {"numpy": case.numpy} if case.numpy else {}
+    libraries |= {"unoptimised": case.plain} if case.plain else {}
     best = dict.fromkeys(libraries, float("inf"))
     for _ in range(rounds):
         for library, call in libraries.items():
@@ -107,7 +111,8 @@ def cases(small: bool) -> list[Case]:
     products = (_product(edge) for edge in edges)
     fused = _fused(64 if small else 4096)
     small_ones = _small(20 if small else 2000)
-    return [*small_ones, *_large(n), *products, *fused, _training_step(small), *_windows(small)]
+    large = [*_large(n), *products, *fused, _training_step(small), *_windows(small)]
+    return [*small_ones, *large, *_epilogues(64 if small else 8192)]
 
 
 def _small(calls: int) -> list[Case]:
@@ -225,6 +230,28 @@ def _both(name: str, shapes: list[tuple[int, ...]], ours: Any, theirs: Any) -> l
             lambda: torch.autograd.grad(theirs(*t_leaves), t_leaves, t_g),
         ),
     ]
+
+
+def _epilogues(rows: int) -> list[Case]:
+    """A layer of 1024 outputs and its activation, captured: with the activation as epilogue, and after it."""
+    random, found = np.random.default_rng(0), []
+    for inner in (32, 64, 128, 256, 512):
+        arrays = [random.standard_normal(shape, np.float32) for shape in ((rows, inner), (1024, inner), 1024)]
+        x, t = [ts.asarray(array) for array in arrays], [torch.tensor(array) for array in arrays]
+
+        def layer(*given: Any) -> Any:
+            return functional.gelu(functional.linear(*given))
+
+        jitted, plain = ts.jit(layer), ts.jit(layer, optimize=False)
+        found.append(
+            Case(
+                f"jit gelu(linear), k={inner}",
+                lambda jitted=jitted, x=x: jitted(*x),
+                lambda t=t: torch.nn.functional.gelu(torch.nn.functional.linear(*t)),
+                plain=lambda plain=plain, x=x: plain(*x),
+            )
+        )
+    return found
 
 
 def _fused(rows: int) -> list[Case]:
