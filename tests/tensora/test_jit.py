@@ -394,10 +394,21 @@ def test_intermediates_of_a_chain_are_computed_again_in_the_backward_pass():
 
 # --- loops over products -------------------------------------------------------------------------------
 
-PANEL_ELEMENTS = {"float32": 1 << 16, "float64": 1 << 15}
+PANEL_ELEMENTS = {"float32": 1 << 17, "float64": 1 << 16}
 
 
-def test_a_product_and_the_loop_over_it_hold_one_buffer():
+@pytest.fixture
+def two_threads():
+    """Panels are as many as threads want."""
+    before = ts.get_num_threads()
+    if before != 2:
+        ts.set_num_threads(2)
+    yield
+    if before != 2:
+        ts.set_num_threads(before)
+
+
+def test_a_product_and_the_loop_over_it_hold_one_buffer(two_threads):
     for inner, name in ((64, "linear + fused[gelu]"), (512, " <- gelu(")):
         weight, bias = values((256, inner), 1), values((256,), 2)
 
@@ -443,7 +454,7 @@ def test_a_loop_writes_over_no_operand_that_it_reads_afterwards():
         check_same(jitted(values((64, 64), seed)), function(values((64, 64), seed)))
 
 
-def test_the_loop_of_a_backward_pass_is_an_epilogue_too():
+def test_the_loop_of_a_backward_pass_is_an_epilogue_too(two_threads):
     module = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
     x = values((4096, 64), 1)
 
@@ -460,9 +471,9 @@ def test_the_loop_of_a_backward_pass_is_an_epilogue_too():
 
 products = st.fixed_dictionaries(
     {
-        "inner": st.sampled_from([1, 8, 64, 127, 128, 129, 200]),
+        "inner": st.sampled_from([1, 8, 32, 63, 64, 65, 200]),
         "columns": st.sampled_from([40, 128, 250, 1024]),
-        "panels": st.floats(0.1, 20),
+        "panels": st.sampled_from([0.01, 0.9, 7.9, 8.2, 9.7]),
         "dtype": st.sampled_from(["float32", "float64", "bfloat16"]),
         "kind": st.sampled_from(["linear", "biased", "transposed", "rows", "batch", "products"]),
         "loop": st.lists(
@@ -498,11 +509,11 @@ def looped(names, made, others):
     return x
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(case=products)
-def test_products_with_epilogues_have_the_bits_of_the_function(case):
+def test_products_with_epilogues_have_the_bits_of_the_function(case, two_threads):
     columns = case["columns"]
-    rows = max(2, int(case["panels"] * PANEL_ELEMENTS.get(case["dtype"], 1 << 16) / columns)) // 2 * 2
+    rows = max(2, int(case["panels"] * PANEL_ELEMENTS.get(case["dtype"], 1 << 17) / columns)) // 2 * 2
     shapes = {"x": (rows, case["inner"]), "weight": (columns, case["inner"]), "bias": (columns,)}
     shapes |= {"full": (rows, columns), "row": (columns,), "column": (rows // 2, 1), "scalar": ()}
     if case["kind"] not in {"batch", "products"}:

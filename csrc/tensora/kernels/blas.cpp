@@ -245,9 +245,9 @@ void* blas_function(const char* name) {
 }
 
 int64_t panel_rows(DType dtype, int64_t rows, int64_t inner, int64_t columns) {
-    constexpr int64_t most_inner = 128;         // measured, see docs/tensora_jit.md
-    constexpr int64_t panel_bytes = 256 << 10;  // half of a second-level cache, or less
-    constexpr int64_t least_rows = 64;          // for which packing the other matrix again costs little
+    constexpr int64_t most_inner = 64;          // measured, see docs/tensora_jit.md
+    constexpr int64_t panel_bytes = 512 << 10;  // of a second-level cache
+    constexpr int64_t least_rows = 128;         // for which packing the other matrix again costs little
     constexpr int64_t least_panels = 4;         // for each thread
     if (inner > most_inner || columns == 0) return 0;
     const int64_t height = panel_bytes / (columns * size_of(dtype)) / whole_tiles * whole_tiles;
