@@ -475,9 +475,10 @@ products = st.fixed_dictionaries(
         "columns": st.sampled_from([40, 128, 250, 1024]),
         "panels": st.sampled_from([0.01, 0.9, 7.9, 8.2, 9.7]),
         "dtype": st.sampled_from(["float32", "float64", "bfloat16"]),
-        "kind": st.sampled_from(["linear", "biased", "transposed", "rows", "batch", "products"]),
+        "kind": st.sampled_from(["linear", "biased", "transposed", "rows", "batch", "heads"]),
         "loop": st.lists(
-            st.sampled_from(["gelu", "tanh", "full", "row", "column", "scalar", "residual"]), max_size=4
+            st.sampled_from(["gelu", "tanh", "full", "row", "column", "scalar", "residual", "first_row"]),
+            max_size=4,
         ),
         "gradients": st.booleans(),
     }
@@ -491,9 +492,9 @@ def product(kind, x, weight, bias):
         return functional.linear(x.reshape((2, -1, x.shape[1])), weight).reshape((-1, weight.shape[0]))
     if kind == "batch":
         return ts.matmul(x.reshape((2, -1, x.shape[1])), weight.T)
-    if kind == "products":
-        y = x.reshape((2, -1, x.shape[1]))
-        return ts.matmul(y, ts.stack([weight, weight * 2]).permute(0, 2, 1))
+    if kind == "heads":
+        y = x.reshape((8, -1, x.shape[1]))
+        return ts.matmul(y, ts.stack([weight, weight * 2] * 4).permute(0, 2, 1))
     return ts.matmul(x, weight.T)
 
 
@@ -502,8 +503,8 @@ def looped(names, made, others):
     for name in names:
         if name in {"gelu", "tanh"}:
             x = functional.gelu(x) if name == "gelu" else ts.tanh(x)
-        elif name == "residual":
-            x = x + made
+        elif name in {"residual", "first_row"}:
+            x = x + (made if name == "residual" else made[..., :1, :])
         else:
             x = x * others[name].reshape(made.shape) if name == "full" else x * others[name]
     return x
@@ -513,11 +514,11 @@ def looped(names, made, others):
 @given(case=products)
 def test_products_with_epilogues_have_the_bits_of_the_function(case, two_threads):
     columns = case["columns"]
-    rows = max(2, int(case["panels"] * PANEL_ELEMENTS.get(case["dtype"], 1 << 17) / columns)) // 2 * 2
+    batch = {"batch": 2, "heads": 8}.get(case["kind"], 1)
+    elements = case["panels"] * PANEL_ELEMENTS.get(case["dtype"], 1 << 17) * (2 if batch == 2 else 1)
+    rows = max(2, int(elements / columns / batch)) * batch // 2 * 2
     shapes = {"x": (rows, case["inner"]), "weight": (columns, case["inner"]), "bias": (columns,)}
-    shapes |= {"full": (rows, columns), "row": (columns,), "column": (rows // 2, 1), "scalar": ()}
-    if case["kind"] not in {"batch", "products"}:
-        shapes["column"] = (rows, 1)
+    shapes |= {"full": (rows, columns), "row": (columns,), "column": (rows // batch, 1), "scalar": ()}
 
     def function(given):
         made = product(case["kind"], given["x"], given["weight"], given["bias"])
