@@ -6,6 +6,7 @@ python -m benchmarks tensora --save tensora
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import sys
 import time
@@ -112,7 +113,7 @@ def cases(small: bool) -> list[Case]:
     fused = _fused(64 if small else 4096)
     small_ones = _small(20 if small else 2000)
     large = [*_large(n), *products, *fused, _training_step(small), *_windows(small)]
-    return [*small_ones, *large, *_epilogues(64 if small else 8192)]
+    return [*small_ones, *large, *_epilogues(64 if small else 4096)]
 
 
 def _small(calls: int) -> list[Case]:
@@ -233,22 +234,21 @@ def _both(name: str, shapes: list[tuple[int, ...]], ours: Any, theirs: Any) -> l
 
 
 def _epilogues(rows: int) -> list[Case]:
-    """A layer of 1024 outputs and its activation, captured: with the activation as epilogue, and after it."""
+    """A layer of 1024 outputs and its activation, captured; up to k=64 the activation is an epilogue."""
     random, found = np.random.default_rng(0), []
-    for inner in (16, 32, 64, 128, 512):
+    for activation, inner in itertools.product(("relu", "gelu"), (16, 32, 64, 128, 512)):
         arrays = [random.standard_normal(shape, np.float32) for shape in ((rows, inner), (1024, inner), 1024)]
         x, t = [ts.asarray(array) for array in arrays], [torch.tensor(array) for array in arrays]
-
-        def layer(*given: Any) -> Any:
-            return functional.gelu(functional.linear(*given))
-
-        jitted, plain = ts.jit(layer), ts.jit(layer, optimize=False)
+        layer, torch_layer = (
+            lambda *given, f=f, name=activation: getattr(f, name)(f.linear(*given))
+            for f in (functional, torch.nn.functional)
+        )
         found.append(
             Case(
-                f"jit gelu(linear), k={inner}",
-                lambda jitted=jitted, x=x: jitted(*x),
-                lambda t=t: torch.nn.functional.gelu(torch.nn.functional.linear(*t)),
-                plain=lambda plain=plain, x=x: plain(*x),
+                f"jit {activation}(linear), k={inner}",
+                functools.partial(ts.jit(layer), *x),
+                functools.partial(torch_layer, *t),
+                plain=functools.partial(ts.jit(layer, optimize=False), *x),
             )
         )
     return found
