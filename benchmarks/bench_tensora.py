@@ -6,6 +6,7 @@ python -m benchmarks tensora --save tensora
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import sys
 import time
@@ -58,6 +59,8 @@ class Case:
     torch: Call
     numpy: Call | None = None
     calls: int = 1
+    plain: Call | None = None
+    """In Tensora by the unoptimised program."""
 
 
 def main(arguments: list[str]) -> dict[str, Any]:
@@ -87,7 +90,9 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 def best_seconds(case: Case, rounds: int, rest: float) -> dict[str, float]:
     """Seconds of one call in each library, best of interleaved rounds."""
-    libraries = {"tensora": case.tensora, "torch": case.torch} | ({"numpy": case.numpy} if case.numpy else {})
+    libraries = {"tensora": case.tensora, "torch": case.torch}
+    libraries |= {"numpy": case.numpy} if case.numpy else {}
+    libraries |= {"unoptimised": case.plain} if case.plain else {}
     best = dict.fromkeys(libraries, float("inf"))
     for _ in range(rounds):
         for library, call in libraries.items():
@@ -107,7 +112,8 @@ def cases(small: bool) -> list[Case]:
     products = (_product(edge) for edge in edges)
     fused = _fused(64 if small else 4096)
     small_ones = _small(20 if small else 2000)
-    return [*small_ones, *_large(n), *products, *fused, _training_step(small), *_windows(small)]
+    large = [*_large(n), *products, *fused, _training_step(small), *_windows(small)]
+    return [*small_ones, *large, *_epilogues(64 if small else 4096)]
 
 
 def _small(calls: int) -> list[Case]:
@@ -225,6 +231,27 @@ def _both(name: str, shapes: list[tuple[int, ...]], ours: Any, theirs: Any) -> l
             lambda: torch.autograd.grad(theirs(*t_leaves), t_leaves, t_g),
         ),
     ]
+
+
+def _epilogues(rows: int) -> list[Case]:
+    """A layer of 1024 outputs and its activation, captured; up to k=64 the activation is an epilogue."""
+    random, found = np.random.default_rng(0), []
+    for activation, inner in itertools.product(("relu", "gelu"), (16, 32, 64, 128, 512)):
+        arrays = [random.standard_normal(shape, np.float32) for shape in ((rows, inner), (1024, inner), 1024)]
+        x, t = [ts.asarray(array) for array in arrays], [torch.tensor(array) for array in arrays]
+        layer, torch_layer = (
+            lambda *given, f=f, name=activation: getattr(f, name)(f.linear(*given))
+            for f in (functional, torch.nn.functional)
+        )
+        found.append(
+            Case(
+                f"jit {activation}(linear), k={inner}",
+                functools.partial(ts.jit(layer), *x),
+                functools.partial(torch_layer, *t),
+                plain=functools.partial(ts.jit(layer, optimize=False), *x),
+            )
+        )
+    return found
 
 
 def _fused(rows: int) -> list[Case]:

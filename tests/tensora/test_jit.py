@@ -392,6 +392,156 @@ def test_intermediates_of_a_chain_are_computed_again_in_the_backward_pass():
     assert jitted.report(x).arena_bytes < 0.5 * plain.report(x).arena_bytes
 
 
+# --- loops over products -------------------------------------------------------------------------------
+
+PANEL_ELEMENTS = {"float32": 1 << 17, "float64": 1 << 16}
+
+
+@pytest.fixture
+def two_threads():
+    """Panels are as many as threads want."""
+    before = ts.get_num_threads()
+    if before != 2:
+        ts.set_num_threads(2)
+    yield
+    if before != 2:
+        ts.set_num_threads(before)
+
+
+def test_a_product_and_the_loop_over_it_hold_one_buffer(two_threads):
+    for inner, name in ((64, "linear + fused[gelu]"), (512, " <- gelu(")):
+        weight, bias = values((256, inner), 1), values((256,), 2)
+
+        def function(x, weight=weight, bias=bias):
+            return functional.gelu(functional.linear(x, weight, bias))
+
+        jitted, x = ts.jit(function), values((4096, inner), 3)
+        wanted = jitted(x)
+        report = jitted.report(x)
+        assert name in report.program
+        assert report.arena_bytes == report.workspace_bytes == 0
+        assert wanted.nbytes <= report.peak_bytes <= 1.25 * wanted.nbytes
+        before = ts.memory_stats().live_bytes
+        ts.reset_peak()
+        found = jitted(x)
+        assert ts.memory_stats().peak_bytes - before <= report.peak_bytes
+        check_same([found], [wanted])
+
+
+def test_loops_write_over_operands_that_are_read_for_the_last_time():
+    def function(x):
+        y = ts.cumulative_sum(x, axis=0)
+        z = ts.tanh(y) * x + ts.exp(x)
+        return ts.cumulative_sum(z, axis=1)
+
+    jitted, x = ts.jit(function), values((64, 64))
+    check_same([jitted(x)], [jitted(x)])
+    report = jitted.report(x)
+    assert " <- fused[" in report.program
+    assert report.arena_bytes < 1.25 * x.nbytes
+
+
+def test_a_loop_writes_over_no_operand_that_it_reads_afterwards():
+    """The first result is stored before the last step reads the operand, and no other may take its place."""
+
+    def function(x):
+        y = ts.cumulative_sum(x, axis=0)
+        first = ts.exp(y)
+        return ts.cumulative_sum(first, axis=0), ts.cumulative_sum(first * y, axis=1)
+
+    jitted = ts.jit(function)
+    for seed in range(2):
+        check_same(jitted(values((64, 64), seed)), function(values((64, 64), seed)))
+
+
+def test_the_loop_of_a_backward_pass_is_an_epilogue_too(two_threads):
+    module = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+    x = values((4096, 64), 1)
+
+    def step(x):
+        module.zero_grad()
+        (module(x) ** 2).sum().backward()
+        return [each.grad for each in module.parameters()]
+
+    jitted = ts.jit(step)
+    jitted(x)
+    assert "matmul + fused[gelu_backward" in jitted.report(x).program
+    check_same(jitted(x), step(x))
+
+
+products = st.fixed_dictionaries(
+    {
+        "inner": st.sampled_from([1, 8, 32, 63, 64, 65, 200]),
+        "columns": st.sampled_from([40, 128, 250, 1024]),
+        "panels": st.sampled_from([0.01, 0.9, 7.9, 8.2, 9.7]),
+        "dtype": st.sampled_from(["float32", "float64", "bfloat16"]),
+        "kind": st.sampled_from(["linear", "biased", "transposed", "rows", "batch", "heads"]),
+        "loop": st.lists(
+            st.sampled_from(["gelu", "tanh", "full", "row", "column", "scalar", "residual", "first_row"]),
+            max_size=4,
+        ),
+        "gradients": st.booleans(),
+    }
+)
+
+
+def product(kind, x, weight, bias):
+    if kind in {"linear", "biased"}:
+        return functional.linear(x, weight, bias if kind == "biased" else None)
+    if kind == "rows":
+        return functional.linear(x.reshape((2, -1, x.shape[1])), weight).reshape((-1, weight.shape[0]))
+    if kind == "batch":
+        return ts.matmul(x.reshape((2, -1, x.shape[1])), weight.T)
+    if kind == "heads":
+        y = x.reshape((8, -1, x.shape[1]))
+        return ts.matmul(y, ts.stack([weight, weight * 2] * 4).permute(0, 2, 1))
+    return ts.matmul(x, weight.T)
+
+
+def looped(names, made, others):
+    x = made
+    for name in names:
+        if name in {"gelu", "tanh"}:
+            x = functional.gelu(x) if name == "gelu" else ts.tanh(x)
+        elif name in {"residual", "first_row"}:
+            x = x + (made if name == "residual" else made[..., :1, :])
+        else:
+            x = x * others[name].reshape(made.shape) if name == "full" else x * others[name]
+    return x
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(case=products)
+def test_products_with_epilogues_have_the_bits_of_the_function(case, two_threads):
+    columns = case["columns"]
+    batch = {"batch": 2, "heads": 8}.get(case["kind"], 1)
+    elements = case["panels"] * PANEL_ELEMENTS.get(case["dtype"], 1 << 17) * (2 if batch == 2 else 1)
+    rows = max(2, int(elements / columns / batch)) * batch // 2 * 2
+    shapes = {"x": (rows, case["inner"]), "weight": (columns, case["inner"]), "bias": (columns,)}
+    shapes |= {"full": (rows, columns), "row": (columns,), "column": (rows // batch, 1), "scalar": ()}
+
+    def function(given):
+        made = product(case["kind"], given["x"], given["weight"], given["bias"])
+        return looped(case["loop"], made, given)
+
+    def found(call, seed):
+        given = {
+            name: values(shape, seed + i).to(case["dtype"]) for i, (name, shape) in enumerate(shapes.items())
+        }
+        for name in ("x", "weight", "row") if case["gradients"] else ():
+            given[name].requires_grad = True
+        result = call(given)
+        if case["gradients"]:
+            (result * result).sum().backward()
+        return [result.detach(), *(each.grad for each in given.values() if each.grad is not None)]
+
+    jitted, plain = ts.jit(function), ts.jit(function, optimize=False)
+    for seed in range(2):
+        wanted = found(function, seed)
+        check_same(found(jitted, seed), wanted)
+        check_same(found(plain, seed), wanted)
+
+
 # --- what is guarded -----------------------------------------------------------------------------------
 
 

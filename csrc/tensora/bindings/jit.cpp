@@ -179,6 +179,13 @@ void simplify(CapturedProgram& program) {
     remove_dead_steps(program);
 }
 
+/// Fused, in as little memory as can be.
+void fuse(CapturedProgram& program) {
+    fuse_steps(program);
+    write_over_operands(program);
+    join_epilogues(program);
+}
+
 void bind_kernels(nb::module_& module) {
     nb::class_<UserKernel>(module, "UserKernel", "Entry of the op table that a program has defined.")
         .def_prop_ro("name", [](const UserKernel& self) { return std::string(self.op().name); })
@@ -226,7 +233,7 @@ void bind_jit(nb::module_& module) {
         "Whether a captured program must not take an operation's place now.");
     nb::class_<CapturedProgram>(module, "CapturedProgram", "Steps of the op table that a function took.")
         .def("simplify", simplify)
-        .def("fuse", fuse_steps)
+        .def("fuse", fuse)
         .def("place", place_buffers)
         .def("written_arguments", written_arguments)
         .def("steps", steps_of)

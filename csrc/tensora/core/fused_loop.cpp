@@ -88,13 +88,14 @@ class FusedLoop::Blocks {
         register_bytes_ *= block;
     }
 
-    void run(int64_t size) const {
-        const int64_t blocks = (size + block - 1) / block;
+    /// Elements `first` to `last` of the result's order.
+    void run(int64_t first, int64_t last) const {
+        const int64_t blocks = (last - first + block - 1) / block;
         parallel_for(blocks, grain / block, [&](int64_t begin, int64_t end) {
             std::vector<char> registers(size_t(n_registers_ * register_bytes_) + 64);
             char* const base = registers.data() + (64 - reinterpret_cast<uintptr_t>(registers.data()) % 64);
-            for (int64_t i = begin; i < end; ++i)
-                run_block(i * block, std::min(block, size - i * block), base);
+            for (int64_t i = first + begin * block; i < std::min(first + end * block, last); i += block)
+                run_block(i, std::min(block, last - i), base);
         });
     }
 
@@ -176,9 +177,25 @@ class FusedLoop::Blocks {
 
 void FusedLoop::run(std::span<const T> leaves, std::span<const T> stored) const {
     if (stored[0]->device().is_cpu())
-        Blocks(*this, leaves, stored).run(shape_.product());
+        Blocks(*this, leaves, stored).run(0, shape_.product());
     else
         cuda::run_fused(device_program(leaves, stored));
+}
+
+std::function<void(int64_t, int64_t)> FusedLoop::ranges(std::span<const T> leaves,
+                                                        std::span<const T> stored) const {
+    const auto blocks = std::make_shared<const Blocks>(*this, leaves, stored);
+    return [blocks](int64_t begin, int64_t end) { blocks->run(begin, end); };
+}
+
+bool FusedLoop::may_write_over(int leaf, int stored) const {
+    bool written = false;
+    for (const Step& step : steps_) {
+        const auto reads = [&](const Source& source) { return source.step < 0 && source.leaf == leaf; };
+        if (written && std::any_of(step.sources.begin(), step.sources.begin() + step.n, reads)) return false;
+        written = written || step.stored == stored;
+    }
+    return true;
 }
 
 cuda::FusedProgram FusedLoop::device_program(std::span<const T> leaves, std::span<const T> stored) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -39,6 +40,15 @@ class FusedLoop {
 
     /// Leaves have any layout that broadcasts to the shape; what is stored is contiguous.
     void run(std::span<const T> leaves, std::span<const T> stored) const;
+
+    /// The same on the CPU in parts: runs elements [begin, end) whenever it is called, on any thread. The
+    /// tensors outlive it.
+    std::function<void(int64_t begin, int64_t end)> ranges(std::span<const T> leaves,
+                                                           std::span<const T> stored) const;
+
+    /// Whether one of the tensors that are written may be a dense leaf's memory: no step reads the leaf after
+    /// the one that writes.
+    bool may_write_over(int leaf, int stored) const;
 
     /// The same as one kernel of a CUDA device.
     cuda::FusedProgram device_program(std::span<const T> leaves, std::span<const T> stored) const;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct Op;
 struct LoopRow;
 class Backward;
 
+/// What a kernel tells of rows of its result that are filled, on any thread.
+using RowsDone = std::function<void(int64_t begin, int64_t end)>;
+
 /// One use of an operation: its inputs, and what its rule and kernel make of them.
 struct Call {
     struct Output {
@@ -41,8 +45,9 @@ struct Call {
     const Op& op;
     std::span<const T> in;
     const Params& params;
-    std::array<Output, 3> made{};  ///< set by the rule
-    std::array<T, 3> out{};        ///< allocated from `made`, then filled by the kernel
+    std::array<Output, 3> made{};         ///< set by the rule
+    std::array<T, 3> out{};               ///< allocated from `made`, then filled by the kernel
+    const RowsDone* rows_done = nullptr;  ///< told once of each row; only of a call that goes `by_rows`
 
     const Tensor& input(int i = 0) const { return *in[i]; }
     void make(const Dims& shape, DType dtype, int i = 0) { made[i] = {shape, dtype}; }
@@ -87,6 +92,8 @@ struct Op {
     void (*cuda)(Call&) = nullptr;
     /// Device of the results, where it is not the one of the inputs.
     Device (*device)(const Call&) = nullptr;
+    /// Whether the CPU's kernel fills the result by ranges of rows that stay in the cache. Null: never.
+    bool (*by_rows)(const Call&) = nullptr;
     /// Layout of the output over the first input's storage, instead of `rule` and `cpu`.
     Layout (*view)(const Call&) = nullptr;
     /// Gives each input its gradient, in terms of operations. Null: the result is not differentiable.

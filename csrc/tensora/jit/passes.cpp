@@ -38,19 +38,6 @@ std::vector<char> given_out(const CapturedProgram& program) {
     return given;
 }
 
-/// Keeps the steps of which `keep` says so, and the parts' ends where they were.
-template <typename Keep>
-void filter_steps(CapturedProgram& program, Keep keep) {
-    std::vector<size_t> kept_before{0};
-    std::vector<CapturedStep> steps;
-    for (size_t i = 0; i < program.steps.size(); ++i) {
-        if (keep(i)) steps.push_back(program.steps[i]);
-        kept_before.push_back(steps.size());
-    }
-    for (auto& part : program.parts) part.end = kept_before[part.end];
-    program.steps = std::move(steps);
-}
-
 T tensor_of(const CapturedProgram& program, const CapturedOperand& operand) {
     return T(
         new Tensor(program.buffers[size_t(operand.buffer)].tensor->storage(), operand.layout, operand.dtype));
@@ -214,6 +201,18 @@ void remove_dead_steps(CapturedProgram& program) {
     filter_steps(program, [&](size_t i) { return bool(live[i]); });
 }
 
+namespace {
+
+bool writes_over_operand(const CapturedStep& step) {
+    if (step.has_epilogue()) return false;
+    return std::any_of(step.inputs.begin(), step.inputs.end(), [&](const CapturedOperand& input) {
+        return std::any_of(step.outputs.begin(), step.outputs.end(),
+                           [&](const CapturedOperand& output) { return output.buffer == input.buffer; });
+    });
+}
+
+}  // namespace
+
 std::string CapturedProgram::words() const {
     const auto operand = [&](const CapturedOperand& one) {
         constexpr const char* kinds[] = {"argument", "outside", "gradient", "constant", "t"};
@@ -226,12 +225,18 @@ std::string CapturedProgram::words() const {
     for (size_t i = 0; i < steps.size(); ++i) {
         const CapturedStep& step = steps[i];
         std::string line;
-        for (const CapturedOperand& output : step.outputs)
-            line += (line.empty() ? "" : ", ") + operand(output);
-        line += step.in_place ? " <- " : " = ";
+        const auto is_product = [&](const CapturedOperand& one) {
+            return step.has_epilogue() && one.buffer == step.outputs[0].buffer;
+        };
+        for (size_t k = 0; k < step.outputs.size(); ++k)
+            if (k == 0 || !is_product(step.outputs[k])) line += (k ? ", " : "") + operand(step.outputs[k]);
+        line += step.in_place || writes_over_operand(step) ? " <- " : " = ";
+        if (step.has_epilogue()) line += text(step.op->name, " + ");
         line += step.fused ? fused_words(step) : step.op->name;
         line += "(";
-        for (size_t k = 0; k < step.inputs.size(); ++k) line += (k ? ", " : "") + operand(step.inputs[k]);
+        for (size_t k = 0; k < step.inputs.size(); ++k)
+            if (k < step.own_inputs || !is_product(step.inputs[k]))
+                line += (k ? ", " : "") + operand(step.inputs[k]);
         result += line + ")\n";
     }
     return result;

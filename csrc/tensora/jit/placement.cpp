@@ -8,61 +8,6 @@ namespace accelera::tensora {
 
 namespace {
 
-/// Steps between which a buffer holds something.
-struct Lifetime {
-    int first = -1, last = -1;
-    bool meets(const Lifetime& other) const { return first <= other.last && other.first <= last; }
-};
-
-std::vector<Lifetime> lifetimes(const CapturedProgram& program) {
-    std::vector<Lifetime> result(program.buffers.size());
-    for (size_t i = 0; i < program.steps.size(); ++i)
-        for (const auto* operands : {&program.steps[i].inputs, &program.steps[i].outputs})
-            for (const CapturedOperand& operand : *operands) {
-                Lifetime& one = result[size_t(operand.buffer)];
-                if (one.first < 0) one.first = int(i);
-                one.last = int(i);
-            }
-    return result;
-}
-
-/// Buffers that take the place of an operand which is read for the last time: the buffer itself stands for
-/// each that has a place of its own.
-std::vector<int> shared_places(const CapturedProgram& program, std::vector<Lifetime>& lives) {
-    std::vector<int> place(program.buffers.size());
-    std::iota(place.begin(), place.end(), 0);
-    const auto ends_with_call = [&](int buffer) {
-        const CapturedBuffer& one = program.buffers[size_t(buffer)];
-        return one.kind == CapturedBuffer::Kind::computed && !one.kept;
-    };
-    const auto device_of = [&](const CapturedOperand& operand) {
-        return program.buffers[size_t(operand.buffer)].device;
-    };
-    for (size_t i = 0; i < program.steps.size(); ++i) {
-        const CapturedStep& step = program.steps[i];
-        // Element by element: each is read before it is written.
-        if (step.fused || step.in_place || step.op->family != Family::elementwise) continue;
-        const CapturedOperand& made = step.outputs[0];
-        if (!ends_with_call(made.buffer) || lives[size_t(made.buffer)].first != int(i)) continue;
-        for (const CapturedOperand& read : step.inputs) {
-            const int from = place[size_t(read.buffer)];
-            const bool alike = read.dtype == made.dtype && read.layout.offset == 0 &&
-                               device_of(read) == device_of(made) && read.layout.shape == made.layout.shape &&
-                               read.layout.strides == made.layout.strides;
-            const bool once = std::count_if(step.inputs.begin(), step.inputs.end(), [&](const auto& other) {
-                                  return place[size_t(other.buffer)] == from;
-                              }) == 1;
-            if (!alike || !once || !ends_with_call(read.buffer) || lives[size_t(from)].last != int(i))
-                continue;
-            if (program.buffers[size_t(from)].nbytes != program.buffers[size_t(made.buffer)].nbytes) continue;
-            place[size_t(made.buffer)] = from;
-            lives[size_t(from)].last = lives[size_t(made.buffer)].last;
-            break;
-        }
-    }
-    return place;
-}
-
 int64_t rounded(int64_t nbytes) { return (std::max<int64_t>(nbytes, 1) + 63) / 64 * 64; }
 
 /// Lowest places, one buffer after the other, where each meets none of those before, and lies on one side of
@@ -107,13 +52,12 @@ int64_t block_bytes(Device device, int64_t nbytes) {
 /// Places the buffers of one device that end with the call.
 class Placement {
   public:
-    Placement(CapturedProgram& program, const std::vector<Lifetime>& lives,
-              const std::vector<int>& stands_for, Device device)
+    Placement(CapturedProgram& program, const std::vector<Lifetime>& lives, Device device)
         : program_(program), lives_(lives), device_(device) {
         for (size_t i = 0; i < program.buffers.size(); ++i) {
             const CapturedBuffer& buffer = program.buffers[i];
             if (buffer.kind == CapturedBuffer::Kind::computed && !buffer.kept && buffer.device == device &&
-                lives[i].first >= 0 && stands_for[i] == int(i))
+                lives[i].first >= 0)
                 order_.push_back(int(i));
         }
     }
@@ -176,9 +120,20 @@ class Placement {
 
 }  // namespace
 
+std::vector<Lifetime> lifetimes(const CapturedProgram& program) {
+    std::vector<Lifetime> result(program.buffers.size());
+    for (size_t i = 0; i < program.steps.size(); ++i)
+        for (const auto* operands : {&program.steps[i].inputs, &program.steps[i].outputs})
+            for (const CapturedOperand& operand : *operands) {
+                Lifetime& one = result[size_t(operand.buffer)];
+                if (one.first < 0) one.first = int(i);
+                one.last = int(i);
+            }
+    return result;
+}
+
 void place_buffers(CapturedProgram& program) {
-    std::vector<Lifetime> lives = lifetimes(program);
-    const std::vector<int> stands_for = shared_places(program, lives);
+    const std::vector<Lifetime> lives = lifetimes(program);
     program.kept_bytes = program.workspace_bytes = 0;
     for (const CapturedBuffer& buffer : program.buffers)
         if (buffer.kind == CapturedBuffer::Kind::computed && buffer.kept)
@@ -186,11 +141,8 @@ void place_buffers(CapturedProgram& program) {
     for (const CapturedStep& step : program.steps)
         program.workspace_bytes = std::max(program.workspace_bytes, step.workspace_bytes);
     program.places.assign(program.buffers.size(), -1);
-    program.arena = Placement(program, lives, stands_for, cpu).plan();
-    if (!program.device.is_cpu())
-        program.device_arena = Placement(program, lives, stands_for, program.device).plan();
-    for (size_t i = 0; i < program.places.size(); ++i)
-        program.places[i] = program.places[size_t(stands_for[i])];
+    program.arena = Placement(program, lives, cpu).plan();
+    if (!program.device.is_cpu()) program.device_arena = Placement(program, lives, program.device).plan();
 }
 
 }  // namespace accelera::tensora

@@ -24,8 +24,12 @@ struct CapturedStep {
     bool in_place = false;        ///< writes its result into memory that holds something already
     int32_t draw = -1;            ///< of random numbers: which of the program's draws
     int64_t workspace_bytes = 0;  ///< most that the kernel allocated beside its results
-    /// Elementwise operations that run together, in place of `op`.
+    /// Elementwise operations that run together, in place of `op` or as its epilogue.
     std::shared_ptr<const FusedLoop> fused{};
+    /// Of a product with an epilogue: how many inputs are the product's, and its output is the first. The
+    /// others are the loop's, which runs over rows while they are in the cache.
+    size_t own_inputs = 0;
+    bool has_epilogue() const { return own_inputs > 0; }
 };
 
 /// Memory of a captured program.
@@ -94,6 +98,26 @@ struct CapturedProgram {
     std::string words() const;
 };
 
+/// Steps between which a buffer holds something; -1: none.
+struct Lifetime {
+    int first = -1, last = -1;
+    bool meets(const Lifetime& other) const { return first <= other.last && other.first <= last; }
+};
+/// Of each buffer.
+std::vector<Lifetime> lifetimes(const CapturedProgram& program);
+/// Keeps the steps of which `keep` says so, and the parts' ends where they were.
+template <typename Keep>
+void filter_steps(CapturedProgram& program, Keep keep) {
+    std::vector<size_t> kept_before{0};
+    std::vector<CapturedStep> steps;
+    for (size_t i = 0; i < program.steps.size(); ++i) {
+        if (keep(i)) steps.push_back(std::move(program.steps[i]));
+        kept_before.push_back(steps.size());
+    }
+    for (CapturedProgram::Part& part : program.parts) part.end = kept_before[part.end];
+    program.steps = std::move(steps);
+}
+
 /// Loop of an elementwise step, and the type of the elements that it reads; no loop where it has none.
 struct ElementFormula {
     DType operands = DType::f32;
@@ -117,6 +141,10 @@ void remove_dead_steps(CapturedProgram& program);
 std::string fused_words(const CapturedStep& step);
 /// Puts elementwise steps into loops that keep what lies between them in the cache.
 void fuse_steps(CapturedProgram& program);
+/// Lets elementwise steps write their results over operands that nobody reads later.
+void write_over_operands(CapturedProgram& program);
+/// Makes loops over a product's result the epilogue of the product, where that saves time.
+void join_epilogues(CapturedProgram& program);
 /// Gives each buffer that ends with the call its place in one arena.
 void place_buffers(CapturedProgram& program);
 

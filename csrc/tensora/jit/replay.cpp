@@ -29,22 +29,25 @@ struct Replay::Bound {
     const CapturedStep& step;
     std::vector<T> inputs;
     std::array<T, 3> outputs;
+    int n_outputs = 0;
     std::vector<T> stored;  ///< results of a fused loop
     Params params;
 
     explicit Bound(const CapturedStep& step) : step(step), params(step.params) {}
 
+    /// A result of the operation, or of the loop.
+    void add_output(const T& tensor) {
+        const bool is_own = !step.fused || (step.has_epilogue() && !outputs[0]);
+        if (!is_own) return stored.push_back(tensor);
+        outputs[size_t(n_outputs++)] = tensor;
+    }
+
     void run() const {
-        const Device device = (step.fused ? stored[0] : outputs[0])->device();
+        const Device device = (n_outputs ? outputs[0] : stored[0])->device();
         const DeviceScope scope(device);
-        if (step.fused) {
-            step.fused->run(inputs, stored);
-            return;
-        }
-        Call call{*step.op, inputs, params};
-        call.out = outputs;
-        for (int i = 0; i < step.op->outputs; ++i)
-            call.made[size_t(i)] = {outputs[size_t(i)]->shape(), outputs[size_t(i)]->dtype()};
+        if (step.has_epilogue()) return run_with_epilogue();
+        if (step.fused) return step.fused->run(inputs, stored);
+        Call call = made_call(inputs);
         if (device.is_cpu())
             step.op->cpu(call);
         else if (step.op->cuda)
@@ -54,6 +57,26 @@ struct Replay::Bound {
     }
 
   private:
+    Call made_call(std::span<const T> its_inputs) const {
+        Call call{*step.op, its_inputs, params};
+        call.out = outputs;
+        for (int i = 0; i < n_outputs; ++i)
+            call.made[size_t(i)] = {outputs[size_t(i)]->shape(), outputs[size_t(i)]->dtype()};
+        return call;
+    }
+
+    void run_with_epilogue() const {
+        const std::span<const T> all(inputs);
+        const auto run_range = step.fused->ranges(all.subspan(step.own_inputs), stored);
+        const int64_t columns = outputs[0]->shape().back();
+        const RowsDone rows_done = [&](int64_t begin, int64_t end) {
+            run_range(begin * columns, end * columns);
+        };
+        Call call = made_call(all.first(step.own_inputs));
+        call.rows_done = &rows_done;
+        step.op->cpu(call);
+    }
+
     void run_on_host(Call& call, Device device) const {
         compute_on_host(call, device);
         for (int i = 0; i < step.op->outputs; ++i) copy_elements(*call.out[size_t(i)], *outputs[size_t(i)]);
@@ -76,10 +99,9 @@ Replay::Replay(std::shared_ptr<const CapturedProgram> program, bool graphs)
         steps_.push_back(std::make_unique<Bound>(step));
         Bound& bound = *steps_.back();
         for (const CapturedOperand& input : step.inputs) bound.inputs.push_back(tensor_of(input));
-        for (size_t i = 0; i < step.outputs.size(); ++i) {
-            const T tensor = tensor_of(step.outputs[i]);
-            step.fused ? bound.stored.push_back(tensor) : void(bound.outputs[i] = tensor);
-            const auto buffer = step.outputs[i].buffer;
+        for (const CapturedOperand& output : step.outputs) {
+            bound.add_output(tensor_of(output));
+            const auto buffer = output.buffer;
             first_part_[size_t(buffer)] = std::min(first_part_[size_t(buffer)], part);
             part_writes_[part].push_back(buffer);
             const Memory kind = program_->buffers[size_t(buffer)].kind;
@@ -87,6 +109,10 @@ Replay::Replay(std::shared_ptr<const CapturedProgram> program, bool graphs)
                 std::find(written_.begin(), written_.end(), buffer) == written_.end())
                 written_.push_back(buffer);
         }
+    }
+    for (std::vector<int32_t>& writes : part_writes_) {
+        std::sort(writes.begin(), writes.end());
+        writes.erase(std::unique(writes.begin(), writes.end()), writes.end());
     }
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -153,6 +154,51 @@ void gemm_on_threads(DType dtype, const MatrixView& a, const MatrixView& b, void
     });
 }
 
+/// A product whose rows are computed on any thread, in ranges.
+struct Rows {
+    DType dtype;
+    const MatrixView &a, &b;
+    char* c;
+    const ProductRows& work;
+
+    void begin(int64_t first, int64_t end) const {
+        const int64_t row = b.columns * size_of(dtype);
+        for (int64_t i = first; i < end; ++i) std::memcpy(c + i * row, work.bias, size_t(row));
+    }
+    void finish(int64_t first, int64_t end) const {
+        if (work.done) (*work.done)(work.first + first, work.first + end);
+    }
+    void compute(int64_t first, int64_t end) const {
+        if (work.bias) begin(first, end);
+        gemm_part(dtype, a, b, c, work.bias, {first, end - first, 0, b.columns});
+        finish(first, end);
+    }
+    void compute_panels(int64_t height) const {
+        parallel_for((a.rows + height - 1) / height, 1, [&](int64_t first, int64_t end) {
+            for (int64_t i = first; i < end; ++i) compute(i * height, std::min((i + 1) * height, a.rows));
+        });
+    }
+    void compute_on_threads() const;
+};
+
+void Rows::compute_on_threads() const {
+    if (work.bias)
+        parallel_for(a.rows, std::max<int64_t>(1, grain / b.columns),
+                     [&](int64_t first, int64_t end) { begin(first, end); });
+    // Panels of at most some hundredths of a second, between which an interrupt is heard.
+    constexpr double most_flops = 8e9;
+    const double flops = 2.0 * double(a.columns);
+    const int64_t columns = std::clamp<int64_t>(int64_t(most_flops / (flops * 256)), 256, b.columns + 256);
+    const int64_t rows =
+        std::max<int64_t>(256, int64_t(most_flops / (flops * double(std::min(columns, b.columns)))));
+    for (int64_t row = 0; row < a.rows; row += rows)
+        for (int64_t column = 0; column < b.columns; column += columns) {
+            if (row + column) check_interrupt();
+            gemm_on_threads(dtype, a, b, c, work.bias, {row, rows, column, columns});
+        }
+    finish(0, a.rows);
+}
+
 }  // namespace
 
 void load_blas(const char* path) {
@@ -198,27 +244,29 @@ void* blas_function(const char* name) {
     return function;
 }
 
-void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c, bool add) {
+int64_t panel_rows(DType dtype, int64_t rows, int64_t inner, int64_t columns) {
+    constexpr int64_t most_inner = 64;          // measured, see docs/tensora_jit.md
+    constexpr int64_t panel_bytes = 512 << 10;  // of a second-level cache
+    constexpr int64_t least_rows = 128;         // for which packing the other matrix again costs little
+    constexpr int64_t least_panels = 4;         // for each thread
+    if (inner > most_inner || columns == 0) return 0;
+    const int64_t height = panel_bytes / (columns * size_of(dtype)) / whole_tiles * whole_tiles;
+    return height >= least_rows && rows >= least_panels * thread_count() * height ? height : 0;
+}
+
+void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c, const ProductRows& work) {
     if (!library.handle) fail(Kind::runtime, "tensora: no OpenBLAS; pip install scipy-openblas32");
     for (int64_t extent :
          {a.rows, a.columns, b.columns, a.row_step, a.column_step, b.row_step, b.column_step})
         require(extent <= INT32_MAX, "matmul: an extent or stride of ", extent, "; OpenBLAS takes at most ",
                 INT32_MAX);
-    const double flops = 2.0 * double(std::max<int64_t>(a.columns, 1));
-    const bool alone = inside_pool() || flops * double(a.rows) * double(b.columns) < 4e6;
+    const double flops = 2.0 * double(a.columns) * double(a.rows) * double(b.columns);
     const BlasOnOneThread one_thread;
-    if (alone) return gemm_part(dtype, a, b, c, add, {0, a.rows, 0, b.columns});
+    const Rows rows{dtype, a, b, static_cast<char*>(c), work};
+    if (inside_pool() || flops < 4e6) return rows.compute(0, a.rows);
     const InterpreterReleased released;
-    // Panels of at most some hundredths of a second, between which an interrupt is heard.
-    constexpr double most_flops = 8e9;
-    const int64_t columns = std::clamp<int64_t>(int64_t(most_flops / (flops * 256)), 256, b.columns + 256);
-    const int64_t rows =
-        std::max<int64_t>(256, int64_t(most_flops / (flops * double(std::min(columns, b.columns)))));
-    for (int64_t row = 0; row < a.rows; row += rows)
-        for (int64_t column = 0; column < b.columns; column += columns) {
-            if (row + column) check_interrupt();
-            gemm_on_threads(dtype, a, b, c, add, {row, rows, column, columns});
-        }
+    const int64_t height = panel_rows(dtype, a.rows, a.columns, b.columns);
+    height ? rows.compute_panels(height) : rows.compute_on_threads();
 }
 
 }  // namespace accelera::tensora

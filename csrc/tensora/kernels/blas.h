@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tensora/core/autograd.h"
+#include "tensora/core/op.h"
 #include "tensora/core/threads.h"
 
 namespace accelera::tensora {
@@ -52,9 +53,20 @@ struct MatrixView {
     bool by_columns() const { return row_step == 1 && column_step >= rows; }
 };
 
-/// c = a b, contiguous, or c += a b; `a` and `b` lie by rows or by columns, and have elements of float32,
-/// float64 or a complex type.
-void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c, bool add = false);
+/// What happens to the rows of a product beside the multiplication.
+struct ProductRows {
+    const void* bias = nullptr;      ///< contiguous row that is added to each; null: none
+    const RowsDone* done = nullptr;  ///< told once of each row
+    int64_t first = 0;               ///< number of the first row, as `done` is told
+};
+
+/// c = a b, contiguous; `a` and `b` lie by rows or by columns, and have elements of float32, float64 or a
+/// complex type.
+void gemm(DType dtype, const MatrixView& a, const MatrixView& b, void* c, const ProductRows& rows = {});
+/// Rows of the panels in which `gemm` computes a product: of one with a short inner extent, whose time is
+/// that of its memory, they stay in the cache until `done` is told of them. 0: all threads compute one whole
+/// product.
+int64_t panel_rows(DType dtype, int64_t rows, int64_t inner, int64_t columns);
 
 // --- LAPACK
 

@@ -64,14 +64,34 @@ int64_t batch_offset(const Tensor& x, const Dims& batch, int64_t i) {
     return offset;
 }
 
+/// Many small products go side by side, large ones one after another on all threads.
+bool go_side_by_side(int64_t n, int64_t work) { return n >= 2 * thread_count() && work < (int64_t(1) << 21); }
+
+/// Whether rows of a product of this many matrices are told of while they are in the cache.
+bool product_by_rows(const Call& call, int64_t n, int64_t rows, int64_t inner) {
+    const auto& [shape, dtype] = call.made[0];
+    const bool computed_there = is(dtype, inexact) && !is(dtype, halves);
+    if (!computed_there || shape.product() == 0 || inner == 0) return false;
+    constexpr int64_t least_told = 4096;  // elements for which telling of them costs nothing
+    const int64_t columns = shape.back(), each = rows * columns;
+    return go_side_by_side(n, each * inner) ? each >= least_told
+                                            : panel_rows(dtype, rows, inner, columns) > 0;
+}
+
+bool matmul_by_rows(const Call& call) {
+    const Dims& shape = call.made[0].shape;
+    return product_by_rows(call, batch_of(shape).product(), shape[shape.size() - 2],
+                           call.input(0).shape().back());
+}
+
 void matmul_kernel(Call& call) {
     Tensor& out = *call.out[0];
     const DType dtype = is(out.dtype(), halves) ? DType::f32 : out.dtype();
     const T a = prepared(call.in[0], dtype), b = prepared(call.in[1], dtype);
     const T result = dtype == out.dtype() ? call.out[0] : Tensor::empty(out.shape(), dtype);
     const Dims batch = batch_of(out.shape());
-    const int64_t n = batch.product(), each = result->shape().back() * result->shape()[result->dims() - 2];
-    const int64_t inner = a->shape().back();
+    const int64_t rows = result->shape()[result->dims() - 2], each = result->shape().back() * rows;
+    const int64_t n = batch.product(), inner = a->shape().back();
     if (out.size() == 0) return;
     if (inner == 0) {
         fill_zeros(out);
@@ -83,16 +103,15 @@ void matmul_kernel(Call& call) {
                              y = matrix(*b, batch_offset(*b, batch, i));
             void* const to = result->bytes() + i * each * size_of(dtype);
             if (is(dtype, inexact))
-                gemm(dtype, x, y, to);
+                gemm(dtype, x, y, to, {nullptr, call.rows_done, i * rows});
             else
                 visit(dtype, [&]<typename E>(Tag<E>) {
                     if constexpr (std::is_integral_v<E>) multiply_integers(x, y, static_cast<E*>(to));
                 });
         }
     };
-    // Many small products go side by side, large ones one after another on all threads.
     const int64_t work = each * inner;
-    if (n >= 2 * thread_count() && work < (int64_t(1) << 21)) {
+    if (go_side_by_side(n, work)) {
         const BlasOnOneThread one_thread;
         parallel_for(n, std::max<int64_t>(1, grain * 8 / std::max<int64_t>(work, 1)), multiply_range);
     } else {
@@ -116,6 +135,7 @@ const Op& matmul_op = enter({.name = "matmul",
                              .rule = matmul_rule,
                              .cpu = matmul_kernel,
                              .cuda = cuda::matmul,
+                             .by_rows = matmul_by_rows,
                              .vjp =
                                  [](Backward& c) {
                                      const T g = c.grad();
@@ -144,31 +164,29 @@ void linear_rule(Call& call) {
     call.make(shape, dtype);
 }
 
-void fill_rows(const T& bias, const T& out) {
-    const int64_t row = bias->size() * size_of(bias->dtype());
-    parallel_for(out->size() / bias->size(), std::max<int64_t>(1, grain / bias->size()),
-                 [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i)
-                         std::memcpy(out->bytes() + i * row, bias->bytes(), size_t(row));
-                 });
+bool linear_by_rows(const Call& call) {
+    const Dims& shape = call.made[0].shape;
+    if (shape.back() == 0) return false;
+    return product_by_rows(call, 1, shape.product() / shape.back(), call.input(1).shape()[1]);
 }
 
 void linear_kernel(Call& call) {
     Tensor& out = *call.out[0];
     const DType dtype = is(out.dtype(), halves) ? DType::f32 : out.dtype();
     const T x = contiguous(cast(call.in[0], dtype)), weight = prepared(call.in[1], dtype);
-    const bool biased = call.in.size() > 2;
+    const T bias = call.in.size() > 2 ? contiguous(cast(call.in[2], dtype)) : T();
     if (out.size() == 0) return;
     const int64_t inner = weight->shape()[1], rows = out.size() / weight->shape()[0];
     const T result = dtype == out.dtype() ? call.out[0] : Tensor::empty(out.shape(), dtype);
-    if (biased)
-        fill_rows(contiguous(cast(call.in[2], dtype)), result);
-    else if (inner == 0)
-        fill_zeros(*result);
     if (inner > 0) {
         const MatrixView w = matrix(*weight, 0);
         gemm(dtype, {x->bytes(), rows, inner, inner, 1},
-             {w.data, w.columns, w.rows, w.column_step, w.row_step}, result->bytes(), biased);
+             {w.data, w.columns, w.rows, w.column_step, w.row_step}, result->bytes(),
+             {bias ? bias->bytes() : nullptr, call.rows_done});
+    } else if (bias) {
+        copy_elements(*expand(bias, out.shape()), *result);
+    } else {
+        fill_zeros(*result);
     }
     if (dtype != out.dtype()) copy_elements(*result, out);
 }
@@ -187,6 +205,7 @@ const Op& linear_op = enter({.name = "linear",
                              .rule = linear_rule,
                              .cpu = linear_kernel,
                              .cuda = cuda::linear,
+                             .by_rows = linear_by_rows,
                              .vjp = linear_vjp,
                              .saves = in0 | in1,
                              .autocast = Precision::lower,
