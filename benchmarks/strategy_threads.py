@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from accelera.execution import ExecutionStrategy, StrategyManager, SystemLoad, ThreadsExecutor, kernel
 from accelera.execution import manager as manager_module
-from accelera.execution.learning.book import Book
+from accelera.execution.strategy.history import PerformanceHistory
 
 WORKERS = 2
 LAUNCH_S = 2e-3
@@ -101,7 +101,7 @@ def _ratio(
 @contextmanager
 def _own_book() -> Iterator[None]:
     """Measure into a book of its own, as on a machine of one's own: others do not slow down who sleeps."""
-    book, usual_book, usual_load = Book(), manager_module.shared_book, SystemLoad.current
+    book, usual_book, usual_load = PerformanceHistory(), manager_module.shared_book, SystemLoad.current
     manager_module.shared_book = lambda: book  # type: ignore[assignment]
     SystemLoad.current = staticmethod(SystemLoad)  # type: ignore[assignment, method-assign]
     try:

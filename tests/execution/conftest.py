@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from accelera.execution import ExecutionResult, manager
-from accelera.execution.telling import result_of
-from accelera.execution.work.batch import Batch
+from accelera.execution.request import result_of
+from accelera.execution.tasks.batch import Batch
 
 
 @pytest.fixture(autouse=True)

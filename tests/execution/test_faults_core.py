@@ -14,8 +14,7 @@ import pytest
 from accelera.errors import DeviceError, UnfinishedError
 from accelera.execution import ExecutionStrategy, Kernel, Retry, StrategyManager, ThreadsExecutor
 from accelera.execution.executors.contract import CpuExecutor
-from accelera.execution.work.contract import Work
-from accelera.execution.work.pieces import Side
+from accelera.execution.tasks.queue import DeviceKind, TaskQueue
 from accelera.testing import FakeGpu
 from tests.execution.stand_ins import blanked
 
@@ -259,8 +258,8 @@ def test_a_lane_that_leaves_work_behind_is_told_so(strategy: ExecutionStrategy) 
     class Lazy(Bridge):
         name = "lazy"
 
-        def work(self, work: Work, *, caller: bool) -> None:
-            piece = work.take(Side.CPU, 1)
+        def work(self, work: TaskQueue, *, caller: bool) -> None:
+            piece = work.take(DeviceKind.CPU, 1)
             if piece is not None:
                 work.finish(piece.start, piece.tasks)
 
@@ -273,7 +272,7 @@ def test_a_lane_that_raises_in_its_thread_is_heard(strategy: ExecutionStrategy) 
     class Broken(Bridge):
         name = "broken"
 
-        def work(self, work: Work, *, caller: bool) -> None:
+        def work(self, work: TaskQueue, *, caller: bool) -> None:
             raise LookupError("no workers")
 
     gpu = FakeGpu(room=0)

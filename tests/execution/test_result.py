@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from accelera.execution import StrategyManager, ThreadsExecutor
-from accelera.execution.work.contract import Work
-from accelera.execution.work.pieces import Side
+from accelera.execution.tasks.queue import DeviceKind, TaskQueue
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup, ExceptionGroup
@@ -29,8 +28,8 @@ class Leaves(Bridge):
 
     name = "leaves"
 
-    def work(self, work: Work, *, caller: bool) -> None:
-        while (piece := work.take(Side.CPU, 1)) is not None:
+    def work(self, work: TaskQueue, *, caller: bool) -> None:
+        while (piece := work.take(DeviceKind.CPU, 1)) is not None:
             work.fail(piece.start, SystemExit(piece.start), self.name)
 
 

@@ -21,7 +21,7 @@ from accelera.execution import (
     StrategyManager,
     ThreadsExecutor,
 )
-from accelera.execution.thread_context import modes_are_set
+from accelera.execution.tasks.run import modes_are_set
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("MARK", default="none")
 

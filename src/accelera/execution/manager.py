@@ -10,61 +10,61 @@ from dataclasses import replace
 from typing import Any, TypeVar, final
 
 from accelera.errors import DeviceError
-from accelera.execution.asking import Asked
-from accelera.execution.capabilities import HardwareCapabilities
-from accelera.execution.checking import (
+from accelera.execution.arguments import (
+    Fallback,
+    OnError,
+    Rerun,
+    Retry,
+    WorkloadProfile,
     asked_workers,
-    check_executors,
     check_function,
     check_profile,
-    checked_observers,
     given_bytes,
     listed,
 )
-from accelera.execution.cores import usable_cores
-from accelera.execution.coroutines import without_stop_iteration
-from accelera.execution.deciding import Decider
-from accelera.execution.decision import Decision
-from accelera.execution.defaults import default_gpu, default_strategy, named_strategy
-from accelera.execution.executors.automatic import AutoCpuExecutor, default_cpu
-from accelera.execution.executors.availability import is_available
-from accelera.execution.executors.bridge import BridgeLane
-from accelera.execution.executors.contract import CpuExecutor, GpuExecutor, Lane
-from accelera.execution.executors.device import DeviceLane
+from accelera.execution.executors.auto import AutoCpuExecutor, default_cpu
+from accelera.execution.executors.contract import (
+    CpuExecutor,
+    GpuExecutor,
+    Lane,
+    check_executors,
+    is_available,
+)
+from accelera.execution.executors.device import DeviceLane, default_gpu
+from accelera.execution.executors.lanes import BridgeLane, run_on_lanes
 from accelera.execution.executors.threads import ThreadsExecutor
-from accelera.execution.failures import TaskFailure
-from accelera.execution.learning.book import shared_book
-from accelera.execution.learning.learner import Learner, Sides
-from accelera.execution.load import SystemLoad
-from accelera.execution.options import Fallback, OnError, Rerun
-from accelera.execution.profile import WorkloadProfile
-from accelera.execution.rationing import Rationing
-from accelera.execution.result import ExecutionResult
-from accelera.execution.retry import Retry
-from accelera.execution.running import carry_out
-from accelera.execution.selection import select_strategy
-from accelera.execution.shares import DeviceShare
-from accelera.execution.stats import ManagerStats
-from accelera.execution.strategy import ExecutionStrategy, Kind
-from accelera.execution.streaming.account import Account
-from accelera.execution.streaming.arrivals import AsTheyCame, InOrder
-from accelera.execution.streaming.background import Background
-from accelera.execution.streaming.deciding import of_stream
-from accelera.execution.streaming.feed import Feed
-from accelera.execution.streaming.futures import StrategyExecutor
-from accelera.execution.streaming.mapping import mapped, starmapped
-from accelera.execution.streaming.stream import Stream
+from accelera.execution.futures import (
+    LinkedEvent,
+    StrategyExecutor,
+    mapped,
+    starmapped,
+    without_stop_iteration,
+)
+from accelera.execution.hardware.capabilities import HardwareCapabilities
+from accelera.execution.hardware.cpu_share import usable_cores
+from accelera.execution.hardware.load import SystemLoad
+from accelera.execution.observability.logs import is_logged, log_begin, log_end, log_failed, log_hardware
+from accelera.execution.observability.observer import Observer, checked_observers
+from accelera.execution.observability.telemetry import ManagerTotals, Telemetry
+from accelera.execution.request import ExecuteRequest, parted, result_of, taken_failures, told
+from accelera.execution.result import DeviceShare, ExecutionResult, ManagerStats, TaskFailure
+from accelera.execution.selector import StrategySelector
+from accelera.execution.strategy.history import DevicePair, PerformanceModel, shared_history
+from accelera.execution.strategy.memory_limit import UNLIMITED, AdmissionControl, ConcurrencyLimit
+from accelera.execution.strategy.strategy import (
+    Decision,
+    ExecutionStrategy,
+    StrategyKind,
+    default_strategy,
+    named_strategy,
+    stream_decision,
+)
+from accelera.execution.strategy.tree import select_strategy
+from accelera.execution.streaming.queue import ArrivalBuffer, ReorderBuffer, StreamQueue
+from accelera.execution.streaming.stream import Stream, StreamTelemetry, StreamThreads
 from accelera.execution.streaming.window import Window
-from accelera.execution.telling import result_of, told
-from accelera.execution.thread_context import ThreadContext
-from accelera.execution.tokens import EitherToken
-from accelera.execution.watching.logs import is_logged, log_begin, log_end, log_failed, log_hardware
-from accelera.execution.watching.observer import Observer
-from accelera.execution.watching.totals import Totals
-from accelera.execution.watching.watch import Watch
-from accelera.execution.work.batch import Batch
-from accelera.execution.work.forgetting import parted, taken_failures
-from accelera.execution.work.room import ROOMY, Room
+from accelera.execution.tasks.batch import Batch
+from accelera.execution.tasks.run import ThreadContext
 from accelera.logs import configure_logging
 from accelera.settings import StrategyName, current_value
 from accelera.units import format_bytes
@@ -135,17 +135,17 @@ class StrategyManager:
                 " names: give the GPU's another `name`"
             )
         self._gpu = None if gpu is None else DeviceLane(gpu, name, budget_bytes=budget_bytes)
-        sides = Sides.of(cpu, self._cpu.name, gpu, "" if self._gpu is None else self._gpu.name)
-        learner = Learner(shared_book, sides) if learn else None
-        self._decider = Decider(strategy, gpu, learner, self._fitting)
+        sides = DevicePair.of(cpu, self._cpu.name, gpu, "" if self._gpu is None else self._gpu.name)
+        learner = PerformanceModel(shared_history, sides) if learn else None
+        self._decider = StrategySelector(strategy, gpu, learner, self._fitting)
         alone = gpu is None and budget_bytes is not None
-        self._rationing = Rationing(budget_bytes, _workers_of(cpu)) if alone else None
+        self._rationing = AdmissionControl(budget_bytes, _workers_of(cpu)) if alone else None
         self._strategy = strategy
-        self._totals = Totals()
+        self._totals = ManagerTotals()
         configure_logging()
         log_hardware(None if gpu is None else functools.partial(is_available, gpu))
         if self._gpu is not None and gpu is not None:
-            Watch(self._observers).uses(self._gpu.name, gpu.memory_available)
+            Telemetry(self._observers).uses(self._gpu.name, gpu.memory_available)
 
     def __repr__(self) -> str:
         gpu = "" if self._gpu is None else f", gpu={self._gpu.name!r}"
@@ -209,11 +209,11 @@ class StrategyManager:
         workers = asked_workers("StrategyManager.auto", workers, max_workers)
         workers = current_value("workers") if workers is None else workers
         cpu = default_cpu() if workers is None else AutoCpuExecutor(workers)
-        rationing = Rationing(budget, cpu.workers)
+        rationing = AdmissionControl(budget, cpu.workers)
         asked = rationing.budget_now()
         limit_bytes = asked.limit_bytes if asked.is_given else None
         chosen = default_strategy(strategy)
-        gpu = None if chosen.kind is Kind.CPU_ONLY else default_gpu(device, limit_bytes)
+        gpu = None if chosen.kind is StrategyKind.CPU_ONLY else default_gpu(device, limit_bytes)
         manager = cls(cpu, gpu, chosen, observers=observers, learn=learn, budget=limit_bytes)
         manager._rationing = rationing
         return manager
@@ -312,7 +312,7 @@ class StrategyManager:
             When an option, or ``fn``, is of no kind that fits.
         """
         check_function("execute", fn)
-        asked = Asked(profile, on_error, rerun, fallback, retry, timeout, cancel, progress)
+        asked = ExecuteRequest(profile, on_error, rerun, fallback, retry, timeout, cancel, progress)
         return parted(self._execute(tasks if isinstance(tasks, (tuple, range)) else listed(tasks), fn, asked))
 
     def stream(
@@ -367,26 +367,28 @@ class StrategyManager:
             From the stream, when the time is over; its ``result`` is the stream's report.
         """
         check_function("stream", fn)
-        asked = Asked(profile, on_error, rerun, "unfinished", retry, timeout, cancel, None, op="stream")
+        asked = ExecuteRequest(
+            profile, on_error, rerun, "unfinished", retry, timeout, cancel, None, op="stream"
+        )
         memory = 0 if profile is None else profile.memory_per_task
-        decision, room = self._rationed(of_stream(self._strategy, gpu=self._gpu is not None), profile)
-        feed = Feed(
+        decision, room = self._rationed(stream_decision(self._strategy, gpu=self._gpu is not None), profile)
+        feed = StreamQueue(
             iter(tasks),
             fn,
-            Watch(self._observers),
+            Telemetry(self._observers),
             Window(window, memory),
-            InOrder() if ordered else AsTheyCame(),
+            ReorderBuffer() if ordered else ArrivalBuffer(),
             retry=retry,
             reruns=asked.reruns,
             deadline_s=asked.deadline_s,
             memory_per_task=memory,
             room=room,
-            shared=decision.strategy.kind is Kind.HYBRID,
-            gpu_first=decision.strategy.kind is Kind.GPU_ONLY,
+            shared=decision.strategy.kind is StrategyKind.HYBRID,
+            gpu_first=decision.strategy.kind is StrategyKind.GPU_ONLY,
             cancel=asked.cancel,
         )
         learn = functools.partial(self._decider.learn, fn, profile)
-        account = Account(feed, decision, learn, self._totals.count)
+        account = StreamTelemetry(feed, decision, learn, self._totals.count)
         return Stream(feed, self._background(feed, decision.strategy), account, asked.on_error)
 
     def map(
@@ -451,7 +453,7 @@ class StrategyManager:
         """Do as ``execute`` does while other coroutines run; when cancelled, no further task is begun."""
         import asyncio
 
-        cancel = options["cancel"] = EitherToken(options.get("cancel"))
+        cancel = options["cancel"] = LinkedEvent(options.get("cancel"))
         call = functools.partial(self.execute, tasks, fn, *args, **options)
         within = functools.partial(ThreadContext().run, functools.partial(without_stop_iteration, call))
         try:
@@ -466,7 +468,7 @@ class StrategyManager:
         return StrategyExecutor(self, usable_cores() if workers is None else workers)
 
     def _execute(
-        self, tasks: Sequence[Any], function: Callable[[Any], Any], asked: Asked
+        self, tasks: Sequence[Any], function: Callable[[Any], Any], asked: ExecuteRequest
     ) -> ExecutionResult[Any]:
         if asked.fallback == "never":
             self._require_gpu()
@@ -480,7 +482,7 @@ class StrategyManager:
         )
         if begun is not None and not begun[1] and len(begun[0]) == len(tasks):
             return self._whole(function, asked, decision, begun, began_s)
-        watch = Watch(self._observers)
+        watch = Telemetry(self._observers)
         try:
             watch.decided(decision, len(tasks))
             log_begin(len(tasks), decision)
@@ -497,31 +499,33 @@ class StrategyManager:
         return result
 
     def _require_gpu(self) -> None:
-        if self._gpu is None and self._strategy.kind is Kind.GPU_ONLY:
+        if self._gpu is None and self._strategy.kind is StrategyKind.GPU_ONLY:
             raise DeviceError(
                 "[execute] fallback='never' with GpuOnly, and the manager has no GPU: nothing may run on the"
                 " CPU instead; give the manager a GPU, or fallback='unfinished'"
             )
 
-    def _rationed(self, decision: Decision, profile: WorkloadProfile | None) -> tuple[Decision, Room]:
+    def _rationed(
+        self, decision: Decision, profile: WorkloadProfile | None
+    ) -> tuple[Decision, ConcurrencyLimit]:
         if self._rationing is None or profile is None:
-            return decision, ROOMY
+            return decision, UNLIMITED
         return self._rationing.rationed(decision, profile.memory_per_task)
 
-    def _background(self, feed: Feed, strategy: ExecutionStrategy) -> Background:
+    def _background(self, feed: StreamQueue, strategy: ExecutionStrategy) -> StreamThreads:
         if self._gpu is None or not strategy.uses_gpu:
-            return Background(feed, [self._cpu])
-        if strategy.kind is Kind.GPU_ONLY:
-            return Background(feed, [self._gpu], then=self._cpu)
-        return Background(feed, [self._cpu, self._gpu])
+            return StreamThreads(feed, [self._cpu])
+        if strategy.kind is StrategyKind.GPU_ONLY:
+            return StreamThreads(feed, [self._gpu], then=self._cpu)
+        return StreamThreads(feed, [self._cpu, self._gpu])
 
     def _ran(
         self,
         tasks: Sequence[Any],
         function: Callable[[Any], Any],
-        asked: Asked,
+        asked: ExecuteRequest,
         decision: Decision,
-        watch: Watch,
+        watch: Telemetry,
         began_s: float,
         begun: Begun,
     ) -> ExecutionResult[Any]:
@@ -538,31 +542,31 @@ class StrategyManager:
         return result
 
     def _begun(
-        self, tasks: Sequence[Any], function: Callable[[Any], Any], decision: Decision, asked: Asked
+        self, tasks: Sequence[Any], function: Callable[[Any], Any], decision: Decision, asked: ExecuteRequest
     ) -> Begun:
         """Run the first tasks in the calling thread, where that is the soonest; return what came of them.
 
         Where one raised, the list has its failure; whoever takes that out leaves no other trace of it.
         """
-        if self._inline is None or not asked.plain or decision.strategy.kind is not Kind.CPU_ONLY:
+        if self._inline is None or not asked.plain or decision.strategy.kind is not StrategyKind.CPU_ONLY:
             return [], [], 0.0
         outputs, error, seconds = self._inline(function, tasks)
         return outputs, [] if error is None else [TaskFailure(len(outputs), error, self._cpu.name)], seconds
 
     def _begun_unseen(
-        self, tasks: Sequence[Any], function: Callable[[Any], Any], decision: Decision, asked: Asked
+        self, tasks: Sequence[Any], function: Callable[[Any], Any], decision: Decision, asked: ExecuteRequest
     ) -> Begun:
         """Do as ``_begun``, before there is a watch: nobody would hear what it has to tell."""
         try:
             return self._begun(tasks, function, decision, asked)
         except BaseException:
-            self._totals.count(Watch(), failed=True)
+            self._totals.count(Telemetry(), failed=True)
             raise
 
     def _whole(
         self,
         function: Callable[[Any], Any],
-        asked: Asked,
+        asked: ExecuteRequest,
         decision: Decision,
         begun: Begun,
         began_s: float,
@@ -583,19 +587,19 @@ class StrategyManager:
         self,
         tasks: Sequence[Any],
         function: Callable[[Any], Any],
-        asked: Asked,
+        asked: ExecuteRequest,
         decision: Decision,
-        watch: Watch,
+        watch: Telemetry,
         done: list[Any],
         failed: list[TaskFailure],
     ) -> Batch:
         batch = asked.batch(tasks, function, watch, decision, done, failed.pop() if failed else None)
-        carry_out(batch, self._cpu, self._gpu, decision.strategy)
+        run_on_lanes(batch, self._cpu, self._gpu, decision.strategy)
         if batch.stopped_by == "device" and asked.fallback == "all":
             batch.close()
             taken_failures(batch)
             batch = asked.batch(tasks, function, watch, decision.on_cpu(), [])
-            carry_out(batch, self._cpu, None, ExecutionStrategy.CpuOnly)
+            run_on_lanes(batch, self._cpu, None, ExecutionStrategy.CpuOnly)
         return batch
 
 

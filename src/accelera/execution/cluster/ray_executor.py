@@ -8,25 +8,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
-from accelera.execution.closing import Closing
-from accelera.execution.cluster.connecting import closed_error
 from accelera.execution.cluster.contract import Cluster
-from accelera.execution.cluster.driving import Drive
 from accelera.execution.cluster.futures import LaneExecutor
-from accelera.execution.cluster.packing import pack_function
 from accelera.execution.cluster.ray_cluster import RayCluster
-from accelera.execution.cluster.sizing import LeaseSize
-from accelera.execution.executors.whole import outputs_of
+from accelera.execution.cluster.ray_connection import closed_error
+from accelera.execution.cluster.scheduler import LeaseScheduler, LeaseSize
+from accelera.execution.cluster.serialization import pack_function
+from accelera.execution.executors.contract import Closeable
+from accelera.execution.executors.lanes import outputs_of
 from accelera.execution.kernel import name_of
-from accelera.execution.work.contract import Work
-from accelera.execution.work.guarding import guarded
+from accelera.execution.tasks.queue import TaskQueue
+from accelera.execution.tasks.run import in_context
 
 FUNCTIONS_KEPT: Final = 16
 """Functions of earlier batches that need not be shipped again."""
 
 
 @final
-class RayExecutor(Closing):
+class RayExecutor(Closeable):
     """Runs tasks on a Ray cluster that runs already: ``StrategyManager(cpu=RayExecutor())``.
 
     Every node has one agent, which runs as many tasks at once as the node has processors, on threads; where
@@ -105,12 +104,12 @@ class RayExecutor(Closing):
         """Return the outputs of all tasks, in their order; raises what the first that failed raised."""
         return outputs_of(self, tasks, process_fn)
 
-    def work(self, work: Work, *, caller: bool) -> None:
+    def work(self, work: TaskQueue, *, caller: bool) -> None:
         """Hand out what there is for the CPU, and bring back what comes of it."""
         if caller:
             self._drive(work)
             return
-        drive = guarded(work, functools.partial(self._drive, work))
+        drive = in_context(work, functools.partial(self._drive, work))
         thread = threading.Thread(target=drive, name="accelera-ray", daemon=True)
         thread.start()
         work.wait([thread])
@@ -130,12 +129,12 @@ class RayExecutor(Closing):
         self._closed = True
         self.cluster.close()
 
-    def _drive(self, work: Work) -> None:
+    def _drive(self, work: TaskQueue) -> None:
         try:
             if self._closed:
                 raise closed_error()
             size = self._sizes.setdefault(name_of(work.function), LeaseSize())
-            Drive(self.cluster, work, self._ship(work.function), size).run()
+            LeaseScheduler(self.cluster, work, self._ship(work.function), size).run()
         except Exception as error:
             work.break_down(error)
 

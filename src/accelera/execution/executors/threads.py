@@ -1,4 +1,4 @@
-"""Tasks on threads of this process, in pieces of about two milliseconds; threads stay for later batches."""
+"""Executor on threads of this process, in ranges of about two milliseconds; idle threads are reused."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from accelera.execution.checking import asked_workers
-from accelera.execution.cores import cores_here, heed_limits, one_blas_thread_each, usable_cores, working
-from accelera.execution.executors.sizing import TimedSize
-from accelera.execution.executors.whole import outputs_of
-from accelera.execution.learning.identity import identity_of
-from accelera.execution.work.applying import apply, carry_out
-from accelera.execution.work.contract import Running, Work
-from accelera.execution.work.guarding import guarded
-from accelera.execution.work.pieces import Side
+from accelera.execution.arguments import asked_workers
+from accelera.execution.executors.lanes import outputs_of
+from accelera.execution.hardware.cpu_share import (
+    cores_here,
+    heed_limits,
+    one_blas_thread_each,
+    usable_cores,
+    worker_core_share,
+)
+from accelera.execution.kernel import identity_of
+from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue
+from accelera.execution.tasks.run import apply, in_context, run_range
+from accelera.execution.tasks.sizing import TimedSize
 
 PIECE_S = 2e-3
 """What a piece should take; handing one out costs about two microseconds."""
@@ -33,7 +37,7 @@ _KNOWN = 1024
 
 
 @final
-class _Run:
+class _PooledCall:
     """What one thread of ``ThreadPool`` does once."""
 
     def __init__(self, do: Callable[[], None]) -> None:
@@ -63,13 +67,13 @@ class ThreadPool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[queue.SimpleQueue[_Run]] = []
+        self._idle: list[queue.SimpleQueue[_PooledCall]] = []
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
-    def run(self, do: Callable[[], None]) -> Running:
+    def run(self, do: Callable[[], None]) -> Joinable:
         """Begin ``do``, which raises nothing, in a thread that is idle or new."""
-        run = _Run(do)
+        run = _PooledCall(do)
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:
@@ -78,7 +82,7 @@ class ThreadPool:
         inbox.put(run)
         return run
 
-    def _serve(self, inbox: queue.SimpleQueue[_Run]) -> None:
+    def _serve(self, inbox: queue.SimpleQueue[_PooledCall]) -> None:
         while True:
             try:
                 run = inbox.get(timeout=IDLE_S)
@@ -168,7 +172,7 @@ class ThreadsExecutor:
             self._note(function, spent_s / len(outputs))
         return outputs, error, spent_s
 
-    def work(self, work: Work, *, caller: bool) -> None:
+    def work(self, work: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the CPU, with no more threads than tasks, or than memory allows."""
         workers = self._asked_workers or cores_here()
         count = min(workers, max(work.left, 1), work.room.cpu or workers)
@@ -179,22 +183,22 @@ class ThreadsExecutor:
             else:
                 work.wait([self._start(work, count) for _ in range(count)])
 
-    def _start(self, work: Work, count: int) -> Running:
-        return _POOL.run(guarded(work, functools.partial(self._pull_in_pool, work, count)))
+    def _start(self, work: TaskQueue, count: int) -> Joinable:
+        return _POOL.run(in_context(work, functools.partial(self._pull_in_pool, work, count)))
 
-    def _pull_in_pool(self, work: Work, count: int) -> None:
+    def _pull_in_pool(self, work: TaskQueue, count: int) -> None:
         heed_limits()
         self._pull(work, count)
 
-    def _pull(self, work: Work, count: int) -> None:
-        with working(count):
+    def _pull(self, work: TaskQueue, count: int) -> None:
+        with worker_core_share(count):
             self._pull_as_one_of(work, count)
 
-    def _pull_as_one_of(self, work: Work, count: int) -> None:
+    def _pull_as_one_of(self, work: TaskQueue, count: int) -> None:
         size = TimedSize(PIECE_S, count)
-        while (piece := work.take(Side.CPU, size.next(work.remaining))) is not None:
+        while (piece := work.take(DeviceKind.CPU, size.next(work.remaining))) is not None:
             began = time.perf_counter()
-            done = carry_out(work, piece, self.name, self.caught)
+            done = run_range(work, piece, self.name, self.caught)
             seconds = time.perf_counter() - began
             size.ran(done, seconds)
             if done:

@@ -1,27 +1,193 @@
-"""The outputs of a stream, one after the other, while its tasks are being done in the background."""
+"""``Stream``: outputs one after the other, while threads in the background carry the tasks out."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
 import threading
-from typing import Any, Generic, TypeVar, final
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar, final
 
 from accelera.errors import UnfinishedError
-from accelera.execution.closing import Closing
-from accelera.execution.failures import TaskFailure
-from accelera.execution.options import OnError
-from accelera.execution.report import Ending, StreamReport
-from accelera.execution.result import noted
-from accelera.execution.streaming.account import Account
-from accelera.execution.streaming.arrivals import Failed
-from accelera.execution.streaming.background import Background
-from accelera.execution.streaming.feed import Feed
+from accelera.execution.arguments import OnError
+from accelera.execution.executors.contract import Closeable, Lane
+from accelera.execution.observability.logs import log_stream, log_stream_end
+from accelera.execution.result import Ending, StreamReport, TaskFailure, noted
+from accelera.execution.strategy.strategy import Decision
+from accelera.execution.streaming.queue import FailedOutput, StreamQueue
+from accelera.execution.tasks.batch import GRACE_S, TOKEN_S
+from accelera.execution.tasks.run import ThreadContext, in_context
+
+SAMPLES_AT_ONCE: Final = 64
+"""So many pieces are learned from at once: none is kept longer, however long the stream."""
+_NUMBERS: Final = itertools.count(1)
+
+Learn = Callable[[Sequence[Any], float], None]
+"""Keeps what samples tell of the devices' speed, and the seconds that they took."""
+
+
+@final
+class StreamTelemetry:
+    """What is known of one stream.
+
+    Parameters
+    ----------
+    feed
+        The stream.
+    decision
+        Where it runs, and why.
+    learn
+        Learns how long tasks take.
+    count
+        Called at the end with what was seen, and whether the stream failed.
+    """
+
+    def __init__(
+        self, feed: StreamQueue, decision: Decision, learn: Learn, count: Callable[..., None]
+    ) -> None:
+        self._feed, self._watch = feed, feed.watch
+        self._decision = decision
+        self._learn, self._count = learn, count
+        self._number = next(_NUMBERS)
+        self._began_s = self._learned_s = 0.0
+        self._clean = (0, 0)
+        self._last: StreamReport | None = None
+
+    def begin(self) -> None:
+        """The first output was asked for."""
+        self._began_s = self._learned_s = time.perf_counter()
+        self._watch.streams(self._number, self._decision)
+        log_stream(self._decision)
+
+    def look(self) -> None:
+        """Learn from what was done, when that is enough for a lesson."""
+        if len(self._watch.samples) >= SAMPLES_AT_ONCE:
+            self._take_lesson()
+
+    def report(self) -> StreamReport:
+        """Return what was done so far, and how it ended, if it did: then nothing changes any more."""
+        return self._last or self._now(None, None)
+
+    def never_began(self) -> None:
+        """Note that nothing was asked for before the caller closed it."""
+        self._last = self._now("closed", None)
+
+    def end(self, ended_by: Ending, error: BaseException | None) -> StreamReport:
+        """Learn, log, tell and count the end; return what was done."""
+        self._take_lesson()
+        self._last = report = self._now(ended_by, error)
+        log_stream_end(report)
+        self._count(self._watch, failed=error is not None)
+        self._watch.streamed(self._number, report)
+        return report
+
+    def _now(self, ended_by: Ending | None, error: BaseException | None) -> StreamReport:
+        feed, watch = self._feed, self._watch
+        return StreamReport(
+            self._decision,
+            time.perf_counter() - self._began_s if self._began_s else 0.0,
+            feed.settled,
+            feed.failed,
+            watch.fallen_back > 0,
+            tuple(watch.device_errors),
+            watch.shares(),
+            watch.retries,
+            watch.oom_splits,
+            ended_by,
+            error,
+        )
+
+    def _take_lesson(self) -> None:
+        """Learn from the pieces since the last lesson, unless a task failed or was tried again meanwhile."""
+        samples, now_s = self._watch.take_samples(), time.perf_counter()
+        clean, self._clean = self._clean, (self._feed.failed, self._watch.retries)
+        passed_s, self._learned_s = now_s - self._learned_s, now_s
+        if samples and clean == self._clean:
+            self._learn(samples, min(passed_s, sum(seconds for _, _, seconds in samples)))
+
+
+@final
+class StreamThreads:
+    """Works on a feed until it is over. Knows nothing of who takes the outputs, who may be gone.
+
+    Parameters
+    ----------
+    feed
+        The tasks.
+    first
+        Who works on them from the beginning.
+    then
+        Who joins in when something is left that only the CPU can do; None: nobody.
+    """
+
+    def __init__(self, feed: StreamQueue, first: Sequence[Lane], then: Lane | None = None) -> None:
+        self._feed = feed
+        self._first, self._then = first, then
+        self._cpu = first[0] if then is None else then
+        self._working = len(first)
+        self._lanes: list[threading.Thread] = []
+        draw = functools.partial(ThreadContext().run, feed.draw)
+        self._source = threading.Thread(target=draw, name="accelera-source", daemon=True)
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin."""
+        self._feed.call_cpu = self._join_in
+        self._source.start()
+        for lane in self._first:
+            self._start(lane)
+
+    def wait(self) -> None:
+        """Return when no task is under way any more, or may be left behind: after the token was set.
+
+        A source that blocks is left behind too. Whoever works on a task itself cannot wait, and does not.
+        """
+        if threading.get_ident() in self._feed.takers:
+            return
+        for thread in self._lanes:  # one of them may start the last
+            _join(thread, lambda: self._feed.cancelled)
+        self._source.join(GRACE_S)
+
+    def _join_in(self) -> None:
+        with self._lock:
+            lane, self._then = self._then, None
+            if lane is not None:
+                self._working += 1
+                self._start(lane)
+
+    def _start(self, lane: Lane) -> None:
+        work = in_context(self._feed, functools.partial(self._carry_out, lane))
+        thread = threading.Thread(target=work, name=f"accelera-{lane.name}", daemon=True)
+        thread.start()
+        self._lanes.append(thread)
+
+    def _carry_out(self, lane: Lane) -> None:
+        lane.work(self._feed, caller=True)
+        with self._lock:
+            self._working -= 1
+            deserts = lane is self._cpu or not self._working
+        if deserts:
+            self._feed.deserted()
+
+
+def _join(thread: threading.Thread, hurried: Callable[[], bool]) -> None:
+    """Wait for a thread; a little only from when it is ``hurried`` on."""
+    since_s: float | None = None
+    while thread.is_alive():
+        if hurried():
+            since_s = time.monotonic() if since_s is None else since_s
+            if time.monotonic() - since_s >= GRACE_S:
+                return
+        thread.join(TOKEN_S)
+
 
 Output = TypeVar("Output")
 
 
 @final
-class Stream(Closing, Generic[Output]):
+class Stream(Closeable, Generic[Output]):
     """Yields index and output of every task; what is not asked for is not done beyond the window.
 
     It begins when the first output is asked for. With the last one, an exception, ``close()``, the end of a
@@ -41,7 +207,9 @@ class Stream(Closing, Generic[Output]):
         What becomes of a task that fails.
     """
 
-    def __init__(self, feed: Feed, background: Background, account: Account, on_error: OnError) -> None:
+    def __init__(
+        self, feed: StreamQueue, background: StreamThreads, account: StreamTelemetry, on_error: OnError
+    ) -> None:
         self._feed = feed
         self._background = background
         self._account = account
@@ -102,7 +270,7 @@ class Stream(Closing, Generic[Output]):
     def _next(self) -> tuple[int, Any] | None:
         while (arrived := self._arrived()) is not None:
             self._account.look()
-            if not isinstance(arrived[1], Failed):
+            if not isinstance(arrived[1], FailedOutput):
                 return arrived
             if self._on_error == "collect":
                 return arrived[0], arrived[1].failure
