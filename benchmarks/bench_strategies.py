@@ -89,7 +89,7 @@ def costs(small: bool) -> dict[str, Any]:
         "first detection ms": 1e3
         * _fresh_s("from accelera.execution import HardwareCapabilities as H", "H.detect()"),
         "cached load us": _best_us(SystemLoad.current, count),
-        "decision us": _best_us(lambda: manager._decider.decide(60, profile, None), count),
+        "decision us": _best_us(lambda: manager._selector.decide(60, profile, None), count),
         "decision from rates us": standing_us,
         "decision from rates that moved us": anew_us,
     }

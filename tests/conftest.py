@@ -64,7 +64,7 @@ def nothing_measured(cache_of_tests: Path) -> Iterator[None]:
     yield
     book = sys.modules.get("accelera.execution.strategy.history")
     if book is not None:
-        book.shared_book.cache_clear()
+        book.shared_history.cache_clear()
     (cache_of_tests / "rates.json").unlink(missing_ok=True)
 
 

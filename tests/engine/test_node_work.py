@@ -14,10 +14,10 @@ from accelera.engine import MatrixEngine, node_work
 from accelera.engine.report import RunReport
 from accelera.errors import BudgetExceededError
 from accelera.execution import RayExecutor
-from tests.execution.test_cluster import Threads
+from accelera.testing import LocalCluster
 
 
-class Nodes(Threads):
+class Nodes(LocalCluster):
     """Two nodes that have an accelerator."""
 
     node_device: str | None = "sim:64MiB"

@@ -21,8 +21,8 @@ from accelera.execution import (
     StrategyManager,
     WorkloadProfile,
 )
-from accelera.execution.strategy.memory_limit import UNLIMITED, AdmissionControl, ConcurrencyLimit
 from accelera.execution.executors.device import default_gpu
+from accelera.execution.strategy.memory_limit import UNLIMITED, AdmissionControl, ConcurrencyLimit
 from accelera.execution.strategy.strategy import default_strategy
 from tests.execution.budgeted import TASK_BYTES
 
@@ -130,14 +130,14 @@ def test_a_simulated_device_is_one_of_ours() -> None:
     gpu=st.booleans(),
 )
 def test_both_sides_together_keep_to_the_budget(budget: int, task: int, workers: int, gpu: bool) -> None:
-    rationing = AdmissionControl(budget, workers)
+    admission = AdmissionControl(budget, workers)
     if task > budget:
         with pytest.raises(TaskTooLargeError) as refused:
-            rationing.room(task, gpu=gpu)
+            admission.room(task, gpu=gpu)
         error = refused.value
         assert (error.index, error.needed_bytes, error.budget_bytes) == (0, task, budget)
         return
-    room = rationing.room(task, gpu=gpu)
+    room = admission.room(task, gpu=gpu)
     assert room.cpu is not None
     assert 1 <= room.cpu <= workers
     assert (room.cpu + (room.gpu or 0)) * task <= budget
@@ -148,17 +148,17 @@ def test_both_sides_together_keep_to_the_budget(budget: int, task: int, workers:
 
 def test_what_is_not_known_is_not_bounded() -> None:
     assert AdmissionControl(1, workers=8).room(0, gpu=True) is UNLIMITED
-    assert AdmissionControl(1, workers=8).rationed(HYBRID, 0) == (HYBRID, UNLIMITED)
+    assert AdmissionControl(1, workers=8).admitted(HYBRID, 0) == (HYBRID, UNLIMITED)
 
 
 def test_a_budget_for_one_task_is_the_cpus() -> None:
-    decision, room = AdmissionControl("10 B", workers=8).rationed(HYBRID, 6)
+    decision, room = AdmissionControl("10 B", workers=8).admitted(HYBRID, 6)
     assert (decision.strategy, room) == (ExecutionStrategy.CpuOnly, ConcurrencyLimit(cpu=1))
     assert decision.reasons[-1] == "tasks of 6 B each within 10 B (budget): 1 at once on the CPU"
 
 
 def test_a_budget_that_does_not_matter_is_not_mentioned() -> None:
-    assert AdmissionControl("10GiB", workers=2).rationed(HYBRID, 6)[0] is HYBRID
+    assert AdmissionControl("10GiB", workers=2).admitted(HYBRID, 6)[0] is HYBRID
 
 
 def test_without_a_budget_free_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,6 @@ def test_a_first_batch_with_options_is_measured_too(
 def test_waiting_is_not_holding(executor: AutoCpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     manager, function = StrategyManager.cpu_only(executor), kernel(pure=True)(sleeping)
     monkeypatch.setattr(auto, "clocks", lambda: (Waiting.perf_counter(), 0.0, 0.0))
-    monkeypatch.setattr(auto, "clocks", auto.clocks)
     monkeypatch.setattr(threads, "time", Waiting)
     for _ in range(2):
         result = manager.execute(range(80), function)

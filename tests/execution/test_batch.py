@@ -10,7 +10,7 @@ import pytest
 
 from accelera.execution import StrategyManager, ThreadsExecutor
 from accelera.execution.observability.telemetry import Telemetry
-from accelera.execution.tasks.batch import Batch
+from accelera.execution.tasks.batch import Batch, BatchOptions
 from accelera.execution.tasks.queue import DeviceKind
 
 PATIENCE_S = 300
@@ -19,7 +19,9 @@ PATIENCE_S = 300
 def test_all_that_was_done_is_told_though_the_batch_is_closed_meanwhile() -> None:
     """Whoever waits for a batch that is over may be sooner than the thread that brought the last output."""
     told: list[tuple[int, int]] = []
-    batch = Batch(range(3), abs, Telemetry(), gpu_count=3, progress=lambda *facts: told.append(facts))
+    batch = Batch(
+        range(3), abs, Telemetry(), BatchOptions(gpu_count=3, progress=lambda *facts: told.append(facts))
+    )
     piece = batch.take(DeviceKind.GPU, 3)
     assert piece is not None
     batch.leave_to_cpu(piece, ValueError("what the GPU says"), "gpu", blame=batch.close)
@@ -29,7 +31,7 @@ def test_all_that_was_done_is_told_though_the_batch_is_closed_meanwhile() -> Non
 
 def test_what_is_late_is_not_told() -> None:
     told: list[tuple[int, int]] = []
-    batch = Batch(range(3), abs, Telemetry(), progress=lambda *facts: told.append(facts))
+    batch = Batch(range(3), abs, Telemetry(), BatchOptions(progress=lambda *facts: told.append(facts)))
     batch.finish(0, [0])
     batch.close()
     batch.finish(1, [1, 2])

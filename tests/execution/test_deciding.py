@@ -183,7 +183,7 @@ def test_batches_that_failed_are_not_recorded() -> None:
         return task
 
     manager = StrategyManager.cpu_only(ThreadsExecutor(2))
-    manager._decider._learner = learner
+    manager._selector._model = learner
     manager.execute(range(20), fails, on_error="collect")
     assert learner.known(fails, None) is None
     manager.execute(range(7), fails)
@@ -206,7 +206,7 @@ def test_pieces_that_failed_on_the_gpu_are_not_recorded() -> None:
     manager = StrategyManager(ThreadsExecutor(2), Small(task_s=1e-3), observers=[Watching()])
     manager.execute(range(60), nap)
     assert 0 in seen, "a piece that ran out of memory did no task"
-    learner = manager._decider._learner
+    learner = manager._selector._model
     assert learner is not None
     entry = learner.known(nap, None)
     assert entry is not None
@@ -220,7 +220,7 @@ def test_pieces_that_went_to_worker_processes_are_the_cpus() -> None:
         for _ in range(2):
             shares = manager.execute(range(8), slow).per_device
             assert set(shares) == {"processes"}
-        learner = manager._decider._learner
+        learner = manager._selector._model
         assert learner is not None
         entry = learner.known(slow, None)
         assert entry is not None
@@ -473,7 +473,7 @@ def test_the_pressure_is_that_of_the_managers_own_gpu(
     now_s = [0.0]
     gpu = kind()
     manager = StrategyManager(None, gpu, learn=False)
-    manager._decider._memory = GpuMemoryGauge(gpu, lambda: now_s[0])
+    manager._selector._memory = GpuMemoryGauge(gpu, lambda: now_s[0])
 
     def rule() -> str:
         now_s[0] += selector.AGE_S

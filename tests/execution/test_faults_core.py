@@ -15,7 +15,7 @@ from accelera.errors import DeviceError, UnfinishedError
 from accelera.execution import ExecutionStrategy, Kernel, Retry, StrategyManager, ThreadsExecutor
 from accelera.execution.executors.contract import CpuExecutor
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue
-from accelera.testing import FakeGpu
+from accelera.testing import BridgeCpu, FakeGpu
 from tests.execution.stand_ins import blanked
 
 STRATEGIES = [
@@ -28,21 +28,14 @@ STRATEGIES = [
 pytestmark = pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 
 
-class Bridge:
-    """A CPU executor in the manner of the seed."""
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        return [process_fn(task) for task in tasks]
-
-
 @pytest.fixture
 def gpu() -> FakeGpu:
     return FakeGpu(room=7)
 
 
-@pytest.fixture(params=[ThreadsExecutor, Bridge])
+@pytest.fixture(params=[ThreadsExecutor, BridgeCpu])
 def manager(strategy: ExecutionStrategy, gpu: FakeGpu, request: pytest.FixtureRequest) -> StrategyManager:
-    cpu: CpuExecutor = ThreadsExecutor(3) if request.param is ThreadsExecutor else Bridge()
+    cpu: CpuExecutor = ThreadsExecutor(3) if request.param is ThreadsExecutor else BridgeCpu()
     return StrategyManager(cpu, gpu, strategy, learn=False)
 
 
@@ -255,7 +248,7 @@ def test_retries_are_counted_and_end_with_the_batch(manager: StrategyManager) ->
 
 
 def test_a_lane_that_leaves_work_behind_is_told_so(strategy: ExecutionStrategy) -> None:
-    class Lazy(Bridge):
+    class Lazy(BridgeCpu):
         name = "lazy"
 
         def work(self, work: TaskQueue, *, caller: bool) -> None:
@@ -269,7 +262,7 @@ def test_a_lane_that_leaves_work_behind_is_told_so(strategy: ExecutionStrategy) 
 
 
 def test_a_lane_that_raises_in_its_thread_is_heard(strategy: ExecutionStrategy) -> None:
-    class Broken(Bridge):
+    class Broken(BridgeCpu):
         name = "broken"
 
         def work(self, work: TaskQueue, *, caller: bool) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from accelera.execution import ExecutionStrategy, Kernel, StrategyManager, ThreadsExecutor, request
 from accelera.execution.tasks import batch
+from accelera.execution.tasks import queue as task_queue
 from accelera.execution.tasks.balance import BackupTasks
 from accelera.execution.tasks.queue import DeviceKind
 from accelera.testing import FakeGpu, sticky
@@ -103,8 +104,9 @@ def test_what_comes_late_changes_nothing(late: Any, name: str, slow_gpu: FakeGpu
 def test_what_comes_after_the_timeout_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is over when all is done but what hangs."""
     clock = SimpleNamespace(now_s=0.0)
-    for module in (request, batch):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    times = SimpleNamespace(monotonic=lambda: clock.now_s, perf_counter=time.perf_counter)
+    for module in (request, batch, task_queue):
+        monkeypatch.setattr(module, "time", times)
 
     def progress(done: int, total: int) -> None:
         clock.now_s = 2.0 if done == total - 1 else 0.0

@@ -18,9 +18,11 @@ from accelera.execution import (
 from accelera.execution.cluster import node
 from accelera.execution.cluster.node import Agent, node_gpu
 from accelera.execution.cluster.ray_agents import AgentResources
+from accelera.testing import LocalCluster
 from tests.execution.stand_ins import Meeting
-from tests.execution.test_cluster import Threads, marks_of_this_test  # noqa: F401 - a fixture
 from tests.execution.test_node_gpu import Here
+
+pytestmark = pytest.mark.usefixtures("own_temporary_files")
 
 
 def test_a_device_is_found_by_its_name() -> None:
@@ -62,7 +64,7 @@ def test_a_kernel_of_torch_is_run_on_both_sides() -> None:
         return torch.tensor(numbers, device=device)
 
     meet = Meeting(2)
-    cluster = Threads(1)
+    cluster = LocalCluster(1)
     cluster._agents = {"n0": Agent(1, TorchDeviceExecutor("cpu", outputs_to="cpu"))}
     result = StrategyManager(cpu=RayExecutor(cluster)).execute(range(400), Here(one, many))
     assert [int(output) for output in result.outputs] == list(range(400))

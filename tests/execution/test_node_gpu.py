@@ -35,14 +35,15 @@ from accelera.execution.executors import device
 from accelera.execution.faults.breaker import Breaker, BreakerState
 from accelera.execution.result import DeviceShare
 from accelera.execution.strategy.rates import DeviceRates
-from accelera.testing import FakeGpu, out_of_memory, sticky, transient
+from accelera.testing import FakeGpu, LocalCluster, out_of_memory, sticky, transient
 from tests.execution.stand_ins import Clock, Meeting, blanked, run_schedules
-from tests.execution.test_cluster import Threads, marks_of_this_test  # noqa: F401 - a fixture
 
 KNOWN: dict[int, Any] = {}
 
 LEASE = f"gpu-test-{os.getpid()}"
 """Its marks lie where those of other runs of the tests lie."""
+
+pytestmark = pytest.mark.usefixtures("own_temporary_files")
 
 
 class Here:
@@ -66,7 +67,7 @@ def known(key: int) -> Any:
     return KNOWN[key]
 
 
-class Nodes(Threads):
+class Nodes(LocalCluster):
     """Nodes with a GPU each, two processors, and a way to die after so many parts of a lease."""
 
     def __init__(self, *gpus: FakeGpu, lives: Callable[[int], int | None] = lambda number: None) -> None:

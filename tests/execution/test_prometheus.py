@@ -18,24 +18,13 @@ from accelera.errors import BackendMissingError
 from accelera.execution import ExecutionStrategy, PrometheusObserver, Retry, StrategyManager, ThreadsExecutor
 from accelera.execution.faults.classify import FailureKind, kind_of
 from accelera.execution.observability.prometheus import MOST_DEVICES
+from accelera.testing import BridgeGpu
 
 
-class Gpu:
-    """A GPU executor with room for so many tasks at once."""
+class Gpu(BridgeGpu):
+    """A GPU whose driver may be gone."""
 
-    name = "fake"
     free_bytes = 3 << 30
-
-    def __init__(self, room: int = 10**9) -> None:
-        self.room = room
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        if len(tasks) > self.room:
-            raise RuntimeError("CUDA out of memory")
-        return [process_fn(task) for task in tasks]
-
-    def is_available(self) -> bool:
-        return True
 
     def memory_available(self) -> int:
         if self.free_bytes < 0:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,23 +21,12 @@ from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.streaming.queue import ReorderBuffer, StreamQueue
 from accelera.execution.streaming.window import Window, size_of
 from accelera.execution.tasks.queue import DeviceKind
-from accelera.testing import FakeGpu, sticky
+from accelera.testing import BridgeCpu, FakeGpu, sticky
 from tests.execution.stand_ins import Alive, Megabyte
 
 PATIENCE_S = 300
 """Longer than anything here takes, shorter than for ever."""
 STRATEGIES = [ExecutionStrategy.CpuOnly, ExecutionStrategy.GpuOnly, ExecutionStrategy.Hybrid()]
-
-
-class Bridge:
-    """An executor in the manner of seed 002; tells how much it was given at once."""
-
-    def __init__(self) -> None:
-        self.most = 0
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        self.most = max(self.most, len(tasks))
-        return [process_fn(task) for task in tasks]
 
 
 def within_patience(do: Callable[[], Any]) -> Any:
@@ -117,7 +106,7 @@ def test_one_thread_draws() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_window_in_bytes_bounds_tasks_of_unknown_size(strategy: ExecutionStrategy) -> None:
-    manager = StrategyManager(Bridge(), FakeGpu(), strategy, learn=False)
+    manager = StrategyManager(BridgeCpu(), FakeGpu(), strategy, learn=False)
     alive = Alive()
     endless = (Megabyte(alive) for _ in itertools.count())
     stream = manager.stream(endless, lambda large: large.nbytes, window="8MiB")
@@ -127,11 +116,11 @@ def test_a_window_in_bytes_bounds_tasks_of_unknown_size(strategy: ExecutionStrat
 
 
 def test_a_window_in_bytes_begins_with_little() -> None:
-    bridge = Bridge()
+    bridge = BridgeCpu()
     stream = StrategyManager.cpu_only(bridge).stream(itertools.count(), bytes, window="1MiB")
     assert len(list(itertools.islice(stream, 300))) == 300
     stream.close()
-    assert bridge.most <= 600
+    assert max(bridge.batches) <= 600
 
 
 def test_the_window_grows_with_what_is_known() -> None:
@@ -256,7 +245,7 @@ def test_a_token_ends_a_stream_that_hangs(hangs: str) -> None:
         return number
 
     source, function = (range(5), wait) if hangs == "task" else (map(wait, range(5)), abs)
-    stream = StrategyManager.cpu_only(Bridge()).stream(source, function, window=1, cancel=cancel)
+    stream = StrategyManager.cpu_only(BridgeCpu()).stream(source, function, window=1, cancel=cancel)
     threading.Thread(target=lambda: began.wait(PATIENCE_S) and cancel.set(), daemon=True).start()
     assert within_patience(lambda: list(stream)) == [(0, 0), (1, 1)]
     assert not go.is_set()

@@ -217,10 +217,10 @@ def test_an_endless_stream_teaches_as_it_goes_and_keeps_little() -> None:
     stream = manager.stream(itertools.count(), work, window=16)
     most = 0
     for index, _ in stream:
-        most = max(most, len(stream._account._watch.samples))
+        most = max(most, len(stream._telemetry._telemetry.samples))
         if index == 1500:
             break
-    known = manager._decider._learner.known(work, None)  # type: ignore[union-attr]
+    known = manager._selector._model.known(work, None)  # type: ignore[union-attr]
     assert known is not None
     assert known.batches >= 1
     stream.close()
@@ -235,7 +235,7 @@ def test_nothing_is_learned_of_tasks_that_failed() -> None:
 
     manager = StrategyManager(ThreadsExecutor(2))
     assert list(manager.stream(range(200), fails, on_error="skip")) == []
-    assert manager._decider._learner.known(fails, None) is None  # type: ignore[union-attr]
+    assert manager._selector._model.known(fails, None) is None  # type: ignore[union-attr]
 
 
 def test_the_log_of_a_stream(caplog: pytest.LogCaptureFixture) -> None:

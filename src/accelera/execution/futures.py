@@ -10,6 +10,7 @@ from itertools import chain, islice
 from typing import Any, Protocol, TypeVar, final
 
 from accelera.execution.arguments import check_function, described
+from accelera.execution.tasks.run import ThreadContext
 
 Returned = TypeVar("Returned")
 
@@ -60,6 +61,19 @@ class Streaming(Protocol):
         self, tasks: Any, fn: Any, *, ordered: bool, window: int | str | None, timeout: float | None
     ) -> Any:
         """Yield index and output of every task."""
+
+
+async def run_in_thread(execute: Callable[..., Returned], options: dict[str, Any]) -> Returned:
+    """Return what ``execute(**options)`` does in a thread; when cancelled, no further task is begun."""
+    import asyncio
+
+    cancel = options["cancel"] = LinkedEvent(options.get("cancel"))
+    call = functools.partial(without_stop_iteration, functools.partial(execute, **options))
+    try:
+        return await asyncio.to_thread(functools.partial(ThreadContext().run, call))
+    except asyncio.CancelledError:
+        cancel.set()
+        raise
 
 
 @final

@@ -25,8 +25,8 @@ class Kernel(Generic[Task, Output]):
     Parameters
     ----------
     function
-        Returns the output of one task, on the CPU; a ``Kernel`` keeps its form for many tasks and is declared
-        anew.
+        Returns the output of one task, on the CPU; a ``Kernel`` keeps its batched form and is declared
+        again.
     pure
         Whether running a task twice does no harm, so that another device may take over one that is late.
     releases_gil

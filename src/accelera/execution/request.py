@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from numbers import Real
-from typing import Any, Final, TypeVar, final, get_args
+from typing import Any, ClassVar, Final, TypeVar, get_args
 
 from accelera.errors import DeviceError, UnfinishedError, UnknownNameError
 from accelera.execution.arguments import (
@@ -21,19 +21,21 @@ from accelera.execution.arguments import (
 from accelera.execution.faults.tracebacks import clear_caller_frames
 from accelera.execution.kernel import Kernel
 from accelera.execution.observability.telemetry import Telemetry
-from accelera.execution.result import ExecutionResult, TaskFailure, noted
+from accelera.execution.result import DeviceShare, ExecutionResult, TaskFailure, noted
 from accelera.execution.strategy.memory_limit import UNLIMITED
 from accelera.execution.strategy.strategy import Decision, StrategyKind
-from accelera.execution.tasks.batch import MISSING, Batch
+from accelera.execution.tasks.batch import MISSING, Batch, BatchOptions
+from accelera.execution.tasks.queue import QueueOptions
+
+Output = TypeVar("Output")
 
 _ON_ERROR: Final = get_args(OnError)
 _RERUN: Final = get_args(Rerun)
 _FALLBACK: Final = get_args(Fallback)
 
 
-@final
 class ExecuteRequest:
-    """The options of ``StrategyManager.execute`` and ``stream``, whose name is ``op``.
+    """The checked options of ``StrategyManager.execute``.
 
     Raises
     ------
@@ -50,14 +52,16 @@ class ExecuteRequest:
         "cancel",
         "deadline_s",
         "fallback",
+        "limit",
         "on_error",
         "plain",
         "profile",
         "progress",
         "reruns",
         "retry",
-        "room",
     )
+
+    op: ClassVar[str] = "execute"
 
     def __init__(
         self,
@@ -69,12 +73,10 @@ class ExecuteRequest:
         timeout: float | None,
         cancel: threading.Event | None,
         progress: Callable[[int, int], None] | None,
-        *,
-        op: str = "execute",
     ) -> None:
         plain = retry is None and timeout is None and cancel is None and progress is None
         if not plain or profile is not None:
-            _check_kinds(op, profile, retry, timeout, cancel, progress)
+            _check_kinds(self.op, profile, retry, timeout, cancel, progress)
         if on_error not in _ON_ERROR:
             raise UnknownNameError.among("on_error", on_error, _ON_ERROR)
         if rerun not in _RERUN:
@@ -83,7 +85,7 @@ class ExecuteRequest:
             raise UnknownNameError.among("fallback", fallback, _FALLBACK)
         if timeout is not None and not timeout >= 0:
             raise ValueError(
-                f"[{op}] timeout={timeout}: seconds cannot be negative, nor nan; None waits for ever"
+                f"[{self.op}] timeout={timeout}: seconds cannot be negative, nor nan; None waits for ever"
             )
         if rerun == "never" and fallback == "all":
             raise ValueError(
@@ -98,13 +100,18 @@ class ExecuteRequest:
         self.fallback = fallback
         self.retry = retry
         self.deadline_s = None if timeout is None else time.monotonic() + timeout
-        """When nothing more is begun or waited for, as ``time.monotonic`` tells it."""
+        """When nothing more is begun or waited for, as ``time.monotonic`` counts."""
         self.cancel = cancel
         self.progress = progress
         self.plain = plain
         """Whether the caller's thread may simply begin."""
-        self.room = UNLIMITED
-        """How many tasks either side may be at, at once."""
+        self.limit = UNLIMITED
+        """The most tasks that each side may run at once."""
+
+    @property
+    def memory_per_task(self) -> int:
+        """Bytes that a task takes, as the profile says; 0: not known."""
+        return 0 if self.profile is None else self.profile.memory_per_task
 
     def repeats(self, function: Callable[[Any], Any]) -> bool:
         """Return whether a task that is late on one side may be begun on the other as well."""
@@ -116,30 +123,56 @@ class ExecuteRequest:
         self,
         tasks: Sequence[Any],
         function: Callable[[Any], Any],
-        watch: Telemetry,
+        telemetry: Telemetry,
         decision: Decision,
         outputs: Sequence[Any],
         failure: TaskFailure | None = None,
     ) -> Batch:
-        """Return the work that is asked for: it begins with ``outputs`` and a task that has failed."""
-        return Batch(
-            tasks,
-            function,
-            watch,
-            outputs=outputs,
-            failure=failure,
-            gpu_count=None if decision.dynamic else decision.strategy.gpu_tasks(len(tasks)),
+        """Return the batch of this request: it begins with ``outputs`` and a task that has failed."""
+        options = BatchOptions(
             retry=self.retry,
-            stop_on_error=self.on_error == "raise",
-            pace=decision.pace,
-            repeat=self.repeats(function) and decision.strategy.kind is StrategyKind.HYBRID,
             reruns=self.reruns,
-            memory_per_task=0 if self.profile is None else self.profile.memory_per_task,
-            room=self.room,
-            fallback=self.fallback,
+            memory_per_task=self.memory_per_task,
+            limit=self.limit,
             deadline_s=self.deadline_s,
             cancel=self.cancel,
+            gpu_count=None if decision.dynamic else decision.strategy.gpu_tasks(len(tasks)),
+            rates=decision.pace,
+            repeat=self.repeats(function) and decision.strategy.kind is StrategyKind.HYBRID,
+            stop_on_error=self.on_error == "raise",
+            fallback=self.fallback,
             progress=self.progress,
+        )
+        return Batch(tasks, function, telemetry, options, outputs=outputs, failure=failure)
+
+
+class StreamRequest(ExecuteRequest):
+    """The checked options of ``StrategyManager.stream``; raises as ``ExecuteRequest`` does."""
+
+    __slots__ = ("ordered", "window")
+
+    op = "stream"
+
+    def __init__(
+        self,
+        profile: WorkloadProfile | None,
+        on_error: OnError,
+        rerun: Rerun,
+        retry: Retry | None,
+        timeout: float | None,
+        cancel: threading.Event | None,
+        *,
+        ordered: bool,
+        window: int | str | None,
+    ) -> None:
+        super().__init__(profile, on_error, rerun, "unfinished", retry, timeout, cancel, None)
+        self.ordered = ordered
+        self.window = window
+
+    def queue_options(self) -> QueueOptions:
+        """Return the options of the stream's queue."""
+        return QueueOptions(
+            self.retry, self.reruns, self.memory_per_task, self.limit, self.deadline_s, self.cancel
         )
 
 
@@ -158,46 +191,43 @@ def _check_kinds(op: str, profile: Any, retry: Any, timeout: Any, cancel: Any, p
         )
 
 
-Output = TypeVar("Output")
-
-
-def taken_failures(batch: Batch) -> list[TaskFailure]:
-    """Return which tasks failed, by index; the closed ``batch`` and the calls on the way forget them."""
+def take_failures(batch: Batch) -> list[TaskFailure]:
+    """Return the tasks that failed, by index; the closed ``batch`` and the frames on the way forget them."""
     failures, batch.failures = [batch.failures[index] for index in sorted(batch.failures)], {}
-    clear_caller_frames([*batch.watch.device_errors, *(failure.error for failure in failures)])
+    clear_caller_frames([*batch.telemetry.device_errors, *(failure.error for failure in failures)])
     return failures
 
 
-def taken_breach(batch: Batch) -> BaseException:
-    """Return what ended ``batch``, though no task is to blame; it and the calls on the way forget it."""
+def take_breach(batch: Batch) -> BaseException:
+    """Return the error that ended ``batch`` without a task's fault; it and the frames above forget it."""
     error, batch.broken = batch.broken, None
     assert error is not None, "asked only where something did"
     clear_caller_frames([error])
     return error
 
 
-def parted(result: ExecutionResult[Output]) -> ExecutionResult[Output]:
-    """Return ``result``, which the calls that made it forget, where an exception in it knows them."""
+def without_frames(result: ExecutionResult[Output]) -> ExecutionResult[Output]:
+    """Return ``result``; the frames that its exceptions came through keep neither tasks nor the result."""
     if result.errors:
         clear_caller_frames(result.errors)
     return result
 
 
-def result_of(batch: Batch, decision: Decision, on_error: OnError, began_s: float) -> ExecutionResult[Any]:
-    """Return what came of ``batch``; raises what must not be returned."""
+def build_result(batch: Batch, decision: Decision, on_error: OnError, began_s: float) -> ExecutionResult[Any]:
+    """Return the result of ``batch``; raises the user's exception, or what ended the batch."""
     batch.close()
     if batch.broken is not None:
-        raise taken_breach(batch)
+        raise take_breach(batch)
     if batch.stopped_by == "left":
         raise DeviceError(
             "[execute] an executor returned although tasks were left: `Lane.work` must go on until"
             " `take` returns None"
         )
-    failures = taken_failures(batch)
+    failures = take_failures(batch)
     if failures and on_error == "raise":
         raise noted(failures.pop(0))
-    result = told(batch.outputs, failures, decision, batch.watch, began_s)
-    result.per_device = batch.watch.shares()
+    result = result_from(batch.outputs, failures, decision, batch.telemetry, began_s)
+    result.per_device = batch.telemetry.shares()
     if failures or batch.left:
         _leave_blanks(result, batch, on_error)
     if batch.stopped_by == "timeout" and on_error == "raise":
@@ -205,25 +235,38 @@ def result_of(batch: Batch, decision: Decision, on_error: OnError, began_s: floa
     return result
 
 
-def told(
-    outputs: list[Any], failures: Sequence[TaskFailure], decision: Decision, watch: Telemetry, began_s: float
+def result_from(
+    outputs: list[Any],
+    failures: Sequence[TaskFailure],
+    decision: Decision,
+    telemetry: Telemetry,
+    began_s: float,
 ) -> ExecutionResult[Any]:
-    """Return the result of a batch whose outputs are ``outputs``."""
-    errors = tuple(watch.device_errors)
+    """Return the result of a batch with ``outputs``, as its telemetry has it."""
+    errors = tuple(telemetry.device_errors)
     if failures:
         errors += tuple(failure.error for failure in failures)
     return ExecutionResult(
         outputs,
         decision.strategy,
         time.perf_counter() - began_s,
-        watch.fallen_back > 0,
+        telemetry.fallen_back > 0,
         errors,
         decision,
         tuple(failures),
-        watch.per_device,
-        watch.retries,
-        watch.oom_splits,
+        telemetry.per_device,
+        telemetry.retries,
+        telemetry.oom_splits,
     )
+
+
+def quick_result(
+    device: str, outputs: list[Any], seconds: float, decision: Decision, began_s: float
+) -> ExecutionResult[Any]:
+    """Return the result of a batch that the calling thread did at once, and that nobody observes."""
+    per_device = {device: DeviceShare(len(outputs), 1, seconds)} if outputs else {}
+    spent_s = time.perf_counter() - began_s
+    return ExecutionResult(outputs, decision.strategy, spent_s, False, (), decision, (), per_device)
 
 
 def _leave_blanks(result: ExecutionResult[Any], batch: Batch, on_error: OnError) -> None:

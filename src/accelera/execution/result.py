@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, final
 
+from accelera.execution.faults.tracebacks import add_note
 from accelera.execution.strategy.strategy import Decision, ExecutionStrategy
 
 
@@ -64,13 +65,6 @@ class ManagerStats:
     def fallback_rate(self) -> float:
         """The share of all that fell back, from 0 to 1."""
         return self.fallbacks / self.executions if self.executions else 0.0
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """Add ``note`` unless it is there, also to an exception whose class forbids to set attributes."""
-    notes = [*getattr(error, "__notes__", ())]
-    if note not in notes:
-        error.__dict__["__notes__"] = [*notes, note]
 
 
 Ending = Literal["exhausted", "closed", "cancelled", "error"]

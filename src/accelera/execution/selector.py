@@ -11,6 +11,7 @@ from typing import Any, final
 
 from accelera.execution.arguments import WorkloadProfile
 from accelera.execution.executors.contract import GpuExecutor, is_available
+from accelera.execution.executors.device import DeviceLane
 from accelera.execution.hardware.capabilities import HardwareCapabilities
 from accelera.execution.hardware.load import SystemLoad
 from accelera.execution.kernel import Kernel
@@ -23,7 +24,13 @@ from accelera.execution.strategy.cost_model import (
     missing_samples,
     prediction,
 )
-from accelera.execution.strategy.history import FunctionHistory, PerformanceModel, Sample
+from accelera.execution.strategy.history import (
+    DevicePair,
+    FunctionHistory,
+    PerformanceModel,
+    Sample,
+    shared_history,
+)
 from accelera.execution.strategy.rates import NEEDED
 from accelera.execution.strategy.strategy import Decision, ExecutionStrategy, StrategyKind
 from accelera.execution.strategy.tree import PRESSURE, rule_for
@@ -96,7 +103,7 @@ Fitting = Callable[[Callable[..., Any], int], "int | None"]
 
 @final
 class StrategySelector:
-    """Decides for one manager.
+    """Selects the strategies of one manager's batches.
 
     Parameters
     ----------
@@ -104,7 +111,7 @@ class StrategySelector:
         What was given; ``Auto`` is decided for each batch.
     gpu
         The GPU that would be used; None: there is none.
-    learner
+    model
         Knows what has been measured; None: the tree decides for ever.
     fitting
         Tells how many tasks fit the GPU at once.
@@ -114,16 +121,28 @@ class StrategySelector:
         self,
         strategy: ExecutionStrategy,
         gpu: GpuExecutor | None,
-        learner: PerformanceModel | None = None,
+        model: PerformanceModel | None = None,
         fitting: Fitting = lambda function, memory_per_task: None,
     ) -> None:
         self._gpu = gpu
         self._memory = None if gpu is None else GpuMemoryGauge(gpu)
-        self._learner = learner
+        self._model = model
         self._fitting = fitting
         self._gpu_used_s = -OWN_WORK_S
         self._left: tuple[SystemLoad | None, tuple[float, float]] = _UNREAD
         self._given = _given(strategy) if gpu is not None else _ALONE
+
+    @classmethod
+    def for_lanes(
+        cls, strategy: ExecutionStrategy, cpu: object, cpu_name: str, gpu: DeviceLane | None, *, learn: bool
+    ) -> StrategySelector:
+        """Return the selector of a manager; with ``learn`` rates are measured, and kept from run to run."""
+        if gpu is None:
+            pair = DevicePair.of(cpu, cpu_name, None, "")
+            return cls(strategy, None, PerformanceModel(shared_history, pair) if learn else None)
+        pair = DevicePair.of(cpu, cpu_name, gpu.executor, gpu.name)
+        model = PerformanceModel(shared_history, pair) if learn else None
+        return cls(strategy, gpu.executor, model, lambda fn, nbytes: gpu.size_of(fn, nbytes).limit)
 
     def decide(
         self,
@@ -135,14 +154,14 @@ class StrategySelector:
     ) -> Decision:
         """Return where ``task_count`` tasks are to run; ``repeats``: a late one may be begun twice."""
         if self._given is not None:
-            if not self._given.dynamic or self._learner is None or function is None:
+            if not self._given.dynamic or self._model is None or function is None:
                 return self._given
             return self._paced(self._given, task_count, profile, function)
         assert self._gpu is not None, "without a GPU everything is given"
         load, available = SystemLoad.current(), is_available(self._gpu)
-        if self._learner is None or function is None or not task_count or not available:
+        if self._model is None or function is None or not task_count or not available:
             return self._by_the_tree(task_count, profile, load, available=available)
-        entry = self._learner.known(function, profile)
+        entry = self._model.known(function, profile)
         if entry is None:
             return self._by_the_tree(task_count, profile, load, available=available)
         facts = self._facts(task_count, profile, function, load, repeats=repeats)
@@ -158,11 +177,11 @@ class StrategySelector:
         decision = self.decide(task_count, profile, function, repeats=repeats)
         if decision.predicted_s or not task_count:
             return decision
-        if self._learner is None:
+        if self._model is None:
             return _saying(decision, "nothing is measured: the manager does not learn")
         if function is None:
             return _saying(decision, "no function was given, so nothing measured can be looked up")
-        entry = self._learner.known(function, profile)
+        entry = self._model.known(function, profile)
         if entry is None:
             return _saying(
                 decision, f"nothing is measured yet: predictions need {NEEDED} samples of each device"
@@ -177,12 +196,12 @@ class StrategySelector:
         seconds: float,
     ) -> None:
         """Keep what the pieces of a batch, which took ``seconds``, tell of the devices' speed."""
-        if self._learner is None or seconds < TRIFLE_S:
+        if self._model is None or seconds < TRIFLE_S:
             return
         speeds = self._speeds(SystemLoad.current())
-        if self._gpu is not None and any(device == self._learner.sides.gpu for device, _, _ in samples):
+        if self._gpu is not None and any(device == self._model.sides.gpu for device, _, _ in samples):
             self._gpu_used_s, self._left = time.monotonic(), _UNREAD
-        self._learner.record(function, profile, samples, seconds, speeds)
+        self._model.record(function, profile, samples, seconds, speeds)
 
     def _by_the_tree(
         self, count: int, profile: WorkloadProfile | None, load: SystemLoad, *, available: bool
@@ -194,8 +213,8 @@ class StrategySelector:
     def _paced(
         self, given: Decision, count: int, profile: WorkloadProfile | None, function: Callable[..., Any]
     ) -> Decision:
-        assert self._learner is not None, "asked only then"
-        entry = self._learner.known(function, profile)
+        assert self._model is not None, "asked only then"
+        entry = self._model.known(function, profile)
         if entry is None or not count or not self._is_known(entry):
             return given
         facts = self._facts(count, profile, function, SystemLoad.current())
@@ -210,28 +229,28 @@ class StrategySelector:
         profile: WorkloadProfile,
         function: Callable[..., Any],
     ) -> Decision:
-        assert self._learner is not None, "asked only then"
-        sides = self._learner.sides
+        assert self._model is not None, "asked only then"
+        sides = self._model.sides
         models = {sides.cpu: sides.cpu_model, sides.gpu: sides.gpu_model}
         samples = {device: entry.samples(model) for device, model in models.items() if device}
-        told = replace(decision, samples=samples)
+        known = replace(decision, samples=samples)
         situation = DecisionInputs(*self._facts(count, profile, function, SystemLoad.current()))
         if self._is_known(entry):
             _, said = prediction(entry, situation)
-            return replace(told, predicted_s=said.by_name())
+            return replace(known, predicted_s=said.by_name())
         cpu = entry.estimates.get(sides.cpu_model)
         unknown = cpu is None or cpu.samples < NEEDED
         missing = missing_samples(sides, entry.samples(sides.cpu_model), entry.samples(sides.gpu_model))
-        if (unknown or sides.gpu) and missing not in told.reasons:
-            told = _saying(told, missing)
+        if (unknown or sides.gpu) and missing not in known.reasons:
+            known = _saying(known, missing)
         if cpu is None or unknown:
-            return told
+            return known
         cpu_s = cpu.task_s / situation.speeds[0] * -(-count // sides.workers)
-        return replace(told, predicted_s={"CpuOnly": cpu_s})
+        return replace(known, predicted_s={"CpuOnly": cpu_s})
 
     def _is_known(self, entry: FunctionHistory) -> bool:
-        assert self._learner is not None, "asked only then"
-        sides = self._learner.sides
+        assert self._model is not None, "asked only then"
+        sides = self._model.sides
         return min(entry.samples(sides.cpu_model), entry.samples(sides.gpu_model)) >= NEEDED
 
     def _facts(
@@ -244,11 +263,11 @@ class StrategySelector:
         repeats: bool = False,
     ) -> Facts:
         """Return the fields of a ``DecisionInputs``, which is made only where it is needed."""
-        assert self._learner is not None, "asked only then"
+        assert self._model is not None, "asked only then"
         memory_per_task = 0 if profile is None else profile.memory_per_task
-        begin_s, begun = self._learner.beginning()
+        begin_s, begun = self._model.beginning()
         fitting = self._fitting(function, memory_per_task)
-        return count, self._learner.sides, self._speeds(load), begin_s, begun, fitting, repeats
+        return count, self._model.sides, self._speeds(load), begin_s, begun, fitting, repeats
 
     def _speeds(self, load: SystemLoad) -> tuple[float, float]:
         """Return the shares of CPU and GPU that others leave."""

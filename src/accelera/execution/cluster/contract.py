@@ -31,18 +31,18 @@ class GpuReport(NamedTuple):
     fallbacks: Sequence[DeviceIncident] = ()
     """Tasks that the node's processors took over."""
 
-    def tell(self, watch: Telemetry, node: str, index: int, done: int) -> None:
-        """Let ``watch`` know, by the name of ``node`` and the device.
+    def tell(self, telemetry: Telemetry, node: str, index: int, done: int) -> None:
+        """Let ``telemetry`` know, by the name of ``node`` and the device.
 
         ``index`` is a task of the lease; ``done``: how many of the GPU's tasks did not fail.
         """
         name = f"{node} {self.device}"
         if self.tasks:
-            watch.ran(name, done, self.seconds, whole=done == self.tasks)
+            telemetry.ran(name, done, self.seconds, whole=done == self.tasks)
         for count, raised in self.splits:
-            watch.split(name, count, unpack_error(raised, index, "ray"))
+            telemetry.split(name, count, unpack_error(raised, index, "ray"))
         for count, raised in self.fallbacks:
-            watch.fell_back(name, count, unpack_error(raised, index, "ray"))
+            telemetry.fell_back(name, count, unpack_error(raised, index, "ray"))
 
 
 def node_seconds(cpu_tasks: int, cpu_s: float, gpu: GpuReport | None) -> float:
@@ -146,7 +146,7 @@ class Cause(enum.Enum):
 
 @final
 class LeaseLost(NamedTuple):
-    """A lease ended without having been told what became of the rest."""
+    """A lease ended, and it is not known what became of the rest."""
 
     cause: Cause
     reason: str

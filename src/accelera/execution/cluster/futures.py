@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from typing import Any, NamedTuple, TypeVar, final
 
-from accelera.execution.arguments import Retry
 from accelera.execution.executors.contract import Lane
 from accelera.execution.observability.telemetry import Telemetry
-from accelera.execution.strategy.memory_limit import UNLIMITED
-from accelera.execution.tasks.queue import CpuOnlyWork, DeviceKind, Joinable, TaskRange
-from accelera.execution.tasks.run import in_context
+from accelera.execution.tasks.queue import DeviceKind, QueueOptions, TaskQueue, TaskRange
+from accelera.execution.tasks.run import lane_thread
 
 
 @final
@@ -32,8 +29,8 @@ def call(task: SubmittedCall) -> Any:
 
 
 @final
-class CallQueue(CpuOnlyWork):
-    """Implements ``Work`` for calls that are put in while others are carried out.
+class CallQueue(TaskQueue):
+    """Calls that are submitted while others are carried out, each with a future.
 
     Parameters
     ----------
@@ -41,23 +38,17 @@ class CallQueue(CpuOnlyWork):
         Whether a call whose attempt was lost may be begun again.
     """
 
-    retry: Retry | None = None
-    memory_per_task = 0
-    room = UNLIMITED
-    shared = False
     repairs = False
+    uses_gpu = False
 
     def __init__(self, *, reruns: bool = True) -> None:
-        self.function: Callable[[Any], Any] = call
-        self.reruns = reruns
-        self.watch = Telemetry()
+        super().__init__(call, Telemetry(), QueueOptions(reruns=reruns))
         self._futures: dict[int, Future[Any]] = {}
         """Of all calls that are not over, by index."""
         self._waiting: deque[TaskRange] = deque()
         self._remaining = self._count = 0
         self._closed = False
         self._broken: BaseException | None = None
-        self._turn = threading.Condition()
 
     def put(self, task: SubmittedCall) -> Future[Any]:
         """Take a call in; return its future.
@@ -146,15 +137,20 @@ class CallQueue(CpuOnlyWork):
             if _begins(future):
                 future.set_exception(error)
 
-    def rest(self, seconds: float) -> bool:
-        """Wait so long, or until nothing more is to be begun; return whether that is so."""
-        with self._turn:
-            return self._turn.wait_for(lambda: self.stopped, seconds)
+    def leave_to_cpu(
+        self,
+        piece: TaskRange,
+        error: Exception,
+        device: str,
+        blame: Callable[[], None] | None = None,
+        *,
+        for_good: bool = True,
+    ) -> None:
+        """Return calls that cannot be done on a GPU."""
+        self.give_back(piece)
 
-    def wait(self, threads: Sequence[Joinable]) -> None:
-        """Return when ``threads`` have ended."""
-        for thread in threads:
-            thread.join()
+    def _is_over(self) -> bool:
+        return self.stopped
 
     def _settled(self, index: int) -> list[Future[Any]]:
         """Return the future of a call that is over; none when it has been failed with all others."""
@@ -189,7 +185,7 @@ class CallQueue(CpuOnlyWork):
 
 
 def _begins(future: Future[Any]) -> bool:
-    """Tell ``future`` that its call begins, if it has not; False, and told to who waits, when cancelled."""
+    """Mark ``future`` as running, if it is not; False, after waking those who wait, when cancelled."""
     return future.running() or future.set_running_or_notify_cancel()
 
 
@@ -210,8 +206,8 @@ class LaneExecutor(Executor):
 
     def __init__(self, lane: Lane, *, reruns: bool = True) -> None:
         self._calls = CallQueue(reruns=reruns)
-        work = in_context(self._calls, functools.partial(lane.work, self._calls, caller=True))
-        self._thread = threading.Thread(target=work, name="accelera-calls", daemon=True)
+        work = functools.partial(lane.work, self._calls, caller=True)
+        self._thread = lane_thread(self._calls, work, "calls")
         self._thread.start()
 
     def submit(self, fn: Callable[..., Output], /, *args: Any, **kwargs: Any) -> Future[Output]:

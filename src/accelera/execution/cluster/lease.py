@@ -18,14 +18,13 @@ from accelera.execution.cluster.serialization import Done, pack_outcomes, unpack
 from accelera.execution.executors.processes.messages import PickledError, pack_error
 from accelera.execution.observability.observer import Observer
 from accelera.execution.observability.telemetry import Telemetry
-from accelera.execution.strategy.memory_limit import UNLIMITED
 from accelera.execution.strategy.rates import DeviceRates
 from accelera.execution.tasks.balance import Dispatcher, LoadBalancer, Offer
-from accelera.execution.tasks.queue import DeviceKind, FaultAttribution, Joinable, Suspicion, TaskRange
+from accelera.execution.tasks.queue import DeviceKind, QueueOptions, Suspicion, TaskQueue, TaskRange
 from accelera.execution.tasks.ranges import RangeQueue
 
 KEPT_S: Final = 86_400.0
-"""Seconds that the file of a dead process waits for whoever asks."""
+"""Seconds that the file of a dead process is kept for its successor."""
 _MARK: Final = struct.Struct("<qq")
 
 
@@ -103,7 +102,7 @@ class _Gathered:
 
 @final
 class ResultBuffer(Observer):
-    """Gathers outcomes from the threads that work on a lease.
+    """Buffer of outcomes from the threads that work on a lease, until the next part is sent.
 
     Parameters
     ----------
@@ -129,13 +128,13 @@ class ResultBuffer(Observer):
             self._at[threading.get_ident()] = side, time.perf_counter()
 
     def end(self) -> None:
-        """Note that the calling thread is through with it."""
+        """Note that the calling thread has ended its range."""
         with self._lock:
             self._count_time()
             del self._at[threading.get_ident()]
 
     def put(self, start: int, outcomes: Sequence[Any]) -> None:
-        """Take what came of the tasks from index ``start`` on, from the thread that ran them."""
+        """Take the outcomes of the tasks from index ``start`` on, from the thread that ran them."""
         with self._lock:
             self._gathered.tasks[self._count_time()] += len(outcomes)
             done = self._gathered.done
@@ -197,8 +196,8 @@ Permits = Mapping[DeviceKind, threading.Semaphore]
 
 
 @final
-class LeaseQueue:
-    """Implements ``Work`` for one lease.
+class LeaseQueue(TaskQueue):
+    """The tasks of one lease, for the lanes of its node.
 
     When its time is over nobody takes what nobody had; what a GPU failed at for good meanwhile is still the
     processors', so that every lease gets something done.
@@ -211,12 +210,9 @@ class LeaseQueue:
         How many threads of each side may be at work, for all leases together.
     gpu
         Name of the GPU that takes part; None: the processors do everything, from the first task on.
-    pace
-        How fast both sides are, where a GPU takes part; None: found out.
+    rates
+        Rates of both sides, where a GPU takes part; None: to be measured.
     """
-
-    room = UNLIMITED
-    repairs = True
 
     def __init__(
         self,
@@ -225,33 +221,28 @@ class LeaseQueue:
         workers: int,
         permits: Permits,
         gpu: str | None = None,
-        pace: DeviceRates | None = None,
+        rates: DeviceRates | None = None,
     ) -> None:
-        self.function = function
-        self.retry = lease.retry
-        self.reruns = lease.reruns
-        self.memory_per_task = lease.memory_per_task
+        self._results = ResultBuffer(workers, gpu, apart=lease.alone or not lease.reruns)
+        options = QueueOptions(lease.retry, lease.reruns, lease.memory_per_task)
+        super().__init__(function, Telemetry([self._results]), options)
         self.shared = gpu is not None
-        self._outbox = ResultBuffer(workers, gpu, apart=lease.alone or not lease.reruns)
-        self.watch = Telemetry([self._outbox])
         self._lease = lease
         self._tasks = unpack_tasks(lease)
         self._permits = permits
-        self._marks = InFlightLog(lease.id, workers + self.shared)
-        self._sharing = Dispatcher(
+        self._in_flight = InFlightLog(lease.id, workers + self.shared)
+        self._dispatcher = Dispatcher(
             RangeQueue(len(self._tasks), None if self.shared else 0),
-            pacing=LoadBalancer(pace, time.monotonic()) if self.shared else None,
+            balancer=LoadBalancer(rates, time.monotonic()) if self.shared else None,
         )
         self._left = len(self._tasks)
-        """How many tasks are to come to an end here, and have not."""
+        """Number of tasks that are to come to an end here, and have not."""
         self._holds: dict[int, DeviceKind] = {}
-        self._suspicions = FaultAttribution()
         self._until_s: float | None = None
         self._late = False
         self._stopped = False
         self._ended = False
         self._error: BaseException | None = None
-        self._turn = threading.Condition()
 
     @property
     def stopped(self) -> bool:
@@ -261,7 +252,7 @@ class LeaseQueue:
     @property
     def remaining(self) -> int:
         """How many tasks nobody has taken."""
-        return len(self._sharing.pending)
+        return len(self._dispatcher.pending)
 
     @property
     def left(self) -> int:
@@ -271,7 +262,7 @@ class LeaseQueue:
     def take(self, side: DeviceKind, count: int, *, wait: bool = True) -> TaskRange | None:
         """Return up to ``count`` tasks; None when there are no more, or the time is over."""
         self._put_down()
-        while not self._is_over():
+        while not self._has_ended():
             if not self._permits[side].acquire(timeout=PART_S):
                 continue
             with self._turn:
@@ -286,62 +277,34 @@ class LeaseQueue:
 
     def finish(self, start: int, outputs: Sequence[Any]) -> None:
         """Keep outputs for the next part."""
-        self._outbox.put(start, outputs)
+        self._results.put(start, outputs)
         with self._turn:
-            proven = self._suspicions.confirmed(start, len(outputs)) if self._suspicions else ()
+            proven = self._proven(start, len(outputs))
             self._settle(len(outputs))
-        for error, device, blame in proven:
-            self.watch.fell_back(device, 1, error)
-            blame()
+        self._blame(proven)
 
     def fail(self, index: int, error: BaseException, device: str) -> None:
         """Keep what the user's function raised for the next part."""
-        self._outbox.put(index, [pack_error(error)])
+        self._results.put(index, [pack_error(error)])
         with self._turn:
-            self._suspicions.refuted(index)
+            self._attribution.refuted(index)
             self._settle(1)
 
     def give_back(self, piece: TaskRange) -> None:
-        """Return tasks that were not begun: to both sides, or when the lease is to end to whoever gave it."""
+        """Return tasks that were not begun: to both sides, or to the scheduler when the lease is to end."""
         with self._turn:
             if self._late or self._stopped:
                 self._settle(len(piece.tasks))
             else:
-                self._sharing.back(*self._within(piece))
+                self._dispatcher.back(*self._within(piece))
                 self._turn.notify_all()
-
-    def leave_to_cpu(
-        self,
-        piece: TaskRange,
-        error: Exception,
-        device: str,
-        blame: Callable[[], None] | None = None,
-        *,
-        for_good: bool = True,
-    ) -> None:
-        """Return tasks that cannot be done on the GPU, and why."""
-        with self._turn:
-            if self._stopped or (self._late and not for_good):
-                self._settle(len(piece.tasks))
-            else:
-                self._sharing.back(*self._within(piece), left=True, for_good=for_good)
-                if blame is not None:
-                    self._suspicions.hold(piece.start, piece.stop, Suspicion(error, device, blame))
-                self._turn.notify_all()
-        if blame is None:
-            self.watch.fell_back(device, len(piece.tasks), error)
 
     def give_up_gpu(self, device: str, error: Exception) -> None:
         """Let the processors take whatever they ask for; the calling thread has nothing in hand."""
         self._put_down()
         with self._turn:
-            self._sharing.give_up_gpu()
+            self._dispatcher.give_up_gpu()
             self._turn.notify_all()
-
-    def rest(self, seconds: float) -> bool:
-        """Wait so long, or until the lease is over; return whether it is over."""
-        with self._turn:
-            return self._turn.wait_for(lambda: self._stopped or not self._left, seconds)
 
     def break_down(self, error: BaseException) -> None:
         """End the lease with ``error``, which ended what the calling thread was at."""
@@ -349,11 +312,6 @@ class LeaseQueue:
         with self._turn:
             self._error = error
         self.stop()
-
-    def wait(self, threads: Sequence[Joinable]) -> None:
-        """Return when ``threads`` have ended."""
-        for thread in threads:
-            thread.join()
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -364,7 +322,7 @@ class LeaseQueue:
     def end(self) -> None:
         """Tell that no thread is at it any more, and that its marks are gone."""
         try:
-            self._marks.close()
+            self._in_flight.close()
         finally:
             with self._turn:
                 self._ended = True
@@ -376,24 +334,44 @@ class LeaseQueue:
         while not ended:
             with self._turn:
                 ended = self._turn.wait_for(lambda: self._ended, PART_S)
-            part = self._outbox.part(last=ended and self._error is None)
+            part = self._results.part(last=ended and self._error is None)
             if part is not None:
                 yield part
         if self._error is not None:
             raise self._error
 
+    def _put_back_for_cpu(
+        self,
+        piece: TaskRange,
+        failure: tuple[str, Exception],
+        suspicion: Suspicion | None,
+        *,
+        for_good: bool,
+    ) -> int:
+        if self._stopped or (self._late and not for_good):
+            self._settle(len(piece.tasks))
+        else:
+            self._dispatcher.back(*self._within(piece), left=True, for_good=for_good)
+            if suspicion is not None:
+                self._attribution.hold(piece.start, piece.stop, suspicion)
+        return len(piece.tasks)
+
     def _is_over(self) -> bool:
+        return self._stopped or not self._left
+
+    def _has_ended(self) -> bool:
+        """Whether no thread will find anything to take any more."""
         with self._turn:
             self._end_in_time()
-            return self._stopped or not self._left or not (self.shared or len(self._sharing.pending))
+            return self._is_over() or not (self.shared or len(self._dispatcher.pending))
 
     def _end_in_time(self) -> None:
-        """When the time is over, leave to whoever gave the lease what nobody has taken."""
+        """When the time is over, leave what nobody has taken to the scheduler."""
         if self._late or self._until_s is None or time.monotonic() < self._until_s:
             return
         self._late = True
         anybodys = DeviceKind.GPU if self.shared else DeviceKind.CPU
-        while (found := self._sharing.pending.take(anybodys, len(self._tasks))) is not None:
+        while (found := self._dispatcher.pending.take(anybodys, len(self._tasks))) is not None:
             self._settle(found[1] - found[0])
 
     def _offer(self, side: DeviceKind, count: int) -> Offer:
@@ -402,7 +380,7 @@ class LeaseQueue:
             return Offer(None, more=False, held=False)
         count = 1 if self._lease.alone else count
         taker, now_s = threading.get_ident(), time.monotonic()
-        offer = self._sharing.offer(side, taker, count, self._left, now_s, lambda index: False)
+        offer = self._dispatcher.offer(side, taker, count, self._left, now_s, lambda index: False)
         return offer if self.shared else offer._replace(more=False)
 
     def _begun(self, side: DeviceKind, start: int, stop: int) -> TaskRange:
@@ -410,9 +388,9 @@ class LeaseQueue:
         if self._until_s is None:
             self._until_s = time.monotonic() + self._lease.limit_s
         piece = TaskRange(self._lease.start + start, self._tasks[start:stop])
-        self._marks.begin(piece.start, piece.stop)
+        self._in_flight.begin(piece.start, piece.stop)
         self._holds[threading.get_ident()] = side
-        self._outbox.begin(side)
+        self._results.begin(side)
         return piece
 
     def _put_down(self) -> None:
@@ -421,8 +399,8 @@ class LeaseQueue:
             side = self._holds.pop(threading.get_ident(), None)
             if side is None:
                 return
-            self._outbox.end()
-            self._marks.end()
+            self._results.end()
+            self._in_flight.end()
         self._permits[side].release()
 
     def _settle(self, count: int) -> None:

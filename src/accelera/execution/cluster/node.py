@@ -113,16 +113,16 @@ class Agent:
         known = self._looked_up(lease.function)
         gpu = self._gpu if lease.gpu and not lease.alone else None
         name, pace = (None, None) if gpu is None else (gpu.name, known.learned.pace)
-        leased = LeaseQueue(lease, known.function, self._workers, self._permits, name, pace)
-        self._leases[lease.id] = leased
+        queue = LeaseQueue(lease, known.function, self._workers, self._permits, name, pace)
+        self._leases[lease.id] = queue
         try:
-            self._begin(leased, lease, gpu)
-            yield from leased.parts()
+            self._begin(queue, lease, gpu)
+            yield from queue.parts()
         finally:
-            leased.stop()
+            queue.stop()
             del self._leases[lease.id]
         if gpu is not None:
-            shares = leased.watch.shares()
+            shares = queue.telemetry.shares()
             known.learned.learn(*(shares.get(each, DeviceShare()) for each in (self._lane.name, gpu.name)))
 
     def stop(self, lease: str) -> None:
@@ -139,16 +139,16 @@ class Agent:
         found: bytes = reference
         return found
 
-    def _begin(self, leased: LeaseQueue, lease: Lease, gpu: Lane | None) -> None:
+    def _begin(self, queue: LeaseQueue, lease: Lease, gpu: Lane | None) -> None:
         if lease.short and gpu is None:
-            _carry_out(leased, self._alone)
+            _carry_out(queue, self._alone)
             return
         cpu = self._alone if lease.alone else self._lane
         beside = None
         if gpu is not None:
-            work = in_context(leased, functools.partial(gpu.work, leased, caller=True))
+            work = in_context(queue, functools.partial(gpu.work, queue, caller=True))
             beside = self._gpu_threads.submit(work)
-        threading.Thread(target=_carry_out, args=(leased, cpu, beside), daemon=True).start()
+        threading.Thread(target=_carry_out, args=(queue, cpu, beside), daemon=True).start()
 
     def _looked_up(self, reference: Any) -> _ShippedFunction:
         """Return the function; it is shipped once, however many leases name it."""
@@ -168,13 +168,13 @@ def _lane(workers: int) -> Lane:
     return lane
 
 
-def _carry_out(leased: LeaseQueue, cpu: Lane, gpu: Future[None] | None = None) -> None:
+def _carry_out(queue: LeaseQueue, cpu: Lane, gpu: Future[None] | None = None) -> None:
     """Carry a lease out beside what may be done of it on a GPU; end it when neither finds anything more."""
     try:
-        cpu.work(leased, caller=True)
+        cpu.work(queue, caller=True)
     except BaseException as error:
-        leased.break_down(error)
+        queue.break_down(error)
     finally:
         if gpu is not None and not gpu.cancel():
             gpu.result()
-        leased.end()
+        queue.end()

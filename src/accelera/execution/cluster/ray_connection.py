@@ -38,7 +38,7 @@ def check_amounts(op: str, resources: Any, **amounts: Any) -> None:
 
 @final
 class UseCount:
-    """Counts who is at it; whoever would end it waits for them, and lets nobody begin meanwhile."""
+    """Counts the users of something shared; ending it waits for them, and lets none begin meanwhile."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -46,7 +46,7 @@ class UseCount:
 
     @contextmanager
     def using(self) -> Iterator[None]:
-        """Be at it; waits while somebody ends it."""
+        """Use it; waits while another thread ends it."""
         with self._turn:
             self._count += 1
         try:
@@ -58,7 +58,7 @@ class UseCount:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Wait until nobody is at it, and have all others wait; must not be called by who is."""
+        """Wait until it has no users, and let all others wait; must not be called by a user."""
         with self._turn:
             self._turn.wait_for(lambda: not self._count)
             yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from accelera.execution.executors.contract import Closeable
 from accelera.execution.executors.lanes import outputs_of
 from accelera.execution.kernel import name_of
 from accelera.execution.tasks.queue import TaskQueue
-from accelera.execution.tasks.run import in_context
+from accelera.execution.tasks.run import run_lane
 
 FUNCTIONS_KEPT: Final = 16
 """Functions of earlier batches that need not be shipped again."""
@@ -104,15 +103,9 @@ class RayExecutor(Closeable):
         """Return the outputs of all tasks, in their order; raises what the first that failed raised."""
         return outputs_of(self, tasks, process_fn)
 
-    def work(self, work: TaskQueue, *, caller: bool) -> None:
-        """Hand out what there is for the CPU, and bring back what comes of it."""
-        if caller:
-            self._drive(work)
-            return
-        drive = in_context(work, functools.partial(self._drive, work))
-        thread = threading.Thread(target=drive, name="accelera-ray", daemon=True)
-        thread.start()
-        work.wait([thread])
+    def work(self, queue: TaskQueue, *, caller: bool) -> None:
+        """Hand the queue's tasks out in leases, and collect their results."""
+        run_lane(queue, self._drive, "ray", caller=caller)
 
     def as_futures(self, *, reruns: bool = True) -> LaneExecutor:
         """Return the cluster as an ``Executor`` of ``concurrent.futures``.
@@ -129,14 +122,14 @@ class RayExecutor(Closeable):
         self._closed = True
         self.cluster.close()
 
-    def _drive(self, work: TaskQueue) -> None:
+    def _drive(self, queue: TaskQueue) -> None:
         try:
             if self._closed:
                 raise closed_error()
-            size = self._sizes.setdefault(name_of(work.function), LeaseSize())
-            LeaseScheduler(self.cluster, work, self._ship(work.function), size).run()
+            size = self._sizes.setdefault(name_of(queue.function), LeaseSize())
+            LeaseScheduler(self.cluster, queue, self._ship(queue.function), size).run()
         except Exception as error:
-            work.break_down(error)
+            queue.break_down(error)
 
     def _ship(self, function: Callable[..., Any]) -> Any:
         """Return what stands for ``function`` in the cluster."""

@@ -28,7 +28,7 @@ from accelera.execution.cluster.contract import (
 )
 from accelera.execution.cluster.serialization import first_that_cannot, pack, unpack
 from accelera.execution.executors.processes.messages import PickledError, unpack_error
-from accelera.execution.tasks.queue import CpuOnlyWork, DeviceKind, TaskQueue, TaskRange
+from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
 from accelera.execution.tasks.ranges import IndexSet
 
 LEAST_S: Final = 0.1
@@ -104,9 +104,9 @@ STRIKES: Final = 2
 
 @final
 class PoisonQuarantine:
-    """Who killed a process is not known at first: all that were under way have one strike.
+    """Poison tasks: which one killed a process is not known at first, so all in flight have one strike.
 
-    They are run again one after the other, each noted before it begins; who is under way when a process
+    They are run again one after the other, each noted before it begins; the one in flight when a process
     dies then is guilty. Not thread-safe.
     """
 
@@ -168,19 +168,19 @@ class _Flight:
 
 @final
 class LeaseScheduler:
-    """Hands the tasks of ``work`` to the nodes of ``cluster`` and brings back what comes of them.
+    """Hands the tasks of ``queue`` to the nodes of ``cluster`` and collects their results.
 
     Parameters
     ----------
     function
-        What ``cluster.put`` returned for the function of ``work``.
+        What ``cluster.put`` returned for the function of ``queue``.
     size
         What is known of the function's speed.
     """
 
-    def __init__(self, cluster: Cluster, work: TaskQueue, function: Any, size: LeaseSize) -> None:
+    def __init__(self, cluster: Cluster, queue: TaskQueue, function: Any, size: LeaseSize) -> None:
         self._cluster = cluster
-        self._work = work
+        self._queue = queue
         self._function = function
         self._size = size
         self._flights: dict[Handle, _Flight] = {}
@@ -189,7 +189,7 @@ class LeaseScheduler:
     def run(self) -> None:
         """Return when nothing is left for the cluster, or the batch was stopped."""
         try:
-            while not self._work.stopped:
+            while not self._queue.stopped:
                 self._hand_out()
                 if not self._flights and not self._hand_out_first():
                     return
@@ -206,12 +206,12 @@ class LeaseScheduler:
             if suspect is not None:
                 self._submit(node, suspect, alone=True)
                 continue
-            remaining = self._work.remaining
+            remaining = self._queue.remaining
             if not remaining or any(flight.alone for flight in busy):
                 continue
             if len(busy) >= (2 if self._size.is_ahead(node, nodes, remaining) else 1):
                 continue
-            piece = self._work.take(DeviceKind.CPU, self._size.next(node, nodes, remaining), wait=False)
+            piece = self._queue.take(DeviceKind.CPU, self._size.next(node, nodes, remaining), wait=False)
             if piece is not None:
                 self._submit(node, piece)
 
@@ -220,8 +220,8 @@ class LeaseScheduler:
         nodes = self._awaited_nodes()
         if self._suspects or not nodes:
             return True
-        count = self._size.next(nodes[0], nodes, self._work.remaining)
-        piece = self._work.take(DeviceKind.CPU, count)
+        count = self._size.next(nodes[0], nodes, self._queue.remaining)
+        piece = self._queue.take(DeviceKind.CPU, count)
         if piece is None:
             return False
         self._submit(nodes[0], piece)
@@ -229,7 +229,7 @@ class LeaseScheduler:
 
     def _awaited_nodes(self) -> Sequence[Node]:
         until_s = time.monotonic() + START_S
-        while not (nodes := self._cluster.nodes()) and not self._work.stopped:
+        while not (nodes := self._cluster.nodes()) and not self._queue.stopped:
             if time.monotonic() > until_s:
                 raise ClusterError(
                     f"[ray] no node took a task within {START_S:.0f} s: all of them are taken by others;"
@@ -248,7 +248,7 @@ class LeaseScheduler:
         count = len(piece.tasks)
         if len(tasks) > LEASE_BYTES and count > 1:
             fewer = max(1, count * LEASE_BYTES // len(tasks))
-            self._work.give_back(piece.part(fewer, count))
+            self._queue.give_back(piece.part(fewer, count))
             self._submit(node, piece.part(0, fewer), alone=alone)
             return
         lease = Lease(
@@ -258,12 +258,12 @@ class LeaseScheduler:
             tasks=tasks,
             function=self._function,
             limit_s=self._size.limit_s(node),
-            retry=self._work.retry,
+            retry=self._queue.retry,
             short=self._size.is_short(node, count),
             alone=alone,
-            gpu=not isinstance(self._work, CpuOnlyWork),
-            memory_per_task=self._work.memory_per_task,
-            reruns=self._work.reruns,
+            gpu=self._queue.uses_gpu,
+            memory_per_task=self._queue.memory_per_task,
+            reruns=self._queue.reruns,
         )
         flight = _Flight(node, piece, IndexSet((piece.start, piece.stop)), alone)
         self._flights[self._cluster.submit(node, lease)] = flight
@@ -276,20 +276,20 @@ class LeaseScheduler:
             count = 1
         if count >= len(piece.tasks):
             return piece
-        self._work.give_back(piece.part(count, len(piece.tasks)))
+        self._queue.give_back(piece.part(count, len(piece.tasks)))
         return piece.part(0, count)
 
     def _refuse(self, piece: TaskRange, node: Node) -> None:
         """Fail the first task that cannot be sent, and give back the others."""
         found = first_that_cannot(piece.tasks)
         if found is None:
-            self._work.give_back(piece)
+            self._queue.give_back(piece)
             return
         position, error = found
-        self._work.fail(piece.start + position, error, node.name)
+        self._queue.fail(piece.start + position, error, node.name)
         for part in (piece.part(0, position), piece.part(position + 1, len(piece.tasks))):
             if part.tasks:
-                self._work.give_back(part)
+                self._queue.give_back(part)
 
     def _hear(self, timeout_s: float) -> None:
         for handle, event in self._cluster.wait_any(tuple(self._flights), timeout_s):
@@ -308,19 +308,19 @@ class LeaseScheduler:
             self._finish(low, each, flight.node)
 
     def _tell(self, flight: _Flight, part: LeasePart, brought: Sequence[tuple[int, Sequence[Any]]]) -> None:
-        """Let whoever watches know what is brought next; what failed counts for the node by itself."""
+        """Count what is brought next; what failed counts for the node by itself."""
         count = sum(len(outcomes) for _, outcomes in brought)
         done = sum(not isinstance(each, PickledError) for _, outcomes in brought for each in outcomes)
         for index, raised in part.retried:
-            self._work.watch.retried(index, unpack_error(raised, index, "ray"), flight.node.name)
+            self._queue.telemetry.retried(index, unpack_error(raised, index, "ray"), flight.node.name)
         on_cpu = count if part.gpu is None else max(0, count - part.gpu.tasks)
         if count and not flight.alone:
             self._size.ran(flight.node, count, node_seconds(on_cpu, part.seconds, part.gpu))
         on_gpu = 0 if part.gpu is None else min(part.gpu.tasks, done)
         if on_cpu:
-            self._work.watch.ran(flight.node.name, done - on_gpu, part.seconds, whole=done == count)
+            self._queue.telemetry.ran(flight.node.name, done - on_gpu, part.seconds, whole=done == count)
         if part.gpu is not None:
-            part.gpu.tell(self._work.watch, flight.node.name, flight.piece.start, on_gpu)
+            part.gpu.tell(self._queue.telemetry, flight.node.name, flight.piece.start, on_gpu)
 
     def _unpacked(self, flight: _Flight, part: LeasePart) -> Iterator[tuple[int, list[Any]]]:
         """Yield what can be unpickled here; have the tasks of the rest done again one by one, if they may."""
@@ -329,7 +329,7 @@ class LeaseScheduler:
                 outcomes = unpack(packed)
             except Exception as error:
                 for low, high in flight.left.remove(start, start + count):
-                    if high - low > 1 and self._work.reruns:
+                    if high - low > 1 and self._queue.reruns:
                         self._suspects.put(flight.part(low, high))
                     else:
                         self._unreadable(low, high, error, flight.node)
@@ -342,20 +342,20 @@ class LeaseScheduler:
                 f"[ray] the output of task {index} cannot be unpickled here"
                 f" ({type(error).__name__}: {error}): what it is made of must be installed as on {node.name}"
             )
-            self._work.fail(index, why, node.name)
+            self._queue.fail(index, why, node.name)
 
     def _finish(self, start: int, outcomes: Sequence[Any], node: Node) -> None:
         if PickledError not in set(map(type, outcomes)):
-            self._work.finish(start, outcomes)
+            self._queue.finish(start, outcomes)
             return
         begin = 0
         for position in [place for place, each in enumerate(outcomes) if isinstance(each, PickledError)]:
             if begin < position:
-                self._work.finish(start + begin, outcomes[begin:position])
+                self._queue.finish(start + begin, outcomes[begin:position])
             index, begin = start + position, position + 1
-            self._work.fail(index, unpack_error(outcomes[position], index, "ray"), node.name)
+            self._queue.fail(index, unpack_error(outcomes[position], index, "ray"), node.name)
         if begin < len(outcomes):
-            self._work.finish(start + begin, outcomes[begin:])
+            self._queue.finish(start + begin, outcomes[begin:])
 
     def _end(self, flight: _Flight, event: Event) -> None:
         """See to what a lease that is over has not brought back."""
@@ -367,7 +367,7 @@ class LeaseScheduler:
                 f" must be installed on every node, in the same versions"
             )
             error.__cause__ = event.error
-            self._work.break_down(error)
+            self._queue.break_down(error)
         if isinstance(event, LeaseLost):
             level = logging.DEBUG if event.cause is Cause.KILLED else logging.WARNING
             facts = flight.node.name, len(flight.left), event.reason
@@ -378,7 +378,7 @@ class LeaseScheduler:
             if self._suspects.is_one(start, stop):
                 self._suspects.put(piece)
             else:
-                self._work.give_back(piece)
+                self._queue.give_back(piece)
 
     def _find_unreadable(self, flight: _Flight, error: UnreadableTasksError) -> None:
         """Fail a task that its node cannot unpickle; of several find out which."""
@@ -386,17 +386,17 @@ class LeaseScheduler:
         for start, stop in ranges:
             flight.left.remove(start, stop)
             if len(ranges) == 1:
-                self._work.fail(start, error, flight.node.name)
+                self._queue.fail(start, error, flight.node.name)
             else:
                 self._suspects.put(flight.part(start, stop))
 
     def _lost(self, flight: _Flight, lost: LeaseLost) -> None:
         """Fail what must not be begun again, and set suspects apart."""
-        if not self._work.reruns:
+        if not self._queue.reruns:
             for start, stop in tuple(flight.left):
                 flight.left.remove(start, stop)
                 for index in range(start, stop):
-                    self._work.fail(index, _unknown(index, flight.node, lost), flight.node.name)
+                    self._queue.fail(index, _unknown(index, flight.node, lost), flight.node.name)
             return
         under_way = [each for start, stop in lost.under_way for each in flight.left.within(start, stop)]
         guessed = not under_way and lost.cause in (Cause.PROCESS, Cause.MEMORY)
@@ -406,7 +406,7 @@ class LeaseScheduler:
         guilty = self._suspects.strike(under_way)
         for index in guilty if certain else ():
             flight.left.remove(index, index + 1)
-            self._work.fail(index, _poison(index, flight.node, lost), flight.node.name)
+            self._queue.fail(index, _poison(index, flight.node, lost), flight.node.name)
         for start, stop in under_way:
             for low, high in flight.left.remove(start, stop):
                 self._suspects.put(flight.part(low, high))
@@ -422,9 +422,9 @@ class LeaseScheduler:
             self._cluster.cancel(handle, force=True)
         for flight in self._flights.values():
             for start, stop in flight.left:
-                self._work.give_back(flight.part(start, stop))
+                self._queue.give_back(flight.part(start, stop))
         for piece in iter(self._suspects.take, None):
-            self._work.give_back(piece)
+            self._queue.give_back(piece)
 
 
 def _unknown(index: int, node: Node, lost: LeaseLost) -> UnknownOutcomeError:

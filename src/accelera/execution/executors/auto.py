@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from accelera.errors import TransferError
 from accelera.execution.arguments import asked_workers
-from accelera.execution.executors.contract import PROCESSES, Closeable
+from accelera.execution.executors.contract import PROCESSES, Closeable, CpuExecutor
 from accelera.execution.executors.lanes import outputs_of
 from accelera.execution.executors.threads import ThreadsExecutor
 from accelera.execution.hardware.cpu_share import cores_here, process_share
 from accelera.execution.kernel import Kernel, identity_of
 from accelera.execution.tasks.batch import Batch
 from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue, TaskRange
-from accelera.execution.tasks.run import in_context, modes_are_set, run_range
+from accelera.execution.tasks.run import modes_are_set, run_lane, run_range
 
 if TYPE_CHECKING:
     from accelera.execution.executors.processes.executor import ProcessesExecutor
@@ -83,14 +83,14 @@ def _ready_s() -> float:
 
 @final
 class ScalingProbe:
-    """What has been seen of one function. Thread-safe."""
+    """Measured scaling of one function over threads. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Forget every measurement."""
         self.alone_s: float | None = None
         """Seconds that a task took while one thread worked; None: not known."""
         self._alone_busy_s = 0.0
@@ -154,7 +154,7 @@ class ScalingProbe:
 
 @final
 class TimedQueue:
-    """Work that is timed while threads carry it out, and that they are told to leave; else as it is.
+    """A queue that is timed while threads take from it, and that they may leave for processes.
 
     Parameters
     ----------
@@ -169,9 +169,9 @@ class TimedQueue:
     """
 
     def __init__(
-        self, work: TaskQueue, gauge: ScalingProbe, threads: int, leaves: Callable[[TimedQueue], bool]
+        self, queue: TaskQueue, gauge: ScalingProbe, threads: int, leaves: Callable[[TimedQueue], bool]
     ) -> None:
-        self._work = work
+        self._queue = queue
         self._gauge = gauge
         self._threads = threads
         self._leaves = leaves
@@ -179,7 +179,7 @@ class TimedQueue:
         self._sample: tuple[Any, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
+        return getattr(self._queue, name)
 
     def take(self, side: DeviceKind, count: int, *, wait: bool = True) -> TaskRange | None:
         """Time the piece before, then take the next.
@@ -193,9 +193,9 @@ class TimedQueue:
             wall_s, busy_s = seconds_between(self._mine.since, now)
             self._gauge.together(self._threads, len(piece.tasks), wall_s, busy_s)
         self._mine.piece = None
-        taken = None if self._leaves(self) else self._work.take(side, count, wait=wait)
+        taken = None if self._leaves(self) else self._queue.take(side, count, wait=wait)
         self._mine.piece = taken
-        self._mine.since = now if isinstance(self._work, Batch) else clocks()
+        self._mine.since = now if isinstance(self._queue, Batch) else clocks()
         return taken
 
     def finish(self, start: int, outputs: Sequence[Any]) -> None:
@@ -203,7 +203,7 @@ class TimedQueue:
         piece: TaskRange = self._mine.piece
         if self._sample is None and start == piece.start:
             self._sample = piece.tasks[0], outputs[0]
-        self._work.finish(start, outputs)
+        self._queue.finish(start, outputs)
 
     def tell_handing_s(self) -> None:
         """Find out what handing a task over would take, if that is not known."""
@@ -216,10 +216,12 @@ class TimedQueue:
             thread.join()
 
 
+Inline = Callable[[Callable[[Any], Any], Sequence[Any]], "tuple[list[Any], Exception | None, float]"]
+"""See ``ThreadsExecutor.inline``."""
 WORTH: Final = 10
 """A task must take so many times longer than handing it over."""
 SWITCH_S: Final = 1.0
-"""A batch under way changes to processes when so many seconds of work are left."""
+"""Seconds of work that must be left for a batch under way to change to processes."""
 START_S, WAKE_S = 0.25, 5e-3
 """What must be gained, at least, when workers have yet to start, and when they are there."""
 _KEPT: Final = 1024
@@ -272,17 +274,12 @@ class AutoCpuExecutor(Closeable):
             return [], None, 0.0
         return self._threads.inline(function, tasks)
 
-    def work(self, work: TaskQueue, *, caller: bool) -> None:
+    def work(self, queue: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the CPU."""
-        if not self._may_change(work.function):
-            self._threads.work(work, caller=caller)
-        elif caller:
-            self._work(work)
+        if not self._may_change(queue.function):
+            self._threads.work(queue, caller=caller)
         else:
-            aside = in_context(work, functools.partial(self._work, work))
-            thread = threading.Thread(target=aside, name="accelera-cpu", daemon=True)
-            thread.start()
-            work.wait([thread])
+            run_lane(queue, self._measure_or_switch, "cpu", caller=caller)
 
     def gauge_of(self, function: Callable[..., Any]) -> ScalingProbe:
         """Return what has been measured of ``function``."""
@@ -309,27 +306,27 @@ class AutoCpuExecutor(Closeable):
             return False
         return not (isinstance(function, Kernel) and function.releases_gil)
 
-    def _work(self, work: TaskQueue) -> None:
-        gauge = self.gauge_of(work.function)
-        if not self._begins_with_processes(work, gauge) and not self._threads_left(work, gauge):
+    def _measure_or_switch(self, queue: TaskQueue) -> None:
+        gauge = self.gauge_of(queue.function)
+        if not self._begins_with_processes(queue, gauge) and not self._threads_left(queue, gauge):
             return
         processes = self._workers()
-        if not processes.carry_out(work, leaves_unsendable=True):
+        if not processes.carry_out(queue, leaves_unsendable=True):
             gauge.handing_s = math.inf
-            self._threads.work(work, caller=True)
-        elif processes.task_s(work.function) > self.workers * (gauge.alone_s or math.inf):
+            self._threads.work(queue, caller=True)
+        elif processes.task_s(queue.function) > self.workers * (gauge.alone_s or math.inf):
             gauge.forget()
 
-    def _begins_with_processes(self, work: TaskQueue, gauge: ScalingProbe) -> bool:
-        if _is_declared(work.function):
+    def _begins_with_processes(self, queue: TaskQueue, gauge: ScalingProbe) -> bool:
+        if _is_declared(queue.function):
             return gauge.handing_s != math.inf
         if not (gauge.held and gauge.alone_s is not None and gauge.handing_s is not None):
             return False
-        gained_s = gauge.alone_s * work.remaining * (1 - 1 / self.workers)
+        gained_s = gauge.alone_s * queue.remaining * (1 - 1 / self.workers)
         started = self._processes is not None and self._processes.started
-        return gained_s > (WAKE_S if started else START_S) and _may_go(work, gauge)
+        return gained_s > (WAKE_S if started else START_S) and _may_go(queue, gauge)
 
-    def _threads_left(self, work: TaskQueue, gauge: ScalingProbe) -> bool:
+    def _threads_left(self, queue: TaskQueue, gauge: ScalingProbe) -> bool:
         """Let threads work; return whether they left something, because processes will do it sooner."""
         answers: list[bool] = []
         paused = threading.Event()
@@ -338,29 +335,29 @@ class AutoCpuExecutor(Closeable):
             if gauge.unclear and not resumed:
                 paused.set()
                 return True
-            if not answers and gauge.held and (gauge.alone_s or 0) * work.remaining > SWITCH_S:
+            if not answers and gauge.held and (gauge.alone_s or 0) * queue.remaining > SWITCH_S:
                 gauged.tell_handing_s()
                 if gauge.handing_s is not None:
-                    answers.append(_may_go(work, gauge))
+                    answers.append(_may_go(queue, gauge))
             return answers[:1] == [True]
 
         resumed = False
-        gauged = TimedQueue(work, gauge, min(self.workers, max(work.left, 1)), leaves)
+        gauged = TimedQueue(queue, gauge, min(self.workers, max(queue.left, 1)), leaves)
         self._threads.work(cast(TaskQueue, gauged), caller=True)
         if paused.is_set():
             resumed = True
-            self._one_alone(work, gauge)
+            self._one_alone(queue, gauge)
             self._threads.work(cast(TaskQueue, gauged), caller=True)
         if gauge.held:
             gauged.tell_handing_s()
-        return answers[:1] == [True] and not work.stopped
+        return answers[:1] == [True] and not queue.stopped
 
-    def _one_alone(self, work: TaskQueue, gauge: ScalingProbe) -> None:
-        piece = work.take(DeviceKind.CPU, 1, wait=False)
+    def _one_alone(self, queue: TaskQueue, gauge: ScalingProbe) -> None:
+        piece = queue.take(DeviceKind.CPU, 1, wait=False)
         if piece is None:
             return
         began = clocks()
-        done = run_range(work, piece, self.name)
+        done = run_range(queue, piece, self.name)
         if done:
             gauge.alone(done, *seconds_between(began, clocks()))
 
@@ -382,17 +379,17 @@ def _has_lock() -> bool:
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
-def _may_go(work: TaskQueue, gauge: ScalingProbe) -> bool:
+def _may_go(queue: TaskQueue, gauge: ScalingProbe) -> bool:
     """Return whether the function can be sent, is worth it, and changes nothing that would be missed."""
     if gauge.handing_s is None or (gauge.alone_s or 0.0) < WORTH * gauge.handing_s or modes_are_set():
         return False
     from accelera.execution.executors.processes.messages import FunctionPayload
     from accelera.execution.executors.processes.side_effects import has_no_side_effects
 
-    if not has_no_side_effects(work.function):
+    if not has_no_side_effects(queue.function):
         return False
     try:
-        FunctionPayload(work.function, work.retry)
+        FunctionPayload(queue.function, queue.retry)
     except TransferError:
         return False
     return True
@@ -402,3 +399,8 @@ def _may_go(work: TaskQueue, gauge: ScalingProbe) -> bool:
 def default_cpu() -> AutoCpuExecutor:
     """Return the executor that managers share which are given none."""
     return AutoCpuExecutor()
+
+
+def inline_of(cpu: CpuExecutor) -> Inline | None:
+    """Return what runs the first tasks of a batch in the calling thread; None for an executor without it."""
+    return cpu.inline if isinstance(cpu, AutoCpuExecutor | ThreadsExecutor) else None

@@ -74,8 +74,8 @@ class Lane(Protocol):
     name: str
     """As results and logs call it: ``"cpu"``, ``"processes"``, ``"cuda:0"`` …"""
 
-    def work(self, work: TaskQueue, *, caller: bool) -> None:
-        """Carry out what ``work`` has for this side; return when nothing is left for it.
+    def work(self, queue: TaskQueue, *, caller: bool) -> None:
+        """Carry out what ``queue`` has for this side; return when nothing is left for it.
 
         With ``caller`` the calling thread may run tasks itself; without, it must only wait, so that tasks
         that never end can be left behind.

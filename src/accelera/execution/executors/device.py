@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 from collections.abc import Callable
-from typing import Protocol, final
+from typing import final
 
 from accelera.errors import DeviceError, UnknownOutcomeError
 from accelera.execution.executors.contract import GpuExecutor, is_available
@@ -17,7 +16,7 @@ from accelera.execution.faults.tracebacks import release_attempt
 from accelera.execution.hardware.capabilities import HardwareCapabilities
 from accelera.execution.kernel import Kernel, name_of
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
-from accelera.execution.tasks.run import Failed, in_context, run_batch
+from accelera.execution.tasks.run import Failed, run_batch, run_lane
 from accelera.execution.tasks.sizing import bytes_of, refusal
 from accelera.settings import current_value
 
@@ -70,20 +69,6 @@ class OomAttribution:
         return None
 
 
-class Device(Protocol):
-    """A GPU, and what is known of it."""
-
-    name: str
-    executor: GpuExecutor
-    breaker: Breaker
-    budget_bytes: int | None
-
-    def size_of(
-        self, function: Callable[..., object], memory_per_task: int = 0, seen_bytes: int = 0
-    ) -> BatchSizer:
-        """Return what is known of how many tasks of ``function`` fit at once."""
-
-
 Waiting = list[tuple[TaskRange, "Exception | None"]]
 """Parts to be run, each with the error of the device that it met before."""
 
@@ -92,30 +77,30 @@ Waiting = list[tuple[TaskRange, "Exception | None"]]
 class DeviceBatchRunner:
     """One batch on one device."""
 
-    def __init__(self, device: Device, work: TaskQueue) -> None:
+    def __init__(self, device: DeviceLane, queue: TaskQueue) -> None:
         self._device = device
         self._breaker = device.breaker
-        self._work = work
-        self.size = device.size_of(work.function, work.memory_per_task)
+        self._queue = queue
+        self.size = device.size_of(queue.function, queue.memory_per_task)
         """What is known of how many tasks fit at once."""
-        self._many = isinstance(work.function, Kernel) and work.function.batch is not None
+        self._many = isinstance(queue.function, Kernel) and queue.function.batch is not None
         self._riddles = 0
         self._overflow: OomAttribution | None = None
 
     def tell(self, state: BreakerState | None) -> None:
-        """Let observers know that the breaker changed."""
+        """Report a change of the breaker to observers."""
         if state is not None:
-            self._work.watch.breaker(self._device.name, state.value)
+            self._queue.telemetry.breaker(self._device.name, state.value)
 
     def carry_out(self, piece: TaskRange) -> None:
         """See to it that every task of ``piece`` is finished, failed, given back or left to the CPU."""
         seen_bytes = bytes_of(piece.tasks[0])
-        self.size = self._device.size_of(self._work.function, self._work.memory_per_task, seen_bytes)
+        self.size = self._device.size_of(self._queue.function, self._queue.memory_per_task, seen_bytes)
         waiting: Waiting = [(piece, None)]
         while waiting:
             part, met = waiting.pop()
             gone = part is not piece and not is_available(self._device.executor)
-            if self._work.stopped or gone or self._breaker.state is BreakerState.OPEN:
+            if self._queue.stopped or gone or self._breaker.state is BreakerState.OPEN:
                 self._put_down(part, met)
                 continue
             fitting = min(len(part.tasks), self.size.limit or len(part.tasks))
@@ -133,18 +118,18 @@ class DeviceBatchRunner:
     @property
     def _judges(self) -> bool:
         """Whether the CPU does not take what was too much at once before each task was tried alone here."""
-        return self._device.budget_bytes is not None or not self._work.shared
+        return self._device.budget_bytes is not None or not self._queue.shared
 
     def _put_down(self, piece: TaskRange, met: Exception | None) -> None:
         if met is None:
-            self._work.give_back(piece)
+            self._queue.give_back(piece)
         else:
-            self._work.leave_to_cpu(piece, met, self._device.name)
+            self._queue.leave_to_cpu(piece, met, self._device.name)
 
     def _run(self, piece: TaskRange) -> list[Failed]:
         """Run ``piece`` at once; return what failed and must be seen to."""
         name, count = self._device.name, len(piece.tasks)
-        failed = run_batch(self._device.executor.execute_batch, self._work, piece, name, _is_the_devices)
+        failed = run_batch(self._device.executor.execute_batch, self._queue, piece, name, _is_the_devices)
         if not failed:
             self._riddles = 0
             self.tell(self._breaker.succeeded())
@@ -153,33 +138,33 @@ class DeviceBatchRunner:
         return failed
 
     def _after(self, failed: Failed, at_once: int, *, first: bool) -> Waiting:
-        """Return what is to be run again here; the rest is told, given back or left to the CPU.
+        """Return what is to be run again here; the rest is failed, given back or left to the CPU.
 
         What failed was among ``at_once`` tasks that ran together, maybe not all of them.
         """
         piece, error = failed
         kind = kind_of(error)
         if kind is FailureKind.USER:
-            if self._many or self._work.repairs:
+            if self._many or self._queue.repairs:
                 return self._find(piece, error)
             kind = FailureKind.UNKNOWN
         release_attempt(error, self._device.executor)
         self._learn(kind, piece, at_once, _reason(kind, error))
-        if self._work.repairs and not self._work.reruns:
+        if self._queue.repairs and not self._queue.reruns:
             self._lose(piece, error)
-        elif self._work.repairs and kind is FailureKind.MEMORY:
+        elif self._queue.repairs and kind is FailureKind.MEMORY:
             return self._smaller(piece, error, at_once)
         elif (
-            self._work.repairs
+            self._queue.repairs
             and kind is FailureKind.TRANSIENT
             and first
             and self._breaker.state is not BreakerState.OPEN
         ):
-            self._work.watch.retried(piece.start, error, self._device.name)
+            self._queue.telemetry.retried(piece.start, error, self._device.name)
             return [(piece, error)]
         else:
             left_alone = self._breaker.state is BreakerState.OPEN
-            self._work.leave_to_cpu(piece, error, self._device.name, for_good=not left_alone)
+            self._queue.leave_to_cpu(piece, error, self._device.name, for_good=not left_alone)
         return []
 
     def _learn(self, kind: FailureKind, piece: TaskRange, at_once: int, reason: str) -> None:
@@ -196,17 +181,17 @@ class DeviceBatchRunner:
     def _smaller(self, piece: TaskRange, error: Exception, at_once: int) -> Waiting:
         """Put back what was too much at once, or try less; what is too much alone is the CPU's, if it may."""
         if at_once > 1:
-            self._work.watch.split(self._device.name, at_once, error)
+            self._queue.telemetry.split(self._device.name, at_once, error)
             if self._judges:
                 return [(piece, None)]
-            self._work.give_back(piece)
+            self._queue.give_back(piece)
             return []
-        refused = refusal(piece, self._work.memory_per_task, self._device.budget_bytes)
+        refused = refusal(piece, self._queue.memory_per_task, self._device.budget_bytes)
         if refused is None:
-            self._work.leave_to_cpu(piece, error, self._device.name)
+            self._queue.leave_to_cpu(piece, error, self._device.name)
         else:
             refused.__cause__ = error
-            self._work.fail(piece.start, refused, self._device.name)
+            self._queue.fail(piece.start, refused, self._device.name)
         return []
 
     def _find(self, piece: TaskRange, error: Exception) -> Waiting:
@@ -217,24 +202,24 @@ class DeviceBatchRunner:
         """
         count, name = len(piece.tasks), self._device.name
         self._riddles += not self._many
-        if not self._work.reruns and (count > 1 or not self._many):
+        if not self._queue.reruns and (count > 1 or not self._many):
             self._lose(piece, error)
         elif self._riddles >= CONSECUTIVE or (
             self._riddles and self._breaker.state is BreakerState.HALF_OPEN
         ):
             self.tell(self._breaker.failed(sticky=True, reason=_reason(FailureKind.UNKNOWN, error)))
-            self._work.leave_to_cpu(piece, error, name, for_good=False)
+            self._queue.leave_to_cpu(piece, error, name, for_good=False)
         elif count > 1:
             half, first = count // 2, 1 if self._riddles == 1 else 0
             bounds = ((half, count), (first, half), (0, first))
             return [(piece.part(start, stop), None) for start, stop in bounds if start < stop]
-        elif self._work.repairs and self._work.reruns:
+        elif self._queue.repairs and self._queue.reruns:
             reason = _reason(FailureKind.UNKNOWN, error)
-            self._work.leave_to_cpu(
+            self._queue.leave_to_cpu(
                 piece, error, name, lambda: self.tell(self._breaker.failed(reason=reason))
             )
         else:
-            self._work.fail(piece.start, error, name)
+            self._queue.fail(piece.start, error, name)
         return []
 
     def _lose(self, piece: TaskRange, error: Exception) -> None:
@@ -246,7 +231,7 @@ class DeviceBatchRunner:
                 f" rerun='on_failure' would allow it"
             )
             lost.__cause__ = error
-            self._work.fail(index, lost, self._device.name)
+            self._queue.fail(index, lost, self._device.name)
 
 
 def _reason(kind: FailureKind, error: Exception) -> str:
@@ -318,25 +303,19 @@ class DeviceLane:
             self._latest[name] = self._sizes[key]
             return self._sizes[key]
 
-    def work(self, work: TaskQueue, *, caller: bool) -> None:
+    def work(self, queue: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the GPU; what cannot be done there is left to the CPU."""
-        if caller:
-            self._pull(work)
-            return
-        pull = in_context(work, functools.partial(self._pull, work))
-        thread = threading.Thread(target=pull, name=f"accelera-{self.name}", daemon=True)
-        thread.start()
-        work.wait([thread])
+        run_lane(queue, self._pull, self.name, caller=caller)
 
-    def _pull(self, work: TaskQueue) -> None:
+    def _pull(self, queue: TaskQueue) -> None:
         self.breaker.given_another()
-        attempt = DeviceBatchRunner(self, work)
-        alone = self.fits_none(work.memory_per_task)
-        while self._is_usable(work) or self._comes_back(work):
+        attempt = DeviceBatchRunner(self, queue)
+        alone = self.fits_none(queue.memory_per_task)
+        while self._is_usable(queue) or self._comes_back(queue):
             probing = self.breaker.state is BreakerState.HALF_OPEN
             try:
-                alone = alone and self.fits_none(work.memory_per_task)
-                piece = work.take(DeviceKind.GPU, 1 if alone else self._next_size(work, attempt))
+                alone = alone and self.fits_none(queue.memory_per_task)
+                piece = queue.take(DeviceKind.GPU, 1 if alone else self._next_size(queue, attempt))
                 if piece is None:
                     return
                 attempt.carry_out(piece)
@@ -345,35 +324,35 @@ class DeviceLane:
                 if probing:
                     attempt.tell(self.breaker.undecided())
 
-    def _next_size(self, work: TaskQueue, attempt: DeviceBatchRunner) -> int:
+    def _next_size(self, queue: TaskQueue, attempt: DeviceBatchRunner) -> int:
         """Return how many tasks to ask for; where the CPU shares them, the batch may give fewer."""
-        wanted = work.remaining or ALL
+        wanted = queue.remaining or ALL
         if self.breaker.state is BreakerState.HALF_OPEN:
-            wanted = work.remaining // PROBE_SHARE
-        limits = attempt.size.limit, work.room.gpu, self._foreseen(work.function)
+            wanted = queue.remaining // PROBE_SHARE
+        limits = attempt.size.limit, queue.limit.gpu, self._foreseen(queue.function)
         return max(1, min(limit or wanted for limit in (wanted, *limits)))
 
-    def _is_usable(self, work: TaskQueue) -> bool:
+    def _is_usable(self, queue: TaskQueue) -> bool:
         """Return whether the device may be given work now."""
         before = self.breaker.state
         if not self.breaker.allows():
             return False
         if is_available(self.executor):
             if self.breaker.state is not before:
-                work.watch.breaker(self.name, self.breaker.state.value)
+                queue.telemetry.breaker(self.name, self.breaker.state.value)
             return True
         self.breaker.undecided()
         return False
 
-    def _comes_back(self, work: TaskQueue) -> bool:
+    def _comes_back(self, queue: TaskQueue) -> bool:
         """Leave everything to the CPU until the device can be used again; False when the batch is over."""
         alone, why = self.breaker.state is not BreakerState.CLOSED, self.breaker.reason
         reason = "is_available() says that it cannot be used now"
         if alone:
             reason = "left alone after failures" + (f" ({why})" if why else "")
-        work.give_up_gpu(self.name, DeviceError(f"[{self.name}] {reason}"))
-        while not work.rest(min(self.breaker.cooldown_left_s or LOOK_AGAIN_S, LOOK_AGAIN_S)):
-            if self._is_usable(work):
+        queue.give_up_gpu(self.name, DeviceError(f"[{self.name}] {reason}"))
+        while not queue.rest(min(self.breaker.cooldown_left_s or LOOK_AGAIN_S, LOOK_AGAIN_S)):
+            if self._is_usable(queue):
                 return True
         return False
 
@@ -392,7 +371,7 @@ class DeviceLane:
         return self._fitting(memory_per_task) == 0
 
     def _fitting(self, memory_per_task: int) -> int | None:
-        """Return how many tasks the free memory should allow; None where that cannot be told."""
+        """Return how many tasks the free memory should allow; None where that is not known."""
         if not memory_per_task:
             return None
         try:

@@ -9,11 +9,11 @@ from typing import Any, final
 
 from accelera.execution.executors.contract import CpuExecutor, Lane
 from accelera.execution.observability.telemetry import Telemetry
-from accelera.execution.request import taken_breach, taken_failures
+from accelera.execution.request import take_breach, take_failures
 from accelera.execution.strategy.strategy import ExecutionStrategy, StrategyKind
-from accelera.execution.tasks.batch import Batch, nobody
-from accelera.execution.tasks.queue import DeviceKind, TaskQueue
-from accelera.execution.tasks.run import in_context, run_batch
+from accelera.execution.tasks.batch import Batch
+from accelera.execution.tasks.queue import DeviceKind, TaskQueue, nobody
+from accelera.execution.tasks.run import lane_thread, run_batch, run_lane
 
 SHARES = 4
 """Where a GPU takes from the same tasks, each piece is this part of what remains."""
@@ -27,28 +27,27 @@ class BridgeLane:
         self.name = name
         self._executor = executor
 
-    def work(self, work: TaskQueue, *, caller: bool) -> None:
+    def work(self, queue: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the CPU."""
-        if caller:
-            self._pull(work)
-            return
-        pull = in_context(work, functools.partial(self._pull, work))
-        thread = threading.Thread(target=pull, name="accelera-bridge", daemon=True)
-        thread.start()
-        work.wait([thread])
+        run_lane(queue, self._pull, "bridge", caller=caller)
 
-    def _pull(self, work: TaskQueue) -> None:
-        while (piece := work.take(DeviceKind.CPU, self._size(work))) is not None:
-            failed = run_batch(self._executor.execute_batch, work, piece, self.name)
+    def _pull(self, queue: TaskQueue) -> None:
+        while (piece := queue.take(DeviceKind.CPU, self._size(queue))) is not None:
+            failed = run_batch(self._executor.execute_batch, queue, piece, self.name)
             if failed:
-                work.break_down(failed[0][1])
+                queue.break_down(failed[0][1])
                 return
             del piece  # its tasks may be large, and the next ones long in coming
 
     @staticmethod
-    def _size(work: TaskQueue) -> int:
-        wanted = work.remaining // SHARES if work.shared else work.remaining
-        return max(1, min(wanted, work.room.cpu or wanted))
+    def _size(queue: TaskQueue) -> int:
+        wanted = queue.remaining // SHARES if queue.shared else queue.remaining
+        return max(1, min(wanted, queue.limit.cpu or wanted))
+
+
+def lane_of(executor: CpuExecutor) -> Lane:
+    """Return an executor that sizes its own ranges, or another one through a bridge."""
+    return executor if isinstance(executor, Lane) else BridgeLane(executor)
 
 
 def outputs_of(lane: Lane, tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
@@ -63,9 +62,9 @@ def outputs_of(lane: Lane, tasks: Sequence[Any], function: Callable[[Any], Any])
     finally:
         batch.close()
     if batch.broken is not None:
-        raise taken_breach(batch)
+        raise take_breach(batch)
     if batch.failures:
-        raise taken_failures(batch)[0].error
+        raise take_failures(batch)[0].error
     return batch.outputs
 
 
@@ -111,11 +110,7 @@ class _LaneThread:
 
     def __init__(self, batch: Batch, lane: Lane) -> None:
         self._batch = batch
-        self._thread = threading.Thread(
-            target=in_context(batch, functools.partial(lane.work, batch, caller=True)),
-            name=f"accelera-{lane.name}",
-            daemon=True,
-        )
+        self._thread = lane_thread(batch, functools.partial(lane.work, batch, caller=True), lane.name)
         self._started = False
         self._lock = threading.Lock()
 
@@ -127,6 +122,6 @@ class _LaneThread:
                 self._started = True
 
     def wait(self) -> None:
-        """Return when it is through with the batch, or may be left behind."""
+        """Return when it has ended, or may be left behind."""
         if self._started:
             self._batch.wait([self._thread])

@@ -6,12 +6,9 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Literal, final, get_args
-
-import torch
+from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args
 
 from accelera.devices import Device, get_device
-from accelera.devices.torch_streams import on_stream
 from accelera.errors import DeviceError, UnknownNameError
 from accelera.execution.faults.batch_size import MemoryModel
 from accelera.execution.kernel import GpuBatch, name_of
@@ -19,6 +16,9 @@ from accelera.execution.tasks.run import CatchingFunction
 from accelera.execution.tasks.sizing import bytes_of
 from accelera.extras import require
 from accelera.units import parse_bytes
+
+if TYPE_CHECKING:
+    import torch
 
 
 @final
@@ -35,6 +35,9 @@ class TorchDeviceContext:
     """
 
     def __init__(self, name: str) -> None:
+        import torch
+
+        self._torch = torch
         self.device = torch.device(name)
         self._module: Any = torch.get_device_module(self.device)
         self._has_streams = self.device.type not in ("cpu", "mps")
@@ -47,18 +50,18 @@ class TorchDeviceContext:
         return int(self._module.memory_allocated(self.device)) if self.counts_memory else 0
 
     @contextlib.contextmanager
-    def counting(self, told: Callable[[int], None]) -> Iterator[None]:
-        """Tell the most bytes that tensors took meanwhile on top of those before, unless an error ends it."""
+    def counting(self, measured: Callable[[int], None]) -> Iterator[None]:
+        """Report the peak of tensors' bytes on top of those before, unless an error ends it."""
         before = self.allocated_bytes()
         self._module.reset_peak_memory_stats(self.device)
         yield
-        told(int(self._module.max_memory_allocated(self.device)) - before)
+        measured(int(self._module.max_memory_allocated(self.device)) - before)
 
     @contextlib.contextmanager
     def working(self) -> Iterator[Callable[[torch.Tensor], None]]:
         """Run what follows on a stream of its own, and wait for it: errors of kernels are raised here.
 
-        It is waited for when it fails, too: whoever has the tasks may let go of their memory then. Yields
+        It is waited for when it fails, too: the caller may free the tasks' memory then. Yields
         what must be called with every tensor that is handed out, so that its memory is not used again while
         the stream that was current before still works on it.
         """
@@ -66,8 +69,10 @@ class TorchDeviceContext:
             with self.device:
                 yield lambda tensor: None
             return
-        before = torch.accelerator.current_stream(self.device)
-        stream = self._idle.pop() if self._idle else torch.Stream(self.device)
+        from accelera.devices.torch_streams import on_stream
+
+        before = self._torch.accelerator.current_stream(self.device)
+        stream = self._idle.pop() if self._idle else self._torch.Stream(self.device)
         try:
             stream.wait_stream(before)
             with self.device, on_stream(stream, self.device):

@@ -76,7 +76,7 @@ class Breaker:
         return max(0.0, self._opens_until - self._clock()) if self._state is BreakerState.OPEN else 0.0
 
     def allows(self) -> bool:
-        """Return whether work may be tried; after the cool-down one caller is told so, as a probe."""
+        """Return whether work may be tried; after the cool-down one caller may, as a probe."""
         if self._state is BreakerState.CLOSED:
             return True
         with self._lock:

@@ -18,7 +18,7 @@ class FailureKind(enum.Enum):
     TRANSIENT = "transient"
     """May go well the next time."""
     STICKY = "sticky"
-    """The device is of no use until it is started anew."""
+    """The device is of no use until it is restarted."""
     USER = "user"
     """The user's own exception: no failure of a device."""
     UNKNOWN = "unknown"

@@ -1,4 +1,4 @@
-"""Frames of tracebacks: cleared, so that an exception that is kept does not keep tasks or device memory."""
+"""Exceptions that are kept: their notes, and their frames, which must not keep tasks or device memory."""
 
 from __future__ import annotations
 
@@ -46,3 +46,10 @@ def release_attempt(error: BaseException, executor: object) -> None:
         empty_cache()
     except Exception:
         _LOGGER.exception("empty_cache() of %r raised; the work goes on", executor)
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add ``note`` unless it is there, also to an exception whose class forbids to set attributes."""
+    notes = [*getattr(error, "__notes__", ())]
+    if note not in notes:
+        error.__dict__["__notes__"] = [*notes, note]

@@ -96,7 +96,7 @@ SIMD = (
     "sve",
     "sve2",
 )
-"""Vector instructions that are told, as Linux calls them; ``neon`` for ARM's Advanced SIMD."""
+"""Vector instructions that are reported, as Linux calls them; ``neon`` for ARM's Advanced SIMD."""
 _FIRST_BYTES = 1 << 14
 """The first processor of ``/proc/cpuinfo`` lies within; the others say the same."""
 _IMPLIED = {"x86_64": ("sse2",), "amd64": ("sse2",), "arm64": ("neon",), "aarch64": ("neon",)}

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
-from accelera.devices import usable_processors
-
 if TYPE_CHECKING:
     from accelera.devices import CpuDevice
 
@@ -19,7 +17,7 @@ _SHARES: list[int] = []
 
 
 def become_worker(cores: int) -> None:
-    """Tell that this process is a worker, which may use so many cores."""
+    """Note that this process is a worker, with the number of cores that it may use."""
     _SHARES.append(cores)
 
 
@@ -38,6 +36,8 @@ def usable_cores() -> int:
 
     In a worker process these are its share.
     """
+    from accelera.devices import usable_processors
+
     return process_share() or usable_processors()
 
 
@@ -77,7 +77,7 @@ def _cpu() -> CpuDevice:
 
 @contextlib.contextmanager
 def worker_core_share(workers: int) -> Iterator[None]:
-    """Tell that this thread is one of ``workers``: managers inside its tasks start no more than its share."""
+    """Make this thread one of ``workers``: managers inside its tasks start no more than its share."""
     with core_share(max(1, cores_here() // workers)):
         yield
 
@@ -89,7 +89,7 @@ def heed_limits() -> None:
 
 @contextlib.contextmanager
 def core_share(share: int | None) -> Iterator[None]:
-    """Let this thread have the share of the cores that another one has, as ``thread_share`` told it there."""
+    """Give this thread a share of the cores, as ``thread_share`` returned it in another thread."""
     outer, _HERE.share = thread_share(), share
     try:
         yield
@@ -104,8 +104,8 @@ _HERE = threading.local()
 class _Pools:
     """The thread pools of loaded libraries: BLAS through threadpoolctl, SciPy's also through our CPU device.
 
-    The device keeps a count of its own for the library that SciPy is linked with, so it is told as well, and
-    has the last word.
+    The device keeps a count of its own for the library that SciPy is linked with, so it is limited as
+    well, and has the last word.
     """
 
     def __init__(self) -> None:

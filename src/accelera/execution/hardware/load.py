@@ -32,7 +32,7 @@ class RefreshedValue(Generic[Value]):
     read
         Returns the value; called by one thread at a time.
     age_s
-        Seconds after which the value is read anew, while the old one is still given.
+        Seconds after which the value is read again, while the old one is still given.
     longest_s
         Seconds after which an old value is no longer given: the caller reads it then.
     """
@@ -176,7 +176,7 @@ def _load_average() -> float:
 
 
 AGE_S, LONGEST_S = 0.25, 2.0
-"""A reading serves so long; an older one is given while the next is on its way, but never one so old."""
+"""Seconds for which a reading serves, and is still given while the next one is read."""
 
 _SHARES = (
     "cpu_utilization",
@@ -199,7 +199,7 @@ class SystemLoad:
     """
 
     cpu_utilization: float = 0.0
-    """Of all processors' time lately, the share in use, by whomever."""
+    """Of all processors' time lately, the share in use."""
     gpu_utilization: float = 0.0
     """Of the first accelerator's time lately, the share in use; 0 where nobody can tell."""
     memory_pressure: float = 0.0
@@ -244,7 +244,7 @@ def _read() -> SystemLoad:
 
 
 def _share(read: float) -> float:
-    """Return what a driver or the system told, held within 0 … 1."""
+    """Return what a driver or the system reports, clamped to 0 … 1."""
     return min(1.0, max(0.0, read))
 
 

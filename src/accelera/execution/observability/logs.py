@@ -25,7 +25,7 @@ def is_logged() -> bool:
 def log_hardware(has_gpu: Callable[[], bool] | None = None) -> None:
     """Say what there is; looked for only where somebody listens.
 
-    ``has_gpu`` tells whether a manager's own GPU can be used; None: it has none, and the machine's is told.
+    ``has_gpu`` tells whether a manager's own GPU can be used; None: it has none, and the machine's is logged.
     """
     if is_logged():
         hardware = HardwareCapabilities.detect()

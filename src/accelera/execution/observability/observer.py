@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Hears of batches and streams of work; every method does nothing unless overridden.
+    """Callbacks of batches and streams of work; every method does nothing unless overridden.
 
     Methods are called from the threads that do the work, several at once, and must not raise: what they raise
     is logged and forgotten. The thread that calls ``execute`` tells of the decision and of the end, so that
@@ -31,7 +31,7 @@ class Observer:
         """So many tasks have begun to wait; below 0: wait no longer, done or not."""
 
     def on_chunk(self, device: str, task_count: int, seconds: float) -> None:
-        """``device`` finished some tasks at once; one that failed for good is told by itself, in no time."""
+        """``device`` finished some tasks at once; one that failed comes by itself, with 0 seconds."""
 
     def on_retry(self, index: int, error: BaseException, device: str) -> None:
         """A task that raised ``error`` is about to be tried again."""

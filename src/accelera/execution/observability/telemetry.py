@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 from accelera.execution.faults.classify import FailureKind, kind_of
-from accelera.execution.faults.classify import FailureKind as Failure
-from accelera.execution.observability.logs import log_fallback
+from accelera.execution.observability.logs import log_begin, log_end, log_failed, log_fallback
 from accelera.execution.observability.observer import Observer
 from accelera.execution.result import DeviceShare, ManagerStats
 from accelera.execution.strategy.strategy import Decision, StrategyKind
@@ -91,7 +90,7 @@ MOST_ERRORS = 64
 
 @final
 class Telemetry:
-    """Hears of one batch or stream from all who work on it."""
+    """Counts of one batch or stream, from all lanes that work on it; passed on to observers."""
 
     __slots__ = (
         "_hybrid",
@@ -122,7 +121,7 @@ class Telemetry:
         self._waiting = 0
         self._queued: int | None = None
         self._hybrid = False
-        self._told: set[Failure] = set()
+        self._told: set[FailureKind] = set()
 
     def uses(self, device: str, memory_available: Callable[[], int]) -> None:
         """A manager was made with a GPU."""
@@ -135,6 +134,7 @@ class Telemetry:
         if self._observers:
             self._tell("on_decision", decision, task_count)
             self._tell("on_queue", task_count)
+        log_begin(task_count, decision)
 
     def streams(self, number: int, decision: Decision) -> None:
         """A stream begins."""
@@ -160,13 +160,17 @@ class Telemetry:
             self._tell("on_queue", -left)
         self._tell("on_stream_end", number, report)
 
-    def done(self, result: ExecutionResult[Any]) -> None:
-        """The batch is over."""
+    def done(self, result: ExecutionResult[Any], totals: ManagerTotals) -> None:
+        """The batch is over: log it, count it in ``totals``, tell observers."""
+        log_end(result)
+        totals.count(self)
         self._no_longer_waiting()
         self._tell("on_done", result)
 
-    def failed(self, error: BaseException) -> None:
-        """The batch ended with an exception."""
+    def failed(self, error: BaseException, seconds: float, totals: ManagerTotals) -> None:
+        """The batch ended with an exception: log it, count it in ``totals``, tell observers."""
+        log_failed(seconds, error, self.fallen_back > 0)
+        totals.count(self, failed=True)
         self._no_longer_waiting()
         self._tell("on_failed", error, self.fallen_back > 0)
 
@@ -185,7 +189,7 @@ class Telemetry:
         self._tell_chunk(device, task_count, seconds)
 
     def count_failed(self, device: str) -> None:
-        """Count a task that failed for good; nobody is told before ``tell_failed``."""
+        """Count a task that failed for good; observers hear of it by ``tell_failed``."""
         with self._lock:
             self._share(device).tasks += 1
 
@@ -200,7 +204,7 @@ class Telemetry:
         return taken
 
     @property
-    def reasons(self) -> Collection[Failure]:
+    def reasons(self) -> Collection[FailureKind]:
         """The kinds of failures for which tasks fell back."""
         return self._told if self.fallen_back else ()
 
@@ -225,8 +229,8 @@ class Telemetry:
     def fell_back(self, device: str, task_count: int, error: BaseException) -> None:
         """Tasks of ``device`` go to the CPU."""
         kind = kind_of(error)
-        if kind is Failure.USER:
-            kind = Failure.UNKNOWN
+        if kind is FailureKind.USER:
+            kind = FailureKind.UNKNOWN
         with self._lock:
             self.fallen_back += task_count
             known = self.device_errors and self.device_errors[-1] is error
@@ -282,15 +286,15 @@ class ManagerTotals:
         self._per_device: dict[str, DeviceShare] = {}
         self._rate = FallbackRate()
 
-    def count(self, watch: Telemetry, *, failed: bool = False) -> None:
+    def count(self, telemetry: Telemetry, *, failed: bool = False) -> None:
         """Add what was seen of one batch."""
-        reasons = watch.reasons
+        reasons = telemetry.reasons
         with self._lock:
             self._executions += 1
             self._failures += failed
             self._fallbacks += bool(reasons)
-            for device in tuple(watch.per_device):
-                self._add(device, watch.per_device[device])
+            for device in tuple(telemetry.per_device):
+                self._add(device, telemetry.per_device[device])
             warning = self._rate.count(reasons)
         if warning is not None:
             _LOGGER.warning("%s", warning)

@@ -38,7 +38,7 @@ class StrategyForecast(NamedTuple):
         return {"CpuOnly": self.cpu_s, "GpuOnly": self.gpu_s, "Hybrid": self.hybrid_s}
 
 
-def pace_of(
+def device_rates(
     cpu: RateEstimate,
     gpu: RateEstimate,
     workers: int,
@@ -110,7 +110,7 @@ def _even_s(count: int, pace: DeviceRates, fitting: int | None) -> float:
 
 
 RESAMPLED = 0.01
-"""At most this part of the time goes into measuring anew what was not chosen."""
+"""At most this part of the time goes into measuring again what was not chosen."""
 UNKNOWN_BEGIN_S = 0.3
 """What a GPU is taken to need before its first piece, while nobody has seen it begin."""
 
@@ -124,7 +124,7 @@ _TRIFLE = Decision(
 
 
 class DecisionInputs(NamedTuple):
-    """Everything that matters beside the measurements."""
+    """Inputs of a decision beside the measurements."""
 
     task_count: int
     """Tasks of the batch, at least 1."""
@@ -187,7 +187,7 @@ def _chosen(entry: FunctionHistory, now: DecisionInputs, samples: dict[str, int]
 def prediction(entry: FunctionHistory, now: DecisionInputs) -> tuple[DeviceRates, StrategyForecast]:
     """Return the pace of both sides and what a batch would take; both sides have been measured."""
     cpu, gpu = entry.estimates[now.sides.cpu_model], entry.estimates[now.sides.gpu_model]
-    pace = pace_of(cpu, gpu, now.sides.workers, now.speeds, now.begin_s)
+    pace = device_rates(cpu, gpu, now.sides.workers, now.speeds, now.begin_s)
     uncertainty = (cpu.uncertainty**2 + gpu.uncertainty**2) ** 0.5
     return pace, forecast(now.task_count, pace, now.fitting, uncertainty, repeats=now.repeats)
 
@@ -202,12 +202,12 @@ def _soonest(said: StrategyForecast) -> tuple[ExecutionStrategy, str]:
     name, strategy = ("GPU and CPU", _BOTH) if both else ("the GPU alone", ExecutionStrategy.GpuOnly)
     seconds, needed = (said.hybrid_s, said.hybrid_needed) if both else (said.gpu_s, said.gpu_needed)
     share = seconds / said.cpu_s
-    told = f"{name} should take {share:.0%} of the CPU's time"
+    share_text = f"{name} should take {share:.0%} of the CPU's time"
     if needed > 1:
-        return strategy, f"{told}, and whoever is late is relieved of tasks"
+        return strategy, f"{share_text}, and whoever is late is relieved of tasks"
     if share < needed:
-        return strategy, f"{told}, less than {needed:.0%}"
-    return ExecutionStrategy.CpuOnly, f"{told}, not less than {needed:.0%}"
+        return strategy, f"{share_text}, less than {needed:.0%}"
+    return ExecutionStrategy.CpuOnly, f"{share_text}, not less than {needed:.0%}"
 
 
 def _described(pace: DeviceRates, now: DecisionInputs) -> str:

@@ -152,8 +152,8 @@ class PerformanceHistory:
     Parameters
     ----------
     path
-        Where it is kept; None: in memory only. What cannot be read is left alone and begun anew; the next
-        save puts ours in its place.
+        Where it is kept; None: in memory only. A file that cannot be read is left alone, and replaced by the
+        next save.
     """
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -284,8 +284,8 @@ class DevicePair(NamedTuple):
     @staticmethod
     def of(cpu: object, cpu_name: str, gpu: object | None, gpu_name: str) -> DevicePair:
         """Return what two executors are called; one that does not tell its workers counts as one."""
-        told = getattr(cpu, "workers", 1)
-        workers = told if isinstance(told, int) and told > 0 else 1
+        given = getattr(cpu, "workers", 1)
+        workers = given if isinstance(given, int) and given > 0 else 1
         sides = DevicePair(
             cpu_name,
             f"{cpu_name} {_type_of(cpu)} {workers}",

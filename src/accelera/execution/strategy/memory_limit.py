@@ -78,7 +78,7 @@ class AdmissionControl:
         cpu = min(self._workers, max(1, fitting // 2))
         return ConcurrencyLimit(cpu, fitting - cpu)
 
-    def rationed(self, decision: Decision, memory_per_task: int) -> tuple[Decision, ConcurrencyLimit]:
+    def admitted(self, decision: Decision, memory_per_task: int) -> tuple[Decision, ConcurrencyLimit]:
         """Return the decision as the budget allows it, with a reason where it matters, and the room."""
         room = self.room(memory_per_task, gpu=decision.strategy.uses_gpu)
         if room is UNLIMITED:

@@ -13,7 +13,7 @@ LAUNCHES = 4
 
 
 class DeviceRates(NamedTuple):
-    """Seconds of one task on either side."""
+    """Seconds of a task on each side, and of a launch on the GPU."""
 
     cpu_task_s: float
     """Seconds of one task on one of the CPU's workers."""
@@ -39,8 +39,8 @@ class DeviceRates(NamedTuple):
     def gpu_count(self, remaining: int) -> int:
         """Return how many of the remaining tasks the GPU takes now.
 
-        None when the CPU would surely be through with all of them before the GPU with one; all when the GPU
-        would be through with all of them before the CPU with one.
+        0 when the CPU would surely have done all of them before the GPU one; all when the GPU would have done
+        all of them before the CPU one.
         """
         if self.gpu_s(1) > max(self.cpu_s(remaining), self._late_s):
             return 0
@@ -54,7 +54,7 @@ class DeviceRates(NamedTuple):
     def cpu_count(self, remaining: int, gpu_left_s: float) -> int:
         """Return the most of the remaining tasks that a worker of the CPU takes now.
 
-        None when the GPU, which will be free in ``gpu_left_s``, would be through with all of them before.
+        0 when the GPU, which will be free in ``gpu_left_s``, would have done all of them before.
         """
         gpu_s = gpu_left_s + self.gpu_s(remaining)
         if self._late_s > gpu_s:
@@ -67,7 +67,7 @@ class DeviceRates(NamedTuple):
 
 
 NEEDED = 10
-"""A device's rates are used from so many samples on, and only from then on can a sample be an error."""
+"""Samples from which on a device's rates are used, and a sample can be an error."""
 FAR, FAR_SPREADS = 0.5, 4.0
 """A sample is an error when it is off by half of what was expected, and by four times the usual spread."""
 KEPT = 64

@@ -10,14 +10,18 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, final
 
 from accelera.errors import DeviceError
-from accelera.execution.arguments import Retry
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.result import TaskFailure
-from accelera.execution.strategy.memory_limit import UNLIMITED, ConcurrencyLimit
 from accelera.execution.streaming.window import Window
 from accelera.execution.tasks.balance import LoadBalancer
-from accelera.execution.tasks.batch import TOKEN_S, nobody
-from accelera.execution.tasks.queue import DeviceKind, FaultAttribution, Joinable, Suspicion, TaskRange
+from accelera.execution.tasks.queue import (
+    DeviceKind,
+    FaultAttribution,
+    QueueOptions,
+    Suspicion,
+    TaskQueue,
+    TaskRange,
+)
 
 Arrival = tuple[int, Any, int]
 """Index, output, bytes that it counts."""
@@ -81,8 +85,8 @@ _ITERATORS: Final[tuple[type, ...]] = (type(iter([])), type(iter(())), type(iter
 
 
 @final
-class StreamQueue:
-    """Tasks from an iterator that several sides carry out together; see ``Work``.
+class StreamQueue(TaskQueue):
+    """Tasks from an iterator that several lanes carry out together.
 
     Parameters
     ----------
@@ -90,71 +94,49 @@ class StreamQueue:
         Drawn by the one thread that calls ``draw``; may block, so nothing else is held up by it.
     function
         The user's function of one task.
-    watch
-        Hears of everything that happens.
+    telemetry
+        Counts everything that happens, and tells observers.
     window
         How much may be in memory.
-    arrivals
-        Where outputs wait.
-    reruns
-        Whether a task whose attempt was lost may be begun again.
-    deadline_s
-        Until when outputs are waited for, as ``time.monotonic`` tells it; None: for ever.
-    room
-        How many tasks each side may be at, at once.
+    outputs
+        Where outputs wait for the caller.
+    options
+        See ``QueueOptions``; the deadline is of outputs that are waited for.
     shared
         Whether CPU and GPU take from the same tasks.
     gpu_first
         Whether the CPU takes only what the GPU leaves, and everything while the GPU is left alone.
-    cancel
-        Ends the stream when it is set.
     """
-
-    repairs = True
 
     def __init__(
         self,
         tasks: Iterator[Any],
         function: Callable[[Any], Any],
-        watch: Telemetry,
+        telemetry: Telemetry,
         window: Window,
-        arrivals: OutputBuffer,
+        outputs: OutputBuffer,
+        options: QueueOptions | None = None,
         *,
-        retry: Retry | None = None,
-        reruns: bool = True,
-        deadline_s: float | None = None,
-        memory_per_task: int = 0,
-        room: ConcurrencyLimit = UNLIMITED,
         shared: bool = False,
         gpu_first: bool = False,
-        cancel: threading.Event | None = None,
     ) -> None:
-        self.function = function
-        self.retry = retry
-        self.reruns = reruns
-        self.memory_per_task = memory_per_task
-        self.room = room
-        self.watch = watch
+        super().__init__(function, telemetry, options)
         self.shared = shared
-        self.call_cpu: Callable[[], None] = nobody
-        """Called, from any thread and maybe often, when there is something that only the CPU can do."""
         self.failed = 0
         """Tasks whose function raised."""
         self.settled = 0
         """Tasks that are done, those that failed among them."""
         self.takers: set[int] = set()
         """The threads that have taken tasks."""
-        self._tasks = tasks
-        self._window = window
-        self._arrivals = arrivals
-        self._gpu_first = self._gpu_alone = gpu_first
-        self._cancel = cancel
-        self._deadline_s = deadline_s
         self.late = False
         """Whether an output was not there in time."""
-        self._pacing = LoadBalancer(None, time.monotonic()) if shared else None
+        self._tasks = tasks
+        self._window = window
+        self._outputs = outputs
+        self._gpu_first = self._gpu_alone = gpu_first
+        self._balancer = LoadBalancer(None, time.monotonic()) if shared else None
         self._ahead: deque[Any] = deque()
-        self._taken = self._came_back = self._drawn = self._promised = self._told = 0
+        self._taken = self._came_back = self._drawn = self._promised = self._reported = 0
         self._exhausted = self._stopped = self._hungry = False
         self._drawing, self._waits_for_room = True, False
         self._returned: deque[TaskRange] = deque()
@@ -162,11 +144,9 @@ class StreamQueue:
         self._for_cpu: deque[TaskRange] = deque()
         self._taken_over = 0
         self._left_alone: tuple[str, Exception] | None = None
-        self._suspicions = FaultAttribution()
         self._closed = False
-        self._telling = threading.Lock()
-        lock = threading.Lock()
-        self._turn, self._source, self._asked = (threading.Condition(lock) for _ in range(3))
+        self._reporting = threading.Lock()
+        self._source, self._asked = threading.Condition(self._lock), threading.Condition(self._lock)
         self._error: BaseException | None = None
 
     @property
@@ -194,7 +174,7 @@ class StreamQueue:
         error: BaseException | None = None
         try:
             while (count := self._room_for()) and self._drew(count):
-                self._tell_of_drawn()
+                self._report_drawn()
         except BaseException as raised:
             error = raised
         with self._turn:
@@ -202,8 +182,8 @@ class StreamQueue:
             self._error = self._error or error
             self._window.draw(self._drawn - self._promised)
             self._promised = self._drawn
-            self._tell_all()
-        self._tell_of_drawn()
+            self._wake_all()
+        self._report_drawn()
 
     def take(self, side: DeviceKind, count: int, *, wait: bool = True) -> TaskRange | None:
         """Return up to ``count`` tasks; waits while there are none but some may yet be drawn or come back.
@@ -213,82 +193,57 @@ class StreamQueue:
         with self._turn:
             self.takers.add(threading.get_ident())
             piece = self._next_piece(side, max(count, 1), wait=wait)
-        self._tell_of_drawn()
-        self._tell_of_taken_over()
+        self._report_drawn()
+        self._report_taken_over()
         return piece
-
-    def rest(self, seconds: float) -> bool:
-        """Wait so long, or until the stream is over; return whether it is over."""
-        with self._turn:
-            return self._turn.wait_for(lambda: self._over or self.stopped, seconds)
 
     def finish(self, start: int, outputs: Sequence[Any]) -> None:
         """Bring the outputs of the tasks from index ``start`` on."""
-        self.watch.waits(-len(outputs))
+        self.telemetry.waits(-len(outputs))
         with self._turn:
             if self._closed:
                 return
             for index, output in enumerate(outputs, start):
-                self._arrivals.put(index, output, self._window.keep(output))
-            proven = self._suspicions.confirmed(start, len(outputs)) if self._suspicions else ()
+                self._outputs.put(index, output, self._window.keep(output))
+            proven = self._proven(start, len(outputs))
             self._settle(len(outputs))
-        for error, device, blame in proven:
-            self.watch.fell_back(device, 1, error)
-            blame()
+        self._blame(proven)
 
     def fail(self, index: int, error: BaseException, device: str) -> None:
         """Tell that the user's function raised ``error`` on a task."""
         failure = FailedOutput(TaskFailure(index, error, device))
-        self.watch.waits(-1)
+        self.telemetry.waits(-1)
         with self._turn:
             if self._closed:
                 return
-            self._arrivals.put(index, failure, self._window.keep(failure))
-            self.watch.count_failed(device)
-            self._suspicions.refuted(index)
+            self._outputs.put(index, failure, self._window.keep(failure))
+            self.telemetry.count_failed(device)
+            self._attribution.refuted(index)
             self.failed += 1
             self._settle(1)
-        self.watch.tell_failed(device)
+        self.telemetry.tell_failed(device)
 
     def give_back(self, piece: TaskRange) -> None:
         """Return tasks that were not begun."""
         with self._turn:
             self._back(piece, self._returned)
 
-    def leave_to_cpu(
-        self,
-        piece: TaskRange,
-        error: Exception,
-        device: str,
-        blame: Callable[[], None] | None = None,
-        *,
-        for_good: bool = True,
-    ) -> None:
-        """Return tasks that cannot be done on the GPU, and why."""
-        if blame is None:
-            self.watch.fell_back(device, len(piece.tasks), error)
-        with self._turn:
-            if blame is not None:
-                self._suspicions.hold(piece.start, piece.stop, Suspicion(error, device, blame))
-            self._back(piece, self._for_cpu if for_good else self._for_both)
-        self.call_cpu()
-
     def give_up_gpu(self, device: str, error: Exception) -> None:
         """Let the CPU take everything until the GPU asks again."""
         with self._turn:
             self._gpu_alone = False
             self._left_alone = device, error
-            if self._pacing is not None:
-                self._pacing.give_up_gpu()
+            if self._balancer is not None:
+                self._balancer.give_up_gpu()
             self._turn.notify_all()
-        self._tell_of_taken_over()
+        self._report_taken_over()
         self.call_cpu()
 
     def break_down(self, error: BaseException) -> None:
         """Tell that an executor itself failed."""
         with self._turn:
             self._error, self._stopped = error, True
-            self._tell_all()
+            self._wake_all()
 
     def deserted(self) -> None:
         """Tell that nobody works on it any more who could end it; an error unless it is over."""
@@ -302,26 +257,21 @@ class StreamQueue:
             )
         )
 
-    def wait(self, threads: Sequence[Joinable]) -> None:
-        """Return when ``threads`` have ended."""
-        for thread in threads:
-            thread.join()
-
     def stop(self) -> None:
         """Begin no further task."""
         with self._turn:
             self._stopped = True
             self._ahead.clear()
-            self._tell_all()
+            self._wake_all()
 
     def close(self) -> None:
         """Let go of whatever it holds, and of what those left behind may still bring; only once stopped."""
         with self._turn:
             self._closed = True
-            self._arrivals, self._tasks = ArrivalBuffer(), iter(())
+            self._outputs, self._tasks = ArrivalBuffer(), iter(())
             for heap in (self._ahead, self._returned, self._for_both, self._for_cpu):
                 heap.clear()
-            self._suspicions, self._left_alone, self._error = FaultAttribution(), None, None
+            self._attribution, self._left_alone, self._error = FaultAttribution(), None, None
 
     def next_output(self) -> tuple[int, Any] | None:
         """Return the next index and its output, waiting for it; None at the end.
@@ -331,7 +281,7 @@ class StreamQueue:
         """
         with self._asked:
             while not self.cancelled:
-                arrived = self._arrivals.next()
+                arrived = self._outputs.next()
                 if arrived is not None:
                     index, output, nbytes = arrived
                     self._window.let_go(nbytes)
@@ -342,19 +292,31 @@ class StreamQueue:
                     if self._error is not None:
                         raise self._error
                     return None
-                self._asked.wait(self._patience_s())
+                self._wait_for_output()
             return None
 
-    def _patience_s(self) -> float | None:
-        """Return after how long to look again whether there is an output; raises when the time is over."""
-        looks_s = None if self._cancel is None else TOKEN_S
-        if self._deadline_s is None:
-            return looks_s
-        left_s = min(self._deadline_s - time.monotonic(), threading.TIMEOUT_MAX)
-        if left_s <= 0:
+    def _put_back_for_cpu(
+        self,
+        piece: TaskRange,
+        failure: tuple[str, Exception],
+        suspicion: Suspicion | None,
+        *,
+        for_good: bool,
+    ) -> int:
+        if suspicion is not None:
+            self._attribution.hold(piece.start, piece.stop, suspicion)
+        self._back(piece, self._for_cpu if for_good else self._for_both)
+        return len(piece.tasks)
+
+    def _is_over(self) -> bool:
+        return self._over or self.stopped
+
+    def _wait_for_output(self) -> None:
+        """Wait until there may be an output; raises when the time is over."""
+        if self._left_s() == 0:
             self.late = True
             raise TimeoutError
-        return left_s if looks_s is None else min(left_s, looks_s)
+        self._asked.wait(self._patience_s())
 
     @property
     def _over(self) -> bool:
@@ -413,16 +375,16 @@ class StreamQueue:
             self._turn.notify_all()
             return self._drawn == self._promised
 
-    def _tell_of_drawn(self) -> None:
+    def _report_drawn(self) -> None:
         """Say what was drawn before anybody says that it is done."""
-        with self._telling:
+        with self._reporting:
             with self._turn:
-                told, self._told = self._told, self._drawn
-                waiting = self._told - told
+                reported, self._reported = self._reported, self._drawn
+                waiting = self._reported - reported
             if waiting:
-                self.watch.waits(waiting)
+                self.telemetry.waits(waiting)
 
-    def _tell_of_taken_over(self) -> None:
+    def _report_taken_over(self) -> None:
         """Say what the CPU has taken because the GPU, which was to do it, is left alone."""
         if not self._taken_over:
             return
@@ -432,7 +394,7 @@ class StreamQueue:
                 return
             self._taken_over = 0
         if count:
-            self.watch.fell_back(left_alone[0], count, left_alone[1])
+            self.telemetry.fell_back(left_alone[0], count, left_alone[1])
 
     def _next_piece(self, side: DeviceKind, count: int, *, wait: bool) -> TaskRange | None:
         if side is DeviceKind.GPU:
@@ -456,10 +418,10 @@ class StreamQueue:
 
     def _allowed(self, side: DeviceKind, count: int) -> int:
         """Return how many this side should take, so that neither holds up the other; it took before."""
-        if self._pacing is None:
+        if self._balancer is None:
             return count
         there, now_s = len(self._ahead), time.monotonic()
-        return max(1, self._pacing.allowed(side, threading.get_ident(), count, there, now_s))
+        return max(1, self._balancer.allowed(side, threading.get_ident(), count, there, now_s))
 
     def _from_returned(self, side: DeviceKind, count: int) -> TaskRange | None:
         for heap in (self._returned, self._for_both, self._for_cpu if side is DeviceKind.CPU else None):
@@ -478,8 +440,8 @@ class StreamQueue:
         if not (self._ahead and self._may_begin(side)):
             return None
         tasks = [self._ahead.popleft() for _ in range(min(count, len(self._ahead)))]
-        if self._pacing is not None:
-            self._pacing.took(side, threading.get_ident(), len(tasks), time.monotonic())
+        if self._balancer is not None:
+            self._balancer.took(side, threading.get_ident(), len(tasks), time.monotonic())
         piece = TaskRange(self._taken, tasks)
         self._taken += len(tasks)
         self._note_taken(side, len(tasks))
@@ -493,8 +455,8 @@ class StreamQueue:
     def _back(self, piece: TaskRange, heap: deque[TaskRange]) -> None:
         heap.append(piece)
         self._came_back += len(piece.tasks)
-        if self._pacing is not None:
-            self._pacing.returned(len(piece.tasks))
+        if self._balancer is not None:
+            self._balancer.returned(len(piece.tasks))
         self._turn.notify_all()
 
     def _settle(self, count: int) -> None:
@@ -503,6 +465,6 @@ class StreamQueue:
         if self._over:
             self._turn.notify_all()
 
-    def _tell_all(self) -> None:
+    def _wake_all(self) -> None:
         for who in (self._turn, self._source, self._asked):
             who.notify_all()

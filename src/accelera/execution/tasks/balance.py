@@ -14,7 +14,7 @@ Range = tuple[int, int]
 
 @final
 class BackupTasks:
-    """What each side has taken, is not through with, and was not overtaken at yet. Not thread-safe."""
+    """Ranges in flight on each side, of which the other may run backup tasks (MapReduce). Not thread-safe."""
 
     def __init__(self) -> None:
         self._flying: dict[DeviceKind, dict[int, int]] = {side: {} for side in DeviceKind}
@@ -36,7 +36,7 @@ class BackupTasks:
                 pieces[stop] = end
 
     def returned(self, start: int, stop: int) -> None:
-        """Note that whoever took these indices is no longer at them."""
+        """Note that these indices are no longer in flight."""
         for side, pieces in self._flying.items():
             self._flying[side] = {
                 low: high
@@ -48,7 +48,7 @@ class BackupTasks:
     def take(self, side: DeviceKind, count: int, settled: Callable[[int], bool]) -> Range | None:
         """Return up to ``count`` indices that the other side took first and has not done; each once.
 
-        The last of a piece come first: whoever took it begins at its front.
+        The last of a range come first: its taker begins at the front.
         """
         others = self._flying[DeviceKind.GPU if side is DeviceKind.CPU else DeviceKind.CPU]
         while others:
@@ -105,7 +105,7 @@ class LoadBalancer:
     def allowed(self, side: DeviceKind, taker: int, count: int, remaining: int, now_s: float) -> int:
         """Return how many of ``count`` tasks ``side`` may take now; 0: it should wait.
 
-        ``taker`` tells the threads of a side apart; one that asks is through with what it took before.
+        ``taker`` tells the threads of a side apart; one that asks has ended what it took before.
         """
         self._settle(taker, now_s)
         if side is DeviceKind.GPU:
@@ -180,18 +180,18 @@ class Dispatcher:
     ----------
     pending
         Which tasks nobody has taken.
-    late
+    backup
         What both sides are at, where one may take over from the other; None: it may not.
-    pacing
+    balancer
         How much a side may take; None: what it asks for.
     """
 
     def __init__(
-        self, pending: RangeQueue, late: BackupTasks | None = None, pacing: LoadBalancer | None = None
+        self, pending: RangeQueue, backup: BackupTasks | None = None, balancer: LoadBalancer | None = None
     ) -> None:
         self.pending = pending
-        self.late = late
-        self.pacing = pacing
+        self.backup = backup
+        self.balancer = balancer
 
     def offer(
         self,
@@ -207,23 +207,23 @@ class Dispatcher:
         if found is not None:
             return Offer(found, True, False)
         pending = len(self.pending)
-        held = bool(pending) and self.pacing is not None
+        held = bool(pending) and self.balancer is not None
         if not left or (side is DeviceKind.GPU and left <= pending and not held):
             return Offer(None, False, False)
-        found = None if self.late is None else self.late.take(side, count, settled)
+        found = None if self.backup is None else self.backup.take(side, count, settled)
         return Offer(found, True, held)
 
     def done(self, start: int, stop: int) -> None:
         """Note that these tasks are settled."""
-        if self.late is not None:
-            self.late.done(start, stop)
+        if self.backup is not None:
+            self.backup.done(start, stop)
 
     def back(self, start: int, stop: int, *, left: bool = False, for_good: bool = False) -> None:
         """Put tasks back that somebody took; ``left``: by a GPU that failed at them, maybe for good."""
-        if self.late is not None:
-            self.late.returned(start, stop)
-        if self.pacing is not None:
-            self.pacing.returned(stop - start)
+        if self.backup is not None:
+            self.backup.returned(start, stop)
+        if self.balancer is not None:
+            self.balancer.returned(stop - start)
         if left:
             self.pending.leave(start, stop, for_good=for_good)
         else:
@@ -231,23 +231,23 @@ class Dispatcher:
 
     def give_up_gpu(self) -> int:
         """Let both have what was kept for the GPU; return how many tasks that are."""
-        if self.pacing is not None:
-            self.pacing.give_up_gpu()
+        if self.balancer is not None:
+            self.balancer.give_up_gpu()
         return self.pending.give_up_gpu_share()
 
     def taken_over(self) -> int:
-        """Return how many tasks of the GPU, which gave them back, the CPU took; told only once."""
+        """Return how many tasks of the GPU, which gave them back, the CPU took; counted only once."""
         return self.pending.taken_over()
 
     def _fresh(self, side: DeviceKind, taker: int, count: int, now_s: float) -> Range | None:
         allowed = max(count, 1)
-        if self.pacing is not None:
-            allowed = self.pacing.allowed(side, taker, allowed, len(self.pending), now_s)
+        if self.balancer is not None:
+            allowed = self.balancer.allowed(side, taker, allowed, len(self.pending), now_s)
         found = self.pending.take(side, allowed)
         if found is None:
             return None
-        if self.late is not None:
-            self.late.taken(side, *found)
-        if self.pacing is not None:
-            self.pacing.took(side, taker, found[1] - found[0], now_s)
+        if self.backup is not None:
+            self.backup.taken(side, *found)
+        if self.balancer is not None:
+            self.balancer.took(side, taker, found[1] - found[0], now_s)
         return found

@@ -6,15 +6,24 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
-from accelera.execution.arguments import Fallback, Retry
+from accelera.execution.arguments import Fallback
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.result import TaskFailure
-from accelera.execution.strategy.memory_limit import UNLIMITED, ConcurrencyLimit
 from accelera.execution.strategy.rates import DeviceRates
 from accelera.execution.tasks.balance import BackupTasks, Dispatcher, LoadBalancer
-from accelera.execution.tasks.queue import DeviceKind, FaultAttribution, Joinable, Suspicion, TaskRange
+from accelera.execution.tasks.queue import (
+    GRACE_S,
+    TOKEN_S,
+    DeviceKind,
+    Joinable,
+    QueueOptions,
+    Suspicion,
+    TaskQueue,
+    TaskRange,
+)
 from accelera.execution.tasks.ranges import RangeQueue
 
 _LOGGER = logging.getLogger("accelera.execution")
@@ -22,7 +31,7 @@ _LOGGER = logging.getLogger("accelera.execution")
 
 @final
 class ProgressCallback:
-    """Tells a callback how many tasks are done: one call at a time, never fewer than the time before.
+    """Tells a callback how many tasks are done: one call at a time, each with a larger number.
 
     What the callback raises is logged and forgotten: it is not the work's.
 
@@ -37,15 +46,15 @@ class ProgressCallback:
     def __init__(self, callback: Callable[[int, int], None], total: int) -> None:
         self._callback: Callable[[int, int], None] | None = callback
         self._total = total
-        self._told = 0
+        self._reported = 0
         self._lock = threading.Lock()
 
     def tell(self, done: int) -> None:
-        """Say that ``done`` tasks are done, unless more were told already."""
+        """Say that ``done`` tasks are done, unless more were reported already."""
         with self._lock:
-            if self._callback is None or done <= self._told:
+            if self._callback is None or done <= self._reported:
                 return
-            self._told = done
+            self._reported = done
             try:
                 self._callback(done, self._total)
             except Exception:
@@ -67,20 +76,32 @@ class _Missing:
 MISSING = _Missing()
 """Stands for the output of a task that is not done."""
 LOOK_AGAIN_S = 2e-3
-"""A side that leaves the last tasks to the other looks so often whether they are being done."""
-TOKEN_S = 0.05
-"""Whoever waits for a batch looks so often whether its token was set: an event cannot tell by itself."""
-GRACE_S = 0.5
-"""Pieces under way when the token is set have so long to end; processes are killed within it."""
-
-
-def nobody() -> None:
-    """Stand for a CPU that need not be called."""
+"""Seconds between two looks of a side that leaves the last tasks to the other: are they being done?"""
 
 
 @final
-class Batch:
-    """A list of tasks that several sides carry out together; see ``Work``.
+@dataclass(frozen=True, slots=True)
+class BatchOptions(QueueOptions):
+    """Options of one batch."""
+
+    gpu_count: int | None = 0
+    """The first so many tasks are the GPU's, the others the CPU's; None: both take from all of them."""
+    rates: DeviceRates | None = None
+    """Rates of both sides, where they share the tasks; None: to be measured."""
+    repeat: bool = False
+    """Whether a side that has nothing left runs backup tasks of what another is late with."""
+    stop_on_error: bool = True
+    """Whether the first task that fails for good ends the batch."""
+    fallback: Fallback = "unfinished"
+    """``"unfinished"``: the CPU does what a failing GPU leaves; ``"all"``: it does everything again;
+    ``"never"``: the batch fails with the GPU."""
+    progress: Callable[[int, int], None] | None = None
+    """Called with the number of tasks done and of all, whenever some are done."""
+
+
+@final
+class Batch(TaskQueue):
+    """A list of tasks that several lanes carry out together.
 
     Parameters
     ----------
@@ -88,102 +109,58 @@ class Batch:
         The tasks, in their order.
     function
         The user's function of one task.
-    watch
-        Hears of everything that happens.
+    telemetry
+        Counts everything that happens, and tells observers.
+    options
+        See ``BatchOptions``.
     outputs
         Of the first tasks, if they are done already.
     failure
         Of the task after these, if it has failed already.
-    gpu_count
-        The first so many tasks are the GPU's, the others the CPU's; None: whoever comes first.
-    stop_on_error
-        Whether the first task that fails for good ends the batch.
-    pace
-        How fast both sides are, where they share the tasks; None: found out.
-    repeat
-        Whether a side that has nothing left takes over tasks that another is late with.
-    reruns
-        Whether a task whose attempt was lost may be begun again.
-    memory_per_task
-        Bytes that a task takes on the device; 0: not known.
-    room
-        How many tasks each side may be at, at once.
-    fallback
-        ``"unfinished"``: the CPU does what a failing GPU leaves; ``"all"``: it does everything again;
-        ``"never"``: the batch fails with the GPU.
-    deadline_s
-        When to stop, as ``time.monotonic`` tells it; tasks under way are left behind then. None: never.
-    cancel
-        Stops the batch when it is set; tasks that do not end soon are left behind then.
-    progress
-        Called with the number of tasks done and of all, whenever some are done.
-    call_cpu
-        Called, from any thread and maybe often, when there is something that only the CPU can do.
     """
 
     def __init__(
         self,
         tasks: Sequence[Any],
         function: Callable[[Any], Any],
-        watch: Telemetry,
+        telemetry: Telemetry,
+        options: BatchOptions | None = None,
         *,
         outputs: Sequence[Any] = (),
         failure: TaskFailure | None = None,
-        gpu_count: int | None = 0,
-        retry: Retry | None = None,
-        stop_on_error: bool = True,
-        pace: DeviceRates | None = None,
-        repeat: bool = False,
-        reruns: bool = True,
-        memory_per_task: int = 0,
-        room: ConcurrencyLimit = UNLIMITED,
-        fallback: Fallback = "unfinished",
-        deadline_s: float | None = None,
-        cancel: threading.Event | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        call_cpu: Callable[[], None] = nobody,
     ) -> None:
-        self.function = function
-        self.retry = retry
-        self.reruns = reruns
-        self.watch = watch
-        self.memory_per_task = memory_per_task
-        self.room = room
-        self.shared = gpu_count is None
-        self.repairs = fallback == "unfinished"
+        options = BatchOptions() if options is None else options
+        super().__init__(function, telemetry, options)
+        self.shared = options.gpu_count is None
+        self.fallback = options.fallback
+        self.repairs = options.fallback == "unfinished"
         self.broken: BaseException | None = None
-        """What ended the batch although no task is to blame."""
+        """The error that ended the batch although no task is to blame."""
         self.outputs: list[Any] = [MISSING] * len(tasks)
         self.outputs[: len(outputs)] = outputs
         self.failures: dict[int, TaskFailure] = {}
         self.stopped_by: str | None = None
         """``"error"``, ``"device"``, ``"cancelled"``, ``"timeout"`` …; None unless stopped.
 
-        ``"left"`` tells that the executors returned although something was left.
+        ``"left"``: the executors returned although something was left.
         """
         self.over = threading.Event()
         """Set when every task is settled, or the batch was stopped."""
+        self.leaves_behind = options.repeat or options.deadline_s is not None or options.cancel is not None
+        """Whether the batch may be over while a thread is still at a task that nobody waits for."""
         self._tasks = tasks
         self._left = len(tasks) - len(outputs)
-        self._sharing = Dispatcher(
-            RangeQueue(len(tasks), gpu_count, first=len(outputs) + (failure is not None)),
-            BackupTasks() if repeat else None,
-            LoadBalancer(pace, time.monotonic()) if self.shared else None,
+        self._dispatcher = Dispatcher(
+            RangeQueue(len(tasks), options.gpu_count, first=len(outputs) + (failure is not None)),
+            BackupTasks() if options.repeat else None,
+            LoadBalancer(options.rates, time.monotonic()) if self.shared else None,
         )
-        self._stop_on_error = stop_on_error
-        self._fallback = fallback
-        self._repeats = repeat
-        self.leaves_behind = repeat or deadline_s is not None or cancel is not None
-        """Whether the batch may be over while a thread is still at a task whose outcome nobody waits for."""
-        self._deadline_s = deadline_s
-        self._cancel = cancel
+        self._stop_on_error = options.stop_on_error
+        self._repeats = options.repeat
         self._cancelled_s: float | None = None
-        self._progress = None if progress is None else ProgressCallback(progress, len(tasks))
-        self.call_cpu = call_cpu
-        self._suspicions = FaultAttribution()
+        self._progress = None if options.progress is None else ProgressCallback(options.progress, len(tasks))
         self._failing: tuple[str, Exception] | None = None
         self._closed = False
-        self._turn = threading.Condition(threading.Lock())
         if not self._left:
             self.over.set()
         if failure is not None:
@@ -200,7 +177,7 @@ class Batch:
     @property
     def remaining(self) -> int:
         """How many tasks nobody has taken."""
-        return len(self._sharing.pending)
+        return len(self._dispatcher.pending)
 
     @property
     def left(self) -> int:
@@ -211,7 +188,7 @@ class Batch:
         """Return up to ``count`` tasks; None when nothing is left for this side, or now without ``wait``."""
         with self._turn:
             while not self._is_over():
-                offer = self._sharing.offer(
+                offer = self._dispatcher.offer(
                     side, threading.get_ident(), count, self._left, time.monotonic(), self._settled
                 )
                 if offer.found is not None:
@@ -220,7 +197,7 @@ class Batch:
                     return TaskRange(offer.found[0], self._tasks[slice(*offer.found)])
                 if not (offer.more and wait):
                     return None
-                self._turn.wait(self._patience_s(offer.held))
+                self._turn.wait(self._patience_s(LOOK_AGAIN_S if offer.held else None))
             return None
 
     def finish(self, start: int, outputs: Sequence[Any]) -> None:
@@ -236,12 +213,10 @@ class Batch:
                     if not self._settled(index):
                         self.outputs[index] = output
                         self._left -= 1
-                self._sharing.done(start, start + len(outputs))
-            proven = self._suspicions.confirmed(start, len(outputs)) if self._suspicions else ()
+                self._dispatcher.done(start, start + len(outputs))
+            proven = self._proven(start, len(outputs))
             done = self._settle()
-        for error, device, blame in proven:
-            self.watch.fell_back(device, 1, error)
-            blame()
+        self._blame(proven)
         if self._progress is not None:
             self._progress.tell(done)
 
@@ -251,14 +226,14 @@ class Batch:
             if self._closed or self._settled(index):
                 return
             self.failures[index] = TaskFailure(index, error, device)
-            self.watch.count_failed(device)
+            self.telemetry.count_failed(device)
             self._left -= 1
-            self._sharing.done(index, index + 1)
-            self._suspicions.refuted(index)
+            self._dispatcher.done(index, index + 1)
+            self._attribution.refuted(index)
             if self._stop_on_error:
                 self._stop("error")
             done = self._settle()
-        self.watch.tell_failed(device)
+        self.telemetry.tell_failed(device)
         if self._progress is not None:
             self._progress.tell(done)
 
@@ -266,50 +241,21 @@ class Batch:
         """Return tasks that were not begun, for whichever side comes first."""
         with self._turn:
             for start, stop in self._unsettled(piece):
-                self._sharing.back(start, stop)
+                self._dispatcher.back(start, stop)
             self._turn.notify_all()
-
-    def leave_to_cpu(
-        self,
-        piece: TaskRange,
-        error: Exception,
-        device: str,
-        blame: Callable[[], None] | None = None,
-        *,
-        for_good: bool = True,
-    ) -> None:
-        """Return tasks that cannot be done on the GPU, and why."""
-        with self._turn:
-            left = self._unsettled(piece)
-            if self._closed or not left:
-                return
-            if self._fallback != "unfinished":
-                self._give_in(error, "device")
-            for start, stop in left:
-                self._sharing.back(start, stop, left=True, for_good=for_good)
-                if blame is not None:
-                    self._suspicions.hold(start, stop, Suspicion(error, device, blame))
-            count = sum(stop - start for start, stop in left)
-            if blame is None:
-                count += self._fails(device, error)
-            self._turn.notify_all()
-        if blame is None and self._fallback != "never":
-            self.watch.fell_back(device, count, error)
-        if self.repairs:
-            self.call_cpu()
 
     def give_up_gpu(self, device: str, error: Exception) -> None:
         """Let both have what was kept for the GPU, which is left alone for now."""
         with self._turn:
-            count = self._sharing.give_up_gpu()
+            count = self._dispatcher.give_up_gpu()
             if self._closed or self.over.is_set():
                 return
-            if count and self._fallback != "unfinished":
+            if count and self.fallback != "unfinished":
                 self._give_in(error, "device")
             count += self._fails(device, error)
             self._turn.notify_all()
-        if count and self._fallback != "never":
-            self.watch.fell_back(device, count, error)
+        if count and self.fallback != "never":
+            self.telemetry.fell_back(device, count, error)
         if self.repairs:
             self.call_cpu()
 
@@ -324,7 +270,7 @@ class Batch:
             for thread in threads:
                 thread.join()
             return
-        while not self.over.wait(self._patience_s(held=False)):
+        while not self.over.wait(self._patience_s()):
             with self._turn:
                 self._is_over()
         for thread in threads:
@@ -350,16 +296,16 @@ class Batch:
             self._stop("left")
             done = len(self.outputs) - self._left
             failing, self._failing = self._failing, None
-            more = 0 if failing is None else self._sharing.taken_over()
+            more = 0 if failing is None else self._dispatcher.taken_over()
         if failing is not None and more and self.repairs:
-            self.watch.fell_back(failing[0], more, failing[1])
+            self.telemetry.fell_back(failing[0], more, failing[1])
         if self._progress is not None:
             self._progress.close(done)
 
     def _fails(self, device: str, error: Exception) -> int:
         """Note that the GPU fails; return how many tasks that it gave back the CPU has taken meanwhile."""
         self._failing = device, error
-        return self._sharing.taken_over()
+        return self._dispatcher.taken_over()
 
     def _is_over(self) -> bool:
         reason = self._is_to_stop()
@@ -385,16 +331,27 @@ class Batch:
             return self._repeats or self._left_s() == 0.0
         return self._repeats or self._deadline_s is not None
 
-    def _left_s(self) -> float | None:
-        if self._deadline_s is None:
+    def _put_back_for_cpu(
+        self,
+        piece: TaskRange,
+        failure: tuple[str, Exception],
+        suspicion: Suspicion | None,
+        *,
+        for_good: bool,
+    ) -> int | None:
+        left = self._unsettled(piece)
+        if self._closed or not left:
             return None
-        return min(max(0.0, self._deadline_s - time.monotonic()), threading.TIMEOUT_MAX)
-
-    def _patience_s(self, held: bool) -> float | None:
-        """Return after how long to look again, while waiting; ``held``: for tasks that the other may take."""
-        looks_s = LOOK_AGAIN_S if held else None if self._cancel is None else TOKEN_S
-        left_s = self._left_s()
-        return looks_s if left_s is None else left_s if looks_s is None else min(left_s, looks_s)
+        if self.fallback != "unfinished":
+            self._give_in(failure[1], "device")
+        for start, stop in left:
+            self._dispatcher.back(start, stop, left=True, for_good=for_good)
+            if suspicion is not None:
+                self._attribution.hold(start, stop, suspicion)
+        count = sum(stop - start for start, stop in left)
+        if suspicion is None:
+            count += self._fails(*failure)
+        return 0 if self.fallback == "never" else count
 
     def _unsettled(self, piece: TaskRange) -> list[tuple[int, int]]:
         """Return the parts of ``piece`` that nobody has settled meanwhile."""

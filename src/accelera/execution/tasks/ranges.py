@@ -20,7 +20,7 @@ class RangeQueue:
     count
         Number of tasks.
     gpu_count
-        The first so many are the GPU's and the others the CPU's; None: whoever comes first.
+        The first so many are the GPU's and the others the CPU's; None: both take from all of them.
     first
         The indices below it are done already.
     """
@@ -70,7 +70,7 @@ class RangeQueue:
         self._waiting += stop - start
 
     def give_up_gpu_share(self) -> int:
-        """Let both have what was kept for the GPU; return how many indices that are, told only once."""
+        """Let both have what was kept for the GPU; return how many indices that are, counted only once."""
         if self._shared or self._given_up:
             return 0
         self._given_up = True
@@ -80,7 +80,7 @@ class RangeQueue:
         return sum(stop - start for start, stop in self._returned if start < self._border)
 
     def taken_over(self) -> int:
-        """Return how many the CPU took of what was kept for the GPU, which gave it back; told only once."""
+        """Return how many the CPU took of what the GPU was kept and gave back; counted only once."""
         taken, self._taken_over = self._taken_over, 0
         return taken
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from accelera.errors import DeviceError
 from accelera.execution.hardware.cpu_share import core_share, thread_share
 from accelera.execution.kernel import GpuBatch, Kernel
 from accelera.execution.tasks.queue import TaskQueue, TaskRange
+from accelera.execution.tasks.retry import RetryLoop, apply
 
 Returned = TypeVar("Returned")
 
@@ -92,20 +95,15 @@ def _streams_of(torch: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     return [(on_stream, each) for each in unusual]
 
 
-def in_context(work: TaskQueue, do: Callable[[], object]) -> Callable[[], None]:
-    """Return ``do`` for a thread of its own, which has this thread's context and share of the cores.
-
-    What it raises ends ``work`` and is raised to the caller: others would wait for what the thread had.
-    """
-    return _InContext(work, do)
-
-
 @final
 class _InContext:
-    """No closure: an exception keeps the functions that it came through, and their closures with them."""
+    """A call for a thread of its own, with the context and the cores of the thread that makes it.
 
-    def __init__(self, work: TaskQueue, do: Callable[[], object]) -> None:
-        self._work = work
+    No closure: an exception keeps the functions that it came through, and their closures with them.
+    """
+
+    def __init__(self, queue: TaskQueue, do: Callable[[], object]) -> None:
+        self._queue = queue
         self._do = do
         self._share = thread_share()
         self._context = ThreadContext()
@@ -115,53 +113,75 @@ class _InContext:
             with core_share(self._share):
                 self._context.run(self._do)
         except BaseException as error:
-            self._work.break_down(error)
+            self._queue.break_down(error)
 
 
-Caught = TypeVar("Caught", bound=BaseException)
+def in_context(queue: TaskQueue, do: Callable[[], object]) -> Callable[[], None]:
+    """Return ``do`` for a thread of its own, which has this thread's context and share of the cores.
+
+    What it raises ends ``queue`` and is raised to the caller: others would wait for what the thread had.
+    """
+    return _InContext(queue, do)
 
 
-def apply(
-    function: Callable[[Any], Any], tasks: Sequence[Any], caught: type[Caught]
-) -> tuple[list[Any], Caught | None]:
-    """Return the outputs of ``tasks`` up to the first that raises what is ``caught``, and what it raised."""
-    outputs: list[Any] = []
-    keep = outputs.append
-    try:
-        for task in tasks:
-            keep(function(task))
-    except caught as error:
-        return outputs, error
-    return outputs, None
+def lane_thread(queue: TaskQueue, do: Callable[[], object], name: str) -> threading.Thread:
+    """Return a thread, not started yet, in which ``do`` works on ``queue`` as ``in_context`` says."""
+    return threading.Thread(target=in_context(queue, do), name=f"accelera-{name}", daemon=True)
 
 
-def run_range(work: TaskQueue, piece: TaskRange, device: str, caught: type[BaseException] = Exception) -> int:
+def run_lane(queue: TaskQueue, pull: Callable[[TaskQueue], object], name: str, *, caller: bool) -> None:
+    """Call ``pull`` here, or without ``caller`` in a thread that may be left behind while this one waits."""
+    if caller:
+        pull(queue)
+        return
+    thread = lane_thread(queue, functools.partial(pull, queue), name)
+    thread.start()
+    queue.wait([thread])
+
+
+@final
+class _RangeLoop(RetryLoop):
+    """A range in the calling thread: what raises ``caught`` is retried or fails alone, the others go on."""
+
+    def __init__(self, queue: TaskQueue, piece: TaskRange, device: str, caught: type[BaseException]) -> None:
+        super().__init__(len(piece.tasks))
+        self._queue = queue
+        self._piece = piece
+        self._device = device
+        self._caught = caught
+        self._began = time.perf_counter()
+
+    @property
+    def stopped(self) -> bool:
+        return self._queue.stopped
+
+    def attempt(self, start: int) -> tuple[int, BaseException | None]:
+        queue, piece = self._queue, self._piece
+        outputs, error = apply(queue.function, piece.tasks[start:] if start else piece.tasks, self._caught)
+        if outputs or error is not None:
+            seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
+            queue.telemetry.ran(self._device, len(outputs), seconds, whole=len(outputs) == len(piece.tasks))
+        if outputs:
+            queue.finish(piece.start + start, outputs)
+        return len(outputs), error
+
+    def tries_again(self, position: int, error: BaseException, attempts: int) -> bool:
+        return self._queue.retries(self._piece.start + position, error, self._device, attempts)
+
+    def pause(self, attempts: int) -> None:
+        self._queue.pause(attempts)
+
+
+def run_range(
+    queue: TaskQueue, piece: TaskRange, device: str, caught: type[BaseException] = Exception
+) -> int:
     """Run the user's function on every task of ``piece``; return how many came to an end.
 
-    What raises what is ``caught`` is retried or told, and the others go on; what was not begun is given back.
+    A task that raises ``caught`` is retried or fails, the others go on; what was not begun is given back.
     """
-    done, attempts = 0, 1
-    began = time.perf_counter()
-    while done < len(piece.tasks) and not work.stopped:
-        outputs, error = apply(work.function, piece.tasks[done:] if done else piece.tasks, caught)
-        if outputs or error is not None:
-            seconds, began = time.perf_counter() - began, time.perf_counter()
-            work.watch.ran(device, len(outputs), seconds, whole=len(outputs) == len(piece.tasks))
-        if outputs:
-            work.finish(piece.start + done, outputs)
-            done, attempts = done + len(outputs), 1
-        if error is None:
-            return done
-        if work.retry is not None and work.retry.allows(error, attempts):
-            work.watch.retried(piece.start + done, error, device)
-            if work.retry.wait_s:
-                work.rest(work.retry.pause_s(attempts))
-            attempts += 1
-            continue
-        work.fail(piece.start + done, error, device)
-        done, attempts = done + 1, 1
+    done = _RangeLoop(queue, piece, device, caught).run()
     if done < len(piece.tasks):
-        work.give_back(piece.part(done, len(piece.tasks)))
+        queue.give_back(piece.part(done, len(piece.tasks)))
     return done
 
 
@@ -199,15 +219,15 @@ Failed = tuple[TaskRange, Exception]
 
 def run_batch(
     execute_batch: ExecuteBatch,
-    work: TaskQueue,
+    queue: TaskQueue,
     piece: TaskRange,
     device: str,
     is_device_error: Callable[[Exception], bool] = lambda error: False,
 ) -> list[Failed]:
-    """Run ``piece`` through ``execute_batch`` and bring its outcomes; tasks are retried as ``work`` allows.
+    """Run ``piece`` through ``execute_batch``; tasks that raised are tried again together.
 
-    Whoever watches ``work`` is told of what ran. Returns the parts that are neither finished nor failed: what
-    ``execute_batch`` itself raised on, and where the user's function met an error of the device.
+    Returns the parts that are neither finished nor failed: those on which ``execute_batch`` itself raised,
+    and those where the user's function met an error of the device.
     """
     failed: list[Failed] = []
     waiting, attempts = [piece], 1
@@ -216,33 +236,29 @@ def run_batch(
         for part in waiting:
             began = time.perf_counter()
             try:
-                outcomes = _listed(execute_batch(part.tasks, CatchingFunction(work.function)), part, device)
+                outcomes = _listed(execute_batch(part.tasks, CatchingFunction(queue.function)), part, device)
             except Exception as error:
-                work.watch.ran(device, 0, time.perf_counter() - began, whole=False)
+                queue.telemetry.ran(device, 0, time.perf_counter() - began, whole=False)
                 failed.append((part, error))
             else:
-                raised += _finish_outcomes(work, part, outcomes, device, time.perf_counter() - began)
+                raised += _finish_outcomes(queue, part, outcomes, device, time.perf_counter() - began)
         failed += [each for each in raised if is_device_error(each[1])]
-        waiting = _to_retry(work, [each for each in raised if not is_device_error(each[1])], device, attempts)
+        waiting = _to_retry(
+            queue, [each for each in raised if not is_device_error(each[1])], device, attempts
+        )
         attempts += 1
     return _joined(failed)
 
 
-def _to_retry(work: TaskQueue, raised: list[Failed], device: str, attempts: int) -> list[TaskRange]:
-    """Return, after the wait, the tasks that are to be tried again; the others fail for good."""
-    retry, again = work.retry, list[TaskRange]()
-    for piece, error in raised:
-        if retry is not None and retry.allows(error, attempts):
-            work.watch.retried(piece.start, error, device)
-            again.append(piece)
-        else:
-            work.fail(piece.start, error, device)
-    if again and retry is not None and retry.wait_s:
-        work.rest(retry.pause_s(attempts))
-    if not work.stopped:
+def _to_retry(queue: TaskQueue, raised: list[Failed], device: str, attempts: int) -> list[TaskRange]:
+    """Return, after the pause, the tasks that are to be tried again; the others fail for good."""
+    again = [piece for piece, error in raised if queue.retries(piece.start, error, device, attempts)]
+    if again:
+        queue.pause(attempts)
+    if not queue.stopped:
         return again
     for piece in again:
-        work.give_back(piece)
+        queue.give_back(piece)
     return []
 
 
@@ -262,25 +278,25 @@ def _listed(outcomes: Any, piece: TaskRange, device: str) -> Sequence[Any]:
 
 
 def _finish_outcomes(
-    work: TaskQueue, piece: TaskRange, outcomes: Sequence[Any], device: str, seconds: float
+    queue: TaskQueue, piece: TaskRange, outcomes: Sequence[Any], device: str, seconds: float
 ) -> list[Failed]:
     """Finish the tasks that have an output; return each of the others with what was raised on it."""
     count = sum(not isinstance(each, TaskError) for each in outcomes)
-    work.watch.ran(device, count, seconds, whole=count == len(outcomes))
+    queue.telemetry.ran(device, count, seconds, whole=count == len(outcomes))
     raised: list[Failed] = []
     begin = 0
     for position, outcome in enumerate(outcomes):
         if isinstance(outcome, TaskError):
-            _finish(work, piece, outcomes, begin, position)
+            _finish(queue, piece, outcomes, begin, position)
             begin = position + 1
             raised.append((piece.part(position, begin), outcome.error))
-    _finish(work, piece, outcomes, begin, len(outcomes))
+    _finish(queue, piece, outcomes, begin, len(outcomes))
     return raised
 
 
-def _finish(work: TaskQueue, piece: TaskRange, outcomes: Sequence[Any], begin: int, end: int) -> None:
+def _finish(queue: TaskQueue, piece: TaskRange, outcomes: Sequence[Any], begin: int, end: int) -> None:
     if begin < end:
-        work.finish(piece.start + begin, outcomes[begin:end])
+        queue.finish(piece.start + begin, outcomes[begin:end])
 
 
 def _joined(failed: list[Failed]) -> list[Failed]:

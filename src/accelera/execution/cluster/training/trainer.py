@@ -27,7 +27,7 @@ from accelera.execution.cluster.training.checkpoint import (
     restore,
 )
 from accelera.execution.cluster.training.rank import Rank
-from accelera.execution.result import add_note
+from accelera.execution.faults.tracebacks import add_note
 from accelera.extras import require
 
 
@@ -62,8 +62,8 @@ def _may_follow(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    told = str(getattr(error, "health_check_failure", error)).strip().splitlines()
-    return told[-1].partition(" Some common causes")[0] if told else type(error).__name__
+    lines = str(getattr(error, "health_check_failure", error)).strip().splitlines()
+    return lines[-1].partition(" Some common causes")[0] if lines else type(error).__name__
 
 
 @final

@@ -57,7 +57,7 @@ class ProcessDispatcher:
     def __init__(
         self,
         crew: ProcessPool,
-        work: TaskQueue,
+        queue: TaskQueue,
         job: FunctionPayload,
         drivers: int,
         *,
@@ -65,7 +65,7 @@ class ProcessDispatcher:
         leaves_unsendable: bool = False,
     ) -> None:
         self._crew = crew
-        self._work = work
+        self._queue = queue
         self._job = job
         self._drivers = drivers
         self._task_s = task_s
@@ -83,12 +83,12 @@ class ProcessDispatcher:
         try:
             self._pull()
         except Exception as error:
-            self._work.break_down(error)
+            self._queue.break_down(error)
 
     def _pull(self) -> None:
         size = TimedSize(PIECE_S, self._drivers, least_s=LEAST_S, task_s=self._task_s)
         while not self.unsendable:
-            piece = self._work.take(DeviceKind.CPU, size.next(self._work.remaining))
+            piece = self._queue.take(DeviceKind.CPU, size.next(self._queue.remaining))
             if piece is None:
                 return
             began = time.perf_counter()
@@ -104,8 +104,8 @@ class ProcessDispatcher:
         waiting, done = [piece], 0
         while waiting:
             part = waiting.pop()
-            if self._work.stopped or self.unsendable:
-                self._work.give_back(part)
+            if self._queue.stopped or self.unsendable:
+                self._queue.give_back(part)
                 continue
             again, ended = self._run(part)
             waiting += reversed(again)
@@ -137,7 +137,7 @@ class ProcessDispatcher:
         return self._settle(piece, answer, outputs, time.perf_counter() - began)
 
     def _stopped(self) -> bool:
-        return self._work.rest(0.0)
+        return self._queue.rest(0.0)
 
     def _leave(self, piece: TaskRange) -> tuple[list[TaskRange], int]:
         """Leave ``piece``, and all that follows, to others."""
@@ -145,7 +145,7 @@ class ProcessDispatcher:
         return self._put_back(piece)
 
     def _put_back(self, piece: TaskRange) -> tuple[list[TaskRange], int]:
-        self._work.give_back(piece)
+        self._queue.give_back(piece)
         return [], 0
 
     def _settle(
@@ -159,18 +159,18 @@ class ProcessDispatcher:
             return self._leave(piece)
         if answer.unreadable == "function":
             raise TransferError(
-                f"[processes] a worker cannot load {name_of(self._work.function)} ({answer.why}): what it"
+                f"[processes] a worker cannot load {name_of(self._queue.function)} ({answer.why}): what it"
                 f" refers to must be importable there; define it in a module, or run it on threads"
             )
         for position, raised in answer.retried:
             index = piece.start + position
-            self._work.watch.retried(index, unpack_error(raised, index), NAME)
+            self._queue.telemetry.retried(index, unpack_error(raised, index), NAME)
         apart = len({position for position, _ in (*answer.failed, *answer.unsendable)})
         whole = not apart and answer.done == len(piece.tasks)
-        self._work.watch.ran(NAME, answer.done - apart, seconds, whole=whole)
+        self._queue.telemetry.ran(NAME, answer.done - apart, seconds, whole=whole)
         ended = self._bring(piece, answer, outputs)
         if answer.done < len(piece.tasks):
-            self._work.give_back(piece.part(answer.done, len(piece.tasks)))
+            self._queue.give_back(piece.part(answer.done, len(piece.tasks)))
         return [], ended
 
     def _bring(self, piece: TaskRange, answer: WorkerReply, outputs: Sequence[Any]) -> int:
@@ -180,18 +180,18 @@ class ProcessDispatcher:
         }
         left = 0
         for position, why in answer.unsendable:
-            if self._leaves_unsendable and self._work.reruns:
+            if self._leaves_unsendable and self._queue.reruns:
                 self.unsendable, left = True, left + 1
-                self._work.give_back(piece.part(position, position + 1))
+                self._queue.give_back(piece.part(position, position + 1))
             else:
                 failed[position] = TransferError(_unsendable(piece.start + position, "returned", why))
         apart = sorted({*failed, *(position for position, _ in answer.unsendable)})
         begin = 0
         for position in [*apart, len(outputs)]:
             if begin < position:
-                self._work.finish(piece.start + begin, outputs[begin:position])
+                self._queue.finish(piece.start + begin, outputs[begin:position])
             if position in failed:
-                self._work.fail(piece.start + position, failed[position], NAME)
+                self._queue.fail(piece.start + position, failed[position], NAME)
             begin = position + 1
         return answer.done - left
 
@@ -200,20 +200,20 @@ class ProcessDispatcher:
             return self._leave(piece)
         if len(piece.tasks) > 1:
             return _halves(piece), 0
-        self._work.fail(piece.start, TransferError(_unsendable(piece.start, "is", why)), NAME)
+        self._queue.fail(piece.start, TransferError(_unsendable(piece.start, "is", why)), NAME)
         return [], 1
 
     def _unreadable_outputs(self, piece: TaskRange, answer: WorkerReply) -> tuple[list[TaskRange], int]:
         """Find the output that cannot be unpickled here, where tasks may be done again."""
         done = piece.part(0, answer.done)
         if answer.done < len(piece.tasks):
-            self._work.give_back(piece.part(answer.done, len(piece.tasks)))
-        if self._work.reruns and self._leaves_unsendable:
+            self._queue.give_back(piece.part(answer.done, len(piece.tasks)))
+        if self._queue.reruns and self._leaves_unsendable:
             return self._leave(done)
-        if self._work.reruns and answer.done > 1:
+        if self._queue.reruns and answer.done > 1:
             return _halves(done), 0
         for index in range(done.start, done.stop):
-            self._work.fail(index, TransferError(_unsendable(index, "returned", answer.why)), NAME)
+            self._queue.fail(index, TransferError(_unsendable(index, "returned", answer.why)), NAME)
         return [], answer.done
 
     def _after(self, lost: WorkerDied, piece: TaskRange, slot: WorkerSlot) -> tuple[list[TaskRange], int]:
@@ -223,9 +223,9 @@ class ProcessDispatcher:
         if lost.at in (STARTING, FUNCTION):
             return self._not_even_begun(lost, piece, slot)
         begun = max(0, min(lost.at + 1, len(piece.tasks)))
-        if not self._work.reruns and begun:
+        if not self._queue.reruns and begun:
             self._unknown(piece.part(0, begun), lost)
-            self._work.give_back(piece.part(begun, len(piece.tasks)))
+            self._queue.give_back(piece.part(begun, len(piece.tasks)))
             return [], begun
         if len(piece.tasks) > 1 and not 0 <= lost.at < len(piece.tasks):
             return _halves(piece), 0
@@ -235,7 +235,7 @@ class ProcessDispatcher:
         """Try the task that a worker died on once more, by itself."""
         for part in (piece.part(0, position), piece.part(position + 1, len(piece.tasks))):
             if part.tasks:
-                self._work.give_back(part)
+                self._queue.give_back(part)
         index = piece.start + position
         with self._lock:
             self._deaths[index] += 1
@@ -245,9 +245,9 @@ class ProcessDispatcher:
             f" tried again; run it by itself in a process that may die to see why"
         )
         if deaths < MOST_DEATHS:
-            self._work.watch.retried(index, error, NAME)
+            self._queue.telemetry.retried(index, error, NAME)
             return [piece.part(position, position + 1)], 0
-        self._work.fail(index, error, NAME)
+        self._queue.fail(index, error, NAME)
         return [], 1
 
     def _unknown(self, piece: TaskRange, lost: WorkerDied) -> None:
@@ -256,7 +256,7 @@ class ProcessDispatcher:
                 f"[processes] task {index} was with a worker process that died ({_ending(lost.status)}), and"
                 f" rerun='never' forbids to run it again: look whether it was done"
             )
-            self._work.fail(index, error, NAME)
+            self._queue.fail(index, error, NAME)
 
     def _not_even_begun(
         self, lost: WorkerDied, piece: TaskRange, slot: WorkerSlot

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -18,7 +17,7 @@ from accelera.execution.executors.processes.pool import ProcessPool
 from accelera.execution.hardware.cpu_share import process_share, usable_cores
 from accelera.execution.kernel import identity_of
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue
-from accelera.execution.tasks.run import in_context, run_range
+from accelera.execution.tasks.run import lane_thread, run_lane, run_range
 
 _REMEMBERED: Final = 256
 """Functions whose time per task is kept."""
@@ -72,17 +71,11 @@ class ProcessesExecutor(Closeable):
         """Return the outputs of all tasks, in their order; raises what the first that failed raised."""
         return outputs_of(self, tasks, process_fn)
 
-    def work(self, work: TaskQueue, *, caller: bool) -> None:
+    def work(self, queue: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the CPU."""
-        if caller:
-            self.carry_out(work)
-            return
-        drive = in_context(work, functools.partial(self.carry_out, work))
-        thread = threading.Thread(target=drive, name="accelera-drivers", daemon=True)
-        thread.start()
-        work.wait([thread])
+        run_lane(queue, self.carry_out, "drivers", caller=caller)
 
-    def carry_out(self, work: TaskQueue, *, leaves_unsendable: bool = False) -> bool:
+    def carry_out(self, queue: TaskQueue, *, leaves_unsendable: bool = False) -> bool:
         """Do the same with the calling thread as a driver; return whether everything could be sent.
 
         With ``leaves_unsendable`` tasks that cannot be sent, or whose outputs cannot, are given back and
@@ -90,26 +83,23 @@ class ProcessesExecutor(Closeable):
         its modules there.
         """
         if process_share() is not None:
-            _here(work)
+            _here(queue)
             return True
         try:
-            job = FunctionPayload(work.function, work.retry, checked=leaves_unsendable)
+            job = FunctionPayload(queue.function, queue.retry, checked=leaves_unsendable)
         except TransferError as error:
             if not leaves_unsendable:
-                work.break_down(error)
+                queue.break_down(error)
             return False
         if not self._crew.ours:
             self._hire()
-        name = identity_of(work.function)
-        count = min(self.workers, max(work.left, 1), work.room.cpu or self.workers)
+        name = identity_of(queue.function)
+        count = min(self.workers, max(queue.left, 1), queue.limit.cpu or self.workers)
         task_s = self._task_s.get(name)
         driving = ProcessDispatcher(
-            self._crew, work, job, count, task_s=task_s, leaves_unsendable=leaves_unsendable
+            self._crew, queue, job, count, task_s=task_s, leaves_unsendable=leaves_unsendable
         )
-        threads = [
-            threading.Thread(target=in_context(work, driving.pull), name="accelera-driver", daemon=True)
-            for _ in range(1, count)
-        ]
+        threads = [lane_thread(queue, driving.pull, "driver") for _ in range(1, count)]
         for thread in threads:
             thread.start()
         driving.pull()
@@ -144,7 +134,7 @@ class ProcessesExecutor(Closeable):
                 del self._task_s[next(iter(self._task_s))]
 
 
-def _here(work: TaskQueue) -> None:
+def _here(queue: TaskQueue) -> None:
     """Run what there is in the calling thread, as a worker does that is asked to use workers."""
-    while (piece := work.take(DeviceKind.CPU, 1)) is not None:
-        run_range(work, piece, NAME)
+    while (piece := queue.take(DeviceKind.CPU, 1)) is not None:
+        run_range(queue, piece, NAME)

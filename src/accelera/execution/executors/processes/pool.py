@@ -101,7 +101,7 @@ class WorkerProcess:
     def run(
         self, job: FunctionPayload, tasks: Sequence[Part], stopped: Callable[[], bool]
     ) -> tuple[WorkerReply, Sequence[Any]] | None:
-        """Run packed tasks and return what came of them; None when it was killed for being late.
+        """Run packed tasks and return the reply; None when the worker was killed for being late.
 
         Raises
         ------
@@ -243,7 +243,7 @@ class WorkerSlot:
 
 @final
 class ProcessPool:
-    """So many workers.
+    """A fixed number of worker processes.
 
     Parameters
     ----------

@@ -35,6 +35,7 @@ from accelera.execution.executors.processes.transport import (
     unpack,
 )
 from accelera.execution.hardware.cpu_share import become_worker
+from accelera.execution.tasks.retry import RetryLoop
 
 
 def end_with_last_writer(pipe: int) -> None:
@@ -125,9 +126,9 @@ def _answer(
         return pack(WorkerReply(0, [], [], [], 0.0, reading, why))
     function, retry = jobs[order.digest]
     began = time.perf_counter()
-    run = _RangeRun(function, retry, cell)
-    run.through(tasks)
-    return run.answer(time.perf_counter() - began)
+    loop = _WorkerLoop(function, retry, tasks, cell)
+    loop.run()
+    return loop.answer(time.perf_counter() - began)
 
 
 def _loaded_function(parts: Sequence[Part]) -> tuple[Callable[[Any], Any], Retry | None]:
@@ -140,37 +141,54 @@ def _loaded_function(parts: Sequence[Part]) -> tuple[Callable[[Any], Any], Retry
 
 
 @final
-class _RangeRun:
-    """One piece of work."""
+class _WorkerLoop(RetryLoop):
+    """One range of tasks; the position of each is in the shared memory while it runs."""
 
-    def __init__(self, function: Callable[[Any], Any], retry: Retry | None, cell: memoryview) -> None:
+    def __init__(
+        self, function: Callable[[Any], Any], retry: Retry | None, tasks: Sequence[Any], cell: memoryview
+    ) -> None:
+        super().__init__(len(tasks))
         self._function = function
         self._retry = retry
+        self._tasks = tasks
         self._cell = cell
         self._outputs: list[Any] = []
         self._failed: list[tuple[int, PickledError]] = []
         self._retried: list[tuple[int, PickledError]] = []
 
-    def through(self, tasks: Sequence[Any]) -> None:
-        """Run the function on every task, until it is told to stop."""
-        attempts = 1
-        while len(self._outputs) < len(tasks) and not self._cell[STOP]:
-            error = self._until_one_raises(tasks)
-            if error is None:
-                continue
-            position = len(self._outputs)
-            retry = self._retry
-            if retry is not None and retry.allows(error, attempts):
-                self._retried.append((position, pack_error(error)))
-                self._pause(retry.pause_s(attempts))
-                attempts += 1
-                continue
-            self._failed.append((position, pack_error(error)))
-            self._outputs.append(None)
-            attempts = 1
+    @property
+    def stopped(self) -> bool:
+        return bool(self._cell[STOP])
+
+    def attempt(self, start: int) -> tuple[int, BaseException | None]:
+        cell, function, keep = self._cell, self._function, self._outputs.append
+        try:
+            for position, task in enumerate(self._tasks[start:] if start else self._tasks, start):
+                if cell[STOP]:
+                    break
+                cell[AT] = position
+                keep(function(task))
+        except BaseException as error:
+            return len(self._outputs) - start, error
+        return len(self._outputs) - start, None
+
+    def tries_again(self, position: int, error: BaseException, attempts: int) -> bool:
+        retry = self._retry
+        if retry is not None and retry.allows(error, attempts):
+            self._retried.append((position, pack_error(error)))
+            return True
+        self._failed.append((position, pack_error(error)))
+        self._outputs.append(None)
+        return False
+
+    def pause(self, attempts: int) -> None:
+        assert self._retry is not None, "only what is tried again waits"
+        until_s = time.monotonic() + self._retry.pause_s(attempts)
+        while not self._cell[STOP] and (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, PAUSE_POLL_S))
 
     def answer(self, seconds: float) -> Sequence[Part]:
-        """Return what came of it, as parts of a message."""
+        """Return the reply, as parts of a message."""
         self._cell[AT] = len(self._outputs)
         unsendable: list[tuple[int, str]] = []
         try:
@@ -180,25 +198,6 @@ class _RangeRun:
             parts = pack(self._outputs)
         answer = WorkerReply(len(self._outputs), self._failed, self._retried, unsendable, seconds)
         return [*pack(tuple(answer)), *parts]
-
-    def _pause(self, seconds: float) -> None:
-        """Wait so long, or until it is told to stop."""
-        until_s = time.monotonic() + seconds
-        while not self._cell[STOP] and (left_s := until_s - time.monotonic()) > 0:
-            time.sleep(min(left_s, PAUSE_POLL_S))
-
-    def _until_one_raises(self, tasks: Sequence[Any]) -> BaseException | None:
-        cell, function, keep = self._cell, self._function, self._outputs.append
-        done = len(self._outputs)
-        try:
-            for position, task in enumerate(tasks[done:] if done else tasks, done):
-                if cell[STOP]:
-                    break
-                cell[AT] = position
-                keep(function(task))
-        except BaseException as error:
-            return error
-        return None
 
     def _take_out_unsendable(self) -> list[tuple[int, str]]:
         found = []
