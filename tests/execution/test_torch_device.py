@@ -258,9 +258,9 @@ def test_what_lay_there_before_does_not_count_against_the_budget(counted: Counte
 def test_what_lay_there_is_noted_before_the_first_task_also_without_assertions() -> None:
     program = (
         "from accelera.execution import TorchDeviceExecutor\n"
-        "from accelera.execution.executors.torch_device import TorchHere\n"
+        "from accelera.execution.executors.torch_device import TorchDeviceContext\n"
         "executor, held = TorchDeviceExecutor('cpu', budget=10), [7, 9]\n"
-        "TorchHere.allocated_bytes = lambda self: held[0]\n"
+        "TorchDeviceContext.allocated_bytes = lambda self: held[0]\n"
         "executor.execute_batch([0], lambda task: held.pop(0))\n"
         "print(executor.memory_available())"
     )

@@ -32,11 +32,15 @@ class RetryLoop(abc.ABC):
     def __init__(self, count: int) -> None:
         self._count = count
 
-    def run(self) -> int:
-        """Go on until all tasks have ended or the work was stopped; return how many ended."""
+    def run(self, first: tuple[int, BaseException | None] | None = None) -> int:
+        """Go on until all tasks have ended or the work was stopped; return how many ended.
+
+        ``first`` is what ``attempt(0)`` would return, where that attempt was made already.
+        """
         done, attempts = 0, 1
-        while done < self._count and not self.stopped:
-            outputs, error = self.attempt(done)
+        while done < self._count and (first is not None or not self.stopped):
+            outputs, error = self.attempt(done) if first is None else first
+            first = None
             if outputs:
                 done, attempts = done + outputs, 1
             if error is None:

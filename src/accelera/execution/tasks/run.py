@@ -143,23 +143,31 @@ def run_lane(queue: TaskQueue, pull: Callable[[TaskQueue], object], name: str, *
 class _RangeLoop(RetryLoop):
     """A range in the calling thread: what raises ``caught`` is retried or fails alone, the others go on."""
 
-    def __init__(self, queue: TaskQueue, piece: TaskRange, device: str, caught: type[BaseException]) -> None:
+    def __init__(
+        self, queue: TaskQueue, piece: TaskRange, device: str, caught: type[BaseException], began: float
+    ) -> None:
         super().__init__(len(piece.tasks))
         self._queue = queue
         self._piece = piece
         self._device = device
         self._caught = caught
-        self._began = time.perf_counter()
+        self._began = began
 
     @property
     def stopped(self) -> bool:
         return self._queue.stopped
 
     def attempt(self, start: int) -> tuple[int, BaseException | None]:
+        queue = self._queue
+        return self.brought(start, *apply(queue.function, self._piece.tasks[start:], self._caught))
+
+    def brought(
+        self, start: int, outputs: list[Any], error: BaseException | None
+    ) -> tuple[int, BaseException | None]:
+        """Finish the tasks that have outputs; return how many there are, and what the next one raised."""
         queue, piece = self._queue, self._piece
-        outputs, error = apply(queue.function, piece.tasks[start:] if start else piece.tasks, self._caught)
+        seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
         if outputs or error is not None:
-            seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
             queue.telemetry.ran(self._device, len(outputs), seconds, whole=len(outputs) == len(piece.tasks))
         if outputs:
             queue.finish(piece.start + start, outputs)
@@ -179,7 +187,18 @@ def run_range(
 
     A task that raises ``caught`` is retried or fails, the others go on; what was not begun is given back.
     """
-    done = _RangeLoop(queue, piece, device, caught).run()
+    if queue.stopped:
+        queue.give_back(piece)
+        return 0
+    began = time.perf_counter()
+    outputs, error = apply(queue.function, piece.tasks, caught)
+    if error is None:  # the usual case: no loop
+        queue.telemetry.ran(device, len(outputs), time.perf_counter() - began)
+        queue.finish(piece.start, outputs)
+        return len(outputs)
+    loop = _RangeLoop(queue, piece, device, caught, began)
+    done = loop.run(loop.brought(0, outputs, error))
+    del error
     if done < len(piece.tasks):
         queue.give_back(piece.part(done, len(piece.tasks)))
     return done
