@@ -26,15 +26,17 @@ from accelera.execution import (
     ThreadsExecutor,
     WorkloadProfile,
 )
-from accelera.execution.deciding import Decider
-from accelera.execution.decision import Decision
-from accelera.execution.faults.micro_batch import MicroBatch
-from accelera.execution.learning.book import Book
-from accelera.execution.learning.choosing import Situation, choose
-from accelera.execution.learning.entry import Entry
-from accelera.execution.learning.learner import Learner, Sides
-from accelera.execution.selection import rule_for
-from accelera.execution.strategy import Kind
+from accelera.execution.faults.batch_size import BatchSizer
+from accelera.execution.selector import StrategySelector
+from accelera.execution.strategy.cost_model import DecisionInputs, choose_strategy
+from accelera.execution.strategy.history import (
+    DevicePair,
+    FunctionHistory,
+    PerformanceHistory,
+    PerformanceModel,
+)
+from accelera.execution.strategy.strategy import Decision, StrategyKind
+from accelera.execution.strategy.tree import rule_for
 from benchmarks import cases as in_cases
 from benchmarks.goals import Goal, judged
 from benchmarks.strategy_simulation import (
@@ -54,7 +56,7 @@ from benchmarks.strategy_threads import Setting, SleepingGpu, ratios
 NOISE = 0.2
 """Standard deviation of what learned rates are off by, relative and the same for all samples of a device."""
 SAMPLES = 12
-SIDES = Sides("cpu", "cpu", WORKERS, "gpu", "gpu")
+SIDES = DevicePair("cpu", "cpu", WORKERS, "gpu", "gpu")
 
 POLICIES = (
     "CPU only",
@@ -87,7 +89,7 @@ def costs(small: bool) -> dict[str, Any]:
         "first detection ms": 1e3
         * _fresh_s("from accelera.execution import HardwareCapabilities as H", "H.detect()"),
         "cached load us": _best_us(SystemLoad.current, count),
-        "decision us": _best_us(lambda: manager._decider.decide(60, profile, None), count),
+        "decision us": _best_us(lambda: manager._selector.decide(60, profile, None), count),
         "decision from rates us": standing_us,
         "decision from rates that moved us": anew_us,
     }
@@ -125,9 +127,9 @@ def _best_us(call: Callable[[], object], count: int) -> float:
 
 def _from_rates_us(count: int) -> tuple[float, float]:
     """Return what deciding takes while nothing measured has moved, and when everything is reckoned anew."""
-    book = Book()
-    learner = Learner(lambda: book, SIDES)
-    decider = Decider(ExecutionStrategy.Auto, SleepingGpu(Setting(1.0, None, 1, 0.0)), learner)
+    book = PerformanceHistory()
+    learner = PerformanceModel(lambda: book, SIDES)
+    decider = StrategySelector(ExecutionStrategy.Auto, SleepingGpu(Setting(1.0, None, 1, 0.0)), learner)
     for _ in range(SAMPLES):
         learner.record(abs, None, [("cpu", 10, 0.01), ("gpu", 100, 0.012)], 0.02, (1.0, 1.0))
     assert decider.decide(300, None, abs).rule == "learned rates"
@@ -215,8 +217,8 @@ def _ratios(case: Case, seed: int) -> dict[str, float]:
         "CPU only": cpu_s(tasks),
         "seed's tree": as_the_seed_does(case, tasks, _tree(case).strategy.gpu_tasks(case.count) or 0),
         "static 70/30": as_the_seed_does(case, tasks, round(0.7 * case.count)),
-        "pull": pulled(case, tasks, None, MicroBatch(), again=False),
-        "pull, re-issue": pulled(case, tasks, None, MicroBatch(), again=True),
+        "pull": pulled(case, tasks, None, BatchSizer(), again=False),
+        "pull, re-issue": pulled(case, tasks, None, BatchSizer(), again=True),
         "learned": _learned(case, tasks, known, again=False),
         "learned, re-issue": _learned(case, tasks, known, again=True),
         "better alone": alone_s(case, tasks),
@@ -228,14 +230,16 @@ def _ratios(case: Case, seed: int) -> dict[str, float]:
 def _tree(case: Case) -> Decision:
     hardware = HardwareCapabilities(WORKERS, gpu_available=True)
     rule = rule_for(WorkloadProfile(case.count), hardware, SystemLoad())
-    return Decision(rule.strategy, rule.name, (rule.reason,), dynamic=rule.strategy.kind is Kind.HYBRID)
+    return Decision(
+        rule.strategy, rule.name, (rule.reason,), dynamic=rule.strategy.kind is StrategyKind.HYBRID
+    )
 
 
-def _known(case: Case) -> tuple[Entry, float]:
+def _known(case: Case) -> tuple[FunctionHistory, float]:
     """Return rates from earlier batches, all of a device off by the same factor, and how it begins."""
     dice = random.Random(f"{case}")
     off = {side: dice.lognormvariate(0, NOISE) for side in ("cpu", "gpu", "begin")}
-    entry = Entry()
+    entry = FunctionHistory()
     for index in range(SAMPLES):
         seconds = case._replace(count=max(1, min(case.cap, 1 << index % 6))).tasks(dice.randrange(1 << 30))
         work_s = sum(seconds)
@@ -246,10 +250,10 @@ def _known(case: Case) -> tuple[Entry, float]:
     return entry, off["begin"] * case.begin_s
 
 
-def _learned(case: Case, tasks: list[float], known: tuple[Entry, float], *, again: bool) -> float:
+def _learned(case: Case, tasks: list[float], known: tuple[FunctionHistory, float], *, again: bool) -> float:
     size = _fitting(case)
-    now = Situation(case.count, SIDES, (1.0, 1.0), known[1], not case.cold, size.limit, again)
-    decision = choose(known[0], now, _tree(case))
+    now = DecisionInputs(case.count, SIDES, (1.0, 1.0), known[1], not case.cold, size.limit, again)
+    decision = choose_strategy(known[0], now, _tree(case))
     if decision.strategy == ExecutionStrategy.CpuOnly:
         return on_the_cpu(case, tasks)
     if decision.strategy == ExecutionStrategy.GpuOnly:
@@ -257,9 +261,9 @@ def _learned(case: Case, tasks: list[float], known: tuple[Entry, float], *, agai
     return pulled(case, tasks, decision.pace, size, again=again)
 
 
-def _fitting(case: Case) -> MicroBatch:
+def _fitting(case: Case) -> BatchSizer:
     """Return what earlier batches have found to fit."""
-    size = MicroBatch()
+    size = BatchSizer()
     for _ in range(30):
         count = min(case.count, size.limit or case.count)
         (size.succeeded if count <= case.cap else size.ran_out)(count)

@@ -1,7 +1,7 @@
 """Batches on a simulated machine: the clock is simulated, the executor's own code decides who takes what.
 
-Eight CPU workers and a GPU; pieces are handed out by ``Sharing`` and ``Pacing``, sized by ``TimedSize`` and
-``MicroBatch``, taken over by ``Late``; strategies come from the seed's tree and from learned rates.
+Eight CPU workers and a GPU; ranges are handed out by ``Dispatcher`` and ``LoadBalancer``, sized by
+``TimedSize`` and ``BatchSizer``, taken over by ``BackupTasks``; strategies come from the tree or learned rates.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from accelera.execution.executors.sizing import TimedSize
 from accelera.execution.executors.threads import PIECE_S
-from accelera.execution.faults.micro_batch import MicroBatch
-from accelera.execution.pace import Pace
-from accelera.execution.work.batch import LOOK_AGAIN_S
-from accelera.execution.work.late import Late
-from accelera.execution.work.pacing import Pacing
-from accelera.execution.work.pending import Pending
-from accelera.execution.work.pieces import Side
-from accelera.execution.work.sharing import Sharing
+from accelera.execution.faults.batch_size import BatchSizer
+from accelera.execution.strategy.rates import DeviceRates
+from accelera.execution.tasks.balance import BackupTasks, Dispatcher, LoadBalancer
+from accelera.execution.tasks.batch import LOOK_AGAIN_S
+from accelera.execution.tasks.queue import DeviceKind
+from accelera.execution.tasks.ranges import RangeQueue
+from accelera.execution.tasks.sizing import TimedSize
 
 WORKERS = 8
 HANDING_S = 0.0
@@ -133,14 +131,14 @@ class Machine:
 
     case: Case
     tasks: list[float]
-    sharing: Sharing
-    size: MicroBatch
+    sharing: Dispatcher
+    size: BatchSizer
     gpu_begins: bool = True
     """Whether the GPU must begin first."""
     settled: list[bool] = field(init=False)
     left: int = field(init=False)
     now_s: float = 0.0
-    samples: list[tuple[Side, int, float]] = field(default_factory=list)
+    samples: list[tuple[DeviceKind, int, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.settled = [False] * len(self.tasks)
@@ -182,9 +180,9 @@ class Machine:
                 self.settled[index] = True
 
     def _begin(self, actor: int) -> None:
-        side = Side.GPU if actor == GPU else Side.CPU
+        side = DeviceKind.GPU if actor == GPU else DeviceKind.CPU
         pending = len(self.sharing.pending)
-        if side is Side.GPU:
+        if side is DeviceKind.GPU:
             wanted = pending or 1 << 30
             count = max(1, min(wanted, self.size.limit or wanted))
         else:
@@ -208,19 +206,21 @@ class Machine:
         self._wake(self.now_s + seconds, actor)
 
 
-def pulled(case: Case, tasks: list[float], pace: Pace | None, size: MicroBatch, *, again: bool) -> float:
+def pulled(
+    case: Case, tasks: list[float], pace: DeviceRates | None, size: BatchSizer, *, again: bool
+) -> float:
     """Return the seconds in which both sides pull, at a known ``pace``, or taking late tasks over."""
-    sharing = Sharing(Pending(len(tasks)), Late() if again else None, Pacing(pace, 0.0))
+    sharing = Dispatcher(RangeQueue(len(tasks)), BackupTasks() if again else None, LoadBalancer(pace, 0.0))
     return Machine(case, tasks, sharing, size).run(iter([GPU, *range(WORKERS)]))
 
 
 def on_the_cpu(case: Case, tasks: list[float]) -> float:
     """Return the seconds of the CPU alone."""
-    sharing = Sharing(Pending(len(tasks), 0))
-    return Machine(case, tasks, sharing, MicroBatch()).run(iter(range(WORKERS)))
+    sharing = Dispatcher(RangeQueue(len(tasks), 0))
+    return Machine(case, tasks, sharing, BatchSizer()).run(iter(range(WORKERS)))
 
 
-def on_the_gpu(case: Case, tasks: list[float], size: MicroBatch) -> float:
+def on_the_gpu(case: Case, tasks: list[float], size: BatchSizer) -> float:
     """Return the seconds of the GPU alone, in pieces that fit as far as is known."""
-    sharing = Sharing(Pending(len(tasks), len(tasks)))
+    sharing = Dispatcher(RangeQueue(len(tasks), len(tasks)))
     return Machine(case, tasks, sharing, size).run(iter([GPU]))

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from accelera.execution import ExecutionStrategy, StrategyManager, SystemLoad, ThreadsExecutor, kernel
-from accelera.execution import manager as manager_module
-from accelera.execution.learning.book import Book
+from accelera.execution import selector as selector_module
+from accelera.execution.strategy.history import PerformanceHistory
 
 WORKERS = 2
 LAUNCH_S = 2e-3
@@ -101,11 +101,11 @@ def _ratio(
 @contextmanager
 def _own_book() -> Iterator[None]:
     """Measure into a book of its own, as on a machine of one's own: others do not slow down who sleeps."""
-    book, usual_book, usual_load = Book(), manager_module.shared_book, SystemLoad.current
-    manager_module.shared_book = lambda: book  # type: ignore[assignment]
+    book, usual_history, usual_load = PerformanceHistory(), selector_module.shared_history, SystemLoad.current
+    selector_module.shared_history = lambda: book  # type: ignore[assignment]
     SystemLoad.current = staticmethod(SystemLoad)  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        manager_module.shared_book = usual_book
+        selector_module.shared_history = usual_history
         SystemLoad.current = staticmethod(usual_load)  # type: ignore[method-assign]

@@ -62,9 +62,9 @@ def imports_set_aside() -> None:
 def nothing_measured(cache_of_tests: Path) -> Iterator[None]:
     """Forget rates of functions and devices after each test: none must decide what another does."""
     yield
-    book = sys.modules.get("accelera.execution.learning.book")
+    book = sys.modules.get("accelera.execution.strategy.history")
     if book is not None:
-        book.shared_book.cache_clear()
+        book.shared_history.cache_clear()
     (cache_of_tests / "rates.json").unlink(missing_ok=True)
 
 

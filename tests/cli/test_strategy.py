@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from accelera.execution import ExecutionStrategy, HardwareCapabilities, StrategyManager, SystemLoad
-from accelera.execution.probing.accelerators import Accelerator
+from accelera.execution.hardware.capabilities import Accelerator
 
 Run = Callable[..., Any]
 

@@ -11,7 +11,7 @@ import accelera as acc
 from accelera.devices import is_out_of_memory
 from accelera.devices.torch_types import translated
 from accelera.errors import BudgetExceededError, DeviceError, DeviceMemoryError, PoisonTaskError
-from accelera.execution.faults.kinds import Kind, kind_of
+from accelera.execution.faults.classify import FailureKind, kind_of
 from accelera.interceptor.falling_back import with_less_room
 
 MESSAGES = [
@@ -44,7 +44,7 @@ def test_everybody_takes_it_for_out_of_memory(message: str, monkeypatch: pytest.
     assert is_out_of_memory(error)
     with pytest.raises(DeviceMemoryError), translated("gemm"):
         raise error
-    assert kind_of(error) is Kind.MEMORY
+    assert kind_of(error) is FailureKind.MEMORY
     rooms: list[int] = []
 
     def compute(room_bytes: int) -> int:

@@ -13,10 +13,10 @@ from accelera.devices import SimulatedDevice
 from accelera.engine import MatrixEngine, RunReport, distributed
 from accelera.errors import BudgetExceededError
 from accelera.execution import RayExecutor
-from tests.execution.test_cluster import Threads
+from accelera.testing import LocalCluster
 
 
-class Nodes(Threads):
+class Nodes(LocalCluster):
     """Two nodes that have an accelerator."""
 
     node_device: str | None = "sim:64MiB"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from accelera.execution import ExecutionResult, manager
-from accelera.execution.telling import result_of
-from accelera.execution.work.batch import Batch
+from accelera.execution.request import build_result
+from accelera.execution.tasks.batch import Batch
 
 
 @pytest.fixture(autouse=True)
@@ -20,14 +22,20 @@ def every_task_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(batch: Batch, *more: Any) -> ExecutionResult[Any]:
         try:
-            result = result_of(batch, *more)
+            result = build_result(batch, *more)
         except BaseException:
             del batch  # the traceback must not keep it
             raise
         settled = len(batch.outputs) - batch.left
         tasks = sum(share.tasks for share in result.per_device.values())
         assert tasks >= settled
-        assert tasks == settled or batch.leaves_behind or batch._fallback == "all"
+        assert tasks == settled or batch.leaves_behind or batch.fallback == "all"
         return result
 
-    monkeypatch.setattr(manager, "result_of", counted)
+    monkeypatch.setattr(manager, "build_result", counted)
+
+
+@pytest.fixture
+def own_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the logs of leases apart from those of other tests that run at the same time."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

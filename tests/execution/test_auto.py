@@ -21,9 +21,9 @@ from accelera.execution import (
     StrategyManager,
     WorkloadProfile,
 )
-from accelera.execution.defaults import default_gpu, default_strategy
-from accelera.execution.rationing import Rationing
-from accelera.execution.work.room import ROOMY, Room
+from accelera.execution.executors.device import default_gpu
+from accelera.execution.strategy.memory_limit import UNLIMITED, AdmissionControl, ConcurrencyLimit
+from accelera.execution.strategy.strategy import default_strategy
 from tests.execution.budgeted import TASK_BYTES
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def test_workers_are_the_tasks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERA_WORKERS", "0")
     with pytest.raises(SettingError, match="ACCELERA_WORKERS"):
         StrategyManager.auto()
-    assert Rationing("1GiB", workers=5).room(1, gpu=False) == Room(cpu=5)
+    assert AdmissionControl("1GiB", workers=5).room(1, gpu=False) == ConcurrencyLimit(cpu=5)
 
 
 def test_a_device_that_is_not_there_is_told() -> None:
@@ -130,14 +130,14 @@ def test_a_simulated_device_is_one_of_ours() -> None:
     gpu=st.booleans(),
 )
 def test_both_sides_together_keep_to_the_budget(budget: int, task: int, workers: int, gpu: bool) -> None:
-    rationing = Rationing(budget, workers)
+    admission = AdmissionControl(budget, workers)
     if task > budget:
         with pytest.raises(TaskTooLargeError) as refused:
-            rationing.room(task, gpu=gpu)
+            admission.room(task, gpu=gpu)
         error = refused.value
         assert (error.index, error.needed_bytes, error.budget_bytes) == (0, task, budget)
         return
-    room = rationing.room(task, gpu=gpu)
+    room = admission.room(task, gpu=gpu)
     assert room.cpu is not None
     assert 1 <= room.cpu <= workers
     assert (room.cpu + (room.gpu or 0)) * task <= budget
@@ -147,28 +147,28 @@ def test_both_sides_together_keep_to_the_budget(budget: int, task: int, workers:
 
 
 def test_what_is_not_known_is_not_bounded() -> None:
-    assert Rationing(1, workers=8).room(0, gpu=True) is ROOMY
-    assert Rationing(1, workers=8).rationed(HYBRID, 0) == (HYBRID, ROOMY)
+    assert AdmissionControl(1, workers=8).room(0, gpu=True) is UNLIMITED
+    assert AdmissionControl(1, workers=8).admitted(HYBRID, 0) == (HYBRID, UNLIMITED)
 
 
 def test_a_budget_for_one_task_is_the_cpus() -> None:
-    decision, room = Rationing("10 B", workers=8).rationed(HYBRID, 6)
-    assert (decision.strategy, room) == (ExecutionStrategy.CpuOnly, Room(cpu=1))
+    decision, room = AdmissionControl("10 B", workers=8).admitted(HYBRID, 6)
+    assert (decision.strategy, room) == (ExecutionStrategy.CpuOnly, ConcurrencyLimit(cpu=1))
     assert decision.reasons[-1] == "tasks of 6 B each within 10 B (budget): 1 at once on the CPU"
 
 
 def test_a_budget_that_does_not_matter_is_not_mentioned() -> None:
-    assert Rationing("10GiB", workers=2).rationed(HYBRID, 6)[0] is HYBRID
+    assert AdmissionControl("10GiB", workers=2).admitted(HYBRID, 6)[0] is HYBRID
 
 
 def test_without_a_budget_free_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TaskTooLargeError, match="free now within ACCELERA_MEMORY_THRESHOLD, a share"):
-        Rationing(None, workers=2).room(1 << 60, gpu=False)
-    assert Rationing(None, workers=2).room(1 << 60, gpu=True) == Room(cpu=1)
-    assert Rationing(None, workers=2).room(1, gpu=True) == Room(cpu=2)
+        AdmissionControl(None, workers=2).room(1 << 60, gpu=False)
+    assert AdmissionControl(None, workers=2).room(1 << 60, gpu=True) == ConcurrencyLimit(cpu=1)
+    assert AdmissionControl(None, workers=2).room(1, gpu=True) == ConcurrencyLimit(cpu=2)
     monkeypatch.setenv("ACCELERA_BUDGET", "5KiB")
     with pytest.raises(TaskTooLargeError, match="ACCELERA_BUDGET allows; raise it to at least 6,000 bytes"):
-        Rationing(None, workers=2).room(6000, gpu=False)
+        AdmissionControl(None, workers=2).room(6000, gpu=False)
 
 
 @pytest.mark.parametrize("strategy", ["cpu", "gpu", "hybrid"])

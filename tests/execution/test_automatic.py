@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from accelera.execution import AutoCpuExecutor, Retry, StrategyManager, ThreadsExecutor, kernel
-from accelera.execution.executors import automatic, gauging, threads
-from accelera.execution.executors.gauging import LEAST_S, Gauge, handing_s
-from accelera.execution.executors.visible import keeps_to_itself
+from accelera.execution.executors import auto, threads
+from accelera.execution.executors.auto import LEAST_S, ScalingProbe, transfer_s
+from accelera.execution.executors.processes.side_effects import has_no_side_effects
 
 SCALE = 3
 TABLE = {"a": 1}
@@ -33,15 +33,15 @@ def executor() -> Iterator[AutoCpuExecutor]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stay with threads, and let none have been ready without a core: others may be busy meanwhile."""
-    monkeypatch.setattr(automatic, "SWITCH_S", math.inf)
-    monkeypatch.setattr(gauging, "_ready_s", lambda: 0.0)
+    monkeypatch.setattr(auto, "SWITCH_S", math.inf)
+    monkeypatch.setattr(auto, "_ready_s", lambda: 0.0)
 
 
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every gain worth it, so that tests take no seconds."""
-    monkeypatch.setattr(automatic, "START_S", 1e-3)
-    monkeypatch.setattr(automatic, "SWITCH_S", 1e-2)
+    monkeypatch.setattr(auto, "START_S", 1e-3)
+    monkeypatch.setattr(auto, "SWITCH_S", 1e-2)
 
 
 def where(task: int) -> tuple[int, int]:
@@ -67,7 +67,7 @@ def sleeping(task: int) -> tuple[int, int]:
     return task, os.getpid()
 
 
-def held(gauge: Gauge, alone_s: float = 0.01) -> None:
+def held(gauge: ScalingProbe, alone_s: float = 0.01) -> None:
     """Tell a gauge that two threads took twice as long for each task as one alone."""
     gauge.alone(1, alone_s, alone_s)
     for _ in range(20):
@@ -119,8 +119,7 @@ def test_a_first_batch_with_options_is_measured_too(
 @pytest.mark.usefixtures("eager")
 def test_waiting_is_not_holding(executor: AutoCpuExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     manager, function = StrategyManager.cpu_only(executor), kernel(pure=True)(sleeping)
-    monkeypatch.setattr(gauging, "clocks", lambda: (Waiting.perf_counter(), 0.0, 0.0))
-    monkeypatch.setattr(automatic, "clocks", gauging.clocks)
+    monkeypatch.setattr(auto, "clocks", lambda: (Waiting.perf_counter(), 0.0, 0.0))
     monkeypatch.setattr(threads, "time", Waiting)
     for _ in range(2):
         result = manager.execute(range(80), function)
@@ -168,7 +167,7 @@ def test_little_work_does_not_start_workers(
     gauge = executor.gauge_of(where)
     held(gauge)
     gauge.handing_s = 1e-6
-    monkeypatch.setattr(automatic, "START_S", math.inf)
+    monkeypatch.setattr(auto, "START_S", math.inf)
     result = StrategyManager.cpu_only(executor).execute(range(5), where)
     assert processes_of(result.outputs) == {os.getpid()}
 
@@ -235,7 +234,7 @@ def test_a_quick_function_that_was_interrupted_once_does_not_go_to_threads_for_e
 
 
 def test_speedup_of_threads() -> None:
-    gauge = Gauge()
+    gauge = ScalingProbe()
     assert gauge.speedup is None
     gauge.alone(10, 0.1, 0.1)
     gauge.together(4, 1, LEAST_S / 2, 0.01)
@@ -256,7 +255,7 @@ def test_speedup_of_threads() -> None:
 def test_speedup_is_told_apart(
     alone: tuple[int, float, float], together: tuple[int, int, float, float], speedup: float, held: bool
 ) -> None:
-    gauge = Gauge()
+    gauge = ScalingProbe()
     gauge.alone(*alone)
     gauge.together(*together)
     assert gauge.speedup == pytest.approx(speedup)
@@ -264,7 +263,7 @@ def test_speedup_is_told_apart(
 
 
 def test_old_measurements_fade() -> None:
-    gauge = Gauge()
+    gauge = ScalingProbe()
     gauge.alone(1, 0.01, 0.01)
     gauge.together(2, 1000, 20.0, 10.0)
     assert gauge.held
@@ -274,12 +273,12 @@ def test_old_measurements_fade() -> None:
 
 
 def test_what_handing_over_takes() -> None:
-    assert handing_s(1, None) == math.inf
+    assert transfer_s(1, None) == math.inf
     array = np.ones(1 << 20)
-    assert handing_s(array, array) == math.inf
-    assert handing_s(threading.Lock(), 1) == math.inf
-    assert handing_s(1, 2) < 1e-5
-    assert handing_s(array, 2) > 1e-3
+    assert transfer_s(array, array) == math.inf
+    assert transfer_s(threading.Lock(), 1) == math.inf
+    assert transfer_s(1, 2) < 1e-5
+    assert transfer_s(array, 2) > 1e-3
 
 
 def constant(task: int) -> float:
@@ -382,42 +381,42 @@ def closes_over_an_array() -> Callable[[int], float]:
     ids=lambda function: function.__name__,
 )
 def test_what_a_function_writes_to_is_not_lost_in_another_process(function: Callable[[int], Any]) -> None:
-    assert not keeps_to_itself(function)
-    assert not keeps_to_itself(functools.partial(function))
+    assert not has_no_side_effects(function)
+    assert not has_no_side_effects(functools.partial(function))
 
 
 def test_an_array_that_nobody_can_write_to_is_a_constant() -> None:
-    assert keeps_to_itself(reads_a_fixed_array)
+    assert has_no_side_effects(reads_a_fixed_array)
 
 
 def test_functions_that_keep_to_themselves() -> None:
     reads, appends, counts = closures()
     for function in (constant, recursive, reads, abs, np.sqrt, math.sin, functools.partial(pow, 2), int):
-        assert keeps_to_itself(function), function
+        assert has_no_side_effects(function), function
     items: list[int] = []
     outward: list[Callable[..., Any]] = [reads_a_table, writes_a_global, through_another, appends, counts]
     outward += [Caller(), Caller().method, items.append, functools.partial(appends, 1)]
     outward += [lambda task: [items.append(each) for each in task], functools.partial(max, items)]
     for function in outward:
-        assert not keeps_to_itself(function), function
-    assert keeps_to_itself(kernel(pure=True)(appends))
-    assert not keeps_to_itself(kernel(appends))
+        assert not has_no_side_effects(function), function
+    assert has_no_side_effects(kernel(pure=True)(appends))
+    assert not has_no_side_effects(kernel(appends))
 
 
 def test_managers_share_one_executor_that_loads_nothing_before_it_must() -> None:
     program = (
         "import sys\nfrom accelera.execution import StrategyManager\n"
         "StrategyManager.cpu_only().execute(range(100), abs)\n"
-        "print({'cloudpickle', 'accelera.execution.executors.processes'} & set(sys.modules))"
+        "print({'cloudpickle', 'accelera.execution.executors.processes.executor'} & set(sys.modules))"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == "set()\n"
-    assert automatic.default_cpu() is automatic.default_cpu()
+    assert auto.default_cpu() is auto.default_cpu()
 
 
 def test_threads_that_had_the_cores_need_no_measurement_of_one_alone() -> None:
-    gauge = Gauge()
+    gauge = ScalingProbe()
     gauge.together(2, 10, LEAST_S, 0.9 * LEAST_S)
     assert gauge.speedup == pytest.approx(1.8)
     assert not gauge.unclear
@@ -428,7 +427,7 @@ def test_threads_that_had_the_cores_need_no_measurement_of_one_alone() -> None:
 
 
 def test_one_thread_says_nothing_of_several() -> None:
-    gauge = Gauge()
+    gauge = ScalingProbe()
     gauge.together(1, 100, 4.0, 4.0)
     assert not gauge.unclear
     assert gauge.speedup is None

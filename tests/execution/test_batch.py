@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from accelera.execution import StrategyManager, ThreadsExecutor
-from accelera.execution.watching.watch import Watch
-from accelera.execution.work.batch import Batch
-from accelera.execution.work.pieces import Side
+from accelera.execution.observability.telemetry import Telemetry
+from accelera.execution.tasks.batch import Batch, BatchOptions
+from accelera.execution.tasks.queue import DeviceKind
 
 PATIENCE_S = 300
 
@@ -19,8 +19,10 @@ PATIENCE_S = 300
 def test_all_that_was_done_is_told_though_the_batch_is_closed_meanwhile() -> None:
     """Whoever waits for a batch that is over may be sooner than the thread that brought the last output."""
     told: list[tuple[int, int]] = []
-    batch = Batch(range(3), abs, Watch(), gpu_count=3, progress=lambda *facts: told.append(facts))
-    piece = batch.take(Side.GPU, 3)
+    batch = Batch(
+        range(3), abs, Telemetry(), BatchOptions(gpu_count=3, progress=lambda *facts: told.append(facts))
+    )
+    piece = batch.take(DeviceKind.GPU, 3)
     assert piece is not None
     batch.leave_to_cpu(piece, ValueError("what the GPU says"), "gpu", blame=batch.close)
     batch.finish(0, [0, 1, 2])
@@ -29,7 +31,7 @@ def test_all_that_was_done_is_told_though_the_batch_is_closed_meanwhile() -> Non
 
 def test_what_is_late_is_not_told() -> None:
     told: list[tuple[int, int]] = []
-    batch = Batch(range(3), abs, Watch(), progress=lambda *facts: told.append(facts))
+    batch = Batch(range(3), abs, Telemetry(), BatchOptions(progress=lambda *facts: told.append(facts)))
     batch.finish(0, [0])
     batch.close()
     batch.finish(1, [1, 2])
@@ -52,7 +54,7 @@ class Leaves:
             self.go.wait(PATIENCE_S)
             work.finish(0, [0])
 
-        work.take(Side.CPU, 2)
+        work.take(DeviceKind.CPU, 2)
         self.threads.append(threading.Thread(target=late))
         self.threads[0].start()
         raise KeyboardInterrupt

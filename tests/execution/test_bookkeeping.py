@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from accelera.execution import ExecutionStrategy, SimulatedExecutor, StrategyManager, ThreadsExecutor
-from accelera.execution.work.late import Late
-from accelera.execution.work.pieces import Side
+from accelera.execution.tasks.balance import BackupTasks
+from accelera.execution.tasks.queue import DeviceKind
 
 COUNT = 200_000
 TASK_BYTES = 32
@@ -74,12 +74,12 @@ def test_a_long_stream_takes_what_its_window_does(ordered: bool) -> None:
 
 
 def test_pieces_that_are_through_are_not_kept_to_be_taken_over() -> None:
-    late = Late()
+    late = BackupTasks()
     for start in range(0, 1000, 4):
-        late.taken(Side.CPU, start, start + 4)
+        late.taken(DeviceKind.CPU, start, start + 4)
         late.done(start, start + 1)
         late.done(start + 1, start + 4)
     assert len(late) == 0
-    late.taken(Side.CPU, 1000, 1004)
+    late.taken(DeviceKind.CPU, 1000, 1004)
     late.done(1000, 1002)
-    assert late.take(Side.GPU, 9, lambda index: False) == (1002, 1004)
+    assert late.take(DeviceKind.GPU, 9, lambda index: False) == (1002, 1004)

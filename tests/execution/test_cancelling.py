@@ -17,7 +17,7 @@ from accelera.execution import (
     StrategyManager,
     ThreadsExecutor,
 )
-from accelera.execution.work import batch
+from accelera.execution.tasks import batch
 
 PATIENCE_S = 300
 """Longer than anything here takes, shorter than for ever."""

@@ -12,10 +12,15 @@ import psutil
 import pytest
 
 from accelera.execution import HardwareCapabilities
-from accelera.execution.probing import accelerators as probing_accelerators
-from accelera.execution.probing import nvml
-from accelera.execution.probing.accelerators import Accelerator, accelerators
-from accelera.execution.probing.processor import model_name, physical_cores, simd_support
+from accelera.execution.hardware import capabilities as probing_accelerators
+from accelera.execution.hardware import nvml
+from accelera.execution.hardware.capabilities import (
+    Accelerator,
+    accelerators,
+    model_name,
+    physical_cores,
+    simd_support,
+)
 from accelera.memory import host_memory
 from tests.architecture.repository import run_python
 
@@ -34,7 +39,7 @@ def test_what_is_found_is_real_and_found_once() -> None:
 def test_looking_does_not_load_torch(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from accelera.execution.probing.accelerators import accelerators\n"
+        "from accelera.execution.hardware.capabilities import accelerators\n"
         "from accelera.execution import HardwareCapabilities, SystemLoad\n"
         "HardwareCapabilities.detect() if not accelerators() else None\n"
         "print(*{'torch', 'pynvml', 'cpuinfo'} & set(sys.modules)) if not accelerators() else print()\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import socket
 import sys
 import tempfile
@@ -26,85 +25,29 @@ from accelera.errors import (
     UnknownNameError,
 )
 from accelera.execution import ExecutionStrategy, Retry, StrategyManager, ThreadsExecutor
-from accelera.execution.cluster import connecting, driving
-from accelera.execution.cluster.calls import Call, Calls
-from accelera.execution.cluster.connecting import check_versions, connect
-from accelera.execution.cluster.contract import Broken, Cause, Cluster, Ended, Event, Lease, Lost, Node
-from accelera.execution.cluster.futures import LaneExecutor
-from accelera.execution.cluster.node import agent as agents
-from accelera.execution.cluster.node.agent import Agent
-from accelera.execution.cluster.node.marks import Marks, read_marks
-from accelera.execution.cluster.packing import pack, unpack
-from accelera.execution.cluster.ranges import Ranges
-from accelera.execution.cluster.ray_agents import Wanted
+from accelera.execution.cluster import node as agents
+from accelera.execution.cluster import ray_connection, scheduler
+from accelera.execution.cluster.contract import (
+    Cause,
+    Cluster,
+    Lease,
+    LeaseLost,
+    Node,
+)
+from accelera.execution.cluster.futures import CallQueue, LaneExecutor, SubmittedCall
+from accelera.execution.cluster.lease import InFlightLog, read_in_flight
+from accelera.execution.cluster.node import Agent
+from accelera.execution.cluster.ray_agents import AgentResources
+from accelera.execution.cluster.ray_connection import check_versions, connect
 from accelera.execution.cluster.ray_executor import RayExecutor
-from accelera.execution.cluster.sizing import LEAST_S, SHORTEST_S, LeaseSize
-from accelera.execution.cluster.suspects import Suspects
-from accelera.execution.work.pieces import Side
+from accelera.execution.cluster.scheduler import LEAST_S, SHORTEST_S, LeaseSize, PoisonQuarantine
+from accelera.execution.cluster.serialization import pack, unpack
+from accelera.execution.tasks.queue import DeviceKind
+from accelera.execution.tasks.ranges import IndexSet
+from accelera.testing import LocalCluster
 from tests.execution.stand_ins import blanked
 
-Dies = Callable[[int, Lease], Lost | None]
-
-
-@pytest.fixture(autouse=True)
-def marks_of_this_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep what leases are at apart from those of the same name of whoever else runs tests here."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-
-class Threads:
-    """A cluster whose nodes are agents in this process, which die when they are told to."""
-
-    def __init__(self, count: int = 2, dies: Dies = lambda number, lease: None) -> None:
-        self._nodes = [Node(f"n{number}", f"node {number}", 2) for number in range(count)]
-        self._agents = {node.id: Agent(2) for node in self._nodes}
-        self._events: queue.Queue[tuple[Any, Event]] = queue.Queue()
-        self._dies = dies
-        self.leases: list[Lease] = []
-        self.kept: list[bytes] = []
-
-    def nodes(self) -> Sequence[Node]:
-        return self._nodes
-
-    def submit(self, node: Node, lease: Lease) -> Any:
-        self.leases.append(lease)
-        lost = self._dies(len(self.leases), lease)
-        threading.Thread(target=self._run, args=(node, lease, lost), daemon=True).start()
-        return lease.id
-
-    def wait_any(self, handles: Sequence[Any], timeout_s: float) -> list[tuple[Any, Event]]:
-        try:
-            return [self._events.get(timeout=timeout_s)]
-        except queue.Empty:
-            return []
-
-    def cancel(self, handle: Any, *, force: bool = False) -> None:
-        for agent in self._agents.values():
-            agent.stop(handle)
-
-    def put(self, value: bytes) -> bytes:
-        self.kept.append(value)
-        return value
-
-    def get(self, reference: Any) -> bytes:
-        return bytes(reference)
-
-    def close(self) -> None:
-        self._nodes = []
-
-    def _run(self, node: Node, lease: Lease, lost: Lost | None) -> None:
-        if lost is not None:
-            self._events.put((lease.id, lost))
-            return
-        try:
-            last = False
-            for part in self._agents[node.id].run(lease):
-                self._events.put((lease.id, part))
-                last = part.last
-            if not last:
-                self._events.put((lease.id, Ended()))
-        except Exception as error:
-            self._events.put((lease.id, Broken(error)))
+pytestmark = pytest.mark.usefixtures("own_temporary_files")
 
 
 class Fake:
@@ -150,7 +93,7 @@ def done_by(agent: Agent, lease: Lease) -> dict[int, Any]:
 
 @pytest.mark.parametrize("count", [0, 1, 7, 5000])
 def test_outputs_are_in_order(count: int) -> None:
-    cluster = Threads()
+    cluster = LocalCluster()
     assert isinstance(cluster, Cluster)
     result = StrategyManager(cpu=RayExecutor(cluster)).execute(range(count), double)
     assert result.outputs == [2 * number for number in range(count)]
@@ -158,7 +101,7 @@ def test_outputs_are_in_order(count: int) -> None:
 
 
 def test_every_node_takes_part_and_a_function_is_shipped_once() -> None:
-    cluster = Threads(3)
+    cluster = LocalCluster(3)
     executor = RayExecutor(cluster)
     for _ in range(2):
         result = StrategyManager(cpu=executor).execute(range(200), slow)
@@ -169,7 +112,7 @@ def test_every_node_takes_part_and_a_function_is_shipped_once() -> None:
 
 
 def test_streams_and_a_gpu_beside_it() -> None:
-    executor = RayExecutor(Threads())
+    executor = RayExecutor(LocalCluster())
     manager = StrategyManager(cpu=executor)
     assert [output for _, output in manager.stream(iter(range(300)), slow)] == list(range(300))
     both = StrategyManager(executor, Fake(), ExecutionStrategy.Hybrid())
@@ -179,14 +122,18 @@ def test_streams_and_a_gpu_beside_it() -> None:
 
 
 def test_a_lost_lease_is_done_by_others() -> None:
-    cluster = Threads(dies=lambda number, lease: Lost(Cause.NODE, "unplugged") if number in (1, 3) else None)
+    cluster = LocalCluster(
+        dies=lambda number, lease: LeaseLost(Cause.NODE, "unplugged") if number in (1, 3) else None
+    )
     result = StrategyManager(cpu=RayExecutor(cluster)).execute(range(100), slow)
     assert result.outputs == list(range(100))
     assert result.failures == ()
 
 
 def test_what_must_not_run_again_has_an_unknown_outcome() -> None:
-    cluster = Threads(dies=lambda number, lease: Lost(Cause.NODE, "unplugged") if number == 1 else None)
+    cluster = LocalCluster(
+        dies=lambda number, lease: LeaseLost(Cause.NODE, "unplugged") if number == 1 else None
+    )
     manager = StrategyManager(cpu=RayExecutor(cluster))
     result = manager.execute(range(100), slow, rerun="never", on_error="collect")
     lost = cluster.leases[0]
@@ -199,13 +146,15 @@ def test_what_must_not_run_again_has_an_unknown_outcome() -> None:
 @pytest.mark.parametrize("noted", [True, False])
 @pytest.mark.parametrize("cause", [Cause.PROCESS, Cause.MEMORY])
 def test_a_task_that_kills_is_found_among_the_others(cause: Cause, noted: bool) -> None:
-    def dies(number: int, lease: Lease) -> Lost | None:
+    def dies(number: int, lease: Lease) -> LeaseLost | None:
         if not lease.start <= 40 < lease.start + lease.count:
             return None
         under_way = ((40, 41),) if lease.alone else ((lease.start, lease.start + lease.count),)
-        return Lost(cause, "signal 9", under_way if noted else ())
+        return LeaseLost(cause, "signal 9", under_way if noted else ())
 
-    result = StrategyManager(cpu=RayExecutor(Threads(dies=dies))).execute(range(64), slow, on_error="collect")
+    result = StrategyManager(cpu=RayExecutor(LocalCluster(dies=dies))).execute(
+        range(64), slow, on_error="collect"
+    )
     assert result.failed_indices == (40,)
     assert isinstance(result.failures[0].error, PoisonTaskError)
     assert "task 40" in str(result.failures[0].error)
@@ -216,8 +165,8 @@ def test_a_task_that_kills_is_found_among_the_others(cause: Cause, noted: bool) 
 
 
 def test_a_lease_is_not_too_large_though_its_first_task_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driving, "LEASE_BYTES", 2000)
-    cluster = Threads(1)
+    monkeypatch.setattr(scheduler, "LEASE_BYTES", 2000)
+    cluster = LocalCluster(1)
     tasks = [b"", *(bytes(500 + number) for number in range(20)), bytes(3000)]
     result = StrategyManager(cpu=RayExecutor(cluster)).execute(tasks, len)
     assert result.outputs == list(map(len, tasks))
@@ -226,7 +175,7 @@ def test_a_lease_is_not_too_large_though_its_first_task_is_small(monkeypatch: py
 
 def test_a_node_that_cannot_load_the_function_says_so() -> None:
     with pytest.raises(ClusterError, match=r"node . cannot carry out a lease: No module named 'nowhere'"):
-        StrategyManager(cpu=RayExecutor(Threads())).execute(range(4), _NotThere())
+        StrategyManager(cpu=RayExecutor(LocalCluster())).execute(range(4), _NotThere())
 
 
 class _NotThere:
@@ -238,7 +187,7 @@ class _NotThere:
 
 
 def test_what_cannot_be_sent_is_told_task_by_task() -> None:
-    manager = StrategyManager(cpu=RayExecutor(Threads()))
+    manager = StrategyManager(cpu=RayExecutor(LocalCluster()))
     tasks = [0, threading.Lock(), 2]
     result = manager.execute(tasks, type, on_error="collect")
     assert blanked(result.outputs) == [int, None, int]
@@ -259,7 +208,7 @@ class _Unreadable:
 
 @pytest.mark.parametrize("rerun", ["on_failure", "never"])
 def test_what_cannot_be_unpickled_fails_by_itself(rerun: Any) -> None:
-    manager = StrategyManager(cpu=RayExecutor(Threads()))
+    manager = StrategyManager(cpu=RayExecutor(LocalCluster()))
     how: Any = {"on_error": "collect", "rerun": rerun}
     outputs = manager.execute(range(40), lambda task: _Unreadable() if task in (3, 17) else task, **how)
     assert blanked(outputs.outputs) == [None if task in (3, 17) else task for task in range(40)]
@@ -283,14 +232,14 @@ def test_attempts_are_counted_though_nothing_else_is_done_and_their_errors_canno
         time.sleep(0.3)
         return number
 
-    manager = StrategyManager(cpu=RayExecutor(Threads(1)))
+    manager = StrategyManager(cpu=RayExecutor(LocalCluster(1)))
     retry = Retry(times=2, on=(Holding,))
     result = manager.execute([7], _Shared(fails_twice), retry=retry)
     assert (result.outputs, result.retries) == ([7], 2)
 
 
 def test_a_batch_that_waits_for_nodes_can_be_cancelled() -> None:
-    cluster, cancel = Threads(), threading.Event()
+    cluster, cancel = LocalCluster(), threading.Event()
     cluster.close()
     threading.Timer(0.2, cancel.set).start()
     result = StrategyManager(cpu=RayExecutor(cluster)).execute(range(4), double, cancel=cancel)
@@ -308,7 +257,7 @@ def test_errors_and_retries_are_the_users() -> None:
             raise KeyError(number)
         return number
 
-    manager = StrategyManager(cpu=RayExecutor(Threads(1)))
+    manager = StrategyManager(cpu=RayExecutor(LocalCluster(1)))
     function = _Shared(fails_once)
     result = manager.execute(range(8), function, on_error="collect", retry=Retry(times=1))
     assert result.failed_indices == (5,)
@@ -335,7 +284,7 @@ def test_a_task_that_exits_fails_by_itself() -> None:
     def exits(number: int) -> int:
         return sys.exit(2) if number == 1 else number
 
-    manager = StrategyManager(cpu=RayExecutor(Threads(1)))
+    manager = StrategyManager(cpu=RayExecutor(LocalCluster(1)))
     for count in (3, 200):
         result = manager.execute(range(count), exits, on_error="collect")
         assert blanked(result.outputs) == [0, None, *range(2, count)]
@@ -345,7 +294,7 @@ def test_a_task_that_exits_fails_by_itself() -> None:
 
 
 def test_a_stopped_batch_stops_on_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driving, "GRACE_S", 60.0)
+    monkeypatch.setattr(scheduler, "GRACE_S", 60.0)
     cancel = threading.Event()
     began: list[int] = []
 
@@ -354,7 +303,9 @@ def test_a_stopped_batch_stops_on_the_nodes(monkeypatch: pytest.MonkeyPatch) -> 
         time.sleep(0.01)
         cancel.set()
 
-    result = StrategyManager(cpu=RayExecutor(Threads())).execute(range(500), _Shared(cancels), cancel=cancel)
+    result = StrategyManager(cpu=RayExecutor(LocalCluster())).execute(
+        range(500), _Shared(cancels), cancel=cancel
+    )
     assert result.stopped_by == "cancelled"
     assert len(began) < 500
     assert len(result.unfinished_indices) == 500 - len(began)
@@ -382,42 +333,42 @@ def test_a_lease_alone_runs_one_task_after_the_other() -> None:
 
 
 def test_marks_outlive_their_process() -> None:
-    marks = Marks("a-lease", 2)
+    marks = InFlightLog("a-lease", 2)
     marks.begin(10, 20)
     other = threading.Thread(target=marks.begin, args=(20, 21))
     other.start()
     other.join()
     marks.end()
-    assert read_marks("a-lease") == [(20, 21)]
-    assert read_marks("a-lease") == []
+    assert read_in_flight("a-lease") == [(20, 21)]
+    assert read_in_flight("a-lease") == []
 
 
 def test_marks_are_gone_when_a_lease_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or those of the next lease of the same name would go with them."""
-    close = Marks.close
+    close = InFlightLog.close
 
-    def slowly(marks: Marks) -> None:
+    def slowly(marks: InFlightLog) -> None:
         time.sleep(0.1)
         close(marks)
 
-    monkeypatch.setattr(Marks, "close", slowly)
+    monkeypatch.setattr(InFlightLog, "close", slowly)
     assert done_by(Agent(2), lease_of([1], abs)) == {100: 1}
     assert list(tmp_path.glob("accelera-lease-*")) == []
 
 
 def test_marks_nobody_asked_about_do_not_pile_up() -> None:
-    old, new = Marks("an-old-lease", 1), Marks("a-new-lease", 1)
+    old, new = InFlightLog("an-old-lease", 1), InFlightLog("a-new-lease", 1)
     old.begin(0, 1)
     new.begin(0, 1)
     path = next(Path(tempfile.gettempdir()).glob("accelera-lease-an-old-lease"))
     os.utime(path, (0, 0))
     Agent(1)
-    assert read_marks("an-old-lease") == []
-    assert read_marks("a-new-lease") == [(0, 1)]
+    assert read_in_flight("an-old-lease") == []
+    assert read_in_flight("a-new-lease") == [(0, 1)]
 
 
 def test_ranges() -> None:
-    ranges = Ranges((0, 10), (20, 30))
+    ranges = IndexSet((0, 10), (20, 30))
     assert ranges.remove(5, 25) == [(5, 10), (20, 25)]
     assert list(ranges) == [(0, 5), (25, 30)]
     assert len(ranges) == 10
@@ -426,7 +377,7 @@ def test_ranges() -> None:
 
 
 def test_suspects_are_guilty_alone_and_twice() -> None:
-    suspects = Suspects()
+    suspects = PoisonQuarantine()
     assert suspects.strike([(4, 8)]) == []
     assert suspects.strike([(4, 8)]) == []
     assert suspects.strike([(5, 6), (9, 10)]) == [5]
@@ -465,14 +416,14 @@ def test_calls_have_futures() -> None:
 
 
 def test_calls_that_are_abandoned_are_over_when_that_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driving, "GRACE_S", 60.0)
+    monkeypatch.setattr(scheduler, "GRACE_S", 60.0)
     begun: list[int] = []
 
     def noted(number: int) -> None:
         begun.append(number)
         time.sleep(0.05)
 
-    pool = RayExecutor(Threads(1)).as_futures()
+    pool = RayExecutor(LocalCluster(1)).as_futures()
     futures = [pool.submit(_Shared(noted), number) for number in range(200)]
     futures[0].result(60)
     pool.abandon()
@@ -487,14 +438,16 @@ def test_calls_that_are_abandoned_are_over_when_that_returns(monkeypatch: pytest
 
 
 def test_calls_are_counted_while_others_come() -> None:
-    calls = Calls()
-    putting = threading.Thread(target=lambda: [calls.put(Call(abs, (1,), {})) for _ in range(20_000)])
+    calls = CallQueue()
+    putting = threading.Thread(
+        target=lambda: [calls.put(SubmittedCall(abs, (1,), {})) for _ in range(20_000)]
+    )
     putting.start()
     while putting.is_alive():
         assert 0 <= calls.remaining <= 20_000
     putting.join()
     assert calls.remaining == 20_000
-    piece = calls.take(Side.CPU, 30)
+    piece = calls.take(DeviceKind.CPU, 30)
     assert piece is not None
     calls.give_back(piece.part(10, 30))
     assert calls.remaining == 19_990
@@ -503,8 +456,8 @@ def test_calls_are_counted_while_others_come() -> None:
 
 
 def test_whoever_waits_for_cancelled_calls_hears_of_them() -> None:
-    calls = Calls()
-    futures = [calls.put(Call(abs, (number,), {})) for number in range(3)]
+    calls = CallQueue()
+    futures = [calls.put(SubmittedCall(abs, (number,), {})) for number in range(3)]
     futures[1].cancel()
     calls.break_down(ClusterError("gone"))
     assert not wait(futures, 60).not_done
@@ -519,7 +472,7 @@ class _Exits:
 
 
 def test_an_output_that_exits_fails_the_calls_instead_of_leaving_them() -> None:
-    pool = RayExecutor(Threads()).as_futures()
+    pool = RayExecutor(LocalCluster()).as_futures()
     with pytest.raises(SystemExit):
         pool.submit(_Exits).result(60)
     pool.shutdown()
@@ -551,15 +504,15 @@ def test_calls_can_be_cancelled_before_they_begin() -> None:
 
 
 def test_calls_fail_with_a_cluster_that_goes() -> None:
-    gone: list[Lost] = []
-    cluster = Threads(dies=lambda number, lease: gone[0] if gone else None)
+    gone: list[LeaseLost] = []
+    cluster = LocalCluster(dies=lambda number, lease: gone[0] if gone else None)
     pool = RayExecutor(cluster).as_futures()
     assert pool.submit(double, 4).result(60) == 8
 
     def nobody() -> Sequence[Node]:
         raise ClusterError("[ray] all gone")
 
-    gone.append(Lost(Cause.NODE, "unplugged"))
+    gone.append(LeaseLost(Cause.NODE, "unplugged"))
     cluster.nodes = nobody  # type: ignore[method-assign]
     with pytest.raises(ClusterError, match="all gone"):
         pool.submit(double, 5).result(60)
@@ -614,22 +567,22 @@ def test_what_is_no_cluster_and_no_amount_is_refused() -> None:
     with pytest.raises(TypeError, match=r"5 is no cluster: give 'HOST:6379', a RayCluster, or None"):
         RayExecutor(5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"num_cpus='x': give a whole number"):
-        Wanted(num_cpus="x")  # type: ignore[arg-type]
+        AgentResources(num_cpus="x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"num_gpus='x': give a number"):
-        Wanted(num_gpus="x")  # type: ignore[arg-type]
+        AgentResources(num_gpus="x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"resources='a': give amounts by name"):
-        Wanted(resources="a")  # type: ignore[arg-type]
+        AgentResources(resources="a")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"num_cpus=-1: give a number from 0"):
-        Wanted(num_cpus=-1)
+        AgentResources(num_cpus=-1)
     with pytest.raises(UnknownNameError, match="no device is called 'foo'"):
-        Wanted(device="foo")
+        AgentResources(device="foo")
     with pytest.raises(ValueError, match=r"num_gpus=1, device='sim' beside .*: what nodes give is settled"):
-        RayExecutor(Threads(), num_gpus=1, device="sim")
-    assert Wanted(2, 0.5, {"disk": 1}, "cuda:1").asked == {"CPU": 2, "GPU": 0.5, "disk": 1}
+        RayExecutor(LocalCluster(), num_gpus=1, device="sim")
+    assert AgentResources(2, 0.5, {"disk": 1}, "cuda:1").asked == {"CPU": 2, "GPU": 0.5, "disk": 1}
 
 
 def test_a_closed_executor_runs_nothing() -> None:
-    executor = RayExecutor(Threads())
+    executor = RayExecutor(LocalCluster())
     assert StrategyManager(cpu=executor).execute(range(3), double).outputs == [0, 2, 4]
     executor.close()
     with pytest.raises(ClusterError, match=r"executor was closed: .* make a new RayExecutor"):
@@ -687,4 +640,4 @@ def test_other_versions_are_refused(fake_ray: Any) -> None:
 def test_without_ray_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(BackendMissingError, match=r"pip install 'accelera\[ray\]'"):
-        connecting.the_ray()
+        ray_connection.the_ray()

@@ -17,8 +17,14 @@ import torch
 
 from accelera.devices import CpuDevice
 from accelera.errors import UnfinishedError
-from accelera.execution import AutoCpuExecutor, ExecutionStrategy, StrategyManager, ThreadsExecutor, cores
-from accelera.execution.cores import cores_here, one_blas_thread_each, usable_cores, working
+from accelera.execution import AutoCpuExecutor, ExecutionStrategy, StrategyManager, ThreadsExecutor
+from accelera.execution.hardware import cpu_share
+from accelera.execution.hardware.cpu_share import (
+    cores_here,
+    one_blas_thread_each,
+    usable_cores,
+    worker_core_share,
+)
 from accelera.testing import FakeGpu
 
 LOADED = (np, scipy.linalg)
@@ -41,7 +47,7 @@ def counts_of_a_new_thread() -> dict[str, int]:
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     CpuDevice()
-    monkeypatch.setattr(cores, "usable_cores", lambda: USUAL)
+    monkeypatch.setattr(cpu_share, "usable_cores", lambda: USUAL)
     torch_count = torch.get_num_threads()
     torch.set_num_threads(USUAL)
     with threadpoolctl.threadpool_limits(USUAL, user_api="blas"):
@@ -83,7 +89,7 @@ def test_an_error_ends_a_limit_too() -> None:
 
 
 def test_what_is_lower_already_stays_lower(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "usable_cores", lambda: 16)
+    monkeypatch.setattr(cpu_share, "usable_cores", lambda: 16)
     before = counts()
     with one_blas_thread_each(2):
         assert counts() == before
@@ -110,7 +116,7 @@ def test_callers_that_overlap_each_get_theirs_back(first: str) -> None:
     threads = {}
     for name in end:
         threads[name] = started(held, 2, end[name], after, name)
-        while len(cores._POOLS._limits) < len(threads):
+        while len(cpu_share._POOLS._limits) < len(threads):
             pass
     end[first].set()
     threads[first].join()
@@ -151,7 +157,7 @@ def test_libraries_are_looked_for_only_when_one_was_loaded(monkeypatch: pytest.M
         looked.clear()
         with one_blas_thread_each(2):
             assert not looked
-    monkeypatch.setattr(cores, "_LIBRARIES", (*cores._LIBRARIES, "pytest"))
+    monkeypatch.setattr(cpu_share, "_LIBRARIES", (*cpu_share._LIBRARIES, "pytest"))
     with one_blas_thread_each(2):
         assert looked == [1]
 
@@ -189,18 +195,18 @@ def test_a_manager_inside_a_task_starts_no_threads_of_its_own() -> None:
 
 def test_a_manager_that_was_told_its_workers_has_them_everywhere() -> None:
     meet = threading.Barrier(3)
-    with working(2):
+    with worker_core_share(2):
         inner = StrategyManager.cpu_only(ThreadsExecutor(3))
         met = inner.execute(range(3), lambda _: meet.wait(300), progress=lambda done, of: None)
     assert sorted(met.outputs) == [0, 1, 2]
 
 
 def test_shares_of_shares() -> None:
-    with working(1):
+    with worker_core_share(1):
         assert cores_here() == USUAL
-        with working(2):
+        with worker_core_share(2):
             assert cores_here() == 1
-            with working(2):
+            with worker_core_share(2):
                 assert cores_here() == 1
         assert cores_here() == USUAL
 
@@ -216,7 +222,7 @@ def test_threads_of_a_manager_inside_a_task_share_the_tasks_share(
     strategy: ExecutionStrategy, executor: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tasks have eight of sixteen cores each, and four within one of them have two each."""
-    monkeypatch.setattr(cores, "usable_cores", lambda: 16)
+    monkeypatch.setattr(cpu_share, "usable_cores", lambda: 16)
     inner = StrategyManager(executor(), FakeGpu(room=0), strategy, learn=False)
 
     def outer(_: int) -> list[int]:
@@ -235,8 +241,8 @@ def test_threads_of_a_manager_inside_a_task_share_the_tasks_share(
 
 
 def test_libraries_inside_a_task_have_the_tasks_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
-    with working(2), one_blas_thread_each(2):
+    monkeypatch.setattr(cpu_share, "usable_cores", lambda: 4)
+    with worker_core_share(2), one_blas_thread_each(2):
         assert counts() == all_at(1)
 
 
@@ -245,14 +251,14 @@ def test_a_batch_inside_one_that_was_left_behind_frees_what_it_limited() -> None
     end = {"outer": threading.Event(), "inner": threading.Event()}
 
     def inner() -> None:
-        with working(2):
+        with worker_core_share(2):
             held(2, end["inner"], after, "inner")
 
     outer_thread = started(held, 2, end["outer"], after, "outer")
-    while not cores._POOLS._limits:
+    while not cpu_share._POOLS._limits:
         pass
     inner_thread = started(inner)
-    while len(cores._POOLS._limits) < 2:
+    while len(cpu_share._POOLS._limits) < 2:
         pass
     for name, thread in (("outer", outer_thread), ("inner", inner_thread)):
         end[name].set()
@@ -279,7 +285,7 @@ def test_a_users_exception_keeps_nothing_limited() -> None:
 
 def test_nothing_is_loaded_to_be_limited() -> None:
     code = (
-        "import sys; from accelera.execution.cores import one_blas_thread_each\n"
+        "import sys; from accelera.execution.hardware.cpu_share import one_blas_thread_each\n"
         "with one_blas_thread_each(2): pass\n"
         "print([name for name in ('torch', 'scipy.linalg') if name in sys.modules])"
     )

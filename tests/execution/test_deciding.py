@@ -21,26 +21,25 @@ from accelera.execution import (
     TorchDeviceExecutor,
     WorkloadProfile,
     kernel,
+    selector,
 )
-from accelera.execution import deciding as deciding_module
-from accelera.execution.deciding import Decider
-from accelera.execution.decision import Decision
-from accelera.execution.executors import gpu_memory
-from accelera.execution.executors.gpu_memory import GpuMemory
-from accelera.execution.learning.book import Book
-from accelera.execution.learning.choosing import Situation, choose, standing
-from accelera.execution.learning.entry import Entry
-from accelera.execution.learning.learner import Learner, Sides
-from accelera.execution.learning.rates import NEEDED
-from accelera.execution.pace import Pace
-from accelera.execution.work.late import Late
-from accelera.execution.work.pacing import FIRST_SHARE, Pacing
-from accelera.execution.work.pending import Pending
-from accelera.execution.work.pieces import Side
-from accelera.execution.work.sharing import Sharing
+from accelera.execution import selector as deciding_module
+from accelera.execution.selector import GpuMemoryGauge, StrategySelector
+from accelera.execution.strategy.cost_model import DecisionInputs, cached_choice, choose_strategy
+from accelera.execution.strategy.history import (
+    DevicePair,
+    FunctionHistory,
+    PerformanceHistory,
+    PerformanceModel,
+)
+from accelera.execution.strategy.rates import NEEDED, DeviceRates
+from accelera.execution.strategy.strategy import Decision
+from accelera.execution.tasks.balance import FIRST_SHARE, BackupTasks, Dispatcher, LoadBalancer
+from accelera.execution.tasks.queue import DeviceKind
+from accelera.execution.tasks.ranges import RangeQueue
 from tests.execution.test_selection import COUNTS, PARALLEL, PRESSURES, as_written
 
-SIDES = Sides("cpu", "cpu model", 4, "gpu", "gpu model")
+SIDES = DevicePair("cpu", "cpu model", 4, "gpu", "gpu model")
 TREE = Decision(ExecutionStrategy.GpuOnly, "large parallel workload", ("enough",))
 SMALL = Decision(ExecutionStrategy.CpuOnly, "small workload", ("few",))
 MANY = 60
@@ -69,8 +68,10 @@ class Gpu:
         return 8 << 30
 
 
-def measured(cpu_task_s: float, gpu_task_s: float, launch_s: float = 1e-3, samples: int = NEEDED) -> Entry:
-    entry = Entry()
+def measured(
+    cpu_task_s: float, gpu_task_s: float, launch_s: float = 1e-3, samples: int = NEEDED
+) -> FunctionHistory:
+    entry = FunctionHistory()
     for index in range(samples):
         count = 1 + 3 * (index % 5)
         entry.record("cpu model", count, count * cpu_task_s, launches=False)
@@ -172,8 +173,8 @@ def test_without_learning_decisions_stay_the_trees() -> None:
 
 
 def test_batches_that_failed_are_not_recorded() -> None:
-    book = Book()
-    learner = Learner(lambda: book, Sides.of(ThreadsExecutor(2), "cpu", None, ""))
+    book = PerformanceHistory()
+    learner = PerformanceModel(lambda: book, DevicePair.of(ThreadsExecutor(2), "cpu", None, ""))
 
     def fails(task: int) -> int:
         time.sleep(1e-3)
@@ -182,7 +183,7 @@ def test_batches_that_failed_are_not_recorded() -> None:
         return task
 
     manager = StrategyManager.cpu_only(ThreadsExecutor(2))
-    manager._decider._learner = learner
+    manager._selector._model = learner
     manager.execute(range(20), fails, on_error="collect")
     assert learner.known(fails, None) is None
     manager.execute(range(7), fails)
@@ -205,7 +206,7 @@ def test_pieces_that_failed_on_the_gpu_are_not_recorded() -> None:
     manager = StrategyManager(ThreadsExecutor(2), Small(task_s=1e-3), observers=[Watching()])
     manager.execute(range(60), nap)
     assert 0 in seen, "a piece that ran out of memory did no task"
-    learner = manager._decider._learner
+    learner = manager._selector._model
     assert learner is not None
     entry = learner.known(nap, None)
     assert entry is not None
@@ -219,7 +220,7 @@ def test_pieces_that_went_to_worker_processes_are_the_cpus() -> None:
         for _ in range(2):
             shares = manager.execute(range(8), slow).per_device
             assert set(shares) == {"processes"}
-        learner = manager._decider._learner
+        learner = manager._selector._model
         assert learner is not None
         entry = learner.known(slow, None)
         assert entry is not None
@@ -237,10 +238,10 @@ def test_a_gpu_that_cannot_even_say_whether_it_is_there_is_none() -> None:
 
 
 def test_slow_slower_and_equal_devices() -> None:
-    now = Situation(400, SIDES)
-    assert choose(measured(1e-3, 1e-5), now, TREE).strategy == ExecutionStrategy.GpuOnly
-    assert choose(measured(1e-3, 1e-1), now, TREE).strategy == ExecutionStrategy.CpuOnly
-    both = choose(measured(1e-3, 2.5e-4), now, TREE)
+    now = DecisionInputs(400, SIDES)
+    assert choose_strategy(measured(1e-3, 1e-5), now, TREE).strategy == ExecutionStrategy.GpuOnly
+    assert choose_strategy(measured(1e-3, 1e-1), now, TREE).strategy == ExecutionStrategy.CpuOnly
+    both = choose_strategy(measured(1e-3, 2.5e-4), now, TREE)
     assert (both.strategy, both.dynamic) == (ExecutionStrategy.Hybrid(), True)
     assert both.pace is not None
     assert both.predicted_s["Hybrid"] < 0.7 * min(both.predicted_s["CpuOnly"], both.predicted_s["GpuOnly"])
@@ -248,100 +249,105 @@ def test_slow_slower_and_equal_devices() -> None:
 
 
 def test_a_decision_stands_until_what_was_measured_has_moved() -> None:
-    entry, now = measured(1e-3, 2.5e-4), Situation(400, SIDES)
-    assert standing(entry, now) is None
-    first = choose(entry, now, TREE)
+    entry, now = measured(1e-3, 2.5e-4), DecisionInputs(400, SIDES)
+    assert cached_choice(entry, now) is None
+    first = choose_strategy(entry, now, TREE)
     entry.record(SIDES.cpu_model, 1, 1e-3, launches=False)
     entry.batch(0.1)
-    assert standing(entry, now) is first
-    assert standing(entry, now._replace(task_count=500)) is None
+    assert cached_choice(entry, now) is first
+    assert cached_choice(entry, now._replace(task_count=500)) is None
     for _ in range(30):
         entry.record(SIDES.cpu_model, 1, 1.4e-3, launches=False)
         entry.batch(0.1)
-    assert standing(entry, now) is None
-    moved = choose(entry, now, TREE)
+    assert cached_choice(entry, now) is None
+    moved = choose_strategy(entry, now, TREE)
     assert moved.predicted_s["CpuOnly"] > 1.1 * first.predicted_s["CpuOnly"]
 
 
 def test_a_gpu_must_win_by_more_than_five_per_cent() -> None:
-    now = Situation(4, SIDES)
-    assert choose(measured(1e-2, 2.2e-3), now, TREE).strategy == ExecutionStrategy.CpuOnly
-    assert choose(measured(1e-2, 2.0e-3), now, TREE).strategy == ExecutionStrategy.GpuOnly
+    now = DecisionInputs(4, SIDES)
+    assert choose_strategy(measured(1e-2, 2.2e-3), now, TREE).strategy == ExecutionStrategy.CpuOnly
+    assert choose_strategy(measured(1e-2, 2.0e-3), now, TREE).strategy == ExecutionStrategy.GpuOnly
 
 
 def test_a_gpu_that_has_yet_to_begin_pays_for_it() -> None:
-    entry, now = measured(1e-3, 1e-5), Situation(400, SIDES)
-    cold = choose(entry, now._replace(begin_s=0.3, begun=False), TREE)
+    entry, now = measured(1e-3, 1e-5), DecisionInputs(400, SIDES)
+    cold = choose_strategy(entry, now._replace(begin_s=0.3, begun=False), TREE)
     assert cold.strategy == ExecutionStrategy.CpuOnly
-    assert cold.predicted_s["GpuOnly"] == pytest.approx(0.3 + choose(entry, now, TREE).predicted_s["GpuOnly"])
+    assert cold.predicted_s["GpuOnly"] == pytest.approx(
+        0.3 + choose_strategy(entry, now, TREE).predicted_s["GpuOnly"]
+    )
 
 
 def test_what_others_take_slows_a_device_down() -> None:
-    entry, now = measured(1e-3, 2.5e-4), Situation(400, SIDES)
-    usual = choose(entry, now, TREE).predicted_s
-    busy = choose(entry, now._replace(speeds=(0.5, 1.0)), TREE).predicted_s
+    entry, now = measured(1e-3, 2.5e-4), DecisionInputs(400, SIDES)
+    usual = choose_strategy(entry, now, TREE).predicted_s
+    busy = choose_strategy(entry, now._replace(speeds=(0.5, 1.0)), TREE).predicted_s
     assert busy["CpuOnly"] == pytest.approx(2 * usual["CpuOnly"])
     assert busy["GpuOnly"] == usual["GpuOnly"]
-    shared = choose(entry, now._replace(speeds=(1.0, 0.5)), TREE).predicted_s
+    shared = choose_strategy(entry, now._replace(speeds=(1.0, 0.5)), TREE).predicted_s
     assert shared["GpuOnly"] == pytest.approx(2 * usual["GpuOnly"])
 
 
 def test_memory_that_holds_few_tasks_means_many_launches() -> None:
-    entry, now = measured(1e-3, 1e-5, launch_s=0.05), Situation(400, SIDES)
-    assert choose(entry, now, TREE).strategy == ExecutionStrategy.GpuOnly
-    assert choose(entry, now._replace(fitting=10), TREE).strategy == ExecutionStrategy.CpuOnly
+    entry, now = measured(1e-3, 1e-5, launch_s=0.05), DecisionInputs(400, SIDES)
+    assert choose_strategy(entry, now, TREE).strategy == ExecutionStrategy.GpuOnly
+    assert choose_strategy(entry, now._replace(fitting=10), TREE).strategy == ExecutionStrategy.CpuOnly
 
 
 def test_tasks_that_may_be_taken_over_are_shared_whenever_a_gpu_can_help() -> None:
-    entry, now = measured(1e-2, 2.2e-3), Situation(4, SIDES, repeats=True)
-    decision = choose(entry, now, TREE)
+    entry, now = measured(1e-2, 2.2e-3), DecisionInputs(4, SIDES, repeats=True)
+    decision = choose_strategy(entry, now, TREE)
     assert decision.strategy == ExecutionStrategy.Hybrid()
     assert decision.predicted_s["Hybrid"] <= min(decision.predicted_s.values())
-    assert choose(measured(1e-3, 1.0), now, TREE).strategy == ExecutionStrategy.CpuOnly
+    assert choose_strategy(measured(1e-3, 1.0), now, TREE).strategy == ExecutionStrategy.CpuOnly
 
 
 def test_a_trifle_is_the_cpus() -> None:
-    assert choose(measured(1e-6, 1e-9), Situation(100, SIDES), TREE).strategy == ExecutionStrategy.CpuOnly
+    assert (
+        choose_strategy(measured(1e-6, 1e-9), DecisionInputs(100, SIDES), TREE).strategy
+        == ExecutionStrategy.CpuOnly
+    )
 
 
 def test_what_was_not_chosen_is_measured_anew_for_one_per_cent_of_the_time() -> None:
-    entry, now = measured(1e-3, 1e-5), Situation(400, SIDES)
+    entry, now = measured(1e-3, 1e-5), DecisionInputs(400, SIDES)
     entry.batch(0.09)
-    assert choose(entry, now, TREE).rule == "learned rates"
+    assert choose_strategy(entry, now, TREE).rule == "learned rates"
     entry.batch(0.02)
-    anew = choose(entry, now, TREE)
+    anew = choose_strategy(entry, now, TREE)
     assert (anew.rule, anew.strategy, anew.pace) == ("sampling anew", ExecutionStrategy.Hybrid(), None)
     entry.record("cpu model", 1, 1e-3, launches=False)
-    assert choose(entry, now, TREE).rule == "learned rates"
+    assert choose_strategy(entry, now, TREE).rule == "learned rates"
 
 
 def test_samples_that_the_tree_would_never_give_are_gathered() -> None:
-    entry = Entry()
+    entry = FunctionHistory()
     for _ in range(NEEDED):
         entry.record("gpu model", 60, 0.1, launches=True)
-    now = Situation(60, SIDES)
+    now = DecisionInputs(60, SIDES)
     rules = []
     for _ in range(4):
-        rules.append(choose(entry, now, TREE).rule)
+        rules.append(choose_strategy(entry, now, TREE).rule)
         entry.batch(0.1)
     assert rules == ["large parallel workload", "gathering samples"] * 2
-    changed = Entry()
+    changed = FunctionHistory()
     for _ in range(NEEDED):
         changed.record("cpu model", 10, 0.1, launches=False)
-    assert choose(changed, now, TREE).rule == "gathering samples", "not the unknown GPU alone"
-    few = Entry()
+    assert choose_strategy(changed, now, TREE).rule == "gathering samples", "not the unknown GPU alone"
+    few = FunctionHistory()
     few.record("cpu model", 5, 0.1, launches=False)
     few.batch(29.0)
-    cold = Situation(5, SIDES, begun=False)
-    assert choose(few, cold, SMALL).rule == "small workload"
+    cold = DecisionInputs(5, SIDES, begun=False)
+    assert choose_strategy(few, cold, SMALL).rule == "small workload"
     few.batch(2.0)
-    assert choose(few, cold, SMALL).rule == "gathering samples"
+    assert choose_strategy(few, cold, SMALL).rule == "gathering samples"
 
 
 def test_a_given_hybrid_pulls_at_the_learned_pace() -> None:
-    book = Book()
-    learner = Learner(lambda: book, SIDES)
-    decider = Decider(ExecutionStrategy.Hybrid(), Gpu(), learner)
+    book = PerformanceHistory()
+    learner = PerformanceModel(lambda: book, SIDES)
+    decider = StrategySelector(ExecutionStrategy.Hybrid(), Gpu(), learner)
     assert decider.decide(60, None, nap).pace is None
     pieces = [(device, 1 + index % 4, 1e-3) for index in range(12) for device in ("cpu", "gpu")]
     learner.record(nap, None, pieces, 1.0, (1.0, 1.0))
@@ -352,7 +358,7 @@ def test_a_given_hybrid_pulls_at_the_learned_pace() -> None:
 
 
 PACES = st.builds(
-    Pace,
+    DeviceRates,
     st.floats(1e-6, 10.0),
     st.integers(1, 64),
     st.floats(1e-8, 10.0),
@@ -363,7 +369,7 @@ PACES = st.builds(
 
 
 @given(PACES, st.integers(1, 10_000), st.floats(0.0, 10.0))
-def test_somebody_always_takes_the_next_task(pace: Pace, remaining: int, gpu_left_s: float) -> None:
+def test_somebody_always_takes_the_next_task(pace: DeviceRates, remaining: int, gpu_left_s: float) -> None:
     gpu, cpu = pace.gpu_count(remaining), pace.cpu_count(remaining, gpu_left_s)
     assert 0 <= gpu <= remaining
     assert cpu >= 0
@@ -371,7 +377,7 @@ def test_somebody_always_takes_the_next_task(pace: Pace, remaining: int, gpu_lef
 
 
 @given(PACES, st.integers(1, 10_000))
-def test_the_gpu_does_not_end_later_than_the_cpu(pace: Pace, remaining: int) -> None:
+def test_the_gpu_does_not_end_later_than_the_cpu(pace: DeviceRates, remaining: int) -> None:
     count = pace.gpu_count(remaining)
     if 1 < count < remaining:
         rest_s = (remaining - count) * pace.cpu_task_s / pace.workers
@@ -380,16 +386,16 @@ def test_the_gpu_does_not_end_later_than_the_cpu(pace: Pace, remaining: int) -> 
 
 @given(st.none() | PACES, st.integers(1, 400), st.booleans(), st.randoms())
 def test_every_task_is_handed_out_whatever_the_pace_is_and_was_thought_to_be(
-    pace: Pace | None, count: int, repeats: bool, dice: Any
+    pace: DeviceRates | None, count: int, repeats: bool, dice: Any
 ) -> None:
-    sharing = Sharing(Pending(count), Late() if repeats else None, Pacing(pace, 0.0))
+    sharing = Dispatcher(RangeQueue(count), BackupTasks() if repeats else None, LoadBalancer(pace, 0.0))
     done = [False] * count
     at: dict[int, tuple[float, int, int]] = {}
     now_s, left = 0.0, count
     for _ in range(20_000):
         if not left:
             return
-        for taker, side in enumerate((Side.GPU, Side.CPU, Side.CPU)):
+        for taker, side in enumerate((DeviceKind.GPU, DeviceKind.CPU, DeviceKind.CPU)):
             if taker not in at:
                 offer = sharing.offer(side, taker, 50, left, now_s, done.__getitem__)
                 if offer.found is not None:
@@ -405,31 +411,31 @@ def test_every_task_is_handed_out_whatever_the_pace_is_and_was_thought_to_be(
 
 
 def test_the_first_piece_of_an_unknown_gpu_is_a_small_part() -> None:
-    pacing = Pacing(None, 0.0)
-    assert pacing.allowed(Side.GPU, 0, 1000, 1000, 0.0) == 1000 // FIRST_SHARE
-    pacing.took(Side.GPU, 0, 62, 0.0)
-    assert pacing.allowed(Side.CPU, 1, 10, 938, 0.0) == 10
-    pacing.took(Side.CPU, 1, 10, 0.0)
+    pacing = LoadBalancer(None, 0.0)
+    assert pacing.allowed(DeviceKind.GPU, 0, 1000, 1000, 0.0) == 1000 // FIRST_SHARE
+    pacing.took(DeviceKind.GPU, 0, 62, 0.0)
+    assert pacing.allowed(DeviceKind.CPU, 1, 10, 938, 0.0) == 10
+    pacing.took(DeviceKind.CPU, 1, 10, 0.0)
     # in one second the GPU did 62 tasks and the only worker none: it may take most, but not all, of the rest
-    assert 62 < pacing.allowed(Side.GPU, 0, 928, 928, 1.0) < 928
+    assert 62 < pacing.allowed(DeviceKind.GPU, 0, 928, 928, 1.0) < 928
 
 
 def test_tasks_that_did_not_fit_do_not_make_the_gpu_look_fast() -> None:
-    pacing = Pacing(None, 0.0)
-    pacing.took(Side.GPU, 0, 100, 0.0)
+    pacing = LoadBalancer(None, 0.0)
+    pacing.took(DeviceKind.GPU, 0, 100, 0.0)
     pacing.returned(100)
-    pacing.took(Side.CPU, 1, 1, 0.0)
-    assert pacing.allowed(Side.GPU, 0, 160, 160, 0.001) == 160 // FIRST_SHARE
+    pacing.took(DeviceKind.CPU, 1, 1, 0.0)
+    assert pacing.allowed(DeviceKind.GPU, 0, 160, 160, 0.001) == 160 // FIRST_SHARE
 
 
 def test_the_cpu_leaves_the_last_tasks_to_a_gpu_that_is_sooner_and_not_for_ever() -> None:
-    pace = Pace(cpu_task_s=1.0, workers=2, gpu_task_s=0.01)
-    pacing = Pacing(pace, 0.0)
-    pacing.took(Side.GPU, 0, 10, 0.0)
-    assert pacing.allowed(Side.CPU, 1, 5, 20, 0.05) == 0
-    assert pacing.allowed(Side.CPU, 1, 5, 20, 5.0) > 0
+    pace = DeviceRates(cpu_task_s=1.0, workers=2, gpu_task_s=0.01)
+    pacing = LoadBalancer(pace, 0.0)
+    pacing.took(DeviceKind.GPU, 0, 10, 0.0)
+    assert pacing.allowed(DeviceKind.CPU, 1, 5, 20, 0.05) == 0
+    assert pacing.allowed(DeviceKind.CPU, 1, 5, 20, 5.0) > 0
     pacing.give_up_gpu()
-    assert pacing.allowed(Side.CPU, 1, 5, 20, 0.05) == 5
+    assert pacing.allowed(DeviceKind.CPU, 1, 5, 20, 0.05) == 5
 
 
 @pytest.mark.parametrize("pure", [False, True])
@@ -467,10 +473,10 @@ def test_the_pressure_is_that_of_the_managers_own_gpu(
     now_s = [0.0]
     gpu = kind()
     manager = StrategyManager(None, gpu, learn=False)
-    manager._decider._memory = GpuMemory(gpu, lambda: now_s[0])
+    manager._selector._memory = GpuMemoryGauge(gpu, lambda: now_s[0])
 
     def rule() -> str:
-        now_s[0] += gpu_memory.AGE_S
+        now_s[0] += selector.AGE_S
         return manager.explain(WorkloadProfile(60)).rule
 
     assert rule() == "large parallel workload"
@@ -492,7 +498,7 @@ def test_a_gpu_that_does_not_say_how_full_it_is_is_as_full_as_the_system_says() 
         def memory_total(self) -> int:
             raise RuntimeError("driver gone")
 
-    assert GpuMemory(Silent()).pressure(0.3) == 0.3
+    assert GpuMemoryGauge(Silent()).pressure(0.3) == 0.3
 
 
 def test_the_memory_of_our_own_gpus() -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from accelera.execution import AutoCpuExecutor, ThreadsExecutor, kernel
-from accelera.execution.executors.whole import outputs_of
-from accelera.execution.work.contract import Work
-from accelera.execution.work.pieces import Side
+from accelera.execution.executors.lanes import outputs_of
+from accelera.execution.tasks.queue import DeviceKind, TaskQueue
 
 Executor = ThreadsExecutor | AutoCpuExecutor
 PATIENCE_S = 300
@@ -98,8 +97,8 @@ class Fails:
 
     name = "fails"
 
-    def work(self, work: Work, *, caller: bool) -> None:
-        piece = work.take(Side.CPU, 2)
+    def work(self, work: TaskQueue, *, caller: bool) -> None:
+        piece = work.take(DeviceKind.CPU, 2)
         assert piece is not None
         for index in (1, 0):
             work.fail(index, LookupError(index), self.name)
@@ -110,7 +109,7 @@ class Breaks:
 
     name = "breaks"
 
-    def work(self, work: Work, *, caller: bool) -> None:
+    def work(self, work: TaskQueue, *, caller: bool) -> None:
         work.break_down(OSError("no workers"))
 
 
@@ -130,7 +129,7 @@ def test_what_comes_later_changes_nothing() -> None:
     class Keeps:
         name = "keeps"
 
-        def work(self, work: Work, *, caller: bool) -> None:
+        def work(self, work: TaskQueue, *, caller: bool) -> None:
             works.append(work)
             work.finish(0, [1, 2])
 

@@ -19,7 +19,7 @@ from accelera.execution.faults.breaker import (
     LONGEST_COOLDOWN_S,
     WINDOW,
     Breaker,
-    State,
+    BreakerState,
 )
 from accelera.testing import FakeGpu, sticky, transient
 
@@ -50,7 +50,7 @@ def over(breaker: Breaker, clock: Clock) -> None:
 
 
 def test_three_failures_in_a_row_open_it(breaker: Breaker) -> None:
-    assert [breaker.failed(), breaker.failed(), breaker.failed()] == [None, None, State.OPEN]
+    assert [breaker.failed(), breaker.failed(), breaker.failed()] == [None, None, BreakerState.OPEN]
     assert not breaker.allows()
 
 
@@ -59,19 +59,19 @@ def test_a_success_between_them_counts(breaker: Breaker) -> None:
         breaker.failed()
         breaker.failed()
         breaker.succeeded()
-        if breaker.state is State.OPEN:
+        if breaker.state is BreakerState.OPEN:
             break
-    assert breaker.state is State.OPEN, "half of the last ten"
+    assert breaker.state is BreakerState.OPEN, "half of the last ten"
     patient = Breaker()
     for _ in range(20):
         patient.failed()
         patient.succeeded()
         patient.succeeded()
-    assert patient.state is State.CLOSED
+    assert patient.state is BreakerState.CLOSED
 
 
 def test_a_sticky_failure_opens_it_at_once(breaker: Breaker) -> None:
-    assert breaker.failed(sticky=True) is State.OPEN
+    assert breaker.failed(sticky=True) is BreakerState.OPEN
 
 
 def test_cooldowns_double_up_to_five_minutes_with_jitter(breaker: Breaker, clock: Clock) -> None:
@@ -81,14 +81,14 @@ def test_cooldowns_double_up_to_five_minutes_with_jitter(breaker: Breaker, clock
         assert expected <= breaker.cooldown_left_s <= expected * (1 + JITTER)
         over(breaker, clock)
         assert breaker.allows()
-        assert breaker.state is State.HALF_OPEN
+        assert breaker.state is BreakerState.HALF_OPEN
         assert not breaker.allows(), "one probe only"
         breaker.failed()
         expected = min(2 * expected, LONGEST_COOLDOWN_S)
     assert expected == LONGEST_COOLDOWN_S
     over(breaker, clock)
     assert breaker.allows()
-    assert breaker.succeeded() is State.CLOSED
+    assert breaker.succeeded() is BreakerState.CLOSED
     breaker.failed(sticky=True)
     assert breaker.cooldown_left_s <= FIRST_COOLDOWN_S * (1 + JITTER), "forgiven"
 
@@ -97,7 +97,7 @@ def test_a_probe_that_shows_nothing_may_be_followed_by_another(breaker: Breaker,
     breaker.failed(sticky=True)
     over(breaker, clock)
     assert breaker.allows()
-    assert breaker.undecided() is State.OPEN
+    assert breaker.undecided() is BreakerState.OPEN
     assert breaker.allows()
 
 
@@ -113,7 +113,7 @@ def test_single_tasks_that_are_too_large_speak_against_a_device_where_nothing_go
 ) -> None:
     breaker.ran_full()
     breaker.ran_full()
-    assert breaker.ran_full("full") is State.OPEN
+    assert breaker.ran_full("full") is BreakerState.OPEN
     assert breaker.reason == "full"
     breaker.given_another()
     assert breaker.allows(), "another batch may have smaller tasks"
@@ -122,7 +122,7 @@ def test_single_tasks_that_are_too_large_speak_against_a_device_where_nothing_go
         breaker.succeeded()
         for _ in range(WINDOW - 1):
             assert breaker.ran_full() is None
-    assert breaker.ran_full() is State.OPEN
+    assert breaker.ran_full() is BreakerState.OPEN
 
 
 def test_a_device_that_fails_is_not_tried_again_for_the_sake_of_another_batch(breaker: Breaker) -> None:
@@ -168,7 +168,7 @@ def test_a_dead_gpu_is_asked_once_per_cooldown(
         return -task
 
     assert manager._gpu is not None
-    while manager._gpu.breaker.state is State.CLOSED:
+    while manager._gpu.breaker.state is BreakerState.CLOSED:
         assert manager.execute(range(8), abs).outputs == list(range(8))
     assert len(asked_s) <= 3
     first = len(asked_s)
@@ -265,7 +265,7 @@ def test_an_empty_batch_takes_no_probe(clock: Clock) -> None:
     over(lane.breaker, clock)
     assert manager.execute([], abs).outputs == []
     assert manager.execute([-1], abs).outputs == [1]
-    assert (gpu.calls, lane.breaker.state) == ([1], State.CLOSED)
+    assert (gpu.calls, lane.breaker.state) == ([1], BreakerState.CLOSED)
 
 
 def test_batches_at_the_same_time_share_one_breaker(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

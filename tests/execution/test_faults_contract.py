@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from accelera.execution import CpuExecutor, ThreadsExecutor
-from accelera.execution.executors.processes import ProcessesExecutor
+from accelera.execution.executors.processes.executor import ProcessesExecutor
 from accelera.execution.executors.simulated import SimulatedExecutor
 from accelera.testing import ExecutorContract, FakeGpu
 

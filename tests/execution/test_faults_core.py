@@ -14,9 +14,8 @@ import pytest
 from accelera.errors import DeviceError, UnfinishedError
 from accelera.execution import ExecutionStrategy, Kernel, Retry, StrategyManager, ThreadsExecutor
 from accelera.execution.executors.contract import CpuExecutor
-from accelera.execution.work.contract import Work
-from accelera.execution.work.pieces import Side
-from accelera.testing import FakeGpu
+from accelera.execution.tasks.queue import DeviceKind, TaskQueue
+from accelera.testing import BridgeCpu, FakeGpu
 from tests.execution.stand_ins import blanked
 
 STRATEGIES = [
@@ -29,21 +28,14 @@ STRATEGIES = [
 pytestmark = pytest.mark.parametrize("strategy", STRATEGIES, ids=str)
 
 
-class Bridge:
-    """A CPU executor in the manner of the seed."""
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        return [process_fn(task) for task in tasks]
-
-
 @pytest.fixture
 def gpu() -> FakeGpu:
     return FakeGpu(room=7)
 
 
-@pytest.fixture(params=[ThreadsExecutor, Bridge])
+@pytest.fixture(params=[ThreadsExecutor, BridgeCpu])
 def manager(strategy: ExecutionStrategy, gpu: FakeGpu, request: pytest.FixtureRequest) -> StrategyManager:
-    cpu: CpuExecutor = ThreadsExecutor(3) if request.param is ThreadsExecutor else Bridge()
+    cpu: CpuExecutor = ThreadsExecutor(3) if request.param is ThreadsExecutor else BridgeCpu()
     return StrategyManager(cpu, gpu, strategy, learn=False)
 
 
@@ -256,11 +248,11 @@ def test_retries_are_counted_and_end_with_the_batch(manager: StrategyManager) ->
 
 
 def test_a_lane_that_leaves_work_behind_is_told_so(strategy: ExecutionStrategy) -> None:
-    class Lazy(Bridge):
+    class Lazy(BridgeCpu):
         name = "lazy"
 
-        def work(self, work: Work, *, caller: bool) -> None:
-            piece = work.take(Side.CPU, 1)
+        def work(self, work: TaskQueue, *, caller: bool) -> None:
+            piece = work.take(DeviceKind.CPU, 1)
             if piece is not None:
                 work.finish(piece.start, piece.tasks)
 
@@ -270,10 +262,10 @@ def test_a_lane_that_leaves_work_behind_is_told_so(strategy: ExecutionStrategy) 
 
 
 def test_a_lane_that_raises_in_its_thread_is_heard(strategy: ExecutionStrategy) -> None:
-    class Broken(Bridge):
+    class Broken(BridgeCpu):
         name = "broken"
 
-        def work(self, work: Work, *, caller: bool) -> None:
+        def work(self, work: TaskQueue, *, caller: bool) -> None:
             raise LookupError("no workers")
 
     gpu = FakeGpu(room=0)

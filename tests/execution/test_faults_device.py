@@ -14,7 +14,7 @@ import pytest
 
 from accelera.errors import DeviceError, TaskTooLargeError, UnknownOutcomeError
 from accelera.execution import ExecutionStrategy, Kernel, StrategyManager, ThreadsExecutor, WorkloadProfile
-from accelera.execution.faults.breaker import State
+from accelera.execution.faults.breaker import BreakerState
 from accelera.testing import FakeGpu, out_of_memory, sticky, transient
 
 GPU_ONLY = ExecutionStrategy.GpuOnly
@@ -109,7 +109,7 @@ def test_what_is_too_large_alone_goes_to_the_cpu_and_the_gpu_goes_on() -> None:
     assert result.fallback_occurred
     assert gpu.done
     assert manager._gpu is not None
-    assert manager._gpu.breaker.state is State.CLOSED
+    assert manager._gpu.breaker.state is BreakerState.CLOSED
 
 
 @pytest.mark.parametrize("needs", [100, 1000])
@@ -150,7 +150,7 @@ def test_a_sticky_error_ends_its_use_at_once_and_keeps_what_is_done() -> None:
     result = manager.execute(range(100), function)
     assert result.outputs == [-task for task in range(100)]
     assert manager._gpu is not None
-    assert manager._gpu.breaker.state is State.OPEN
+    assert manager._gpu.breaker.state is BreakerState.OPEN
     assert len(gpu.calls) == 7
     assert max(Counter(function.seen).values()) == 1, "nothing that was done is done again"
 
@@ -255,7 +255,7 @@ def test_an_unknown_kind_of_device_error_is_found_out() -> None:
     assert result.outputs == [-task for task in range(500)]
     assert result.fallback_occurred
     assert manager._gpu is not None
-    assert manager._gpu.breaker.state is State.OPEN
+    assert manager._gpu.breaker.state is BreakerState.OPEN
     assert len(gpu.calls) < 200, "not one by one to the end"
 
 

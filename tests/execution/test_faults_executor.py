@@ -12,7 +12,7 @@ import pytest
 
 from accelera.errors import UnknownOutcomeError
 from accelera.execution import ExecutionStrategy, SimulatedExecutor, StrategyManager, ThreadsExecutor
-from accelera.execution.options import Fallback
+from accelera.execution.arguments import Fallback
 from accelera.testing import out_of_memory
 
 

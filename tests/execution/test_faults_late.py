@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.execution import ExecutionStrategy, Kernel, StrategyManager, ThreadsExecutor, asking
-from accelera.execution.work import batch
-from accelera.execution.work.late import Late
-from accelera.execution.work.pieces import Side
+from accelera.execution import ExecutionStrategy, Kernel, StrategyManager, ThreadsExecutor, request
+from accelera.execution.tasks import batch
+from accelera.execution.tasks import queue as task_queue
+from accelera.execution.tasks.balance import BackupTasks
+from accelera.execution.tasks.queue import DeviceKind
 from accelera.testing import FakeGpu, sticky
 
 HYBRIDS = [ExecutionStrategy.Hybrid(), ExecutionStrategy.Hybrid(50, 50)]
@@ -103,8 +104,9 @@ def test_what_comes_late_changes_nothing(late: Any, name: str, slow_gpu: FakeGpu
 def test_what_comes_after_the_timeout_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is over when all is done but what hangs."""
     clock = SimpleNamespace(now_s=0.0)
-    for module in (asking, batch):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    times = SimpleNamespace(monotonic=lambda: clock.now_s, perf_counter=time.perf_counter)
+    for module in (request, batch, task_queue):
+        monkeypatch.setattr(module, "time", times)
 
     def progress(done: int, total: int) -> None:
         clock.now_s = 2.0 if done == total - 1 else 0.0
@@ -176,15 +178,15 @@ def test_a_gpu_that_fails_at_what_was_taken_over_leaves_nothing() -> None:
 def test_each_late_task_is_handed_out_once(
     taken: list[int], asked: list[int], done: set[int], back: tuple[int, int]
 ) -> None:
-    late, at = Late(), 0
+    late, at = BackupTasks(), 0
     for count in taken:
-        late.taken(Side.GPU, at, at + count)
+        late.taken(DeviceKind.GPU, at, at + count)
         at += count
     late.returned(min(back), max(back))
     flying = set(range(at)) - set(range(min(back), max(back)))
     handed: list[int] = []
     for count in asked:
-        found = late.take(Side.CPU, count, lambda index: index in done)
+        found = late.take(DeviceKind.CPU, count, lambda index: index in done)
         if found is None:
             assert flying - done - set(handed) == set()
             break
@@ -192,4 +194,4 @@ def test_each_late_task_is_handed_out_once(
         handed += [index for index in range(*found) if index not in done]
     assert len(handed) == len(set(handed))
     assert set(handed) <= flying - done
-    assert late.take(Side.GPU, 5, lambda index: False) is None, "nobody overtakes itself"
+    assert late.take(DeviceKind.GPU, 5, lambda index: False) is None, "nobody overtakes itself"

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,19 +23,12 @@ from accelera.execution import (
 )
 from accelera.execution.executors import device
 from accelera.execution.faults.breaker import Breaker
-from accelera.testing import FakeGpu, out_of_memory, sticky, transient
+from accelera.testing import BridgeCpu, FakeGpu, out_of_memory, sticky, transient
 from tests.execution.stand_ins import Clock, blanked, run_schedules
 
 GROUPS, SCHEDULES = 20, 500
 LONGEST_S = 300.0
 """What a schedule takes at the very most."""
-
-
-class Bridge:
-    """A CPU executor in the manner of the seed."""
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        return [process_fn(task) for task in tasks]
 
 
 class Counting(Observer):
@@ -139,7 +132,7 @@ class Schedule:
             assert "CUDA" in str(outcome) or "left alone" in str(outcome)
 
     def outcome(self) -> ExecutionResult[Any] | Exception:
-        cpu = self.dice.choice((ThreadsExecutor(1), ThreadsExecutor(3), Bridge()))
+        cpu = self.dice.choice((ThreadsExecutor(1), ThreadsExecutor(3), BridgeCpu()))
         observers = () if self.observer is None else (self.observer,)
         manager = StrategyManager(cpu, self.gpu, self.strategy, learn=False, observers=observers)
         self.manager = manager

@@ -13,21 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera.execution import WorkloadProfile, kernel
-from accelera.execution.learning.book import Book, shared_book
-from accelera.execution.learning.identity import identity_of, key_of
-from accelera.execution.learning.learner import Learner, Sides
-from accelera.execution.learning.machine import fingerprint
-from accelera.execution.learning.rates import KEPT, NEEDED, Rates
+from accelera.execution.kernel import identity_of, key_of
+from accelera.execution.strategy.history import (
+    DevicePair,
+    PerformanceHistory,
+    PerformanceModel,
+    machine_fingerprint,
+    shared_history,
+)
+from accelera.execution.strategy.rates import KEPT, NEEDED, RateModel
 from tests.architecture.repository import run_python
 
 COUNTS = st.integers(1, 500)
 SECONDS = st.floats(1e-6, 10.0)
 PIECES = st.lists(st.tuples(COUNTS, SECONDS), min_size=1, max_size=NEEDED)
-SIDES = Sides("cpu", "cpu model", 2, "gpu", "gpu model")
+SIDES = DevicePair("cpu", "cpu model", 2, "gpu", "gpu model")
 
 
-def rates_of(pieces: list[tuple[int, float]], *, launches: bool = True) -> Rates:
-    rates = Rates(launches=launches)
+def rates_of(pieces: list[tuple[int, float]], *, launches: bool = True) -> RateModel:
+    rates = RateModel(launches=launches)
     for count, seconds in pieces:
         rates.record(count, seconds)
     return rates
@@ -134,28 +138,27 @@ def test_other_code_or_size_is_another_function() -> None:
 def test_the_hash_of_a_function_is_the_same_in_every_process(tmp_path: Path) -> None:
     module = tmp_path / "written.py"
     module.write_text("def f(x):\n    return [g for g in (lambda: x in {'a', 'b', 'c'},)]\n")
-    code = (
-        "import written; from accelera.execution.learning.identity import identity_of\n"
-        "print(identity_of(written.f))"
-    )
+    code = "import written; from accelera.execution.kernel import identity_of\nprint(identity_of(written.f))"
     seeds = [{"PYTHONHASHSEED": seed, "PYTHONPATH": str(tmp_path)} for seed in ("1", "2")]
     said = {run_python("-c", code, cwd=tmp_path, environment=each).stdout for each in seeds}
     assert len(said) == 1
     assert "written.f#" in said.pop()
 
 
-def record(book: Book, samples: list[tuple[str, int, float]], function: Any = len) -> Learner:
-    learner = Learner(lambda: book, SIDES)
+def record(
+    book: PerformanceHistory, samples: list[tuple[str, int, float]], function: Any = len
+) -> PerformanceModel:
+    learner = PerformanceModel(lambda: book, SIDES)
     learner.record(function, None, samples, 1.0, (1.0, 1.0))
     return learner
 
 
 def test_a_book_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "rates.json"
-    book = Book(path)
+    book = PerformanceHistory(path)
     record(book, [("cpu", 4, 0.1), ("gpu", 9, 1.5), ("gpu", 9, 0.2), ("gpu", 3, 0.1)])
     book.save()
-    again = Book(path)
+    again = PerformanceHistory(path)
     key = key_of(len, None)
     before, after = book.entry(key), again.entry(key)
     assert before is not None
@@ -183,12 +186,12 @@ def test_a_file_that_is_of_no_use_is_left_alone(
     tmp_path: Path, spoil: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "rates.json"
-    book = Book(path)
+    book = PerformanceHistory(path)
     record(book, [("cpu", 4, 0.1)])
     book.save()
     path.write_text(spoil(json.loads(path.read_text())))
     with caplog.at_level(logging.DEBUG, "accelera.execution"):
-        assert Book(path).entry(key_of(len, None)) is None
+        assert PerformanceHistory(path).entry(key_of(len, None)) is None
     assert "are not used" in caplog.text
 
 
@@ -196,7 +199,7 @@ def test_where_nothing_can_be_written_nothing_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    book = Book(tmp_path / "file" / "rates.json")
+    book = PerformanceHistory(tmp_path / "file" / "rates.json")
     record(book, [("cpu", 4, 0.1)])
     with caplog.at_level(logging.DEBUG, "accelera.execution"):
         book.save()
@@ -206,7 +209,7 @@ def test_where_nothing_can_be_written_nothing_is_kept(
 def test_changes_are_saved_now_and_then(tmp_path: Path) -> None:
     now = [0.0]
     path = tmp_path / "rates.json"
-    book = Book(path, clock=lambda: now[0])
+    book = PerformanceHistory(path, clock=lambda: now[0])
     record(book, [("cpu", 4, 0.1)])
     assert not path.exists()
     now[0] = 61.0
@@ -216,14 +219,14 @@ def test_changes_are_saved_now_and_then(tmp_path: Path) -> None:
 
 def test_the_books_place_is_a_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERA_CACHE", str(tmp_path))
-    shared_book.cache_clear()
-    record(shared_book(), [("cpu", 4, 0.1)])
-    shared_book().save()
+    shared_history.cache_clear()
+    record(shared_history(), [("cpu", 4, 0.1)])
+    shared_history().save()
     assert (tmp_path / "rates.json").exists()
 
 
 def test_the_first_piece_on_a_gpu_tells_how_it_begins_and_not_how_fast_it_is() -> None:
-    book = Book()
+    book = PerformanceHistory()
     learner = record(book, [("gpu", 1, 0.9), ("gpu", 1, 0.1), ("gpu", 1, 0.1), ("gpu", 1, 0.1)])
     entry = learner.known(len, None)
     assert entry is not None
@@ -234,8 +237,8 @@ def test_the_first_piece_on_a_gpu_tells_how_it_begins_and_not_how_fast_it_is() -
 
 
 def test_seconds_are_kept_as_on_a_machine_of_ones_own() -> None:
-    learner = Learner(lambda: book, SIDES)
-    book = Book()
+    learner = PerformanceModel(lambda: book, SIDES)
+    book = PerformanceHistory()
     learner.record(len, None, [("cpu", 2, 0.4)], 1.0, (0.5, 1.0))
     entry = learner.known(len, None)
     assert entry is not None
@@ -243,5 +246,5 @@ def test_seconds_are_kept_as_on_a_machine_of_ones_own() -> None:
 
 
 def test_measurements_hold_for_the_versions_that_are_installed() -> None:
-    versions = fingerprint()["libraries"]
+    versions = machine_fingerprint()["libraries"]
     assert versions == {name: metadata.version(name) for name in ("accelera", "numpy", "scipy", "torch")}

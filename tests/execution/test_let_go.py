@@ -12,7 +12,7 @@ import pytest
 
 from accelera.execution import AutoCpuExecutor, ExecutionStrategy, StrategyManager, ThreadsExecutor
 from accelera.execution.executors.contract import CpuExecutor
-from accelera.testing import FakeGpu, transient
+from accelera.testing import BridgeCpu, FakeGpu, transient
 
 PATIENCE_S = 300
 
@@ -23,13 +23,6 @@ class Thing:
     fails = False
 
 
-class Bridge:
-    """A CPU executor in the manner of the seed."""
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        return [process_fn(task) for task in tasks]
-
-
 @pytest.fixture(autouse=True)
 def without_a_collector() -> Iterator[None]:
     gc.collect()
@@ -38,9 +31,9 @@ def without_a_collector() -> Iterator[None]:
     gc.enable()
 
 
-@pytest.fixture(params=[AutoCpuExecutor, ThreadsExecutor, Bridge])
+@pytest.fixture(params=[AutoCpuExecutor, ThreadsExecutor, BridgeCpu])
 def cpu(request: pytest.FixtureRequest) -> CpuExecutor:
-    executor: CpuExecutor = request.param() if request.param is Bridge else request.param(2)
+    executor: CpuExecutor = request.param() if request.param is BridgeCpu else request.param(2)
     return executor
 
 
@@ -106,7 +99,7 @@ def test_tasks_of_an_executor_that_raised(executor: Any) -> None:
 
 @pytest.mark.parametrize("strategy", [ExecutionStrategy.CpuOnly, ExecutionStrategy.Hybrid()], ids=str)
 def test_tasks_of_a_batch_that_an_executor_ended(strategy: ExecutionStrategy) -> None:
-    class Breaks(Bridge):
+    class Breaks(BridgeCpu):
         def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
             raise OSError("no workers")
 

@@ -11,11 +11,10 @@ from types import SimpleNamespace
 import pytest
 
 from accelera.execution import SystemLoad
-from accelera.execution import load as load_module
-from accelera.execution.probing import host
-from accelera.execution.probing.host import ProcessorMeter, Spent, memory_pressure
-from accelera.execution.probing.nvml import NvmlLoad
-from accelera.execution.probing.refreshed import Refreshed
+from accelera.execution.hardware import load
+from accelera.execution.hardware import load as load_module
+from accelera.execution.hardware.load import ProcessorMeter, ProcessorTime, RefreshedValue, memory_pressure
+from accelera.execution.hardware.nvml import NvmlLoad
 from accelera.memory import HostMemory
 
 
@@ -35,14 +34,14 @@ def test_everything_is_a_share() -> None:
 
 
 def test_a_load_that_is_young_is_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_module, "_CURRENT", Refreshed(load_module._read, age_s=600, longest_s=600))
+    monkeypatch.setattr(load_module, "_CURRENT", RefreshedValue(load_module._read, age_s=600, longest_s=600))
     assert SystemLoad.current() is SystemLoad.current()
 
 
 def test_the_processors_are_read_between_two_moments(monkeypatch: pytest.MonkeyPatch) -> None:
-    readings = iter([Spent(10, 100, 1), Spent(18, 110, 4), Spent(18, 110, 4)])
-    monkeypatch.setattr(host, "_spent", lambda proc: next(readings))
-    monkeypatch.setattr(host, "_load_average", lambda: 0.25)
+    readings = iter([ProcessorTime(10, 100, 1), ProcessorTime(18, 110, 4), ProcessorTime(18, 110, 4)])
+    monkeypatch.setattr(load, "_spent", lambda proc: next(readings))
+    monkeypatch.setattr(load, "_load_average", lambda: 0.25)
     meter = ProcessorMeter()
     assert meter.read() == (0.25, 0.25)
     busy, others = meter.read()
@@ -52,7 +51,7 @@ def test_the_processors_are_read_between_two_moments(monkeypatch: pytest.MonkeyP
 
 def test_a_control_group_counts_as_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = HostMemory(total_bytes=1000, available_bytes=50, limit_bytes=200)
-    monkeypatch.setattr(host, "host_memory", lambda: memory)
+    monkeypatch.setattr(load, "host_memory", lambda: memory)
     assert memory_pressure() == pytest.approx(0.75)
 
 
@@ -80,7 +79,7 @@ def test_an_old_value_is_given_while_a_thread_reads_the_next() -> None:
         threads.append(threading.current_thread().name)
         return len(threads)
 
-    value = Refreshed(read, age_s=0.0, longest_s=60.0)
+    value = RefreshedValue(read, age_s=0.0, longest_s=60.0)
     assert value() == 1
     may_read.clear()
     assert [value(), value()] == [1, 1]
@@ -99,9 +98,9 @@ def test_a_value_is_kept_while_it_is_young_and_read_by_the_caller_when_it_is_too
         reads.append(threading.current_thread().name)
         return len(reads)
 
-    young = Refreshed(read, age_s=60.0, longest_s=60.0)
+    young = RefreshedValue(read, age_s=60.0, longest_s=60.0)
     assert [young(), young()] == [1, 1]
-    old = Refreshed(read, age_s=0.0, longest_s=0.0)
+    old = RefreshedValue(read, age_s=0.0, longest_s=0.0)
     assert [old(), old()] == [2, 3]
     assert set(reads) == {threading.current_thread().name}
 
@@ -112,7 +111,7 @@ def test_without_the_systems_counts_the_load_average_is_what_there_is(
 ) -> None:
     if text is not None:
         (tmp_path / "stat").write_text(text)
-    monkeypatch.setattr(host, "_load_average", lambda: 0.25)
+    monkeypatch.setattr(load, "_load_average", lambda: 0.25)
     meter = ProcessorMeter(str(tmp_path))
     assert [meter.read(), meter.read()] == [(0.25, 0.25), (0.25, 0.25)]
 
@@ -138,7 +137,7 @@ def test_a_reading_that_fails_is_tried_again() -> None:
             raise OSError("not now")
         return len(reads)
 
-    value = Refreshed(read, age_s=0.0, longest_s=60.0)
+    value = RefreshedValue(read, age_s=0.0, longest_s=60.0)
     assert value() == 1
     deadline = time.monotonic() + 20
     while value() == 1 and time.monotonic() < deadline:
@@ -151,7 +150,7 @@ def test_where_no_thread_can_be_started_the_old_value_is_given(monkeypatch: pyte
     def cannot(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread at interpreter shutdown")
 
-    value = Refreshed(lambda: 7, age_s=0.0, longest_s=60.0)
+    value = RefreshedValue(lambda: 7, age_s=0.0, longest_s=60.0)
     assert value() == 7
     monkeypatch.setattr(threading.Thread, "start", cannot)
     assert [value(), value()] == [7, 7]

@@ -11,39 +11,8 @@ import pytest
 
 from accelera.errors import UnfinishedError, UnknownNameError
 from accelera.execution import ExecutionStrategy, Retry, StrategyManager, ThreadsExecutor
+from accelera.testing import BridgeCpu, BridgeGpu
 from tests.execution.stand_ins import blanked
-
-
-class Bridge:
-    """A CPU executor in the manner of the seed."""
-
-    def __init__(self) -> None:
-        self.batches: list[int] = []
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        self.batches.append(len(tasks))
-        return [process_fn(task) for task in tasks]
-
-
-class Gpu(Bridge):
-    """A GPU executor in the manner of the seed, with room for so many tasks at once."""
-
-    name = "fake"
-
-    def __init__(self, room: int = 10**9) -> None:
-        super().__init__()
-        self.room = room
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        if len(tasks) > self.room:
-            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return super().execute_batch(tasks, process_fn)
-
-    def is_available(self) -> bool:
-        return True
-
-    def memory_available(self) -> int:
-        return 8 << 30
 
 
 def square(number: int) -> int:
@@ -57,7 +26,7 @@ def odd_fails(number: int) -> int:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 10, 1000, 30_000])
-@pytest.mark.parametrize("cpu", [None, Bridge(), ThreadsExecutor(1), ThreadsExecutor(3)])
+@pytest.mark.parametrize("cpu", [None, BridgeCpu(), ThreadsExecutor(1), ThreadsExecutor(3)])
 def test_outputs_are_in_order(cpu: Any, count: int) -> None:
     result = StrategyManager.cpu_only(cpu).execute(range(count), square)
     assert result.outputs == [number * number for number in range(count)]
@@ -79,14 +48,14 @@ def test_long_tasks_are_shared_by_threads() -> None:
     assert len(threads) >= 2
 
 
-@pytest.mark.parametrize("cpu", [None, Bridge()])
+@pytest.mark.parametrize("cpu", [None, BridgeCpu()])
 def test_a_users_exception_is_the_users(cpu: Any) -> None:
     with pytest.raises(ValueError, match="1 is odd") as raised:
         StrategyManager.cpu_only(cpu).execute(range(4), odd_fails)
     assert getattr(raised.value, "__notes__", ["task 1 on cpu"]) == ["task 1 on cpu"]
 
 
-@pytest.mark.parametrize("cpu", [None, Bridge()])
+@pytest.mark.parametrize("cpu", [None, BridgeCpu()])
 def test_errors_are_collected_or_skipped(cpu: Any) -> None:
     manager = StrategyManager.cpu_only(cpu)
     collected = manager.execute(range(5), odd_fails, on_error="collect")
@@ -99,7 +68,7 @@ def test_errors_are_collected_or_skipped(cpu: Any) -> None:
 
 
 def test_a_shared_batch_is_parted_as_asked() -> None:
-    gpu, cpu = Gpu(), Bridge()
+    gpu, cpu = BridgeGpu(), BridgeCpu()
     strategy = ExecutionStrategy.Hybrid(gpu_allocation=70, cpu_allocation=30)
     result = StrategyManager.with_strategy(cpu, gpu, strategy).execute(range(20), square)
     assert result.outputs == [number * number for number in range(20)]
@@ -109,7 +78,7 @@ def test_a_shared_batch_is_parted_as_asked() -> None:
 @pytest.mark.parametrize("room", [0, 1, 37, 200, 10**6])
 @pytest.mark.parametrize("strategy", [ExecutionStrategy.GpuOnly, ExecutionStrategy.Hybrid()])
 def test_what_does_not_fit_is_done_all_the_same(strategy: ExecutionStrategy, room: int) -> None:
-    gpu = Gpu(room)
+    gpu = BridgeGpu(room)
     result = StrategyManager(None, gpu, strategy).execute(range(300), square)
     assert result.outputs == [number * number for number in range(300)]
     assert result.fallback_occurred == (room == 0)
@@ -117,7 +86,7 @@ def test_what_does_not_fit_is_done_all_the_same(strategy: ExecutionStrategy, roo
 
 
 def test_falling_back_for_all_or_never() -> None:
-    manager = StrategyManager(None, Gpu(4), ExecutionStrategy.GpuOnly)
+    manager = StrategyManager(None, BridgeGpu(4), ExecutionStrategy.GpuOnly)
     done = manager.execute(range(20), square, fallback="all")
     assert done.outputs == [number * number for number in range(20)]
     assert done.per_device["cpu"].tasks == 20
@@ -182,11 +151,11 @@ def test_words_that_are_no_options() -> None:
 
 
 def test_a_bridge_may_have_attributes_that_ours_have() -> None:
-    class Bridge:
+    class BridgeCpu:
         inline = True
         workers = ("one", "two")
 
         def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
             return [process_fn(task) for task in tasks]
 
-    assert StrategyManager(Bridge()).execute(range(5), abs).outputs == list(range(5))
+    assert StrategyManager(BridgeCpu()).execute(range(5), abs).outputs == list(range(5))

@@ -15,13 +15,14 @@ from accelera.execution import (
     StrategyManager,
     TorchDeviceExecutor,
 )
-from accelera.execution.cluster.node import gpu
-from accelera.execution.cluster.node.agent import Agent
-from accelera.execution.cluster.node.gpu import node_gpu
-from accelera.execution.cluster.ray_agents import Wanted
+from accelera.execution.cluster import node
+from accelera.execution.cluster.node import Agent, node_gpu
+from accelera.execution.cluster.ray_agents import AgentResources
+from accelera.testing import LocalCluster
 from tests.execution.stand_ins import Meeting
-from tests.execution.test_cluster import Threads, marks_of_this_test  # noqa: F401 - a fixture
 from tests.execution.test_node_gpu import Here
+
+pytestmark = pytest.mark.usefixtures("own_temporary_files")
 
 
 def test_a_device_is_found_by_its_name() -> None:
@@ -36,20 +37,20 @@ def test_a_device_is_found_by_its_name() -> None:
 
 
 def test_outputs_come_home_by_way_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "default_gpu", lambda device: TorchDeviceExecutor("cuda:0"))
+    monkeypatch.setattr(node, "default_gpu", lambda device: TorchDeviceExecutor("cuda:0"))
     found = node_gpu(None)
     assert isinstance(found, TorchDeviceExecutor)
     assert found.outputs_to == "cpu"
 
 
 def test_without_gpus_nothing_is_looked_for() -> None:
-    assert not Wanted().uses_gpu
-    assert Wanted(num_gpus=0.5).uses_gpu
-    assert Wanted(device="sim").uses_gpu
+    assert not AgentResources().uses_gpu
+    assert AgentResources(num_gpus=0.5).uses_gpu
+    assert AgentResources(device="sim").uses_gpu
     for device in ("cuda", "cuda:1", "xpu", torch.device("cuda:0")):
-        assert Wanted(num_gpus=1, device=device).uses_gpu
+        assert AgentResources(num_gpus=1, device=device).uses_gpu
         with pytest.raises(ValueError, match="Ray hides GPUs that are not reserved"):
-            Wanted(device=device)
+            AgentResources(device=device)
 
 
 def test_a_kernel_of_torch_is_run_on_both_sides() -> None:
@@ -63,7 +64,7 @@ def test_a_kernel_of_torch_is_run_on_both_sides() -> None:
         return torch.tensor(numbers, device=device)
 
     meet = Meeting(2)
-    cluster = Threads(1)
+    cluster = LocalCluster(1)
     cluster._agents = {"n0": Agent(1, TorchDeviceExecutor("cpu", outputs_to="cpu"))}
     result = StrategyManager(cpu=RayExecutor(cluster)).execute(range(400), Here(one, many))
     assert [int(output) for output in result.outputs] == list(range(400))

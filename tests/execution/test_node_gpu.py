@@ -17,26 +17,33 @@ import pytest
 
 from accelera.errors import UnknownOutcomeError
 from accelera.execution import Kernel, Retry, StrategyManager
-from accelera.execution.cluster.contract import Cause, Lease, Lost, Node, Part
-from accelera.execution.cluster.node import leased
-from accelera.execution.cluster.node.agent import Agent
-from accelera.execution.cluster.node.learned import PATIENCE, LearnedPace
-from accelera.execution.cluster.node.marks import read_marks
-from accelera.execution.cluster.on_gpu import OnGpu, together_s
-from accelera.execution.cluster.packing import pack, unpack
+from accelera.execution.cluster import lease
+from accelera.execution.cluster.contract import (
+    Cause,
+    GpuReport,
+    Lease,
+    LeaseLost,
+    LeasePart,
+    Node,
+    node_seconds,
+)
+from accelera.execution.cluster.lease import read_in_flight
+from accelera.execution.cluster.node import PATIENCE, Agent, LearnedRates
 from accelera.execution.cluster.ray_executor import RayExecutor
+from accelera.execution.cluster.serialization import pack, unpack
 from accelera.execution.executors import device
-from accelera.execution.faults.breaker import Breaker, State
-from accelera.execution.pace import Pace
-from accelera.execution.shares import DeviceShare
-from accelera.testing import FakeGpu, out_of_memory, sticky, transient
+from accelera.execution.faults.breaker import Breaker, BreakerState
+from accelera.execution.result import DeviceShare
+from accelera.execution.strategy.rates import DeviceRates
+from accelera.testing import FakeGpu, LocalCluster, out_of_memory, sticky, transient
 from tests.execution.stand_ins import Clock, Meeting, blanked, run_schedules
-from tests.execution.test_cluster import Threads, marks_of_this_test  # noqa: F401 - a fixture
 
 KNOWN: dict[int, Any] = {}
 
 LEASE = f"gpu-test-{os.getpid()}"
 """Its marks lie where those of other runs of the tests lie."""
+
+pytestmark = pytest.mark.usefixtures("own_temporary_files")
 
 
 class Here:
@@ -60,7 +67,7 @@ def known(key: int) -> Any:
     return KNOWN[key]
 
 
-class Nodes(Threads):
+class Nodes(LocalCluster):
     """Nodes with a GPU each, two processors, and a way to die after so many parts of a lease."""
 
     def __init__(self, *gpus: FakeGpu, lives: Callable[[int], int | None] = lambda number: None) -> None:
@@ -69,7 +76,7 @@ class Nodes(Threads):
         self._agents = {node.id: agent for node, agent in zip(self._nodes, self.agents, strict=True)}
         self._lives = lives
 
-    def _run(self, node: Node, lease: Lease, lost: Lost | None) -> None:
+    def _run(self, node: Node, lease: Lease, lost: LeaseLost | None) -> None:
         parts_left = self._lives(len(self.leases))
         if parts_left is None:
             super()._run(node, lease, lost)
@@ -81,7 +88,7 @@ class Nodes(Threads):
                 break
             parts_left -= 1
             self._events.put((lease.id, part))
-        self._events.put((lease.id, Lost(Cause.NODE, "unplugged")))
+        self._events.put((lease.id, LeaseLost(Cause.NODE, "unplugged")))
 
 
 def a_bit(task: int) -> int:
@@ -104,11 +111,11 @@ def lease_of(count: int, function: Callable[[Any], Any], **options: Any) -> Leas
     return Lease(LEASE, 100, count, pack(range(count)), pack(function), **given)
 
 
-def parts_of(agent: Agent, lease: Lease) -> list[Part]:
+def parts_of(agent: Agent, lease: Lease) -> list[LeasePart]:
     return list(agent.run(lease))
 
 
-def outcomes_of(parts: Sequence[Part]) -> dict[int, Any]:
+def outcomes_of(parts: Sequence[LeasePart]) -> dict[int, Any]:
     pairs = [
         (index, outcome)
         for part in parts
@@ -119,7 +126,7 @@ def outcomes_of(parts: Sequence[Part]) -> dict[int, Any]:
     return dict(pairs)
 
 
-def on_gpu(parts: Sequence[Part]) -> int:
+def on_gpu(parts: Sequence[LeasePart]) -> int:
     return sum(part.gpu.tasks for part in parts if part.gpu is not None)
 
 
@@ -193,7 +200,7 @@ def test_a_gpu_that_was_left_alone_is_tried_again_by_later_leases() -> None:
     agent = Agent(2, FakeGpu(faults=fault))
     breaker = with_clock(agent, lambda: now_s[0])
     function = Here(lambda task: now_s[0] == 0.0 or back.wait(300), lambda tasks, name: [True] * len(tasks))
-    while breaker.state is State.CLOSED:
+    while breaker.state is BreakerState.CLOSED:
         assert len(outcomes_of(parts_of(agent, lease_of(100, function)))) == 100
     now_s[0] = 1000.0
     parts = parts_of(agent, lease_of(100, function))
@@ -249,7 +256,7 @@ def test_retries_are_told() -> None:
 def test_a_lease_ends_in_time_with_what_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     meet, began_s = Meeting(3), time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() if meet.over else began_s)
-    monkeypatch.setattr(leased, "time", clock)
+    monkeypatch.setattr(lease, "time", clock)
     agent = Agent(2, FakeGpu(task_s=1e-3, faults=meet))
     parts = parts_of(agent, lease_of(20_000, Here(after(meet)), limit_s=0.5))
     found = outcomes_of(parts)
@@ -297,7 +304,7 @@ def test_what_a_gpu_was_at_is_marked() -> None:
     found: list[Any] = []
 
     def at_once(tasks: Sequence[int], name: str) -> list[int]:
-        found.append((tasks[0], tasks[-1], read_marks(LEASE)))
+        found.append((tasks[0], tasks[-1], read_in_flight(LEASE)))
         return list(tasks)
 
     meet = Meeting(3)
@@ -408,20 +415,20 @@ def test_a_device_that_is_not_there_is_not_waited_for() -> None:
 
 
 def test_a_node_is_as_fast_as_both_its_sides() -> None:
-    assert together_s(10, 2.0, None) == 2.0
-    assert together_s(10, 2.0, OnGpu("cuda:0", 0, 0.5)) == 2.0
-    assert together_s(0, 0.0, OnGpu("cuda:0", 10, 0.5)) == 0.5
-    assert together_s(10, 1.0, OnGpu("cuda:0", 30, 1.0)) == pytest.approx(1.0)
-    assert together_s(10, 1.0, OnGpu("cuda:0", 60, 2.0)) == pytest.approx(70 / 40)
+    assert node_seconds(10, 2.0, None) == 2.0
+    assert node_seconds(10, 2.0, GpuReport("cuda:0", 0, 0.5)) == 2.0
+    assert node_seconds(0, 0.0, GpuReport("cuda:0", 10, 0.5)) == 0.5
+    assert node_seconds(10, 1.0, GpuReport("cuda:0", 30, 1.0)) == pytest.approx(1.0)
+    assert node_seconds(10, 1.0, GpuReport("cuda:0", 60, 2.0)) == pytest.approx(70 / 40)
 
 
 def test_a_pace_is_learned_from_the_second_lease_on_and_doubted_in_time() -> None:
-    learned = LearnedPace(2)
+    learned = LearnedRates(2)
     cpu, gpu, nothing = DeviceShare(10, 1, 10.0), DeviceShare(100, 1, 1.0), DeviceShare()
     learned.learn(cpu, gpu)
     assert learned.pace is None
     learned.learn(cpu, gpu)
-    assert learned.pace == Pace(1.0, 2, 0.01)
+    assert learned.pace == DeviceRates(1.0, 2, 0.01)
     learned.learn(nothing, DeviceShare(9000, 1, PATIENCE - 1.0))
     assert learned.pace is not None
     learned.learn(nothing, DeviceShare(9000, 1, 2.0))

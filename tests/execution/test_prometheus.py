@@ -16,26 +16,15 @@ from prometheus_client import CollectorRegistry
 
 from accelera.errors import BackendMissingError
 from accelera.execution import ExecutionStrategy, PrometheusObserver, Retry, StrategyManager, ThreadsExecutor
-from accelera.execution.faults.kinds import Kind, kind_of
-from accelera.execution.watching.prometheus import MOST_DEVICES
+from accelera.execution.faults.classify import FailureKind, kind_of
+from accelera.execution.observability.prometheus import MOST_DEVICES
+from accelera.testing import BridgeGpu
 
 
-class Gpu:
-    """A GPU executor with room for so many tasks at once."""
+class Gpu(BridgeGpu):
+    """A GPU whose driver may be gone."""
 
-    name = "fake"
     free_bytes = 3 << 30
-
-    def __init__(self, room: int = 10**9) -> None:
-        self.room = room
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        if len(tasks) > self.room:
-            raise RuntimeError("CUDA out of memory")
-        return [process_fn(task) for task in tasks]
-
-    def is_available(self) -> bool:
-        return True
 
     def memory_available(self) -> int:
         if self.free_bytes < 0:
@@ -101,8 +90,10 @@ def test_every_task_of_a_broken_gpu_is_counted_for_what_broke_it(
     manager = StrategyManager(ThreadsExecutor(2), gpu, strategy, observers=[meter.observer])
     for batches in (1, 2, 3):
         assert manager.execute(range(100), once_it_is_broken).outputs == [-task for task in range(100)]
-        counts = {kind: meter("fallback_tasks_total", reason=kind.value) for kind in Kind}
-        assert counts == {kind: batches * share * (kind is kind_of(RuntimeError(words))) for kind in Kind}
+        counts = {kind: meter("fallback_tasks_total", reason=kind.value) for kind in FailureKind}
+        assert counts == {
+            kind: batches * share * (kind is kind_of(RuntimeError(words))) for kind in FailureKind
+        }
 
 
 class _Broken(Gpu):

@@ -17,12 +17,19 @@ from torch import nn
 
 import accelera
 from accelera.errors import BackendMissingError, ClusterError, StoreError
-from accelera.execution.cluster.training.buckets import in_buckets
-from accelera.execution.cluster.training.checkpoint import Position, folder_of, last_checkpoint, save
-from accelera.execution.cluster.training.failing import failure_of
-from accelera.execution.cluster.training.parts import load_parts
-from accelera.execution.cluster.training.storage import check_shared, make_folder, read_state, write_state
-from accelera.execution.cluster.training.trainer import Ranks, the_ray_train
+from accelera.execution.cluster.training.checkpoint import (
+    Position,
+    check_shared,
+    folder_of,
+    last_checkpoint,
+    load_parts,
+    make_folder,
+    read_state,
+    save,
+    write_state,
+)
+from accelera.execution.cluster.training.rank import in_buckets
+from accelera.execution.cluster.training.trainer import Ranks, failure_of, the_ray_train
 from tests.architecture.repository import ROOT, run_python
 from tests.execution.one_rank import Train, process_group
 

@@ -16,7 +16,7 @@ from ray.cluster_utils import Cluster as LocalCluster
 
 from accelera.errors import ClusterError, PoisonTaskError, UnknownOutcomeError
 from accelera.execution import Observer, RayCluster, RayExecutor, StrategyManager, kernel
-from accelera.execution.cluster.ray_agents import RayAgents, Wanted
+from accelera.execution.cluster.ray_agents import AgentResources, RayAgents
 from tests.architecture.repository import run_python
 from tests.execution.ray_nodes import PATIENCE_S, SMALL, two_nodes, wait_for_nodes
 from tests.execution.stand_ins import blanked
@@ -232,7 +232,7 @@ def test_a_gpu_that_no_node_has_is_told_and_one_that_is_not_reserved_refused(loc
 
 
 def test_after_running_out_of_memory_a_node_has_fewer_threads_and_more_memory(local: LocalCluster) -> None:
-    agents = RayAgents(ray, Wanted())
+    agents = RayAgents(ray, AgentResources())
     agents.ready()
     node = next(each for each in _nodes(agents) if each.cpus == 1)
     first: Any = agents.of(node)

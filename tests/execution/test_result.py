@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from accelera.execution import StrategyManager, ThreadsExecutor
-from accelera.execution.work.contract import Work
-from accelera.execution.work.pieces import Side
+from accelera.execution.tasks.queue import DeviceKind, TaskQueue
+from accelera.testing import BridgeCpu
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup, ExceptionGroup
 
 
-class Bridge:
-    """A CPU executor in the manner of the seed."""
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Any) -> list[Any]:
-        return [process_fn(task) for task in tasks]
-
-
-class Leaves(Bridge):
+class Leaves(BridgeCpu):
     """A lane whose tasks end their process's interpreter, as far as it can tell."""
 
     name = "leaves"
 
-    def work(self, work: Work, *, caller: bool) -> None:
-        while (piece := work.take(Side.CPU, 1)) is not None:
+    def work(self, work: TaskQueue, *, caller: bool) -> None:
+        while (piece := work.take(DeviceKind.CPU, 1)) is not None:
             work.fail(piece.start, SystemExit(piece.start), self.name)
 
 
@@ -41,7 +33,7 @@ class Frozen(Exception):
 
 @pytest.mark.parametrize("on_error", ["collect", "skip"])
 def test_all_errors_as_one(on_error: Any) -> None:
-    result = StrategyManager(Bridge()).execute([4, 0, 0, 0], lambda task: 1 / task, on_error=on_error)
+    result = StrategyManager(BridgeCpu()).execute([4, 0, 0, 0], lambda task: 1 / task, on_error=on_error)
     with pytest.raises(ExceptionGroup, match="3 tasks failed") as raised:
         result.raise_for_errors()
     assert [type(each) for each in raised.value.exceptions] == [ZeroDivisionError] * 3
@@ -51,7 +43,7 @@ def test_all_errors_as_one(on_error: Any) -> None:
 
 
 def test_no_errors() -> None:
-    StrategyManager(Bridge()).execute([4], abs, on_error="collect").raise_for_errors()
+    StrategyManager(BridgeCpu()).execute([4], abs, on_error="collect").raise_for_errors()
 
 
 def test_errors_that_are_no_exceptions_are_raised_too() -> None:
@@ -66,12 +58,12 @@ def test_an_error_that_takes_no_notes_is_still_the_users() -> None:
         raise Frozen(task)
 
     with pytest.raises(Frozen):
-        StrategyManager(Bridge()).execute([1], fails)
+        StrategyManager(BridgeCpu()).execute([1], fails)
 
 
 @pytest.mark.parametrize("bad", [{0}, {0, 1, 2}, {3, 5, 9}, set(range(10)), {9}])
 @pytest.mark.parametrize("count", [1, 2, 10])
-@pytest.mark.parametrize("cpu", [None, ThreadsExecutor(1), ThreadsExecutor(3), Bridge()])
+@pytest.mark.parametrize("cpu", [None, ThreadsExecutor(1), ThreadsExecutor(3), BridgeCpu()])
 def test_tasks_that_fail_are_counted_as_the_others(bad: set[int], count: int, cpu: Any) -> None:
     def fails(task: int) -> int:
         if task in bad:

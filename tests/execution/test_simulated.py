@@ -23,8 +23,8 @@ from accelera.execution import (
     WorkloadProfile,
     kernel,
 )
-from accelera.execution.faults.injected import Fault, InjectedFaults
-from accelera.execution.faults.kinds import Kind, kind_of
+from accelera.execution.executors.simulated import Fault, InjectedFaults
+from accelera.execution.faults.classify import FailureKind, kind_of
 
 GPU_ONLY = ExecutionStrategy.GpuOnly
 
@@ -101,12 +101,14 @@ def test_time_passes_when_it_is_to() -> None:
 @pytest.mark.parametrize(
     ("fault", "kind", "error"),
     [
-        ("oom_at", Kind.MEMORY, DeviceMemoryError),
-        ("fail_at", Kind.TRANSIENT, DeviceError),
-        ("break_at", Kind.STICKY, DeviceError),
+        ("oom_at", FailureKind.MEMORY, DeviceMemoryError),
+        ("fail_at", FailureKind.TRANSIENT, DeviceError),
+        ("break_at", FailureKind.STICKY, DeviceError),
     ],
 )
-def test_the_nth_micro_batch_fails_as_it_is_told(fault: str, kind: Kind, error: type[Exception]) -> None:
+def test_the_nth_micro_batch_fails_as_it_is_told(
+    fault: str, kind: FailureKind, error: type[Exception]
+) -> None:
     gpu = SimulatedExecutor(**{fault: [2]})  # type: ignore[arg-type]
     met = [error_of(gpu) for _ in range(3)]
     assert met[0] is None
@@ -130,7 +132,7 @@ def test_a_micro_batch_hangs_until_the_device_is_started_anew() -> None:
     assert thread.is_alive()
     gpu.restart()
     thread.join(300)
-    assert kind_of(met[0]) is Kind.STICKY  # type: ignore[arg-type]
+    assert kind_of(met[0]) is FailureKind.STICKY  # type: ignore[arg-type]
 
 
 def test_the_same_seed_fails_at_the_same_places() -> None:

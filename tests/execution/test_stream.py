@@ -22,8 +22,9 @@ from accelera.execution import (
     WorkloadProfile,
 )
 from accelera.execution.streaming.window import Window, size_of
+from accelera.testing import BridgeCpu, BridgeGpu
 from tests.execution.stand_ins import Alive, Megabyte
-from tests.execution.test_manager import Bridge, Gpu, odd_fails, square
+from tests.execution.test_manager import odd_fails, square
 
 
 @settings(max_examples=60, deadline=None)
@@ -37,7 +38,7 @@ from tests.execution.test_manager import Bridge, Gpu, odd_fails, square
 def test_every_output_comes_once(
     count: int, window: int | None, ordered: bool, workers: int, room: int | None
 ) -> None:
-    gpu = None if room is None else Gpu(room)
+    gpu = None if room is None else BridgeGpu(room)
     manager = StrategyManager(ThreadsExecutor(workers), gpu)
     pairs = list(manager.stream(iter(range(count)), square, ordered=ordered, window=window))
     assert sorted(pairs) == [(number, number * number) for number in range(count)]
@@ -85,8 +86,8 @@ def test_errors_in_a_stream(ordered: bool) -> None:
     assert (collected[0], collected[2]) == (0, 2)
 
 
-@pytest.mark.parametrize("cpu", [None, Bridge()])
-def test_an_iterator_that_raises_ends_the_stream_after_what_it_gave(cpu: Bridge | None) -> None:
+@pytest.mark.parametrize("cpu", [None, BridgeCpu()])
+def test_an_iterator_that_raises_ends_the_stream_after_what_it_gave(cpu: BridgeCpu | None) -> None:
     def breaks() -> Iterator[int]:
         yield from range(50)
         raise KeyError("the source is gone")
@@ -174,7 +175,7 @@ def test_a_cancelled_coroutine_begins_no_further_task() -> None:
 
 
 def test_as_an_executor_of_the_standard_library() -> None:
-    manager = StrategyManager(None, Gpu(), ExecutionStrategy.Auto)
+    manager = StrategyManager(None, BridgeGpu(), ExecutionStrategy.Auto)
     with manager.as_executor(2) as executor:
         assert isinstance(executor, concurrent.futures.Executor)
         futures = [executor.submit(pow, 2, number) for number in range(10)]

@@ -13,13 +13,11 @@ import pytest
 
 from accelera.errors import DeviceError
 from accelera.execution import ExecutionStrategy, Observer, StrategyManager, ThreadsExecutor
-from accelera.execution.streaming.arrivals import InOrder
-from accelera.execution.streaming.background import Background
-from accelera.execution.streaming.feed import Feed
+from accelera.execution.observability.telemetry import Telemetry
+from accelera.execution.streaming.queue import ReorderBuffer, StreamQueue
+from accelera.execution.streaming.stream import StreamThreads
 from accelera.execution.streaming.window import Window
-from accelera.execution.watching.watch import Watch
-from accelera.execution.work.contract import Work
-from accelera.execution.work.pieces import Side
+from accelera.execution.tasks.queue import DeviceKind, TaskQueue
 from accelera.testing import FakeGpu, sticky
 from tests.execution.test_stream_sources import PATIENCE_S, within_patience
 
@@ -34,8 +32,8 @@ class Lazy:
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
         return [process_fn(task) for task in tasks]
 
-    def work(self, work: Work, *, caller: bool) -> None:
-        piece = work.take(Side.CPU, 1)
+    def work(self, work: TaskQueue, *, caller: bool) -> None:
+        piece = work.take(DeviceKind.CPU, 1)
         if piece is not None:
             work.finish(piece.start, piece.tasks)
 
@@ -57,21 +55,21 @@ def test_a_lane_that_leaves_work_behind_is_told_so(gpu: FakeGpu | None, strategy
 
 
 def test_the_end_waits_for_a_lane_that_another_has_just_called() -> None:
-    feed = Feed(iter(range(3)), abs, Watch(), Window(8), InOrder())
+    feed = StreamQueue(iter(range(3)), abs, Telemetry(), Window(8), ReorderBuffer())
     calling, done, go = threading.Event(), threading.Event(), threading.Event()
 
     class Caller(Lazy):
-        def work(self, work: Work, *, caller: bool) -> None:
+        def work(self, work: TaskQueue, *, caller: bool) -> None:
             calling.set()
             go.wait(PATIENCE_S)
             feed.call_cpu()
 
     class Called(Lazy):
-        def work(self, work: Work, *, caller: bool) -> None:
+        def work(self, work: TaskQueue, *, caller: bool) -> None:
             assert not done.wait(0.1)
             done.set()
 
-    background = Background(feed, [Caller()], then=Called())
+    background = StreamThreads(feed, [Caller()], then=Called())
     background.start()
     assert calling.wait(PATIENCE_S)
     feed.stop()
@@ -159,13 +157,13 @@ def test_what_was_left_behind_does_not_change_the_report() -> None:
 
 
 def test_an_interrupted_close_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(background: Background) -> None:
+    def interrupted(background: StreamThreads) -> None:
         raise KeyboardInterrupt
 
     manager = StrategyManager.cpu_only()
     stream = manager.stream(itertools.count(), abs)
     next(stream)
-    monkeypatch.setattr(Background, "wait", interrupted)
+    monkeypatch.setattr(StreamThreads, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         stream.close()
     assert stream.report().ended_by == "closed"

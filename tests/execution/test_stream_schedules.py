@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 from accelera.execution import ExecutionStrategy, Observer, StrategyManager, TaskFailure, ThreadsExecutor
 from accelera.execution.faults import breaker
-from accelera.testing import FakeGpu, out_of_memory, sticky, transient
+from accelera.testing import BridgeCpu, FakeGpu, out_of_memory, sticky, transient
 
 SCHEDULES = 600
 STRATEGIES = (
     *(ExecutionStrategy.CpuOnly, ExecutionStrategy.GpuOnly),
     *(ExecutionStrategy.Hybrid(), ExecutionStrategy.Auto),
 )
-
-
-class Bridge:
-    """An executor in the manner of seed 002."""
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        return [process_fn(task) for task in tasks]
 
 
 class Queue(Observer):
@@ -59,7 +51,7 @@ def test_streams_survive_their_devices_and_their_callers(part: int, monkeypatch:
         gpu = FakeGpu(
             room=dice.choice([None, 0, 1, 3, 50]), faults=faults, before_fault=dice.choice([0, 0.5])
         )
-        cpu = dice.choice([ThreadsExecutor(1), ThreadsExecutor(3), Bridge(), None])
+        cpu = dice.choice([ThreadsExecutor(1), ThreadsExecutor(3), BridgeCpu(), None])
         count = dice.choice([0, 1, 2, 5, 40, 300])
         bad = {number for number in range(count) if dice.random() < 0.05}
 

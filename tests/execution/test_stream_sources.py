@@ -9,36 +9,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from accelera.execution import ExecutionStrategy, StrategyManager, TaskFailure, ThreadsExecutor
-from accelera.execution.executors import gauging
-from accelera.execution.streaming.arrivals import InOrder
-from accelera.execution.streaming.feed import Feed
+from accelera.execution.executors import auto
+from accelera.execution.observability.telemetry import Telemetry
+from accelera.execution.streaming.queue import ReorderBuffer, StreamQueue
 from accelera.execution.streaming.window import Window, size_of
-from accelera.execution.watching.watch import Watch
-from accelera.execution.work.pieces import Side
-from accelera.testing import FakeGpu, sticky
+from accelera.execution.tasks.queue import DeviceKind
+from accelera.testing import BridgeCpu, FakeGpu, sticky
 from tests.execution.stand_ins import Alive, Megabyte
 
 PATIENCE_S = 300
 """Longer than anything here takes, shorter than for ever."""
 STRATEGIES = [ExecutionStrategy.CpuOnly, ExecutionStrategy.GpuOnly, ExecutionStrategy.Hybrid()]
-
-
-class Bridge:
-    """An executor in the manner of seed 002; tells how much it was given at once."""
-
-    def __init__(self) -> None:
-        self.most = 0
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        self.most = max(self.most, len(tasks))
-        return [process_fn(task) for task in tasks]
 
 
 def within_patience(do: Callable[[], Any]) -> Any:
@@ -118,7 +106,7 @@ def test_one_thread_draws() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_window_in_bytes_bounds_tasks_of_unknown_size(strategy: ExecutionStrategy) -> None:
-    manager = StrategyManager(Bridge(), FakeGpu(), strategy, learn=False)
+    manager = StrategyManager(BridgeCpu(), FakeGpu(), strategy, learn=False)
     alive = Alive()
     endless = (Megabyte(alive) for _ in itertools.count())
     stream = manager.stream(endless, lambda large: large.nbytes, window="8MiB")
@@ -128,11 +116,11 @@ def test_a_window_in_bytes_bounds_tasks_of_unknown_size(strategy: ExecutionStrat
 
 
 def test_a_window_in_bytes_begins_with_little() -> None:
-    bridge = Bridge()
+    bridge = BridgeCpu()
     stream = StrategyManager.cpu_only(bridge).stream(itertools.count(), bytes, window="1MiB")
     assert len(list(itertools.islice(stream, 300))) == 300
     stream.close()
-    assert bridge.most <= 600
+    assert max(bridge.batches) <= 600
 
 
 def test_the_window_grows_with_what_is_known() -> None:
@@ -257,7 +245,7 @@ def test_a_token_ends_a_stream_that_hangs(hangs: str) -> None:
         return number
 
     source, function = (range(5), wait) if hangs == "task" else (map(wait, range(5)), abs)
-    stream = StrategyManager.cpu_only(Bridge()).stream(source, function, window=1, cancel=cancel)
+    stream = StrategyManager.cpu_only(BridgeCpu()).stream(source, function, window=1, cancel=cancel)
     threading.Thread(target=lambda: began.wait(PATIENCE_S) and cancel.set(), daemon=True).start()
     assert within_patience(lambda: list(stream)) == [(0, 0), (1, 1)]
     assert not go.is_set()
@@ -307,21 +295,21 @@ def test_waiting_for_a_source_is_not_taken_for_threads_that_hold_each_other_up(
     """Each task takes 2 ms, as it did when one was alone, and comes 10 ms after it was asked for."""
     clock = SimpleNamespace(now_s=0.0)
     told = SimpleNamespace(perf_counter=lambda: clock.now_s, thread_time=lambda: 0.0)
-    monkeypatch.setattr(gauging, "time", told)
-    monkeypatch.setattr(gauging, "_ready_s", lambda: 0.0)
-    feed = Feed(iter(range(60)), abs, Watch(), Window(64), InOrder())
+    monkeypatch.setattr(auto, "time", told)
+    monkeypatch.setattr(auto, "_ready_s", lambda: 0.0)
+    feed = StreamQueue(iter(range(60)), abs, Telemetry(), Window(64), ReorderBuffer())
     feed.draw()
     take = feed.take
 
-    def seldom(side: Side, count: int, *, wait: bool = True) -> Any:
+    def seldom(side: DeviceKind, count: int, *, wait: bool = True) -> Any:
         clock.now_s += 0.01
         return take(side, count, wait=wait)
 
     monkeypatch.setattr(feed, "take", seldom)
-    gauge = gauging.Gauge()
+    gauge = auto.Gauge()
     gauge.alone(1, 0.002, 0.0)
-    gauged = gauging.Gauged(feed, gauge, 2, lambda gauged: False)
-    while (piece := gauged.take(Side.CPU, 1)) is not None:
+    gauged = auto.Gauged(feed, gauge, 2, lambda gauged: False)
+    while (piece := gauged.take(DeviceKind.CPU, 1)) is not None:
         clock.now_s += 0.002
         gauged.finish(piece.start, piece.tasks)
     assert gauge.speedup == pytest.approx(2)
@@ -329,13 +317,13 @@ def test_waiting_for_a_source_is_not_taken_for_threads_that_hold_each_other_up(
 
 
 def test_what_came_back_remains_when_the_source_is_at_its_end() -> None:
-    feed = Feed(iter(range(4)), abs, Watch(), Window(8), InOrder())
+    feed = StreamQueue(iter(range(4)), abs, Telemetry(), Window(8), ReorderBuffer())
     assert feed.remaining == 8, "nobody knows"
     feed.draw()
-    piece = feed.take(Side.CPU, 3)
+    piece = feed.take(DeviceKind.CPU, 3)
     assert piece is not None
     assert feed.remaining == 1
     feed.give_back(piece)
     assert feed.remaining == 4
-    assert feed.take(Side.CPU, 2) == (0, [0, 1])
+    assert feed.take(DeviceKind.CPU, 2) == (0, [0, 1])
     assert feed.remaining == 2

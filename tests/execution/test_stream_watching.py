@@ -26,9 +26,9 @@ from accelera.execution import (
     ThreadsExecutor,
     WorkloadProfile,
 )
-from accelera.execution.learning.book import shared_book
-from accelera.execution.streaming.account import LESSON
-from accelera.execution.watching.watch import MOST_ERRORS, Watch
+from accelera.execution.observability.telemetry import MOST_ERRORS, Telemetry
+from accelera.execution.strategy.history import shared_history
+from accelera.execution.streaming.stream import SAMPLES_AT_ONCE
 from accelera.testing import FakeGpu, sticky, transient
 from tests.execution.stand_ins import Spans
 
@@ -173,7 +173,7 @@ def test_a_gpu_that_always_fails_is_remembered_by_a_few_errors(recorder: Recorde
     manager = StrategyManager(
         ThreadsExecutor(1), FakeGpu(faults=lambda call: sticky()), GPU_ONLY, observers=[recorder], learn=False
     )
-    watches: list[Watch] = []
+    watches: list[Telemetry] = []
     manager._totals.count = lambda watch, failed: watches.append(watch)  # type: ignore[method-assign]
     assert len(list(manager.stream(range(500), square, window=8))) == 500
     report = recorder.report
@@ -190,9 +190,9 @@ def test_a_gpu_that_always_fails_is_remembered_by_a_few_errors(recorder: Recorde
 @pytest.fixture
 def own_book(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("ACCELERA_CACHE", str(tmp_path))
-    shared_book.cache_clear()
+    shared_history.cache_clear()
     yield
-    shared_book.cache_clear()
+    shared_history.cache_clear()
 
 
 def work(number: int) -> int:
@@ -217,14 +217,14 @@ def test_an_endless_stream_teaches_as_it_goes_and_keeps_little() -> None:
     stream = manager.stream(itertools.count(), work, window=16)
     most = 0
     for index, _ in stream:
-        most = max(most, len(stream._account._watch.samples))
+        most = max(most, len(stream._telemetry._telemetry.samples))
         if index == 1500:
             break
-    known = manager._decider._learner.known(work, None)  # type: ignore[union-attr]
+    known = manager._selector._model.known(work, None)  # type: ignore[union-attr]
     assert known is not None
     assert known.batches >= 1
     stream.close()
-    assert most <= LESSON + 16
+    assert most <= SAMPLES_AT_ONCE + 16
 
 
 @pytest.mark.usefixtures("own_book")
@@ -235,7 +235,7 @@ def test_nothing_is_learned_of_tasks_that_failed() -> None:
 
     manager = StrategyManager(ThreadsExecutor(2))
     assert list(manager.stream(range(200), fails, on_error="skip")) == []
-    assert manager._decider._learner.known(fails, None) is None  # type: ignore[union-attr]
+    assert manager._selector._model.known(fails, None) is None  # type: ignore[union-attr]
 
 
 def test_the_log_of_a_stream(caplog: pytest.LogCaptureFixture) -> None:

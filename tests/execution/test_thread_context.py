@@ -7,7 +7,7 @@ import contextvars
 import decimal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,16 +21,10 @@ from accelera.execution import (
     StrategyManager,
     ThreadsExecutor,
 )
-from accelera.execution.thread_context import modes_are_set
+from accelera.execution.tasks.run import modes_are_set
+from accelera.testing import BridgeCpu
 
 MARK: contextvars.ContextVar[str] = contextvars.ContextVar("MARK", default="none")
-
-
-class Bridge:
-    """A CPU executor in the manner of the seed."""
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        return [process_fn(task) for task in tasks]
 
 
 def seen(task: int) -> tuple[Any, ...]:
@@ -53,7 +47,7 @@ def seen(task: int) -> tuple[Any, ...]:
 MANAGERS: dict[str, Callable[[], StrategyManager]] = {
     "threads": lambda: StrategyManager(ThreadsExecutor(4)),
     "auto": lambda: StrategyManager(AutoCpuExecutor(4)),
-    "bridge": lambda: StrategyManager(Bridge()),
+    "bridge": lambda: StrategyManager(BridgeCpu()),
     "gpu": lambda: StrategyManager(None, SimulatedExecutor(), ExecutionStrategy.GpuOnly),
     "both": lambda: StrategyManager(
         ThreadsExecutor(4), SimulatedExecutor(), ExecutionStrategy.Hybrid(50, 50)

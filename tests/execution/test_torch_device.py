@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from accelera.errors import UnknownNameError
 from accelera.execution import ExecutionStrategy, Kernel, StrategyManager, TorchDeviceExecutor, kernel
 from accelera.execution.executors.device import DeviceLane
-from accelera.execution.executors.guarded import Guarded
-from accelera.execution.faults.memory_fit import ENOUGH, MARGIN, MemoryFit
+from accelera.execution.faults.batch_size import ENOUGH, MARGIN, MemoryModel
+from accelera.execution.tasks.run import CatchingFunction
 from tests.execution.stand_ins import blanked
 
 MIB = 1 << 20
@@ -213,17 +213,17 @@ def test_how_many_fit_is_foreseen_from_measured_peaks(counted: Counted) -> None:
     executor = TorchDeviceExecutor("cpu", budget=100 * MIB)
     same, _ = costly(counted, 10 * MIB, MIB)
     assert executor.fitting(same) is None
-    executor.execute_batch([0] * 10, Guarded(same))
+    executor.execute_batch([0] * 10, CatchingFunction(same))
     assert executor.fitting(same) == 45
-    executor.execute_batch([0] * 20, Guarded(same))
+    executor.execute_batch([0] * 20, CatchingFunction(same))
     assert executor.fitting(same) == 80
 
 
 def test_foreseen_micro_batches_do_not_run_out_of_memory(counted: Counted) -> None:
     executor = TorchDeviceExecutor("cpu", budget=100 * MIB)
     same, sizes = costly(counted, 10 * MIB, MIB)
-    executor.execute_batch([0] * 5, Guarded(same))
-    executor.execute_batch([0] * 9, Guarded(same))
+    executor.execute_batch([0] * 5, CatchingFunction(same))
+    executor.execute_batch([0] * 9, CatchingFunction(same))
     result = StrategyManager(None, executor, ExecutionStrategy.GpuOnly).execute(range(1000), same)
     assert result.outputs == list(range(1000))
     assert (result.oom_splits, result.fallback_occurred) == (0, False)
@@ -258,9 +258,9 @@ def test_what_lay_there_before_does_not_count_against_the_budget(counted: Counte
 def test_what_lay_there_is_noted_before_the_first_task_also_without_assertions() -> None:
     program = (
         "from accelera.execution import TorchDeviceExecutor\n"
-        "from accelera.execution.executors.torch_here import TorchHere\n"
+        "from accelera.execution.executors.torch_device import TorchDeviceContext\n"
         "executor, held = TorchDeviceExecutor('cpu', budget=10), [7, 9]\n"
-        "TorchHere.allocated_bytes = lambda self: held[0]\n"
+        "TorchDeviceContext.allocated_bytes = lambda self: held[0]\n"
         "executor.execute_batch([0], lambda task: held.pop(0))\n"
         "print(executor.memory_available())"
     )
@@ -326,7 +326,7 @@ def test_a_lane_asks_for_no_more_than_is_foreseen(foreseen: Any, expected: list[
     counts=st.lists(st.integers(1, 5000), min_size=2, max_size=30, unique=True),
 )
 def test_a_straight_line_is_found(fixed: int, each: int, counts: list[int]) -> None:
-    fit = MemoryFit()
+    fit = MemoryModel()
     for count in counts:
         fit.measured(count, fixed + each * count)
     line = fit.line()
@@ -342,7 +342,7 @@ def test_a_straight_line_is_found(fixed: int, each: int, counts: list[int]) -> N
 def test_what_is_foreseen_is_never_more_than_was_measured_to_be_too_much(
     points: dict[int, int], free: int
 ) -> None:
-    fit = MemoryFit()
+    fit = MemoryModel()
     for count, peak in points.items():
         fit.measured(count, peak)
     foreseen = fit.fitting(free)
@@ -357,7 +357,7 @@ def test_what_is_foreseen_is_never_more_than_was_measured_to_be_too_much(
 
 
 def test_only_new_sizes_are_measured_and_the_largest_kept() -> None:
-    fit = MemoryFit()
+    fit = MemoryModel()
     assert fit.fitting(MIB) is None
     for count in range(10, 10 + ENOUGH):
         assert fit.wants(count)

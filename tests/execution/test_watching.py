@@ -23,8 +23,8 @@ from accelera.execution import (
     ThreadsExecutor,
 )
 from accelera.execution.faults.breaker import Breaker
-from accelera.execution.faults.kinds import Kind
-from accelera.execution.watching.rate import WINDOW, FallbackRate
+from accelera.execution.faults.classify import FailureKind
+from accelera.execution.observability.telemetry import WINDOW, FallbackRate
 from accelera.logs import configure_logging
 
 
@@ -274,23 +274,23 @@ def test_a_stream_left_early_is_over() -> None:
 
 def test_too_many_fallbacks_are_one_warning_until_they_were_fewer() -> None:
     rate = FallbackRate()
-    assert [rate.count([Kind.MEMORY]) for _ in range(3)] == [None] * 3
+    assert [rate.count([FailureKind.MEMORY]) for _ in range(3)] == [None] * 3
     assert [rate.count(()) for _ in range(WINDOW - 4)] == [None] * (WINDOW - 4)
-    warning = rate.count([Kind.STICKY, Kind.MEMORY])
+    warning = rate.count([FailureKind.STICKY, FailureKind.MEMORY])
     assert warning is not None
     assert warning.startswith("20% of the last 20 executions fell back to the CPU, more than 10%")
     assert "(4 x out of memory, 1 x sticky)" in warning
     assert "memory_per_task" in warning
     assert "driver" in warning
-    assert [rate.count([Kind.MEMORY]) for _ in range(5)] == [None] * 5
+    assert [rate.count([FailureKind.MEMORY]) for _ in range(5)] == [None] * 5
     assert [rate.count(()) for _ in range(WINDOW)] == [None] * WINDOW
     assert rate.rate == 0
-    assert [rate.count([Kind.UNKNOWN]) is None for _ in range(3)] == [True, True, False]
+    assert [rate.count([FailureKind.UNKNOWN]) is None for _ in range(3)] == [True, True, False]
 
 
 def test_a_tenth_is_not_too_many() -> None:
     rate = FallbackRate()
-    told = [rate.count([Kind.TRANSIENT] if number % 10 == 0 else ()) for number in range(100)]
+    told = [rate.count([FailureKind.TRANSIENT] if number % 10 == 0 else ()) for number in range(100)]
     assert (rate.rate, told) == (0.1, [None] * 100)
 
 

@@ -29,8 +29,8 @@ from accelera.execution import (
     ThreadsExecutor,
     kernel,
 )
-from accelera.execution.executors.workers import worker as driven
-from accelera.execution.executors.workers.crew import Crew
+from accelera.execution.executors.processes import pool as driven
+from accelera.execution.executors.processes.pool import ProcessPool
 from tests.execution.stand_ins import blanked
 
 
@@ -174,7 +174,7 @@ class TestCrew:
         other.join()
 
     def test_a_worker_that_is_idle_too_late_is_not_taken(self) -> None:
-        crew = Crew(1)
+        crew = ProcessPool(1)
         with crew.lend(lambda: True) as slot:
             assert slot is None
         with crew.lend(lambda: False) as slot:

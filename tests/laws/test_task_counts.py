@@ -27,18 +27,10 @@ from accelera.execution import (
     TaskFailure,
     ThreadsExecutor,
 )
-from accelera.testing import FakeGpu, out_of_memory, sticky, transient
+from accelera.testing import BridgeCpu, FakeGpu, LocalCluster, out_of_memory, sticky, transient
 from tests.execution.stand_ins import blanked
-from tests.execution.test_cluster import Threads
 
 FAULTS = (out_of_memory, sticky, transient)
-
-
-class Bridge:
-    """A CPU executor in the manner of the seed."""
-
-    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
-        return [process_fn(task) for task in tasks]
 
 
 class Counting(Observer):
@@ -69,8 +61,8 @@ def executors() -> Iterator[dict[str, Any]]:
             "threads": ThreadsExecutor(3),
             "automatic": open_ones.enter_context(AutoCpuExecutor(2)),
             "processes": open_ones.enter_context(ProcessesExecutor(2)),
-            "bridge": Bridge(),
-            "cluster": open_ones.enter_context(RayExecutor(Threads())),
+            "bridge": BridgeCpu(),
+            "cluster": open_ones.enter_context(RayExecutor(LocalCluster())),
         }
 
 

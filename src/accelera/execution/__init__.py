@@ -8,68 +8,68 @@ from accelera.execution.kernel import kernel as kernel  # now: the file, once lo
 from accelera.lazily import opened
 
 if TYPE_CHECKING:
-    from accelera.execution.capabilities import HardwareCapabilities as HardwareCapabilities
+    from accelera.execution.arguments import Retry as Retry
+    from accelera.execution.arguments import WorkloadProfile as WorkloadProfile
     from accelera.execution.cluster.contract import Cluster as Cluster
     from accelera.execution.cluster.ray_cluster import RayCluster as RayCluster
     from accelera.execution.cluster.ray_executor import RayExecutor as RayExecutor
     from accelera.execution.cluster.training.rank import Rank as Rank
-    from accelera.execution.cluster.training.training_run import TrainingRun as TrainingRun
-    from accelera.execution.decision import Decision as Decision
-    from accelera.execution.executors.automatic import AutoCpuExecutor as AutoCpuExecutor
+    from accelera.execution.cluster.training.trainer import TrainingRun as TrainingRun
+    from accelera.execution.executors.auto import AutoCpuExecutor as AutoCpuExecutor
     from accelera.execution.executors.contract import CpuExecutor as CpuExecutor
     from accelera.execution.executors.contract import GpuExecutor as GpuExecutor
-    from accelera.execution.executors.processes import ProcessesExecutor as ProcessesExecutor
+    from accelera.execution.executors.processes.executor import ProcessesExecutor as ProcessesExecutor
     from accelera.execution.executors.simulated import SimulatedExecutor as SimulatedExecutor
     from accelera.execution.executors.simulated import SimulatedReport as SimulatedReport
     from accelera.execution.executors.threads import ThreadsExecutor as ThreadsExecutor
     from accelera.execution.executors.torch_device import TorchDeviceExecutor as TorchDeviceExecutor
-    from accelera.execution.failures import TaskFailure as TaskFailure
+    from accelera.execution.hardware.capabilities import HardwareCapabilities as HardwareCapabilities
+    from accelera.execution.hardware.load import SystemLoad as SystemLoad
     from accelera.execution.kernel import Kernel as Kernel
-    from accelera.execution.load import SystemLoad as SystemLoad
     from accelera.execution.manager import StrategyManager as StrategyManager
-    from accelera.execution.profile import WorkloadProfile as WorkloadProfile
-    from accelera.execution.report import StreamReport as StreamReport
+    from accelera.execution.observability.observer import Observer as Observer
+    from accelera.execution.observability.opentelemetry import OpenTelemetryObserver as OpenTelemetryObserver
+    from accelera.execution.observability.prometheus import PrometheusObserver as PrometheusObserver
+    from accelera.execution.result import DeviceShare as DeviceShare
     from accelera.execution.result import ExecutionResult as ExecutionResult
-    from accelera.execution.retry import Retry as Retry
-    from accelera.execution.shares import DeviceShare as DeviceShare
-    from accelera.execution.stats import ManagerStats as ManagerStats
-    from accelera.execution.strategy import ExecutionStrategy as ExecutionStrategy
+    from accelera.execution.result import ManagerStats as ManagerStats
+    from accelera.execution.result import StreamReport as StreamReport
+    from accelera.execution.result import TaskFailure as TaskFailure
+    from accelera.execution.strategy.strategy import Decision as Decision
+    from accelera.execution.strategy.strategy import ExecutionStrategy as ExecutionStrategy
     from accelera.execution.streaming.stream import Stream as Stream
-    from accelera.execution.watching.observer import Observer as Observer
-    from accelera.execution.watching.prometheus import PrometheusObserver as PrometheusObserver
-    from accelera.execution.watching.tracing import OpenTelemetryObserver as OpenTelemetryObserver
 
 _FILE_OF = {
     "Cluster": "cluster.contract",
-    "AutoCpuExecutor": "executors.automatic",
+    "AutoCpuExecutor": "executors.auto",
     "CpuExecutor": "executors.contract",
-    "Decision": "decision",
-    "DeviceShare": "shares",
+    "Decision": "strategy.strategy",
+    "DeviceShare": "result",
     "ExecutionResult": "result",
-    "ExecutionStrategy": "strategy",
+    "ExecutionStrategy": "strategy.strategy",
     "GpuExecutor": "executors.contract",
-    "HardwareCapabilities": "capabilities",
+    "HardwareCapabilities": "hardware.capabilities",
     "Kernel": "kernel",
-    "ManagerStats": "stats",
-    "Observer": "watching.observer",
-    "OpenTelemetryObserver": "watching.tracing",
-    "ProcessesExecutor": "executors.processes",
-    "PrometheusObserver": "watching.prometheus",
+    "ManagerStats": "result",
+    "Observer": "observability.observer",
+    "OpenTelemetryObserver": "observability.opentelemetry",
+    "ProcessesExecutor": "executors.processes.executor",
+    "PrometheusObserver": "observability.prometheus",
     "Rank": "cluster.training.rank",
     "RayCluster": "cluster.ray_cluster",
     "RayExecutor": "cluster.ray_executor",
-    "Retry": "retry",
+    "Retry": "arguments",
     "SimulatedExecutor": "executors.simulated",
     "SimulatedReport": "executors.simulated",
     "StrategyManager": "manager",
     "Stream": "streaming.stream",
-    "StreamReport": "report",
-    "SystemLoad": "load",
-    "TaskFailure": "failures",
+    "StreamReport": "result",
+    "SystemLoad": "hardware.load",
+    "TaskFailure": "result",
     "ThreadsExecutor": "executors.threads",
     "TorchDeviceExecutor": "executors.torch_device",
-    "TrainingRun": "cluster.training.training_run",
-    "WorkloadProfile": "profile",
+    "TrainingRun": "cluster.training.trainer",
+    "WorkloadProfile": "arguments",
     "kernel": "kernel",
 }
 

@@ -10,61 +10,52 @@ from dataclasses import replace
 from typing import Any, TypeVar, final
 
 from accelera.errors import DeviceError
-from accelera.execution.asking import Asked
-from accelera.execution.capabilities import HardwareCapabilities
-from accelera.execution.checking import (
+from accelera.execution.arguments import (
+    Fallback,
+    OnError,
+    Rerun,
+    Retry,
+    WorkloadProfile,
     asked_workers,
-    check_executors,
     check_function,
     check_profile,
-    checked_observers,
     given_bytes,
     listed,
 )
-from accelera.execution.cores import usable_cores
-from accelera.execution.coroutines import without_stop_iteration
-from accelera.execution.deciding import Decider
-from accelera.execution.decision import Decision
-from accelera.execution.defaults import default_gpu, default_strategy, named_strategy
-from accelera.execution.executors.automatic import AutoCpuExecutor, default_cpu
-from accelera.execution.executors.availability import is_available
-from accelera.execution.executors.bridge import BridgeLane
-from accelera.execution.executors.contract import CpuExecutor, GpuExecutor, Lane
-from accelera.execution.executors.device import DeviceLane
-from accelera.execution.executors.threads import ThreadsExecutor
-from accelera.execution.failures import TaskFailure
-from accelera.execution.learning.book import shared_book
-from accelera.execution.learning.learner import Learner, Sides
-from accelera.execution.load import SystemLoad
-from accelera.execution.options import Fallback, OnError, Rerun
-from accelera.execution.profile import WorkloadProfile
-from accelera.execution.rationing import Rationing
-from accelera.execution.result import ExecutionResult
-from accelera.execution.retry import Retry
-from accelera.execution.running import carry_out
-from accelera.execution.selection import select_strategy
-from accelera.execution.shares import DeviceShare
-from accelera.execution.stats import ManagerStats
-from accelera.execution.strategy import ExecutionStrategy, Kind
-from accelera.execution.streaming.account import Account
-from accelera.execution.streaming.arrivals import AsTheyCame, InOrder
-from accelera.execution.streaming.background import Background
-from accelera.execution.streaming.deciding import of_stream
-from accelera.execution.streaming.feed import Feed
-from accelera.execution.streaming.futures import StrategyExecutor
-from accelera.execution.streaming.mapping import mapped, starmapped
-from accelera.execution.streaming.stream import Stream
-from accelera.execution.streaming.window import Window
-from accelera.execution.telling import result_of, told
-from accelera.execution.thread_context import ThreadContext
-from accelera.execution.tokens import EitherToken
-from accelera.execution.watching.logs import is_logged, log_begin, log_end, log_failed, log_hardware
-from accelera.execution.watching.observer import Observer
-from accelera.execution.watching.totals import Totals
-from accelera.execution.watching.watch import Watch
-from accelera.execution.work.batch import Batch
-from accelera.execution.work.forgetting import parted, taken_failures
-from accelera.execution.work.room import ROOMY, Room
+from accelera.execution.executors.auto import AutoCpuExecutor, default_cpu, inline_of
+from accelera.execution.executors.contract import CpuExecutor, GpuExecutor, check_executors, is_available
+from accelera.execution.executors.device import DeviceLane, default_gpu
+from accelera.execution.executors.lanes import lane_of, run_on_lanes
+from accelera.execution.futures import StrategyExecutor, mapped, run_in_thread, starmapped
+from accelera.execution.hardware.capabilities import HardwareCapabilities
+from accelera.execution.hardware.cpu_share import usable_cores
+from accelera.execution.hardware.load import SystemLoad
+from accelera.execution.observability.logs import is_logged, log_hardware
+from accelera.execution.observability.observer import Observer, checked_observers
+from accelera.execution.observability.telemetry import ManagerTotals, Telemetry
+from accelera.execution.request import (
+    ExecuteRequest,
+    StreamRequest,
+    build_result,
+    quick_result,
+    result_from,
+    take_failures,
+    without_frames,
+)
+from accelera.execution.result import ExecutionResult, ManagerStats, TaskFailure
+from accelera.execution.selector import StrategySelector
+from accelera.execution.strategy.memory_limit import UNLIMITED, AdmissionControl, ConcurrencyLimit
+from accelera.execution.strategy.strategy import (
+    Decision,
+    ExecutionStrategy,
+    StrategyKind,
+    default_strategy,
+    named_strategy,
+    stream_decision,
+)
+from accelera.execution.strategy.tree import select_strategy
+from accelera.execution.streaming.stream import Stream, open_stream
+from accelera.execution.tasks.batch import Batch
 from accelera.logs import configure_logging
 from accelera.settings import StrategyName, current_value
 from accelera.units import format_bytes
@@ -125,8 +116,8 @@ class StrategyManager:
         check_executors(cpu, gpu)
         strategy = named_strategy(strategy)
         self._observers = checked_observers(observers)
-        self._cpu: Lane = cpu if isinstance(cpu, Lane) else BridgeLane(cpu)
-        self._inline = cpu.inline if isinstance(cpu, AutoCpuExecutor | ThreadsExecutor) else None
+        self._cpu = lane_of(cpu)
+        self._inline = inline_of(cpu)
         budget_bytes = None if budget is None else given_bytes(budget)
         name = getattr(gpu, "name", "gpu")
         if gpu is not None and name == self._cpu.name:
@@ -135,17 +126,15 @@ class StrategyManager:
                 " names: give the GPU's another `name`"
             )
         self._gpu = None if gpu is None else DeviceLane(gpu, name, budget_bytes=budget_bytes)
-        sides = Sides.of(cpu, self._cpu.name, gpu, "" if self._gpu is None else self._gpu.name)
-        learner = Learner(shared_book, sides) if learn else None
-        self._decider = Decider(strategy, gpu, learner, self._fitting)
+        self._selector = StrategySelector.for_lanes(strategy, cpu, self._cpu.name, self._gpu, learn=learn)
         alone = gpu is None and budget_bytes is not None
-        self._rationing = Rationing(budget_bytes, _workers_of(cpu)) if alone else None
+        self._admission = AdmissionControl(budget_bytes, _workers_of(cpu)) if alone else None
         self._strategy = strategy
-        self._totals = Totals()
+        self._totals = ManagerTotals()
         configure_logging()
         log_hardware(None if gpu is None else functools.partial(is_available, gpu))
         if self._gpu is not None and gpu is not None:
-            Watch(self._observers).uses(self._gpu.name, gpu.memory_available)
+            Telemetry(self._observers).uses(self._gpu.name, gpu.memory_available)
 
     def __repr__(self) -> str:
         gpu = "" if self._gpu is None else f", gpu={self._gpu.name!r}"
@@ -209,13 +198,13 @@ class StrategyManager:
         workers = asked_workers("StrategyManager.auto", workers, max_workers)
         workers = current_value("workers") if workers is None else workers
         cpu = default_cpu() if workers is None else AutoCpuExecutor(workers)
-        rationing = Rationing(budget, cpu.workers)
-        asked = rationing.budget_now()
-        limit_bytes = asked.limit_bytes if asked.is_given else None
+        admission = AdmissionControl(budget, cpu.workers)
+        given = admission.budget_now()
+        limit_bytes = given.limit_bytes if given.is_given else None
         chosen = default_strategy(strategy)
-        gpu = None if chosen.kind is Kind.CPU_ONLY else default_gpu(device, limit_bytes)
+        gpu = None if chosen.kind is StrategyKind.CPU_ONLY else default_gpu(device, limit_bytes)
         manager = cls(cpu, gpu, chosen, observers=observers, learn=learn, budget=limit_bytes)
-        manager._rationing = rationing
+        manager._admission = admission
         return manager
 
     @classmethod
@@ -248,14 +237,14 @@ class StrategyManager:
         Predicted seconds need ``fn`` and ten samples of each device; the reasons say what is missing.
         """
         check_profile("explain", profile)
-        decision = self._decider.explain(profile.task_count, profile, fn)
+        decision = self._selector.explain(profile.task_count, profile, fn)
         size = profile.memory_per_task
         if decision.strategy.uses_gpu and self._gpu is not None and self._gpu.fits_none(size):
             reason = (
                 f"a task of {format_bytes(size)} is more than the GPU has free: each is tried alone there"
             )
             decision = replace(decision, reasons=(*decision.reasons, reason))
-        return self._rationed(decision, profile)[0]
+        return self._admitted(decision, profile)[0]
 
     def execute(
         self,
@@ -312,8 +301,9 @@ class StrategyManager:
             When an option, or ``fn``, is of no kind that fits.
         """
         check_function("execute", fn)
-        asked = Asked(profile, on_error, rerun, fallback, retry, timeout, cancel, progress)
-        return parted(self._execute(tasks if isinstance(tasks, (tuple, range)) else listed(tasks), fn, asked))
+        request = ExecuteRequest(profile, on_error, rerun, fallback, retry, timeout, cancel, progress)
+        tasks = tasks if isinstance(tasks, (tuple, range)) else listed(tasks)
+        return without_frames(self._execute(tasks, fn, request))  # nor has this one the result
 
     def stream(
         self,
@@ -367,27 +357,15 @@ class StrategyManager:
             From the stream, when the time is over; its ``result`` is the stream's report.
         """
         check_function("stream", fn)
-        asked = Asked(profile, on_error, rerun, "unfinished", retry, timeout, cancel, None, op="stream")
-        memory = 0 if profile is None else profile.memory_per_task
-        decision, room = self._rationed(of_stream(self._strategy, gpu=self._gpu is not None), profile)
-        feed = Feed(
-            iter(tasks),
-            fn,
-            Watch(self._observers),
-            Window(window, memory),
-            InOrder() if ordered else AsTheyCame(),
-            retry=retry,
-            reruns=asked.reruns,
-            deadline_s=asked.deadline_s,
-            memory_per_task=memory,
-            room=room,
-            shared=decision.strategy.kind is Kind.HYBRID,
-            gpu_first=decision.strategy.kind is Kind.GPU_ONLY,
-            cancel=asked.cancel,
+        request = StreamRequest(
+            profile, on_error, rerun, retry, timeout, cancel, ordered=ordered, window=window
         )
-        learn = functools.partial(self._decider.learn, fn, profile)
-        account = Account(feed, decision, learn, self._totals.count)
-        return Stream(feed, self._background(feed, decision.strategy), account, asked.on_error)
+        decision, request.limit = self._admitted(
+            stream_decision(self._strategy, gpu=self._gpu is not None), profile
+        )
+        learn = functools.partial(self._selector.learn, fn, profile)
+        lanes = self._cpu, self._gpu
+        return open_stream(tasks, fn, request, decision, lanes, self._observers, learn, self._totals.count)
 
     def map(
         self,
@@ -449,16 +427,7 @@ class StrategyManager:
         self, tasks: Iterable[Task], fn: Callable[[Task], Output], *args: Any, **options: Any
     ) -> ExecutionResult[Output]:
         """Do as ``execute`` does while other coroutines run; when cancelled, no further task is begun."""
-        import asyncio
-
-        cancel = options["cancel"] = EitherToken(options.get("cancel"))
-        call = functools.partial(self.execute, tasks, fn, *args, **options)
-        within = functools.partial(ThreadContext().run, functools.partial(without_stop_iteration, call))
-        try:
-            return await asyncio.to_thread(within)
-        except asyncio.CancelledError:
-            cancel.set()
-            raise
+        return await run_in_thread(functools.partial(self.execute, tasks, fn, *args), options)
 
     def as_executor(self, workers: int | None = None, *, max_workers: int | None = None) -> StrategyExecutor:
         """Return this manager as an ``Executor`` of ``concurrent.futures``; so many calls run at once."""
@@ -466,137 +435,124 @@ class StrategyManager:
         return StrategyExecutor(self, usable_cores() if workers is None else workers)
 
     def _execute(
-        self, tasks: Sequence[Any], function: Callable[[Any], Any], asked: Asked
+        self, tasks: Sequence[Any], function: Callable[[Any], Any], request: ExecuteRequest
     ) -> ExecutionResult[Any]:
-        if asked.fallback == "never":
+        """Decide, begin in the calling thread, run the rest on the lanes, build the result."""
+        if request.fallback == "never":
             self._require_gpu()
         began_s = time.perf_counter()
-        repeats = asked.repeats(function)
-        decision = self._decider.decide(len(tasks), asked.profile, function, repeats=repeats)
-        if tasks:
-            decision, asked.room = self._rationed(decision, asked.profile)
-        begun = (
-            None if self._observers or is_logged() else self._begun_unseen(tasks, function, decision, asked)
-        )
-        if begun is not None and not begun[1] and len(begun[0]) == len(tasks):
-            return self._whole(function, asked, decision, begun, began_s)
-        watch = Watch(self._observers)
+        decision = self._decide(tasks, function, request)
+        telemetry = self._telemetry(decision, tasks) if self._observers or is_logged() else None
         try:
-            watch.decided(decision, len(tasks))
-            log_begin(len(tasks), decision)
-            begun = begun or self._begun(tasks, function, decision, asked)
-            result = self._ran(tasks, function, asked, decision, watch, began_s, begun)
+            begun = self._begin_inline(tasks, function, request, decision)
+            if telemetry is None:
+                if len(begun[0]) == len(tasks):
+                    return self._quick_result(function, request, decision, begun, began_s)
+                telemetry = self._telemetry(decision, tasks)
+            result = self._run_rest(tasks, function, request, decision, telemetry, begun, began_s)
+            if not (result.failures or telemetry.retries):
+                self._selector.learn(function, request.profile, telemetry.samples, result.execution_time)
         except BaseException as error:
-            log_failed(time.perf_counter() - began_s, error, watch.fallen_back > 0)
-            self._totals.count(watch, failed=True)
-            watch.failed(error)
+            telemetry = telemetry or Telemetry()
+            telemetry.failed(error, time.perf_counter() - began_s, self._totals)
             raise
-        log_end(result)
-        self._totals.count(watch)
-        watch.done(result)
+        telemetry.done(result, self._totals)
         return result
 
+    def _decide(
+        self, tasks: Sequence[Any], function: Callable[[Any], Any], request: ExecuteRequest
+    ) -> Decision:
+        """Return where the batch runs; the request gets the limit that the memory sets."""
+        repeats = request.repeats(function)
+        decision = self._selector.decide(len(tasks), request.profile, function, repeats=repeats)
+        if tasks:
+            decision, request.limit = self._admitted(decision, request.profile)
+        return decision
+
+    def _telemetry(self, decision: Decision, tasks: Sequence[Any]) -> Telemetry:
+        telemetry = Telemetry(self._observers)
+        telemetry.decided(decision, len(tasks))
+        return telemetry
+
+    def _begin_inline(
+        self,
+        tasks: Sequence[Any],
+        function: Callable[[Any], Any],
+        request: ExecuteRequest,
+        decision: Decision,
+    ) -> Begun:
+        """Run the first tasks in the calling thread, where that is the soonest.
+
+        Where one raised, the list has its failure: taking it out leaves no reference to it here.
+        """
+        if self._inline is None or not request.plain or decision.strategy.kind is not StrategyKind.CPU_ONLY:
+            return [], [], 0.0
+        outputs, error, seconds = self._inline(function, tasks)
+        return outputs, [] if error is None else [TaskFailure(len(outputs), error, self._cpu.name)], seconds
+
+    def _quick_result(
+        self,
+        function: Callable[[Any], Any],
+        request: ExecuteRequest,
+        decision: Decision,
+        begun: Begun,
+        began_s: float,
+    ) -> ExecutionResult[Any]:
+        """Return the result of a batch that was done at once and that nobody observes: no telemetry."""
+        outputs, _, seconds = begun
+        result = quick_result(self._cpu.name, outputs, seconds, decision, began_s)
+        self._totals.count_done(result.per_device)
+        samples = [(self._cpu.name, len(outputs), seconds)]
+        self._selector.learn(function, request.profile, samples, result.execution_time)
+        return result
+
+    def _run_rest(
+        self,
+        tasks: Sequence[Any],
+        function: Callable[[Any], Any],
+        request: ExecuteRequest,
+        decision: Decision,
+        telemetry: Telemetry,
+        begun: Begun,
+        began_s: float,
+    ) -> ExecutionResult[Any]:
+        """Run on the lanes what was not done in the calling thread; return the result of all."""
+        outputs, failed, seconds = begun
+        if outputs or failed:
+            telemetry.ran(self._cpu.name, len(outputs), seconds, whole=len(outputs) == len(tasks))
+        if len(outputs) == len(tasks):
+            return result_from(outputs, (), decision, telemetry, began_s)
+        failure = failed.pop() if failed else None
+        batch = request.batch(tasks, function, telemetry, decision, outputs, failure)
+        del failure  # an exception that is kept must not find itself in this call
+        run_on_lanes(batch, self._cpu, self._gpu, decision.strategy)
+        if batch.stopped_by == "device" and request.fallback == "all":
+            batch = self._run_again_on_cpu(batch, tasks, request, decision)
+        return build_result(batch, decision, request.on_error, began_s)
+
+    def _run_again_on_cpu(
+        self, batch: Batch, tasks: Sequence[Any], request: ExecuteRequest, decision: Decision
+    ) -> Batch:
+        """Do everything again without the GPU that ended ``batch``."""
+        batch.close()
+        take_failures(batch)
+        batch = request.batch(tasks, batch.function, batch.telemetry, decision.on_cpu(), [])
+        run_on_lanes(batch, self._cpu, None, ExecutionStrategy.CpuOnly)
+        return batch
+
     def _require_gpu(self) -> None:
-        if self._gpu is None and self._strategy.kind is Kind.GPU_ONLY:
+        if self._gpu is None and self._strategy.kind is StrategyKind.GPU_ONLY:
             raise DeviceError(
                 "[execute] fallback='never' with GpuOnly, and the manager has no GPU: nothing may run on the"
                 " CPU instead; give the manager a GPU, or fallback='unfinished'"
             )
 
-    def _rationed(self, decision: Decision, profile: WorkloadProfile | None) -> tuple[Decision, Room]:
-        if self._rationing is None or profile is None:
-            return decision, ROOMY
-        return self._rationing.rationed(decision, profile.memory_per_task)
-
-    def _background(self, feed: Feed, strategy: ExecutionStrategy) -> Background:
-        if self._gpu is None or not strategy.uses_gpu:
-            return Background(feed, [self._cpu])
-        if strategy.kind is Kind.GPU_ONLY:
-            return Background(feed, [self._gpu], then=self._cpu)
-        return Background(feed, [self._cpu, self._gpu])
-
-    def _ran(
-        self,
-        tasks: Sequence[Any],
-        function: Callable[[Any], Any],
-        asked: Asked,
-        decision: Decision,
-        watch: Watch,
-        began_s: float,
-        begun: Begun,
-    ) -> ExecutionResult[Any]:
-        outputs, failures, seconds = begun
-        if outputs or failures:
-            watch.ran(self._cpu.name, len(outputs), seconds, whole=len(outputs) == len(tasks))
-        if not failures and len(outputs) == len(tasks):
-            result = told(outputs, (), decision, watch, began_s)
-        else:
-            batch = self._carried_out(tasks, function, asked, decision, watch, outputs, failures)
-            result = result_of(batch, decision, asked.on_error, began_s)
-        if not (result.failures or watch.retries):
-            self._decider.learn(function, asked.profile, watch.samples, result.execution_time)
-        return result
-
-    def _begun(
-        self, tasks: Sequence[Any], function: Callable[[Any], Any], decision: Decision, asked: Asked
-    ) -> Begun:
-        """Run the first tasks in the calling thread, where that is the soonest; return what came of them.
-
-        Where one raised, the list has its failure; whoever takes that out leaves no other trace of it.
-        """
-        if self._inline is None or not asked.plain or decision.strategy.kind is not Kind.CPU_ONLY:
-            return [], [], 0.0
-        outputs, error, seconds = self._inline(function, tasks)
-        return outputs, [] if error is None else [TaskFailure(len(outputs), error, self._cpu.name)], seconds
-
-    def _begun_unseen(
-        self, tasks: Sequence[Any], function: Callable[[Any], Any], decision: Decision, asked: Asked
-    ) -> Begun:
-        """Do as ``_begun``, before there is a watch: nobody would hear what it has to tell."""
-        try:
-            return self._begun(tasks, function, decision, asked)
-        except BaseException:
-            self._totals.count(Watch(), failed=True)
-            raise
-
-    def _whole(
-        self,
-        function: Callable[[Any], Any],
-        asked: Asked,
-        decision: Decision,
-        begun: Begun,
-        began_s: float,
-    ) -> ExecutionResult[Any]:
-        """Return the result of a batch that was done at once and that nobody has watched."""
-        outputs, _, seconds = begun
-        name, share = self._cpu.name, DeviceShare(len(outputs), 1, seconds)
-        per_device = {name: share} if outputs else {}
-        self._totals.count_done(per_device)
-        spent_s = time.perf_counter() - began_s
-        self._decider.learn(function, asked.profile, [(name, share.tasks, share.busy_s)], spent_s)
-        return ExecutionResult(outputs, decision.strategy, spent_s, False, (), decision, (), per_device)
-
-    def _fitting(self, function: Callable[..., Any], memory_per_task: int) -> int | None:
-        return None if self._gpu is None else self._gpu.size_of(function, memory_per_task).limit
-
-    def _carried_out(
-        self,
-        tasks: Sequence[Any],
-        function: Callable[[Any], Any],
-        asked: Asked,
-        decision: Decision,
-        watch: Watch,
-        done: list[Any],
-        failed: list[TaskFailure],
-    ) -> Batch:
-        batch = asked.batch(tasks, function, watch, decision, done, failed.pop() if failed else None)
-        carry_out(batch, self._cpu, self._gpu, decision.strategy)
-        if batch.stopped_by == "device" and asked.fallback == "all":
-            batch.close()
-            taken_failures(batch)
-            batch = asked.batch(tasks, function, watch, decision.on_cpu(), [])
-            carry_out(batch, self._cpu, None, ExecutionStrategy.CpuOnly)
-        return batch
+    def _admitted(
+        self, decision: Decision, profile: WorkloadProfile | None
+    ) -> tuple[Decision, ConcurrencyLimit]:
+        if self._admission is None or profile is None:
+            return decision, UNLIMITED
+        return self._admission.admitted(decision, profile.memory_per_task)
 
 
 def _workers_of(cpu: CpuExecutor) -> int:

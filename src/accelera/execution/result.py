@@ -1,17 +1,105 @@
-"""What came of a batch of work (seed 002)."""
+"""Results of batches and streams: outputs, failures of tasks, shares of devices, a manager's totals."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, Literal, TypeVar, final
 
-from accelera.execution.decision import Decision
-from accelera.execution.failures import TaskFailure
-from accelera.execution.notes import add_note
-from accelera.execution.shares import DeviceShare
-from accelera.execution.strategy import ExecutionStrategy
+from accelera.execution.faults.tracebacks import add_note
+from accelera.execution.strategy.strategy import Decision, ExecutionStrategy
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TaskFailure:
+    """The user's own exception, and which task it belongs to."""
+
+    index: int
+    """Position of the task in the batch."""
+    error: BaseException
+    """What the function raised, unchanged."""
+    device: str
+    """Where it ran: ``"cpu"``, ``"cuda:0"`` …"""
+
+    @property
+    def note(self) -> str:
+        """Where it happened, for people."""
+        return f"task {self.index} on {self.device}"
+
+    def __str__(self) -> str:
+        return f"{self.note}: {type(self.error).__name__}: {self.error}"
+
+
+@final
+@dataclass(slots=True)
+class DeviceShare:
+    """What one device did of a batch."""
+
+    tasks: int = 0
+    """Tasks that came to an end there, done or failed; one that two devices finished counts for both."""
+    batches: int = 0
+    """Pieces in which it did so."""
+    busy_s: float = 0.0
+    """Seconds in which it worked, summed over its threads."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ManagerStats:
+    """Counts over all batches and streams that are over."""
+
+    executions: int
+    """Batches and streams, those that ended with an exception among them."""
+    failures: int
+    """Those that ended with an exception."""
+    fallbacks: int
+    """Those in which the CPU did what a GPU was to do and failed at."""
+    recent_fallback_rate: float
+    """The share of the last 20 that fell back, from 0 to 1."""
+    per_device: Mapping[str, DeviceShare]
+    """What each device did: tasks, pieces, busy seconds."""
+
+    @property
+    def fallback_rate(self) -> float:
+        """The share of all that fell back, from 0 to 1."""
+        return self.fallbacks / self.executions if self.executions else 0.0
+
+
+Ending = Literal["exhausted", "closed", "cancelled", "error"]
+"""Every task was done; the caller asked for no more; the token was set; an exception went to the caller."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """What a stream has done, where, and how it ended."""
+
+    decision: Decision
+    """Where it ran, and why."""
+    execution_time: float
+    """Seconds since the first output was asked for; what the caller did between outputs included."""
+    task_count: int
+    """Tasks that are done, those that failed among them."""
+    failed_count: int
+    """Tasks whose function raised."""
+    fallback_occurred: bool
+    """Whether the CPU did what a GPU was to do and failed at."""
+    device_errors: tuple[BaseException, ...]
+    """The first failures of devices, in the order of their time."""
+    per_device: Mapping[str, DeviceShare]
+    """What each device did."""
+    retries: int
+    """Attempts after the first, of tasks and of pieces."""
+    oom_splits: int
+    """How often a GPU ran out of memory and went on with fewer tasks at once."""
+    ended_by: Ending | None = None
+    """``"exhausted"``: every task was done; ``"closed"``: the caller asked for no more; ``"cancelled"``: the
+    token was set; ``"error"``: the caller got an exception; None while it goes on."""
+    error: BaseException | None = None
+    """What ended it, where that was an exception."""
+
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup

@@ -13,6 +13,8 @@ from accelera.lazily import opened
 require("testing", "pytest", "hypothesis")
 
 if TYPE_CHECKING:
+    from accelera.testing.bridges import BridgeCpu as BridgeCpu
+    from accelera.testing.bridges import BridgeGpu as BridgeGpu
     from accelera.testing.caching_allocator import CachingAllocator as CachingAllocator
     from accelera.testing.device_contract import DeviceContract as DeviceContract
     from accelera.testing.device_errors import out_of_memory as out_of_memory
@@ -25,11 +27,14 @@ if TYPE_CHECKING:
     from accelera.testing.happens_before import DataRaceError as DataRaceError
     from accelera.testing.happens_before import HappensBefore as HappensBefore
     from accelera.testing.happens_before import Span as Span
+    from accelera.testing.local_cluster import LocalCluster as LocalCluster
     from accelera.testing.store_contract import OutputContract as OutputContract
     from accelera.testing.store_contract import PublishedContract as PublishedContract
     from accelera.testing.store_contract import StoreContract as StoreContract
 
 _FILE_OF = {
+    "BridgeCpu": "bridges",
+    "BridgeGpu": "bridges",
     "CachingAllocator": "caching_allocator",
     "DataRaceError": "happens_before",
     "DeviceContract": "device_contract",
@@ -38,6 +43,7 @@ _FILE_OF = {
     "FakeGpu": "fake_gpu",
     "HOST": "happens_before",
     "HappensBefore": "happens_before",
+    "LocalCluster": "local_cluster",
     "OutputContract": "store_contract",
     "PublishedContract": "store_contract",
     "Span": "happens_before",

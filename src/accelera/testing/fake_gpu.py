@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from accelera.execution.faults.kinds import Kind, kind_of
+from accelera.execution.faults.classify import FailureKind, kind_of
 from accelera.testing.caching_allocator import CachingAllocator
 from accelera.testing.device_errors import out_of_memory
 
@@ -98,7 +98,7 @@ class FakeGpu:
         except BaseException as error:
             with self._lock:
                 self.failed.append(len(tasks))
-                if kind_of(error) is Kind.STICKY:
+                if kind_of(error) is FailureKind.STICKY:
                     self._dead = self._dead or error.with_traceback(None)
             raise
 

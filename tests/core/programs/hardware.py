@@ -3,7 +3,7 @@
 from accelera import MatrixEngine, MemoryEfficientEngine, StrategyManager
 from accelera.devices import get_device, names
 from accelera.execution import HardwareCapabilities
-from accelera.execution.probing.accelerators import accelerators
+from accelera.execution.hardware.capabilities import accelerators
 
 names._DEVICE_FILES = ("/dev/null",)
 assert get_device(None).name == "cpu"

@@ -1,1 +1,1 @@
-"""Batches of work on the nodes of a cluster: leases handed out, parts brought back, lost ones done again."""
+"""Batches of work on the nodes of a cluster: leases, and the results that come back in parts."""

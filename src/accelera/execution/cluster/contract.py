@@ -1,4 +1,4 @@
-"""What a cluster must offer: nodes that take leases, tell what they have done, and may die."""
+"""Cluster protocol: nodes that take leases, report what they have done, and may die."""
 
 from __future__ import annotations
 
@@ -8,9 +8,52 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 
 from accelera.errors import TransferError
-from accelera.execution.cluster.on_gpu import OnGpu
-from accelera.execution.executors.workers.raised import Raised
-from accelera.execution.retry import Retry
+from accelera.execution.arguments import Retry
+from accelera.execution.executors.processes.messages import PickledError, unpack_error
+from accelera.execution.observability.telemetry import Telemetry
+
+DeviceIncident = tuple[int, PickledError]
+"""How many tasks an error of the device met, and the error."""
+
+
+@final
+class GpuReport(NamedTuple):
+    """What a node's GPU did since the part before."""
+
+    device: str
+    """Its name on the node."""
+    tasks: int
+    """How many of the part's outcomes are its own."""
+    seconds: float
+    """In which it worked at them."""
+    splits: Sequence[DeviceIncident] = ()
+    """It ran out of memory, and went on with fewer tasks at once."""
+    fallbacks: Sequence[DeviceIncident] = ()
+    """Tasks that the node's processors took over."""
+
+    def tell(self, telemetry: Telemetry, node: str, index: int, done: int) -> None:
+        """Let ``telemetry`` know, by the name of ``node`` and the device.
+
+        ``index`` is a task of the lease; ``done``: how many of the GPU's tasks did not fail.
+        """
+        name = f"{node} {self.device}"
+        if self.tasks:
+            telemetry.ran(name, done, self.seconds, whole=done == self.tasks)
+        for count, raised in self.splits:
+            telemetry.split(name, count, unpack_error(raised, index, "ray"))
+        for count, raised in self.fallbacks:
+            telemetry.fell_back(name, count, unpack_error(raised, index, "ray"))
+
+
+def node_seconds(cpu_tasks: int, cpu_s: float, gpu: GpuReport | None) -> float:
+    """Return the seconds in which a node does a part when both sides are as fast as they were, at once."""
+    if gpu is None or not gpu.tasks:
+        return cpu_s
+    if not cpu_tasks:
+        return gpu.seconds
+    speed = cpu_tasks / max(cpu_s, 1e-9) + gpu.tasks / max(gpu.seconds, 1e-9)
+    return (cpu_tasks + gpu.tasks) / speed
+
 
 Range = tuple[int, int]
 """Indices from the first up to the second."""
@@ -68,23 +111,23 @@ class UnreadableTasksError(TransferError):
 
 
 @final
-class Part(NamedTuple):
+class LeasePart(NamedTuple):
     """Some of a lease is done."""
 
     outcomes: Outcomes
     """Outputs, or what was raised in their place."""
     seconds: float
     """That it took the node's processors, all of whose threads at work count as one."""
-    retried: Sequence[tuple[int, Raised]] = ()
+    retried: Sequence[tuple[int, PickledError]] = ()
     """Attempts that were followed by another: the index, and what was raised."""
     last: bool = False
     """Whether the lease is over with it; what no part brought was not begun."""
-    gpu: OnGpu | None = None
+    gpu: GpuReport | None = None
     """What the node's GPU did of it; None where it has none."""
 
 
 @final
-class Ended(NamedTuple):
+class LeaseEnded(NamedTuple):
     """A lease is over without a last part."""
 
 
@@ -102,8 +145,8 @@ class Cause(enum.Enum):
 
 
 @final
-class Lost(NamedTuple):
-    """A lease ended without having been told what became of the rest."""
+class LeaseLost(NamedTuple):
+    """A lease ended, and it is not known what became of the rest."""
 
     cause: Cause
     reason: str
@@ -112,13 +155,13 @@ class Lost(NamedTuple):
 
 
 @final
-class Broken(NamedTuple):
+class LeaseBroken(NamedTuple):
     """The agent itself failed: it cannot load the function or the tasks, for one."""
 
     error: BaseException
 
 
-Event = Part | Ended | Lost | Broken
+Event = LeasePart | LeaseEnded | LeaseLost | LeaseBroken
 
 
 @runtime_checkable
@@ -140,7 +183,7 @@ class Cluster(Protocol):
     def wait_any(self, handles: Sequence[Handle], timeout_s: float) -> Sequence[tuple[Handle, Event]]:
         """Return what has come of some of the leases; nothing when the time is over.
 
-        A last part, ``Ended``, ``Lost`` or ``Broken`` is the last that is heard of a lease.
+        A last part, ``LeaseEnded``, ``LeaseLost`` or ``LeaseBroken`` is the last that is heard of a lease.
         """
 
     def cancel(self, handle: Handle, *, force: bool = False) -> None:

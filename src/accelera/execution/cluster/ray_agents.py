@@ -1,4 +1,4 @@
-"""The agents of a Ray cluster: one actor on every node that has what is asked for."""
+"""Agents of a Ray cluster: one actor on every node that has the requested resources."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from typing import Any, Final, final
 
 from accelera.devices.names import split_name
 from accelera.errors import ClusterError
-from accelera.execution.cluster.amounts import check_amounts
-from accelera.execution.cluster.connecting import check_versions, closed_error, own_versions, plain, the_ray
 from accelera.execution.cluster.contract import Node
-from accelera.execution.cluster.node.agent import Agent
-from accelera.execution.cluster.node.gpu import node_gpu
+from accelera.execution.cluster.node import Agent, node_gpu
+from accelera.execution.cluster.ray_connection import (
+    check_amounts,
+    check_versions,
+    closed_error,
+    own_versions,
+    plain,
+    the_ray,
+)
 
 LOOK_S: Final = 0.5
 """Seconds between two looks at which nodes there are."""
@@ -54,7 +59,7 @@ class RayAgent(Agent):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class AgentResources:
     """What every agent takes of its node."""
 
     num_cpus: int | None = None
@@ -97,7 +102,7 @@ class Wanted:
 
 @final
 @dataclass(eq=False, slots=True)
-class Running:
+class StartedAgent:
     """An agent that was started."""
 
     node: Node
@@ -117,10 +122,10 @@ class Running:
 class RayAgents:
     """Starts agents, and others in the place of dead ones. Every method may be called from any thread."""
 
-    def __init__(self, ray: Any, wanted: Wanted) -> None:
+    def __init__(self, ray: Any, wanted: AgentResources) -> None:
         self._ray = ray
         self._wanted = wanted
-        self._agents: dict[str, Running] = {}
+        self._agents: dict[str, StartedAgent] = {}
         self._useless: dict[str, ClusterError] = {}
         self._looked_s = 0.0
         self._closed = False
@@ -143,18 +148,18 @@ class RayAgents:
                 raise self._nobody()
             return [agent.node for agent in self._agents.values() if agent.hello is None]
 
-    def of(self, node: Node) -> Running | None:
+    def of(self, node: Node) -> StartedAgent | None:
         """Return the agent on ``node``; None when it is gone."""
         return self._agents.get(node.id)
 
-    def forget(self, agent: Running) -> None:
+    def forget(self, agent: StartedAgent) -> None:
         """Have another agent on its node, if that lives."""
         with self._lock:
             if self._agents.get(agent.node.id) is agent:
                 del self._agents[agent.node.id]
                 self._looked_s = 0.0
 
-    def heir(self, agent: Running, *, out_of_memory: bool = False) -> Any:
+    def heir(self, agent: StartedAgent, *, out_of_memory: bool = False) -> Any:
         """Return the actor in the place of a dead agent; None after ``close``, or nobody would end that one.
 
         After running out of memory that one has half the threads and twice the memory reserved.
@@ -196,7 +201,7 @@ class RayAgents:
                 self._agents[node_id] = self._start(node, cpus, 0)
         self._looked_s = time.monotonic()
 
-    def _start(self, node: Node, workers: int, memory: int) -> Running:
+    def _start(self, node: Node, workers: int, memory: int) -> StartedAgent:
         on_node = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node.id, soft=False)
         actor = self._actor.options(
             num_cpus=self._wanted.num_cpus or 0,
@@ -208,9 +213,9 @@ class RayAgents:
             scheduling_strategy=on_node,
         ).remote(workers, self._wanted.uses_gpu, self._wanted.device)
         hello = actor.hello.options(concurrency_group="control").remote()
-        return Running(node, actor, workers, memory, hello)
+        return StartedAgent(node, actor, workers, memory, hello)
 
-    def _greet(self, agent: Running) -> None:
+    def _greet(self, agent: StartedAgent) -> None:
         """Find out whether an agent has come up, and whether it is of use."""
         ready, _ = plain(self._ray.wait)([agent.hello], timeout=0)
         if not ready:
@@ -226,7 +231,7 @@ class RayAgents:
         else:
             agent.hello = None
 
-    def _drop(self, agent: Running, error: ClusterError) -> None:
+    def _drop(self, agent: StartedAgent, error: ClusterError) -> None:
         _LOGGER.warning("%s takes no part: %s", agent.node.name, error)
         self._useless[agent.node.id] = error
         self.forget(agent)

@@ -8,15 +8,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from accelera.execution.closing import Closing
-from accelera.execution.cluster.connecting import check_connected, closed_error, connect, plain, the_ray
-from accelera.execution.cluster.contract import Broken, Cause, Ended, Event, Handle, Lease, Lost, Node
-from accelera.execution.cluster.in_use import InUse
-from accelera.execution.cluster.ray_agents import RayAgents, Running, Wanted
+from accelera.execution.cluster.contract import (
+    Cause,
+    Event,
+    Handle,
+    Lease,
+    LeaseBroken,
+    LeaseEnded,
+    LeaseLost,
+    Node,
+)
+from accelera.execution.cluster.ray_agents import AgentResources, RayAgents, StartedAgent
+from accelera.execution.cluster.ray_connection import (
+    UseCount,
+    check_connected,
+    closed_error,
+    connect,
+    plain,
+    the_ray,
+)
+from accelera.execution.executors.contract import Closeable
 
 if TYPE_CHECKING:
     from accelera.execution.cluster.training.rank import Rank
-    from accelera.execution.cluster.training.training_run import TrainingRun
+    from accelera.execution.cluster.training.trainer import TrainingRun
 
 
 @final
@@ -24,16 +39,16 @@ if TYPE_CHECKING:
 class _Sent:
     """A lease that an agent has."""
 
-    agent: Running | None
+    agent: StartedAgent | None
     lease: Lease
     awaited: Any
     """What is ready when there is news: the stream of parts, or what an autopsy finds."""
-    over: Lost | Ended | None = None
+    over: LeaseLost | LeaseEnded | None = None
     """Set when the agent is dead, or there was none."""
 
 
 @final
-class RayCluster(Closing):
+class RayCluster(Closeable):
     """A connection to a Ray cluster that runs already.
 
     Parameters
@@ -72,13 +87,13 @@ class RayCluster(Closing):
         resources: dict[str, float] | None = None,
         device: str | None = None,
     ) -> None:
-        wanted = Wanted(num_cpus, num_gpus, {} if resources is None else resources, device)
+        wanted = AgentResources(num_cpus, num_gpus, {} if resources is None else resources, device)
         self.node_device = device if wanted.uses_gpu else "cpu"
         """Name of what nodes compute on; None: the first GPU that is reserved, if any."""
         self._ray = the_ray()
         self._connected = connect(self._ray, address)
         self._agents = RayAgents(self._ray, wanted)
-        self._connection = InUse()
+        self._connection = UseCount()
         self._cut_off: Sequence[_Sent] = ()
         """Kept, as Ray ends a process that drops a stream of parts while the connection is being closed."""
         self._closed = False
@@ -99,12 +114,12 @@ class RayCluster(Closing):
         """Give ``node`` a lease; Ray never begins it again."""
         agent = self._agents.of(node)
         if agent is None:
-            return _Sent(None, lease, None, Ended())
+            return _Sent(None, lease, None, LeaseEnded())
         with self._connection.using():
             check_connected(self._ray)
             return self._sent(agent, lease)
 
-    def _sent(self, agent: Running, lease: Lease) -> _Sent:
+    def _sent(self, agent: StartedAgent, lease: Lease) -> _Sent:
         run = agent.actor.run.options(num_returns="streaming", concurrency_group="leases", max_task_retries=0)
         return _Sent(agent, lease, run.remote(lease))
 
@@ -120,7 +135,7 @@ class RayCluster(Closing):
         if self._ray.is_initialized():
             return heard
         self._cut_off = (*self._cut_off, *sent)
-        return [(each, Lost(Cause.NODE, "the connection to the cluster was closed")) for each in sent]
+        return [(each, LeaseLost(Cause.NODE, "the connection to the cluster was closed")) for each in sent]
 
     def _heard(self, sent: Sequence[_Sent], timeout_s: float) -> Sequence[tuple[Handle, Event]]:
         gone: list[tuple[Handle, Event]] = [
@@ -148,7 +163,7 @@ class RayCluster(Closing):
             if self._ray.is_initialized():
                 self._end(handle.agent, handle.lease, force=force)
 
-    def _end(self, agent: Running, lease: Lease, *, force: bool) -> None:
+    def _end(self, agent: StartedAgent, lease: Lease, *, force: bool) -> None:
         if force:
             agent.killed = True
             self._ray.kill(agent.actor)
@@ -251,15 +266,15 @@ class RayCluster(Closing):
 
     def _event(self, sent: _Sent) -> Event | None:
         """Return the news of a lease that has some; None when more has to be waited for."""
-        if isinstance(sent.over, Lost):
+        if isinstance(sent.over, LeaseLost):
             return self._after_autopsy(sent, sent.over)
         try:
             event: Event = plain(self._ray.get)(next(sent.awaited))
             return event
         except StopIteration:
-            return Ended()
+            return LeaseEnded()
         except self._ray.exceptions.RayTaskError as error:
-            return Broken(error.cause or error)
+            return LeaseBroken(error.cause or error)
         except self._ray.exceptions.RayError as error:
             return self._examined(sent, error)
 
@@ -271,21 +286,21 @@ class RayCluster(Closing):
         assert agent is not None, "a lease with a stream of parts has an agent"
         reason = str(error).strip().splitlines()[-1].partition(" Some common causes")[0].strip()
         if agent.killed:
-            return Lost(Cause.KILLED, "it was killed to stop it")
+            return LeaseLost(Cause.KILLED, "it was killed to stop it")
         if "node has died" in str(error) or isinstance(error, self._ray.exceptions.NodeDiedError):
             self._agents.forget(agent)
-            return Lost(Cause.NODE, reason)
+            return LeaseLost(Cause.NODE, reason)
         out_of_memory = isinstance(error, self._ray.exceptions.OutOfMemoryError)
-        sent.over = Lost(Cause.MEMORY if out_of_memory else Cause.PROCESS, reason)
+        sent.over = LeaseLost(Cause.MEMORY if out_of_memory else Cause.PROCESS, reason)
         sent.awaited = self._autopsy(agent, sent.lease, out_of_memory=out_of_memory)
         return None
 
-    def _autopsy(self, agent: Running, lease: Lease, *, out_of_memory: bool = False) -> Any:
+    def _autopsy(self, agent: StartedAgent, lease: Lease, *, out_of_memory: bool = False) -> Any:
         """Return what answers with what was under way of a lease when its agent died; None: nobody will."""
         heir = self._agents.heir(agent, out_of_memory=out_of_memory)
         return None if heir is None else heir.autopsy.options(concurrency_group="control").remote(lease.id)
 
-    def _after_autopsy(self, sent: _Sent, lost: Lost) -> Lost:
+    def _after_autopsy(self, sent: _Sent, lost: LeaseLost) -> LeaseLost:
         try:
             return lost._replace(under_way=tuple(plain(self._ray.get)(sent.awaited)))
         except self._ray.exceptions.RayError:

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
-from accelera.execution.closing import Closing
-from accelera.execution.cluster.connecting import closed_error
 from accelera.execution.cluster.contract import Cluster
-from accelera.execution.cluster.driving import Drive
 from accelera.execution.cluster.futures import LaneExecutor
-from accelera.execution.cluster.packing import pack_function
 from accelera.execution.cluster.ray_cluster import RayCluster
-from accelera.execution.cluster.sizing import LeaseSize
-from accelera.execution.executors.whole import outputs_of
+from accelera.execution.cluster.ray_connection import closed_error
+from accelera.execution.cluster.scheduler import LeaseScheduler, LeaseSize
+from accelera.execution.cluster.serialization import pack_function
+from accelera.execution.executors.contract import Closeable
+from accelera.execution.executors.lanes import outputs_of
 from accelera.execution.kernel import name_of
-from accelera.execution.work.contract import Work
-from accelera.execution.work.guarding import guarded
+from accelera.execution.tasks.queue import TaskQueue
+from accelera.execution.tasks.run import run_lane
 
 FUNCTIONS_KEPT: Final = 16
 """Functions of earlier batches that need not be shipped again."""
 
 
 @final
-class RayExecutor(Closing):
+class RayExecutor(Closeable):
     """Runs tasks on a Ray cluster that runs already: ``StrategyManager(cpu=RayExecutor())``.
 
     Every node has one agent, which runs as many tasks at once as the node has processors, on threads; where
@@ -105,15 +103,9 @@ class RayExecutor(Closing):
         """Return the outputs of all tasks, in their order; raises what the first that failed raised."""
         return outputs_of(self, tasks, process_fn)
 
-    def work(self, work: Work, *, caller: bool) -> None:
-        """Hand out what there is for the CPU, and bring back what comes of it."""
-        if caller:
-            self._drive(work)
-            return
-        drive = guarded(work, functools.partial(self._drive, work))
-        thread = threading.Thread(target=drive, name="accelera-ray", daemon=True)
-        thread.start()
-        work.wait([thread])
+    def work(self, queue: TaskQueue, *, caller: bool) -> None:
+        """Hand the queue's tasks out in leases, and collect their results."""
+        run_lane(queue, self._drive, "ray", caller=caller)
 
     def as_futures(self, *, reruns: bool = True) -> LaneExecutor:
         """Return the cluster as an ``Executor`` of ``concurrent.futures``.
@@ -130,14 +122,14 @@ class RayExecutor(Closing):
         self._closed = True
         self.cluster.close()
 
-    def _drive(self, work: Work) -> None:
+    def _drive(self, queue: TaskQueue) -> None:
         try:
             if self._closed:
                 raise closed_error()
-            size = self._sizes.setdefault(name_of(work.function), LeaseSize())
-            Drive(self.cluster, work, self._ship(work.function), size).run()
+            size = self._sizes.setdefault(name_of(queue.function), LeaseSize())
+            LeaseScheduler(self.cluster, queue, self._ship(queue.function), size).run()
         except Exception as error:
-            work.break_down(error)
+            queue.break_down(error)
 
     def _ship(self, function: Callable[..., Any]) -> Any:
         """Return what stands for ``function`` in the cluster."""

@@ -1,1 +1,1 @@
-"""Those who carry work out: one file each; none knows another."""
+"""Executors: one file each; none knows another."""

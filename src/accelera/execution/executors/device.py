@@ -1,23 +1,247 @@
-"""A GPU as a lane: as many tasks at once as fit, left alone while it keeps failing."""
+"""GPU lane: batches sized by memory, out-of-memory halving, retries, and a breaker for a failing device."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 from collections.abc import Callable
 from typing import final
 
-from accelera.errors import DeviceError
-from accelera.execution.executors.attempt import Attempt
-from accelera.execution.executors.availability import is_available
-from accelera.execution.executors.contract import GpuExecutor
-from accelera.execution.faults.breaker import Breaker, State
-from accelera.execution.faults.micro_batch import MicroBatch
-from accelera.execution.kernel import name_of
-from accelera.execution.work.contract import Work
-from accelera.execution.work.guarding import guarded
-from accelera.execution.work.pieces import Side
+from accelera.errors import DeviceError, UnknownOutcomeError
+from accelera.execution.executors.contract import GpuExecutor, is_available
+from accelera.execution.faults.batch_size import BatchSizer
+from accelera.execution.faults.breaker import CONSECUTIVE, Breaker, BreakerState
+from accelera.execution.faults.classify import FailureKind, kind_of, words_of
+from accelera.execution.faults.tracebacks import release_attempt
+from accelera.execution.hardware.capabilities import HardwareCapabilities
+from accelera.execution.kernel import Kernel, name_of
+from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
+from accelera.execution.tasks.run import Failed, run_batch, run_lane
+from accelera.execution.tasks.sizing import bytes_of, refusal
+from accelera.settings import current_value
+
+
+@final
+class OomAttribution:
+    """Remembers what was known of how many tasks fit, until it is clear which were too many.
+
+    Parameters
+    ----------
+    start, stop
+        The tasks that ran out of memory first.
+    size
+        What is known, before that has been learned.
+    """
+
+    def __init__(self, start: int, stop: int, size: BatchSizer) -> None:
+        self._start, self._stop = start, stop
+        self._size = size
+        self._before = size.known()
+        self._most = 0
+        self._alone = False
+
+    def goes_on(self, start: int, stop: int, size: BatchSizer) -> bool:
+        """Return whether these tasks, which ran out of memory too, are among all those that did before."""
+        if self._alone or size is not self._size:
+            return False
+        if not (self._start <= start and stop <= self._stop):
+            return False
+        self._start, self._stop = start, stop
+        return True
+
+    def fitted(self, count: int) -> OomAttribution | None:
+        """So many tasks at once went well meanwhile; None when there is nothing left to be found out."""
+        self._most = max(self._most, count)
+        return self._concluded()
+
+    def alone(self, index: int, size: BatchSizer) -> OomAttribution | None:
+        """One task is too much by itself; None when there is nothing left to be found out."""
+        if not self._alone and not self.goes_on(index, index + 1, size):
+            return None
+        self._alone = True
+        return self._concluded()
+
+    def _concluded(self) -> OomAttribution | None:
+        """Where a task alone was too much and others went well, it was that one, and not their number."""
+        if not (self._alone and max(self._most, self._before.good)):
+            return self
+        self._size.restore(self._before, self._most)
+        return None
+
+
+Waiting = list[tuple[TaskRange, "Exception | None"]]
+"""Parts to be run, each with the error of the device that it met before."""
+
+
+@final
+class DeviceBatchRunner:
+    """One batch on one device."""
+
+    def __init__(self, device: DeviceLane, queue: TaskQueue) -> None:
+        self._device = device
+        self._breaker = device.breaker
+        self._queue = queue
+        self.size = device.size_of(queue.function, queue.memory_per_task)
+        """What is known of how many tasks fit at once."""
+        self._many = isinstance(queue.function, Kernel) and queue.function.batch is not None
+        self._riddles = 0
+        self._overflow: OomAttribution | None = None
+
+    def tell(self, state: BreakerState | None) -> None:
+        """Report a change of the breaker to observers."""
+        if state is not None:
+            self._queue.telemetry.breaker(self._device.name, state.value)
+
+    def carry_out(self, piece: TaskRange) -> None:
+        """See to it that every task of ``piece`` is finished, failed, given back or left to the CPU."""
+        seen_bytes = bytes_of(piece.tasks[0])
+        self.size = self._device.size_of(self._queue.function, self._queue.memory_per_task, seen_bytes)
+        waiting: Waiting = [(piece, None)]
+        while waiting:
+            part, met = waiting.pop()
+            gone = part is not piece and not is_available(self._device.executor)
+            if self._queue.stopped or gone or self._breaker.state is BreakerState.OPEN:
+                self._put_down(part, met)
+                continue
+            fitting = min(len(part.tasks), self.size.limit or len(part.tasks))
+            if fitting < len(part.tasks):
+                rest = part.part(fitting, len(part.tasks))
+                if self._judges:
+                    waiting.append((rest, met))
+                else:
+                    self._put_down(rest, met)
+            failed = self._run(part.part(0, fitting))
+            while failed:
+                waiting += self._after(failed.pop(0), fitting, first=met is None)
+            met = None  # an exception knows this call: if it were known here, neither would go
+
+    @property
+    def _judges(self) -> bool:
+        """Whether the CPU does not take what was too much at once before each task was tried alone here."""
+        return self._device.budget_bytes is not None or not self._queue.shared
+
+    def _put_down(self, piece: TaskRange, met: Exception | None) -> None:
+        if met is None:
+            self._queue.give_back(piece)
+        else:
+            self._queue.leave_to_cpu(piece, met, self._device.name)
+
+    def _run(self, piece: TaskRange) -> list[Failed]:
+        """Run ``piece`` at once; return what failed and must be seen to."""
+        name, count = self._device.name, len(piece.tasks)
+        failed = run_batch(self._device.executor.execute_batch, self._queue, piece, name, _is_the_devices)
+        if not failed:
+            self._riddles = 0
+            self.tell(self._breaker.succeeded())
+            self.size.succeeded(count)
+            self._overflow = None if self._overflow is None else self._overflow.fitted(count)
+        return failed
+
+    def _after(self, failed: Failed, at_once: int, *, first: bool) -> Waiting:
+        """Return what is to be run again here; the rest is failed, given back or left to the CPU.
+
+        What failed was among ``at_once`` tasks that ran together, maybe not all of them.
+        """
+        piece, error = failed
+        kind = kind_of(error)
+        if kind is FailureKind.USER:
+            if self._many or self._queue.repairs:
+                return self._find(piece, error)
+            kind = FailureKind.UNKNOWN
+        release_attempt(error, self._device.executor)
+        self._learn(kind, piece, at_once, _reason(kind, error))
+        if self._queue.repairs and not self._queue.reruns:
+            self._lose(piece, error)
+        elif self._queue.repairs and kind is FailureKind.MEMORY:
+            return self._smaller(piece, error, at_once)
+        elif (
+            self._queue.repairs
+            and kind is FailureKind.TRANSIENT
+            and first
+            and self._breaker.state is not BreakerState.OPEN
+        ):
+            self._queue.telemetry.retried(piece.start, error, self._device.name)
+            return [(piece, error)]
+        else:
+            left_alone = self._breaker.state is BreakerState.OPEN
+            self._queue.leave_to_cpu(piece, error, self._device.name, for_good=not left_alone)
+        return []
+
+    def _learn(self, kind: FailureKind, piece: TaskRange, at_once: int, reason: str) -> None:
+        if kind is not FailureKind.MEMORY:
+            self.tell(self._breaker.failed(sticky=kind is FailureKind.STICKY, reason=reason))
+        elif at_once > 1:
+            if self._overflow is None or not self._overflow.goes_on(piece.start, piece.stop, self.size):
+                self._overflow = OomAttribution(piece.start, piece.stop, self.size)
+            self.size.ran_out(at_once)
+        else:
+            self._overflow = None if self._overflow is None else self._overflow.alone(piece.start, self.size)
+            self.tell(self._breaker.ran_full(reason))
+
+    def _smaller(self, piece: TaskRange, error: Exception, at_once: int) -> Waiting:
+        """Put back what was too much at once, or try less; what is too much alone is the CPU's, if it may."""
+        if at_once > 1:
+            self._queue.telemetry.split(self._device.name, at_once, error)
+            if self._judges:
+                return [(piece, None)]
+            self._queue.give_back(piece)
+            return []
+        refused = refusal(piece, self._queue.memory_per_task, self._device.budget_bytes)
+        if refused is None:
+            self._queue.leave_to_cpu(piece, error, self._device.name)
+        else:
+            refused.__cause__ = error
+            self._queue.fail(piece.start, refused, self._device.name)
+        return []
+
+    def _find(self, piece: TaskRange, error: Exception) -> Waiting:
+        """Find the task that is at fault when something raises that no device would; the CPU is to judge it.
+
+        Where the function has no form for many it is the executor that raises: three times in a row, and it
+        is left alone, as a device is.
+        """
+        count, name = len(piece.tasks), self._device.name
+        self._riddles += not self._many
+        if not self._queue.reruns and (count > 1 or not self._many):
+            self._lose(piece, error)
+        elif self._riddles >= CONSECUTIVE or (
+            self._riddles and self._breaker.state is BreakerState.HALF_OPEN
+        ):
+            self.tell(self._breaker.failed(sticky=True, reason=_reason(FailureKind.UNKNOWN, error)))
+            self._queue.leave_to_cpu(piece, error, name, for_good=False)
+        elif count > 1:
+            half, first = count // 2, 1 if self._riddles == 1 else 0
+            bounds = ((half, count), (first, half), (0, first))
+            return [(piece.part(start, stop), None) for start, stop in bounds if start < stop]
+        elif self._queue.repairs and self._queue.reruns:
+            reason = _reason(FailureKind.UNKNOWN, error)
+            self._queue.leave_to_cpu(
+                piece, error, name, lambda: self.tell(self._breaker.failed(reason=reason))
+            )
+        else:
+            self._queue.fail(piece.start, error, name)
+        return []
+
+    def _lose(self, piece: TaskRange, error: Exception) -> None:
+        """Give tasks up that may have been done, and must not be begun again."""
+        for index in range(piece.start, piece.stop):
+            lost = UnknownOutcomeError(
+                f"[{self._device.name}] task {index} was under way with {len(piece.tasks) - 1} others when"
+                f" {type(error).__name__} ended them: {error}; rerun='never' forbids another attempt,"
+                f" rerun='on_failure' would allow it"
+            )
+            lost.__cause__ = error
+            self._queue.fail(index, lost, self._device.name)
+
+
+def _reason(kind: FailureKind, error: Exception) -> str:
+    """Return in words, which keep no task alive, what failed."""
+    return f"{kind.value}: {words_of(error) or type(error).__name__}"
+
+
+def _is_the_devices(error: Exception) -> bool:
+    return kind_of(error) is not FailureKind.USER
+
 
 ALL = 1 << 30
 """Asked for when nobody is left to be begun: the whole of a piece that is late elsewhere."""
@@ -57,13 +281,13 @@ class DeviceLane:
         self.breaker = Breaker() if breaker is None else breaker
         self.executor = executor
         self.budget_bytes = budget_bytes
-        self._sizes: dict[tuple[str, int], MicroBatch] = {}
-        self._latest: dict[str, MicroBatch] = {}
+        self._sizes: dict[tuple[str, int], BatchSizer] = {}
+        self._latest: dict[str, BatchSizer] = {}
         self._lock = threading.Lock()
 
     def size_of(
         self, function: Callable[..., object], memory_per_task: int = 0, seen_bytes: int = 0
-    ) -> MicroBatch:
+    ) -> BatchSizer:
         """Return what is known of how many tasks of ``function`` fit at once.
 
         Tasks share it whose bytes, stated or else as seen in one of them, lie between the same powers of two;
@@ -75,29 +299,23 @@ class DeviceLane:
             if not key[1] and name in self._latest:
                 return self._latest[name]
             if key not in self._sizes:
-                self._sizes[key] = MicroBatch(self._fitting(memory_per_task))
+                self._sizes[key] = BatchSizer(self._fitting(memory_per_task))
             self._latest[name] = self._sizes[key]
             return self._sizes[key]
 
-    def work(self, work: Work, *, caller: bool) -> None:
+    def work(self, queue: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the GPU; what cannot be done there is left to the CPU."""
-        if caller:
-            self._pull(work)
-            return
-        pull = guarded(work, functools.partial(self._pull, work))
-        thread = threading.Thread(target=pull, name=f"accelera-{self.name}", daemon=True)
-        thread.start()
-        work.wait([thread])
+        run_lane(queue, self._pull, self.name, caller=caller)
 
-    def _pull(self, work: Work) -> None:
+    def _pull(self, queue: TaskQueue) -> None:
         self.breaker.given_another()
-        attempt = Attempt(self, work)
-        alone = self.fits_none(work.memory_per_task)
-        while self._is_usable(work) or self._comes_back(work):
-            probing = self.breaker.state is State.HALF_OPEN
+        attempt = DeviceBatchRunner(self, queue)
+        alone = self.fits_none(queue.memory_per_task)
+        while self._is_usable(queue) or self._comes_back(queue):
+            probing = self.breaker.state is BreakerState.HALF_OPEN
             try:
-                alone = alone and self.fits_none(work.memory_per_task)
-                piece = work.take(Side.GPU, 1 if alone else self._next_size(work, attempt))
+                alone = alone and self.fits_none(queue.memory_per_task)
+                piece = queue.take(DeviceKind.GPU, 1 if alone else self._next_size(queue, attempt))
                 if piece is None:
                     return
                 attempt.carry_out(piece)
@@ -106,35 +324,35 @@ class DeviceLane:
                 if probing:
                     attempt.tell(self.breaker.undecided())
 
-    def _next_size(self, work: Work, attempt: Attempt) -> int:
+    def _next_size(self, queue: TaskQueue, attempt: DeviceBatchRunner) -> int:
         """Return how many tasks to ask for; where the CPU shares them, the batch may give fewer."""
-        wanted = work.remaining or ALL
-        if self.breaker.state is State.HALF_OPEN:
-            wanted = work.remaining // PROBE_SHARE
-        limits = attempt.size.limit, work.room.gpu, self._foreseen(work.function)
+        wanted = queue.remaining or ALL
+        if self.breaker.state is BreakerState.HALF_OPEN:
+            wanted = queue.remaining // PROBE_SHARE
+        limits = attempt.size.limit, queue.limit.gpu, self._foreseen(queue.function)
         return max(1, min(limit or wanted for limit in (wanted, *limits)))
 
-    def _is_usable(self, work: Work) -> bool:
+    def _is_usable(self, queue: TaskQueue) -> bool:
         """Return whether the device may be given work now."""
         before = self.breaker.state
         if not self.breaker.allows():
             return False
         if is_available(self.executor):
             if self.breaker.state is not before:
-                work.watch.breaker(self.name, self.breaker.state.value)
+                queue.telemetry.breaker(self.name, self.breaker.state.value)
             return True
         self.breaker.undecided()
         return False
 
-    def _comes_back(self, work: Work) -> bool:
+    def _comes_back(self, queue: TaskQueue) -> bool:
         """Leave everything to the CPU until the device can be used again; False when the batch is over."""
-        alone, why = self.breaker.state is not State.CLOSED, self.breaker.reason
+        alone, why = self.breaker.state is not BreakerState.CLOSED, self.breaker.reason
         reason = "is_available() says that it cannot be used now"
         if alone:
             reason = "left alone after failures" + (f" ({why})" if why else "")
-        work.give_up_gpu(self.name, DeviceError(f"[{self.name}] {reason}"))
-        while not work.rest(min(self.breaker.cooldown_left_s or LOOK_AGAIN_S, LOOK_AGAIN_S)):
-            if self._is_usable(work):
+        queue.give_up_gpu(self.name, DeviceError(f"[{self.name}] {reason}"))
+        while not queue.rest(min(self.breaker.cooldown_left_s or LOOK_AGAIN_S, LOOK_AGAIN_S)):
+            if self._is_usable(queue):
                 return True
         return False
 
@@ -153,7 +371,7 @@ class DeviceLane:
         return self._fitting(memory_per_task) == 0
 
     def _fitting(self, memory_per_task: int) -> int | None:
-        """Return how many tasks the free memory should allow; None where that cannot be told."""
+        """Return how many tasks the free memory should allow; None where that is not known."""
         if not memory_per_task:
             return None
         try:
@@ -161,3 +379,27 @@ class DeviceLane:
         except Exception:
             _LOGGER.exception("memory_available() of %s raised: taken for unknown", self.name)
             return None
+
+
+def default_gpu(device: str | None = None, budget_bytes: int | None = None) -> GpuExecutor | None:
+    """Return what computes on a device, or on the first accelerator there is; None where there is none.
+
+    None stands for ``ACCELERA_DEVICE``; torch is loaded only where there is an accelerator. Raises
+    UnknownNameError for a name that is none, DeviceError when the machine has no such device, ValueError for
+    a simulated one without memory.
+    """
+    named = current_value("device") if device is None else device
+    if named is None and not HardwareCapabilities.detect().gpu_available:
+        return None
+    from accelera.devices import SimulatedDevice, get_device
+    from accelera.execution.executors.simulated import SimulatedExecutor
+    from accelera.execution.executors.torch_device import TorchDeviceExecutor
+
+    found = get_device(named)
+    if isinstance(found, SimulatedDevice):
+        if not found.total_bytes():
+            raise ValueError(f"[device] {named!r} has no memory: give it some, such as 'sim:256MiB'")
+        return SimulatedExecutor(found.total_bytes(), name=found.name)
+    if found.host_memory:
+        return None
+    return TorchDeviceExecutor(found.name, budget=budget_bytes)

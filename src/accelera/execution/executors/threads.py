@@ -1,39 +1,44 @@
-"""Tasks on threads of this process, in pieces of about two milliseconds; threads stay for later batches."""
+"""Executor on threads of this process, in ranges of about two milliseconds; idle threads are reused."""
 
 from __future__ import annotations
 
 import functools
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from typing import Any, final
 
-from accelera.execution.checking import asked_workers
-from accelera.execution.cores import cores_here, heed_limits, one_blas_thread_each, usable_cores, working
-from accelera.execution.executors.sizing import TimedSize
-from accelera.execution.executors.whole import outputs_of
-from accelera.execution.learning.identity import identity_of
-from accelera.execution.work.applying import apply, carry_out
-from accelera.execution.work.contract import Running, Work
-from accelera.execution.work.guarding import guarded
-from accelera.execution.work.pieces import Side
+from accelera.execution.arguments import asked_workers
+from accelera.execution.executors.lanes import outputs_of
+from accelera.execution.hardware.cpu_share import (
+    cores_here,
+    heed_limits,
+    one_blas_thread_each,
+    usable_cores,
+    worker_core_share,
+)
+from accelera.execution.kernel import identity_of
+from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue
+from accelera.execution.tasks.retry import apply
+from accelera.execution.tasks.run import in_context, run_range
+from accelera.execution.tasks.sizing import TimedSize
 
 PIECE_S = 2e-3
 """What a piece should take; handing one out costs about two microseconds."""
 INLINE_S = 2e-4
-"""The caller works alone for so long before others are woken, and on if they would save no more than that."""
+"""Seconds that the caller works alone before others are woken, and longer if they would save no more."""
 IDLE_S = 30.0
-"""Threads wait so long for another batch before they end."""
+"""Seconds that threads wait for another batch before they end."""
 HEARD_S = 0.5
-"""A wait is taken up again after so long: a signal that came just as it began is heard then."""
+"""Seconds after which a wait is begun again, so that a signal which came as it began is handled."""
 _KNOWN = 1024
-"""Of so many functions it is remembered how long a task takes."""
+"""Functions of which the time of a task is remembered."""
 
 
 @final
-class _Run:
+class _PooledCall:
     """What one thread of ``ThreadPool`` does once."""
 
     def __init__(self, do: Callable[[], None]) -> None:
@@ -63,26 +68,26 @@ class ThreadPool:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[queue.SimpleQueue[_Run]] = []
+        self._idle: list[SimpleQueue[_PooledCall]] = []
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
-    def run(self, do: Callable[[], None]) -> Running:
+    def run(self, do: Callable[[], None]) -> Joinable:
         """Begin ``do``, which raises nothing, in a thread that is idle or new."""
-        run = _Run(do)
+        run = _PooledCall(do)
         with self._lock:
             inbox = self._idle.pop() if self._idle else None
         if inbox is None:
-            inbox = queue.SimpleQueue()
+            inbox = SimpleQueue()
             threading.Thread(target=self._serve, args=(inbox,), name="accelera-cpu", daemon=True).start()
         inbox.put(run)
         return run
 
-    def _serve(self, inbox: queue.SimpleQueue[_Run]) -> None:
+    def _serve(self, inbox: SimpleQueue[_PooledCall]) -> None:
         while True:
             try:
                 run = inbox.get(timeout=IDLE_S)
-            except queue.Empty:
+            except Empty:
                 with self._lock:
                     if inbox not in self._idle:
                         continue
@@ -99,7 +104,7 @@ class ThreadPool:
             del do, run  # nothing of a batch is kept while the next is waited for
 
     def _forget(self) -> None:
-        """Begin anew in a forked process, which has none of the threads."""
+        """Start over in a forked process, which has none of the threads."""
         self._lock = threading.Lock()
         self._idle = []
 
@@ -168,37 +173,37 @@ class ThreadsExecutor:
             self._note(function, spent_s / len(outputs))
         return outputs, error, spent_s
 
-    def work(self, work: Work, *, caller: bool) -> None:
+    def work(self, queue: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the CPU, with no more threads than tasks, or than memory allows."""
         workers = self._asked_workers or cores_here()
-        count = min(workers, max(work.left, 1), work.room.cpu or workers)
+        count = min(workers, max(queue.left, 1), queue.limit.cpu or workers)
         with one_blas_thread_each(count):
             if caller and count == 1:
-                self._pull(work, count)
-                work.wait([])
+                self._pull(queue, count)
+                queue.wait([])
             else:
-                work.wait([self._start(work, count) for _ in range(count)])
+                queue.wait([self._start(queue, count) for _ in range(count)])
 
-    def _start(self, work: Work, count: int) -> Running:
-        return _POOL.run(guarded(work, functools.partial(self._pull_in_pool, work, count)))
+    def _start(self, queue: TaskQueue, count: int) -> Joinable:
+        return _POOL.run(in_context(queue, functools.partial(self._pull_in_pool, queue, count)))
 
-    def _pull_in_pool(self, work: Work, count: int) -> None:
+    def _pull_in_pool(self, queue: TaskQueue, count: int) -> None:
         heed_limits()
-        self._pull(work, count)
+        self._pull(queue, count)
 
-    def _pull(self, work: Work, count: int) -> None:
-        with working(count):
-            self._pull_as_one_of(work, count)
+    def _pull(self, queue: TaskQueue, count: int) -> None:
+        with worker_core_share(count):
+            self._pull_as_one_of(queue, count)
 
-    def _pull_as_one_of(self, work: Work, count: int) -> None:
+    def _pull_as_one_of(self, queue: TaskQueue, count: int) -> None:
         size = TimedSize(PIECE_S, count)
-        while (piece := work.take(Side.CPU, size.next(work.remaining))) is not None:
+        while (piece := queue.take(DeviceKind.CPU, size.next(queue.remaining))) is not None:
             began = time.perf_counter()
-            done = carry_out(work, piece, self.name, self.caught)
+            done = run_range(queue, piece, self.name, self.caught)
             seconds = time.perf_counter() - began
             size.ran(done, seconds)
             if done:
-                self._note(work.function, seconds / done)
+                self._note(queue.function, seconds / done)
             del piece  # its tasks may be large, and the next ones long in coming
 
     def _note(self, function: Callable[[Any], Any], task_s: float) -> None:

@@ -1,7 +1,8 @@
-"""Tasks on an accelerator that torch knows: many at once where the function has a form for it."""
+"""Executor on an accelerator of torch; functions with a batched form get many tasks at once."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,15 +10,86 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args
 
 from accelera.devices import Device, get_device
 from accelera.errors import DeviceError, UnknownNameError
-from accelera.execution.executors.guarded import Guarded
-from accelera.execution.faults.memory_fit import MemoryFit
+from accelera.execution.faults.batch_size import MemoryModel
 from accelera.execution.kernel import GpuBatch, name_of
-from accelera.execution.work.weight import bytes_of
+from accelera.execution.tasks.run import CatchingFunction
+from accelera.execution.tasks.sizing import bytes_of
 from accelera.extras import require
 from accelera.units import parse_bytes
 
 if TYPE_CHECKING:
-    from accelera.execution.executors.torch_here import TorchHere
+    import torch
+
+
+@final
+class TorchDeviceContext:
+    """Makes a device the one where tensors are made, on a stream beside everybody else's.
+
+    Streams are used again when nobody is at work on them: torch keeps what it frees, and cuBLAS its workspace
+    of 32 MiB on the largest cards, for each of them apart.
+
+    Parameters
+    ----------
+    name
+        torch's name for it, such as ``"cuda:0"``; on ``"cpu"`` and MPS there are neither streams nor counts.
+    """
+
+    def __init__(self, name: str) -> None:
+        import torch
+
+        self._torch = torch
+        self.device = torch.device(name)
+        self._module: Any = torch.get_device_module(self.device)
+        self._has_streams = self.device.type not in ("cpu", "mps")
+        self.counts_memory = hasattr(self._module, "reset_peak_memory_stats")
+        """Whether torch tells how much memory its tensors take there."""
+        self._idle: list[Any] = []
+
+    def allocated_bytes(self) -> int:
+        """Return what tensors take now; 0 where nobody counts."""
+        return int(self._module.memory_allocated(self.device)) if self.counts_memory else 0
+
+    @contextlib.contextmanager
+    def counting(self, measured: Callable[[int], None]) -> Iterator[None]:
+        """Report the peak of tensors' bytes on top of those before, unless an error ends it."""
+        before = self.allocated_bytes()
+        self._module.reset_peak_memory_stats(self.device)
+        yield
+        measured(int(self._module.max_memory_allocated(self.device)) - before)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[Callable[[torch.Tensor], None]]:
+        """Run what follows on a stream of its own, and wait for it: errors of kernels are raised here.
+
+        It is waited for when it fails, too: the caller may free the tasks' memory then. Yields
+        what must be called with every tensor that is handed out, so that its memory is not used again while
+        the stream that was current before still works on it.
+        """
+        if not self._has_streams:
+            with self.device:
+                yield lambda tensor: None
+            return
+        from accelera.devices.torch_streams import on_stream
+
+        before = self._torch.accelerator.current_stream(self.device)
+        stream = self._idle.pop() if self._idle else self._torch.Stream(self.device)
+        try:
+            stream.wait_stream(before)
+            with self.device, on_stream(stream, self.device):
+                yield lambda tensor: tensor.record_stream(before)
+                stream.synchronize()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):
+                stream.synchronize()
+            raise
+        finally:
+            self._idle.append(stream)
+
+    def empty_cache(self) -> None:
+        """Make torch return the memory that it keeps for reuse."""
+        if hasattr(self._module, "empty_cache"):
+            self._module.empty_cache()
+
 
 OutputsTo = Literal["device", "cpu"]
 
@@ -70,8 +142,8 @@ class TorchDeviceExecutor:
         self._device_name = device
         self._budget_bytes = None if budget is None else parse_bytes(budget)
         self._held_before_bytes = 0
-        self._fits: dict[tuple[str, int], MemoryFit] = {}
-        self._latest: dict[str, MemoryFit] = {}
+        self._fits: dict[tuple[str, int], MemoryModel] = {}
+        self._latest: dict[str, MemoryModel] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -125,21 +197,22 @@ class TorchDeviceExecutor:
         return get_device(self._device_name)
 
     @functools.cached_property
-    def _here(self) -> TorchHere:
-        from accelera.execution.executors.torch_here import TorchHere
+    def _here(self) -> TorchDeviceContext:
 
-        here = TorchHere(self._device.name)
+        here = TorchDeviceContext(self._device.name)
         self._held_before_bytes = here.allocated_bytes()
         return here
 
-    def _fit(self, function: Callable[..., Any], task: Any) -> MemoryFit:
+    def _fit(self, function: Callable[..., Any], task: Any) -> MemoryModel:
         """Return what is known of the function's tasks of about this size."""
         name = name_of(_inner(function))
         with self._lock:
-            self._latest[name] = self._fits.setdefault((name, bytes_of(task).bit_length()), MemoryFit())
+            self._latest[name] = self._fits.setdefault((name, bytes_of(task).bit_length()), MemoryModel())
             return self._latest[name]
 
-    def _run(self, here: TorchHere, tasks: Sequence[Any], function: Callable[..., Any]) -> Sequence[Any]:
+    def _run(
+        self, here: TorchDeviceContext, tasks: Sequence[Any], function: Callable[..., Any]
+    ) -> Sequence[Any]:
         batch: GpuBatch | None = getattr(function, "batch", None)
         with here.working() as hand_out:
             if batch is None:
@@ -155,7 +228,7 @@ class TorchDeviceExecutor:
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    return function.function if isinstance(function, Guarded) else function
+    return function.function if isinstance(function, CatchingFunction) else function
 
 
 def _as_many(outputs: Any, count: int, device: str) -> Sequence[Any]:

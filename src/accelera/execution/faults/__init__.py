@@ -1,1 +1,1 @@
-"""Devices that fail: what kind of failure it is, how small pieces must be, when to leave a device alone."""
+"""Failures of devices: their classification, the batch size that fits, and the circuit breaker."""

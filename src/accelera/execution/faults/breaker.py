@@ -1,4 +1,4 @@
-"""A circuit breaker: a device that keeps failing is left alone for a while, then tried with little."""
+"""Circuit breaker: a device that keeps failing is left alone for a while, then probed with a small piece."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import final
 
 
-class State(enum.Enum):
+class BreakerState(enum.Enum):
     """Whether work is let through."""
 
     CLOSED = "closed"
@@ -22,7 +22,7 @@ class State(enum.Enum):
     """One small piece, which decides."""
 
 
-class _Outcome(enum.Enum):
+class _BreakerOutcome(enum.Enum):
     GOOD = enum.auto()
     BAD = enum.auto()
     FULL = enum.auto()
@@ -56,64 +56,64 @@ class Breaker:
     ) -> None:
         self._clock = clock
         self._dice = random.Random() if dice is None else dice
-        self._state = State.CLOSED
+        self._state = BreakerState.CLOSED
         self.reason = ""
         """Which failure opened it last."""
-        self._recent: deque[_Outcome] = deque(maxlen=WINDOW)
+        self._recent: deque[_BreakerOutcome] = deque(maxlen=WINDOW)
         self._cooldown_s = FIRST_COOLDOWN_S
         self._opens_until = 0.0
         self._is_full = False
         self._lock = threading.Lock()
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         """What is let through now."""
         return self._state
 
     @property
     def cooldown_left_s(self) -> float:
         """Seconds until a probe is due; 0 where it is, or work is let through."""
-        return max(0.0, self._opens_until - self._clock()) if self._state is State.OPEN else 0.0
+        return max(0.0, self._opens_until - self._clock()) if self._state is BreakerState.OPEN else 0.0
 
     def allows(self) -> bool:
-        """Return whether work may be tried; after the cool-down one caller is told so, as a probe."""
-        if self._state is State.CLOSED:
+        """Return whether work may be tried; after the cool-down one caller may, as a probe."""
+        if self._state is BreakerState.CLOSED:
             return True
         with self._lock:
-            due = self._state is State.OPEN and self._clock() >= self._opens_until
+            due = self._state is BreakerState.OPEN and self._clock() >= self._opens_until
             if due:
-                self._state = State.HALF_OPEN
+                self._state = BreakerState.HALF_OPEN
             return due
 
-    def succeeded(self) -> State | None:
+    def succeeded(self) -> BreakerState | None:
         """Work went well."""
         with self._lock:
-            self._recent.append(_Outcome.GOOD)
-            if self._state is not State.HALF_OPEN:
+            self._recent.append(_BreakerOutcome.GOOD)
+            if self._state is not BreakerState.HALF_OPEN:
                 return None
             self._cooldown_s = FIRST_COOLDOWN_S
             self._recent.clear()
-            return self._become(State.CLOSED)
+            return self._become(BreakerState.CLOSED)
 
-    def failed(self, *, sticky: bool = False, reason: str = "") -> State | None:
+    def failed(self, *, sticky: bool = False, reason: str = "") -> BreakerState | None:
         """Work failed for ``reason``; a ``sticky`` failure opens it at once."""
         with self._lock:
-            self._recent.append(_Outcome.BAD)
-            often = 2 * self._recent.count(_Outcome.BAD) >= WINDOW
-            if sticky or often or self._state is State.HALF_OPEN or self._fails_in_a_row():
+            self._recent.append(_BreakerOutcome.BAD)
+            often = 2 * self._recent.count(_BreakerOutcome.BAD) >= WINDOW
+            if sticky or often or self._state is BreakerState.HALF_OPEN or self._fails_in_a_row():
                 self._is_full = False
                 return self._open(reason)
             return None
 
-    def ran_full(self, reason: str = "") -> State | None:
+    def ran_full(self, reason: str = "") -> BreakerState | None:
         """One task alone took more memory than there is.
 
         That speaks against the device only where it happens again and nothing has gone well lately; and only
         for the batch that it happens to: see ``given_another``.
         """
         with self._lock:
-            self._recent.append(_Outcome.FULL)
-            if len(self._recent) < CONSECUTIVE or _Outcome.GOOD in self._recent:
+            self._recent.append(_BreakerOutcome.FULL)
+            if len(self._recent) < CONSECUTIVE or _BreakerOutcome.GOOD in self._recent:
                 return None
             self._is_full = True
             return self._open(reason)
@@ -121,28 +121,28 @@ class Breaker:
     def given_another(self) -> None:
         """Another batch begins, whose tasks may be smaller: a device that is only full is due for a probe."""
         with self._lock:
-            if self._is_full and self._state is State.OPEN:
+            if self._is_full and self._state is BreakerState.OPEN:
                 self._opens_until = self._clock()
 
-    def undecided(self) -> State | None:
+    def undecided(self) -> BreakerState | None:
         """A probe has shown nothing; another is due at once."""
         with self._lock:
-            return self._become(State.OPEN) if self._state is State.HALF_OPEN else None
+            return self._become(BreakerState.OPEN) if self._state is BreakerState.HALF_OPEN else None
 
     def _fails_in_a_row(self) -> bool:
         recent = list(self._recent)[-CONSECUTIVE:]
-        return len(recent) == CONSECUTIVE and _Outcome.GOOD not in recent
+        return len(recent) == CONSECUTIVE and _BreakerOutcome.GOOD not in recent
 
-    def _open(self, reason: str) -> State | None:
-        if self._state is State.OPEN and self._clock() < self._opens_until:
+    def _open(self, reason: str) -> BreakerState | None:
+        if self._state is BreakerState.OPEN and self._clock() < self._opens_until:
             return None
         self.reason = reason
         self._opens_until = self._clock() + self._cooldown_s * (1 + JITTER * self._dice.random())
         self._cooldown_s = min(2 * self._cooldown_s, LONGEST_COOLDOWN_S)
         self._recent.clear()
-        return self._become(State.OPEN)
+        return self._become(BreakerState.OPEN)
 
-    def _become(self, state: State) -> State | None:
+    def _become(self, state: BreakerState) -> BreakerState | None:
         changed = state is not self._state
         self._state = state
         return state if changed else None

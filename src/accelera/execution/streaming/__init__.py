@@ -1,1 +1,1 @@
-"""Tasks that come one after the other, without end if need be: a window of them is in memory."""
+"""Streams: tasks without end, of which a window is in memory."""

@@ -1,27 +1,196 @@
-"""The outputs of a stream, one after the other, while its tasks are being done in the background."""
+"""``Stream``: outputs one after the other, while threads in the background carry the tasks out."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
 import threading
-from typing import Any, Generic, TypeVar, final
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Generic, TypeVar, final
 
 from accelera.errors import UnfinishedError
-from accelera.execution.closing import Closing
-from accelera.execution.failures import TaskFailure
-from accelera.execution.options import OnError
-from accelera.execution.report import Ending, StreamReport
-from accelera.execution.result import noted
-from accelera.execution.streaming.account import Account
-from accelera.execution.streaming.arrivals import Failed
-from accelera.execution.streaming.background import Background
-from accelera.execution.streaming.feed import Feed
+from accelera.execution.arguments import OnError
+from accelera.execution.executors.contract import Closeable, Lane
+from accelera.execution.observability.logs import log_stream, log_stream_end
+from accelera.execution.observability.observer import Observer
+from accelera.execution.observability.telemetry import Telemetry
+from accelera.execution.request import StreamRequest
+from accelera.execution.result import Ending, StreamReport, TaskFailure, noted
+from accelera.execution.strategy.strategy import Decision, StrategyKind
+from accelera.execution.streaming.queue import ArrivalBuffer, FailedOutput, ReorderBuffer, StreamQueue
+from accelera.execution.streaming.window import Window
+from accelera.execution.tasks.queue import GRACE_S, TOKEN_S
+from accelera.execution.tasks.run import ThreadContext, lane_thread
+
+SAMPLES_AT_ONCE: Final = 64
+"""Ranges that are learned from at once; none is kept longer, however long the stream."""
+_NUMBERS: Final = itertools.count(1)
+
+Learn = Callable[[Sequence[Any], float], None]
+"""Keeps what samples tell of the devices' speed, and the seconds that they took."""
+
+
+@final
+class StreamTelemetry:
+    """What is known of one stream.
+
+    Parameters
+    ----------
+    queue
+        The stream.
+    decision
+        Where it runs, and why.
+    learn
+        Learns how long tasks take.
+    count
+        Called at the end with what was seen, and whether the stream failed.
+    """
+
+    def __init__(
+        self, queue: StreamQueue, decision: Decision, learn: Learn, count: Callable[..., None]
+    ) -> None:
+        self._queue, self._telemetry = queue, queue.telemetry
+        self._decision = decision
+        self._learn, self._count = learn, count
+        self._number = next(_NUMBERS)
+        self._began_s = self._learned_s = 0.0
+        self._clean = (0, 0)
+        self._last: StreamReport | None = None
+
+    def begin(self) -> None:
+        """The first output was asked for."""
+        self._began_s = self._learned_s = time.perf_counter()
+        self._telemetry.streams(self._number, self._decision)
+        log_stream(self._decision)
+
+    def look(self) -> None:
+        """Learn from what was done, when that is enough for a lesson."""
+        if len(self._telemetry.samples) >= SAMPLES_AT_ONCE:
+            self._learn_from_samples()
+
+    def report(self) -> StreamReport:
+        """Return what was done so far, and how it ended, if it did: then nothing changes any more."""
+        return self._last or self._now(None, None)
+
+    def never_began(self) -> None:
+        """Note that nothing was asked for before the caller closed it."""
+        self._last = self._now("closed", None)
+
+    def end(self, ended_by: Ending, error: BaseException | None) -> StreamReport:
+        """Learn, log, tell and count the end; return what was done."""
+        self._learn_from_samples()
+        self._last = report = self._now(ended_by, error)
+        log_stream_end(report)
+        self._count(self._telemetry, failed=error is not None)
+        self._telemetry.streamed(self._number, report)
+        return report
+
+    def _now(self, ended_by: Ending | None, error: BaseException | None) -> StreamReport:
+        queue, telemetry = self._queue, self._telemetry
+        return StreamReport(
+            self._decision,
+            time.perf_counter() - self._began_s if self._began_s else 0.0,
+            queue.settled,
+            queue.failed,
+            telemetry.fallen_back > 0,
+            tuple(telemetry.device_errors),
+            telemetry.shares(),
+            telemetry.retries,
+            telemetry.oom_splits,
+            ended_by,
+            error,
+        )
+
+    def _learn_from_samples(self) -> None:
+        """Learn from the pieces since the last lesson, unless a task failed or was tried again meanwhile."""
+        samples, now_s = self._telemetry.take_samples(), time.perf_counter()
+        clean, self._clean = self._clean, (self._queue.failed, self._telemetry.retries)
+        passed_s, self._learned_s = now_s - self._learned_s, now_s
+        if samples and clean == self._clean:
+            self._learn(samples, min(passed_s, sum(seconds for _, _, seconds in samples)))
+
+
+@final
+class StreamThreads:
+    """Threads that work on a stream until it is over: one draws the tasks, one works for each lane.
+
+    Parameters
+    ----------
+    queue
+        The tasks.
+    first
+        Who works on them from the beginning.
+    then
+        Who joins in when something is left that only the CPU can do; None: nobody.
+    """
+
+    def __init__(self, queue: StreamQueue, first: Sequence[Lane], then: Lane | None = None) -> None:
+        self._queue = queue
+        self._first, self._then = first, then
+        self._cpu = first[0] if then is None else then
+        self._working = len(first)
+        self._lanes: list[threading.Thread] = []
+        draw = functools.partial(ThreadContext().run, queue.draw)
+        self._source = threading.Thread(target=draw, name="accelera-source", daemon=True)
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begin."""
+        self._queue.call_cpu = self._join_in
+        self._source.start()
+        for lane in self._first:
+            self._start(lane)
+
+    def wait(self) -> None:
+        """Return when no task is under way any more, or may be left behind: after the token was set.
+
+        A source that blocks is left behind too. A thread that works on a task itself does not wait.
+        """
+        if threading.get_ident() in self._queue.takers:
+            return
+        for thread in self._lanes:  # one of them may start the last
+            _join(thread, lambda: self._queue.cancelled)
+        self._source.join(GRACE_S)
+
+    def _join_in(self) -> None:
+        with self._lock:
+            lane, self._then = self._then, None
+            if lane is not None:
+                self._working += 1
+                self._start(lane)
+
+    def _start(self, lane: Lane) -> None:
+        thread = lane_thread(self._queue, functools.partial(self._carry_out, lane), lane.name)
+        thread.start()
+        self._lanes.append(thread)
+
+    def _carry_out(self, lane: Lane) -> None:
+        lane.work(self._queue, caller=True)
+        with self._lock:
+            self._working -= 1
+            deserts = lane is self._cpu or not self._working
+        if deserts:
+            self._queue.deserted()
+
+
+def _join(thread: threading.Thread, hurried: Callable[[], bool]) -> None:
+    """Wait for a thread; a little only from when it is ``hurried`` on."""
+    since_s: float | None = None
+    while thread.is_alive():
+        if hurried():
+            since_s = time.monotonic() if since_s is None else since_s
+            if time.monotonic() - since_s >= GRACE_S:
+                return
+        thread.join(TOKEN_S)
+
 
 Output = TypeVar("Output")
 
 
 @final
-class Stream(Closing, Generic[Output]):
+class Stream(Closeable, Generic[Output]):
     """Yields index and output of every task; what is not asked for is not done beyond the window.
 
     It begins when the first output is asked for. With the last one, an exception, ``close()``, the end of a
@@ -31,20 +200,22 @@ class Stream(Closing, Generic[Output]):
 
     Parameters
     ----------
-    feed
+    queue
         Its tasks.
-    background
-        Who does them.
-    account
-        Keeps what is known of it.
+    threads
+        Carry them out.
+    telemetry
+        Counts, logs and reports.
     on_error
         What becomes of a task that fails.
     """
 
-    def __init__(self, feed: Feed, background: Background, account: Account, on_error: OnError) -> None:
-        self._feed = feed
-        self._background = background
-        self._account = account
+    def __init__(
+        self, queue: StreamQueue, threads: StreamThreads, telemetry: StreamTelemetry, on_error: OnError
+    ) -> None:
+        self._queue = queue
+        self._threads = threads
+        self._telemetry = telemetry
         self._on_error = on_error
         self._asker: int | None = None
         self._begun = self._over = False
@@ -70,13 +241,13 @@ class Stream(Closing, Generic[Output]):
             self._end("error", error)
             raise
         if found is None:
-            self._end("cancelled" if self._feed.cancelled else "exhausted")
+            self._end("cancelled" if self._queue.cancelled else "exhausted")
             raise StopIteration
         return found
 
     def report(self) -> StreamReport:
         """Return what has been done so far, and how the stream ended, once it has."""
-        return self._account.report()
+        return self._telemetry.report()
 
     def close(self) -> None:
         """Begin no further task; wait for those under way."""
@@ -96,13 +267,13 @@ class Stream(Closing, Generic[Output]):
             begins = not (self._begun or self._over)
             self._begun = True
         if begins:
-            self._account.begin()
-            self._background.start()
+            self._telemetry.begin()
+            self._threads.start()
 
     def _next(self) -> tuple[int, Any] | None:
         while (arrived := self._arrived()) is not None:
-            self._account.look()
-            if not isinstance(arrived[1], Failed):
+            self._telemetry.look()
+            if not isinstance(arrived[1], FailedOutput):
                 return arrived
             if self._on_error == "collect":
                 return arrived[0], arrived[1].failure
@@ -112,9 +283,9 @@ class Stream(Closing, Generic[Output]):
 
     def _arrived(self) -> tuple[int, Any] | None:
         try:
-            return self._feed.next_output()
+            return self._queue.next_output()
         except TimeoutError as late:
-            if not self._feed.late:
+            if not self._queue.late:
                 raise
             report = self.report()
             raise UnfinishedError(
@@ -128,16 +299,48 @@ class Stream(Closing, Generic[Output]):
             if self._over:
                 return
             self._over = True
-        self._feed.stop()
+        self._queue.stop()
         if not self._begun:
-            self._account.never_began()
+            self._telemetry.never_began()
         try:
             if self._begun and (error is None or isinstance(error, Exception)):
-                self._background.wait()
+                self._threads.wait()
         finally:
             if self._begun:
-                self._account.end(ended_by, error)
-            self._feed.close()
+                self._telemetry.end(ended_by, error)
+            self._queue.close()
+
+
+def open_stream(
+    tasks: Iterable[Any],
+    function: Callable[[Any], Any],
+    request: StreamRequest,
+    decision: Decision,
+    lanes: tuple[Lane, Lane | None],
+    observers: Sequence[Observer],
+    learn: Learn,
+    count: Callable[..., None],
+) -> Stream[Any]:
+    """Return a stream of ``tasks`` on the lanes of CPU and GPU, as far as ``decision`` uses them."""
+    kind = decision.strategy.kind
+    queue = StreamQueue(
+        iter(tasks),
+        function,
+        Telemetry(observers),
+        Window(request.window, request.memory_per_task),
+        ReorderBuffer() if request.ordered else ArrivalBuffer(),
+        request.queue_options(),
+        shared=kind is StrategyKind.HYBRID,
+        gpu_first=kind is StrategyKind.GPU_ONLY,
+    )
+    cpu, gpu = lanes
+    if gpu is None or not decision.strategy.uses_gpu:
+        threads = StreamThreads(queue, [cpu])
+    elif kind is StrategyKind.GPU_ONLY:
+        threads = StreamThreads(queue, [gpu], then=cpu)
+    else:
+        threads = StreamThreads(queue, [cpu, gpu])
+    return Stream(queue, threads, StreamTelemetry(queue, decision, learn, count), request.on_error)
 
 
 def _raisable(failure: TaskFailure) -> Any:
@@ -145,6 +348,8 @@ def _raisable(failure: TaskFailure) -> Any:
     error = noted(failure)
     if not isinstance(error, StopIteration):
         return error
-    told = RuntimeError(f"[stream] {failure.note} raised StopIteration, which ends iterators: raise another")
-    told.__cause__ = error
-    return told
+    raised = RuntimeError(
+        f"[stream] {failure.note} raised StopIteration, which ends iterators: raise another"
+    )
+    raised.__cause__ = error
+    return raised

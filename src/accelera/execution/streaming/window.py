@@ -1,4 +1,4 @@
-"""How much of a stream may be in memory at once: a number of tasks, or an amount of bytes."""
+"""Window of a stream: how many tasks, or bytes, may be in memory at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, final
 
-from accelera.execution.checking import described
+from accelera.execution.arguments import described
 from accelera.units import parse_bytes
 
 DEFAULT_TASKS = 1024

@@ -1,1 +1,1 @@
-"""Data-parallel training on a cluster: Ray Train runs the ranks, what they need to go on is here."""
+"""Data-parallel training on a cluster by Ray Train."""

@@ -1,15 +1,233 @@
-"""A checkpoint: a folder with what all ranks have in common, and a file of each rank."""
+"""Training checkpoints: a folder with the state that all ranks share, and a file of each rank's own."""
 
 from __future__ import annotations
 
+import os
+import pickle
+import random
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
-from accelera.execution.cluster.training.generators import generator_states, set_generator_states
-from accelera.execution.cluster.training.parts import load_parts, states_of
-from accelera.execution.cluster.training.storage import read_state, write_state
+from accelera.atomic import atomic_write
+from accelera.errors import StoreError
+
+if TYPE_CHECKING:
+    import torch
+
+
+def generator_states() -> dict[str, Any]:
+    """Return their states in this process, those of PyTorch for the CPU and the current GPU."""
+    import numpy as np
+    import torch
+
+    states = {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def set_generator_states(states: dict[str, Any]) -> None:
+    """Set them to what ``generator_states`` returned."""
+    import numpy as np
+    import torch
+
+    torch.set_rng_state(states["torch"])
+    np.random.set_state(states["numpy"])
+    random.setstate(states["python"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+State = dict[str, Any]
+
+
+def check_parts(parts: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` for a part whose state cannot be had."""
+    for name, part in parts.items():
+        if not all(hasattr(part, method) for method in _methods(part)):
+            raise TypeError(
+                f"[train] {name}={part!r}: a part has state_dict() and load_state_dict(), as modules,"
+                f" optimizers, schedulers and samplers do, or is a torch.Generator"
+            )
+
+
+def states_of(parts: Mapping[str, Any]) -> tuple[State, State]:
+    """Return what all ranks have in common, and what is this rank's own.
+
+    Common are parameters and what optimizers hold; buffers of modules and all else are each rank's own.
+    """
+    import torch
+
+    common: State = {}
+    own: State = {}
+    for name, part in parts.items():
+        state = getattr(part, _methods(part)[0])()
+        if isinstance(part, torch.nn.Module):
+            shared = {key for key, _ in part.named_parameters(remove_duplicate=False)}
+            common[name] = {key: value for key, value in state.items() if key in shared}
+            own[name] = {key: value for key, value in state.items() if key not in shared}
+        else:
+            (common if isinstance(part, torch.optim.Optimizer) else own)[name] = state
+    return common, own
+
+
+def load_parts(parts: Mapping[str, Any], common: State, own: State) -> None:
+    """Give ``parts`` the states that ``states_of`` returned; tensors in them may be over files.
+
+    Raises
+    ------
+    KeyError
+        When there is no state of a part.
+    """
+    import torch
+
+    for name, part in parts.items():
+        if name not in common and name not in own:
+            raise KeyError(
+                f"[train] the checkpoint has no part {name!r}, but {', '.join(sorted({*common, *own}))}"
+            )
+        if isinstance(part, torch.nn.Module):
+            part.load_state_dict({**common[name], **own[name]})
+        elif isinstance(part, torch.optim.Optimizer):
+            part.load_state_dict(common[name])
+            _from_files(part)
+        else:
+            getattr(part, _methods(part)[1])(own[name])
+
+
+def parameters_of(parts: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the parameters of all modules among ``parts``, each once."""
+    return list({id(one): one for module in _modules(parts) for one in module.parameters()}.values())
+
+
+def buffers_of(parts: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Return the buffers of all modules among ``parts``, each once."""
+    return list({id(one): one for module in _modules(parts) for one in module.buffers()}.values())
+
+
+def _modules(parts: Mapping[str, Any]) -> list[torch.nn.Module]:
+    import torch
+
+    return [part for part in parts.values() if isinstance(part, torch.nn.Module)]
+
+
+def _methods(part: Any) -> tuple[str, str]:
+    import torch
+
+    is_generator = isinstance(part, torch.Generator)
+    return ("get_state", "set_state") if is_generator else ("state_dict", "load_state_dict")
+
+
+def _from_files(optimizer: torch.optim.Optimizer) -> None:
+    """Bring states over files into memory, but those of offloaded parameters, which their pool takes over."""
+    import torch
+
+    for parameter, state in optimizer.state.items():
+        if type(parameter.data) is torch.Tensor:
+            state.update(
+                {key: value.clone() for key, value in state.items() if isinstance(value, torch.Tensor)}
+            )
+
+
+MARK: Final = ".accelera-training"
+"""File by which ranks know that the folder is the one the driver made."""
+
+
+def make_folder(storage: str | os.PathLike[str], name: str) -> tuple[Path, str]:
+    """Make the folder ``storage/name`` and return its path with a mark written there.
+
+    Raises
+    ------
+    TypeError
+        When ``storage`` is no path, or ``name`` no text.
+    ValueError
+        When ``name`` is no name of a folder.
+    StoreError
+        When ``storage`` is an address of the network, lies in no folder, or cannot be written.
+    """
+    _check_kinds(storage, name)
+    if "://" in str(storage):
+        raise StoreError(
+            f"[train] storage={str(storage)!r}: checkpoints are written to a directory that all machines see;"
+            f" mount it there and give its path"
+        )
+    if name in ("", "..") or Path(name).name != name:
+        raise ValueError(f"[train] name={name!r}: give the name of one folder in {storage}")
+    folder = Path(storage).expanduser().absolute() / name
+    if not folder.parent.parent.is_dir():
+        raise StoreError(
+            f"[train] storage={str(storage)!r}: there is no folder {folder.parent.parent}, and only the last"
+            f" one is made; make it, or give a directory that all machines of the cluster see"
+        )
+    mark = secrets.token_hex(8)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).write_text(mark)
+    except OSError as error:
+        raise StoreError(
+            f"[train] storage={str(storage)!r} cannot be written ({error}); give a directory that all"
+            f" machines of the cluster can write to"
+        ) from error
+    return folder, mark
+
+
+def _check_kinds(storage: Any, name: Any) -> None:
+    if not (isinstance(storage, (str, os.PathLike)) and isinstance(name, str)):
+        raise TypeError(
+            f"[train] storage={storage!r}, name={name!r}: give the path of a directory, and the name of a"
+            f" folder in it"
+        )
+
+
+def check_shared(folder: Path, mark: str, who: str) -> None:
+    """Raise ``StoreError`` when this machine does not see the ``mark`` that the driver wrote."""
+    try:
+        found = (folder / MARK).read_text()
+    except OSError as error:
+        found = str(error)
+    if found != mark:
+        raise StoreError(
+            f"[train] {who} does not see {folder} of the machine that trains ({found}): ranks go on from"
+            f" checkpoints of each other, so storage= must be on a file system that all machines share"
+        )
+
+
+def write_state(path: Path, state: Any) -> None:
+    """Write ``state`` by ``torch.save``: durable under its name, or not there.
+
+    Raises
+    ------
+    StoreError
+        When it cannot be written.
+    """
+    import torch
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path, durable=True) as partial, partial.open("wb") as file:
+            torch.save(state, file)
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"[train] {path} cannot be written: {error}") from error
+
+
+def read_state(path: Path, *, in_place: bool = False) -> Any:
+    """Return what ``write_state`` wrote; ``in_place``: tensors over the file. It is pickled: trust is needed.
+
+    Raises
+    ------
+    StoreError
+        When it cannot be read.
+    """
+    import torch
+
+    try:
+        return torch.load(path, map_location="cpu", mmap=in_place, weights_only=False)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise StoreError(f"[train] {path} cannot be read: {error}") from error
+
 
 COMMON: Final = "common.pt"
 """Parameters and optimizers; written by rank 0."""

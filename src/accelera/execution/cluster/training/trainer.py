@@ -15,16 +15,87 @@ from pathlib import Path
 from typing import Any, final
 
 from accelera.errors import BackendMissingError, ClusterError
-from accelera.execution.cluster.amounts import check_amounts
-from accelera.execution.cluster.connecting import own_versions
-from accelera.execution.cluster.packing import pack_function
-from accelera.execution.cluster.training.checkpoint import check_ranks, last_checkpoint, position_of
-from accelera.execution.cluster.training.failing import failure_of
+from accelera.execution.cluster.ray_connection import check_amounts, check_versions, own_versions, the_ray
+from accelera.execution.cluster.serialization import pack_function, unpack
+from accelera.execution.cluster.training.checkpoint import (
+    check_parts,
+    check_ranks,
+    check_shared,
+    last_checkpoint,
+    make_folder,
+    position_of,
+    restore,
+)
 from accelera.execution.cluster.training.rank import Rank
-from accelera.execution.cluster.training.running import run_rank
-from accelera.execution.cluster.training.storage import make_folder
-from accelera.execution.cluster.training.training_run import TrainingRun
+from accelera.execution.faults.tracebacks import add_note
 from accelera.extras import require
+
+
+def failure_of(error: Any, name: str, max_failures: int) -> Exception:
+    """Return what is to be raised for a ``TrainingFailedError`` of Ray Train.
+
+    The exception of the function, if it raised one, with the rank and the traceback in a note. When one rank
+    stops, PyTorch raises in those that wait for it: what says more comes first. Else ``ClusterError``.
+    """
+    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+    raised = {rank: each for rank, each in sorted(failures.items()) if not _is_of(each, "ray")}
+    telling = {rank: each for rank, each in raised.items() if not _may_follow(each)}
+    if telling or (raised and len(raised) == len(failures)):
+        rank, chosen = next(iter((telling or raised).items()))
+        add_note(chosen, f"rank {rank}, and max_failures={max_failures}\n{error}")
+        return chosen
+    lost = [f"rank {rank}: {_reason(each)}" for rank, each in sorted(failures.items())]
+    return ClusterError(
+        f"[train] ranks were lost more often than max_failures={max_failures} allows:"
+        f" {'; '.join(lost) or error}. To go on from the last checkpoint, train again with name={name!r} in"
+        f" the same storage"
+    )
+
+
+def _is_of(error: Exception, package: str) -> bool:
+    return type(error).__module__.partition(".")[0] == package
+
+
+def _may_follow(error: Exception) -> bool:
+    """Whether this is what PyTorch raises in a rank whose peers are gone."""
+    return type(error) is RuntimeError or type(error).__module__.startswith("torch.distributed")
+
+
+def _reason(error: Exception) -> str:
+    lines = str(getattr(error, "health_check_failure", error)).strip().splitlines()
+    return lines[-1].partition(" Some common causes")[0] if lines else type(error).__name__
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """What ``RayCluster.train`` returns."""
+
+    steps: int
+    """Steps that are done."""
+    notes: tuple[dict[str, list[float]], ...]
+    """For every rank what it noted, by name, in the order of the steps."""
+    folder: Path
+    """The last checkpoint."""
+
+    def restore(self, *, rank: int = 0, **parts: Any) -> None:
+        """Give ``parts``, by the names they had in ``Rank.steps``, the state in which ``rank`` left them.
+
+        Some of them are enough. Raises KeyError for a name that is not there, TypeError for a part that has
+        no state, StoreError when the files cannot be read.
+        """
+        check_parts(parts)
+        restore(self.folder, rank, parts, generators=False)
+
+
+def run_rank(task: dict[str, Any]) -> None:
+    """Run the function of ``task`` as one of the ranks; called by Ray Train."""
+    ray = the_ray()
+    folder = Path(task["folder"])
+    who = f"rank {ray.train.get_context().get_world_rank()} on {ray.util.get_node_ip_address()}"
+    check_versions(own_versions(ray), task["versions"], who)
+    check_shared(folder, task["mark"], who)
+    unpack(task["function"])(Rank(ray.train, folder, ray.train.torch.get_device()))
 
 
 @final

@@ -1,0 +1,197 @@
+"""Arguments of batches and streams: profiles, retries and options, and checks of what a caller passes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from inspect import CO_COROUTINE
+from numbers import Integral, Real
+from typing import Any, Final, Literal, TypeVar, final
+
+from accelera.units import parse_bytes
+
+OnError = Literal["raise", "collect", "skip"]
+"""A task that fails ends the work; leaves its ``TaskFailure`` in its place; or is left out of the outputs."""
+Fallback = Literal["unfinished", "all", "never"]
+"""What the CPU does when a GPU fails: what is left, everything again (seed 002), or nothing."""
+Rerun = Literal["on_failure", "freely", "never"]
+"""When a task may run twice: after its attempt failed; whenever it is late elsewhere; at no time."""
+
+
+MOST_DOUBLINGS: Final = 64
+"""A pause that was doubled so often is longer than any machine lasts."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Tries a task again whose function raised one of the named errors.
+
+    Raises
+    ------
+    ValueError
+        When ``times`` or ``wait_s`` is below 0.
+    TypeError
+        When ``on`` is neither a kind of exception nor a tuple of them, or ``times`` or ``wait_s`` no number.
+    """
+
+    times: int = 1
+    """How often at most, after the first attempt."""
+    on: tuple[type[Exception], ...] = (OSError,)
+    """The errors that are worth another attempt."""
+    wait_s: float = 0.0
+    """Seconds before the next attempt; doubled each time."""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.times, Real) and isinstance(self.wait_s, Real)):
+            raise TypeError(f"[Retry] times={self.times!r}, wait_s={self.wait_s!r}: both are numbers from 0")
+        if not (self.times >= 0 and self.wait_s >= 0):
+            raise ValueError(f"[Retry] times={self.times}, wait_s={self.wait_s}: both are numbers from 0")
+        if not all(isinstance(each, type) and issubclass(each, BaseException) for each in _kinds(self.on)):
+            raise TypeError(f"[Retry] on={self.on!r}: give a kind of exceptions, or a tuple of several")
+
+    def allows(self, error: BaseException, attempts: int) -> bool:
+        """Return whether a task that raised ``error`` after ``attempts`` attempts is tried again."""
+        return attempts <= self.times and isinstance(error, self.on)
+
+    def pause_s(self, attempts: int) -> float:
+        """Return the seconds to wait after so many attempts; no more than a thread can wait."""
+        if not self.wait_s:
+            return 0.0
+        doubled = min(attempts - 1, MOST_DOUBLINGS)
+        return min(self.wait_s * 2.0**doubled, threading.TIMEOUT_MAX)
+
+
+def _kinds(on: object) -> tuple[object, ...]:
+    return on if isinstance(on, tuple) else (on,)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WorkloadProfile:
+    """A batch of independent tasks.
+
+    Raises
+    ------
+    ValueError
+        When a count is negative or a share is outside 0 … 1.
+    TypeError
+        When a count is no whole number, or a share no number.
+    """
+
+    task_count: int
+    """Number of tasks."""
+    memory_per_task: int = 0
+    """Bytes that one task takes on the device; 0: not known."""
+    complexity: float = 0.5
+    """Arithmetic of a task, from 0 (trivial) to 1 (heavy)."""
+    parallelization: float = 0.8
+    """Share of the work that can run side by side, from 0 to 1."""
+
+    def __post_init__(self) -> None:
+        for name in ("task_count", "memory_per_task"):
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        if not (isinstance(self.complexity, Real) and isinstance(self.parallelization, Real)):
+            raise TypeError(
+                f"[WorkloadProfile] complexity={self.complexity!r}, parallelization={self.parallelization!r}:"
+                f" both are numbers from 0.0 to 1.0"
+            )
+        if self.task_count < 0 or self.memory_per_task < 0:
+            raise ValueError(
+                f"[WorkloadProfile] task_count={self.task_count}, memory_per_task={self.memory_per_task}:"
+                f" neither can be negative"
+            )
+        if not (0 <= self.complexity <= 1 and 0 <= self.parallelization <= 1):
+            raise ValueError(
+                f"[WorkloadProfile] complexity={self.complexity}, parallelization={self.parallelization}:"
+                f" both are shares from 0.0 to 1.0"
+            )
+
+
+def _whole(name: str, count: object) -> int:
+    if isinstance(count, Integral):
+        return int(count)
+    remedy = (
+        "parse_bytes('3MiB') of accelera.units reads sizes from text" if isinstance(count, str) else "int"
+    )
+    raise TypeError(f"[WorkloadProfile] {name}={count!r}: give a whole number; {remedy}")
+
+
+Task = TypeVar("Task")
+
+
+def check_profile(op: str, profile: object) -> None:
+    """Raise TypeError where a profile is none."""
+    if profile is not None and not isinstance(profile, WorkloadProfile):
+        raise TypeError(
+            f"[{op}] profile={described(profile)}: give a WorkloadProfile, such as"
+            " WorkloadProfile(task_count=100, memory_per_task=3 << 20)"
+        )
+
+
+def check_function(op: str, function: Any) -> None:
+    """Raise TypeError where what is to be run on every task cannot be called, or only be awaited."""
+    if not callable(function):
+        raise TypeError(
+            f"[{op}] {described(function)} cannot be called: give a function of one task, such as abs"
+        )
+    code = getattr(function, "__code__", None)
+    if code is not None and code.co_flags & CO_COROUTINE:
+        raise TypeError(
+            f"[{op}] {described(function)} is async: nobody would await its coroutines; give a function"
+            " that is not, such as one that calls asyncio.run"
+        )
+
+
+def listed(tasks: Iterable[Task]) -> list[Task]:
+    """Return ``tasks`` as a list; raises TypeError where there are none to go through."""
+    try:
+        return list(tasks)
+    except TypeError:
+        if isinstance(tasks, Iterable) or hasattr(tasks, "__getitem__"):
+            raise
+        raise TypeError(
+            f"[execute] tasks={described(tasks)}: give a list, a range or anything else to go through"
+        ) from None
+
+
+def asked_workers(op: str, workers: Any, max_workers: Any) -> Any:
+    """Return the number of workers, which has two names; raise TypeError where both are given."""
+    if workers is not None and max_workers is not None:
+        raise TypeError(
+            f"[{op}] workers={described(workers)} and max_workers={described(max_workers)}: two names of one"
+            " number; give one of them"
+        )
+    check_workers(op, workers)
+    check_workers(op, max_workers, "max_workers")
+    return workers if max_workers is None else max_workers
+
+
+def check_workers(op: str, workers: Any, name: str = "workers") -> None:
+    """Raise TypeError where a number of workers is none, ValueError where it is below 1."""
+    if workers is None:
+        return
+    if not hasattr(workers, "__index__") or isinstance(workers, bool):
+        raise TypeError(
+            f"[{op}] {name}={described(workers)}: give a whole number from 1, or None for all cores"
+        )
+    if workers < 1:
+        raise ValueError(f"[{op}] {name}={workers}: give at least 1, or None for all cores")
+
+
+def given_bytes(budget: int | float | str) -> int:
+    """Return a budget in bytes; raises ValueError when it is no size, or 0."""
+    nbytes = parse_bytes(budget)
+    if not nbytes:
+        raise ValueError(
+            f"[StrategyManager] budget={budget!r} leaves no memory for any task: give bytes above 0, or text"
+            " such as '8GiB'; None sets no limit"
+        )
+    return nbytes
+
+
+def described(given: object) -> str:
+    """Return what was given, short, with its kind."""
+    text = repr(given)
+    return f"{text} ({type(given).__name__})" if len(text) <= 60 else type(given).__name__

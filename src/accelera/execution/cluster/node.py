@@ -1,0 +1,180 @@
+"""Node agent: the one process on a node that carries leases out, on threads and on a GPU if it has one."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, NamedTuple, final
+
+import accelera
+from accelera.execution.cluster.contract import Lease, LeasePart, Range
+from accelera.execution.cluster.lease import LeaseQueue, read_in_flight, remove_old_logs
+from accelera.execution.cluster.serialization import unpack
+from accelera.execution.executors.contract import GpuExecutor, Lane
+from accelera.execution.executors.device import DeviceLane, default_gpu
+from accelera.execution.executors.threads import ThreadsExecutor
+from accelera.execution.executors.torch_device import TorchDeviceExecutor
+from accelera.execution.result import DeviceShare
+from accelera.execution.strategy.rates import DeviceRates
+from accelera.execution.tasks.queue import DeviceKind
+from accelera.execution.tasks.run import in_context
+
+PATIENCE: Final = 100
+"""A side that gets nothing is tried again when the other has worked as long as so many of its tasks take."""
+
+
+@final
+class LearnedRates:
+    """What the lease before has shown, for the next one. May be used by several threads.
+
+    The first lease shows nothing: what is paid once, such as loading a library, is in it.
+
+    Parameters
+    ----------
+    workers
+        Tasks that the node's processors run at once.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._begun = False
+        self._pace: DeviceRates | None = None
+        self._alone_s = 0.0
+        self._lock = threading.Lock()
+
+    @property
+    def pace(self) -> DeviceRates | None:
+        """How fast both sides are; None: to be found out."""
+        return self._pace
+
+    def learn(self, cpu: DeviceShare, gpu: DeviceShare) -> None:
+        """Take note of what each side did of a lease."""
+        with self._lock:
+            if cpu.tasks and gpu.tasks:
+                cpu_task_s, gpu_task_s = cpu.busy_s / cpu.tasks, gpu.busy_s / gpu.tasks
+                known = self._begun and cpu_task_s > 0 and gpu_task_s > 0
+                self._pace = DeviceRates(cpu_task_s, self._workers, gpu_task_s) if known else None
+                self._begun, self._alone_s = True, 0.0
+            elif self._pace is not None:
+                self._alone_s += max(cpu.busy_s / self._workers, gpu.busy_s)
+                if self._alone_s > PATIENCE * max(self._pace.cpu_task_s, self._pace.gpu_task_s):
+                    self._pace = None
+
+
+def node_gpu(device: str | None) -> GpuExecutor | None:
+    """Return what computes on ``device``, or on the first accelerator of this node; None where there is none.
+
+    Raises UnknownNameError for a name that is none, DeviceError when the node has no such device.
+    """
+    gpu = default_gpu(device)
+    if isinstance(gpu, TorchDeviceExecutor):
+        gpu.outputs_to = "cpu"
+    return gpu
+
+
+LEASES: Final = 2
+"""How many are carried out at once, at most."""
+FUNCTIONS_KEPT = 16
+"""Functions of earlier leases that need not be shipped again."""
+
+
+class _ShippedFunction(NamedTuple):
+    function: Callable[[Any], Any]
+    learned: LearnedRates
+
+
+class Agent:
+    """Carries leases out, two at once at most, with no more than ``workers`` threads at work in all.
+
+    With a ``gpu`` both sides take from the same lease; what the GPU fails at the processors do.
+    """
+
+    def __init__(self, workers: int, gpu: GpuExecutor | None = None) -> None:
+        remove_old_logs()
+        self._workers = workers
+        self._permits = {DeviceKind.CPU: threading.Semaphore(workers), DeviceKind.GPU: threading.Semaphore(1)}
+        self._lane, self._alone = _lane(workers), _lane(1)
+        self._gpu = None if gpu is None else DeviceLane(gpu, getattr(gpu, "name", "gpu"))
+        self._gpu_threads = ThreadPoolExecutor(LEASES, "accelera-gpu")
+        """They stay: torch keeps the memory that it takes on a device for each of them apart."""
+        self._known: OrderedDict[Any, _ShippedFunction] = OrderedDict()
+        self._leases: dict[str, LeaseQueue] = {}
+
+    def hello(self) -> dict[str, str]:
+        """Return the versions that run here."""
+        return {"Python": platform.python_version(), "Accelera": accelera.__version__}
+
+    def run(self, lease: Lease) -> Iterator[LeasePart]:
+        """Yield what is done of ``lease``."""
+        known = self._looked_up(lease.function)
+        gpu = self._gpu if lease.gpu and not lease.alone else None
+        name, pace = (None, None) if gpu is None else (gpu.name, known.learned.pace)
+        queue = LeaseQueue(lease, known.function, self._workers, self._permits, name, pace)
+        self._leases[lease.id] = queue
+        try:
+            self._begin(queue, lease, gpu)
+            yield from queue.parts()
+        finally:
+            queue.stop()
+            del self._leases[lease.id]
+        if gpu is not None:
+            shares = queue.telemetry.shares()
+            known.learned.learn(*(shares.get(each, DeviceShare()) for each in (self._lane.name, gpu.name)))
+
+    def stop(self, lease: str) -> None:
+        """Begin nothing more of a lease."""
+        if lease in self._leases:
+            self._leases[lease].stop()
+
+    def autopsy(self, lease: str) -> list[Range]:
+        """Return what was under way of a lease when the agent before this one died."""
+        return read_in_flight(lease)
+
+    def fetch(self, reference: Any) -> bytes:
+        """Return what was put into the cluster; where an agent runs by itself it is there already."""
+        found: bytes = reference
+        return found
+
+    def _begin(self, queue: LeaseQueue, lease: Lease, gpu: Lane | None) -> None:
+        if lease.short and gpu is None:
+            _carry_out(queue, self._alone)
+            return
+        cpu = self._alone if lease.alone else self._lane
+        beside = None
+        if gpu is not None:
+            work = in_context(queue, functools.partial(gpu.work, queue, caller=True))
+            beside = self._gpu_threads.submit(work)
+        threading.Thread(target=_carry_out, args=(queue, cpu, beside), daemon=True).start()
+
+    def _looked_up(self, reference: Any) -> _ShippedFunction:
+        """Return the function; it is shipped once, however many leases name it."""
+        known = self._known.get(reference)
+        if known is None:
+            known = _ShippedFunction(unpack(self.fetch(reference)), LearnedRates(self._workers))
+            self._known[reference] = known
+            if len(self._known) > FUNCTIONS_KEPT:
+                self._known.popitem(last=False)
+        return known
+
+
+def _lane(workers: int) -> Lane:
+    """Return threads for which whatever a task raises, ``SystemExit`` too, is that task's failure."""
+    lane = ThreadsExecutor(workers)
+    lane.caught = BaseException
+    return lane
+
+
+def _carry_out(queue: LeaseQueue, cpu: Lane, gpu: Future[None] | None = None) -> None:
+    """Carry a lease out beside what may be done of it on a GPU; end it when neither finds anything more."""
+    try:
+        cpu.work(queue, caller=True)
+    except BaseException as error:
+        queue.break_down(error)
+    finally:
+        if gpu is not None and not gpu.cancel():
+            gpu.result()
+        queue.end()

@@ -1,0 +1,406 @@
+"""Default CPU executor: threads, or worker processes for a function measured to hold Python's lock."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast, final
+
+from accelera.errors import TransferError
+from accelera.execution.arguments import asked_workers
+from accelera.execution.executors.contract import PROCESSES, Closeable, CpuExecutor
+from accelera.execution.executors.lanes import outputs_of
+from accelera.execution.executors.threads import ThreadsExecutor
+from accelera.execution.hardware.cpu_share import cores_here, process_share
+from accelera.execution.kernel import Kernel, identity_of
+from accelera.execution.tasks.batch import Batch
+from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue, TaskRange
+from accelera.execution.tasks.run import modes_are_set, run_lane, run_range
+
+if TYPE_CHECKING:
+    from accelera.execution.executors.processes.executor import ProcessesExecutor
+
+
+LEAST_S: Final = 0.1
+"""What all threads together must have worked before anything is concluded."""
+HELD_SPEEDUP: Final = 1.2
+"""Threads that are not faster than this hold each other up."""
+COMPUTES: Final = 0.1
+"""A function that has a core for this part of its time computes; one that has it for less waits."""
+KEPT_S: Final = 5.0
+"""When threads have worked for so long, all counts half from then on."""
+TASK_S, BYTE_S = 2e-6, 1e-9
+"""What handing a task to another process takes, and each byte of it and of its output."""
+
+
+def transfer_s(task: Any, output: Any) -> float:
+    """Return the seconds it takes to hand ``task`` over and get ``output`` back; infinite if that cannot be.
+
+    Nor may it be when nothing comes back, or the task itself: then what the function changes is what counts.
+    """
+    from accelera.execution.executors.processes.transport import pack
+
+    if output is None or output is task:
+        return math.inf
+    try:
+        parts = [*pack(task), *pack(output)]
+    except Exception:
+        return math.inf
+    return TASK_S + BYTE_S * sum(len(part) for part in parts)
+
+
+Clocks = tuple[float, float, float]
+"""Seconds of a thread: passed, in which it had a core, and in which it was ready and had none."""
+
+
+def clocks() -> Clocks:
+    """Return what the calling thread's clocks show."""
+    return time.perf_counter(), time.thread_time(), _ready_s()
+
+
+def seconds_between(since: Clocks, now: Clocks) -> tuple[float, float]:
+    """Return the seconds that passed, without those in which others had the core, and those with a core."""
+    busy_s = now[1] - since[1]
+    return max(now[0] - since[0] - (now[2] - since[2]), busy_s), busy_s
+
+
+def _ready_s() -> float:
+    """Return how long the calling thread was ready to run and had no core; 0 where nobody tells.
+
+    Linux does, in nanoseconds. A thread that waits for Python's lock is not ready, so the two are told apart
+    however busy the machine is.
+    """
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return int(file.read(64).split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+@final
+class ScalingProbe:
+    """Measured scaling of one function over threads. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget every measurement."""
+        self.alone_s: float | None = None
+        """Seconds that a task took while one thread worked; None: not known."""
+        self._alone_busy_s = 0.0
+        self.handing_s: float | None = None
+        """Seconds that handing a task to another process takes; infinite if it cannot be; None: not known."""
+        self._tasks = self._wall_s = self._busy_s = self._threads = 0.0
+
+    def alone(self, task_count: int, wall_s: float, busy_s: float) -> None:
+        """Learn from tasks that one thread ran alone, and the seconds it had a core for them."""
+        self.alone_s, self._alone_busy_s = wall_s / task_count, busy_s / task_count
+
+    def together(self, threads: int, task_count: int, wall_s: float, busy_s: float) -> None:
+        """Learn from a piece that one of several threads ran, and the seconds it had a core for it.
+
+        What it waited for a core, which other programs had, is in neither.
+        """
+        if threads < 2:
+            return
+        with self._lock:
+            if self._wall_s > KEPT_S:
+                self._tasks, self._wall_s = self._tasks / 2, self._wall_s / 2
+                self._busy_s, self._threads = self._busy_s / 2, self._threads / 2
+            self._tasks += task_count
+            self._wall_s += wall_s
+            self._busy_s += busy_s
+            self._threads += threads * wall_s
+
+    @property
+    def speedup(self) -> float | None:
+        """How much faster threads are than one alone; None: not known yet.
+
+        For a function that computes it is the cores that the threads had, which other programs on the machine
+        cannot make more; for one that waits, by how much a task alone was quicker.
+        """
+        with self._lock:
+            if self._wall_s < LEAST_S:
+                return None
+            if self.alone_s is None:
+                return self._cores if self._cores >= HELD_SPEEDUP else None
+            if self._alone_busy_s < COMPUTES * self.alone_s:
+                return self._threads / self._wall_s * self.alone_s * self._tasks / self._wall_s
+            return self._cores
+
+    @property
+    def unclear(self) -> bool:
+        """Whether threads had so few cores that how long a task takes alone must tell why."""
+        with self._lock:
+            return self.alone_s is None and self._wall_s >= LEAST_S and self._cores < HELD_SPEEDUP
+
+    @property
+    def _cores(self) -> float:
+        """How many cores the threads had together."""
+        return self._threads / self._wall_s * self._busy_s / self._wall_s
+
+    @property
+    def held(self) -> bool:
+        """Whether threads were found to hold each other up."""
+        speedup = self.speedup
+        return speedup is not None and speedup < HELD_SPEEDUP
+
+
+@final
+class TimedQueue:
+    """A queue that is timed while threads take from it, and that they may leave for processes.
+
+    Parameters
+    ----------
+    work
+        The batch.
+    gauge
+        Learns how fast it goes.
+    threads
+        How many share it.
+    leaves
+        Asked before each piece whether the threads should go.
+    """
+
+    def __init__(
+        self, queue: TaskQueue, gauge: ScalingProbe, threads: int, leaves: Callable[[TimedQueue], bool]
+    ) -> None:
+        self._queue = queue
+        self._gauge = gauge
+        self._threads = threads
+        self._leaves = leaves
+        self._mine = threading.local()
+        self._sample: tuple[Any, Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+    def take(self, side: DeviceKind, count: int, *, wait: bool = True) -> TaskRange | None:
+        """Time the piece before, then take the next.
+
+        The time between two pieces counts for the second: that is where threads wait for the lock as well.
+        Not so where they wait for a source, or for a caller that takes no outputs: only a batch has neither.
+        """
+        now = clocks()
+        piece = getattr(self._mine, "piece", None)
+        if piece is not None:
+            wall_s, busy_s = seconds_between(self._mine.since, now)
+            self._gauge.together(self._threads, len(piece.tasks), wall_s, busy_s)
+        self._mine.piece = None
+        taken = None if self._leaves(self) else self._queue.take(side, count, wait=wait)
+        self._mine.piece = taken
+        self._mine.since = now if isinstance(self._queue, Batch) else clocks()
+        return taken
+
+    def finish(self, start: int, outputs: Sequence[Any]) -> None:
+        """Keep one output, and bring all."""
+        piece: TaskRange = self._mine.piece
+        if self._sample is None and start == piece.start:
+            self._sample = piece.tasks[0], outputs[0]
+        self._queue.finish(start, outputs)
+
+    def tell_handing_s(self) -> None:
+        """Find out what handing a task over would take, if that is not known."""
+        if self._gauge.handing_s is None and self._sample is not None:
+            self._gauge.handing_s = transfer_s(*self._sample)
+
+    def wait(self, threads: Sequence[Joinable]) -> None:
+        """Return when ``threads`` have ended: the batch may go on elsewhere."""
+        for thread in threads:
+            thread.join()
+
+
+Inline = Callable[[Callable[[Any], Any], Sequence[Any]], "tuple[list[Any], Exception | None, float]"]
+"""See ``ThreadsExecutor.inline``."""
+WORTH: Final = 10
+"""A task must take so many times longer than handing it over."""
+SWITCH_S: Final = 1.0
+"""Seconds of work that must be left for a batch under way to change to processes."""
+START_S, WAKE_S = 0.25, 5e-3
+"""What must be gained, at least, when workers have yet to start, and when they are there."""
+_KEPT: Final = 1024
+
+
+@final
+class AutoCpuExecutor(Closeable):
+    """Runs tasks on threads; on processes if threads were measured to hold each other up, and it may be done.
+
+    A function goes to processes when n threads were less than 1.2 times as fast as one, a task takes more
+    than ten times what handing it over does, function, task and output can be pickled, and nothing in sight
+    is changed by it: it closes over constants only, and returns something that is not None nor its task.
+    ``kernel(pure=True)`` vouches for the last, ``kernel(releases_gil=…)`` decides at once.
+
+    Parameters
+    ----------
+    workers, max_workers
+        Number of threads, the caller's among them, or of processes; None: the usable cores.
+
+    Raises
+    ------
+    ValueError
+        When ``workers`` is below 1.
+    """
+
+    name = ThreadsExecutor.name
+    name_of_processes = PROCESSES
+
+    def __init__(self, workers: int | None = None, *, max_workers: int | None = None) -> None:
+        workers = asked_workers("AutoCpuExecutor", workers, max_workers)
+        self._threads = ThreadsExecutor(workers)
+        self.workers = self._threads.workers
+        self._asked_workers = workers
+        self._processes: ProcessesExecutor | None = None
+        self._gauges: dict[str, ScalingProbe] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"AutoCpuExecutor({self.workers})"
+
+    def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> list[Any]:
+        """Return the outputs of all tasks, in their order; raises what the first that failed raised."""
+        return outputs_of(self, tasks, process_fn)
+
+    def inline(
+        self, function: Callable[[Any], Any], tasks: Sequence[Any]
+    ) -> tuple[list[Any], Exception | None, float]:
+        """Run the first tasks in the calling thread, as ``ThreadsExecutor.inline`` does."""
+        if len(tasks) > 1 and _is_declared(function):
+            return [], None, 0.0
+        return self._threads.inline(function, tasks)
+
+    def work(self, queue: TaskQueue, *, caller: bool) -> None:
+        """Carry out what there is for the CPU."""
+        if not self._may_change(queue.function):
+            self._threads.work(queue, caller=caller)
+        else:
+            run_lane(queue, self._measure_or_switch, "cpu", caller=caller)
+
+    def gauge_of(self, function: Callable[..., Any]) -> ScalingProbe:
+        """Return what has been measured of ``function``."""
+        name = identity_of(function)
+        with self._lock:
+            if len(self._gauges) >= _KEPT:
+                self._gauges.clear()
+            return self._gauges.setdefault(name, ScalingProbe())
+
+    def close(self) -> None:
+        """End the worker processes, if there are any; new ones start when they are needed again."""
+        with self._lock:
+            processes, self._processes = self._processes, None
+        if processes is not None:
+            processes.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel as the number of workers."""
+        return AutoCpuExecutor, (self._asked_workers,)
+
+    def _may_change(self, function: Callable[..., Any]) -> bool:
+        """Return whether processes come into question for ``function`` at all."""
+        if min(self.workers, cores_here()) < 2 or process_share() is not None or not _has_lock():
+            return False
+        return not (isinstance(function, Kernel) and function.releases_gil)
+
+    def _measure_or_switch(self, queue: TaskQueue) -> None:
+        gauge = self.gauge_of(queue.function)
+        if not self._begins_with_processes(queue, gauge) and not self._threads_left(queue, gauge):
+            return
+        processes = self._workers()
+        if not processes.carry_out(queue, leaves_unsendable=True):
+            gauge.handing_s = math.inf
+            self._threads.work(queue, caller=True)
+        elif processes.task_s(queue.function) > self.workers * (gauge.alone_s or math.inf):
+            gauge.forget()
+
+    def _begins_with_processes(self, queue: TaskQueue, gauge: ScalingProbe) -> bool:
+        if _is_declared(queue.function):
+            return gauge.handing_s != math.inf
+        if not (gauge.held and gauge.alone_s is not None and gauge.handing_s is not None):
+            return False
+        gained_s = gauge.alone_s * queue.remaining * (1 - 1 / self.workers)
+        started = self._processes is not None and self._processes.started
+        return gained_s > (WAKE_S if started else START_S) and _may_go(queue, gauge)
+
+    def _threads_left(self, queue: TaskQueue, gauge: ScalingProbe) -> bool:
+        """Let threads work; return whether they left something, because processes will do it sooner."""
+        answers: list[bool] = []
+        paused = threading.Event()
+
+        def leaves(gauged: TimedQueue) -> bool:
+            if gauge.unclear and not resumed:
+                paused.set()
+                return True
+            if not answers and gauge.held and (gauge.alone_s or 0) * queue.remaining > SWITCH_S:
+                gauged.tell_handing_s()
+                if gauge.handing_s is not None:
+                    answers.append(_may_go(queue, gauge))
+            return answers[:1] == [True]
+
+        resumed = False
+        gauged = TimedQueue(queue, gauge, min(self.workers, max(queue.left, 1)), leaves)
+        self._threads.work(cast(TaskQueue, gauged), caller=True)
+        if paused.is_set():
+            resumed = True
+            self._one_alone(queue, gauge)
+            self._threads.work(cast(TaskQueue, gauged), caller=True)
+        if gauge.held:
+            gauged.tell_handing_s()
+        return answers[:1] == [True] and not queue.stopped
+
+    def _one_alone(self, queue: TaskQueue, gauge: ScalingProbe) -> None:
+        piece = queue.take(DeviceKind.CPU, 1, wait=False)
+        if piece is None:
+            return
+        began = clocks()
+        done = run_range(queue, piece, self.name)
+        if done:
+            gauge.alone(done, *seconds_between(began, clocks()))
+
+    def _workers(self) -> ProcessesExecutor:
+        from accelera.execution.executors.processes.executor import ProcessesExecutor
+
+        with self._lock:
+            if self._processes is None:
+                self._processes = ProcessesExecutor(self._asked_workers)
+            return self._processes
+
+
+def _is_declared(function: Callable[..., Any]) -> bool:
+    """Return whether the user said that ``function`` holds the lock."""
+    return isinstance(function, Kernel) and function.releases_gil is False
+
+
+def _has_lock() -> bool:
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+def _may_go(queue: TaskQueue, gauge: ScalingProbe) -> bool:
+    """Return whether the function can be sent, is worth it, and changes nothing that would be missed."""
+    if gauge.handing_s is None or (gauge.alone_s or 0.0) < WORTH * gauge.handing_s or modes_are_set():
+        return False
+    from accelera.execution.executors.processes.messages import FunctionPayload
+    from accelera.execution.executors.processes.side_effects import has_no_side_effects
+
+    if not has_no_side_effects(queue.function):
+        return False
+    try:
+        FunctionPayload(queue.function, queue.retry)
+    except TransferError:
+        return False
+    return True
+
+
+@functools.cache
+def default_cpu() -> AutoCpuExecutor:
+    """Return the executor that managers share which are given none."""
+    return AutoCpuExecutor()
+
+
+def inline_of(cpu: CpuExecutor) -> Inline | None:
+    """Return what runs the first tasks of a batch in the calling thread; None for an executor without it."""
+    return cpu.inline if isinstance(cpu, AutoCpuExecutor | ThreadsExecutor) else None

@@ -1,0 +1,127 @@
+"""Lanes at work on one batch: those that a strategy names, a single one, or a user's executor as a lane."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from accelera.execution.executors.contract import CpuExecutor, Lane
+from accelera.execution.observability.telemetry import Telemetry
+from accelera.execution.request import take_breach, take_failures
+from accelera.execution.strategy.strategy import ExecutionStrategy, StrategyKind
+from accelera.execution.tasks.batch import Batch
+from accelera.execution.tasks.queue import DeviceKind, TaskQueue, nobody
+from accelera.execution.tasks.run import lane_thread, run_batch, run_lane
+
+SHARES = 4
+"""Where a GPU takes from the same tasks, each piece is this part of what remains."""
+
+
+@final
+class BridgeLane:
+    """Gives an executor everything at once; piece by piece where a GPU pulls too, or memory is short."""
+
+    def __init__(self, executor: CpuExecutor, name: str = "cpu") -> None:
+        self.name = name
+        self._executor = executor
+
+    def work(self, queue: TaskQueue, *, caller: bool) -> None:
+        """Carry out what there is for the CPU."""
+        run_lane(queue, self._pull, "bridge", caller=caller)
+
+    def _pull(self, queue: TaskQueue) -> None:
+        while (piece := queue.take(DeviceKind.CPU, self._size(queue))) is not None:
+            failed = run_batch(self._executor.execute_batch, queue, piece, self.name)
+            if failed:
+                queue.break_down(failed[0][1])
+                return
+            del piece  # its tasks may be large, and the next ones long in coming
+
+    @staticmethod
+    def _size(queue: TaskQueue) -> int:
+        wanted = queue.remaining // SHARES if queue.shared else queue.remaining
+        return max(1, min(wanted, queue.limit.cpu or wanted))
+
+
+def lane_of(executor: CpuExecutor) -> Lane:
+    """Return an executor that sizes its own ranges, or another one through a bridge."""
+    return executor if isinstance(executor, Lane) else BridgeLane(executor)
+
+
+def outputs_of(lane: Lane, tasks: Sequence[Any], function: Callable[[Any], Any]) -> list[Any]:
+    """Return the outputs of all tasks, in their order.
+
+    Raises what the first task that failed raised, or what ended the lane; whatever ends it, nothing further
+    is begun.
+    """
+    batch = Batch(tasks, function, Telemetry())
+    try:
+        lane.work(batch, caller=True)
+    finally:
+        batch.close()
+    if batch.broken is not None:
+        raise take_breach(batch)
+    if batch.failures:
+        raise take_failures(batch)[0].error
+    return batch.outputs
+
+
+def run_on_lanes(batch: Batch, cpu: Lane, gpu: Lane | None, strategy: ExecutionStrategy) -> None:
+    """Return when ``batch`` is over; an interruption stops it and goes on to the caller."""
+    if batch.over.is_set():
+        return
+    try:
+        if gpu is None or strategy.kind is StrategyKind.CPU_ONLY:
+            cpu.work(batch, caller=not batch.leaves_behind)
+        elif strategy.kind is StrategyKind.GPU_ONLY:
+            _gpu_first(batch, cpu, gpu)
+        else:
+            _together(batch, cpu, gpu)
+    except BaseException:
+        batch.stop("interrupted")
+        batch.close()
+        raise
+
+
+def _together(batch: Batch, cpu: Lane, gpu: Lane) -> None:
+    """Let both pull; the CPU also waits for what the GPU may leave to it."""
+    beside = _LaneThread(batch, gpu)
+    beside.start()
+    cpu.work(batch, caller=not batch.leaves_behind)
+    beside.wait()
+
+
+def _gpu_first(batch: Batch, cpu: Lane, gpu: Lane) -> None:
+    """Let the GPU do everything; the CPU begins when something is left to it."""
+    beside = _LaneThread(batch, cpu)
+    batch.call_cpu = beside.start
+    try:
+        gpu.work(batch, caller=not batch.leaves_behind)
+        beside.wait()
+    finally:
+        batch.call_cpu = nobody
+
+
+@final
+class _LaneThread:
+    """A lane that works in a thread of its own, from the first time that it is started."""
+
+    def __init__(self, batch: Batch, lane: Lane) -> None:
+        self._batch = batch
+        self._thread = lane_thread(batch, functools.partial(lane.work, batch, caller=True), lane.name)
+        self._started = False
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Let it begin, unless it has begun."""
+        with self._lock:
+            if not self._started:
+                self._thread.start()
+                self._started = True
+
+    def wait(self) -> None:
+        """Return when it has ended, or may be left behind."""
+        if self._started:
+            self._batch.wait([self._thread])

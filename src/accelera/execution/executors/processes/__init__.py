@@ -1,0 +1,1 @@
+"""Worker processes: the executor, its pool, and what runs in a worker."""

@@ -1,0 +1,331 @@
+"""Pool of worker processes: started when first needed, lent to one driver at a time, ended together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.spawn import get_executable
+from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
+from typing import Any, Final, final
+
+from accelera.errors import DeviceError
+from accelera.execution.executors.processes.messages import (
+    FunctionPayload,
+    ProcessEnvironment,
+    WorkerReply,
+    WorkerRequest,
+    module_folders,
+)
+from accelera.execution.executors.processes.transport import (
+    AT,
+    IDLE,
+    STARTING,
+    STOP,
+    MessageSocket,
+    Part,
+    SharedPages,
+    create_pages,
+    pack,
+    unpack,
+)
+from accelera.execution.hardware.cpu_share import usable_cores
+
+POLL_S: Final = 0.05
+"""How often a driver looks whether its batch was stopped."""
+GRACE_S: Final = 0.25
+"""How long a worker may take to end its task when its batch was stopped, and to leave when asked to."""
+MOST_JOBS: Final = 8
+"""Functions that a worker keeps."""
+_MAIN: Final = "from accelera.execution.executors.processes.worker_main import main; main()"
+
+
+@final
+class WorkerDied(Exception):
+    """The worker died."""
+
+    def __init__(self, at: int, status: int | None) -> None:
+        super().__init__(f"a worker process died, status {status}")
+        self.at = at
+        """The position of the task that it was at, or a state of ``shared``."""
+        self.status = status
+        """What it exited with; negative: the signal that killed it."""
+
+
+@final
+class WorkerProcess:
+    """A process of its own session, started at once; one driver at a time.
+
+    Parameters
+    ----------
+    cores
+        How many cores its libraries may use.
+    """
+
+    def __init__(self, cores: int) -> None:
+        with contextlib.ExitStack() as passed_on, contextlib.ExitStack() as kept:
+            ours, theirs = socket.socketpair()
+            kept.callback(ours.close)
+            passed_on.callback(theirs.close)
+            descriptor = create_pages()
+            passed_on.callback(os.close, descriptor)
+            lifeline, life = os.pipe()
+            passed_on.callback(os.close, lifeline)
+            self._life = kept.enter_context(open(life, "wb", buffering=0))
+            self._shared = SharedPages(os.dup(descriptor))
+            self._shared.cell[AT] = STARTING
+            self._process = _started((theirs.fileno(), descriptor, lifeline), cores)
+            kept.pop_all()
+        self._wire = MessageSocket(ours, self._shared.to_worker, self._shared.from_worker)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._surroundings: ProcessEnvironment | None = None
+        self._ended = False
+
+    @property
+    def process_id(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def run(
+        self, job: FunctionPayload, tasks: Sequence[Part], stopped: Callable[[], bool]
+    ) -> tuple[WorkerReply, Sequence[Any]] | None:
+        """Run packed tasks and return the reply; None when the worker was killed for being late.
+
+        Raises
+        ------
+        Lost
+            When the process dies.
+        """
+        cell = self._shared.cell
+        cell[STOP] = 0
+        if cell[AT] != STARTING:
+            cell[AT] = IDLE
+        try:
+            self._wire.send([*self._order(job), *tasks])
+            if not self._answered(stopped):
+                self.kill()
+                return None
+            parts = self._wire.receive()
+        except (OSError, EOFError):
+            self.kill()
+            raise WorkerDied(cell[AT], self._process.returncode) from None
+        except BaseException:
+            self.kill()
+            raise
+        return self._read(job, parts)
+
+    def interrupt(self) -> None:
+        """Kill the process while another thread drives it, which sees to the rest."""
+        if not self._ended:
+            self._end_session()
+
+    def kill(self) -> None:
+        """End the process and what it has started, now; not again, as its id may be another's by then."""
+        if self._ended:
+            return
+        self._end_session()
+        self._ended = True
+        self._process.wait()
+        self._wire.close()
+        self._life.close()
+
+    def leave(self) -> None:
+        """Ask the process, which is idle, to leave."""
+        if not self._ended:
+            with contextlib.suppress(OSError):
+                self._wire.send([])
+
+    def close(self, timeout_s: float) -> None:
+        """Kill the process if it was asked to leave and is still there after so many seconds."""
+        if not self._ended:
+            self._wire.readable(timeout_s)
+            self.kill()
+
+    def _order(self, job: FunctionPayload) -> list[Part]:
+        known, forget = job.digest in self._known, None
+        self._known[job.digest] = None
+        self._known.move_to_end(job.digest)
+        if len(self._known) > MOST_JOBS:
+            forget = self._known.popitem(last=False)[0]
+        job_parts = [] if known else job.parts
+        moved = None if job.surroundings == self._surroundings else job.surroundings
+        self._surroundings = job.surroundings
+        return [*pack(tuple(WorkerRequest(job.digest, len(job_parts), forget, moved))), *job_parts]
+
+    def _read(self, job: FunctionPayload, parts: Sequence[Part]) -> tuple[WorkerReply, Sequence[Any]]:
+        answer = WorkerReply(*unpack(parts[:1]))
+        if answer.unreadable == "function":
+            del self._known[job.digest]
+            self._surroundings = None
+        if len(parts) == 1:
+            return answer, ()
+        try:
+            return answer, unpack(parts[1:])
+        except Exception as error:
+            return answer._replace(
+                unreadable="outputs", why=f"unpickling it: {type(error).__name__}: {error}"
+            ), ()
+
+    def _answered(self, stopped: Callable[[], bool]) -> bool:
+        """Wait for an answer; return False when the batch was stopped and none came."""
+        while not self._wire.readable(POLL_S):
+            if not self.alive and not self._wire.readable(0):
+                raise EOFError
+            if stopped():
+                self._shared.cell[STOP] = 1
+                return self._wire.readable(GRACE_S)
+        return True
+
+    def _end_session(self) -> None:
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            self._process.kill()
+
+
+def _started(passed: tuple[int, int, int], cores: int) -> subprocess.Popen[bytes]:
+    """Return a new process that has the descriptors ``passed`` as well."""
+    setup = f"import sys; sys.path[:] = {module_folders()!r}; {_MAIN}"
+    return subprocess.Popen(
+        [get_executable(), *_args_from_interpreter_flags(), "-c", setup]
+        + [str(number) for number in (*passed, cores, os.getpid())],
+        pass_fds=passed,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+MOST_FAILED_STARTS: Final = 3
+
+
+@final
+class CannotStart(DeviceError):
+    """The system allows no further process."""
+
+
+@final
+class WorkerSlot:
+    """A place for one worker."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self.worker: WorkerProcess | None = None
+        self.failed_starts = 0
+        """How many workers in a row died before they were ready."""
+
+    def ready(self) -> WorkerProcess:
+        """Return a worker that lives, a new one if need be."""
+        if self.worker is not None and not self.worker.alive:
+            self.worker.kill()
+            self.worker = None
+        if self.worker is None:
+            try:
+                self.worker = WorkerProcess(self._cores)
+            except OSError as error:
+                raise CannotStart(
+                    f"[processes] no worker process can be started ({error}): allow more processes and open"
+                    f" files, ask for fewer workers, or use threads"
+                ) from error
+        return self.worker
+
+
+@final
+class ProcessPool:
+    """A fixed number of worker processes.
+
+    Parameters
+    ----------
+    count
+        How many.
+    """
+
+    def __init__(self, count: int) -> None:
+        cores = max(1, usable_cores() // count)
+        self._process_id = os.getpid()
+        self._lock = threading.Lock()
+        self._slots = [WorkerSlot(cores) for _ in range(count)]
+        self._idle: queue.LifoQueue[WorkerSlot] = queue.LifoQueue()
+        self.closed = False
+        for slot in reversed(self._slots):
+            self._idle.put(slot)
+
+    @property
+    def ours(self) -> bool:
+        """Whether it was made by this process, rather than by one that this was forked from."""
+        return self._process_id == os.getpid()
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a worker already."""
+        return any(slot.worker is not None for slot in self._slots)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Of the workers that have been started."""
+        workers = [slot.worker for slot in self._slots]
+        return [worker.process_id for worker in workers if worker is not None]
+
+    @contextlib.contextmanager
+    def lend(self, stopped: Callable[[], bool]) -> Iterator[WorkerSlot | None]:
+        """Have a worker's place for oneself; waits until one is idle, None when it is too late for that."""
+        slot = self._wait(stopped)
+        try:
+            yield slot
+        finally:
+            if slot is not None:
+                self._idle.put(slot)
+
+    def ready(self, slot: WorkerSlot) -> WorkerProcess:
+        """Return the worker of a slot that was lent; raises ``DeviceError`` when the crew was sent home."""
+        with self._lock:
+            if self.closed:
+                raise DeviceError(
+                    "[processes] the executor was closed: its workers are gone; make a new ProcessesExecutor"
+                )
+            return slot.ready()
+
+    def close(self) -> None:
+        """End all workers, those at work at once; does nothing in a forked process."""
+        if not self.ours:
+            return
+        with self._lock:
+            self.closed = True
+        idle = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                idle.append(self._idle.get_nowait())
+        for slot in self._slots:
+            worker = slot.worker
+            if slot not in idle and worker is not None:
+                worker.interrupt()
+        leaving = [slot.worker for slot in idle if slot.worker is not None]
+        for worker in leaving:
+            worker.leave()
+        until_s = time.monotonic() + GRACE_S
+        for worker in leaving:
+            worker.close(max(0.0, until_s - time.monotonic()))
+        for slot in idle:
+            slot.worker = None
+            self._idle.put(slot)
+
+    def _wait(self, stopped: Callable[[], bool]) -> WorkerSlot | None:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                slot = self._idle.get(timeout=POLL_S)
+                if not stopped():
+                    return slot
+                self._idle.put(slot)
+            if stopped():
+                return None

@@ -1,0 +1,210 @@
+"""Main loop of a worker process: pieces of work, one after the other, until the program is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+from accelera.execution.arguments import Retry
+from accelera.execution.executors.processes.messages import (
+    PickledError,
+    WorkerReply,
+    WorkerRequest,
+    pack_error,
+)
+from accelera.execution.executors.processes.side_effects import difference
+from accelera.execution.executors.processes.transport import (
+    AT,
+    FUNCTION,
+    IDLE,
+    STOP,
+    TASKS,
+    MessageSocket,
+    Part,
+    SharedPages,
+    pack,
+    unpack,
+)
+from accelera.execution.hardware.cpu_share import become_worker
+from accelera.execution.tasks.retry import RetryLoop
+
+
+def end_with_last_writer(pipe: int) -> None:
+    """Have the kernel kill this process, and what it has started, when nobody can write to ``pipe`` any more.
+
+    This needs no Python: it ends a task too that never lets another thread run. Where the kernel is not
+    Linux's it does nothing.
+    """
+    if not hasattr(fcntl, "F_SETSIG"):
+        return
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([pipe], [], [], 0)[0]:
+        _end()
+
+
+def end_with(end: socket.socket, driver: int) -> None:
+    """End this process, and what it has started, when the process ``driver`` or the other end is gone.
+
+    The other end alone would not do: processes that were forked from the driver have it as well.
+    """
+    gone = select.poll()
+    gone.register(end, getattr(select, "POLLRDHUP", 0) | select.POLLHUP)
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(OSError):
+            gone.register(os.pidfd_open(driver), select.POLLIN)
+    if os.getppid() == driver:
+        gone.poll()
+    _end()
+
+
+def _end() -> None:
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+PAUSE_POLL_S: Final = 0.05
+"""A pause before another attempt looks so often whether it is to end."""
+_THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+
+
+def main() -> None:
+    """Serve until there is nobody to serve.
+
+    The arguments are three file descriptors, a number of cores, and the process to end with.
+    """
+    end_fd, shared_fd, life_fd, cores, driver = map(int, sys.argv[1:6])
+    sys.argv[1:] = []
+    for descriptor in (end_fd, life_fd):
+        os.set_inheritable(descriptor, False)
+    end_with_last_writer(life_fd)
+    for variable in _THREAD_VARIABLES:
+        os.putenv(variable, str(cores))
+    become_worker(cores)
+    end, shared = socket.socket(fileno=end_fd), SharedPages(shared_fd)
+    shared.cell[AT] = IDLE
+    threading.Thread(target=end_with, args=(end, driver), name="accelera-lifeline", daemon=True).start()
+    try:
+        _serve(MessageSocket(end, shared.from_worker, shared.to_worker), shared.cell)
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _serve(wire: MessageSocket, cell: memoryview) -> None:
+    jobs: dict[bytes, tuple[Callable[[Any], Any], Retry | None]] = {}
+    while parts := wire.receive():
+        wire.send(_answer(parts, jobs, cell))
+        del parts
+
+
+def _answer(
+    parts: Sequence[Part], jobs: dict[bytes, tuple[Callable[[Any], Any], Retry | None]], cell: memoryview
+) -> Sequence[Part]:
+    cell[AT] = FUNCTION
+    order = WorkerRequest(*unpack(parts[:1]))
+    jobs.pop(order.forget or b"", None)
+    first = 1 + order.job_parts
+    reading = "function"
+    try:
+        if order.surroundings is not None:
+            order.surroundings.enter()
+        if order.job_parts:
+            jobs[order.digest] = _loaded_function(parts[1:first])
+        cell[AT], reading = TASKS, "tasks"
+        tasks = unpack(parts[first:])
+    except BaseException as error:
+        why = f"{type(error).__name__}: {error}"
+        return pack(WorkerReply(0, [], [], [], 0.0, reading, why))
+    function, retry = jobs[order.digest]
+    began = time.perf_counter()
+    loop = _WorkerLoop(function, retry, tasks, cell)
+    loop.run()
+    return loop.answer(time.perf_counter() - began)
+
+
+def _loaded_function(parts: Sequence[Part]) -> tuple[Callable[[Any], Any], Retry | None]:
+    """Return a function and its retry; raises ``ImportError`` when it would find other constants here."""
+    function, retry, constants = unpack(parts)
+    differs = difference(constants) if constants else None
+    if differs is not None:
+        raise ImportError(differs)
+    return function, retry
+
+
+@final
+class _WorkerLoop(RetryLoop):
+    """One range of tasks; the position of each is in the shared memory while it runs."""
+
+    def __init__(
+        self, function: Callable[[Any], Any], retry: Retry | None, tasks: Sequence[Any], cell: memoryview
+    ) -> None:
+        super().__init__(len(tasks))
+        self._function = function
+        self._retry = retry
+        self._tasks = tasks
+        self._cell = cell
+        self._outputs: list[Any] = []
+        self._failed: list[tuple[int, PickledError]] = []
+        self._retried: list[tuple[int, PickledError]] = []
+
+    @property
+    def stopped(self) -> bool:
+        return bool(self._cell[STOP])
+
+    def attempt(self, start: int) -> tuple[int, BaseException | None]:
+        cell, function, keep = self._cell, self._function, self._outputs.append
+        try:
+            for position, task in enumerate(self._tasks[start:] if start else self._tasks, start):
+                if cell[STOP]:
+                    break
+                cell[AT] = position
+                keep(function(task))
+        except BaseException as error:
+            return len(self._outputs) - start, error
+        return len(self._outputs) - start, None
+
+    def tries_again(self, position: int, error: BaseException, attempts: int) -> bool:
+        retry = self._retry
+        if retry is not None and retry.allows(error, attempts):
+            self._retried.append((position, pack_error(error)))
+            return True
+        self._failed.append((position, pack_error(error)))
+        self._outputs.append(None)
+        return False
+
+    def pause(self, attempts: int) -> None:
+        assert self._retry is not None, "only what is tried again waits"
+        until_s = time.monotonic() + self._retry.pause_s(attempts)
+        while not self._cell[STOP] and (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, PAUSE_POLL_S))
+
+    def answer(self, seconds: float) -> Sequence[Part]:
+        """Return the reply, as parts of a message."""
+        self._cell[AT] = len(self._outputs)
+        unsendable: list[tuple[int, str]] = []
+        try:
+            parts = pack(self._outputs)
+        except Exception:
+            unsendable = self._take_out_unsendable()
+            parts = pack(self._outputs)
+        answer = WorkerReply(len(self._outputs), self._failed, self._retried, unsendable, seconds)
+        return [*pack(tuple(answer)), *parts]
+
+    def _take_out_unsendable(self) -> list[tuple[int, str]]:
+        found = []
+        for position, output in enumerate(self._outputs):
+            try:
+                pack(output)
+            except Exception as error:
+                found.append((position, f"{type(output).__name__}: {error}"))
+                self._outputs[position] = None
+        return found

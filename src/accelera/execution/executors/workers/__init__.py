@@ -1,1 +1,0 @@
-"""Worker processes: how they are started, spoken to, and what runs in them."""

@@ -1,0 +1,1 @@
+"""Observability: logs, metrics, spans, and observers of the user's own."""

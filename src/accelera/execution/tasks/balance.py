@@ -1,0 +1,253 @@
+"""Load balancing between CPU and GPU: range sizes by the rates of both, backup tasks for late ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, final
+
+from accelera.execution.strategy.rates import SHARE, DeviceRates
+from accelera.execution.tasks.queue import DeviceKind
+from accelera.execution.tasks.ranges import RangeQueue
+
+Range = tuple[int, int]
+
+
+@final
+class BackupTasks:
+    """Ranges in flight on each side, of which the other may run backup tasks (MapReduce). Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._flying: dict[DeviceKind, dict[int, int]] = {side: {} for side in DeviceKind}
+        """Where each piece ends, by where it starts, in the order in which they were taken."""
+
+    def __len__(self) -> int:
+        """How many pieces are in flight."""
+        return sum(map(len, self._flying.values()))
+
+    def taken(self, side: DeviceKind, start: int, stop: int) -> None:
+        """Note that ``side`` took the indices from ``start`` up to ``stop``."""
+        self._flying[side][start] = stop
+
+    def done(self, start: int, stop: int) -> None:
+        """Note that these indices are settled, the first that were left of a piece."""
+        for pieces in self._flying.values():
+            end = pieces.pop(start, stop)
+            if stop < end:
+                pieces[stop] = end
+
+    def returned(self, start: int, stop: int) -> None:
+        """Note that these indices are no longer in flight."""
+        for side, pieces in self._flying.items():
+            self._flying[side] = {
+                low: high
+                for begin, end in pieces.items()
+                for low, high in ((begin, min(end, start)), (max(begin, stop), end))
+                if low < high
+            }
+
+    def take(self, side: DeviceKind, count: int, settled: Callable[[int], bool]) -> Range | None:
+        """Return up to ``count`` indices that the other side took first and has not done; each once.
+
+        The last of a range come first: its taker begins at the front.
+        """
+        others = self._flying[DeviceKind.GPU if side is DeviceKind.CPU else DeviceKind.CPU]
+        while others:
+            start, stop = next(iter(others.items()))
+            while stop > start and settled(stop - 1):
+                stop -= 1
+            first = max(start, stop - max(count, 1))
+            while first < stop and settled(first):
+                first += 1
+            if start < first < stop:
+                others[start] = first
+            else:
+                del others[start]
+            if first < stop:
+                return first, stop
+        return None
+
+
+FIRST_SHARE = 16
+"""While nothing is known of the GPU, it is given this part of the tasks to see how fast it is."""
+
+
+class _At(NamedTuple):
+    side: DeviceKind
+    task_count: int
+    since_s: float
+
+
+@final
+class LoadBalancer:
+    """Reduces what a side asks for, so that neither is late with the last tasks. Not thread-safe.
+
+    Parameters
+    ----------
+    pace
+        How fast both sides are, as learned from earlier batches; None: found out.
+    now_s
+        When the batch begins, in seconds of any clock that only goes forward.
+    """
+
+    def __init__(self, pace: DeviceRates | None, now_s: float) -> None:
+        self._learned = pace
+        self._at: dict[int, _At] = {}
+        self._tasks = {DeviceKind.CPU: 0, DeviceKind.GPU: 0}
+        self._busy_s = {DeviceKind.CPU: 0.0, DeviceKind.GPU: 0.0}
+        self._cpu_takers: set[int] = set()
+        self._gpu_free_s = now_s + (pace.begin_s if pace is not None else 0.0)
+        self._gpu_is_there = True
+
+    def give_up_gpu(self) -> None:
+        """Let the CPU take whatever it asks for, until the GPU asks again."""
+        self._gpu_is_there = False
+
+    def allowed(self, side: DeviceKind, taker: int, count: int, remaining: int, now_s: float) -> int:
+        """Return how many of ``count`` tasks ``side`` may take now; 0: it should wait.
+
+        ``taker`` tells the threads of a side apart; one that asks has ended what it took before.
+        """
+        self._settle(taker, now_s)
+        if side is DeviceKind.GPU:
+            self._gpu_is_there = True
+        if not remaining or not self._gpu_is_there:
+            return count
+        pace = self._pace(now_s)
+        if side is DeviceKind.CPU:
+            left_s = abs(self._gpu_free_s - now_s) if self._gpu_is_at_it() else 0.0
+            return count if pace is None else min(count, pace.cpu_count(remaining, left_s))
+        if pace is not None:
+            return min(count, pace.gpu_count(remaining))
+        begun = self._tasks[DeviceKind.GPU] > 0
+        return min(count, max(1, int(SHARE * remaining) if begun else remaining // FIRST_SHARE))
+
+    def took(self, side: DeviceKind, taker: int, task_count: int, now_s: float) -> None:
+        """Note that a thread of ``side`` has begun so many tasks."""
+        self._at[taker] = _At(side, task_count, now_s)
+        if side is DeviceKind.CPU:
+            self._cpu_takers.add(taker)
+            return
+        pace = self._pace(now_s)
+        begin_s = pace.begin_s if pace is not None and not self._tasks[DeviceKind.GPU] else 0.0
+        self._gpu_free_s = now_s + (0.0 if pace is None else begin_s + pace.gpu_s(task_count))
+
+    def returned(self, task_count: int) -> None:
+        """Note that the GPU could not do so many of the tasks it is at."""
+        for taker, at in self._at.items():
+            if at.side is DeviceKind.GPU:
+                self._at[taker] = at._replace(task_count=max(0, at.task_count - task_count))
+
+    def _settle(self, taker: int, now_s: float) -> None:
+        done = self._at.pop(taker, None)
+        if done is not None:
+            self._tasks[done.side] += done.task_count
+            self._busy_s[done.side] += now_s - done.since_s
+
+    def _gpu_is_at_it(self) -> bool:
+        return (
+            any(each.side is DeviceKind.GPU for each in self._at.values()) or not self._tasks[DeviceKind.GPU]
+        )
+
+    def _pace(self, now_s: float) -> DeviceRates | None:
+        if self._learned is not None:
+            return self._learned
+        if not (self._tasks[DeviceKind.GPU] and self._cpu_takers):
+            return None
+        at_s = sum(now_s - each.since_s for each in self._at.values() if each.side is DeviceKind.CPU)
+        cpu_task_s = (self._busy_s[DeviceKind.CPU] + at_s) / max(self._tasks[DeviceKind.CPU], 1)
+        gpu_task_s = self._busy_s[DeviceKind.GPU] / self._tasks[DeviceKind.GPU]
+        if not (cpu_task_s > 0 and gpu_task_s > 0):
+            return None
+        return DeviceRates(cpu_task_s, len(self._cpu_takers), gpu_task_s)
+
+
+class Offer(NamedTuple):
+    """What there is for a side now."""
+
+    found: Range | None
+    """Indices to be carried out."""
+    more: bool
+    """Whether there may be something later, where nothing was found."""
+    held: bool
+    """Whether there is something that the other side is to take."""
+
+
+@final
+class Dispatcher:
+    """Hands tasks out. Not thread-safe, and without a clock of its own.
+
+    Parameters
+    ----------
+    pending
+        Which tasks nobody has taken.
+    backup
+        What both sides are at, where one may take over from the other; None: it may not.
+    balancer
+        How much a side may take; None: what it asks for.
+    """
+
+    def __init__(
+        self, pending: RangeQueue, backup: BackupTasks | None = None, balancer: LoadBalancer | None = None
+    ) -> None:
+        self.pending = pending
+        self.backup = backup
+        self.balancer = balancer
+
+    def offer(
+        self,
+        side: DeviceKind,
+        taker: int,
+        count: int,
+        left: int,
+        now_s: float,
+        settled: Callable[[int], bool],
+    ) -> Offer:
+        """Return up to ``count`` tasks for a thread of ``side``, while ``left`` are not settled."""
+        found = self._fresh(side, taker, count, now_s)
+        if found is not None:
+            return Offer(found, True, False)
+        pending = len(self.pending)
+        held = bool(pending) and self.balancer is not None
+        if not left or (side is DeviceKind.GPU and left <= pending and not held):
+            return Offer(None, False, False)
+        found = None if self.backup is None else self.backup.take(side, count, settled)
+        return Offer(found, True, held)
+
+    def done(self, start: int, stop: int) -> None:
+        """Note that these tasks are settled."""
+        if self.backup is not None:
+            self.backup.done(start, stop)
+
+    def back(self, start: int, stop: int, *, left: bool = False, for_good: bool = False) -> None:
+        """Put tasks back that somebody took; ``left``: by a GPU that failed at them, maybe for good."""
+        if self.backup is not None:
+            self.backup.returned(start, stop)
+        if self.balancer is not None:
+            self.balancer.returned(stop - start)
+        if left:
+            self.pending.leave(start, stop, for_good=for_good)
+        else:
+            self.pending.give_back(start, stop)
+
+    def give_up_gpu(self) -> int:
+        """Let both have what was kept for the GPU; return how many tasks that are."""
+        if self.balancer is not None:
+            self.balancer.give_up_gpu()
+        return self.pending.give_up_gpu_share()
+
+    def taken_over(self) -> int:
+        """Return how many tasks of the GPU, which gave them back, the CPU took; counted only once."""
+        return self.pending.taken_over()
+
+    def _fresh(self, side: DeviceKind, taker: int, count: int, now_s: float) -> Range | None:
+        allowed = max(count, 1)
+        if self.balancer is not None:
+            allowed = self.balancer.allowed(side, taker, allowed, len(self.pending), now_s)
+        found = self.pending.take(side, allowed)
+        if found is None:
+            return None
+        if self.backup is not None:
+            self.backup.taken(side, *found)
+        if self.balancer is not None:
+            self.balancer.took(side, taker, found[1] - found[0], now_s)
+        return found

@@ -1,1 +1,0 @@
-"""Who hears of what the executor does: logs, metrics, spans, and observers of the user's own."""
