@@ -8,7 +8,7 @@ import typer
 
 from accelera.cli import tiers
 from accelera.cli.options import Json
-from accelera.settings import parse_share
+from accelera.units import parse_share
 
 if TYPE_CHECKING:
     from accelera.trace import Trace

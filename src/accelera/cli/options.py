@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from accelera.settings import parse_share
+from accelera.units import parse_share
 
 
 def checked_budget(text: str | None) -> str | None:

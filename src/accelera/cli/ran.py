@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from accelera.text_table import text_table
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _calls(stats: Stats) -> Iterator[str]:
         return
     named = [*sorted(stats.by_op.items()), ("all", stats.total)]
     head = ("call", *_COUNTS, "operands and results", "in files", "in pieces")
-    yield from _aligned([head, *(_row(op, each) for op, each in named)])
+    yield from text_table([head, *(_row(op, each) for op, each in named)]).splitlines()
     for op, each in sorted(stats.by_op.items()):
         yield from (f"{op}: {count} passed, {why}" for why, count in each.passed.items())
         yield from (f"{op}: {count} went on {what}" for what, count in each.fallbacks.items())
@@ -76,10 +77,3 @@ def _row(op: str, each: OpStats) -> tuple[str, ...]:
     counts = (each.direct, each.chunked, each.spilled, each.refused, each.passed.total())
     sizes = (format_bytes(each.looked_bytes), format_bytes(each.spilled_bytes))
     return (op, *(str(count) if count else "-" for count in counts), *sizes, f"{each.seconds:.2f} s")
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *rest in rows:
-        cells = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
-        yield "  ".join([first.ljust(widths[0]), *cells])

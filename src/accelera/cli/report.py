@@ -10,7 +10,6 @@ import typer
 
 from accelera.cli import tiers
 from accelera.cli.options import Json, Quiet
-from accelera.settings import parse_share
 
 if TYPE_CHECKING:
     from accelera.trace import Trace
@@ -125,10 +124,6 @@ def _machine(hierarchy: str, link: str | None) -> WhatIf:
 def _budget(text: str | None, machine: WhatIf, record: Trace) -> int:
     """Return the budget in bytes: as given, as recorded, or the machine's."""
     if text is not None:
-        try:
-            parse_share(text)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="'--budget'") from error
         return tiers.capacity_of(text, record, "--budget")
     recorded = record.meta.get("capacity_bytes")
     if isinstance(recorded, int) and recorded > 0:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accelera.settings import parse_share
+from accelera.units import size_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,15 +49,12 @@ def opened(path: str, source_format: str | None) -> Trace:
 
 def capacity_of(text: str, trace: Trace, option: str = "--capacity") -> int:
     """Return ``"8GiB"``, or a share such as ``"50%"`` of the trace's peak, in bytes; raises BadParameter."""
-    try:
-        found = parse_share(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from error
-    if isinstance(found, int):
-        return found
     from accelera.trace import Occupancy
 
-    return int(found * Occupancy(trace).peak_bytes)
+    try:
+        return size_of(text, lambda: Occupancy(trace).peak_bytes)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=f"'{option}'") from error
 
 
 def score_for(policy: str, trace: Trace) -> NDArray[np.float64] | None:

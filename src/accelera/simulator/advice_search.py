@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 from accelera.errors import UnknownNameError
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES, needs
-from accelera.settings import parse_share
 from accelera.simulator.advice import Advice
 from accelera.simulator.advice_parts import Depth, Offload, Ranked
 from accelera.simulator.advice_resident import moved_with_kept, worth_keeping
@@ -23,7 +22,7 @@ from accelera.simulator.advice_text import (
 )
 from accelera.simulator.advice_window import with_lookahead
 from accelera.simulator.moments import Moments
-from accelera.simulator.presets import hierarchy_of
+from accelera.simulator.presets import capacity_of, hierarchy_of
 from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
 from accelera.simulator.sweeps import sweep
@@ -170,19 +169,16 @@ def _advice(
 
 
 def _capacity(trace: Trace, budget: int | float | str | None, hierarchy: Hierarchy | str | None) -> int:
-    wanted = parse_share(budget) if isinstance(budget, str) else budget
-    if wanted is None and "capacity_bytes" in trace.meta:
-        wanted = int(trace.meta["capacity_bytes"])
-    if wanted is None and hierarchy is not None:
-        wanted = hierarchy_of(hierarchy).tiers[0].capacity_bytes
-    if wanted is None:
-        raise ValueError(
-            "[advise] no budget: the trace does not say in how much memory it was recorded; give a size such "
-            "as '512MiB', or a share of the peak such as '50%'"
-        )
-    if isinstance(wanted, float):
-        wanted = int(wanted * Occupancy(trace).peak_bytes)
-    return wanted
+    if budget is not None:
+        return capacity_of(budget, trace)
+    if "capacity_bytes" in trace.meta:
+        return int(trace.meta["capacity_bytes"])
+    if hierarchy is not None:
+        return hierarchy_of(hierarchy).tiers[0].capacity_bytes
+    raise ValueError(
+        "[advise] no budget: the trace does not say in how much memory it was recorded; give a size such "
+        "as '512MiB', or a share of the peak such as '50%'"
+    )
 
 
 def _names(policies: Sequence[str] | None, scores: Mapping[str, ArrayLike]) -> list[str]:

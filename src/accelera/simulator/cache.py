@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from accelera import _native
 from accelera.policy import EvictionPolicy, Knowledge, native_knowledge, prepare
-from accelera.simulator.capacities import capacity_of
+from accelera.simulator.presets import capacity_of
 from accelera.trace import Trace
 
 

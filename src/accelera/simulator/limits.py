@@ -76,12 +76,12 @@ def largest_batch(
         runs = Moments.of(trace).floor_bytes <= capacity
         return runs and (need == "runs" or _waits_little(trace, machine, policy, lookahead, tolerance))
 
-    search = _Search(make_trace, suffices, multiple)
-    largest = search.largest(most // multiple)
-    trace = search.traces.get(largest)
+    sizes = _TracedSizes(make_trace, suffices, multiple)
+    largest = largest_that(sizes.fits, most // multiple)
+    trace = sizes.largest
     peak = 0 if trace is None else Occupancy(trace).peak_bytes
     floor = 0 if trace is None else Moments.of(trace).floor_bytes
-    return Limit(largest * multiple, need, capacity, peak, floor, search.made)
+    return Limit(largest * multiple, need, capacity, peak, floor, sizes.made)
 
 
 def largest_context(
@@ -105,34 +105,39 @@ def _waits_little(trace: Trace, machine: Hierarchy, policy: str, lookahead: int,
     return added_wait(here, simulate(trace, roomy, policy, lookahead=lookahead)) <= tolerance
 
 
-class _Search:
-    """Doubling and bisection over sizes counted in multiples."""
+def largest_that(fits: Callable[[int], bool], most: int, guess: int = 1) -> int:
+    """Return the largest whole number up to ``most`` that fits, 0 for none.
+
+    ``guess`` is tried first, doubled while it fits, then bisected; a larger number must not fit where a
+    smaller one does not.
+    """
+    low, high = 0, max(guess, 1)
+    while high <= most and fits(high):
+        low, high = high, 2 * high
+    high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+class _TracedSizes:
+    """Traces made on demand, and the largest that sufficed."""
 
     def __init__(
         self, make_trace: Callable[[int], Trace], suffices: Callable[[Trace], bool], multiple: int
     ) -> None:
-        self.traces: dict[int, Trace] = {}
-        """The largest that sufficed."""
+        self.largest: Trace | None = None
         self.made = 0
         self._make_trace = make_trace
         self._suffices = suffices
         self._multiple = multiple
 
-    def largest(self, most: int) -> int:
-        """Return the largest size up to ``most`` that suffices, 0 when none does."""
-        good, bad = 0, 1
-        while bad <= most and self._good(bad):
-            good, bad = bad, bad * 2
-        bad = min(bad, most + 1)
-        while bad - good > 1:
-            middle = (good + bad) // 2
-            good, bad = (middle, bad) if self._good(middle) else (good, middle)
-        return good
-
-    def _good(self, size: int) -> bool:
+    def fits(self, size: int) -> bool:
+        """Return whether the trace of ``size`` multiples suffices."""
         self.made += 1
         trace = self._make_trace(size * self._multiple)
         good = self._suffices(trace)
         if good:
-            self.traces = {size: trace}
+            self.largest = trace
         return good

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from accelera.memory import Hierarchy
 from accelera.simulator.timeline import Timeline
+from accelera.text_table import text_table
 from accelera.trace import Trace
 from accelera.units import format_bytes
 
@@ -207,12 +207,9 @@ class Report:
         """Return the figures as text, one tier per row, totals below."""
         header = ("tier", "capacity", "peak", "hits", "misses", "evictions", "fetched", "saved")
         rows = [header, *map(_row, self.tiers[:-1])]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-        lines = [_aligned(row, widths) for row in rows]
         moved = f"moved {format_bytes(self.moved_bytes)} under {self.policy}"
         times = f"{self.total_s:.6g} s: computing {self.compute_s:.6g} s, waiting {self.stall_s:.6g} s"
-        lines += ["", moved, times, *self._notes()]
-        return "\n".join(lines)
+        return "\n".join([text_table(rows), "", moved, times, *self._notes()])
 
     def _notes(self) -> list[str]:
         notes = []
@@ -234,10 +231,3 @@ def _row(tier: TierReport) -> tuple[str, ...]:
     moved = tier.fetched_bytes, tier.saved_bytes
     counts = tier.hits, tier.misses, tier.evictions
     return (tier.name, *map(format_bytes, sizes), *map(str, counts), *map(format_bytes, moved))
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = row
-    return "  ".join(
-        [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True))]
-    )

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.simulator.curves import Curves
+from accelera.text_table import text_table
 from accelera.units import format_bytes
 
 
@@ -18,9 +19,7 @@ def sweep_table(curves: Curves, columns: int) -> str:
         rows.append(["lower bound", *(format_bytes(int(curves.bounds[at])) for at in shown)])
     for policy in curves.ranking():
         rows.append([policy, *(_cell(curves.moved[policy], curves.bounds, at) for at in shown)])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    return "\n".join([*lines, "", *_findings(curves)])
+    return "\n".join([text_table(rows), "", *_findings(curves)])
 
 
 def _cell(moved: NDArray[np.int64], bounds: NDArray[np.int64] | None, at: int) -> str:

@@ -17,12 +17,11 @@ from accelera.extras import needed_for
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES
 from accelera.simulator.bound_curve import bound_curve
-from accelera.simulator.capacities import capacity_of
 from accelera.simulator.cells import Cells
 from accelera.simulator.curves import Curves
 from accelera.simulator.limits import added_wait
 from accelera.simulator.moments import Moments
-from accelera.simulator.presets import hierarchy_of
+from accelera.simulator.presets import capacity_of, hierarchy_of
 from accelera.simulator.report import Report
 from accelera.simulator.sweep_plot import plot_sweep
 from accelera.simulator.sweep_text import sweep_table

@@ -10,10 +10,9 @@ from accelera.simulator.compiling.dataflow import Dataflow
 from accelera.simulator.compiling.figure import Figure
 from accelera.simulator.compiling.fitting import Yardstick
 from accelera.simulator.compiling.planning import Choice, Planner
-from accelera.simulator.compiling.residency import Residency
 from accelera.simulator.compiling.rewriting import carried_out
 from accelera.simulator.roofline import step_seconds
-from accelera.trace import Trace
+from accelera.trace import Occupancy, Trace
 
 SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 """Budgets by default, as shares of the peak."""
@@ -65,7 +64,7 @@ class BudgetPlanner:
 
     trace: Trace
     flow: Dataflow
-    held: Residency
+    held: Occupancy
     yardstick: Yardstick
 
     def plans(self, budgets: Sequence[int]) -> tuple[BudgetPlan, ...]:
@@ -101,7 +100,7 @@ class BudgetPlanner:
         self,
         budget: int,
         choices: Sequence[Choice],
-        replay: Residency,
+        replay: Occupancy,
         added_s: float | None = None,
         hidden: float | None = None,
     ) -> BudgetPlan:

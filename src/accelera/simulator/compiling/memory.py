@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from accelera.simulator.compiling.figure import Figure, Source
-from accelera.simulator.compiling.residency import Residency
-from accelera.trace import Kind, Trace, largest_op
+from accelera.trace import Kind, Occupancy, Trace, largest_op
 
 TOP = 20
 
@@ -39,19 +38,20 @@ class MemoryPrediction:
     hard_floor_op: str
 
 
-def predict_memory(held: Residency) -> MemoryPrediction:
+def predict_memory(held: Occupancy) -> MemoryPrediction:
     """Return what is held at the peak of a replay."""
     trace, source = held.trace, source_of(held.trace)
-    event = held.peak_event
+    event = max(held.peak_event, 0)
     floor = largest_op(trace)
     step = int(trace.step[event]) if len(trace) else 0
-    roles = held.bytes_by_role(event) if len(trace) else {}
     return MemoryPrediction(
         peak=Figure(held.peak_bytes, "B", source),
         peak_op=trace.ops[step] if trace.step_count else "",
         peak_step=step,
-        by_role={role: Figure(nbytes, "B", source) for role, nbytes in roles.items()},
-        top=_top(held, event, source) if len(trace) else (),
+        by_role={
+            role or "other": Figure(nbytes, "B", source) for role, nbytes in held.peak_by_role().items()
+        },
+        top=_top(held, event, source),
         hard_floor=Figure(floor.size_bytes, "B", source),
         hard_floor_op=floor.op,
     )
@@ -62,7 +62,7 @@ def source_of(trace: Trace) -> Source:
     return "measured" if trace.meta.get("fake") is False else "analytic"
 
 
-def _top(held: Residency, event: int, source: Source) -> tuple[LiveTensor, ...]:
+def _top(held: Occupancy, event: int, source: Source) -> tuple[LiveTensor, ...]:
     trace = held.trace
     writer: dict[int, str] = {}
     for buffer, kind, step in zip(trace.buffer[: event + 1], trace.kind, trace.step, strict=False):
@@ -75,5 +75,5 @@ def _top(held: Residency, event: int, source: Source) -> tuple[LiveTensor, ...]:
             Figure(int(trace.size_bytes[buffer]), "B", source),
             writer.get(buffer, ""),
         )
-        for buffer in held.held(event)[:TOP].tolist()
+        for buffer in held.largest_at_peak[:TOP].tolist()
     )

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from accelera.memory import Hierarchy
 from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, Value
 from accelera.simulator.compiling.operations import OpKind, base_name
-from accelera.simulator.compiling.residency import Residency
-from accelera.trace import Kind, Trace
+from accelera.trace import Kind, Occupancy, Trace
 
 LONGEST_CHAIN = 16
 """Steps that may be run again to bring one value back."""
@@ -68,7 +67,7 @@ class Planner:
 
     trace: Trace
     flow: Dataflow
-    held: Residency
+    held: Occupancy
     seconds: NDArray[np.float64]
     """Seconds per step, shape (steps,)."""
     hierarchy: Hierarchy
@@ -76,7 +75,7 @@ class Planner:
     choices: list[Choice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.curve = self.held.curve.astype(np.int64).copy()
+        self.curve = self.held.live_bytes.copy()
         self._starts, self._ends = _step_bounds(self.trace)
         least = SMALLEST_SHARE * self.held.peak_bytes
         self._gaps = [gap for gap in self._all_gaps() if self._value(gap).nbytes > least]

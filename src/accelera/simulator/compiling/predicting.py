@@ -15,12 +15,11 @@ from accelera.simulator.compiling.fitting import Fitter, Yardstick
 from accelera.simulator.compiling.fusion import Kernel, fuse
 from accelera.simulator.compiling.memory import predict_memory
 from accelera.simulator.compiling.prediction import CompilePrediction, Fusion, FusionPrediction
-from accelera.simulator.compiling.residency import Residency, residency
 from accelera.simulator.compiling.scaling import Limit, MakeTrace, limits
 from accelera.simulator.compiling.timing import predict_time
 from accelera.simulator.presets import hierarchy_of
-from accelera.trace import Trace
-from accelera.units import parse_bytes
+from accelera.trace import Occupancy, Trace
+from accelera.units import size_of
 
 MOST_LISTED = 20
 
@@ -60,12 +59,12 @@ def predict_trace(
     """
     machine = hierarchy_of(hierarchy)
     _require(trace, machine)
-    flow, held = dataflow_of(trace), residency(trace)
+    flow, held = dataflow_of(trace), Occupancy(trace, evictions=True)
     memory, kernels = predict_memory(held), fuse(flow, optimizer=optimizer)
     assert machine.compute is not None
     time = predict_time(trace, flow, kernels, machine.compute)
     capacity = machine.tiers[0].capacity_bytes
-    sizes = [parse_budget(each, held.peak_bytes) for each in budgets] if budgets is not None else None
+    sizes = None if budgets is None else [size_of(each, lambda: held.peak_bytes) for each in budgets]
     floor = int(memory.hard_floor.value or 0)
     yardstick = Yardstick.of(trace, machine)
     fitter = Fitter(trace, yardstick, held.peak_bytes, floor, time.eager.bound)
@@ -85,23 +84,6 @@ def predict_trace(
     )
 
 
-def parse_budget(budget: int | float | str, peak_bytes: int) -> int:
-    """Return a budget in bytes; ``"60%"`` and fractions up to 1 are shares of ``peak_bytes``.
-
-    >>> parse_budget("50%", 1000), parse_budget(0.5, 1000), parse_budget("1kB", 10), parse_budget(1, 10)
-    (500, 500, 1000, 1)
-    """
-    if isinstance(budget, str) and budget.strip().endswith("%"):
-        try:
-            share = float(budget.strip()[:-1]) / 100
-        except ValueError:
-            raise ValueError(f"[predict_compile] {budget!r} is no share; write for example 60%") from None
-        return int(share * peak_bytes)
-    if isinstance(budget, float) and 0 < budget <= 1:
-        return int(budget * peak_bytes)
-    return parse_bytes(budget)
-
-
 def _require(trace: Trace, machine: Hierarchy) -> None:
     if not trace.access_count:
         raise ValueError("[predict_compile] the trace has no accesses; record or generate one that has")
@@ -113,7 +95,7 @@ def _require(trace: Trace, machine: Hierarchy) -> None:
 
 
 def _limits(
-    held: Residency,
+    held: Occupancy,
     flow: Dataflow,
     budgets: list[int],
     batch: int | None,
@@ -125,7 +107,7 @@ def _limits(
     return limits(held, flow, budgets, batch=batch, context=context, make_trace=make_trace)
 
 
-def _fusion(flow: Dataflow, held: Residency, kernels: Sequence[Kernel]) -> FusionPrediction:
+def _fusion(flow: Dataflow, held: Occupancy, kernels: Sequence[Kernel]) -> FusionPrediction:
     alike: dict[tuple[tuple[str, ...], str], list[Kernel]] = defaultdict(list)
     for each in kernels:
         if len(each.steps) > 1:
@@ -151,16 +133,16 @@ def _grouped(kernels: Sequence[Kernel]) -> Fusion:
     )
 
 
-def _compiled_peak(flow: Dataflow, held: Residency, kernels: Sequence[Kernel]) -> int:
+def _compiled_peak(flow: Dataflow, held: Occupancy, kernels: Sequence[Kernel]) -> int:
     """Return the peak without the buffers that only ever hold what stays inside a kernel."""
     versions = np.bincount([value.buffer for value in flow.values], minlength=held.trace.buffer_count)
-    change = np.zeros(len(held.curve) + 1, dtype=np.int64)
+    change = np.zeros(len(held.trace) + 1, dtype=np.int64)
     for index in _inner(kernels):
         value = flow.values[index]
         if versions[value.buffer] == 1:
             change[value.born] -= value.nbytes
             change[value.dies] += value.nbytes
-    return int((held.curve + np.cumsum(change)[:-1]).max(initial=0))
+    return int((held.live_bytes + np.cumsum(change)[:-1]).max(initial=0))
 
 
 def _inner(kernels: Sequence[Kernel]) -> Iterator[int]:

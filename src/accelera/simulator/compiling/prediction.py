@@ -11,8 +11,8 @@ from accelera.simulator.compiling.figure import Figure, as_json
 from accelera.simulator.compiling.fitting import FITS, INFEASIBLE, Fit
 from accelera.simulator.compiling.memory import MemoryPrediction
 from accelera.simulator.compiling.scaling import Limit
-from accelera.simulator.compiling.tables import aligned
 from accelera.simulator.compiling.timing import StepTime, TimePrediction
+from accelera.text_table import text_table
 
 _LISTED = 8
 
@@ -89,7 +89,7 @@ def _explained(found: CompilePrediction) -> str:
 def _facts(found: CompilePrediction) -> str:
     time, fusion = found.time, found.fusion
     eager, compiled = time.eager, time.compiled
-    return aligned(
+    return text_table(
         [
             (found.model_type or "program", "as traced", "compiled"),
             ("launches", fusion.eager_launches.text, fusion.launches.text),
@@ -112,7 +112,7 @@ def _memory(found: CompilePrediction) -> str:
     largest = [(f"  {each.name}", each.size.text, each.role) for each in memory.top[:_LISTED]]
     head = (f"at the peak ({memory.peak_op}, step {memory.peak_step})", memory.peak.text, "")
     floor = (f"hard floor ({memory.hard_floor_op})", memory.hard_floor.text, "")
-    return aligned([head, *roles, ("largest tensors", "", ""), *largest, floor])
+    return text_table([head, *roles, ("largest tensors", "", ""), *largest, floor])
 
 
 def _fusions(found: CompilePrediction) -> str:
@@ -120,7 +120,7 @@ def _fusions(found: CompilePrediction) -> str:
         (_shortened(each), each.phase, each.saved_bytes.text, each.saved_launches.text)
         for each in found.fusion.fusions[:_LISTED]
     ]
-    return aligned([("merged", "phase", "bytes saved", "launches saved"), *rows]) if rows else ""
+    return text_table([("merged", "phase", "bytes saved", "launches saved"), *rows]) if rows else ""
 
 
 def _shortened(fusion: Fusion) -> str:
@@ -196,12 +196,12 @@ def _ways(found: CompilePrediction) -> list[_Way]:
 
 def _budgets(found: CompilePrediction) -> str:
     does = "peak", "offload", "recompute", "drop early", "added", "overlapped", "bound by"
-    return aligned([("budget", "verdict", *does), *(way.row() for way in _ways(found))])
+    return text_table([("budget", "verdict", *does), *(way.row() for way in _ways(found))])
 
 
 def _limits(found: CompilePrediction) -> str:
     rows = [(each.budget.text, each.batch.text, each.context.text, each.how) for each in found.limits]
-    return aligned([("budget", "largest batch", "largest context", "found by"), *rows]) if rows else ""
+    return text_table([("budget", "largest batch", "largest context", "found by"), *rows]) if rows else ""
 
 
 def _percent(share: float | None) -> str:

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from accelera.simulator.compiling.dataflow import Dataflow
 from accelera.simulator.compiling.planning import Choice
-from accelera.simulator.compiling.residency import Residency, residency
-from accelera.trace import Kind, Trace
+from accelera.trace import Kind, Occupancy, Trace
 
 
-def carried_out(trace: Trace, flow: Dataflow, choices: Sequence[Choice]) -> Residency:
+def carried_out(trace: Trace, flow: Dataflow, choices: Sequence[Choice]) -> Occupancy:
     """Return the replay of ``trace`` with every choice as events: evictions, frees, steps run again."""
     writer = _Writer(trace, flow)
     leaving, returning, gone = _by_event(trace, flow, choices)
@@ -27,7 +26,7 @@ def carried_out(trace: Trace, flow: Dataflow, choices: Sequence[Choice]) -> Resi
         if event < len(trace) and event not in gone:
             writer.copy(event)
     later = {flow.values[choice.gap.value].buffer for choice in choices if choice.gap.last_step < 0}
-    return residency(writer.trace(), writer.held_at_first(later))
+    return Occupancy(writer.trace(), evictions=True, before=writer.held_at_first(later))
 
 
 _ByEvent = dict[int, list[Choice]]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, Operation
 from accelera.simulator.compiling.figure import Figure
 from accelera.simulator.compiling.operations import base_name
-from accelera.simulator.compiling.residency import Residency, residency
-from accelera.trace import Trace
+from accelera.simulator.limits import largest_that
+from accelera.trace import Occupancy, Trace
 
 MakeTrace = Callable[[int, int], Trace]
 LARGEST = 1 << 24
@@ -37,7 +37,7 @@ class Limit:
 
 
 def limits(
-    held: Residency,
+    held: Occupancy,
     flow: Dataflow,
     budgets: list[int],
     *,
@@ -61,17 +61,10 @@ def limits(
     return tuple(scaled.limit(budget, batch, context) for budget in budgets)
 
 
-def largest_that(fits: Callable[[int], bool], guess: int = 1) -> int | None:
-    """Return the largest whole number that fits, 0 for none, None beyond ``LARGEST``; monotonic."""
-    low, high = 0, max(guess, 1)
-    while fits(high):
-        low, high = high, 2 * high
-        if high > LARGEST:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+def _largest(fits: Callable[[int], bool], guess: int) -> int | None:
+    """Return the largest number that fits, 0 for none, None from ``LARGEST`` on."""
+    found = largest_that(fits, LARGEST, guess)
+    return None if found >= LARGEST else found
 
 
 class _Traced:
@@ -82,16 +75,16 @@ class _Traced:
         self._peaks: dict[tuple[int, int], int] = {}
 
     def limit(self, budget: int) -> Limit:
-        batch = largest_that(lambda size: self._peak(size, self._context) <= budget, self._batch)
+        batch = _largest(lambda size: self._peak(size, self._context) <= budget, self._batch)
         context = None
         if self._has_context:
-            context = largest_that(lambda size: self._peak(self._batch, size) <= budget, self._context)
+            context = _largest(lambda size: self._peak(self._batch, size) <= budget, self._context)
         return Limit(Figure(budget, "B"), Figure(batch, ""), Figure(context, ""), "traced")
 
     def _peak(self, batch: int, context: int) -> int:
         key = batch, context
         if key not in self._peaks:
-            self._peaks[key] = residency(self._make(batch, context)).peak_bytes
+            self._peaks[key] = Occupancy(self._make(batch, context), evictions=True).peak_bytes
         return self._peaks[key]
 
 
@@ -104,13 +97,13 @@ class _Scaled:
     square: NDArray[np.float64]
 
     @classmethod
-    def of(cls, held: Residency, flow: Dataflow, context: int | None) -> _Scaled:
+    def of(cls, held: Occupancy, flow: Dataflow, context: int | None) -> _Scaled:
         growth = _growth(held.trace, flow, context)
-        return cls(*(_curve_of(held, growth == power) for power in range(3)))
+        return cls(*(held.bytes_of(growth == power).astype(np.float64) for power in range(3)))
 
     def limit(self, budget: int, batch: int | None, context: int | None) -> Limit:
         sizes = [
-            None if size is None else largest_that(self._fits(budget, size, power), size)
+            None if size is None else _largest(self._fits(budget, size, power), size)
             for size, power in ((batch, _GROWING), (context, _SQUARE))
         ]
         return Limit(Figure(budget, "B"), Figure(sizes[0], ""), Figure(sizes[1], ""), "scaled")
@@ -160,13 +153,3 @@ def _score_sizes(flow: Dataflow, context: int | None) -> set[int]:
         return set()
     softmaxes = (each for each in flow.operations if base_name(each.op) in {"softmax", "safe_softmax"})
     return {each.outer for each in softmaxes if each.outer and each.outer % context**2 == 0}
-
-
-def _curve_of(held: Residency, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the bytes held by the chosen buffers after each event, shape (events,)."""
-    trace = held.trace
-    sizes = np.where(chosen, trace.size_bytes, 0)
-    changes = np.diff(held.curve, prepend=int(trace.size_bytes[held.before].sum()))
-    mine = np.where(chosen[trace.buffer], changes, 0) if len(trace) else changes
-    curve: NDArray[np.float64] = (int(sizes[held.before].sum()) + np.cumsum(mine)).astype(np.float64)
-    return curve

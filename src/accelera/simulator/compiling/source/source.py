@@ -10,7 +10,7 @@ from accelera.simulator.compiling.figure import Figure, as_json
 from accelera.simulator.compiling.source.counting import count_keywords
 from accelera.simulator.compiling.source.levels import LEVELS, LevelPrediction, checked_level, predict_level
 from accelera.simulator.compiling.source.reading import ASSUMED_TRIPS, FunctionFacts, read_python
-from accelera.simulator.compiling.tables import aligned
+from accelera.text_table import text_table
 
 _NOT_PARSED = "not parsed: keywords are counted, and nothing is said of optimisation"
 
@@ -61,7 +61,7 @@ class SourcePrediction:
 
     def table(self) -> str:
         """Return the figures as text tables."""
-        counts = aligned([(what, figure.text) for what, figure in self.counts.items()])
+        counts = text_table([(what, figure.text) for what, figure in self.counts.items()])
         return "\n\n".join(part for part in (counts, self._functions(), self._levels()) if part)
 
     def explain(self) -> str:
@@ -90,7 +90,7 @@ class SourcePrediction:
             )
             for each in self.functions
         ]
-        return aligned([head, *rows]) if rows else ""
+        return text_table([head, *rows]) if rows else ""
 
     def _levels(self) -> str:
         head = ("level", "operations", "left", "folded", "hoisted", "shared", "vectorised", "tensor loops")
@@ -104,7 +104,7 @@ class SourcePrediction:
             )
             for each in self.levels
         ]
-        return aligned([head, *rows]) if rows else ""
+        return text_table([head, *rows]) if rows else ""
 
 
 def predict_source(
