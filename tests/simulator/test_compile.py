@@ -17,12 +17,11 @@ from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
 from accelera.simulator.compiling import Figure, predict_trace
 from accelera.simulator.compiling.dataflow import dataflow_of
-from accelera.simulator.compiling.fusion import Kernel, fuse
+from accelera.simulator.compiling.fusion import FusedKernel, fuse
+from accelera.simulator.compiling.memory_plan import GapPlanner, apply_plan
 from accelera.simulator.compiling.operations import OpKind, kind_of
-from accelera.simulator.compiling.planning import Planner
-from accelera.simulator.compiling.rewriting import carried_out
-from accelera.simulator.limits import largest_that
-from accelera.simulator.roofline import step_seconds
+from accelera.simulator.max_batch import largest_that
+from accelera.simulator.replay import step_seconds
 from accelera.trace import Kind, Occupancy, Trace
 from accelera.units import size_of
 from tests.architecture.repository import run_python
@@ -139,7 +138,7 @@ class TestFusion:
         assert sum(each.flops for each in kernels) == pytest.approx(trace.flops.sum())
 
 
-def can_be_ordered(kernels: tuple[Kernel, ...], waits: set[tuple[int, int]]) -> bool:
+def can_be_ordered(kernels: tuple[FusedKernel, ...], waits: set[tuple[int, int]]) -> bool:
     left = set(range(len(kernels)))
     while left:
         free = {each for each in left if not any(late == each and early in left for early, late in waits)}
@@ -174,11 +173,11 @@ class TestPlans:
     @settings(max_examples=150, deadline=None)
     def test_a_plan_computes_the_same_within_the_peak_it_says(self, trace: Trace) -> None:
         flow, held = dataflow_of(trace), Occupancy(trace, evictions=True)
-        planner = Planner(trace, flow, held, step_seconds(trace, MACHINE.compute), MACHINE)
+        planner = GapPlanner(trace, flow, held, step_seconds(trace, MACHINE.compute), MACHINE)
         done, stays = computed(trace)
         for share in (0.9, 0.6, 0.3):
             reached = planner.lower_to(int(share * held.peak_bytes))
-            replay = carried_out(trace, flow, planner.choices)
+            replay = apply_plan(trace, flow, planner.choices)
             assert replay.peak_bytes <= planner.peak_bytes
             assert reached == (planner.peak_bytes <= int(share * held.peak_bytes))
             again, still = computed(replay.trace)

@@ -1,4 +1,4 @@
-"""How many bytes are alive, when, and what they are."""
+"""Occupancy: the bytes alive after each event, and the tensors that they belong to."""
 
 from __future__ import annotations
 
