@@ -13,7 +13,7 @@ from typing import Any
 
 from accelera.policy import POLICIES
 from accelera.simulator import plan_residency, simulate
-from accelera.simulator.moments import Moments
+from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Occupancy, Trace
 from benchmarks.machine import save
 from benchmarks.models import llama_7b_step, reference_traces
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 def _row(name: str, trace: Trace, share: float) -> dict[str, Any]:
-    capacity = max(int(share * Occupancy(trace).peak_bytes), Moments.of(trace).floor_bytes)
+    capacity = max(int(share * Occupancy(trace).peak_bytes), TimeSteps.of(trace).floor_bytes)
     began_s = time.perf_counter()
     plan = plan_residency(trace, capacity)
     seconds = time.perf_counter() - began_s

@@ -16,8 +16,7 @@ import numpy as np
 
 from accelera.policy import heuristic_scores, replay_next_uses
 from accelera.simulator import gated, simulate, train_scorer
-from accelera.simulator.scorers.features import next_distances
-from accelera.simulator.scorers.learned import SHIPPED, learned_scores
+from accelera.simulator.scorers.learned import SHIPPED, learned_scores, next_distances
 from accelera.trace import Trace
 from benchmarks.machine import save
 from benchmarks.models import reference_traces

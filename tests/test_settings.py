@@ -1,7 +1,8 @@
 import pytest
 
 from accelera.errors import SettingError
-from accelera.settings import SETTINGS, Settings, current, current_value, parse_share
+from accelera.settings import SETTINGS, Settings, current, current_value
+from accelera.units import parse_share
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from accelera.errors import SettingError
-from accelera.units import parse_bytes
+from accelera.units import parse_fraction, parse_share
 
 DirectIO = Literal["auto", "always", "never"]
 Progress = Literal["auto", "always", "never"]
@@ -25,43 +25,6 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 _TRUE = ("true", "1", "yes", "on")
 _FALSE = ("false", "0", "no", "off")
-
-
-def parse_share(text: str) -> int | float:
-    """Return an amount of memory: bytes as an int, or a share of the whole as a float in (0, 1].
-
-    Raises ValueError when the text is neither a size nor a share.
-
-    >>> parse_share("512MiB"), parse_share("50%"), parse_share("0.5"), parse_share("1048576")
-    (536870912, 0.5, 0.5, 1048576)
-    """
-    trimmed = text.strip()
-    if trimmed.endswith("%"):
-        return parse_fraction(trimmed)
-    if "." in trimmed and _is_number(trimmed) and float(trimmed) <= 1:
-        return parse_fraction(trimmed)
-    if _is_number(trimmed) and float(trimmed) % 1:
-        raise ValueError(
-            f"{text!r} is not a size: it is no whole number of bytes; write for example '1.5GiB'"
-        )
-    return parse_bytes(trimmed)
-
-
-def parse_fraction(text: str) -> float:
-    """Return a share in (0, 1] from ``"0.8"`` or ``"80%"``; raises ValueError outside it."""
-    trimmed = text.strip()
-    value = float(trimmed[:-1]) / 100 if trimmed.endswith("%") else float(trimmed)
-    if not 0 < value <= 1:
-        raise ValueError(f"{text!r} is not above 0 and at most 1")
-    return value
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _parse_flag(text: str) -> bool:

@@ -1,8 +1,9 @@
-"""Byte sizes as people write them: ``"512MiB"`` parsed to an int and printed back."""
+"""Sizes as people write them: bytes (``"512MiB"``) and shares of a whole (``"50%"``), parsed and printed."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 _POWERS = {"": 1, "b": 1}
 for _index, _prefix in enumerate("kmgtp", start=1):
@@ -53,6 +54,62 @@ def _bounded(count: int, size: int | float | str) -> int:
     if count > _MOST:
         raise ValueError(f"[units] {size!r} is over 2**62 bytes, 4096 PiB: no memory is that large")
     return count
+
+
+def parse_share(text: str) -> int | float:
+    """Return an amount of memory: bytes as an int, or a share of the whole as a float in (0, 1].
+
+    Raises ValueError when the text is neither a size nor a share.
+
+    >>> parse_share("512MiB"), parse_share("50%"), parse_share("0.5"), parse_share("1048576")
+    (536870912, 0.5, 0.5, 1048576)
+    """
+    trimmed = text.strip()
+    if trimmed.endswith("%"):
+        return parse_fraction(trimmed)
+    if "." in trimmed and _is_number(trimmed) and float(trimmed) <= 1:
+        return parse_fraction(trimmed)
+    if _is_number(trimmed) and float(trimmed) % 1:
+        raise ValueError(
+            f"{text!r} is not a size: it is no whole number of bytes; write for example '1.5GiB'"
+        )
+    return parse_bytes(trimmed)
+
+
+def parse_fraction(text: str) -> float:
+    """Return a share in (0, 1] from ``"0.8"`` or ``"80%"``; raises ValueError outside it."""
+    trimmed = text.strip()
+    number = trimmed.removesuffix("%")
+    if not _is_number(number):
+        raise ValueError(f"{text!r} is no share; write for example '60%' or 0.6")
+    value = float(number) / 100 if trimmed.endswith("%") else float(number)
+    if not 0 < value <= 1:
+        raise ValueError(f"{text!r} is not above 0 and at most 1")
+    return value
+
+
+def size_of(amount: int | float | str, whole_bytes: Callable[[], int]) -> int:
+    """Return an amount of memory in bytes, a share as its part of ``whole_bytes()``.
+
+    Shares are texts such as ``"50%"`` or ``"0.5"``, and floats up to 1. The whole is asked for only then.
+
+    Raises ValueError for what is neither a size nor a share.
+
+    >>> size_of("50%", lambda: 1000), size_of(0.5, lambda: 1000), size_of("1kB", lambda: 10)
+    (500, 500, 1000)
+    """
+    parsed = parse_share(amount) if isinstance(amount, str) else amount
+    if isinstance(parsed, float) and 0 < parsed <= 1:
+        return int(parsed * whole_bytes())
+    return parse_bytes(parsed)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def format_bytes(count: int | float) -> str:

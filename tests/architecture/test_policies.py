@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from accelera.policy.names import NEEDS
+from accelera.policy.policies import NEEDS
 from tests.architecture.repository import ROOT
 
 FOLDER = ROOT / "csrc" / "policy"

@@ -132,7 +132,7 @@ def test_what_is_left_is_not_thrown_away_unasked(
     assert refused.exit_code == 2
     assert "--resume" in refused.stderr
     assert "--restart" in refused.stderr
-    monkeypatch.setattr("accelera.cli.unfinished.someone_is_there", lambda: True)
+    monkeypatch.setattr("accelera.cli.file_operation.someone_is_there", lambda: True)
     for answers in ("quit\n", "restart\nno\n", ""):
         assert run(*words, answers=answers).exit_code == 130
     assert left == {path.name: path.read_bytes() for path in stopped.folder.glob("C.npy.*")}
@@ -143,7 +143,7 @@ def test_what_is_left_is_not_thrown_away_unasked(
 @pytest.mark.parametrize("stopped", [signal.SIGKILL], indirect=True)
 @pytest.mark.parametrize("asked", [False, True])
 def test_restart_begins_again(stopped: Case, run: Run, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
-    monkeypatch.setattr("accelera.cli.unfinished.someone_is_there", lambda: asked)
+    monkeypatch.setattr("accelera.cli.file_operation.someone_is_there", lambda: asked)
     words = ["matmul", "A.npy", "B.npy", "-o", "C.npy"]
     ran = run(*words, answers="restart\nyes\n") if asked else run(*words, "--restart")
     assert ran.exit_code == 0, ran.output

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from accelera.memory import Hierarchy, Tier
 from accelera.policy import POLICIES
 from accelera.simulator import advise, bound_curve, lower_bound, plan_residency, simulate, sweep
-from accelera.simulator.advice_window import with_lookahead
-from accelera.simulator.moments import Moments
+from accelera.simulator.advice_search import with_lookahead
+from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Kind, Trace
 from tests.policy.plugins import OrderedLru
 from tests.simulator.traces import wild_records, wild_traces
@@ -138,7 +138,7 @@ def test_advice_has_no_regret_below_one(trace: Trace, capacity: int, machine: st
 
 @given(trace=wild_traces() | wild_records())
 def test_what_needs_no_streaming_is_not_streamed(trace: Trace) -> None:
-    report = simulate(trace, Moments.of(trace).resident_bytes, "lru", lookahead=2)
+    report = simulate(trace, TimeSteps.of(trace).resident_bytes, "lru", lookahead=2)
     assert report.oversized_steps == report.streamed_bytes == 0
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from accelera.offload.keeping.keeper import Keeper
 from accelera.offload.keeping.report import OffloadReport
 from accelera.policy import POLICIES
-from accelera.policy.names import FOLLOWERS, NEEDS
+from accelera.policy.policies import FOLLOWERS, NEEDS
 from accelera.simulator import simulate
 from accelera.trace import Trace
 from tests.offload.language_model import generate, language_model, train

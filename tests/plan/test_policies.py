@@ -27,7 +27,7 @@ from accelera.plan import (
 from accelera.plan.cost import FREE_BYTES
 from accelera.policy import POLICIES, EvictionPolicy, Knowledge, create_policy
 from accelera.simulator import simulate
-from accelera.simulator.advice_window import with_lookahead
+from accelera.simulator.advice_search import with_lookahead
 
 F4 = np.dtype("f4")
 NAMES = sorted(set(POLICIES) - {"learned"})

@@ -9,7 +9,7 @@ import pytest
 
 from accelera.errors import ShapeError, UnknownNameError
 from accelera.policy import POLICIES, EvictionPolicy, Knowledge, create_policy, prepare
-from accelera.policy.names import FOLLOWERS, NEEDS
+from accelera.policy.policies import FOLLOWERS, NEEDS
 from accelera.simulator import simulate_cache
 from accelera.trace import NEVER, Trace
 

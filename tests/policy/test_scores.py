@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera.policy import Knowledge, create_policy, heuristic_scores, prepare, replay_next_uses
-from accelera.policy.loops import iteration_starts
+from accelera.policy.iteration_replay import iteration_starts
 from accelera.simulator import simulate_cache
 from accelera.trace import NEVER, Kind, Trace
 

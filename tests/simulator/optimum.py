@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from accelera.simulator.moments import Moments
+from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Kind, Trace
 
 State = frozenset[tuple[int, bool]]
@@ -14,7 +14,7 @@ State = frozenset[tuple[int, bool]]
 
 def least_moved_bytes(trace: Trace, capacity_bytes: int) -> int:
     """Return the bytes of the best of all schedules; every moment must fit."""
-    moments = Moments.of(trace)
+    moments = TimeSteps.of(trace)
     costs: dict[State, int] = {frozenset(): 0}
     access = 0
     for event in range(len(trace)):

@@ -20,8 +20,7 @@ from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
 from accelera.policy import POLICIES
 from accelera.simulator import Advice, simulate
-from accelera.simulator.advice_resident import moved_with_kept
-from accelera.simulator.advice_window import with_lookahead
+from accelera.simulator.advice_search import moved_with_kept, with_lookahead
 from accelera.trace import Kind, Trace, TraceLog, write_trace
 from accelera.units import format_bytes
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera.policy import POLICIES
-from accelera.simulator import bounds, lower_bound, plan_residency, simulate
-from accelera.simulator.moments import Moments
+from accelera.simulator import lower_bound, lower_bounds, plan_residency, simulate
+from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Kind, Occupancy, Trace
 from tests.simulator.optimum import least_moved_bytes
 from tests.simulator.traces import lively_traces
@@ -25,7 +25,7 @@ def trace_of(*events: tuple[int, Kind, int], size: int = 10) -> Trace:
 
 @given(trace=lively_traces() | lively_traces(releases=True), spare=st.integers(0, 8))
 def test_no_schedule_moves_less(trace: Trace, spare: int) -> None:
-    capacity = Moments.of(trace).floor_bytes + spare
+    capacity = TimeSteps.of(trace).floor_bytes + spare
     assert lower_bound(trace, capacity) <= least_moved_bytes(trace, capacity)
 
 
@@ -37,7 +37,7 @@ def test_no_schedule_moves_less(trace: Trace, spare: int) -> None:
 )
 def test_no_policy_moves_less(trace: Trace, capacity: int, policy: str, lookahead: int) -> None:
     if (trace.kind == RELEASE).any():
-        capacity = max(capacity, int(trace.size_bytes.sum()) // 2, Moments.of(trace).floor_bytes)
+        capacity = max(capacity, int(trace.size_bytes.sum()) // 2, TimeSteps.of(trace).floor_bytes)
     report = simulate(trace, capacity, policy, lookahead=lookahead)
     assert report.moved_bytes >= lower_bound(trace, capacity) == report.lower_bound_bytes
     assert report.regret >= 1
@@ -59,14 +59,14 @@ def test_on_reads_of_one_size_it_is_what_belady_moves(sequence: list[int], room:
 
 @given(trace=lively_traces(buffers=6, steps=12), capacity=st.integers(0, 20))
 def test_more_room_never_costs_more(trace: Trace, capacity: int) -> None:
-    floor = Moments.of(trace).floor_bytes
+    floor = TimeSteps.of(trace).floor_bytes
     assert lower_bound(trace, floor + capacity) >= lower_bound(trace, floor + capacity + 1)
 
 
 def test_windows_bound_less_sharply(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = Trace.from_arrays(np.random.default_rng(1).integers(0, 40, 2000), 64)
     whole = plan_residency(trace, 64 * 15)
-    monkeypatch.setattr(bounds, "WINDOW_STAYS", 300)
+    monkeypatch.setattr(lower_bounds, "WINDOW_INTERVALS", 300)
     parts = plan_residency(trace, 64 * 15)
     assert 0.9 * whole.lower_bound_bytes < parts.lower_bound_bytes <= whole.lower_bound_bytes
     assert parts.compulsory_bytes == whole.compulsory_bytes == 64 * 40
@@ -101,8 +101,8 @@ def test_what_is_saved_on_request_is_moved_at_any_capacity() -> None:
 def test_a_step_that_lets_go_of_an_operand_has_two_moments() -> None:
     together = trace_of((0, READ, 0), (1, READ, 0), (0, RELEASE, 0), (1, RELEASE, 0))
     in_turn = trace_of((0, READ, 0), (0, RELEASE, 0), (1, READ, 0), (1, RELEASE, 0))
-    assert Moments.of(together).held_bytes.tolist() == [20]
-    assert Moments.of(in_turn).held_bytes.tolist() == [10, 10]
+    assert TimeSteps.of(together).held_bytes.tolist() == [20]
+    assert TimeSteps.of(in_turn).held_bytes.tolist() == [10, 10]
 
 
 def test_a_step_larger_than_the_capacity_bounds_nothing_but_its_first_reads() -> None:

@@ -17,15 +17,13 @@ from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
 from accelera.simulator.compiling import Figure, predict_trace
 from accelera.simulator.compiling.dataflow import dataflow_of
-from accelera.simulator.compiling.fusion import Kernel, fuse
+from accelera.simulator.compiling.fusion import FusedKernel, fuse
+from accelera.simulator.compiling.memory_plan import GapPlanner, apply_plan
 from accelera.simulator.compiling.operations import OpKind, kind_of
-from accelera.simulator.compiling.planning import Planner
-from accelera.simulator.compiling.predicting import parse_budget
-from accelera.simulator.compiling.residency import residency
-from accelera.simulator.compiling.rewriting import carried_out
-from accelera.simulator.compiling.scaling import largest_that
-from accelera.simulator.roofline import step_seconds
-from accelera.trace import Kind, Trace
+from accelera.simulator.max_batch import largest_that
+from accelera.simulator.replay import step_seconds
+from accelera.trace import Kind, Occupancy, Trace
+from accelera.units import size_of
 from tests.architecture.repository import run_python
 from tests.simulator.programs import computed, program, programs
 
@@ -140,7 +138,7 @@ class TestFusion:
         assert sum(each.flops for each in kernels) == pytest.approx(trace.flops.sum())
 
 
-def can_be_ordered(kernels: tuple[Kernel, ...], waits: set[tuple[int, int]]) -> bool:
+def can_be_ordered(kernels: tuple[FusedKernel, ...], waits: set[tuple[int, int]]) -> bool:
     left = set(range(len(kernels)))
     while left:
         free = {each for each in left if not any(late == each and early in left for early, late in waits)}
@@ -154,31 +152,32 @@ class TestResidency:
     @given(programs())
     @settings(max_examples=100, deadline=None)
     def test_the_curve_is_that_of_a_set_of_buffers(self, trace: Trace) -> None:
-        found = residency(trace)
+        found = Occupancy(trace, evictions=True)
         held = {b for b in range(trace.buffer_count) if trace.kind[trace.buffer == b][0] == Kind.READ}
         for event, (buffer, kind) in enumerate(zip(trace.buffer.tolist(), trace.kind.tolist(), strict=True)):
             held = held - {buffer} if kind == Kind.FREE else held | {buffer}
-            assert found.curve[event] == trace.size_bytes[sorted(held)].sum()
-            assert set(found.held(event).tolist()) == held
-            assert sum(found.bytes_by_role(event).values()) == found.curve[event]
+            assert found.live_bytes[event] == trace.size_bytes[sorted(held)].sum()
+            assert set(np.flatnonzero(found.alive_after(event)).tolist()) == held
+        if len(trace):
+            assert sum(found.peak_by_role().values()) == found.peak_bytes
 
     def test_evicted_contents_are_held_again_when_accessed(self) -> None:
         kinds = [Kind.WRITE, Kind.EVICT, Kind.READ, Kind.SAVE, Kind.FREE]
-        found = residency(Trace.from_arrays([0] * 5, 8, kinds=kinds))
-        assert found.curve.tolist() == [8, 0, 8, 8, 0]
-        assert found.held(3).tolist() == [0]
+        found = Occupancy(Trace.from_arrays([0] * 5, 8, kinds=kinds), evictions=True)
+        assert found.live_bytes.tolist() == [8, 0, 8, 8, 0]
+        assert found.alive_after(3).tolist() == [True]
 
 
 class TestPlans:
     @given(programs())
     @settings(max_examples=150, deadline=None)
     def test_a_plan_computes_the_same_within_the_peak_it_says(self, trace: Trace) -> None:
-        flow, held = dataflow_of(trace), residency(trace)
-        planner = Planner(trace, flow, held, step_seconds(trace, MACHINE.compute), MACHINE)
+        flow, held = dataflow_of(trace), Occupancy(trace, evictions=True)
+        planner = GapPlanner(trace, flow, held, step_seconds(trace, MACHINE.compute), MACHINE)
         done, stays = computed(trace)
         for share in (0.9, 0.6, 0.3):
             reached = planner.lower_to(int(share * held.peak_bytes))
-            replay = carried_out(trace, flow, planner.choices)
+            replay = apply_plan(trace, flow, planner.choices)
             assert replay.peak_bytes <= planner.peak_bytes
             assert reached == (planner.peak_bytes <= int(share * held.peak_bytes))
             again, still = computed(replay.trace)
@@ -300,12 +299,12 @@ class TestVerdicts:
         ("budget", "size"), [("50%", 500), (0.25, 250), (1.0, 1000), ("1kB", 1000), (77, 77), (2.0, 2)]
     )
     def test_budgets(self, budget: Any, size: int) -> None:
-        assert parse_budget(budget, 1000) == size
+        assert size_of(budget, lambda: 1000) == size
 
     @pytest.mark.parametrize("budget", ["much", "x%", -1, float("nan")])
     def test_what_is_no_budget(self, budget: Any) -> None:
         with pytest.raises(ValueError, match="is no"):
-            parse_budget(budget, 1000)
+            size_of(budget, lambda: 1000)
 
     def test_a_machine_without_arithmetic_is_refused(self) -> None:
         with pytest.raises(ValueError, match="compute speed"):
@@ -342,7 +341,10 @@ class TestLimits:
         traced = predict_trace(trace, **options, make_trace=self.make).limits[0]
         assert (scaled.how, traced.how) == ("scaled", "traced")
         assert (scaled.batch, scaled.context) == (traced.batch, traced.context)
-        peaks = [residency(self.make(int(traced.batch.value or 0) + more, 8)).peak_bytes for more in (0, 1)]
+        peaks = [
+            Occupancy(self.make(int(traced.batch.value or 0) + more, 8), evictions=True).peak_bytes
+            for more in (0, 1)
+        ]
         assert peaks[0] <= 100_000 < peaks[1]
 
     def test_gradients_of_weights_do_not_grow_with_the_batch(self) -> None:
@@ -354,7 +356,7 @@ class TestLimits:
             )
 
         trace = make(2, 16)
-        budgets = [3 * residency(trace).peak_bytes]
+        budgets = [3 * Occupancy(trace, evictions=True).peak_bytes]
         options: dict[str, Any] = {"hierarchy": MACHINE, "budgets": budgets, "batch": 2}
         scaled = predict_trace(trace, **options).limits[0].batch.value
         traced = predict_trace(trace, **options, context=16, make_trace=make).limits[0].batch.value
@@ -370,10 +372,10 @@ class TestLimits:
     @pytest.mark.parametrize("guess", [1, 5, 100, 1000])
     @pytest.mark.parametrize("most", [0, 1, 4, 99, 100, 101])
     def test_bisection(self, guess: int, most: int) -> None:
-        assert largest_that(lambda size: size <= most, guess) == most
+        assert largest_that(lambda size: size <= most, 10_000, guess) == most
 
     def test_without_end(self) -> None:
-        assert largest_that(lambda size: True) is None
+        assert largest_that(lambda size: True, 1000) == 1000
 
 
 class TestFigures:
@@ -466,7 +468,10 @@ class TestFront:
             train=True,
         )
         largest = int(found.limits[0].batch.value or 0)
-        peaks = [residency(captured(model, torch.randn(largest + more, 8))).peak_bytes for more in (0, 1)]
+        peaks = [
+            Occupancy(captured(model, torch.randn(largest + more, 8)), evictions=True).peak_bytes
+            for more in (0, 1)
+        ]
         assert peaks[0] <= 200_000 < peaks[1]
 
     def test_what_is_no_program(self) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from accelera.policy import KEPT, EvictionPolicy, Knowledge, create_policy, next_reads
 from accelera.simulator import lower_bound, plan_residency, simulate
-from accelera.simulator.moments import Moments
+from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import NEVER, Kind, Occupancy, Trace
 from tests.simulator.traces import lively_traces
 
@@ -164,7 +164,7 @@ def training(layers: int = 12, iterations: int = 3) -> Trace:
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.75])
 def test_is_near_the_bound_where_lru_is_not(share: float) -> None:
     trace = training()
-    capacity = max(Moments.of(trace).floor_bytes, int(share * Occupancy(trace).peak_bytes))
+    capacity = max(TimeSteps.of(trace).floor_bytes, int(share * Occupancy(trace).peak_bytes))
     plan = plan_residency(trace, capacity)
     regret = {name: simulate(trace, capacity, name).regret for name in ("planner", "lru")}
     assert 1 <= regret["planner"] < 1.15 < regret["lru"]

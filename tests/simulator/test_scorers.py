@@ -15,12 +15,16 @@ from hypothesis import strategies as st
 from accelera import predict_eviction_scores
 from accelera.errors import BackendMissingError, ScorerError, UnknownNameError
 from accelera.simulator import PLAIN, SCORERS, gated, generate_synthetic_trace, score, simulate, train_scorer
+from accelera.simulator.scorer_gate import head
 from accelera.simulator.scorers import llm
-from accelera.simulator.scorers.features import FEATURES, features, next_distances
-from accelera.simulator.scorers.gate import head
-from accelera.simulator.scorers.learned import learned_scores, shipped_model
-from accelera.simulator.scorers.prompt import MOST_TENSORS, chosen_tensors, parsed_ranking, prompt_for
-from accelera.simulator.scorers.ranking import Ranking
+from accelera.simulator.scorers.learned import (
+    FEATURES,
+    features,
+    learned_scores,
+    next_distances,
+    shipped_model,
+)
+from accelera.simulator.scorers.llm import MOST_TENSORS, Ranking, chosen_tensors, parsed_ranking, prompt_for
 from accelera.trace import NEVER, Trace
 
 EVERYTHING = 1 << 60

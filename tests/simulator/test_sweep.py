@@ -26,7 +26,7 @@ from accelera.simulator import (
     simulate,
     sweep,
 )
-from accelera.simulator.moments import Moments
+from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Kind, Occupancy, Trace
 
 
@@ -59,7 +59,7 @@ def test_threads_change_nothing(trace: Trace, found: Sweep) -> None:
 
 def test_capacities_run_from_the_floor_to_the_peak(trace: Trace, found: Sweep) -> None:
     assert len(found.capacities) == 12
-    assert found.capacities[0] == Moments.of(trace).floor_bytes
+    assert found.capacities[0] == TimeSteps.of(trace).floor_bytes
     assert found.capacities[-1] == Occupancy(trace).peak_bytes
     assert list(found.capacities) == sorted(found.capacities)
 
@@ -88,7 +88,7 @@ def test_bounds_are_proven_and_near(trace: Trace, found: Sweep) -> None:
 
 
 def test_a_bound_below_the_floor_is_solved_by_itself(trace: Trace) -> None:
-    floor = Moments.of(trace).floor_bytes
+    floor = TimeSteps.of(trace).floor_bytes
     curve = bound_curve(trace, [floor // 2, floor])
     assert curve.tolist() == [lower_bound(trace, floor // 2), lower_bound(trace, floor)]
 

@@ -12,7 +12,7 @@ import pytest
 
 from accelera.execution import StrategyManager
 from accelera.simulator import Sweep, generate_synthetic_trace, sweep
-from accelera.simulator.cells import PIECES
+from accelera.simulator.sweeps import PIECES
 from accelera.trace import Trace
 
 

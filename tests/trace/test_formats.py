@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-import accelera.trace.formats.table as table
+import accelera.trace.formats as table
 from accelera import Trace, TraceFormatError, UnknownNameError
 from accelera.trace import Kind, content_hash, read_trace, write_trace
 from accelera.trace.formats import FORMATS, register_format

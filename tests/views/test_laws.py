@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.simulator import lower_bound, simulate, sweep
-from accelera.simulator.moments import Moments
-from accelera.simulator.scorers.scoring import unit_scores
+from accelera.simulator.scorers import unit_scores
+from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Occupancy, Trace, stack_distances
 from accelera.trace.access import ROLES
 from accelera.views import (
@@ -93,7 +93,7 @@ def test_a_verdict_says_what_is_so(trace: Trace, budget: int, what_if: WhatIf) -
     assert verdict.needs_bytes == Occupancy(trace).peak_bytes
     assert verdict.fits == (verdict.needs_bytes <= budget)
     assert verdict.short_bytes == verdict.needs_bytes - budget
-    assert verdict.floor_bytes == Moments.of(trace).floor_bytes
+    assert verdict.floor_bytes == TimeSteps.of(trace).floor_bytes
     assert verdict.runs == (verdict.floor_bytes <= budget)
     assert ("fits" in verdict.headline) == verdict.fits
     assert ("short" in verdict.headline) == (not verdict.fits)

@@ -1,4 +1,4 @@
-"""The command ``accelera``: what a machine has, plans, and products of files within a budget."""
+"""Command ``accelera``: what a machine has, plans, and products of files within a budget."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accelera.cli import tiers
+from accelera.cli import options
 from accelera.cli.options import Json
-from accelera.settings import parse_share
+from accelera.units import parse_share
 
 if TYPE_CHECKING:
     from accelera.trace import Trace
@@ -30,11 +30,11 @@ Bound = Annotated[
 
 
 def advise(
-    trace: tiers.TraceFile,
+    trace: options.TraceFile,
     budget: Budget = None,
-    hierarchy: tiers.Machine = None,
+    hierarchy: options.Machine = None,
     bound: Bound = None,
-    source_format: tiers.TraceFormat = None,
+    source_format: options.TraceFormat = None,
     as_json: Json = False,
 ) -> None:
     """Say which policy to use for a trace, how far ahead to load, what to keep, and whether it pays.
@@ -43,13 +43,13 @@ def advise(
     """
     from accelera.simulator import advise as ask
 
-    record = tiers.opened(trace, source_format)
+    record = options.opened(trace, source_format)
     advice = ask(record, _amount(budget, hierarchy, record), hierarchy, bound=bound)
     typer.echo(advice.to_json() if as_json else advice.table())
 
 
 def _amount(budget: str | None, hierarchy: str | None, record: Trace) -> int | float | None:
-    """Return the budget in bytes or as a share; raises BadParameter where nobody says how much."""
+    """Return the budget in bytes or as a share; raises BadParameter where no budget is known."""
     if budget is None:
         if hierarchy is None and "capacity_bytes" not in record.meta:
             raise typer.BadParameter("the trace does not tell: give --budget, for example 8GiB or 50%")

@@ -1,4 +1,4 @@
-"""The command's verbs. A new one is one file and one line here."""
+"""Verbs of the command. A new one is one file and one line here."""
 
 from __future__ import annotations
 

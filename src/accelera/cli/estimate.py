@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from accelera.cli.factories import is_python_name, python_object
+from accelera.cli.import_object import is_python_name, python_object
 from accelera.cli.options import Json, checked_budget
 from accelera.errors import AcceleraError
 from accelera.estimates import as_dict, offloads
@@ -84,7 +84,7 @@ def estimate(
 
 
 def _estimated(model: str, inputs: list[str] | None, **options: Any) -> Estimate:
-    """Return the estimate; what the model's own code raises is told as wrong usage."""
+    """Return the estimate; what the model's own code raises is reported as wrong usage."""
     from accelera.interceptor import estimate as ask
 
     require("estimate", "torch")

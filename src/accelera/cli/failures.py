@@ -1,13 +1,14 @@
-"""What a failure looks like from outside: one line, one exit code, with ``--json`` one object."""
+"""Failures of the command: one line, one exit code, with ``--json`` one object; and how a program ended."""
 
 from __future__ import annotations
 
 import enum
 import errno
 import json
+import sys
 import traceback
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
@@ -21,13 +22,16 @@ from accelera.errors import (
     TraceFormatError,
 )
 
+if TYPE_CHECKING:
+    from types import TracebackType
+
 
 class ExitCode(enum.IntEnum):
     """How the command ended, for scripts."""
 
     OK = 0
     UNEXPECTED = 1
-    """A bug, or something nobody thought of."""
+    """A bug, or an unforeseen case."""
     USAGE = 2
     """The arguments are wrong: shapes or element types that do not fit, an unknown name, a bad size."""
     BUDGET = 3
@@ -115,3 +119,33 @@ def _figures(error: BaseException) -> Iterator[tuple[str, int]]:
     if isinstance(error, BudgetExceededError):
         yield "needed_bytes", error.needed_bytes
         yield "budget_bytes", error.budget_bytes
+
+
+def exit_code_of(error: BaseException | None, is_own: Callable[[str], bool]) -> int:
+    """Say what Python would of a program's end, and return its exit code.
+
+    Parameters
+    ----------
+    error
+        What it raised; None when it ran to its end.
+    is_own
+        Whether a source file is the program's: the traceback begins at the first such frame.
+    """
+    if error is None:
+        return 0
+    if not isinstance(error, SystemExit):
+        own = _from_program(error.__traceback__, is_own)
+        sys.excepthook(type(error), error.with_traceback(own), own)
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    if error.code is None or isinstance(error.code, int):
+        return error.code or 0
+    sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def _from_program(start: TracebackType | None, is_own: Callable[[str], bool]) -> TracebackType | None:
+    """Return the part of a traceback from the program's first frame on, as Python shows it; else None."""
+    found = start
+    while found is not None and not is_own(found.tb_frame.f_code.co_filename):
+        found = found.tb_next
+    return found

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from accelera.cli import options
-from accelera.cli.options import Source
-from accelera.cli.running import Wish, carry_out
+from accelera.cli.file_operation import FileOperation, carry_out
+from accelera.cli.options import FileOperand
 
 if TYPE_CHECKING:
     from accelera.engine import MatrixEngine
@@ -34,10 +34,12 @@ def gram(
     a_offset: options.AOffset = 0,
 ) -> None:
     """Compute the Gram matrix of A into a file: A^H A, or A A^H, at half the products."""
-    array = Source(a, a_shape, a_dtype, a_offset)
+    array = FileOperand(a, a_shape, a_dtype, a_offset)
 
     def compute(engine: MatrixEngine, **how: Any) -> Any:
         return engine.gram(array.open(), side=side, **how)
 
-    wish = Wish(out, budget, device, resume, restart, as_json, quiet, policy, chunks=chunks, codec=codec)
-    carry_out(wish, compute)
+    operation = FileOperation(
+        out, budget, device, resume, restart, as_json, quiet, policy, chunks=chunks, codec=codec
+    )
+    carry_out(operation, compute)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from accelera.cli import options
-from accelera.cli.options import Source
-from accelera.cli.running import Wish, carry_out
+from accelera.cli.file_operation import FileOperation, carry_out
+from accelera.cli.options import FileOperand
 
 if TYPE_CHECKING:
     from accelera.engine import MatrixEngine
@@ -39,10 +39,12 @@ def matmul(
     The result appears under its name when it is complete, and replaces what was there. An
     interrupted run leaves FILE.partial and FILE.journal; --resume goes on from them.
     """
-    left, right = Source(a, a_shape, a_dtype, a_offset), Source(b, b_shape, b_dtype, b_offset)
+    left, right = FileOperand(a, a_shape, a_dtype, a_offset), FileOperand(b, b_shape, b_dtype, b_offset)
 
     def compute(engine: MatrixEngine, **how: Any) -> Any:
         return engine.matmul(left.open(), right.open(), objective=objective, plan=plan, **how)
 
-    wish = Wish(out, budget, device, resume, restart, as_json, quiet, policy, chunks=chunks, codec=codec)
-    carry_out(wish, compute)
+    operation = FileOperation(
+        out, budget, device, resume, restart, as_json, quiet, policy, chunks=chunks, codec=codec
+    )
+    carry_out(operation, compute)

@@ -7,8 +7,8 @@ import json
 import typer
 
 from accelera.cli import options
-from accelera.cli.options import Source
-from accelera.cli.running import engine_on
+from accelera.cli.file_operation import engine_on
+from accelera.cli.options import FileOperand
 
 
 def plan(
@@ -33,7 +33,7 @@ def plan(
 
     Only the headers of the files are read, and nothing is written but the plan. Exits with 3 when none fits.
     """
-    left, right = Source(a, a_shape, a_dtype, a_offset), Source(b, b_shape, b_dtype, b_offset)
+    left, right = FileOperand(a, a_shape, a_dtype, a_offset), FileOperand(b, b_shape, b_dtype, b_offset)
     engine = engine_on(device, policy=policy)
     how = {"out": out, "budget": budget, "objective": objective, "chunks": chunks}
     found = engine.plan(left.open(), right.open(), **how)

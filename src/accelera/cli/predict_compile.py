@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from accelera.cli import tiers
+from accelera.cli import options
 from accelera.cli.options import Json
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def predict_compile(
     optimizer: Optimizer = False,
     batch: Batch = None,
     context: Context = None,
-    source_format: tiers.TraceFormat = None,
+    source_format: options.TraceFormat = None,
     as_json: Json = False,
 ) -> None:
     """Predict what a fusing compiler would make of a program: kernels, traffic, time, memory, plans.
@@ -96,11 +96,11 @@ def _of_source(path: Path, opt_level: str, language: str) -> SourcePrediction:
         raise typer.BadParameter(f"{path}: {error}") from error
 
 
-def _of_trace(path: Path, source_format: str | None, **options: Any) -> CompilePrediction:
+def _of_trace(path: Path, source_format: str | None, **how: Any) -> CompilePrediction:
     from accelera.interceptor.prediction import predict_compile as predicted
 
-    trace = tiers.opened(str(path), source_format)
+    trace = options.opened(str(path), source_format)
     try:
-        return predicted(trace, **options)
+        return predicted(trace, **how)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

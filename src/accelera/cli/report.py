@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from accelera.cli import tiers
+from accelera.cli import options
 from accelera.cli.options import Json, Quiet
-from accelera.settings import parse_share
 
 if TYPE_CHECKING:
     from accelera.trace import Trace
@@ -55,7 +54,7 @@ Title = Annotated[str, typer.Option(metavar="TEXT", help="What stands above the 
 
 
 def report(
-    trace: tiers.TraceFile,
+    trace: options.TraceFile,
     out: Out = None,
     budget: Budget = None,
     hierarchy: Machine = "gpu-24gb",
@@ -63,7 +62,7 @@ def report(
     policies: Policies = None,
     bound: Bound = None,
     title: Title = "",
-    source_format: tiers.TraceFormat = None,
+    source_format: options.TraceFormat = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -76,7 +75,7 @@ def report(
 
     path = _checked_out(out, trace)
     machine = _machine(hierarchy, link)
-    record = tiers.opened(trace, source_format)
+    record = options.opened(trace, source_format)
     contents = report_contents(
         record,
         _budget(budget, machine, record),
@@ -125,11 +124,7 @@ def _machine(hierarchy: str, link: str | None) -> WhatIf:
 def _budget(text: str | None, machine: WhatIf, record: Trace) -> int:
     """Return the budget in bytes: as given, as recorded, or the machine's."""
     if text is not None:
-        try:
-            parse_share(text)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="'--budget'") from error
-        return tiers.capacity_of(text, record, "--budget")
+        return options.capacity_of(text, record, "--budget")
     recorded = record.meta.get("capacity_bytes")
     if isinstance(recorded, int) and recorded > 0:
         return recorded

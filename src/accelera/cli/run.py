@@ -2,28 +2,159 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
 
 from accelera.cli import options
-from accelera.cli.ending import exit_code_of
-from accelera.cli.loading import when_loaded
+from accelera.cli.failures import exit_code_of
 from accelera.cli.program import Program, is_own
-from accelera.cli.ran import Ran
 from accelera.errors import AcceleraError
 from accelera.settings import current
+from accelera.text_table import text_table
+from accelera.units import format_bytes
 
 if TYPE_CHECKING:
     from accelera.cli.sampling import Samples
+    from accelera.interceptor import OpStats, Stats
+
+
+@contextmanager
+def when_loaded(name: str, act: Callable[[], None]) -> Iterator[None]:
+    """Call ``act`` once the module ``name`` is loaded: at once if it is, else when somebody imports it.
+
+    A program may so still set what the module reads as it is loaded, such as environment variables.
+    """
+    if name in sys.modules:
+        act()
+        yield
+        return
+    finder = _Finder(name, act)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)
+
+
+class _Finder(MetaPathFinder):
+    """Finds one module as everybody else does, with a loader that tells."""
+
+    def __init__(self, name: str, act: Callable[[], None]) -> None:
+        self._name, self._act = name, act
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the specification of the module that is waited for; None for others."""
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Telling(spec.loader, self._act)
+        return spec
+
+
+class _Telling(Loader):
+    """Loads as ``loader`` does, and then tells."""
+
+    def __init__(self, loader: Loader, act: Callable[[], None]) -> None:
+        self._loader, self._act = loader, act
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Return a new module, or None for the usual one."""
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module's code, and tell."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._act()
+
+
+_COUNTS = ("direct", "chunked", "spilled", "refused", "passed")
+
+
+class RunProgramReport(NamedTuple):
+    """A program that has ended."""
+
+    program: str
+    budget: str | None
+    exit_code: int
+    seconds: float
+    """From its first line to its last."""
+    stats: Stats | None
+    """None when it never loaded torch."""
+    peak_bytes: int
+    """The most private memory above the process with torch loaded, as sampled."""
+    without_bytes: int
+    """The same as predicted for a run without interception."""
+    device_peaks: Mapping[str, int]
+    """The most that torch allocated on each accelerator."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-able values."""
+        calls = None if self.stats is None else self.stats.as_dict()
+        return {
+            "program": self.program,
+            "budget": self.budget,
+            "exit_code": self.exit_code,
+            "seconds": self.seconds,
+            "peak_bytes": self.peak_bytes,
+            "predicted_peak_without_bytes": self.without_bytes,
+            "device_peak_bytes": dict(self.device_peaks),
+            "calls": calls,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines for people."""
+        within = f" within {self.budget} per call" if self.budget else ""
+        yield f"accelera: {self.program} ran{within}, {self.seconds:.1f} s, exit code {self.exit_code}"
+        if self.stats is None:
+            yield "nothing was intercepted: it did not load torch"
+            return
+        yield from _calls(self.stats)
+        yield (
+            f"peak above the idle process: {format_bytes(self.peak_bytes)} measured, "
+            f"{format_bytes(self.without_bytes)} predicted without"
+        )
+        for name, peak in self.device_peaks.items():
+            yield f"peak of {name}: {format_bytes(peak)} measured"
+
+
+def _calls(stats: Stats) -> Iterator[str]:
+    if not stats.by_op:
+        yield "no call was large enough to be looked at"
+        return
+    named = [*sorted(stats.by_op.items()), ("all", stats.total)]
+    head = ("call", *_COUNTS, "operands and results", "in files", "in pieces")
+    yield from text_table([head, *(_row(op, each) for op, each in named)]).splitlines()
+    for op, each in sorted(stats.by_op.items()):
+        yield from (f"{op}: {count} passed, {why}" for why, count in each.passed.items())
+        yield from (f"{op}: {count} went on {what}" for what, count in each.fallbacks.items())
+
+
+def _row(op: str, each: OpStats) -> tuple[str, ...]:
+    counts = (each.direct, each.chunked, each.spilled, each.refused, each.passed.total())
+    sizes = (format_bytes(each.looked_bytes), format_bytes(each.spilled_bytes))
+    return (op, *(str(count) if count else "-" for count in counts), *sizes, f"{each.seconds:.2f} s")
+
 
 Words = Annotated[
     list[str] | None,
@@ -118,7 +249,7 @@ def run(
     raise typer.Exit(ran.exit_code)
 
 
-def carry_out(program: Program, **limits: Any) -> Ran:
+def carry_out(program: Program, **limits: Any) -> RunProgramReport:
     """Run ``program``, its large calls within ``limits`` from the moment it has loaded torch.
 
     Raises SettingError for an ``ACCELERA_*`` variable that cannot be read, before the program runs, and what
@@ -145,11 +276,11 @@ def carry_out(program: Program, **limits: Any) -> Ran:
         raise refused[0]
     exit_code = exit_code_of(error, is_own)
     if not samples:
-        return Ran(program.name, limits.get("budget"), exit_code, seconds, None, 0, 0, {})
+        return RunProgramReport(program.name, limits.get("budget"), exit_code, seconds, None, 0, 0, {})
     from accelera.interceptor import stats
 
     (measured,) = samples
-    return Ran(
+    return RunProgramReport(
         program.name,
         limits.get("budget"),
         exit_code,

@@ -1,4 +1,4 @@
-"""The most memory a program holds while it runs, looked at again and again."""
+"""Sampler of the memory of a process: the most it holds while a program runs."""
 
 from __future__ import annotations
 

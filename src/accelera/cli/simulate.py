@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accelera.cli import tiers
+from accelera.cli import options
 from accelera.cli.options import Json
 from accelera.units import format_bytes
 
@@ -20,29 +20,29 @@ SCORER_OF = {"scored": "heuristic", "learned": "learned", "iteration_replay": "r
 
 
 def simulate(
-    trace: tiers.TraceFile,
+    trace: options.TraceFile,
     capacity: Annotated[
         str | None,
         typer.Option("--capacity", "-c", metavar="SIZE", help="Of the first tier: 8GiB, or 50% of the peak."),
     ] = None,
-    hierarchy: tiers.Machine = None,
+    hierarchy: options.Machine = None,
     policy: Annotated[
         str, typer.Option("--policy", "-p", metavar="NAME", help="Who is evicted: lru, belady, planner …")
     ] = "lru",
-    lookahead: tiers.Lookahead = 0,
-    recompute: tiers.Recompute = False,
-    seed: tiers.Seed = 0,
-    bound: tiers.Bound = True,
-    source_format: tiers.TraceFormat = None,
+    lookahead: options.Lookahead = 0,
+    recompute: options.Recompute = False,
+    seed: options.Seed = 0,
+    bound: options.Bound = True,
+    source_format: options.TraceFormat = None,
     as_json: Json = False,
 ) -> None:
     """Replay a trace under one policy: bytes moved, evictions, waiting, and the least possible."""
     from accelera.simulator import gated
     from accelera.simulator import simulate as replay
 
-    record = tiers.opened(trace, source_format)
-    machine = tiers.machine_of(hierarchy, capacity, record)
-    scores = tiers.score_for(policy, record)
+    record = options.opened(trace, source_format)
+    machine = options.machine_of(hierarchy, capacity, record)
+    scores = options.score_for(policy, record)
     report = replay(
         record, machine, policy, lookahead=lookahead, recompute=recompute, score=scores, seed=seed
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from accelera.cli import tiers
+from accelera.cli import options
 from accelera.cli.options import Json, Quiet
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _executor(cluster: str | None) -> Iterator[Executor | None]:
 
 
 def sweep(
-    trace: tiers.TraceFile,
+    trace: options.TraceFile,
     policies: Annotated[
         str | None,
         typer.Option("--policies", "-p", metavar="NAMES", help="lru,belady,planner …; all by default."),
@@ -63,11 +63,11 @@ def sweep(
             help="4GiB,8GiB,50% …, or how many from the largest step to the peak.",
         ),
     ] = "50",
-    hierarchy: tiers.Machine = None,
-    lookahead: tiers.Lookahead = 0,
-    recompute: tiers.Recompute = False,
-    seed: tiers.Seed = 0,
-    bound: tiers.Bound = True,
+    hierarchy: options.Machine = None,
+    lookahead: options.Lookahead = 0,
+    recompute: options.Recompute = False,
+    seed: options.Seed = 0,
+    bound: options.Bound = True,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", callback=_checked_plot, help="Draw the curves: .png or .html."),
@@ -76,14 +76,14 @@ def sweep(
         str | None,
         typer.Option(metavar="ray", callback=_checked_cluster, help="Replay on the nodes of a Ray cluster."),
     ] = None,
-    source_format: tiers.TraceFormat = None,
+    source_format: options.TraceFormat = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Replay a trace under every policy at many capacities: who moves least, where memory stops paying."""
     from accelera.simulator import sweep as run
 
-    record = tiers.opened(trace, source_format)
+    record = options.opened(trace, source_format)
     names = None if policies is None else _names(policies)
     with _executor(cluster) as executor:
         found = run(
@@ -120,7 +120,7 @@ def _names(text: str) -> list[str]:
 
 def _scores(names: list[str] | None, trace: Trace) -> dict[str, NDArray[np.float64]]:
     """Return the scores of those named that make none of their own."""
-    found = {name: tiers.score_for(name, trace) for name in names or ()}
+    found = {name: options.score_for(name, trace) for name in names or ()}
     return {name.lower(): score for name, score in found.items() if score is not None}
 
 
@@ -131,4 +131,4 @@ def _sizes(text: str, trace: Trace) -> int | list[int | str]:
         return int(parts[0])
     if parts == ["0"]:
         raise typer.BadParameter("0 capacities are none; give at least 1", param_hint="'--capacities'")
-    return [tiers.capacity_of(part, trace, "--capacities") for part in parts]
+    return [options.capacity_of(part, trace, "--capacities") for part in parts]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from accelera.cli import options
-from accelera.cli.options import Source
-from accelera.cli.running import Wish, carry_out
+from accelera.cli.file_operation import FileOperation, carry_out
+from accelera.cli.options import FileOperand
 
 if TYPE_CHECKING:
     from accelera.engine import MatrixEngine
@@ -38,10 +38,10 @@ def transpose(
 
     Products read transposed operands as they lie and need none of this.
     """
-    array = Source(source, source_shape, source_dtype, source_offset)
+    array = FileOperand(source, source_shape, source_dtype, source_offset)
 
     def compute(engine: MatrixEngine, **how: Any) -> Any:
         return engine.transpose(array.open(), axes, **how)
 
-    wish = Wish(target, budget, "cpu", resume, restart, as_json, quiet, chunks=chunks, codec=codec)
-    carry_out(wish, compute)
+    how = FileOperation(target, budget, "cpu", resume, restart, as_json, quiet, chunks=chunks, codec=codec)
+    carry_out(how, compute)

@@ -1,4 +1,4 @@
-"""The most RAM the process took while an operation ran."""
+"""Watermark: the most RAM that the process took while an operation ran."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Watermark(Observer):
         return self._idle_bytes is not None
 
     def on_start(self, plan: Plan) -> None:
-        """Take the idle process as zero; a smaller plan later does not begin anew."""
+        """Take the idle process as zero; a smaller plan later does not reset it."""
         if not self.started:
             self._resets = reset_peak()
             self._idle_bytes = process_memory().rss_bytes

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from accelera.errors import ArgumentError, BudgetExceededError
-from accelera.settings import current, parse_fraction, parse_share
-from accelera.units import format_bytes, parse_bytes
+from accelera.settings import current
+from accelera.units import format_bytes, parse_bytes, parse_fraction, parse_share
 
 
 class UsableMemory(Protocol):

@@ -1,12 +1,16 @@
-"""Who is evicted: compiled policies by name, and the contract for those of your own."""
+"""Eviction policies: the compiled ones by name, and the contract for your own."""
 
-from accelera.policy.contract import EvictionPolicy
-from accelera.policy.knowledge import KEPT, Knowledge, next_reads
-from accelera.policy.names import POLICIES, create_policy, native_knowledge, needs
-from accelera.policy.prepared import Prepared, prepare
-from accelera.policy.replay import replay_next_uses
-from accelera.policy.scores import heuristic_scores
-from accelera.policy.signatures import access_signatures, occurrences
+from accelera.policy.contract import KEPT, EvictionPolicy, Knowledge, next_reads
+from accelera.policy.iteration_replay import access_signatures, occurrences, replay_next_uses
+from accelera.policy.policies import (
+    POLICIES,
+    Prepared,
+    create_policy,
+    heuristic_scores,
+    native_knowledge,
+    needs,
+    prepare,
+)
 
 __all__ = [
     "KEPT",

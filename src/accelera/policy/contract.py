@@ -1,19 +1,35 @@
-"""What an eviction policy must do: keep an order over resident buffers and name a victim.
-
-A policy never counts bytes and never decides *whether* to evict: the books of the pool, or of the
-simulator, do both. It only answers who goes first. The calls of one access that misses:
-
-    miss(new) ── while there is no room: victim() -> old, evict(old) ── insert(new)
-
-Time is the index of the access, from 0. Policies of this package are compiled (``csrc/policy``); one
-of your own is a class with these methods, and works in the pool and the simulator alike.
-"""
+"""Contract of an eviction policy, and what a policy may know before the first access."""
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera.trace import NEVER, Kind, Trace, next_uses
+
+Column = TypeVar("Column", bound="np.ndarray[Any, Any]")
+
+
+def once_per_trace(function: Callable[[Trace], Column]) -> Callable[[Trace], Column]:
+    """Return ``function`` with its results remembered, read-only, as long as their trace lives."""
+    found: WeakKeyDictionary[Trace, Column] = WeakKeyDictionary()
+
+    @functools.wraps(function)
+    def remembered(trace: Trace) -> Column:
+        if trace not in found:
+            result = function(trace)
+            result.setflags(write=False)
+            found[trace] = result
+        return found[trace]
+
+    return remembered
 
 
 class EvictionPolicy(Protocol):
@@ -56,3 +72,76 @@ class EvictionPolicy(Protocol):
     def dead(self, buffer: int) -> bool:
         """Return whether ``buffer`` is known not to be read again, so that it need not be written back."""
         return False
+
+
+KEPT = NEVER - 1
+"""Instead of a next read: none comes, but the buffer is alive at the end and holds a result."""
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """The future as far as it is known; times are indices of accesses."""
+
+    capacity_bytes: int = 0
+    """Bytes of the tier."""
+    buffers: int = 0
+    """How many buffers there are; 0 when unknown."""
+    next_use: NDArray[np.int32] | None = None
+    """Per access, the time of the same buffer's next access, or ``NEVER``."""
+    next_read: NDArray[np.int32] | None = None
+    """Per access, the time of the next read of the same contents; ``NEVER`` when they are freed or
+    overwritten before, ``KEPT`` when they are a result."""
+    score: NDArray[np.float64] | None = None
+    """Per access, how willingly its buffer is given up from then on: the highest goes first."""
+    seed: int = 0
+    """Seed of policies that choose at random."""
+    trace: Trace | None = None
+    """Where a score can be worked out from."""
+
+    @classmethod
+    def of(
+        cls, trace: Trace, capacity_bytes: int, *, score: NDArray[np.float64] | None = None, seed: int = 0
+    ) -> Knowledge:
+        """Return what is known when the whole ``trace`` is."""
+        reads = next_reads(trace)
+        return cls(capacity_bytes, trace.buffer_count, trace.next_use, reads, score, seed, trace)
+
+    @classmethod
+    def of_sequence(cls, sequence: Sequence[int], capacity_bytes: int = 0) -> Knowledge:
+        """Return what is known from the ids of all reads to come, nothing being freed or overwritten."""
+        ids = np.asarray(sequence, dtype=np.int32)
+        upcoming = next_uses(ids)
+        reads = np.where(upcoming == NEVER, np.int32(KEPT), upcoming)
+        return cls(capacity_bytes, int(ids.max(initial=-1)) + 1, upcoming, reads)
+
+
+@once_per_trace
+def next_reads(trace: Trace) -> NDArray[np.int32]:
+    """Return per access the next read of the same contents, ``NEVER`` or ``KEPT``; shape (accesses,).
+
+    Contents that are saved on request before they end count as ``KEPT``, not as ``NEVER``.
+    """
+    times = np.cumsum(trace.is_access) - 1
+    matters = trace.is_access | (trace.kind == Kind.FREE)
+    buffer, kind, time = trace.buffer[matters], trace.kind[matters], times[matters]
+    order = np.argsort(buffer, kind="stable")
+    following = np.full(len(order), KEPT, dtype=np.int32)
+    here, after = order[:-1], order[1:]
+    same = buffer[here] == buffer[after]
+    read = np.where(kind[after] == Kind.READ, time[after], NEVER)
+    following[here[same]] = read[same]
+    accesses: NDArray[np.int32] = following[kind != Kind.FREE]
+    accesses[(accesses == NEVER) & _saved_next(trace)] = KEPT
+    return accesses
+
+
+def _saved_next(trace: Trace) -> NDArray[np.bool_]:
+    """Return per access whether the buffer is saved before anything else happens to its contents."""
+    matters = trace.is_access | (trace.kind == Kind.FREE) | (trace.kind == Kind.SAVE)
+    buffer, kind = trace.buffer[matters], trace.kind[matters]
+    order = np.argsort(buffer, kind="stable")
+    saved = np.zeros(len(order), dtype=np.bool_)
+    here, after = order[:-1], order[1:]
+    saved[here] = (buffer[here] == buffer[after]) & (kind[after] == Kind.SAVE)
+    accesses: NDArray[np.bool_] = saved[kind <= Kind.WRITE]
+    return accesses

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from accelera.errors import AcceleraError, TraceFormatError
 from accelera.trace import Trace, content_hash, read_trace
-from accelera.trace.formats.table import FORMATS as _ALL_FORMATS
+from accelera.trace.formats import FORMATS as _ALL_FORMATS
 
 FORMATS = ("parquet", "csv", "json", "torch_snapshot", "libcachesim_csv", "oracle_general")
 """Formats that are read, by the names that ``read_trace`` knows them by."""

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.trace import Kind, Trace, stack_distances
-from accelera.trace.flat import MIB, tensor_ids
-from accelera.trace.stack_distance import FIRST
+from accelera.trace.dataframe import MIB, tensor_ids
+from accelera.trace.reuse import FIRST
 
 _KINDS = {int(Kind.READ): "read", int(Kind.WRITE): "write"}
 

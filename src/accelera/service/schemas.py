@@ -19,9 +19,9 @@ from pydantic import (
 
 from accelera.errors import UnknownNameError
 from accelera.policy import POLICIES
-from accelera.settings import parse_share
 from accelera.simulator import HIERARCHIES, SCORERS, expected_accesses, generate_synthetic_trace
 from accelera.trace import Trace
+from accelera.units import parse_share
 from accelera.views import MACHINES, WhatIf
 
 _SIZE = r"^\d{1,15}(\.\d{1,6})? ?([kKMGTP]i?B|B|%)?$"

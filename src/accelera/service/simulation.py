@@ -28,9 +28,9 @@ from accelera.service.schemas import (
 )
 from accelera.service.settings import ServiceSettings
 from accelera.simulator import gated, hierarchy_of, simulate, validate_trace
-from accelera.simulator.capacities import capacity_of
 from accelera.simulator.compiling import predict_source, predict_trace
-from accelera.simulator.scorers.scoring import unit_scores
+from accelera.simulator.presets import capacity_of
+from accelera.simulator.scorers import unit_scores
 from accelera.trace import Trace
 
 Shape = Annotated[

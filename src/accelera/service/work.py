@@ -27,7 +27,7 @@ from accelera.service.schemas import (
 )
 from accelera.service.settings import ServiceLimits
 from accelera.simulator import Sweep, advise, bound_curve, lower_bound, sweep
-from accelera.simulator.capacities import capacity_of
+from accelera.simulator.presets import capacity_of
 from accelera.trace import Trace, read_trace
 from accelera.views import MeasuredTrace, curves_view, fit_view, least_per_unit, timeline_view, ways_view
 

@@ -1,27 +1,16 @@
-"""The paper half's other wing: replay a trace under any policy, in any hierarchy, and advise."""
+"""Simulator: replay of a trace under any policy in any hierarchy, sweeps, lower bounds and advice."""
 
-from accelera.simulator.advice import Advice
-from accelera.simulator.advice_parts import Depth, Offload, Ranked, Resident
-from accelera.simulator.advice_search import advise
-from accelera.simulator.bound_curve import bound_curve
-from accelera.simulator.bounds import ResidencyPlan, lower_bound, plan_residency
+from accelera.simulator.advice import Advice, Depth, Offload, Ranked, Resident
+from accelera.simulator.advice_search import Gain, advise, gain
 from accelera.simulator.cache import CacheResult, simulate_cache
-from accelera.simulator.gain import Gain, gain
-from accelera.simulator.limits import Limit, largest_batch, largest_context
+from accelera.simulator.lower_bounds import ResidencyPlan, bound_curve, lower_bound, plan_residency
+from accelera.simulator.max_batch import Limit, largest_batch, largest_context
 from accelera.simulator.presets import HIERARCHIES, hierarchy_of
 from accelera.simulator.replay import simulate
-from accelera.simulator.report import LinkReport, Report, TierReport
-from accelera.simulator.scorers import (
-    PLAIN,
-    SCORERS,
-    Gated,
-    gated,
-    predict_eviction_scores,
-    score,
-    train_scorer,
-)
+from accelera.simulator.report import LinkReport, Report, TierReport, Timeline
+from accelera.simulator.scorer_gate import PLAIN, Gated, gated, predict_eviction_scores
+from accelera.simulator.scorers import SCORERS, score, train_scorer
 from accelera.simulator.sweeps import Sweep, sweep
-from accelera.simulator.timeline import Timeline
 from accelera.simulator.validation import (
     SizeComparison,
     Validation,

@@ -1,34 +1,146 @@
-"""Try policies, look-aheads and capacities on a trace, and say what is best."""
+"""Search for advice: policies, look-aheads and capacities tried on a trace by simulation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from accelera.errors import UnknownNameError
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES, needs
-from accelera.settings import parse_share
-from accelera.simulator.advice import Advice
-from accelera.simulator.advice_parts import Depth, Offload, Ranked
-from accelera.simulator.advice_resident import moved_with_kept, worth_keeping
-from accelera.simulator.advice_text import (
+from accelera.simulator.advice import (
     PLAIN,
+    WORTHWHILE,
+    Advice,
+    Depth,
+    Offload,
+    Ranked,
+    Resident,
     ahead_words,
     memory_words,
     offload_words,
     resident_words,
     sentences,
 )
-from accelera.simulator.advice_window import with_lookahead
-from accelera.simulator.moments import Moments
-from accelera.simulator.presets import hierarchy_of
+from accelera.simulator.lower_bounds import lower_bound
+from accelera.simulator.presets import capacity_of, hierarchy_of
 from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
+from accelera.simulator.residency_lp import compulsory_reads
 from accelera.simulator.sweeps import sweep
-from accelera.trace import Occupancy, Trace
+from accelera.simulator.time_steps import TimeSteps
+from accelera.trace import Kind, Occupancy, Trace, stack_distances
 from accelera.units import format_bytes
+
+
+def records_releases(trace: Trace) -> bool:
+    """Return whether a trace says itself when pins end."""
+    return bool((trace.kind == Kind.RELEASE).any())
+
+
+def with_lookahead(trace: Trace, lookahead: int) -> Trace:
+    """Return ``trace`` with each step's releases, savings and frees ``lookahead`` steps later.
+
+    That is the order in which the engine goes when ``lookahead`` further steps are admitted while one
+    computes: the oldest retires before the next is admitted, and before an access of what it
+    frees or a write to what it saves. A trace without releases is returned as it is.
+    """
+    if not records_releases(trace):
+        return trace
+    place = np.arange(len(trace), dtype=np.int64)
+    accesses = np.flatnonzero(trace.is_access)
+    steps = trace.step[accesses]
+    next_step = np.searchsorted(steps, trace.step.astype(np.int64) + lookahead + 1)
+    due = np.append(accesses, len(trace))[next_step]
+    due = np.where(trace.is_access, place, np.minimum(due, _first_dependent(trace)))
+    order = np.lexsort((place, trace.step, trace.is_access, due))
+    return replace(
+        trace,
+        buffer=trace.buffer[order],
+        kind=trace.kind[order],
+        step=trace.step[order],
+        stride=trace.stride[order],
+        meta={**trace.meta, "window": lookahead + 1},
+    )
+
+
+def _first_dependent(trace: Trace) -> NDArray[np.int64]:
+    """Return per event the first access after it that needs it or a later event to have happened.
+
+    An access needs the frees of its buffer, and where it writes the savings too.
+    """
+    count = len(trace)
+    order = np.argsort(trace.buffer, kind="stable")
+    place, kind = np.arange(count)[order], trace.kind[order]
+    needed = np.full(count, count, dtype=np.int64)
+    for departure, dependent in ((Kind.FREE, trace.is_access), (Kind.SAVE, trace.kind == Kind.WRITE)):
+        following = np.searchsorted(np.flatnonzero(dependent[order]), np.arange(count))
+        candidates = np.append(np.flatnonzero(dependent[order]), count)[following]
+        inside = np.minimum(candidates, count - 1)
+        same = (candidates < count) & (trace.buffer[order][inside] == trace.buffer[order])
+        chosen = same & (kind == departure)
+        needed[place[chosen]] = place[inside[chosen]]
+    earliest: NDArray[np.int64] = np.minimum.accumulate(needed[::-1])[::-1]
+    return earliest
+
+
+def worth_keeping(trace: Trace, capacity_bytes: int, room_bytes: int) -> tuple[list[int], list[Resident]]:
+    """Return buffers, and what is to be said of each, that LRU fetches again, within ``room_bytes``.
+
+    The most bytes saved per byte of room go first, that is the most often missed; of equals the smaller.
+    What is fetched because it is new, at first or after a free, no room saves.
+    """
+    needed = stack_distances(trace).needed_bytes
+    reads = trace.kind[trace.is_access] == Kind.READ
+    missed = reads & ~compulsory_reads(trace) & ((needed < 0) | (needed > capacity_bytes))
+    misses = np.bincount(trace.accessed[missed], minlength=trace.buffer_count)
+    order = np.lexsort((trace.size_bytes, -misses))
+    kept: list[int] = []
+    for buffer in order[misses[order] > 0].tolist():
+        size = int(trace.size_bytes[buffer])
+        if size <= room_bytes:
+            kept.append(buffer)
+            room_bytes -= size
+    found = [
+        Resident(
+            trace.names[each],
+            int(trace.size_bytes[each]),
+            int(misses[each] * trace.size_bytes[each]),
+        )
+        for each in kept
+    ]
+    return kept, found
+
+
+def moved_with_kept(trace: Trace, kept: list[int], capacity_bytes: int, policy: str) -> int:
+    """Return what ``policy`` moves when the buffers ``kept`` never leave, what these move included."""
+    chosen = np.zeros(trace.buffer_count, np.bool_)
+    chosen[kept] = True
+    room_bytes = int(trace.size_bytes[chosen].sum())
+    rest, staying = _only(trace, ~chosen), _only(trace, chosen)
+    moved = simulate(rest, capacity_bytes - room_bytes, policy).moved_bytes if len(rest) else 0
+    return moved + simulate(staying, room_bytes, policy).moved_bytes
+
+
+def _only(trace: Trace, chosen: NDArray[np.bool_]) -> Trace:
+    """Return ``trace`` with the events of chosen buffers alone."""
+    number = np.cumsum(chosen, dtype=np.int32) - 1
+    rows, left = chosen[trace.buffer], np.flatnonzero(chosen).tolist()
+    return replace(
+        trace,
+        buffer=number[trace.buffer[rows]].astype(np.int32),
+        kind=trace.kind[rows],
+        step=trace.step[rows],
+        stride=trace.stride[rows],
+        size_bytes=trace.size_bytes[chosen],
+        names=tuple(trace.names[each] for each in left),
+        roles=tuple(trace.roles[each] for each in left),
+        dtypes=tuple(trace.dtypes[each] for each in left),
+    )
+
 
 LOOKAHEADS = (0, 1, 2, 4, 8, 16)
 BOUNDED = 100_000
@@ -69,7 +181,7 @@ def advise(
     bound
         Whether to work out the least bytes any schedule moves; by default up to 100,000 accesses.
     seed
-        For policies that throw dice.
+        Seed of policies that choose at random.
 
     Policies are ranked by time, and by bytes where the times are within one per cent.
 
@@ -85,7 +197,7 @@ def advise(
     names = _names(policies, dict(scores or {}))
     if not lookaheads:
         raise ValueError("[advise] no lookaheads are given; leave them out to try the usual ones")
-    search = _Search(trace, machine, dict(scores or {}), seed)
+    search = _AdviceSearch(trace, machine, dict(scores or {}), seed)
     ahead = sorted(set(lookaheads))
     first = _deep_enough([search.report(_REFERENCE, each) for each in ahead]).lookahead
     best = _by_merit([search.report(name, first) for name in names])[0].policy
@@ -96,7 +208,7 @@ def advise(
     return _advice(search, capacity, reports, depths, deep.lookahead, least)
 
 
-class _Search:
+class _AdviceSearch:
     """Simulations of one trace in one machine, with any policy and look-ahead."""
 
     def __init__(self, trace: Trace, machine: Hierarchy, scores: Mapping[str, ArrayLike], seed: int) -> None:
@@ -122,7 +234,7 @@ class _Search:
 
 
 def _advice(
-    search: _Search,
+    search: _AdviceSearch,
     capacity: int,
     reports: list[Report],
     depths: list[Report],
@@ -134,7 +246,7 @@ def _advice(
     plain = _ranked(search.report(PLAIN, lookahead), least)
     causal = next((each for each in ranking if not each.needs_future), plain)
     offload = _offload(reports[0], search.report(best.policy, lookahead, recompute=True))
-    trace, moments = search.trace, Moments.of(search.trace)
+    trace, moments = search.trace, TimeSteps.of(search.trace)
     floor = moments.floor_bytes
     curve = sweep(trace, [best.policy], _CAPACITIES, search.machine, scores=search.scores, progress=False)
     kept, resident = worth_keeping(trace, capacity, max(capacity - moments.resident_bytes, 0))
@@ -170,19 +282,16 @@ def _advice(
 
 
 def _capacity(trace: Trace, budget: int | float | str | None, hierarchy: Hierarchy | str | None) -> int:
-    wanted = parse_share(budget) if isinstance(budget, str) else budget
-    if wanted is None and "capacity_bytes" in trace.meta:
-        wanted = int(trace.meta["capacity_bytes"])
-    if wanted is None and hierarchy is not None:
-        wanted = hierarchy_of(hierarchy).tiers[0].capacity_bytes
-    if wanted is None:
-        raise ValueError(
-            "[advise] no budget: the trace does not say in how much memory it was recorded; give a size such "
-            "as '512MiB', or a share of the peak such as '50%'"
-        )
-    if isinstance(wanted, float):
-        wanted = int(wanted * Occupancy(trace).peak_bytes)
-    return wanted
+    if budget is not None:
+        return capacity_of(budget, trace)
+    if "capacity_bytes" in trace.meta:
+        return int(trace.meta["capacity_bytes"])
+    if hierarchy is not None:
+        return hierarchy_of(hierarchy).tiers[0].capacity_bytes
+    raise ValueError(
+        "[advise] no budget: the trace does not say in how much memory it was recorded; give a size such "
+        "as '512MiB', or a share of the peak such as '50%'"
+    )
 
 
 def _names(policies: Sequence[str] | None, scores: Mapping[str, ArrayLike]) -> list[str]:
@@ -246,3 +355,64 @@ def _too_small(floor: int, capacity: int) -> str:
         f"the operands of the largest step need {format_bytes(floor)}, more than {format_bytes(capacity)}: "
         "some of them pass by without staying"
     )
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What lies between a plain policy, the offline planner and the least possible; sizes in bytes."""
+
+    capacity_bytes: int
+    policy: str
+    """The plain policy."""
+    moved_bytes: int
+    """What it moves."""
+    planned_bytes: int
+    """What the policy ``planner`` moves."""
+    lower_bound_bytes: int
+    """What any schedule moves at least."""
+
+    @property
+    def reachable(self) -> float:
+        """Share of the traffic that the planner saves; negative where it moves more."""
+        return 1 - self.planned_bytes / self.moved_bytes if self.moved_bytes else 0.0
+
+    @property
+    def possible(self) -> float:
+        """Share of the traffic that no schedule can save more than."""
+        return 1 - self.lower_bound_bytes / self.moved_bytes if self.moved_bytes else 0.0
+
+    @property
+    def worthwhile(self) -> bool:
+        """Whether the planner saves 5 % or more."""
+        return self.reachable >= WORTHWHILE
+
+    def explain(self) -> str:
+        """Return the verdict in words."""
+        at = f"at {format_bytes(self.capacity_bytes)}"
+        moves = f"{self.policy} moves {format_bytes(self.moved_bytes)}"
+        if self.moved_bytes == self.lower_bound_bytes:
+            return f"{at} {moves}, and no schedule moves less"
+        least = f"no schedule moves less than {format_bytes(self.lower_bound_bytes)}"
+        if self.worthwhile:
+            return (
+                f"{at} {moves}, the planner {format_bytes(self.planned_bytes)} ({self.reachable:.0%} less); "
+                f"{least}"
+            )
+        if self.possible < WORTHWHILE:
+            advice = "more memory, a smaller batch or recomputation would help"
+            return f"{at} no policy helps: {moves}, {least} ({self.possible:.1%} less); {advice}"
+        planned = f"the planner {format_bytes(self.planned_bytes)}"
+        return f"{at} the planner does not help: {moves}, {planned}; {least}"
+
+
+def gain(trace: Trace, capacity_bytes: int, policy: str = "lru") -> Gain:
+    """Return how much less than ``policy`` a better one could move for ``trace`` at this capacity.
+
+    Stacks of activations are read in the reverse order of their making, and there plain policies are often
+    within a few percent of the bound: ``Gain.worthwhile`` and ``Gain.explain`` say so.
+
+    Raises UnknownNameError, ValueError for a negative capacity.
+    """
+    moved = simulate(trace, capacity_bytes, policy).moved_bytes
+    planned = simulate(trace, capacity_bytes, "planner").moved_bytes
+    return Gain(capacity_bytes, policy, moved, planned, lower_bound(trace, capacity_bytes))

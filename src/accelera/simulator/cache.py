@@ -1,4 +1,4 @@
-"""A plain cache: the loop of oracles and miss-ratio curves, without time, tiers or write-back.
+"""Plain cache: the loop of oracles and miss-ratio curves, without time, tiers or write-back.
 
 For tensors its figures mislead (a created tensor counts as a miss, a dead one as a resident):
 ``simulate`` is the one to trust for traffic and time.
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from accelera import _native
 from accelera.policy import EvictionPolicy, Knowledge, native_knowledge, prepare
-from accelera.simulator.capacities import capacity_of
+from accelera.simulator.presets import capacity_of
 from accelera.trace import Trace
 
 
@@ -57,7 +57,7 @@ def simulate_cache(
     score
         Per access, for the policies that follow a score: the highest is given up first.
     seed
-        For policies that throw dice.
+        Seed of policies that choose at random.
 
     Raises UnknownNameError; ValueError for a negative capacity or a score that is not a number; ShapeError
     for a score of the wrong length.

@@ -6,9 +6,8 @@ import numpy as np
 
 from accelera.errors import UnknownNameError
 from accelera.memory import UNBOUNDED_BYTES, Compute, Hierarchy, Tier
-from accelera.simulator.capacities import capacity_of
-from accelera.trace import Trace
-from accelera.units import parse_bytes
+from accelera.trace import Occupancy, Trace
+from accelera.units import parse_bytes, size_of
 
 GB, TB = 10**9, 10**12
 
@@ -65,3 +64,15 @@ def hierarchy_of(given: Hierarchy | int | float | str, trace: Trace | None = Non
         if isinstance(given, str) and not given[:1].isdigit():
             raise UnknownNameError.among("hierarchy", given, HIERARCHIES) from None
         raise
+
+
+def capacity_of(amount: int | float | str, trace: Trace) -> int:
+    """Return a capacity in bytes; ``"50%"`` and floats up to 1 are shares of the peak of ``trace``.
+
+    Raises ValueError for what is neither a size nor a share.
+
+    >>> whole = Trace.from_arrays([0, 1], 500)
+    >>> capacity_of("50%", whole), capacity_of(0.5, whole), capacity_of("1kB", whole), capacity_of(1, whole)
+    (500, 500, 1000, 1)
+    """
+    return size_of(amount, lambda: Occupancy(trace).peak_bytes)

@@ -1,20 +1,90 @@
-"""Replay a trace in a hierarchy of memories: what is moved, and how long everybody waits."""
+"""Replay of a trace in a hierarchy of memories: the bytes moved, and the time spent waiting for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from accelera import _native
-from accelera.memory import Hierarchy, Tier
+from accelera._native import PreparedTrace
+from accelera.memory import Compute, Hierarchy, Tier
 from accelera.policy import EvictionPolicy, Knowledge, native_knowledge, next_reads, prepare
 from accelera.simulator.presets import hierarchy_of
-from accelera.simulator.replayable import one_by_one, replayable
-from accelera.simulator.report import LinkReport, Report, TierReport
-from accelera.simulator.timeline import timeline_of
+from accelera.simulator.report import LinkReport, Report, TierReport, timeline_of
 from accelera.trace import Trace
+
+
+def step_seconds(trace: Trace, compute: Compute | None) -> NDArray[np.float64]:
+    """Return the seconds of arithmetic per step, shape (steps,).
+
+    A trace's own seconds go first; where they are unknown ``compute`` estimates, and without it a step
+    takes no time.
+    """
+    if compute is None:
+        return np.nan_to_num(trace.seconds, nan=0.0)
+    estimated = compute.seconds(trace.flops, touched_bytes(trace))
+    return np.where(np.isnan(trace.seconds), estimated, trace.seconds)
+
+
+def touched_bytes(trace: Trace) -> NDArray[np.float64]:
+    """Return the bytes that each step reads and writes in the first tier, shape (steps,)."""
+    sizes = trace.size_bytes[trace.accessed]
+    counted = np.bincount(trace.step[trace.is_access], weights=sizes, minlength=trace.step_count)
+    return counted.astype(np.float64)
+
+
+class Replayable:
+    """A trace as the compiled loop takes it."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.native = PreparedTrace(
+            trace.buffer, None if _only_reads(trace) else trace.kind, trace.step, trace.size_bytes
+        )
+        self._seconds: dict[Compute | None, NDArray[np.float64]] = {}
+
+    def seconds(self, trace: Trace, compute: Compute | None) -> NDArray[np.float64] | None:
+        """Return the seconds of each step, None when they all are nothing."""
+        if compute not in self._seconds:
+            self._seconds[compute] = step_seconds(trace, compute)
+        seconds = self._seconds[compute]
+        return seconds if seconds.any() else None
+
+
+_KEPT: WeakKeyDictionary[Trace, Replayable] = WeakKeyDictionary()
+_SEQUENTIAL: WeakKeyDictionary[Trace, Trace] = WeakKeyDictionary()
+
+
+def replayable(trace: Trace) -> Replayable:
+    """Return what the compiled loop takes for ``trace``."""
+    if trace not in _KEPT:
+        _KEPT[trace] = Replayable(trace)
+    return _KEPT[trace]
+
+
+def one_by_one(trace: Trace) -> Trace:
+    """Return the accesses of ``trace``, all reads, each a step of its own."""
+    if trace not in _SEQUENTIAL:
+        count = trace.access_count
+        _SEQUENTIAL[trace] = replace(
+            trace,
+            buffer=trace.accessed,
+            kind=np.zeros(count, np.uint8),
+            step=np.arange(count, dtype=np.int32),
+            stride=trace.stride[trace.is_access],
+            ops=("",) * count,
+            flops=np.zeros(count),
+            seconds=np.zeros(count),
+        )
+    return _SEQUENTIAL[trace]
+
+
+def _only_reads(trace: Trace) -> bool:
+    return not trace.kind.any()
+
 
 Maker = Callable[[Knowledge], EvictionPolicy]
 Policies = str | EvictionPolicy | Sequence[EvictionPolicy] | Maker
@@ -52,7 +122,7 @@ def simulate(
     score
         Per access, for the policies that follow a score: the highest is given up first.
     seed
-        For policies that throw dice.
+        Seed of policies that choose at random.
     record
         Whether ``Report.timeline`` tells when every step computes and every transfer goes on. It changes
         nothing else, and takes some 50 bytes per access.

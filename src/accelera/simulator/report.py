@@ -1,17 +1,71 @@
-"""What a replay came to: bytes moved, time lost, and where."""
+"""Report of a replay: bytes moved, time lost, and where; with the timeline of steps and transfers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from accelera._native import ReplayHistory
 from accelera.memory import Hierarchy
-from accelera.simulator.timeline import Timeline
+from accelera.text_table import text_table
 from accelera.trace import Trace
 from accelera.units import format_bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Times of a replay in seconds from its start, as columns in three groups.
+
+    The columns of a group have one length: ``step*`` one row per step that computed, ``move_*`` one per
+    transfer over a link, ``resident_*`` one per change of the bytes in the first tier. The arrays cannot be
+    written to.
+    """
+
+    step: NDArray[np.int32]
+    """Steps of ``Report.trace`` as they computed. A step that had to be retired in two parts has two rows."""
+    step_begin_s: NDArray[np.float64]
+    step_end_s: NDArray[np.float64]
+    move_link: NDArray[np.int32]
+    """Index of the link in ``Report.links``; rows are in the order in which transfers were asked for."""
+    move_away: NDArray[np.bool_]
+    """Whether the transfer went to the slower tier (a store); else it went to the faster one (a load)."""
+    move_buffer: NDArray[np.int32]
+    """Index in ``Report.trace.names``."""
+    move_step: NDArray[np.int32]
+    """The step whose admission asked for the transfer, or the last one admitted before it."""
+    move_bytes: NDArray[np.int64]
+    move_begin_s: NDArray[np.float64]
+    move_end_s: NDArray[np.float64]
+    resident_since_s: NDArray[np.float64]
+    """Times that never decrease; the first is 0, with nothing in the tier."""
+    resident_bytes: NDArray[np.int64]
+    """Bytes in the first tier from that time on.
+
+    A buffer counts from the begin of its transfer, or of the room for what is created, until a transfer that
+    takes its place begins, or until it is freed. Changes keep the order in which the replay decided them: one
+    decided later than another is never shown before it.
+    """
+
+    def __post_init__(self) -> None:
+        for column in fields(self):
+            getattr(self, column.name).flags.writeable = False
+
+    def moves(self, link: int, *, away: bool) -> NDArray[np.intp]:
+        """Return the rows of the transfers over ``link`` in one direction."""
+        return np.flatnonzero((self.move_link == link) & (self.move_away == away))
+
+
+def timeline_of(history: ReplayHistory) -> Timeline:
+    """Return what a compiled replay wrote into ``history``."""
+    columns = {column.name: getattr(history, column.name)() for column in fields(Timeline)}
+    columns["move_away"] = columns["move_away"].view(np.bool_)
+    return Timeline(**columns)
+
 
 FIGURES = (
     "policy",
@@ -53,7 +107,7 @@ class TierReport:
     fetched_bytes: int
     """Brought in from the next tier by misses that read."""
     created_bytes: int
-    """Set anew here by misses that write."""
+    """Overwritten here by misses that write."""
     saved_bytes: int
     """Written to the next tier."""
     peak_bytes: int
@@ -137,7 +191,7 @@ class Report:
 
     @property
     def created_bytes(self) -> int:
-        """Bytes set anew in the first tier."""
+        """Bytes overwritten in the first tier."""
         return self.tiers[0].created_bytes
 
     @property
@@ -163,7 +217,7 @@ class Report:
     @cached_property
     def lower_bound_bytes(self) -> int:
         """The least bytes that any schedule could move at this capacity; computed when first asked for."""
-        from accelera.simulator.bounds import lower_bound
+        from accelera.simulator.lower_bounds import lower_bound
 
         return lower_bound(self.trace, self.hierarchy.tiers[0].capacity_bytes)
 
@@ -207,12 +261,9 @@ class Report:
         """Return the figures as text, one tier per row, totals below."""
         header = ("tier", "capacity", "peak", "hits", "misses", "evictions", "fetched", "saved")
         rows = [header, *map(_row, self.tiers[:-1])]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-        lines = [_aligned(row, widths) for row in rows]
         moved = f"moved {format_bytes(self.moved_bytes)} under {self.policy}"
         times = f"{self.total_s:.6g} s: computing {self.compute_s:.6g} s, waiting {self.stall_s:.6g} s"
-        lines += ["", moved, times, *self._notes()]
-        return "\n".join(lines)
+        return "\n".join([text_table(rows), "", moved, times, *self._notes()])
 
     def _notes(self) -> list[str]:
         notes = []
@@ -234,10 +285,3 @@ def _row(tier: TierReport) -> tuple[str, ...]:
     moved = tier.fetched_bytes, tier.saved_bytes
     counts = tier.hits, tier.misses, tier.evictions
     return (tier.name, *map(format_bytes, sizes), *map(str, counts), *map(format_bytes, moved))
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = row
-    return "  ".join(
-        [first.ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(rest, widths[1:], strict=True))]
-    )

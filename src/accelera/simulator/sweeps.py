@@ -1,13 +1,13 @@
-"""Policies x capacities: what each would move, where more memory stops paying, and who does best."""
+"""Sweeps: policies x capacities, what each would move, and where more memory stops paying."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,20 +16,98 @@ from accelera.errors import UnknownNameError
 from accelera.extras import needed_for
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES
-from accelera.simulator.bound_curve import bound_curve
-from accelera.simulator.capacities import capacity_of
-from accelera.simulator.cells import Cells
-from accelera.simulator.curves import Curves
-from accelera.simulator.limits import added_wait
-from accelera.simulator.moments import Moments
-from accelera.simulator.presets import hierarchy_of
+from accelera.simulator.lower_bounds import bound_curve
+from accelera.simulator.max_batch import added_wait
+from accelera.simulator.presets import capacity_of, hierarchy_of
+from accelera.simulator.replay import one_by_one, simulate
 from accelera.simulator.report import Report
-from accelera.simulator.sweep_plot import plot_sweep
-from accelera.simulator.sweep_text import sweep_table
+from accelera.simulator.sweep_page import Curves
+from accelera.simulator.sweep_plot import plot_sweep, sweep_table
+from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Occupancy, Trace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+T = TypeVar("T")
+
+
+def with_bar(items: Iterable[T], total: int, name: str, *, shown: bool) -> Iterator[T]:
+    """Yield ``items``; where ``shown`` and stderr is a terminal, a bar says how many of ``total`` came."""
+    if not shown:
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield from bar.track(items, total=total, description=name)
+
+
+Cell = tuple[str, int]
+"""A policy, and the bytes of the first tier."""
+
+PIECES = 32
+"""Into how many pieces an executor is given a sweep, at most: each takes the trace along."""
+
+_NOTHING = Trace.from_arrays([], 0)
+
+
+@final
+@dataclass(frozen=True)
+class SweepReplays:
+    """What all replays of a sweep have in common; pickled if its parts can be."""
+
+    trace: Trace
+    machine: Hierarchy
+    scores: Mapping[str, ArrayLike]
+    lookahead: int
+    recompute: bool
+    seed: int
+
+    def replay(self, cell: Cell) -> Report:
+        """Return what ``simulate`` finds for one policy and capacity."""
+        name, size = cell
+        return simulate(
+            self.trace,
+            self.machine.with_capacity(size),
+            name,
+            lookahead=self.lookahead,
+            recompute=self.recompute,
+            score=self.scores.get(name),
+            seed=self.seed,
+        )
+
+    def replay_all(self, cells: Sequence[Cell]) -> list[Report]:
+        """Return the reports of several cells without the trace, which the caller has."""
+        return [replace(self.replay(cell), trace=_NOTHING) for cell in cells]
+
+    def on_threads(self, cells: Sequence[Cell], threads: int | None, *, shown: bool) -> list[Report]:
+        """Return the reports of ``cells`` in their order, replayed by threads of this process."""
+        self.replay(cells[0])
+        with ThreadPoolExecutor(threads) as pool:
+            return list(with_bar(pool.map(self.replay, cells), len(cells), "sweep", shown=shown))
+
+    def on_executor(self, cells: Sequence[Cell], executor: Executor, *, shown: bool) -> list[Report]:
+        """Return the reports of ``cells`` in their order, replayed wherever ``executor`` runs its tasks.
+
+        Raises what a replay or the executor raises; what has not begun by then is cancelled.
+        """
+        record = one_by_one(self.trace) if self.machine.sequential else self.trace
+        count = min(PIECES, len(cells))
+        futures = [executor.submit(self.replay_all, cells[first::count]) for first in range(count)]
+        found: dict[Cell, Report] = {}
+        try:
+            for first, future in enumerate(with_bar(futures, count, "sweep", shown=shown)):
+                reports = [replace(report, trace=record) for report in future.result()]
+                found.update(zip(cells[first::count], reports, strict=True))
+        finally:
+            for future in futures:
+                future.cancel()
+        return [found[cell] for cell in cells]
+
 
 CAPACITIES = 50
 """How many capacities are tried when none are given."""
@@ -119,7 +197,7 @@ class Sweep:
         return self.capacities[int(np.argmax(depths))]
 
     def smallest_without_stalls(self, policy: str | None = None, *, tolerance: float = 0.01) -> int:
-        """Return the smallest capacity in bytes from which on nobody waits for want of memory.
+        """Return the smallest capacity in bytes from which on no step waits for lack of memory.
 
         At it and every larger one, at most ``tolerance`` of the time is waiting that does not also occur at
         the largest capacity. ``policy``: ``best()`` when absent.
@@ -189,8 +267,8 @@ class Sweep:
                 row = {"policy": policy, "capacity_bytes": self.capacities[index]}
                 row |= {name: getattr(report, name) for name in _COLUMNS}
                 if regret is not None:
-                    told = float(regret[index]) if np.isfinite(regret[index]) else None
-                    row |= {"lower_bound_bytes": self.lower_bounds[index], "regret": told}
+                    shown = float(regret[index]) if np.isfinite(regret[index]) else None
+                    row |= {"lower_bound_bytes": self.lower_bounds[index], "regret": shown}
                 yield row
 
 
@@ -248,7 +326,7 @@ def sweep(
     sizes = _sizes(trace, capacities)
     machine = hierarchy_of(sizes[0] if hierarchy is None else hierarchy)
 
-    common = Cells(trace, machine, scores, lookahead, recompute, seed)
+    common = SweepReplays(trace, machine, scores, lookahead, recompute, seed)
     cells = [(name, size) for name in names for size in sizes]
     if executor is None:
         found = common.on_threads(cells, threads, shown=progress)
@@ -275,7 +353,7 @@ def _sizes(trace: Trace, capacities: Sequence[int | float | str] | int | str | N
     capacities = [capacities] if isinstance(capacities, str) else capacities
     if capacities is None or isinstance(capacities, int):
         count = CAPACITIES if capacities is None else capacities
-        floor, peak = Moments.of(trace).floor_bytes, Occupancy(trace).peak_bytes
+        floor, peak = TimeSteps.of(trace).floor_bytes, Occupancy(trace).peak_bytes
         sizes = {int(size) for size in np.linspace(floor, max(peak, floor), max(count, 0))}
     else:
         sizes = {capacity_of(size, trace) for size in capacities}

@@ -1,4 +1,4 @@
-"""How much a trace is like real ones: reuse, locality, sizes and lives, each with what it means."""
+"""Validation of a trace: how near its reuse, locality, sizes and lives are to those of real models."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Validation:
     sizes: SizeComparison | None
     """None for a trace without buffers."""
     used_after_free: int
-    """Reads of a buffer after it was freed and before it was written anew."""
+    """Reads of a buffer after it was freed and before it was overwritten."""
     freed_twice: int
     """Frees of what was dead already."""
     read_before_written: int

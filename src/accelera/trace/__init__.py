@@ -1,17 +1,19 @@
-"""What was accessed: the record that a run leaves and a simulator replays."""
+"""Trace: the record of accesses that a run leaves and a simulator replays."""
 
 from accelera.trace.access import ROLES, Access, Kind, Recorder, RunRecorder
-from accelera.trace.content_hash import content_hash
 from accelera.trace.formats import read_trace, write_trace
-from accelera.trace.locality import reuse_entropy, temporal_locality
-from accelera.trace.log import TraceLog
-from accelera.trace.miss_ratio import MissRatioCurve, miss_ratio_curve
-from accelera.trace.next_use import NEVER, next_uses
+from accelera.trace.miss_ratio import MissRatioCurve, miss_ratio_curve, sampled_miss_ratio_curve
 from accelera.trace.occupancy import Occupancy, largest_op, working_sets
-from accelera.trace.shards import sampled_miss_ratio_curve
-from accelera.trace.stack_distance import StackDistances, stack_distances
+from accelera.trace.reuse import (
+    NEVER,
+    StackDistances,
+    next_uses,
+    reuse_entropy,
+    stack_distances,
+    temporal_locality,
+)
 from accelera.trace.summary import TraceStatistics, statistics
-from accelera.trace.trace import Trace
+from accelera.trace.trace import Trace, TraceLog, content_hash
 
 __all__ = [
     "NEVER",

@@ -27,7 +27,7 @@ class Kind(IntEnum):
     READ = 0
     """An access that needs the contents: absent ones are fetched."""
     WRITE = 1
-    """An access that sets the contents anew: nothing is fetched, and the buffer becomes dirty. A step that
+    """An access that overwrites the contents: nothing is fetched, and the buffer becomes dirty. A step that
     updates a buffer in place reads it and then writes it: two accesses."""
     RELEASE = 2
     """One pin is dropped. Traces without releases hold a buffer until its step is over."""

@@ -1,4 +1,4 @@
-"""How many bytes are alive, when, and what they are."""
+"""Occupancy: the bytes alive after each event, and the tensors that they belong to."""
 
 from __future__ import annotations
 
@@ -38,41 +38,60 @@ class Occupancy:
     """
 
     trace: Trace
+    evictions: bool = False
+    """Whether an eviction ends a life too: the bytes that the first tier holds, instead of those alive."""
+    before: NDArray[np.bool_] | None = None
+    """Which buffers are there before the first event, shape (buffers,); None: those not written first."""
 
     @cached_property
     def changes(self) -> NDArray[np.int64]:
         """Lives begun (1) and ended (-1) by each event, shape (events,)."""
         rows, begins = self._lives
-        free = self.trace.kind[rows] == Kind.FREE
-        there = self.trace.kind[rows] != Kind.WRITE
-        there[~begins] = ~free[:-1][~begins[1:]]
+        ends = self._is_end[rows]
+        there = self.at_start[self.trace.buffer[rows]]
+        there[~begins] = ~ends[:-1][~begins[1:]]
         found = np.zeros(len(self.trace), np.int64)
-        found[rows] = np.where(free, -1, 1) * (free == there)
+        found[rows] = np.where(ends, -1, 1) * (ends == there)
         return found
 
     @cached_property
     def at_start(self) -> NDArray[np.bool_]:
         """Whether each buffer is there from the start, shape (buffers,)."""
+        if self.before is not None:
+            return self.before
         rows, begins = self._lives
         found = np.ones(self.trace.buffer_count, np.bool_)
         found[self.trace.buffer[rows[begins]]] = self.trace.kind[rows[begins]] != Kind.WRITE
         return found
 
     @cached_property
+    def _is_end(self) -> NDArray[np.bool_]:
+        ends: NDArray[np.bool_] = self.trace.kind == Kind.FREE
+        return ends | (self.trace.kind == Kind.EVICT) if self.evictions else ends
+
+    @cached_property
     def _lives(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The accesses and frees, buffer by buffer in order, and whether each is its buffer's first."""
+        """The accesses and ends, buffer by buffer in order, and whether each is its buffer's first."""
         trace = self.trace
-        events = np.flatnonzero(trace.is_access | (trace.kind == Kind.FREE))
+        events = np.flatnonzero(trace.is_access | self._is_end)
         rows = events[np.argsort(trace.buffer[events], kind="stable")]
         return rows, np.diff(trace.buffer[rows], prepend=-1) != 0
 
+    @cached_property
+    def live_bytes(self) -> NDArray[np.int64]:
+        """The bytes alive after each event, shape (events,)."""
+        return self.after_events()
+
     def after_events(self, role: str | None = None) -> NDArray[np.int64]:
         """Return the live bytes after each event, of all buffers or those of one role; shape (events,)."""
-        trace = self.trace
-        counted = np.ones(trace.buffer_count, np.bool_) if role is None else np.array(trace.roles) == role
-        sizes = np.where(counted, trace.size_bytes, 0)
+        every = np.ones(self.trace.buffer_count, np.bool_)
+        return self.bytes_of(every if role is None else np.array(self.trace.roles) == role)
+
+    def bytes_of(self, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the live bytes of the chosen buffers after each event, shape (events,)."""
+        sizes = np.where(chosen, self.trace.size_bytes, 0)
         begin = int(sizes[self.at_start].sum())
-        found: NDArray[np.int64] = begin + np.cumsum(self.changes * sizes[trace.buffer])
+        found: NDArray[np.int64] = begin + np.cumsum(self.changes * sizes[self.trace.buffer])
         return found
 
     @cached_property
@@ -81,7 +100,7 @@ class Occupancy:
 
         A step without events has the last event before it, or -1.
         """
-        live = self.after_events()
+        live = self.live_bytes
         steps = np.maximum.accumulate(self.trace.step) if len(live) else self.trace.step
         order = np.lexsort((live, steps))
         ends = np.flatnonzero(np.diff(steps[order], append=-1))
@@ -104,24 +123,34 @@ class Occupancy:
     @cached_property
     def peak_event(self) -> int:
         """The first event after which the most bytes are alive; -1 when that is before all events."""
-        live = self.after_events()
+        live = self.live_bytes
         return int(np.argmax(live)) if live.max(initial=0) >= self._start_bytes and len(live) else -1
 
     @property
     def peak_bytes(self) -> int:
         """The most bytes alive at any time."""
-        return int(self.after_events().max(initial=self._start_bytes))
+        return int(self.live_bytes.max(initial=self._start_bytes))
 
     @property
     def _start_bytes(self) -> int:
         return int(self.trace.size_bytes[self.at_start].sum())
 
+    def alive_after(self, event: int) -> NDArray[np.bool_]:
+        """Return whether each buffer is alive after ``event``, -1 for the start; shape (buffers,)."""
+        until = slice(0, event + 1)
+        lives = np.bincount(self.trace.buffer[until], self.changes[until], self.trace.buffer_count)
+        return (lives + self.at_start) > 0
+
     @cached_property
     def alive_at_peak(self) -> NDArray[np.bool_]:
         """Whether each buffer is alive at the peak, shape (buffers,)."""
-        until = slice(0, self.peak_event + 1)
-        lives = np.bincount(self.trace.buffer[until], self.changes[until], self.trace.buffer_count)
-        return (lives + self.at_start) > 0
+        return self.alive_after(self.peak_event)
+
+    @property
+    def largest_at_peak(self) -> NDArray[np.intp]:
+        """The buffers alive at the peak, the largest first."""
+        alive = np.flatnonzero(self.alive_at_peak)
+        return alive[np.argsort(-self.trace.size_bytes[alive], kind="stable")]
 
     def peak_by_role(self) -> dict[str, int]:
         """Return the bytes alive at the peak by role, largest first."""
@@ -132,9 +161,7 @@ class Occupancy:
 
     def top_live(self, count: int = 10) -> list[LiveTensor]:
         """Return the ``count`` largest buffers alive at the peak, largest first."""
-        trace = self.trace
-        alive = np.flatnonzero(self.alive_at_peak)
-        largest = alive[np.argsort(-trace.size_bytes[alive], kind="stable")][:count]
+        trace, largest = self.trace, self.largest_at_peak[:count]
         return [LiveTensor(trace.names[i], trace.roles[i], int(trace.size_bytes[i])) for i in largest]
 
 

@@ -1,15 +1,10 @@
-"""A trace in columns: every event of every buffer, and what is known of buffers and steps.
-
-    events    buffer  kind  step  stride              one row per event, in order
-    buffers   size_bytes  name  role  dtype           one row per buffer, by dense id
-    steps     op  flops  seconds                      one row per step (op), by index
-
-Nothing is stored twice: an access' size, role and dtype are its buffer's, its op is its step's.
-"""
+"""Trace in columns: every event of every buffer, with a log that records one and a hash of its contents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,10 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from accelera.trace.access import Access, Kind
-from accelera.trace.building import arguments_of, checked_columns
-from accelera.trace.cells import columns_of_frame, model_type_of
-from accelera.trace.frame import frame_of
-from accelera.trace.next_use import next_uses
+from accelera.trace.columns import arguments_of, checked_columns
+from accelera.trace.dataframe import columns_of_frame, frame_of, model_type_of
+from accelera.trace.reuse import next_uses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,7 +93,7 @@ class Trace:
         Parameters
         ----------
         buffer_ids
-            Any integers, shape (events,). They are numbered anew from 0 in the order of first use; the
+            Any integers, shape (events,). They are renumbered from 0 in the order of first use; the
             given ones become names where ``names`` is absent.
         sizes_bytes
             Bytes, shape (events,) or one number for all. A buffer keeps one size.
@@ -214,3 +208,96 @@ class Trace:
     def with_meta(self, **facts: Any) -> Trace:
         """Return the same trace with more facts in ``meta``."""
         return replace(self, meta={**self.meta, **facts})
+
+
+class TraceLog:
+    """An ordered list of events, and what the run said of itself; of the latest run, if there were several.
+
+    >>> log = TraceLog()
+    >>> log.record(Access(buffer=0, nbytes=64, step=0))
+    >>> len(log), log.moved_distinct_bytes(), log.trace()
+    (1, 64, Trace(1 accesses of 1 buffers in 1 steps))
+    """
+
+    def __init__(self) -> None:
+        self._accesses: list[Access] = []
+        self._facts: dict[str, Any] = {}
+        self._arithmetic: dict[int, tuple[float, float]] = {}
+
+    def begin(self, facts: Mapping[str, Any]) -> None:
+        """Forget what was heard before: a run begins, described by ``facts``."""
+        self._accesses.clear()
+        self._arithmetic.clear()
+        self._facts = dict(facts)
+
+    def took(self, step: int, seconds: float, flops: float) -> None:
+        """Take note of a step's arithmetic and how long it took."""
+        self._arithmetic[step] = seconds, flops
+
+    def record(self, access: Access) -> None:
+        """Append ``access``."""
+        self._accesses.append(access)
+
+    def __len__(self) -> int:
+        return len(self._accesses)
+
+    def __iter__(self) -> Iterator[Access]:
+        return iter(self._accesses)
+
+    def __getitem__(self, index: int) -> Access:
+        return self._accesses[index]
+
+    def trace(self, **more: Any) -> Trace:
+        """Return what was recorded, in columns; ``more`` goes to ``Trace.from_arrays``.
+
+        A run of the engine is described in ``meta``: operation, policy, capacity, window, device.
+        """
+        last = max((access.step for access in self._accesses), default=-1)
+        count = max(last, *self._arithmetic, -1) + 1
+        operation = self._facts.get("operation", "")
+        ops = [operation] * count
+        for access in self._accesses:
+            ops[access.step] = access.op or ops[access.step]
+        arithmetic = [self._arithmetic.get(step, (np.nan, 0.0)) for step in range(count)]
+        seconds, flops = zip(*arithmetic, strict=True) if arithmetic else ((), ())
+        return Trace.from_accesses(
+            self._accesses,
+            **{
+                "ops": ops,
+                "seconds": seconds,
+                "flops": flops,
+                "model_type": operation,
+                **more,
+                "meta": {**self._facts, **more.get("meta", {})},
+            },
+        )
+
+    def buffers(self) -> list[int]:
+        """Return the buffer ids in order of access, other events left out."""
+        return [access.buffer for access in self._accesses if access.counts]
+
+    def moved_distinct_bytes(self) -> int:
+        """Return the bytes of all distinct buffers: the least any policy must move."""
+        sizes = {access.buffer: access.nbytes for access in self._accesses}
+        return sum(sizes.values())
+
+
+def content_hash(trace: Trace) -> str:
+    """Return the SHA-256 of everything in ``trace`` but ``meta``, in hexadecimal."""
+    digest = hashlib.sha256()
+    arrays = (
+        trace.buffer,
+        trace.kind,
+        trace.step,
+        trace.stride,
+        trace.size_bytes,
+        trace.flops,
+        trace.seconds,
+    )
+    for array in (*arrays, np.zeros(0) if trace.scores is None else trace.scores):
+        # NaN has many bit patterns; one stands for all.
+        values = np.where(array != array, np.nan, array) if array.dtype.kind == "f" else array
+        digest.update(values.astype(values.dtype.newbyteorder("<")).tobytes())
+    for texts in (trace.names, trace.roles, trace.dtypes, trace.ops, (trace.model_type,)):
+        digest.update(json.dumps(texts).encode())
+    return digest.hexdigest()

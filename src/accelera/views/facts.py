@@ -14,8 +14,8 @@ from accelera.errors import BudgetExceededError
 from accelera.memory import Compute
 from accelera.plotting import format_budget, format_size
 from accelera.simulator import Report, simulate
-from accelera.simulator.moments import Moments
-from accelera.simulator.roofline import step_seconds
+from accelera.simulator.replay import step_seconds
+from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Occupancy, Trace
 from accelera.trace.occupancy import largest_op
 from accelera.views.machine import WhatIf
@@ -70,7 +70,7 @@ class MeasuredTrace:
     @cached_property
     def floor_bytes(self) -> int:
         """The smallest budget in which the operands of every step fit together."""
-        return Moments.of(self.trace).floor_bytes
+        return TimeSteps.of(self.trace).floor_bytes
 
     @cached_property
     def floor_op(self) -> str:

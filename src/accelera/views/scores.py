@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.simulator.scorers.scoring import unit_scores
+from accelera.simulator.scorers import unit_scores
 from accelera.trace import Trace, stack_distances
 from accelera.views.view import JsonView
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from accelera.interceptor.estimating.phase import Phase
+from accelera.text_table import text_table
 from accelera.units import format_bytes
 
 _HEADS = {"kv_cache": "kv cache", "optimizer_state": "optimizer"}
@@ -21,7 +22,7 @@ def table(phases: Sequence[Phase], budget_bytes: int | None) -> str:
         row = [phase.dtype if phase.dtype != before else "", phase.name, *cells]
         rows.append([*row, format_bytes(phase.peak_bytes), *_verdict(phase, budget_bytes)])
         before = phase.dtype
-    return _aligned(rows)
+    return text_table(rows, left=2)
 
 
 def explain(phases: Sequence[Phase], budget_bytes: int | None) -> Iterator[str]:
@@ -60,15 +61,3 @@ def _verdict(phase: Phase, budget_bytes: int | None) -> list[str]:
         return []
     over = phase.peak_bytes - budget_bytes
     return ["fits" if over <= 0 else f"{format_bytes(over)} over"]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows with columns of equal width, the first two to the left, others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if index < 2 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )

@@ -1,7 +1,7 @@
-"""What a fusing compiler would do to a program, on paper: to a trace of it, or to its source text."""
+"""Compile prediction: what a fusing compiler would do to a trace of a program, or to its source text."""
 
 from accelera.simulator.compiling.figure import Figure
-from accelera.simulator.compiling.predicting import predict_trace
+from accelera.simulator.compiling.predict import predict_trace
 from accelera.simulator.compiling.prediction import CompilePrediction
 from accelera.simulator.compiling.source import SourcePrediction, predict_source
 

@@ -17,7 +17,7 @@ _ITEMSIZES = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "bool": 1}
 
 
 @dataclass
-class Value:
+class TracedValue:
     """The contents of a buffer between two writes."""
 
     buffer: int
@@ -36,7 +36,7 @@ class Value:
 
 
 @dataclass
-class Operation:
+class TracedOperation:
     """One step of the trace, as a compiler sees it."""
 
     index: int
@@ -70,10 +70,10 @@ class Operation:
 class Dataflow:
     """Operations and the values between them."""
 
-    operations: Sequence[Operation]
-    values: Sequence[Value]
+    operations: Sequence[TracedOperation]
+    values: Sequence[TracedValue]
 
-    def producers(self, operation: Operation) -> Iterator[int]:
+    def producers(self, operation: TracedOperation) -> Iterator[int]:
         """Yield the steps whose results ``operation`` reads."""
         for value in operation.reads:
             if self.values[value].producer >= 0:
@@ -84,7 +84,7 @@ def dataflow_of(trace: Trace) -> Dataflow:
     """Return the dataflow of a trace."""
     phases = phases_of(trace)
     operations = [
-        Operation(index, op, kind_of(op), phase, flops)
+        TracedOperation(index, op, kind_of(op), phase, flops)
         for index, (op, phase, flops) in enumerate(zip(trace.ops, phases, trace.flops.tolist(), strict=True))
     ]
     values = _Values(trace)
@@ -133,14 +133,14 @@ class _Values:
     """The values made so far and which of them each buffer holds."""
 
     def __init__(self, trace: Trace) -> None:
-        self.made: list[Value] = []
+        self.made: list[TracedValue] = []
         self.current: dict[int, int] = {}
         self._sizes = trace.size_bytes.tolist()
         self._elements = [
             size // _itemsize(dtype) for size, dtype in zip(self._sizes, trace.dtypes, strict=True)
         ]
 
-    def read(self, buffer: int, operation: Operation) -> None:
+    def read(self, buffer: int, operation: TracedOperation) -> None:
         value = self.current.get(buffer)
         if value is None:
             value = self._make(buffer, -1)
@@ -148,7 +148,7 @@ class _Values:
             operation.reads.append(value)
             self.made[value].consumers.append(operation.index)
 
-    def write(self, buffer: int, operation: Operation, event: int) -> None:
+    def write(self, buffer: int, operation: TracedOperation, event: int) -> None:
         operation.writes.append(self._make(buffer, operation.index, event))
 
     def end(self, buffer: int, event: int) -> None:
@@ -161,7 +161,7 @@ class _Values:
             self.made[value].stays, self.made[value].dies = True, event
 
     def _make(self, buffer: int, producer: int, event: int = 0) -> int:
-        self.made.append(Value(buffer, self._sizes[buffer], self._elements[buffer], producer, event))
+        self.made.append(TracedValue(buffer, self._sizes[buffer], self._elements[buffer], producer, event))
         self.current[buffer] = len(self.made) - 1
         return len(self.made) - 1
 
@@ -175,7 +175,7 @@ def _itemsize(dtype: str) -> int:
         return 1
 
 
-def _describe(operation: Operation, values: Sequence[Value]) -> None:
+def _describe(operation: TracedOperation, values: Sequence[TracedValue]) -> None:
     """Fill in sizes, and what only they can tell of the operation's kind."""
     reads, writes = [values[v] for v in operation.reads], [values[v] for v in operation.writes]
     operation.read_bytes = sum(value.nbytes for value in reads)
@@ -189,7 +189,7 @@ def _describe(operation: Operation, values: Sequence[Value]) -> None:
     operation.domain = operation.outer if loops else max(largest, operation.outer)
 
 
-def _kind_by_size(operation: Operation, largest: int, made: int) -> OpKind:
+def _kind_by_size(operation: TracedOperation, largest: int, made: int) -> OpKind:
     if operation.kind is OpKind.ROW_REDUCTION and operation.outer < largest:
         if operation.outer == 1:
             return OpKind.FULL_REDUCTION

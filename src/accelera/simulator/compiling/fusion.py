@@ -1,4 +1,4 @@
-"""Which operations a compiler merges into one loop, and what that saves.
+"""Fusion: operations that a compiler merges into one loop, and the bytes and launches that saves.
 
 The rules follow PyTorch's inductor. Loops merge when one reads what the other wrote or both read the same
 contents, when they run over the same elements, when nothing outside stands between them, and up to
@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, Operation
+from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, TracedOperation
 from accelera.simulator.compiling.operations import OpKind, base_name
 
 MOST_OPERATIONS = 64
@@ -29,7 +29,7 @@ _LAUNCHES_BESIDE = {"mean": 1, "max_pool2d_with_indices_backward": 3}
 
 
 @dataclass(frozen=True)
-class Kernel:
+class FusedKernel:
     """One loop or call of the compiled program."""
 
     steps: tuple[int, ...]
@@ -62,7 +62,7 @@ class Kernel:
         return self.eager_launches - self.launches
 
 
-def fuse(flow: Dataflow, *, optimizer: bool = False) -> tuple[Kernel, ...]:
+def fuse(flow: Dataflow, *, optimizer: bool = False) -> tuple[FusedKernel, ...]:
     """Return the kernels of the compiled program, in order of their first step.
 
     Parameters
@@ -82,11 +82,11 @@ def fuse(flow: Dataflow, *, optimizer: bool = False) -> tuple[Kernel, ...]:
     return (*_layout_copies(flow), *merged)
 
 
-def _merges(operation: Operation, optimizer: bool) -> bool:
+def _merges(operation: TracedOperation, optimizer: bool) -> bool:
     return operation.kind in _LOOPS and (optimizer or operation.phase != OPTIMIZER)
 
 
-def _is_kernel(first: Operation, count: int, optimizer: bool) -> bool:
+def _is_kernel(first: TracedOperation, count: int, optimizer: bool) -> bool:
     """Whether steps are left to do: a constant alone is none once it is compiled."""
     folded = first.kind is OpKind.CONSTANT and _merges(first, optimizer)
     return first.runs and (count > 1 or not folded)
@@ -108,7 +108,7 @@ class _Groups:
         """Yield the steps of each group, by first step."""
         return iter(sorted(self._steps.values()))
 
-    def join(self, operation: Operation) -> None:
+    def join(self, operation: TracedOperation) -> None:
         """Merge the step's group with those it shares contents with, the most shared bytes first."""
         shared = self._shared_bytes(operation)
         for step in sorted(shared, key=lambda each: (-shared[each], -each)):
@@ -116,7 +116,7 @@ class _Groups:
             if mine != other and self._may_merge(mine, other):
                 self._merge(mine, other)
 
-    def _shared_bytes(self, operation: Operation) -> dict[int, int]:
+    def _shared_bytes(self, operation: TracedOperation) -> dict[int, int]:
         """Return the bytes in common per group, which is named by its latest step."""
         shared: dict[int, int] = defaultdict(int)
         for index in operation.reads:
@@ -127,7 +127,7 @@ class _Groups:
                 shared[self._steps[group][-1]] += value.nbytes
         return shared
 
-    def _is_near(self, step: int, operation: Operation) -> bool:
+    def _is_near(self, step: int, operation: TracedOperation) -> bool:
         other = self._flow.operations[step]
         near = 0 < operation.index - step <= FARTHEST_STEPS
         return near and other.phase == operation.phase and _merges(other, optimizer=True)
@@ -147,7 +147,7 @@ class _Groups:
         small, large = (first, second) if max(domains[0]) < max(domains[1]) else (second, first)
         return _follows(small, large) or self._is_inlined(small, large)
 
-    def _is_inlined(self, small: Sequence[Operation], large: Sequence[Operation]) -> bool:
+    def _is_inlined(self, small: Sequence[TracedOperation], large: Sequence[TracedOperation]) -> bool:
         """Whether a smaller pointwise loop is only needed by the larger one."""
         if any(each.kind not in (OpKind.POINTWISE, OpKind.CONSTANT) for each in small):
             return False
@@ -187,7 +187,7 @@ class _Groups:
         return {self._group[producer] for producer in producers} - {group}
 
 
-def _alike(first: Sequence[Operation], second: Sequence[Operation]) -> bool:
+def _alike(first: Sequence[TracedOperation], second: Sequence[TracedOperation]) -> bool:
     """Whether both reduce the same way: slow axes only with slow axes, everything with pointwise loops."""
     kinds = [{each.kind for each in group} - {OpKind.CONSTANT} for group in (first, second)]
     columns = [OpKind.COLUMN_REDUCTION in each for each in kinds]
@@ -198,19 +198,19 @@ def _alike(first: Sequence[Operation], second: Sequence[Operation]) -> bool:
     return True
 
 
-def _follows(small: Sequence[Operation], large: Sequence[Operation]) -> bool:
+def _follows(small: Sequence[TracedOperation], large: Sequence[TracedOperation]) -> bool:
     """Whether the smaller loop runs over what the larger one's reductions made."""
     made = {each.outer for each in large if each.kind is OpKind.ROW_REDUCTION}
     return {each.domain for each in small} <= made
 
 
-def _kernel(flow: Dataflow, operations: Sequence[Operation]) -> Kernel:
+def _kernel(flow: Dataflow, operations: Sequence[TracedOperation]) -> FusedKernel:
     inside = {each.index for each in operations}
     values = flow.values
     read = {v for each in operations for v in each.reads if values[v].producer not in inside}
     made = {v for each in operations for v in each.writes}
     written = {v for v in made if values[v].stays or not inside.issuperset(values[v].consumers)}
-    return Kernel(
+    return FusedKernel(
         steps=tuple(sorted(inside)),
         ops=tuple(each.op for each in operations),
         phase=operations[0].phase,
@@ -224,13 +224,13 @@ def _kernel(flow: Dataflow, operations: Sequence[Operation]) -> Kernel:
     )
 
 
-def _launches_beside(operations: Sequence[Operation]) -> int:
+def _launches_beside(operations: Sequence[TracedOperation]) -> int:
     """Return the launches after the first: a second loop, or what an operation always brings along."""
     second = any(each.kind in _TWO_LOOPS for each in operations)
     return second + sum(_LAUNCHES_BESIDE.get(base_name(each.op), 0) for each in operations)
 
 
-def _again(flow: Dataflow, operation: Operation) -> int:
+def _again(flow: Dataflow, operation: TracedOperation) -> int:
     """Return the bytes that an operation's second loop reads again."""
     if operation.kind not in _TWO_LOOPS:
         return 0
@@ -238,10 +238,10 @@ def _again(flow: Dataflow, operation: Operation) -> int:
     return sum(value.nbytes for value in operands if value.elements == operation.domain)
 
 
-def _layout_copies(flow: Dataflow) -> Iterator[Kernel]:
+def _layout_copies(flow: Dataflow) -> Iterator[FusedKernel]:
     """Yield the loops that bring images and weights into the layout that convolutions like best."""
     for operation in flow.operations:
         if base_name(operation.op) == "convolution":
             given = [v for v in map(flow.values.__getitem__, operation.reads) if v.producer < 0]
             for value in sorted(given, key=lambda each: each.nbytes)[len(operation.reads) == 3 :]:
-                yield Kernel((), ("layout",), operation.phase, 0.0, value.nbytes, value.nbytes, 1, 0, 0)
+                yield FusedKernel((), ("layout",), operation.phase, 0.0, value.nbytes, value.nbytes, 1, 0, 0)

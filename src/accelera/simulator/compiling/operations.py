@@ -1,4 +1,4 @@
-"""What a fusing compiler does with each operation, by its name.
+"""Operations by name, and the way a fusing compiler treats each.
 
 The classes follow PyTorch's inductor: products, convolutions and attention are calls into libraries and stay
 as they are; pointwise operations and reductions become loops, which merge; views cost nothing.

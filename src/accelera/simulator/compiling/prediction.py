@@ -1,4 +1,4 @@
-"""What is predicted of a traced program, as figures, as tables and as sentences."""
+"""Prediction of a compiled program: memory, fusion, time and budgets as figures, tables and sentences."""
 
 from __future__ import annotations
 
@@ -6,13 +6,84 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from accelera.simulator.compiling.budgets import BudgetPlan
-from accelera.simulator.compiling.figure import Figure, as_json
-from accelera.simulator.compiling.fitting import FITS, INFEASIBLE, Fit
-from accelera.simulator.compiling.memory import MemoryPrediction
-from accelera.simulator.compiling.scaling import Limit
-from accelera.simulator.compiling.tables import aligned
+from accelera.simulator.compiling.budget_fit import FITS, INFEASIBLE, Fit, TracedBudgetPlan
+from accelera.simulator.compiling.figure import Figure, Source, as_json
+from accelera.simulator.compiling.max_batch import BudgetLimit
 from accelera.simulator.compiling.timing import StepTime, TimePrediction
+from accelera.text_table import text_table
+from accelera.trace import Kind, Occupancy, Trace, largest_op
+
+TOP = 20
+
+
+@dataclass(frozen=True)
+class PeakTensor:
+    """A tensor that lies in memory at the peak."""
+
+    name: str
+    role: str
+    size: Figure
+    made_by: str
+    """The operation that wrote it last; ``""`` when it was there before."""
+
+
+@dataclass(frozen=True)
+class MemoryPrediction:
+    """Peak memory of the program as it was traced."""
+
+    peak: Figure
+    peak_op: str
+    """The operation that runs at the peak."""
+    peak_step: int
+    by_role: dict[str, Figure]
+    """Bytes at the peak by role, the most first."""
+    top: tuple[PeakTensor, ...]
+    """The largest tensors at the peak."""
+    hard_floor: Figure
+    """Most bytes that one step touches: with less, no schedule runs it whole."""
+    hard_floor_op: str
+
+
+def predict_memory(held: Occupancy) -> MemoryPrediction:
+    """Return what is held at the peak of a replay."""
+    trace, source = held.trace, source_of(held.trace)
+    event = max(held.peak_event, 0)
+    floor = largest_op(trace)
+    step = int(trace.step[event]) if len(trace) else 0
+    return MemoryPrediction(
+        peak=Figure(held.peak_bytes, "B", source),
+        peak_op=trace.ops[step] if trace.step_count else "",
+        peak_step=step,
+        by_role={
+            role or "other": Figure(nbytes, "B", source) for role, nbytes in held.peak_by_role().items()
+        },
+        top=_top(held, event, source),
+        hard_floor=Figure(floor.size_bytes, "B", source),
+        hard_floor_op=floor.op,
+    )
+
+
+def source_of(trace: Trace) -> Source:
+    """Return whether a trace's sizes were counted in a real run or followed from shapes."""
+    return "measured" if trace.meta.get("fake") is False else "analytic"
+
+
+def _top(held: Occupancy, event: int, source: Source) -> tuple[PeakTensor, ...]:
+    trace = held.trace
+    writer: dict[int, str] = {}
+    for buffer, kind, step in zip(trace.buffer[: event + 1], trace.kind, trace.step, strict=False):
+        if kind == Kind.WRITE:
+            writer[int(buffer)] = trace.ops[step]
+    return tuple(
+        PeakTensor(
+            trace.names[buffer],
+            trace.roles[buffer] or "other",
+            Figure(int(trace.size_bytes[buffer]), "B", source),
+            writer.get(buffer, ""),
+        )
+        for buffer in held.largest_at_peak[:TOP].tolist()
+    )
+
 
 _LISTED = 8
 
@@ -58,8 +129,8 @@ class CompilePrediction:
     fusion: FusionPrediction
     time: TimePrediction
     fits: tuple[Fit, ...]
-    limits: tuple[Limit, ...]
-    plans: tuple[BudgetPlan, ...]
+    limits: tuple[BudgetLimit, ...]
+    plans: tuple[TracedBudgetPlan, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-able values; every number carries its unit and its source."""
@@ -89,7 +160,7 @@ def _explained(found: CompilePrediction) -> str:
 def _facts(found: CompilePrediction) -> str:
     time, fusion = found.time, found.fusion
     eager, compiled = time.eager, time.compiled
-    return aligned(
+    return text_table(
         [
             (found.model_type or "program", "as traced", "compiled"),
             ("launches", fusion.eager_launches.text, fusion.launches.text),
@@ -112,7 +183,7 @@ def _memory(found: CompilePrediction) -> str:
     largest = [(f"  {each.name}", each.size.text, each.role) for each in memory.top[:_LISTED]]
     head = (f"at the peak ({memory.peak_op}, step {memory.peak_step})", memory.peak.text, "")
     floor = (f"hard floor ({memory.hard_floor_op})", memory.hard_floor.text, "")
-    return aligned([head, *roles, ("largest tensors", "", ""), *largest, floor])
+    return text_table([head, *roles, ("largest tensors", "", ""), *largest, floor])
 
 
 def _fusions(found: CompilePrediction) -> str:
@@ -120,7 +191,7 @@ def _fusions(found: CompilePrediction) -> str:
         (_shortened(each), each.phase, each.saved_bytes.text, each.saved_launches.text)
         for each in found.fusion.fusions[:_LISTED]
     ]
-    return aligned([("merged", "phase", "bytes saved", "launches saved"), *rows]) if rows else ""
+    return text_table([("merged", "phase", "bytes saved", "launches saved"), *rows]) if rows else ""
 
 
 def _shortened(fusion: Fusion) -> str:
@@ -130,12 +201,12 @@ def _shortened(fusion: Fusion) -> str:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _BudgetRow:
     """The quickest way to stay within one budget: moving what is not needed just now, or a plan."""
 
     budget: Figure
     fit: Fit | None
-    plan: BudgetPlan | None
+    plan: TracedBudgetPlan | None
 
     @property
     def planned(self) -> bool:
@@ -183,7 +254,7 @@ class _Way:
         return f"No plan was found for {self.budget.text}{lowest}."
 
 
-def _ways(found: CompilePrediction) -> list[_Way]:
+def _budget_rows(found: CompilePrediction) -> list[_BudgetRow]:
     """Return one way per budget, in the order in which the budgets were given."""
     fits = {each.budget.value: each for each in found.fits}
     plans = {each.budget.value: each for each in found.plans}
@@ -191,17 +262,17 @@ def _ways(found: CompilePrediction) -> list[_Way]:
         **{size: each.budget for size, each in fits.items()},
         **{size: each.budget for size, each in plans.items()},
     }
-    return [_Way(budget, fits.get(size), plans.get(size)) for size, budget in budgets.items()]
+    return [_BudgetRow(budget, fits.get(size), plans.get(size)) for size, budget in budgets.items()]
 
 
 def _budgets(found: CompilePrediction) -> str:
     does = "peak", "offload", "recompute", "drop early", "added", "overlapped", "bound by"
-    return aligned([("budget", "verdict", *does), *(way.row() for way in _ways(found))])
+    return text_table([("budget", "verdict", *does), *(way.row() for way in _budget_rows(found))])
 
 
 def _limits(found: CompilePrediction) -> str:
     rows = [(each.budget.text, each.batch.text, each.context.text, each.how) for each in found.limits]
-    return aligned([("budget", "largest batch", "largest context", "found by"), *rows]) if rows else ""
+    return text_table([("budget", "largest batch", "largest context", "found by"), *rows]) if rows else ""
 
 
 def _percent(share: float | None) -> str:
@@ -216,7 +287,7 @@ def _memory_sentences(found: CompilePrediction) -> Iterator[str]:
 
 
 def _budget_sentences(found: CompilePrediction) -> Iterator[str]:
-    for way in _ways(found):
+    for way in _budget_rows(found):
         yield way.sentence()
     for limit in found.limits:
         yield (
@@ -244,7 +315,7 @@ def _ranged(time: StepTime) -> str:
     return f"{time.total.text} ({time.total.source}; {time.low.text} to {time.high.text} is to be expected)"
 
 
-def _plan_sentence(plan: BudgetPlan) -> str:
+def _plan_sentence(plan: TracedBudgetPlan) -> str:
     parts = (
         (plan.offloaded, "offloaded"),
         (plan.recomputed, "computed again"),

@@ -1,4 +1,4 @@
-"""How long one step of the program takes by the roofline, and what it is bound by."""
+"""Time of one step of the program by the roofline, and the resource that bounds it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from accelera.memory import Compute
 from accelera.simulator.compiling.dataflow import Dataflow
 from accelera.simulator.compiling.figure import Figure
-from accelera.simulator.compiling.fusion import Kernel
+from accelera.simulator.compiling.fusion import FusedKernel
 from accelera.trace import Trace
 
 NOTHING = Figure(None, "s")
@@ -57,7 +57,9 @@ class TimePrediction:
         return self.eager.total.source == "measured"
 
 
-def predict_time(trace: Trace, flow: Dataflow, kernels: Sequence[Kernel], compute: Compute) -> TimePrediction:
+def predict_time(
+    trace: Trace, flow: Dataflow, kernels: Sequence[FusedKernel], compute: Compute
+) -> TimePrediction:
     """Return the time of the traced steps and of the kernels that a compiler would make of them."""
     steps = [each for each in flow.operations if each.runs]
     eager = _step_time(
@@ -85,7 +87,7 @@ def predict_time(trace: Trace, flow: Dataflow, kernels: Sequence[Kernel], comput
 
 
 def measured_seconds(trace: Trace) -> float | None:
-    """Return the seconds that one pass through the trace was measured to take; None where nobody did."""
+    """Return the seconds that one pass through the trace was measured to take; None: not measured."""
     if trace.step_count and not np.isnan(trace.seconds).any():
         return float(trace.seconds.sum())
     whole = trace.meta.get("measured_s")

@@ -1,4 +1,4 @@
-"""The language model's scorer: the seed's Mistral-7B in 4 bits, from a folder of this machine.
+"""Scorer by a language model: the seed's Mistral-7B in 4 bits, from a folder of this machine.
 
 Slow by nature, so it is asked once per trace, about at most 50 tensors, never during a run. It is there
 because the seed names it; the scorers that are measured to help are ``replay`` and ``learned``.
@@ -6,11 +6,13 @@ because the seed names it; the scorers that are measured to help are ``replay`` 
 
 from __future__ import annotations
 
+import json
+import re
 import time
 import warnings
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +21,144 @@ from accelera import settings
 from accelera.errors import ScorerError
 from accelera.extras import needed_for
 from accelera.policy import heuristic_scores
-from accelera.simulator.scorers.prompt import chosen_tensors, parsed_ranking, prompt_for
-from accelera.simulator.scorers.ranking import Grammar
-from accelera.trace import Trace, content_hash
+from accelera.trace import Trace, content_hash, stack_distances
+
+MOST_TENSORS = 50
+"""How many tensors are put into one prompt at most."""
+
+_QUESTION = """You manage a small, fast memory for a neural network. When it is full, one tensor must leave.
+Tensors, one per line: number, role, size in MiB, uses, mean reuse distance (other tensors in between), op.
+{lines}
+Rank all of them. First the one to evict first: large, and not used again soon. Last the one to keep longest.
+Answer with a JSON list of the numbers and nothing else.
+"""
+
+
+def chosen_tensors(trace: Trace) -> NDArray[np.int64]:
+    """Return the buffers worth asking about, at most ``MOST_TENSORS``: those with the most bytes accessed."""
+    accessed = np.bincount(trace.accessed, minlength=trace.buffer_count) * trace.size_bytes
+    return np.argsort(-accessed, kind="stable")[:MOST_TENSORS]
+
+
+def prompt_for(trace: Trace, tensors: NDArray[np.int64]) -> str:
+    """Return the question about ``tensors``."""
+    uses = np.bincount(trace.accessed, minlength=trace.buffer_count)
+    distance = stack_distances(trace).buffers
+    again = distance >= 0
+    total = np.bincount(trace.accessed[again], weights=distance[again], minlength=trace.buffer_count)
+    mean = total / np.maximum(uses - 1, 1)
+    steps = trace.step[trace.is_access]
+    first = np.zeros(trace.buffer_count, dtype=np.int64)
+    first[trace.accessed[::-1]] = steps[::-1]
+    lines = [
+        f"{number}, {trace.roles[each] or 'tensor'}, {trace.size_bytes[each] / 2**20:.2f}, "
+        f"{uses[each]}, {mean[each]:.1f}, {trace.ops[first[each]] or 'op'}"
+        for number, each in enumerate(tensors.tolist())
+    ]
+    return _QUESTION.format(lines="\n".join(lines))
+
+
+def parsed_ranking(answer: str, count: int) -> list[int]:
+    """Return the numbers of the first JSON list in ``answer``, a permutation of ``range(count)``.
+
+    Raises ScorerError that quotes the answer when it holds no such list.
+    """
+    found = re.search(r"\[[\s\d,]*\]", answer)
+    try:
+        ranking: list[int] = json.loads(found.group()) if found else []
+    except json.JSONDecodeError:
+        ranking = []
+    if sorted(ranking) != list(range(count)):
+        raise ScorerError(
+            f"[scorer] the language model was asked to rank {count} tensors and answered {answer[:200]!r}, "
+            f"which is no JSON list of the numbers 0 to {count - 1}; take another model or scorer='replay'"
+        )
+    return ranking
+
+
+SPACES = "▁Ġ"
+"""What tokenizers write for a leading space."""
+_LED = "▁"
+"""The character before, where that is a space in front of the list: one is enough for any model."""
+
+
+class Ranking(NamedTuple):
+    """A list as far as it is written."""
+
+    unused: frozenset[str]
+    """Numbers that are still to come."""
+    number: str = ""
+    """Digits of the number being written."""
+    last: str = ""
+    """The character before; empty at the start."""
+
+    def then(self, text: str) -> Ranking | None:
+        """Return the list after ``text``, or None where no valid list begins so."""
+        state: Ranking | None = self
+        for character in text:
+            state = state._after(character) if state is not None else None
+        return state
+
+    @property
+    def complete(self) -> bool:
+        """Whether the list is closed."""
+        return self.last == "]"
+
+    def _after(self, character: str) -> Ranking | None:
+        if character == " ":
+            after = {",": " ", "": _LED}.get(self.last)
+            return None if after is None else self._replace(last=after)
+        if character == "[":
+            return self._replace(last="[") if self.last in ("", _LED) else None
+        if character.isdigit():
+            return self._digit(character)
+        if self.number not in self.unused:
+            return None
+        left = self.unused - {self.number}
+        if (character == "," and left) or (character == "]" and not left):
+            return Ranking(left, "", character)
+        return None
+
+    def _digit(self, character: str) -> Ranking | None:
+        number = self.number + character
+        begun = self.last not in ("", _LED) and not self.complete
+        possible = begun and any(each.startswith(number) for each in self.unused)
+        return self._replace(number=number, last=character) if possible else None
+
+
+class Grammar:
+    """Which tokens may come next; given to ``generate`` as ``prefix_allowed_tokens_fn``."""
+
+    def __init__(self, tokenizer: Any, count: int, prompt_length: int) -> None:
+        self._start = Ranking(frozenset(map(str, range(count))))
+        self._prompt_length = prompt_length
+        self._end = [tokenizer.eos_token_id]
+        self._pieces = {
+            index: piece
+            for piece, index in _pieces(tokenizer).items()
+            if piece and set(piece) <= set("0123456789,[] ")
+        }
+
+    def __call__(self, _batch: int, tokens: Any) -> list[int]:
+        """Return the tokens that may follow ``tokens``, the prompt included."""
+        state = self.state(tokens[self._prompt_length :].tolist())
+        if state is None or state.complete:
+            return self._end
+        return [index for index, piece in self._pieces.items() if state.then(piece) is not None] or self._end
+
+    def state(self, written: list[int]) -> Ranking | None:
+        """Return the list after the tokens ``written``."""
+        return self._start.then("".join(self._pieces.get(index, "") for index in written))
+
+    def text(self, written: list[int]) -> str:
+        """Return the tokens ``written`` as text."""
+        return "".join(self._pieces.get(index, "") for index in written)
+
+
+def _pieces(tokenizer: Any) -> dict[str, int]:
+    spaces = str.maketrans(dict.fromkeys(SPACES, " "))
+    return {piece.translate(spaces): index for piece, index in tokenizer.get_vocab().items()}
+
 
 TIMEOUT_S = 120.0
 _TOKENS_PER_TENSOR = 6

@@ -1,4 +1,4 @@
-"""How many accesses a synthetic trace will have, from its request alone and before anything is made."""
+"""Expected number of accesses of a synthetic trace, from its request alone, before anything is made."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from accelera.simulator.workloads.experts import DRAWS
-from accelera.simulator.workloads.request import Request
-from accelera.simulator.workloads.tape import CHANCES
+from accelera.simulator.workloads.layers import DRAWS
+from accelera.simulator.workloads.program import CHANCES
+from accelera.simulator.workloads.request import WorkloadRequest
 
 MOST_ACCESSES = 10_000_000
 """Accesses, and weights, of the largest trace that is made: some 4 GB and a minute or two."""
@@ -18,7 +18,7 @@ _SURE = math.log(1e9)
 _MANY_EXPERTS = 65_536
 
 
-class _Part(NamedTuple):
+class _AccessCounts(NamedTuple):
     """A part of a model in one iteration, counted in the dataflow that the models put on the tape."""
 
     forward: float
@@ -28,29 +28,29 @@ class _Part(NamedTuple):
     training: float
     """Accesses of its backward steps, of sums of gradients and of its weights' updates."""
 
-    def times(self, count: float) -> _Part:
-        return _Part(*(count * each for each in self))
+    def times(self, count: float) -> _AccessCounts:
+        return _AccessCounts(*(count * each for each in self))
 
-    def plus(self, *others: _Part) -> _Part:
-        return _Part(*(sum(column) for column in zip(self, *others, strict=True)))
+    def plus(self, *others: _AccessCounts) -> _AccessCounts:
+        return _AccessCounts(*(sum(column) for column in zip(self, *others, strict=True)))
 
 
-_ATTENTION = _Part(26, 9, 82)
-_CACHED_ATTENTION = _Part(26, 11, 0)
+_ATTENTION = _AccessCounts(26, 9, 82)
+_CACHED_ATTENTION = _AccessCounts(26, 11, 0)
 """Without its blocks of the key-value cache."""
-_FEED_FORWARD = _Part(14, 5, 42)
-_ROUTER = _Part(11, 4, 30)
-_EXPERT = _Part(12, 4, 40)
+_FEED_FORWARD = _AccessCounts(14, 5, 42)
+_ROUTER = _AccessCounts(11, 4, 30)
+_EXPERT = _AccessCounts(12, 4, 40)
 """An expert that has work."""
-_LANGUAGE_ENDS = _Part(9, 3, 38)
-_BLOCK = _Part(19, 7, 57)
-_SHORTCUT = _Part(6, 2, 24)
-_CNN_ENDS = _Part(11, 4, 45)
-_MLP_ENDS = _Part(3, 1, 15)
+_LANGUAGE_ENDS = _AccessCounts(9, 3, 38)
+_BLOCK = _AccessCounts(19, 7, 57)
+_SHORTCUT = _AccessCounts(6, 2, 24)
+_CNN_ENDS = _AccessCounts(11, 4, 45)
+_MLP_ENDS = _AccessCounts(3, 1, 15)
 _STAGES = 4
 
 
-def expected_of(request: Request) -> int:
+def expected_of(request: WorkloadRequest) -> int:
     """Return how many accesses the trace of ``request`` has, from above.
 
     What chance decides, further reads and experts with work, is bounded so that fewer than one of 1e9
@@ -63,13 +63,13 @@ def expected_of(request: Request) -> int:
     return math.ceil(certain + _surely(chances * p, chances * p * (1 - p), chances))
 
 
-def weights_of(request: Request) -> int:
+def weights_of(request: WorkloadRequest) -> int:
     """Return at least how many buffers are made before the first step."""
     per_layer = 2 * request.experts if request.model_type == "MoE" else 2
     return per_layer * request.num_layers
 
 
-def require_moderate(request: Request) -> None:
+def require_moderate(request: WorkloadRequest) -> None:
     """Raise ValueError where the trace of ``request`` would be absurdly long; nothing is made."""
     weights = weights_of(request)
     count, what = (weights, "weights") if weights > MOST_ACCESSES else (expected_of(request), "accesses")
@@ -91,7 +91,7 @@ def require_moderate(request: Request) -> None:
     )
 
 
-def _passes(request: Request) -> tuple[int, _Part]:
+def _passes(request: WorkloadRequest) -> tuple[int, _AccessCounts]:
     """Return the iterations, and what all of them come to."""
     layers = request.num_layers
     if request.model_type == "CNN":
@@ -103,17 +103,17 @@ def _passes(request: Request) -> tuple[int, _Part]:
     return request.steps, once.times(request.steps).plus(_second_halves(request, request.rows, request.steps))
 
 
-def _decoding(request: Request) -> tuple[int, _Part]:
+def _decoding(request: WorkloadRequest) -> tuple[int, _AccessCounts]:
     iterations = request.steps + 1
     once = _CACHED_ATTENTION.times(request.num_layers).plus(_LANGUAGE_ENDS)
     return iterations, once.times(iterations).plus(
-        _Part(request.num_layers * _cache_accesses(request), 0, 0),
+        _AccessCounts(request.num_layers * _cache_accesses(request), 0, 0),
         _second_halves(request, request.rows, 1),
         _second_halves(request, request.batch_size, request.steps),
     )
 
 
-def _cache_accesses(request: Request) -> int:
+def _cache_accesses(request: WorkloadRequest) -> int:
     """Return the accesses of one layer's blocks of keys and values, over the prompt and all tokens."""
     size, prompt, tokens = request.block_tokens, request.seq_length, request.steps
     last = prompt + tokens
@@ -133,7 +133,7 @@ def _summed_blocks(tokens: int, size: int) -> int:
     return size * full * (full + 1) // 2 + rest * (full + 1)
 
 
-def _second_halves(request: Request, rows: int, passes: int) -> _Part:
+def _second_halves(request: WorkloadRequest, rows: int, passes: int) -> _AccessCounts:
     """Return what all layers' second halves come to in passes over ``rows`` tokens each."""
     count = request.num_layers * passes
     if request.model_type != "MoE":

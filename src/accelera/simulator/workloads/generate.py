@@ -6,16 +6,91 @@ from dataclasses import asdict
 from inspect import signature
 from typing import Any
 
-from accelera.simulator.workloads.backward import Optimizer, add_backward
-from accelera.simulator.workloads.chance import Chance
-from accelera.simulator.workloads.cnn import Convolutional
 from accelera.simulator.workloads.expected import expected_of, require_moderate
-from accelera.simulator.workloads.finishing import finished
-from accelera.simulator.workloads.language import LanguageModel
-from accelera.simulator.workloads.mlp import Perceptron
-from accelera.simulator.workloads.request import Request, checked_request
-from accelera.simulator.workloads.tape import Tape
+from accelera.simulator.workloads.models import Convolutional, LanguageModel, Perceptron
+from accelera.simulator.workloads.program import SeededRandom, WorkloadProgram, WorkloadStep, trace_of_program
+from accelera.simulator.workloads.request import WorkloadRequest, checked_request
 from accelera.trace import Trace
+
+_LEARNS = frozenset({"weight", "activation"})
+_PRODUCTS = frozenset(
+    {"Q", "K", "V", "scores", "context", "output", "up", "down", "router", "expert_up", "expert_down"}
+    | {"conv", "logits"}
+)
+"""Steps whose backward is two products of the forward's size."""
+
+
+class OptimizerSteps:
+    """AdamW: two moments per weight, in float32, updated in place."""
+
+    def __init__(self, tape: WorkloadProgram) -> None:
+        self._tape = tape
+        self._moments: dict[int, tuple[int, int]] = {}
+
+    def step(self, gradients: dict[int, int]) -> None:
+        """Add one update per weight that has a gradient."""
+        for weight in sorted(each for each in gradients if self._tape.roles[each] == "weight"):
+            if weight not in self._moments:
+                self._moments[weight] = self._made(weight)
+            elements = self._tape.sizes[weight] // self._tape.item_bytes
+            updated = (weight, *self._moments[weight])
+            self._tape.step("adamw", (gradients[weight], *updated), updated, 12.0 * elements)
+
+    def _made(self, weight: int) -> tuple[int, int]:
+        elements = self._tape.sizes[weight] // self._tape.item_bytes
+        name = self._tape.names[weight]
+        first, second = (
+            self._tape.lasting(f"{moment}_{name}", elements, "optimizer_state", "float32")
+            for moment in ("mean", "variance")
+        )
+        return first, second
+
+
+def add_backward(tape: WorkloadProgram, forward: list[WorkloadStep], logits: int) -> dict[int, int]:
+    """Add the loss and the backward steps of ``forward``; return the gradient's buffer by buffer."""
+    gradients = {logits: _loss(tape, logits)}
+    for step in reversed(forward):
+        if step.writes and step.writes[0] in gradients:
+            _add_step(tape, step, gradients)
+    return gradients
+
+
+def _loss(tape: WorkloadProgram, logits: int) -> int:
+    elements = tape.sizes[logits] // tape.item_bytes
+    targets = tape.fresh("targets", max(1, elements // 1000), "input", "int64")
+    loss = tape.fresh("loss", 1)
+    tape.step("cross_entropy", (logits, targets), (loss,), 5.0 * elements)
+    gradient = tape.fresh("d_logits", elements, "gradient")
+    tape.step("cross_entropy_backward", (loss, logits, targets), (gradient,), 3.0 * elements)
+    return gradient
+
+
+def _add_step(tape: WorkloadProgram, step: WorkloadStep, gradients: dict[int, int]) -> None:
+    """Add the backward step of one forward step, and the sums where a gradient has two sources."""
+    arriving = gradients[step.writes[0]]
+    learning = [each for each in dict.fromkeys(step.reads) if tape.roles[each] in _LEARNS]
+    if step.op == "add":
+        parts = dict.fromkeys(learning, arriving)
+    else:
+        parts = {each: _gradient(tape, each) for each in learning}
+        saved = step.reads if step.saved == "inputs" else step.writes if step.saved == "outputs" else ()
+        flops = step.flops * (2 if step.op in _PRODUCTS else 1)
+        tape.step(f"{step.op}_backward", (arriving, *saved), tuple(parts.values()), flops)
+    for buffer, part in parts.items():
+        earlier = gradients.get(buffer)
+        gradients[buffer] = part if earlier is None else _sum(tape, buffer, earlier, part)
+
+
+def _gradient(tape: WorkloadProgram, buffer: int) -> int:
+    elements = tape.sizes[buffer] // tape.item_bytes
+    return tape.fresh(f"d{len(tape.steps)}_{tape.names[buffer].split('@')[0]}", elements, "gradient")
+
+
+def _sum(tape: WorkloadProgram, buffer: int, earlier: int, part: int) -> int:
+    made = _gradient(tape, buffer)
+    tape.step("accumulate", (earlier, part), (made,), float(tape.sizes[buffer] // tape.item_bytes))
+    return made
+
 
 Model = LanguageModel | Convolutional | Perceptron
 _MODELS: dict[str, type[LanguageModel] | type[Convolutional] | type[Perceptron]] = {
@@ -127,9 +202,9 @@ def expected_accesses(*shape: Any, **more: Any) -> int:
     return expected_of(checked_request(**asked.arguments))
 
 
-def _generated(request: Request) -> Trace:
-    chance = Chance(request.seed)
-    tape = Tape(request.item_bytes, request.dtype, request.reuse_probability, chance)
+def _generated(request: WorkloadRequest) -> Trace:
+    chance = SeededRandom(request.seed)
+    tape = WorkloadProgram(request.item_bytes, request.dtype, request.reuse_probability, chance)
     model = _MODELS[request.model_type](tape, request, chance)
     if request.mode == "training":
         results = _train(tape, model, request.steps)
@@ -138,10 +213,10 @@ def _generated(request: Request) -> Trace:
     else:
         results = _infer(tape, model, request.steps)
     facts = {key: value for key, value in asdict(request).items() if key != "model_type"}
-    return finished(tape, results, model_type=request.model_type, meta={"workload": facts})
+    return trace_of_program(tape, results, model_type=request.model_type, meta={"workload": facts})
 
 
-def _infer(tape: Tape, model: Model, batches: int) -> tuple[int, ...]:
+def _infer(tape: WorkloadProgram, model: Model, batches: int) -> tuple[int, ...]:
     results = []
     for _ in range(batches):
         tape.begin_iteration()
@@ -149,8 +224,8 @@ def _infer(tape: Tape, model: Model, batches: int) -> tuple[int, ...]:
     return tuple(results)
 
 
-def _train(tape: Tape, model: Model, steps: int) -> tuple[int, ...]:
-    optimizer = Optimizer(tape)
+def _train(tape: WorkloadProgram, model: Model, steps: int) -> tuple[int, ...]:
+    optimizer = OptimizerSteps(tape)
     for _ in range(steps):
         tape.begin_iteration()
         begin = len(tape.steps)
@@ -160,7 +235,7 @@ def _train(tape: Tape, model: Model, steps: int) -> tuple[int, ...]:
     return ()
 
 
-def _decode(tape: Tape, model: LanguageModel, request: Request) -> tuple[int, ...]:
+def _decode(tape: WorkloadProgram, model: LanguageModel, request: WorkloadRequest) -> tuple[int, ...]:
     tape.begin_iteration()
     logits = model.decode(request.seq_length, 0)
     for token in range(request.steps):

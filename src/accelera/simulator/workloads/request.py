@@ -1,4 +1,4 @@
-"""What a synthetic trace is asked to look like, checked."""
+"""Request for a synthetic trace, checked, with its defaults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLASSES = 1000
 
 
 @dataclass(frozen=True)
-class Request:
+class WorkloadRequest:
     """A synthetic workload; build one with ``checked_request``."""
 
     model_type: str
@@ -59,7 +59,7 @@ class Request:
         return max(1, self.hidden_size // HEAD_SIZE)
 
 
-def checked_request(model_type: str, reuse_probability: float, mode: str, **given: Any) -> Request:
+def checked_request(model_type: str, reuse_probability: float, mode: str, **given: Any) -> WorkloadRequest:
     """Return the request with its defaults filled in.
 
     Raises UnknownNameError for a model or mode, DTypeError for an element type, TypeError and ValueError
@@ -84,7 +84,7 @@ def checked_request(model_type: str, reuse_probability: float, mode: str, **give
             f"[workload] top_k={numbers['top_k']} experts per token of experts={numbers['experts']}; "
             "choose at most as many as there are"
         )
-    return Request(
+    return WorkloadRequest(
         model_type=model,
         mode=chosen_mode,
         dtype=given["dtype"],

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from accelera.errors import TraceFormatError
-from accelera.trace.flat import stored_columns
+from accelera.trace.dataframe import stored_columns
 from accelera.trace.formats.tables import facts_of, trace_of, trace_of_table
 from accelera.trace.trace import Trace
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from accelera.errors import TraceFormatError
-from accelera.trace.cells import as_numbers
+from accelera.trace.dataframe import as_numbers
 from accelera.trace.formats.csv import cells_of
 from accelera.trace.formats.tables import trace_of_table
-from accelera.trace.next_use import NEVER
+from accelera.trace.reuse import NEVER
 from accelera.trace.trace import Trace
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from accelera.errors import TraceFormatError
 from accelera.trace.formats.tables import largest_sizes
-from accelera.trace.next_use import NEVER
+from accelera.trace.reuse import NEVER
 from accelera.trace.trace import Trace
 
 RECORD = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next", "<i8")])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from accelera.errors import TraceFormatError
-from accelera.trace.flat import STORED, codes_and_values, numbers
+from accelera.trace.dataframe import STORED, codes_and_values, numbers
 from accelera.trace.formats.tables import facts_of, trace_of, trace_of_table
 from accelera.trace.trace import Trace
 

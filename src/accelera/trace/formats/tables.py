@@ -1,4 +1,4 @@
-"""What the table formats share: the facts beside the rows, and tables that anybody may have written."""
+"""Tables of traces: the facts stored beside the rows, and tables from other programs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import TraceFormatError
-from accelera.trace.building import MOST_STEPS, most_steps, shown
-from accelera.trace.cells import Label, columns_of_frame, model_type_of
-from accelera.trace.content_hash import content_hash
-from accelera.trace.flat import idle_steps
-from accelera.trace.trace import Trace
+from accelera.trace.columns import MOST_STEPS, most_steps, shown
+from accelera.trace.dataframe import Label, columns_of_frame, idle_steps, model_type_of
+from accelera.trace.trace import Trace, content_hash
 
 if TYPE_CHECKING:
     import pandas as pd

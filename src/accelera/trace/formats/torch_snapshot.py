@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from accelera.errors import TraceFormatError
 from accelera.trace.access import Kind
-from accelera.trace.building import BadCell, shown
+from accelera.trace.columns import BadCell, shown
 from accelera.trace.formats.json import document_of
 from accelera.trace.trace import Trace
 
@@ -41,7 +41,7 @@ class _ContainersOnly(pickle.Unpickler):
         )
 
 
-class _Move(NamedTuple):
+class _SnapshotEvent(NamedTuple):
     """An allocation, or its end."""
 
     begins: bool
@@ -56,7 +56,7 @@ def read(path: Path) -> Trace:
     device, entries = _busiest(path, snapshot)
     moves = list(_moves(path, f"device_traces[{device}]", entries))
     active = list(_active_blocks(path, snapshot, device))
-    before = [_Move(True, *block, "existing") for block in _existing(moves, active)]
+    before = [_SnapshotEvent(True, *block, "existing") for block in _existing(moves, active)]
     meta = {"source": path.name, "device": device, "existing": len(before)}
     try:
         return _trace([*before, *moves], len(before), meta)
@@ -102,13 +102,13 @@ def _busiest(path: Path, snapshot: dict[str, Any]) -> tuple[int, list[Any]]:
     return device, devices[device]
 
 
-def _moves(path: Path, place: str, entries: list[Any]) -> Iterator[_Move]:
+def _moves(path: Path, place: str, entries: list[Any]) -> Iterator[_SnapshotEvent]:
     objects = list(_objects(path, place, entries))
     ends = _ENDS if any(each.get("action") == _ENDS for each in objects) else _ENDS_SOON
     for row, entry in enumerate(objects):
         if entry.get("action") in (_BEGINS, ends):
             address, size = (_number(path, f"{place}[{row}]", entry, name) for name in ("addr", "size"))
-            yield _Move(entry["action"] == _BEGINS, address, size, _op(entry))
+            yield _SnapshotEvent(entry["action"] == _BEGINS, address, size, _op(entry))
 
 
 def _op(entry: dict[str, Any]) -> str:
@@ -143,7 +143,7 @@ def _objects(path: Path, place: str, found: Any) -> Iterator[dict[str, Any]]:
         yield each
 
 
-def _existing(moves: list[_Move], active: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _existing(moves: list[_SnapshotEvent], active: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return what was there before the first event: freed or still there, but never seen allocated."""
     alive: set[int] = set()
     found: dict[int, int] = {}
@@ -159,11 +159,11 @@ def _existing(moves: list[_Move], active: list[tuple[int, int]]) -> list[tuple[i
     return list(found.items())
 
 
-def _trace(moves: list[_Move], existing: int, meta: dict[str, Any]) -> Trace:
+def _trace(moves: list[_SnapshotEvent], existing: int, meta: dict[str, Any]) -> Trace:
     buffers: list[int] = []
     kinds: list[Kind] = []
     steps: list[int] = []
-    lives: list[_Move] = []
+    lives: list[_SnapshotEvent] = []
     life_of: dict[int, int] = {}
     for i, move in enumerate(moves):
         if move.begins:
