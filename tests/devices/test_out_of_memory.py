@@ -10,7 +10,13 @@ import torch
 import accelera as acc
 from accelera.devices import is_out_of_memory
 from accelera.devices.torch_errors import translated
-from accelera.errors import BudgetExceededError, DeviceError, DeviceMemoryError, PoisonTaskError
+from accelera.errors import (
+    BudgetExceededError,
+    DeviceError,
+    DeviceMemoryError,
+    PoisonTaskError,
+    TaskTooLargeError,
+)
 from accelera.execution.faults.kinds import Kind, kind_of
 from accelera.interceptor.falling_back import with_less_room
 
@@ -80,5 +86,8 @@ def test_types_say_it_too() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("anything"))
     assert is_out_of_memory(DeviceMemoryError("full"))
     assert not is_out_of_memory(MemoryError("out of memory"))
+    assert is_out_of_memory(MemoryError(), of_python=True)
+    too_large = TaskTooLargeError("out of memory", index=0, needed_bytes=2, budget_bytes=1)
+    assert not is_out_of_memory(too_large, of_python=True)
     assert not is_out_of_memory(BudgetExceededError("out of memory", needed_bytes=2, budget_bytes=1))
     assert not is_out_of_memory(PoisonTaskError("it ran out of memory"))

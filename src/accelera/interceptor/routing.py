@@ -90,7 +90,7 @@ def _in_pieces(call: Call, limits: Limits, room: Room) -> Any:
         except BudgetExceededError as refusal:
             refusals[way] = refusal.needed_bytes + (call.result_bytes if way == "chunked" else 0)
         except (RuntimeError, MemoryError) as error:
-            if way == ways[-1] or not _ran_out(error):
+            if way == ways[-1] or not is_out_of_memory(error, of_python=True):
                 raise
             fall_back(call.op, "into a file after running out of memory", error)
         else:
@@ -139,10 +139,6 @@ def _tell(call: Call, fallbacks: list[str]) -> None:
     for each in fallbacks:
         what, _, why = each.partition(": ")
         fall_back(call.op, what, why)
-
-
-def _ran_out(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or is_out_of_memory(error)
 
 
 def _refusal(
