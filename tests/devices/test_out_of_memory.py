@@ -18,7 +18,7 @@ from accelera.errors import (
     TaskTooLargeError,
 )
 from accelera.execution.faults.kinds import Kind, kind_of
-from accelera.interceptor.falling_back import with_less_room
+from accelera.interceptor.router import with_less_scratch
 
 MESSAGES = [
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
@@ -59,7 +59,7 @@ def test_everybody_takes_it_for_out_of_memory(message: str, monkeypatch: pytest.
             raise error
         return room_bytes
 
-    assert with_less_room("mm", compute, 64, 1, None) == 32
+    assert with_less_scratch("mm", compute, 64, 1, None) == 32
     _product_goes_on(error, monkeypatch)
 
 

@@ -97,7 +97,7 @@ def _of_source(path: Path, opt_level: str, language: str) -> SourcePrediction:
 
 
 def _of_trace(path: Path, source_format: str | None, **options: Any) -> CompilePrediction:
-    from accelera.interceptor.prediction import predict_compile as predicted
+    from accelera.estimate import predict_compile as predicted
 
     trace = tiers.opened(str(path), source_format)
     try:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from accelera.capture import UserProgram, is_own
 from accelera.cli import options
 from accelera.cli.ending import exit_code_of
 from accelera.cli.loading import when_loaded
-from accelera.cli.program import Program, is_own
 from accelera.cli.ran import Ran
 from accelera.errors import AcceleraError
 from accelera.settings import current
@@ -98,7 +98,7 @@ def run(
     and so is everything after --, as in: accelera run --report -- train.py --json
     """
     try:
-        program = Program.of(words or ())
+        program = UserProgram.of(words or ())
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if program.kind == "file" and not Path(program.what).exists():
@@ -118,7 +118,7 @@ def run(
     raise typer.Exit(ran.exit_code)
 
 
-def carry_out(program: Program, **limits: Any) -> Ran:
+def carry_out(program: UserProgram, **limits: Any) -> Ran:
     """Run ``program``, its large calls within ``limits`` from the moment it has loaded torch.
 
     Raises SettingError for an ``ACCELERA_*`` variable that cannot be read, before the program runs, and what
