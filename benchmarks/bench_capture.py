@@ -140,7 +140,7 @@ def _train(module: torch.nn.Module, inputs: torch.Tensor, iterations: int) -> No
 
 def peaks(*, small: bool) -> list[dict[str, Any]]:
     """Compare the told peak with the allocator's account of a real run."""
-    from tests.capturing.measured import training_peak_bytes
+    from tests.capture.measured import training_peak_bytes
 
     rows = []
     models = small_references()

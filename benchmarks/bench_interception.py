@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accelera.interceptor import mechanism
+from accelera.interceptor import hooks
 from benchmarks.machine import save
 
 LEAST_BYTES, LEAST_SIZE = 1 << 30, 1024
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     added = {name: _added_ns(call, 200 if options.small else 20_000) for name, call in calls().items()}
     torch.set_num_threads(threads)
     _print(added)
-    figures = {"tier": mechanism.tier(), "why": mechanism.why(), "added_ns": added}
+    figures = {"tier": hooks.tier(), "why": hooks.why(), "added_ns": added}
     if options.save:
         print("saved", save(options.save, figures))
     return figures
@@ -104,17 +104,17 @@ def _tier(name: str) -> Iterator[None]:
 
 def _works(name: str) -> bool:
     with _tier(name):
-        return mechanism.tier() == name
+        return hooks.tier() == name
 
 
 @contextmanager
 def _armed(name: str) -> Iterator[None]:
     with _tier(name):
-        mechanism.arm(dict.fromkeys(mechanism.OPERATORS, _never), LEAST_BYTES, LEAST_SIZE)
+        hooks.arm(dict.fromkeys(hooks.OPERATORS, _never), LEAST_BYTES, LEAST_SIZE)
         try:
             yield
         finally:
-            mechanism.disarm()
+            hooks.disarm()
 
 
 def _never(*_: Any, **__: Any) -> None:

@@ -14,7 +14,7 @@ function(accelera_add_shim)
   endif()
   list(GET torch 0 folder)
   list(GET torch 1 version)
-  set(recipe "${PROJECT_SOURCE_DIR}/src/accelera/interceptor/mechanism/shim_build.py")
+  set(recipe "${PROJECT_SOURCE_DIR}/src/accelera/interceptor/hooks/shim_build.py")
   set(shim "${CMAKE_CURRENT_BINARY_DIR}/_shim-${version}.so")
   file(GLOB sources CONFIGURE_DEPENDS csrc/torch/*)
   add_custom_command(

@@ -1,8 +1,8 @@
-"""Write the table of operators in docs/interception.md: what is caught, and what a wheel answers in C++.
+"""Write csrc/torch/operators.def and the table in docs/interception.md from the list of operators.
 
     python tools/operator_table.py [--check]
 
-``--check`` writes nothing and fails when the table is not what the code says.
+``--check`` writes nothing and fails when one of them is not what the code says.
 """
 
 from __future__ import annotations
@@ -11,9 +11,16 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from accelera.interceptor.mechanism import OPERATORS, stable
+from accelera.interceptor.hooks import OPERATORS, stable
+from accelera.interceptor.hooks.operators import definitions
 
-PAGE = Path(__file__).parents[1] / "docs" / "interception.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "interception.md"
+DEFINITIONS = ROOT / "csrc" / "torch" / "operators.def"
+HEAD = """\
+// The operators that can be intercepted, one line each: OPERATOR(place, rule, name in at::_ops).
+// Written by `make reference` from src/accelera/interceptor/hooks/operators.py.
+"""
 BEGIN, END = "<!-- operators: written by `make reference` -->\n", "<!-- operators end -->\n"
 KINDS = {
     "product": "products",
@@ -38,18 +45,23 @@ def _listed(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def main() -> int:
-    """Write or check the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
+def page() -> str:
+    """Return docs/interception.md with the table of now."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    fresh = "".join([before, BEGIN, "\n", *table(), "\n", END, after])
-    if fresh == text:
-        return 0
-    if "--check" in sys.argv:
-        sys.stderr.write("docs/interception.md lists other operators than the code; run make reference\n")
-        return 1
-    PAGE.write_text(fresh, encoding="utf-8")
+    return "".join([before, BEGIN, "\n", *table(), "\n", END, after])
+
+
+def main() -> int:
+    """Write or check both files."""
+    for path, fresh in ((DEFINITIONS, HEAD + definitions()), (PAGE, page())):
+        if fresh == path.read_text(encoding="utf-8"):
+            continue
+        if "--check" in sys.argv:
+            place = path.relative_to(ROOT)
+            sys.stderr.write(f"{place} lists other operators than the code; run make reference\n")
+            return 1
+        path.write_text(fresh, encoding="utf-8")
     return 0
 
 

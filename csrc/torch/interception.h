@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "torch/original.h"
-#include "torch/weighing.h"
+#include "torch/size_filter.h"
 
 namespace accelera {
 

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from accelera.capture import capture as capture
     from accelera.chunking import AdaptiveChunking as AdaptiveChunking
     from accelera.chunking import ChunkingStrategy as ChunkingStrategy
     from accelera.chunking import ChunkIterator as ChunkIterator
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from accelera.errors import UnfinishedError as UnfinishedError
     from accelera.errors import UnknownNameError as UnknownNameError
     from accelera.errors import UnknownOutcomeError as UnknownOutcomeError
+    from accelera.estimate import estimate as estimate
+    from accelera.estimate import predict_compile as predict_compile
     from accelera.execution import CpuExecutor as CpuExecutor
     from accelera.execution import ExecutionResult as ExecutionResult
     from accelera.execution import ExecutionStrategy as ExecutionStrategy
@@ -53,12 +56,9 @@ if TYPE_CHECKING:
     from accelera.execution import SystemLoad as SystemLoad
     from accelera.execution import WorkloadProfile as WorkloadProfile
     from accelera.execution import kernel as kernel
-    from accelera.interceptor import capture as capture
     from accelera.interceptor import disable as disable
     from accelera.interceptor import enable as enable
-    from accelera.interceptor import estimate as estimate
     from accelera.interceptor import intercepted as intercepted
-    from accelera.interceptor import predict_compile as predict_compile
     from accelera.interceptor import stats as stats
     from accelera.memory import BufferPool as BufferPool
     from accelera.memory import MemoryManager as MemoryManager
@@ -86,7 +86,9 @@ __version__ = "0.1.0"
 _NAMES_BY_PACKAGE = {
     "engine": ("Matrix", "MatrixEngine", "MemoryEfficientEngine", "concatenate", "lazy"),
     "plan": ("Plan",),
-    "interceptor": ("capture", "disable", "enable", "estimate", "intercepted", "predict_compile", "stats"),
+    "capture": ("capture",),
+    "estimate": ("estimate", "predict_compile"),
+    "interceptor": ("disable", "enable", "intercepted", "stats"),
     "offload": (
         "offload",
         "offloaded",

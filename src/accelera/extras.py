@@ -66,6 +66,13 @@ def needed_for(op: str, otherwise: str = "") -> Iterator[None]:
         raise found from error
 
 
+def transformers_for(op: str, what: object) -> Any:
+    """Return ``transformers``, with which ``op`` reads ``what``; raises BackendMissingError without it."""
+    with needed_for(op, f"which reads {what}"):
+        import transformers
+    return transformers
+
+
 def require(op: str, *modules: str, otherwise: str = "") -> None:
     """Raise BackendMissingError when one of ``modules`` is not installed; none of them is imported."""
     for module in modules:

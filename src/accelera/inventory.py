@@ -15,11 +15,12 @@ from typing import Any
 
 from accelera import __version__
 from accelera.devices import Device, SimulatedDevice, get_device
+from accelera.devices.torch_shim import shim_for
 from accelera.execution import HardwareCapabilities, StrategyManager
 from accelera.extras import EXTRAS, is_installed, is_there
 from accelera.memory import Budget, MemoryManager, host_memory
 from accelera.plan import CostModel
-from accelera.settings import SETTINGS, current
+from accelera.settings import SETTINGS, current, current_value
 
 _PACKAGES = ("numpy", "scipy", "torch")
 
@@ -150,16 +151,27 @@ def _interception() -> dict[str, Any]:
     if not is_there("torch"):
         why = "torch is not installed; pip install 'accelera[torch]'"
         return {"tier": "none", "why": why, "compiled": []}
-    from accelera.interceptor.found import way_found
-
-    found = way_found()
+    found = _shim_found()
     if found is not None:
         return {"tier": found[0], "why": found[1], "compiled": "all"}
-    from accelera.interceptor import mechanism
+    from accelera.interceptor import hooks
 
-    compiled = sorted(mechanism.compiled_operators())
-    in_all = len(compiled) == len(mechanism.OPERATORS)
-    return {"tier": mechanism.tier(), "why": mechanism.why(), "compiled": "all" if in_all else compiled}
+    compiled = sorted(hooks.compiled_operators())
+    in_all = len(compiled) == len(hooks.OPERATORS)
+    return {"tier": hooks.tier(), "why": hooks.why(), "compiled": "all" if in_all else compiled}
+
+
+def _shim_found() -> tuple[str, str] | None:
+    """Return how calls are caught, with words for it, where a shim lies here for the torch that is installed.
+
+    None when torch, which takes seconds to load, has to be asked: it is loaded already, there is no such
+    shim, or another backend is wished.
+    """
+    if "torch" in sys.modules or current_value("interception") != "auto":
+        return None
+    if not shim_for(metadata.version("torch")).exists():
+        return None
+    return "shim", "compiled kernels, built for exactly this torch"
 
 
 def _settings() -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from accelera.errors import BackendMissingError
@@ -33,3 +34,17 @@ def opened(package: str, file_of: Mapping[str, str]) -> tuple[Callable[[str], An
         return value
 
     return load, lambda: sorted(sys.modules[package].__all__)
+
+
+def make_callable(package: str, function: str) -> None:
+    """Let a package that shares its name with its main ``function`` be called as that function is."""
+
+    class CallablePackage(ModuleType):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return getattr(self, function)(*args, **kwargs)
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            """Travel by name, as other modules do, with functions that call it."""
+            return importlib.import_module, (self.__name__,)
+
+    sys.modules[package].__class__ = CallablePackage

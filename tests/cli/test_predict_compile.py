@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from accelera.interceptor import local_machine
+from accelera.estimate import prediction
 from accelera.trace import Trace, write_trace
 
 Run = Callable[..., Any]
@@ -45,8 +45,8 @@ def test_a_trace_as_json(run: Run) -> None:
 
 
 def test_on_this_machine(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = local_machine.local_machine(small=True)
-    monkeypatch.setattr(local_machine, "local_machine", lambda: small)
+    small = prediction.local_machine(small=True)
+    monkeypatch.setattr(prediction, "local_machine", lambda: small)
     ran = run("predict-compile", "t.parquet", "--machine", "local")
     assert ran.exit_code == 0, ran.output
     assert "time on local" in ran.stdout

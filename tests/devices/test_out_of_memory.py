@@ -10,9 +10,15 @@ import torch
 import accelera as acc
 from accelera.devices import is_out_of_memory
 from accelera.devices.torch_types import translated
-from accelera.errors import BudgetExceededError, DeviceError, DeviceMemoryError, PoisonTaskError
+from accelera.errors import (
+    BudgetExceededError,
+    DeviceError,
+    DeviceMemoryError,
+    PoisonTaskError,
+    TaskTooLargeError,
+)
 from accelera.execution.faults.classify import FailureKind, kind_of
-from accelera.interceptor.falling_back import with_less_room
+from accelera.interceptor.router import with_less_scratch
 
 MESSAGES = [
     "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB",
@@ -53,7 +59,7 @@ def test_everybody_takes_it_for_out_of_memory(message: str, monkeypatch: pytest.
             raise error
         return room_bytes
 
-    assert with_less_room("mm", compute, 64, 1, None) == 32
+    assert with_less_scratch("mm", compute, 64, 1, None) == 32
     _product_goes_on(error, monkeypatch)
 
 
@@ -80,5 +86,8 @@ def test_types_say_it_too() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("anything"))
     assert is_out_of_memory(DeviceMemoryError("full"))
     assert not is_out_of_memory(MemoryError("out of memory"))
+    assert is_out_of_memory(MemoryError(), of_python=True)
+    too_large = TaskTooLargeError("out of memory", index=0, needed_bytes=2, budget_bytes=1)
+    assert not is_out_of_memory(too_large, of_python=True)
     assert not is_out_of_memory(BudgetExceededError("out of memory", needed_bytes=2, budget_bytes=1))
     assert not is_out_of_memory(PoisonTaskError("it ran out of memory"))

@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from accelera.interceptor.attention.function import attend
-from accelera.interceptor.attention.operands import align, ungroup
-from accelera.interceptor.attention.options import Options
-from accelera.interceptor.broadcasting.product import plain_empty
+from accelera.interceptor.attention.autograd import attend
+from accelera.interceptor.attention.operands import AttentionOptions, align, ungroup
+from accelera.interceptor.batched_matmul import plain_empty
 
 
 def bounded_attention(
@@ -21,7 +20,7 @@ def bounded_attention(
     operands = align(query, key, value, mask, enable_gqa)
     assert operands is not None, "the operands fit together"
     dropout = told.get("dropout", 0.0)
-    options = Options(
+    options = AttentionOptions(
         is_causal=told.get("is_causal", False),
         scale=1 / math.sqrt(query.shape[-1]) if scale is None else scale,
         dropout=dropout,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from accelera.interceptor import mechanism
+from accelera.interceptor import hooks
 
 
 @pytest.fixture(autouse=True, scope="package")
@@ -22,8 +22,8 @@ def _one_thread() -> Iterator[None]:
 def each_tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Run a test with every way to catch calls that works here; nothing is armed before and after."""
     monkeypatch.setenv("ACCELERA_INTERCEPTION", request.param)
-    if mechanism.tier() == "none":
-        pytest.skip(f"this way to catch calls was not built here: {mechanism.why()}")
-    mechanism.disarm()
+    if hooks.tier() == "none":
+        pytest.skip(f"this way to catch calls was not built here: {hooks.why()}")
+    hooks.disarm()
     yield request.param
-    mechanism.disarm()
+    hooks.disarm()

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from accelera.interceptor import Stats, stats
-from accelera.interceptor.enabling import within
-from accelera.interceptor.limits import Cut, Route, limits_of
+from accelera.interceptor.api import within
+from accelera.interceptor.config import Route, RouteOverride, config_of
 
 SMALL_TILE_BYTES = 256
 
 
 def forced(route: Route, tile_bytes: int = SMALL_TILE_BYTES) -> AbstractContextManager[None]:
     """Look at everything and let it go by ``route``, in tiles so small that there are many."""
-    return within(limits_of("256MiB", 0, 0, cut=Cut(route, tile_bytes)))
+    return within(config_of("256MiB", 0, 0, override=RouteOverride(route, tile_bytes)))
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from accelera.errors import BudgetExceededError
 from accelera.interceptor import intercepted
-from accelera.interceptor.allowance import empty
 from accelera.interceptor.attention.operands import align
-from accelera.interceptor.limits import Room
+from accelera.interceptor.config import MemoryLimit
+from accelera.interceptor.spill import empty
 from tests.interceptor.bounded import bounded_attention
 from tests.interceptor.forcing import counted, forced
 from tests.interceptor.samples import significant_strides
@@ -270,8 +270,8 @@ def test_a_row_beyond_the_budget_is_refused() -> None:
 
 @pytest.mark.parametrize("what", ["a row of scores", "a result"])
 def test_without_a_budget_a_refusal_tells_what_is_free(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    monkeypatch.setattr(Room, "budget_bytes", lambda room: 1000)
-    monkeypatch.setattr(Room, "allows", lambda room, needed_bytes: needed_bytes <= 1000)
+    monkeypatch.setattr(MemoryLimit, "budget_bytes", lambda room: 1000)
+    monkeypatch.setattr(MemoryLimit, "allows", lambda room, needed_bytes: needed_bytes <= 1000)
     x, told = torch.randn(3, 500, 2), r"1,000 bytes\) that are free now .*free memory, or set a budget"
     with intercepted(None, 0, 0, spill=False), pytest.raises(BudgetExceededError, match=told):
         if what == "a result":

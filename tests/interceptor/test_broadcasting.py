@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from accelera.errors import BudgetExceededError
 from accelera.interceptor import intercepted
-from accelera.interceptor.broadcasting import broadcast_matmul, contract
-from accelera.interceptor.broadcasting.axes import sort_axes
-from accelera.interceptor.broadcasting.calling import choose_call
+from accelera.interceptor.batched_matmul import broadcast_matmul
+from accelera.interceptor.contraction import choose_call, contract, sort_axes
 from tests.interceptor.forcing import counted, forced
 from tests.interceptor.taking import taken
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from accelera.interceptor.limits import Route
+from accelera.interceptor.config import Route
 from tests.interceptor.forcing import forced
 from tests.interceptor.samples import OPERATORS, Sample, outputs, samples, significant_strides
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from accelera.interceptor.limits import Route
+from accelera.interceptor.config import Route
 from tests.interceptor.forcing import counted, forced
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

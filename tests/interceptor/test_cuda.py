@@ -12,8 +12,8 @@ import torch.nn.functional as F  # noqa: N812
 
 import accelera as acc
 from accelera.errors import BudgetExceededError
-from accelera.interceptor.enabling import within
-from accelera.interceptor.limits import Cut, limits_of
+from accelera.interceptor.api import within
+from accelera.interceptor.config import RouteOverride, config_of
 from tests.interceptor.forcing import counted
 
 pytestmark = pytest.mark.cuda
@@ -40,7 +40,7 @@ def square(seed: int, dtype: torch.dtype = torch.float32, *, grad: bool = False)
 
 def by(route: Any, budget: str = "4GiB", tile_bytes: int | None = None) -> Any:
     """Look at every call, which takes at least this route."""
-    return within(limits_of(budget, 0, 0, cut=Cut(route, tile_bytes)))
+    return within(config_of(budget, 0, 0, override=RouteOverride(route, tile_bytes)))
 
 
 CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {

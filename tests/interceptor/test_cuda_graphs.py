@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from accelera.interceptor.mechanism import handling
-from accelera.interceptor.mechanism.handling import Armed, handle
+from accelera.interceptor.hooks import dispatch
+from accelera.interceptor.hooks.dispatch import Armed, handle
 from accelera.testing import FakeCuda
 
 
@@ -20,8 +20,8 @@ def test_a_call_that_is_captured_goes_to_the_original(
     monkeypatch: pytest.MonkeyPatch, place: str, capturing: bool, by: str
 ) -> None:
     armed = Armed({"mm": lambda *args: "handler"}, 0, 0)
-    monkeypatch.setattr(handling, "_in_force", [armed])
-    monkeypatch.setattr(handling, "original", lambda name: lambda *args: "original")
+    monkeypatch.setattr(dispatch, "_armed", [armed])
+    monkeypatch.setattr(dispatch, "original", lambda name: lambda *args: "original")
     with FakeCuda() as cuda:
         a: Any = torch.ones(2, 2, device=place)
         cuda.capturing = capturing
@@ -33,5 +33,5 @@ def test_a_torch_without_cuda_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> N
         raise RuntimeError("Tried to instantiate dummy base class")
 
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", refuse)
-    monkeypatch.setattr(handling, "_in_force", [Armed({"mm": lambda *args: "handler"}, 0, 0)])
+    monkeypatch.setattr(dispatch, "_armed", [Armed({"mm": lambda *args: "handler"}, 0, 0)])
     assert handle("mm", (torch.ones(2, 2),), {}) == "handler"

@@ -16,7 +16,7 @@ from accelera.errors import UnknownNameError
 from accelera.interceptor import Estimate
 from accelera.trace import Occupancy
 from benchmarks.models import mlp
-from tests.capturing.measured import training_peak_bytes
+from tests.capture.measured import training_peak_bytes
 from tests.interceptor.estimated import measured
 
 TOLERANCE = 0.05

@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from accelera import estimate
-from tests.capturing.measured import inference_peak_bytes, training_peak_bytes
+from tests.capture.measured import inference_peak_bytes, training_peak_bytes
 from tests.interceptor.architectures import architectures
 
 TOLERANCE = 0.05

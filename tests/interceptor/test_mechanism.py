@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from accelera.errors import BudgetExceededError, SettingError, UnknownNameError
-from accelera.interceptor import mechanism
-from accelera.interceptor.mechanism import OPERATORS
+from accelera.interceptor import hooks
+from accelera.interceptor.hooks import OPERATORS
 from tests.interceptor.tiers import dumps, recording
 
 pytestmark = [
@@ -27,13 +27,13 @@ Call = Callable[[], Any]
 def calls() -> Iterator[list[str]]:
     """Catch everything and note it; each call is then computed by the original kernel."""
     heard: list[str] = []
-    mechanism.arm(recording(heard), 0, 0)
+    hooks.arm(recording(heard), 0, 0)
     yield heard
-    mechanism.disarm()
+    hooks.disarm()
 
 
 def matrix(rows: int = 6, columns: int = 6, *, grad: bool = False) -> Tensor:
-    with mechanism.passing():
+    with hooks.passing():
         values = torch.arange(rows * columns, dtype=torch.float64).reshape(rows, columns) / 7 - 2
     return values.requires_grad_(grad)
 
@@ -41,25 +41,25 @@ def matrix(rows: int = 6, columns: int = 6, *, grad: bool = False) -> Tensor:
 def test_torch_is_as_before_once_disarmed() -> None:
     before = dumps()
     for _ in range(2):
-        mechanism.arm(recording([]), 0, 0)
+        hooks.arm(recording([]), 0, 0)
         assert dumps() != before
-        mechanism.disarm()
+        hooks.disarm()
         assert dumps() == before
-    mechanism.disarm()
+    hooks.disarm()
     assert dumps() == before
 
 
 def test_arming_again_replaces_handlers_and_thresholds() -> None:
     first: list[str] = []
     second: list[str] = []
-    mechanism.arm({"mm": recording(first)["mm"]}, 0, 0)
-    mechanism.arm({"mm": recording(second)["mm"], "exp": recording(second)["exp"]}, 0, 0)
+    hooks.arm({"mm": recording(first)["mm"]}, 0, 0)
+    hooks.arm({"mm": recording(second)["mm"], "exp": recording(second)["exp"]}, 0, 0)
     torch.mm(matrix(), matrix()).exp()
     assert (first, second) == ([], ["mm", "exp"])
-    mechanism.arm({"exp": recording(first)["exp"]}, 0, 0)
+    hooks.arm({"exp": recording(first)["exp"]}, 0, 0)
     torch.mm(matrix(), matrix()).exp()
     assert (first, second) == (["exp"], ["mm", "exp"])
-    mechanism.arm({"exp": recording(first)["exp"]}, 1 << 40, 0)
+    hooks.arm({"exp": recording(first)["exp"]}, 1 << 40, 0)
     matrix().exp()
     assert first == ["exp"]
 
@@ -69,7 +69,7 @@ def test_small_calls_never_reach_python(calls: list[str]) -> None:
     of_call = (16 * 4 + 4 * 16 + 16 * 16) * 4
     for least_bytes, least_size, heard in ((of_call, 16, 1), (of_call + 1, 16, 0), (of_call, 17, 0)):
         calls.clear()
-        mechanism.arm(recording(calls), least_bytes, least_size)
+        hooks.arm(recording(calls), least_bytes, least_size)
         torch.mm(a, a.T)
         assert len(calls) == heard, (least_bytes, least_size)
 
@@ -104,10 +104,10 @@ def test_small_calls_never_reach_python(calls: list[str]) -> None:
 def test_operands_and_result_count(name: str, call: Call, held: int) -> None:
     heard: list[str] = []
     handlers = {name: recording(heard)[name]}
-    mechanism.arm(handlers, 4 * held + 1, 0)
+    hooks.arm(handlers, 4 * held + 1, 0)
     call()
     assert heard == []
-    mechanism.arm(handlers, 4 * held, 0)
+    hooks.arm(handlers, 4 * held, 0)
     call()
     assert heard == [name]
 
@@ -142,7 +142,7 @@ def test_calls_are_caught_and_answered_as_torch_does(site: str, calls: list[str]
     call, expected = SITES[site]
     answer = call()
     assert calls == expected
-    mechanism.disarm()
+    hooks.disarm()
     plain = call()
     assert answer.dtype == plain.dtype
     assert torch.equal(answer, plain)
@@ -156,11 +156,11 @@ def test_numbers_are_promoted_as_torch_does(
     operand = torch.ones(shape, dtype=dtype)
     for number in (2, 0.1, True):
         caught = operand * number
-        with mechanism.passing():
+        with hooks.passing():
             passed = operand * number
-        mechanism.arm(recording(calls), 1 << 40, 0)
+        hooks.arm(recording(calls), 1 << 40, 0)
         small = operand * number
-        mechanism.arm(recording(calls), 0, 0)
+        hooks.arm(recording(calls), 0, 0)
         assert caught.dtype == passed.dtype == small.dtype
         assert torch.equal(caught, passed)
         assert torch.equal(small, passed)
@@ -191,7 +191,7 @@ def test_functional_transforms_agree(calls: list[str]) -> None:
         torch.func.jacfwd(loss)(matrix()),
     ]
     assert calls
-    with mechanism.passing():
+    with hooks.passing():
         again = [
             torch.func.grad(loss)(matrix()),
             torch.func.hessian(loss)(matrix(2, 2)),
@@ -230,19 +230,19 @@ def test_fake_tensors_pass(calls: list[str]) -> None:
 
 def test_tensors_without_strides_pass(calls: list[str]) -> None:
     a = matrix()
-    with mechanism.passing():
+    with hooks.passing():
         sparse, expected = a.to_sparse(), a @ a
     meta = torch.empty(4, 4, device="meta")
     calls.clear()
     answers = [torch.sparse.mm(sparse, a), sparse @ a, a @ sparse]
     assert (meta @ meta).is_meta
     assert calls == []
-    mechanism.disarm()
+    hooks.disarm()
     assert all(torch.allclose(answer, expected) for answer in answers)
 
 
 def test_other_threads_are_caught(calls: list[str]) -> None:
-    with mechanism.passing():
+    with hooks.passing():
         threads = [threading.Thread(target=torch.mm, args=(matrix(), matrix())) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -252,12 +252,12 @@ def test_other_threads_are_caught(calls: list[str]) -> None:
 
 
 def test_passing_nests_and_ends_with_its_block(calls: list[str]) -> None:
-    with mechanism.passing():
-        with mechanism.passing():
+    with hooks.passing():
+        with hooks.passing():
             torch.mm(matrix(), matrix())
         torch.mm(matrix(), matrix())
         assert calls == []
-    with pytest.raises(ZeroDivisionError), mechanism.passing():
+    with pytest.raises(ZeroDivisionError), hooks.passing():
         raise ZeroDivisionError
     torch.mm(matrix(), matrix())
     assert calls == ["mm"]
@@ -270,9 +270,9 @@ def test_a_handler_is_not_intercepted_itself() -> None:
         heard.append("mm")
         return torch.mm(a, b) + torch.mm(a, b)
 
-    mechanism.arm({"mm": squared}, 0, 0)
+    hooks.arm({"mm": squared}, 0, 0)
     torch.mm(matrix(), matrix())
-    mechanism.disarm()
+    hooks.disarm()
     assert heard == ["mm"]
 
 
@@ -283,10 +283,10 @@ def test_a_handler_above_autograd_has_its_products_looked_at() -> None:
         heard.append("matmul")
         return (a @ b) * 2
 
-    mechanism.arm({"matmul": twice, "mm": recording(heard)["mm"]}, 0, 0)
+    hooks.arm({"matmul": twice, "mm": recording(heard)["mm"]}, 0, 0)
     a = matrix(grad=True)
     (a @ matrix()).sum().backward()
-    mechanism.disarm()
+    hooks.disarm()
     assert heard == ["matmul", "mm", "mm"]
     assert torch.equal(a.grad, 2 * torch.ones(6, 6, dtype=torch.float64) @ matrix().T)
 
@@ -299,14 +299,14 @@ def test_a_handlers_error_arrives_untouched(name: str, grad: bool) -> None:
     def refuse(*_: Any, **__: Any) -> Tensor:
         raise error
 
-    mechanism.arm({name: refuse}, 0, 0)
+    hooks.arm({name: refuse}, 0, 0)
     a = matrix(grad=grad and name != "mm.out")
     with pytest.raises(BudgetExceededError) as caught:
         torch.mm(a, a, out=matrix()) if name == "mm.out" else a @ a
     assert caught.value is error
     with pytest.raises(BudgetExceededError):
         torch.mm(a, a, out=matrix()) if name == "mm.out" else a @ a
-    mechanism.disarm()
+    hooks.disarm()
     assert torch.equal(a.detach() @ a.detach(), matrix() @ matrix())
 
 
@@ -315,7 +315,7 @@ def test_a_handlers_error_arrives_from_backward() -> None:
         raise ZeroDivisionError("no")
 
     product = torch.mm(matrix(grad=True), matrix())
-    mechanism.arm({"mm": refuse}, 0, 0)
+    hooks.arm({"mm": refuse}, 0, 0)
     with pytest.raises(ZeroDivisionError, match="no"):
         product.sum().backward()
 
@@ -331,13 +331,13 @@ def test_torchs_own_errors_arrive_untouched(calls: list[str]) -> None:
     for call in wrong:
         with pytest.raises(RuntimeError) as caught:
             call()
-        with mechanism.passing(), pytest.raises(RuntimeError) as plain:
+        with hooks.passing(), pytest.raises(RuntimeError) as plain:
             call()
         assert str(caught.value) == str(plain.value)
 
 
 def test_errors_of_small_calls_are_torchs() -> None:
-    mechanism.arm(recording([]), 1 << 40, 1 << 20)
+    hooks.arm(recording([]), 1 << 40, 1 << 20)
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         torch.mm(matrix(), matrix(5, 6))
     with pytest.raises(RuntimeError, match="must match the size"):
@@ -348,15 +348,15 @@ def test_the_original_is_called_as_the_operator_is() -> None:
     a = matrix(grad=True)
     for armed in (False, True):
         if armed:
-            mechanism.arm({"mm": None, "mm.out": None, "matmul": None}, 0, 0)  # type: ignore[dict-item]
-        below = mechanism.original("mm")(a, a)
+            hooks.arm({"mm": None, "mm.out": None, "matmul": None}, 0, 0)  # type: ignore[dict-item]
+        below = hooks.original("mm")(a, a)
         assert torch.equal(below, a.detach() @ a.detach() if not armed else below)
         assert not below.requires_grad
         out = torch.empty_like(below)
-        assert mechanism.original("mm.out")(a.detach(), a.detach(), out=out) is out
+        assert hooks.original("mm.out")(a.detach(), a.detach(), out=out) is out
         assert torch.equal(out, below)
-        with mechanism.passing():
-            assert mechanism.original("matmul")(a, a).requires_grad
+        with hooks.passing():
+            assert hooks.original("matmul")(a, a).requires_grad
 
 
 def test_arming_from_many_threads_leaves_torch_as_before() -> None:
@@ -365,8 +365,8 @@ def test_arming_from_many_threads_leaves_torch_as_before() -> None:
 
     def repeat() -> None:
         for _ in range(3):
-            mechanism.arm(handlers, 1 << 40, 1)
-            mechanism.disarm()
+            hooks.arm(handlers, 1 << 40, 1)
+            hooks.disarm()
 
     threads = [threading.Thread(target=repeat) for _ in range(4)]
     for thread in threads:
@@ -379,11 +379,11 @@ def test_arming_from_many_threads_leaves_torch_as_before() -> None:
 def test_unknown_operators_and_negative_thresholds_are_refused() -> None:
     before = dumps()
     with pytest.raises(UnknownNameError, match=r"did you mean.*'mm'"):
-        mechanism.arm({"mmm": torch.mm}, 0, 0)
+        hooks.arm({"mmm": torch.mm}, 0, 0)
     with pytest.raises(UnknownNameError):
-        mechanism.original("convolution")
+        hooks.original("convolution")
     with pytest.raises(SettingError, match="least_bytes=-1"):
-        mechanism.arm({"mm": torch.mm}, -1, 0)
+        hooks.arm({"mm": torch.mm}, -1, 0)
     assert dumps() == before
 
 
@@ -434,8 +434,8 @@ def test_threads_calculate_while_another_arms_and_disarms() -> None:
     for thread in threads:
         thread.start()
     for turn in range(6):
-        mechanism.arm(handlers, 0 if turn % 2 else 1 << 40, 0)
-        mechanism.disarm()
+        hooks.arm(handlers, 0 if turn % 2 else 1 << 40, 0)
+        hooks.disarm()
     over.set()
     for thread in threads:
         thread.join()

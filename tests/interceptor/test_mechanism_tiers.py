@@ -12,8 +12,8 @@ import torch
 
 from accelera.devices import torch_shim
 from accelera.errors import BackendMissingError, SettingError
-from accelera.interceptor import mechanism
-from accelera.interceptor.mechanism import OPERATORS, shim, stable, tiers
+from accelera.interceptor import hooks
+from accelera.interceptor.hooks import OPERATORS, registration, shim, stable
 from tests.architecture.repository import run_python
 
 SOURCES = Path(__file__).parents[2] / "csrc" / "torch"
@@ -23,11 +23,11 @@ SOURCES = Path(__file__).parents[2] / "csrc" / "torch"
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Have the tiers looked for anew, and again afterwards."""
     monkeypatch.delenv("ACCELERA_INTERCEPTION", raising=False)
-    mechanism.disarm()
-    tiers.look_again()
+    hooks.disarm()
+    registration.look_again()
     yield monkeypatch
-    mechanism.disarm()
-    tiers.look_again()
+    hooks.disarm()
+    registration.look_again()
 
 
 def absent(path_of: Callable[[], Path]) -> Callable[[], Path]:
@@ -38,15 +38,15 @@ def absent(path_of: Callable[[], Path]) -> Callable[[], Path]:
 
 def test_the_fastest_that_works_is_used(fresh: pytest.MonkeyPatch) -> None:
     if shim.fault() is None:
-        assert (mechanism.tier(), mechanism.why()) == ("shim", tiers.WAYS[0].means)
+        assert (hooks.tier(), hooks.why()) == ("shim", registration.BACKENDS[0].means)
     fresh.setattr(shim, "shim_path", absent(shim.shim_path))
-    tiers.look_again()
+    registration.look_again()
     if stable.fault() is None:
-        assert mechanism.tier() == "stable"
+        assert hooks.tier() == "stable"
     fresh.setattr(stable, "stable_path", absent(stable.stable_path))
-    tiers.look_again()
-    assert mechanism.tier() == "python"
-    assert "were not built" in mechanism.why()
+    registration.look_again()
+    assert hooks.tier() == "python"
+    assert "were not built" in hooks.why()
 
 
 def test_make_builds_the_shim(fresh: pytest.MonkeyPatch) -> None:
@@ -61,9 +61,9 @@ def test_a_shim_for_another_torch_is_refused_unopened(fresh: pytest.MonkeyPatch,
     fresh.setattr(shim, "shim_path", lambda: tmp_path / f"_shim-{torch.__version__}.so")
     told = f"the shim was built for torch 0.1, this is torch {torch.__version__}"
     assert shim.fault() == f"{told}; `accelera build-shim` builds it"
-    tiers.look_again()
-    assert mechanism.tier() in ("stable", "python")
-    assert "built for torch 0.1" in mechanism.why()
+    registration.look_again()
+    assert hooks.tier() in ("stable", "python")
+    assert "built for torch 0.1" in hooks.why()
 
 
 @pytest.mark.parametrize("way", [shim, stable])
@@ -77,21 +77,21 @@ def test_a_broken_library_is_refused(way: object, fresh: pytest.MonkeyPatch, tmp
 def test_a_way_that_does_not_work_can_be_asked_for_in_vain(fresh: pytest.MonkeyPatch) -> None:
     fresh.setattr(shim, "shim_path", absent(shim.shim_path))
     fresh.setenv("ACCELERA_INTERCEPTION", "shim")
-    tiers.look_again()
-    assert mechanism.tier() == "none"
+    registration.look_again()
+    assert hooks.tier() == "none"
     with pytest.raises(BackendMissingError, match="ACCELERA_INTERCEPTION=shim and no such way works here"):
-        mechanism.arm({"mm": torch.mm}, 0, 0)
+        hooks.arm({"mm": torch.mm}, 0, 0)
     fresh.setenv("ACCELERA_INTERCEPTION", "magic")
     with pytest.raises(SettingError, match="auto, shim, stable or python"):
-        mechanism.tier()
+        hooks.tier()
 
 
 def test_a_torch_that_hands_out_no_kernels_is_told(fresh: pytest.MonkeyPatch) -> None:
     fresh.setenv("ACCELERA_INTERCEPTION", "python")
     fresh.delattr(torch.library, "get_kernel")
-    tiers.look_again()
+    registration.look_again()
     with pytest.raises(BackendMissingError, match="get_kernel"):
-        mechanism.arm({"mm": torch.mm}, 0, 0)
+        hooks.arm({"mm": torch.mm}, 0, 0)
 
 
 def test_python_and_cpp_have_the_same_operators(fresh: pytest.MonkeyPatch) -> None:
@@ -109,12 +109,12 @@ def test_arming_is_quiet_and_ends_with_the_process(
     way: str, fresh: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fresh.setenv("ACCELERA_INTERCEPTION", way)
-    if mechanism.tier() == "none":
-        pytest.skip(f"this way to catch calls was not built here: {mechanism.why()}")
+    if hooks.tier() == "none":
+        pytest.skip(f"this way to catch calls was not built here: {hooks.why()}")
     code = (
         "import torch\n"
-        "from accelera.interceptor import mechanism\n"
-        "mechanism.arm(dict.fromkeys(mechanism.OPERATORS, torch.mm), 1 << 40, 1 << 20)\n"
+        "from accelera.interceptor import hooks\n"
+        "hooks.arm(dict.fromkeys(hooks.OPERATORS, torch.mm), 1 << 40, 1 << 20)\n"
         "torch.ones(3, 3) @ torch.ones(3, 3) + 1"
     )
     ran = run_python("-W", "error", "-c", code, cwd=tmp_path)
@@ -148,8 +148,8 @@ def test_a_shim_is_found_without_loading_torch(fresh: pytest.MonkeyPatch, tmp_pa
         "from accelera.inventory import facts\n"
         "told = facts()['interception']\n"
         "assert 'torch' not in sys.modules\n"
-        "from accelera.interceptor import mechanism\n"
-        "assert told == {'tier': mechanism.tier(), 'why': mechanism.why(), 'compiled': 'all'}"
+        "from accelera.interceptor import hooks\n"
+        "assert told == {'tier': hooks.tier(), 'why': hooks.why(), 'compiled': 'all'}"
     )
     ran = run_python("-c", code, cwd=tmp_path)
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -186,10 +186,10 @@ def test_a_shim_that_was_built_later_is_used_unless_its_sources_changed(
 def test_a_shim_that_cannot_be_built_says_why(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fresh.setenv("ACCELERA_CACHE", str(tmp_path))
     with pytest.raises(BackendMissingError, match=r"no C[+][+] compiler no-such-compiler"):
-        mechanism.build_shim("no-such-compiler")
+        hooks.build_shim("no-such-compiler")
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\necho this is no torch that I know; exit 1\n")
     broken.chmod(0o755)
     with pytest.raises(BackendMissingError, match="this is no torch that I know"):
-        mechanism.build_shim(str(broken))
+        hooks.build_shim(str(broken))
     assert not list(tmp_path.rglob("_shim-*"))

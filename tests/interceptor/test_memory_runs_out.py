@@ -14,12 +14,11 @@ from torch.nn import functional
 
 from accelera.devices import SimulatedDevice
 from accelera.engine import MatrixEngine
-from accelera.interceptor import intercepted, pieces, product_plans, product_tiles, tiles
-from accelera.interceptor.attention import enduring, handling, passes
-from accelera.interceptor.broadcasting import handling as broadcast_handling
-from accelera.interceptor.broadcasting import product as broadcast_product
-from accelera.interceptor.enabling import within
-from accelera.interceptor.limits import Cut, limits_of
+from accelera.interceptor import batched_matmul, elementwise, gemm, gemm_plan, intercepted, router
+from accelera.interceptor.api import within
+from accelera.interceptor.attention import kernels
+from accelera.interceptor.config import RouteOverride, config_of
+from accelera.interceptor.hooks import dispatch
 from tests.interceptor.bounded import bounded_attention
 from tests.interceptor.forcing import counted, forced
 from tests.stores.descriptors import open_files
@@ -50,7 +49,7 @@ class Failing:
 @pytest.fixture
 def accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the place where operands are for an accelerator, so that the CPU is another one."""
-    for module in (pieces, enduring, broadcast_product):
+    for module in (router, kernels, batched_matmul):
         monkeypatch.setattr(module, "is_accelerator", lambda device: True)
 
 
@@ -91,7 +90,7 @@ def test_elementwise(
 ) -> None:
     x = torch.randn(30, 40)
     expected = ELEMENTWISE[op](x)
-    without_memory(monkeypatch, tiles, times)
+    without_memory(monkeypatch, elementwise, times)
     with forced("chunked", 1024), counted() as seen:
         found = ELEMENTWISE[op](x)
     torch.testing.assert_close(found, expected)
@@ -108,10 +107,10 @@ def test_elementwise(
 def test_a_softmax_that_converts_goes_to_the_cpu(accelerator: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only accelerators convert 16-bit operands on the way: the CPU is given what it takes."""
     x = torch.randn(3, 5).half()
-    args = tiles._of_one_type("_softmax", [x, 1, True])
+    args = elementwise._of_one_type("_softmax", [x, 1, True])
     assert torch.equal(torch._softmax(*args), torch.softmax(x.float(), 1))
     grad, output = torch.randn(3, 5), torch.rand(3, 5)
-    args = tiles._of_one_type("_softmax_backward_data", [grad, output, 1, torch.half])
+    args = elementwise._of_one_type("_softmax_backward_data", [grad, output, 1, torch.half])
     assert torch._softmax_backward_data(*args).dtype == torch.float32
 
 
@@ -132,7 +131,7 @@ def test_products_by_torchs_kernel(
 ) -> None:
     a, b = torch.randn(60, 50).bfloat16(), torch.randn(50, 70).bfloat16()
     expected = PRODUCTS[op](a, b)
-    without_memory(monkeypatch, product_tiles, times)
+    without_memory(monkeypatch, gemm, times)
     with forced("chunked", 1024), counted() as seen:
         found = PRODUCTS[op](a, b)
     torch.testing.assert_close(found, expected)
@@ -146,7 +145,7 @@ def test_products_streamed_through_an_accelerator(share: float, monkeypatch: pyt
     a, b = torch.randn(600, 400).double(), torch.randn(400, 800).double()
     device = SimulatedDevice("8MiB", oom_at=1, oom_probability=share)
     engine = MatrixEngine(device=device, enable_progress=False)
-    monkeypatch.setattr(product_plans, "_engine", lambda name: engine)
+    monkeypatch.setattr(gemm_plan, "_engine", lambda name: engine)
     with intercepted("64MiB", 0, 0, device="sim:8MiB"), counted() as seen:
         found = a @ b
     torch.testing.assert_close(found, a @ b)
@@ -166,7 +165,7 @@ def attention(x: torch.Tensor, dropout: float = 0.0) -> list[torch.Tensor]:
 def test_attention_in_smaller_tiles(name: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(2, 60, 8, dtype=torch.float64, requires_grad=True)
     expected = attention(x)
-    compute, rooms = getattr(passes, name), []
+    compute, rooms = getattr(kernels, name), []
 
     def failing(operands: Any, options: Any, *more: Any) -> Any:
         rooms.append(options.scratch_bytes)
@@ -174,7 +173,7 @@ def test_attention_in_smaller_tiles(name: str, times: int, monkeypatch: pytest.M
             raise shortage()
         return compute(operands, options, *more)
 
-    monkeypatch.setattr(passes, name, failing)
+    monkeypatch.setattr(kernels, name, failing)
     with counted() as seen:
         found = attention(x)
     torch.testing.assert_close(found, expected)
@@ -194,7 +193,7 @@ def test_attention_on_the_cpu_at_last(
     x = torch.randn(2, 60, 8, dtype=torch.float64, requires_grad=True)
     expected = attention(x, dropout)
     for name in names:
-        monkeypatch.setattr(passes, name, on_cpu_only(getattr(passes, name)))
+        monkeypatch.setattr(kernels, name, on_cpu_only(getattr(kernels, name)))
     if dropout and names == ["backward"]:
         with pytest.raises(torch.OutOfMemoryError):
             attention(x, dropout)
@@ -219,7 +218,7 @@ def on_cpu_only(compute: Callable[..., Any]) -> Callable[..., Any]:
 def test_second_derivatives_of_what_the_cpu_computed(
     accelerator: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passes, "forward", on_cpu_only(passes.forward))
+    monkeypatch.setattr(kernels, "forward", on_cpu_only(kernels.forward))
     x = torch.randn(1, 4, 3, dtype=torch.float64, requires_grad=True)
 
     def function(x: torch.Tensor) -> torch.Tensor:
@@ -233,7 +232,7 @@ def test_second_derivatives_of_what_the_cpu_computed(
 @pytest.mark.parametrize("times", [1, 2, ALWAYS])
 def test_broadcast_products(times: int, accelerator: None, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = torch.randn(5, 1, 6, 7), torch.randn(4, 7, 3)
-    inner, asked = broadcast_product.contract, []
+    inner, asked = batched_matmul.contract, []
 
     def failing(*args: torch.Tensor, **how: Any) -> torch.Tensor:
         asked.append(how.get("scratch_bytes"))
@@ -241,7 +240,7 @@ def test_broadcast_products(times: int, accelerator: None, monkeypatch: pytest.M
             raise shortage()
         return inner(*args, **how)
 
-    monkeypatch.setattr(broadcast_product, "contract", failing)
+    monkeypatch.setattr(batched_matmul, "contract", failing)
     with forced("chunked"), counted() as seen:
         found = x @ y
     torch.testing.assert_close(found, x @ y)
@@ -254,23 +253,17 @@ def test_broadcast_products(times: int, accelerator: None, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("module", "op", "call"),
+    ("op", "call"),
     [
-        (
-            handling,
-            "scaled_dot_product_attention",
-            lambda x: functional.scaled_dot_product_attention(x, x, x),
-        ),
-        (broadcast_handling, "matmul", lambda x: x[:, None] @ x.mT[None, :, :, :5]),
+        ("scaled_dot_product_attention", lambda x: functional.scaled_dot_product_attention(x, x, x)),
+        ("matmul", lambda x: x[:, None] @ x.mT[None, :, :, :5]),
     ],
 )
-def test_what_torch_composes_goes_on_in_pieces(
-    module: Any, op: str, call: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_torch_composes_goes_on_in_pieces(op: str, call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(3, 40, 40)
     expected = call(x)
-    monkeypatch.setattr(module, "original", lambda name: Failing(lambda: None, ALWAYS))
     with intercepted("64MiB", 0, 0), counted() as seen:
+        monkeypatch.setitem(dispatch.replaced, op, Failing(lambda: None, ALWAYS))
         found = call(x)
     torch.testing.assert_close(found, expected)
     assert seen[0].by_op[op].fallbacks == {PIECES: 1}
@@ -286,10 +279,10 @@ def test_other_exceptions_pass_untouched(
         raise error
 
     x = torch.randn(30, 40, requires_grad=True)
-    for module, name in ((tiles, "original"), (product_tiles, "original")):
+    for module, name in ((elementwise, "original"), (gemm, "original")):
         monkeypatch.setattr(module, name, lambda _: broken)
-    monkeypatch.setattr(passes, "forward", broken)
-    monkeypatch.setattr(broadcast_product, "contract", broken)
+    monkeypatch.setattr(kernels, "forward", broken)
+    monkeypatch.setattr(batched_matmul, "contract", broken)
     half = x.detach().bfloat16()
     ways: list[Callable[[], Any]] = [
         lambda: x.detach() + 1,
@@ -309,15 +302,15 @@ def test_no_memory_for_the_result_is_torchs_own_error(monkeypatch: pytest.Monkey
     """Where no file may take it the budget is not to blame: it is not named."""
     x = torch.randn(200, 300)
     monkeypatch.setattr(torch, "empty_strided", Failing(torch.empty_strided, ALWAYS))
-    limits = limits_of("256MiB", 0, 0, spill=False, cut=Cut("chunked", 1024))
-    with within(limits), counted() as seen, pytest.raises(torch.OutOfMemoryError, match="Tried"):
+    config = config_of("256MiB", 0, 0, spill=False, override=RouteOverride("chunked", 1024))
+    with within(config), counted() as seen, pytest.raises(torch.OutOfMemoryError, match="Tried"):
         x + 1
     assert not seen[0].total.fallbacks
 
 
 def test_a_failed_attempt_is_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(30, 40)
-    known, failed = tiles.original, []
+    known, failed = elementwise.original, []
 
     def original(name: str) -> Callable[..., Any]:
         kernel = known(name)
@@ -333,7 +326,7 @@ def test_a_failed_attempt_is_freed_before_the_next(monkeypatch: pytest.MonkeyPat
 
         return called
 
-    monkeypatch.setattr(tiles, "original", original)
+    monkeypatch.setattr(elementwise, "original", original)
     gc.disable()
     try:
         with forced("chunked", 1024):
@@ -347,7 +340,7 @@ def test_a_failed_attempt_is_freed_before_the_next(monkeypatch: pytest.MonkeyPat
 def test_a_call_that_fails_keeps_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERA_SPILL", str(tmp_path))
     x = torch.randn(30, 40)
-    without_memory(monkeypatch, tiles, ALWAYS)
+    without_memory(monkeypatch, elementwise, ALWAYS)
     with counted() as seen:
         with forced("spilled"), pytest.raises(torch.OutOfMemoryError):
             x + 1

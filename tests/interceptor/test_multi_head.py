@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from torch import nn
 
 from accelera.errors import BudgetExceededError
 from accelera.interceptor import intercepted
+from accelera.interceptor.hooks import dispatch
 from tests.interceptor.forcing import counted, forced
 from tests.interceptor.taking import taken
 
@@ -189,19 +189,14 @@ def test_peak_stays_within_the_budget(mask: str, need_weights: bool) -> None:
 
 
 def test_memory_that_runs_out_in_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    from accelera.interceptor.attention import multi_head
-
     layer, x = module(), torch.randn(BATCH, ROWS, WIDTH)
     expected = results(layer, x)
 
-    def original(name: str) -> Callable[..., Any]:
-        def called(*_: Any) -> Any:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
+    def called(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
 
-        return called
-
-    monkeypatch.setattr(multi_head, "original", original)
     with intercepted("64MiB", 0, 0), counted() as seen:
+        monkeypatch.setitem(dispatch.replaced, OP, called)
         found = results(layer, x)
     torch.testing.assert_close(found, expected)
     assert seen[0].by_op[OP].fallbacks == {"in pieces after running out of memory": 1}

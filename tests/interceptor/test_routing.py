@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 import accelera
-from accelera.interceptor.limits import Route
+from accelera.interceptor.config import Route
 from tests.interceptor.forcing import counted, forced
 
 ROUTES = ("chunked", "spilled")

@@ -11,9 +11,8 @@ import torch
 import accelera
 from accelera.devices import cpu, get_device
 from accelera.errors import AcceleraError, DTypeError, SettingError, UnknownNameError
-from accelera.interceptor import accelera_matmul, enabling, mechanism, should_intercept
-from accelera.interceptor.force import in_force
-from accelera.interceptor.limits import limits_of
+from accelera.interceptor import accelera_matmul, api, hooks, should_intercept
+from accelera.interceptor.config import active_config, config_of
 from accelera.memory import HostMemory, manager
 from tests.interceptor.forcing import counted
 
@@ -24,10 +23,10 @@ X = torch.ones(2000, 3)
 def _torch_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> object:
     for name in ("BUDGET", "MIN_SIZE", "MEMORY_THRESHOLD_GB", "SPILL"):
         monkeypatch.delenv(f"ACCELERA_{name}", raising=False)
-    operators = [f"aten::{name}" for name in mechanism.OPERATORS]
+    operators = [f"aten::{name}" for name in hooks.OPERATORS]
     before = [torch._C._dispatch_dump(name) for name in operators]
     yield
-    assert in_force() is None
+    assert active_config() is None
     assert [torch._C._dispatch_dump(name) for name in operators] == before
 
 
@@ -49,7 +48,7 @@ def test_enable_and_disable() -> None:
     accelera.disable()
 
 
-def test_blocks_nest_and_put_back_what_was_in_force() -> None:
+def test_blocks_nest_and_put_back_what_was_active_config() -> None:
     with accelera.intercepted("1GiB", 0, 0):
         with accelera.intercepted("2GiB", 10**6, 0):
             assert looked_at() == 0
@@ -66,7 +65,7 @@ def test_a_block_inside_enable() -> None:
         with accelera.intercepted("1GiB", 0, 0):
             assert looked_at() == 1
         assert looked_at() == 0
-        assert in_force() is not None
+        assert active_config() is not None
     finally:
         accelera.disable()
 
@@ -100,7 +99,7 @@ def test_blocks_that_end_in_another_order() -> None:
     second.__enter__()
     first.__exit__(None, None, None)
     assert looked_at() == 0
-    assert in_force() is not None
+    assert active_config() is not None
     second.__exit__(None, None, None)
 
 
@@ -125,17 +124,17 @@ class TestSettings:
     def test_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ACCELERA_BUDGET", "64MiB")
         monkeypatch.setenv("ACCELERA_MIN_SIZE", "7")
-        limits = limits_of()
+        limits = config_of()
         assert limits.room(torch.device("cpu")).budget_bytes() == 64 << 20
         assert (limits.min_size, limits.memory_threshold_bytes) == (7, 8 << 20)
         monkeypatch.setenv("ACCELERA_MEMORY_THRESHOLD_GB", "0.5")
-        assert limits_of().memory_threshold_bytes == 1 << 29
-        assert limits_of(memory_threshold="1KiB").memory_threshold_bytes == 1024
+        assert config_of().memory_threshold_bytes == 1 << 29
+        assert config_of(memory_threshold="1KiB").memory_threshold_bytes == 1024
 
     def test_without_a_budget_the_free_memory_decides(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for module in (cpu, manager):
             monkeypatch.setattr(module, "host_memory", lambda: HostMemory(8 << 30, 4 << 30, 8 << 30))
-        limits = limits_of()
+        limits = config_of()
         usable = accelera.MemoryManager(get_device("cpu")).get_usable_memory()
         assert 0 < usable < 4 << 30
         assert limits.memory_threshold_bytes == usable // 8
@@ -198,13 +197,13 @@ def test_the_refusal_is_ours_and_a_memory_error() -> None:
 def test_limits_that_cannot_be_armed_leave_the_former_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     accelera.enable("1GiB", 0, 0)
     try:
-        arm = enabling.arm
+        arm = api.arm
 
         def fails_once(*args: object) -> None:
-            monkeypatch.setattr(enabling, "arm", arm)
+            monkeypatch.setattr(api, "arm", arm)
             raise RuntimeError("no")
 
-        monkeypatch.setattr(enabling, "arm", fails_once)
+        monkeypatch.setattr(api, "arm", fails_once)
         with pytest.raises(RuntimeError, match="no"):
             accelera.enable("2GiB", 10**6, 0)
         assert looked_at() == 1
@@ -222,7 +221,7 @@ def test_a_spill_folder_that_is_none_is_refused_at_once(
         monkeypatch.setenv("ACCELERA_SPILL", nowhere)
     with pytest.raises(SettingError, match=r"spill='.*nowhere'.*no folder"):
         accelera.enable("1GiB", spill=nowhere if named == "argument" else None)
-    assert in_force() is None
+    assert active_config() is None
 
 
 def test_operands_that_are_no_tensors_are_refused() -> None:

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import accelera
-from accelera.interceptor import elementwise, handlers, product_tiles, tiles
-from accelera.interceptor.limits import Cut, limits_of
-from accelera.interceptor.routing import route
+from accelera.interceptor import api, elementwise, gemm
+from accelera.interceptor.config import RouteOverride, config_of
+from accelera.interceptor.router import route
 from tests.interceptor.forcing import counted, forced
 
 NO_MEMORY = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes."
@@ -36,9 +36,9 @@ def failing(kernel: Callable[..., Any], times: int, most: int | None = None) -> 
 
 def test_a_direct_call_goes_on_in_pieces(caplog: pytest.LogCaptureFixture) -> None:
     x = torch.randn(200, 300)
-    call = elementwise.Elementwise("exp", elementwise.kind_of("exp"), (x,), {})
+    call = elementwise.ElementwiseCall("exp", elementwise.schema_of("exp"), (x,), {})
     with counted() as seen:
-        found = route(call, limits_of("1GiB", 0, 0), failing(torch.exp, 1), (x,), {})
+        found = route(call, config_of("1GiB", 0, 0), failing(torch.exp, 1), (x,), {})
     assert torch.equal(found, x.exp())
     stats = seen[0].by_op["exp"]
     assert stats.chunked == 1
@@ -49,8 +49,8 @@ def test_a_direct_call_goes_on_in_pieces(caplog: pytest.LogCaptureFixture) -> No
 
 def test_tiles_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(200, 300)
-    original = tiles.original
-    monkeypatch.setattr(tiles, "original", lambda name: failing(original(name), 0, most=64))
+    original = elementwise.original
+    monkeypatch.setattr(elementwise, "original", lambda name: failing(original(name), 0, most=64))
     with forced("chunked", 1024), counted() as seen:
         found = torch.sin(x) * 0 + x
     assert torch.equal(found, x)
@@ -59,8 +59,8 @@ def test_tiles_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_in_place_tiles_are_not_computed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(1000)
-    original = tiles.original
-    monkeypatch.setattr(tiles, "original", lambda name: failing(original(name), 0, most=100))
+    original = elementwise.original
+    monkeypatch.setattr(elementwise, "original", lambda name: failing(original(name), 0, most=100))
     with forced("chunked", 1024):
         x.add_(1)
     assert torch.equal(x, torch.full((1000,), 2.0))
@@ -68,8 +68,8 @@ def test_in_place_tiles_are_not_computed_twice(monkeypatch: pytest.MonkeyPatch) 
 
 def test_products_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = torch.randn(60, 50).bfloat16(), torch.randn(50, 70).bfloat16()
-    original = product_tiles.original
-    monkeypatch.setattr(product_tiles, "original", lambda name: failing(original(name), 0, most=1500))
+    original = gemm.original
+    monkeypatch.setattr(gemm, "original", lambda name: failing(original(name), 0, most=1500))
     with forced("chunked", 1 << 20), counted() as seen:
         found = a @ b
     torch.testing.assert_close(found, a @ b)
@@ -96,13 +96,13 @@ def test_a_result_for_which_there_is_no_memory_goes_to_a_file(monkeypatch: pytes
 
 def test_other_errors_are_the_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.randn(20, 30)
-    call = elementwise.Elementwise("exp", elementwise.kind_of("exp"), (x,), {})
+    call = elementwise.ElementwiseCall("exp", elementwise.schema_of("exp"), (x,), {})
 
     def broken(*_: Any) -> None:
         raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
-        route(call, limits_of("1GiB", 0, 0), broken, (x,), {})
+        route(call, config_of("1GiB", 0, 0), broken, (x,), {})
 
 
 def test_every_decision_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -151,10 +151,10 @@ def test_the_counts_are_true() -> None:
 
 
 def test_there_is_a_handler_for_every_operator_below_autograd() -> None:
-    from accelera.interceptor.mechanism.operators import BELOW_AUTOGRAD
+    from accelera.interceptor.hooks.operators import BELOW_AUTOGRAD
 
-    assert set(BELOW_AUTOGRAD) <= set(handlers.handlers())
+    assert set(BELOW_AUTOGRAD) <= set(api.handlers())
 
 
-def test_cut_is_for_tests_only() -> None:
-    assert limits_of("1GiB", 0, 0).cut == Cut("direct", None)
+def test_the_override_is_for_tests_only() -> None:
+    assert config_of("1GiB", 0, 0).override == RouteOverride("direct", None)

@@ -14,10 +14,10 @@ import torch
 
 import accelera
 from accelera.errors import BudgetExceededError, StoreError
-from accelera.interceptor import spilling
-from accelera.interceptor.allowance import budget_left, empty, must_be_cut
-from accelera.interceptor.calls import Result
-from accelera.interceptor.spilling import Spill, is_in_memory
+from accelera.interceptor import spill as spilling
+from accelera.interceptor.config import active_config
+from accelera.interceptor.spill import SpilledResult, empty, is_in_memory
+from accelera.interceptor.tiling import ResultLayout
 from tests.interceptor.forcing import counted, forced
 from tests.stores.descriptors import open_files
 
@@ -71,7 +71,7 @@ def test_it_is_an_ordinary_tensor() -> None:
 )
 def test_every_element_type_and_layout(dtype: torch.dtype, tmp_path: Path) -> None:
     values = torch.randint(0, 2, (3, 5, 4)).to(dtype)
-    spill = Spill("test", tmp_path, Result((3, 5, 4), (4, 12, 1), dtype))
+    spill = SpilledResult("test", tmp_path, ResultLayout((3, 5, 4), (4, 12, 1), dtype))
     for row in range(3):
         spill.target.put((slice(row, row + 1), slice(0, 5), slice(0, 4)), values[row : row + 1])
     spill.close()
@@ -132,15 +132,16 @@ class TestNoPlace:
 
 class TestAllowance:
     def test_nothing_in_force(self) -> None:
-        assert budget_left(CPU) is None
-        assert not must_be_cut(1 << 60, CPU)
+        assert active_config() is None
         assert empty("test", (2, 3), torch.float32, CPU).shape == (2, 3)
 
     def test_within_a_budget(self) -> None:
         with accelera.intercepted(10_000, 0, 0), counted() as seen:
-            assert budget_left(CPU) == 10_000
-            assert not must_be_cut(10_000, CPU)
-            assert must_be_cut(10_001, CPU)
+            config = active_config()
+            assert config is not None
+            assert config.limit(CPU).budget_bytes() == 10_000
+            assert config.limit(CPU).allows(10_000)
+            assert not config.limit(CPU).allows(10_001)
             small = empty("test", (10, 10), torch.float32, CPU)
             large = empty("test", (10, 10), torch.float32, CPU, kept_bytes=9_700)
         assert small.stride() == large.stride() == (10, 1)

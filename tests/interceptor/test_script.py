@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from accelera.cli import app
 from accelera.interceptor import capture_script
 from accelera.trace import read_trace
-from tests.capturing.reading import check_conserved, told
+from tests.capture.reading import check_conserved, told
 
 TRAINING = """
 import sys

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from accelera.interceptor import mechanism
-from accelera.interceptor.mechanism import OPERATORS
+from accelera.interceptor import hooks
+from accelera.interceptor.hooks import OPERATORS
 
 
 def dumps() -> dict[str, str]:
@@ -22,7 +22,7 @@ def recording(heard: list[str]) -> dict[str, Callable[..., Any]]:
     def noting(name: str) -> Callable[..., Any]:
         def handler(*args: Any, **kwargs: Any) -> Any:
             heard.append(name)
-            return mechanism.original(name)(*args, **kwargs)
+            return hooks.original(name)(*args, **kwargs)
 
         return handler
 

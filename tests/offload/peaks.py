@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from accelera import offload, offloaded
-from accelera.capturing import default_loss
+from accelera.capture import default_loss
 from accelera.memory import process_memory, reset_peak
 from tests.offload.language_model import CONTEXT, LanguageModel
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from accelera import offload, offloaded, plan_offload
-from accelera.capturing import default_loss
+from accelera.capture import default_loss
 from accelera.offload.keeping.allocator import arenas_in_torch
 from accelera.offload.tensors.tensor import OffloadedTensor
 from tests.offload.peaks import layers, pictures, table, words

@@ -21,11 +21,11 @@ def build_shim(compiler: Compiler = None, as_json: Json = False) -> None:
     some microseconds a call. It takes some 20 seconds. The library goes to the cache folder; another torch
     needs another one.
     """
-    from accelera.interceptor import mechanism
+    from accelera.interceptor import hooks
 
-    path = mechanism.build_shim(compiler)
-    tier = mechanism.tier()
+    path = hooks.build_shim(compiler)
+    tier = hooks.tier()
     if as_json:
-        typer.echo(json.dumps({"path": str(path), "tier": tier, "why": mechanism.why()}, indent=2))
+        typer.echo(json.dumps({"path": str(path), "tier": tier, "why": hooks.why()}, indent=2))
     else:
-        typer.echo(f"{path}\ncalls of torch are caught by: {tier}: {mechanism.why()}")
+        typer.echo(f"{path}\ncalls of torch are caught by: {tier}: {hooks.why()}")

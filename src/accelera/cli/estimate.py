@@ -14,7 +14,7 @@ from accelera.estimates import as_dict, offloads
 from accelera.extras import is_there, require
 
 if TYPE_CHECKING:
-    from accelera.interceptor import Estimate
+    from accelera.estimate import Estimate
 
 Model = Annotated[
     str,
@@ -85,7 +85,7 @@ def estimate(
 
 def _estimated(model: str, inputs: list[str] | None, **options: Any) -> Estimate:
     """Return the estimate; what the model's own code raises is reported as wrong usage."""
-    from accelera.interceptor import estimate as ask
+    from accelera.estimate import estimate as ask
 
     require("estimate", "torch")
 

@@ -97,7 +97,7 @@ def _of_source(path: Path, opt_level: str, language: str) -> SourcePrediction:
 
 
 def _of_trace(path: Path, source_format: str | None, **how: Any) -> CompilePrediction:
-    from accelera.interceptor.prediction import predict_compile as predicted
+    from accelera.estimate import predict_compile as predicted
 
     trace = options.opened(str(path), source_format)
     try:

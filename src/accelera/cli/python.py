@@ -21,14 +21,14 @@ def main() -> None:
     if flags:
         own = [] if any(flag in _ENDS for flag in flags) else ["-m", "accelera.cli.python", *words]
         os.execv(sys.executable, [sys.executable, *flags, *own])
+    from accelera.capture import UserProgram
     from accelera.cli.failures import tell
-    from accelera.cli.program import Program
     from accelera.cli.run import carry_out
     from accelera.errors import AcceleraError
 
     try:
         if words or not sys.stdin.isatty():
-            sys.exit(carry_out(Program.of(words or ["-"])).exit_code)
+            sys.exit(carry_out(UserProgram.of(words or ["-"])).exit_code)
         _interact()
     except AcceleraError as error:
         sys.exit(tell(error, as_json=False))

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
+from accelera.capture import UserProgram, is_own
 from accelera.cli import options
 from accelera.cli.failures import exit_code_of
-from accelera.cli.program import Program, is_own
 from accelera.errors import AcceleraError
 from accelera.settings import current
 from accelera.text_table import text_table
@@ -229,7 +229,7 @@ def run(
     and so is everything after --, as in: accelera run --report -- train.py --json
     """
     try:
-        program = Program.of(words or ())
+        program = UserProgram.of(words or ())
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if program.kind == "file" and not Path(program.what).exists():
@@ -249,7 +249,7 @@ def run(
     raise typer.Exit(ran.exit_code)
 
 
-def carry_out(program: Program, **limits: Any) -> RunProgramReport:
+def carry_out(program: UserProgram, **limits: Any) -> RunProgramReport:
     """Run ``program``, its large calls within ``limits`` from the moment it has loaded torch.
 
     Raises SettingError for an ``ACCELERA_*`` variable that cannot be read, before the program runs, and what

@@ -171,7 +171,7 @@ def capture(
     The script runs as with python: its arguments, output, errors and exit code are its own; with --json what
     it prints goes to stderr. A trace is written of a script that fails, too.
     """
-    from accelera.interceptor import capture_script
+    from accelera.capture import capture_script, is_own
     from accelera.trace import write_trace
 
     target = out or Path(f"{script.stem}.parquet")
@@ -181,7 +181,7 @@ def capture(
     write_trace(captured.trace, target)
     found = _found(captured.trace, target)
     typer.echo(json.dumps(found, indent=2) if as_json else _line(captured.trace, found))
-    raise typer.Exit(exit_code_of(captured.error, lambda file: file == str(script)))
+    raise typer.Exit(exit_code_of(captured.error, is_own))
 
 
 def _check_target(target: Path) -> None:

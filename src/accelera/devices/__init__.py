@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from accelera.devices.names import present_accelerator as present_accelerator
     from accelera.devices.out_of_memory import is_out_of_memory as is_out_of_memory
     from accelera.devices.out_of_memory import says_out_of_memory as says_out_of_memory
+    from accelera.devices.out_of_memory import words_of as words_of
     from accelera.devices.simulated import SimulatedDevice as SimulatedDevice
     from accelera.devices.simulated import SimulationReport as SimulationReport
     from accelera.devices.threads import usable_processors as usable_processors
@@ -34,6 +35,7 @@ _FILE_OF = {
     "says_out_of_memory": "out_of_memory",
     "usable_processors": "threads",
     "wait_for_current_work": "torch_streams",
+    "words_of": "out_of_memory",
 }
 
 __all__ = [*_FILE_OF]

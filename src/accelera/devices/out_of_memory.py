@@ -22,17 +22,28 @@ def says_out_of_memory(words: str) -> bool:
     return _WORDS.search(words) is not None
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def words_of(error: BaseException) -> str:
+    """Return the message of ``error``; nothing where it cannot say it."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+def is_out_of_memory(error: BaseException, *, of_python: bool = False) -> bool:
     """Return whether ``error`` says that the memory of a device, or of the host, ran out while working.
 
     True for ``DeviceMemoryError`` and torch's ``OutOfMemoryError``, and for a ``RuntimeError`` whose message
-    says so; other errors of Accelera mean what their type says.
+    says so; other errors of Accelera mean what their type says. With ``of_python`` also for a ``MemoryError``
+    of Python, which NumPy raises; it may as well be one of the user's own code.
     """
     if isinstance(error, DeviceMemoryError) or _is_torchs(error):
         return True
-    if isinstance(error, AcceleraError) or not isinstance(error, RuntimeError):
+    if isinstance(error, AcceleraError):
         return False
-    return says_out_of_memory(str(error))
+    if isinstance(error, MemoryError):
+        return of_python
+    return isinstance(error, RuntimeError) and says_out_of_memory(words_of(error))
 
 
 def _is_torchs(error: BaseException) -> bool:

@@ -130,7 +130,7 @@ class ProductPair(NamedTuple):
                 return Matrix.wrap(torch.matmul(self.a, self.b))
             return Matrix.wrap(torch.matmul(self.a.to(place), self.b.to(place)).to(home))
         except (RuntimeError, MemoryError) as error:
-            if not _says_out_of_memory(error):
+            if not is_out_of_memory(error, of_python=True):
                 raise
             raise DeviceMemoryError(f"[matmul] {place} ran out of memory: {error}") from error
 
@@ -211,8 +211,3 @@ def _homeward(tensor: torch.Tensor, home: torch.device) -> Matrix:
             raise
         logger.warning("the result stays in RAM: %s has no room for %s", home, format_bytes(tensor.nbytes))
         return Matrix.wrap(tensor)
-
-
-def _says_out_of_memory(error: RuntimeError | MemoryError) -> bool:
-    """Return whether ``error`` is torch's or NumPy's way to say that memory ran out."""
-    return isinstance(error, MemoryError) or is_out_of_memory(error)

@@ -1,36 +1,35 @@
-"""PyTorch as it runs: large calls computed within a budget, and every tensor access recorded as a trace.
+"""Large calls of PyTorch as it runs, computed within a budget.
 
-What loads torch is loaded when it is first named.
+What loads torch is loaded when it is first named. ``capture``, ``estimate`` and ``predict_compile`` live in
+packages of their own and stay importable from here.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
-from accelera.capturing import capture, live_bytes, peak_live_bytes
-from accelera.interceptor.estimating import Estimate, Phase, estimate
-from accelera.interceptor.prediction import predict_compile
-from accelera.interceptor.script import CapturedScript, capture_script
+from accelera.capture import CapturedScript, capture, capture_script, live_bytes, peak_live_bytes
+from accelera.estimate import Estimate, Phase, estimate, predict_compile
 from accelera.lazily import opened
 
 if TYPE_CHECKING:
-    from accelera.interceptor.enabling import disable as disable
-    from accelera.interceptor.enabling import enable as enable
-    from accelera.interceptor.enabling import intercepted as intercepted
-    from accelera.interceptor.matmul import accelera_matmul as accelera_matmul
-    from accelera.interceptor.matmul import should_intercept as should_intercept
+    from accelera.interceptor.api import accelera_matmul as accelera_matmul
+    from accelera.interceptor.api import disable as disable
+    from accelera.interceptor.api import enable as enable
+    from accelera.interceptor.api import intercepted as intercepted
+    from accelera.interceptor.api import should_intercept as should_intercept
     from accelera.interceptor.statistics import Follower as Follower
     from accelera.interceptor.statistics import OpStats as OpStats
     from accelera.interceptor.statistics import Stats as Stats
     from accelera.interceptor.statistics import followed as followed
     from accelera.interceptor.statistics import stats as stats
 
-_NAMES_BY_MODULE = {
-    "enabling": ("disable", "enable", "intercepted"),
-    "matmul": ("accelera_matmul", "should_intercept"),
+_NAMES_BY_FILE = {
+    "api": ("accelera_matmul", "disable", "enable", "intercepted", "should_intercept"),
     "statistics": ("Follower", "OpStats", "Stats", "followed", "stats"),
 }
-_MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+_FILE_OF = {name: file for file, names in _NAMES_BY_FILE.items() for name in names}
 
 __all__ = [
     "CapturedScript",
@@ -54,4 +53,15 @@ __all__ = [
     "stats",
 ]
 
-__getattr__, __dir__ = opened("accelera.interceptor", _MODULE_OF)
+_opened, __dir__ = opened("accelera.interceptor", _FILE_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if name != "mechanism":
+        return _opened(name)
+    from accelera.interceptor import hooks
+
+    warnings.warn(
+        "accelera.interceptor.mechanism is now accelera.interceptor.hooks", DeprecationWarning, stacklevel=2
+    )
+    return hooks

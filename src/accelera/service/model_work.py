@@ -46,7 +46,7 @@ def estimate_model(_: Database, request: Mapping[str, Any], tell: Tell) -> Any:
     asked = Estimating.model_validate(request)
     trainer = _trainer(asked.optimizer)
     with _followed(asked, tell) as path:
-        from accelera.interceptor import estimate
+        from accelera.estimate import estimate
 
         found = estimate(
             path,
@@ -96,8 +96,8 @@ def capture_model(database: Database, request: Mapping[str, Any], tell: Tell) ->
 
 
 def _captured(asked: Capturing, path: str) -> Trace:
-    from accelera.capturing import capture
-    from accelera.interceptor.estimating.subject import subject_of
+    from accelera.capture import capture
+    from accelera.estimate import subject_of
 
     subject = subject_of(path, None, asked.batch, asked.context)
     if asked.generate_tokens and not subject.generates:
@@ -138,7 +138,7 @@ def _planned_product(asked: ProductPlanning) -> Any:
 def _planned_offload(asked: OffloadPlanning, tell: Tell) -> Any:
     trainer = _trainer(asked.optimizer)
     with _followed(asked, tell, dtype=None if asked.dtype == "mixed" else asked.dtype) as path:
-        from accelera.interceptor import estimate
+        from accelera.estimate import estimate
 
         own = asked.config.get("dtype") or asked.config.get("torch_dtype") or "float32"
         found = estimate(

@@ -6,8 +6,9 @@ import enum
 import re
 import sys
 
-from accelera.devices import says_out_of_memory
-from accelera.errors import DeviceError, DeviceMemoryError
+from accelera.devices import is_out_of_memory, says_out_of_memory
+from accelera.devices import words_of as words_of
+from accelera.errors import DeviceError
 
 
 class FailureKind(enum.Enum):
@@ -46,7 +47,7 @@ _LIBRARIES = frozenset(
 
 def kind_of(error: BaseException) -> FailureKind:
     """Return what ``error``, raised by work on a device, says of it: by its type first, then by its words."""
-    if isinstance(error, DeviceMemoryError) or _is_torch(error, "OutOfMemoryError"):
+    if is_out_of_memory(error):
         return FailureKind.MEMORY
     if not isinstance(error, DeviceError | RuntimeError) and not _is_a_librarys(error):
         return FailureKind.USER
@@ -61,14 +62,6 @@ def kind_of(error: BaseException) -> FailureKind:
         if isinstance(error, DeviceError) or _is_torch(error, "AcceleratorError")
         else FailureKind.USER
     )
-
-
-def words_of(error: BaseException) -> str:
-    """Return what ``error`` says; nothing where it cannot."""
-    try:
-        return str(error)
-    except Exception:
-        return ""
 
 
 def _is_a_librarys(error: BaseException) -> bool:

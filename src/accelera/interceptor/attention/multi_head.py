@@ -1,38 +1,27 @@
-"""The fast path of ``nn.MultiheadAttention``, with its scores bounded."""
+"""Fast path of ``nn.MultiheadAttention`` as an intercepted call, with its scores bounded."""
 
 from __future__ import annotations
 
-import logging
 import math
-import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 
-from accelera.devices import is_out_of_memory
-from accelera.errors import BudgetExceededError
-from accelera.interceptor.allowance import budget_left, must_be_cut, stays_in_memory
-from accelera.interceptor.attention import handling
-from accelera.interceptor.attention.enduring import enduring
-from accelera.interceptor.attention.operands import Operands
-from accelera.interceptor.attention.options import Options
-from accelera.interceptor.attention.weights import attended_with_weights
-from accelera.interceptor.calls import nbytes
-from accelera.interceptor.falling_back import fall_back
-from accelera.interceptor.force import in_force
-from accelera.interceptor.mechanism import original
-from accelera.interceptor.statistics import statistics
-from accelera.units import format_bytes
-
-logger = logging.getLogger("accelera.interceptor")
+from accelera.interceptor.attention import kernels, sdpa
+from accelera.interceptor.attention.kernels import on_cpu, with_smaller_tiles
+from accelera.interceptor.attention.operands import AttentionOperands, AttentionOptions
+from accelera.interceptor.attention.score_tiles import ScoreTile, part
+from accelera.interceptor.config import InterceptionConfig, Route, active_config, stays_in_memory
+from accelera.interceptor.router import InterceptedCall, handler_of
+from accelera.interceptor.tiling import nbytes
 
 OP = "_native_multi_head_attention"
 
 Pair = tuple[torch.Tensor, torch.Tensor | None]
 
 
-class _Layer(NamedTuple):
+class _MultiHeadArguments(NamedTuple):
     """The arguments of torch's operator, in its order."""
 
     query: torch.Tensor
@@ -73,31 +62,37 @@ class _Layer(NamedTuple):
         return self.mask.view(shapes[self.mask_type or 0])
 
 
-def multi_head_attention(*args: object) -> Pair:
-    """Return what torch's operator does, by tiles where its scores would exceed the budget."""
-    layer = _Layer(*args)  # type: ignore[arg-type]
-    limits = in_force()
-    if limits is None or _why_whole(layer) is not None or layer.looked_bytes < limits.memory_threshold_bytes:
-        return _by_torch(layer)
-    if not must_be_cut(layer.added_bytes, layer.query.device):
-        try:
-            found = _by_torch(layer)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            fall_back(OP, "in pieces after running out of memory", error)
-        else:
-            statistics.direct(OP, layer.looked_bytes, layer.added_bytes)
-            return found
-    return _bounded(layer)
+class MultiHeadCall(InterceptedCall):
+    """Attention of several heads with its projections, for which torch would hold all scores."""
+
+    op = OP
+
+    def __init__(self, layer: _MultiHeadArguments) -> None:
+        self._layer = layer
+        self.device, self.looked_bytes = layer.query.device, layer.looked_bytes
+        self.result_bytes = layer.query.nbytes
+        self.temporary_bytes = layer.added_bytes - self.result_bytes
+
+    def bounded(self, config: InterceptionConfig, budget_bytes: int) -> tuple[Pair, Route]:
+        """Compute the scores tile by tile; the projections are calls that are looked at by themselves."""
+        found = _computed(self._layer, config, budget_bytes)
+        results = self.result_bytes + (0 if found[1] is None else found[1].nbytes)
+        return found, "chunked" if stays_in_memory(results, self.device) else "spilled"
 
 
-def _by_torch(layer: _Layer) -> Pair:
-    found: Pair = original(OP)(*layer)
-    return found
+def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> MultiHeadCall | None:
+    """Return the call; None when it is small, or only torch can compute or refuse it."""
+    config, layer = active_config(), _MultiHeadArguments(*args, **kwargs)
+    if config is None or _why_whole(layer) is not None:
+        return None
+    return MultiHeadCall(layer) if layer.looked_bytes >= config.memory_threshold_bytes else None
 
 
-def _why_whole(layer: _Layer) -> str | None:
+attention = handler_of(OP, _read)
+"""Handler: torch's own, by tiles where its scores would exceed the budget."""
+
+
+def _why_whole(layer: _MultiHeadArguments) -> str | None:
     """Return why only torch can compute or refuse the call; None: it can go by tiles."""
     query, mask = layer.query, layer.mask
     if query.dim() != 3 or not query.numel() or not query.is_floating_point():
@@ -123,44 +118,27 @@ def _why_whole(layer: _Layer) -> str | None:
     return None if fits else "shapes that do not fit"
 
 
-def _bounded(layer: _Layer) -> Pair:
-    device, began = layer.query.device, time.perf_counter()
-    budget_bytes = budget_left(device) or 0
-    try:
-        with statistics.in_progress(layer.added_bytes if device.type == "cpu" else 0):
-            found = _computed(layer, budget_bytes)
-    except BudgetExceededError:
-        statistics.in_pieces(OP, "refused", layer.looked_bytes, layer.added_bytes, budget_bytes)
-        raise
-    results = layer.query.nbytes + (0 if found[1] is None else found[1].nbytes)
-    way = "chunked" if stays_in_memory(results, device) else "spilled"
-    statistics.in_pieces(OP, way, layer.looked_bytes, layer.added_bytes, budget_bytes)
-    statistics.took(OP, time.perf_counter() - began)
-    logger.debug("%s: %s in tiles, %s by torch", OP, way, format_bytes(layer.added_bytes))
-    return found
-
-
-def _computed(layer: _Layer, budget_bytes: int) -> Pair:
+def _computed(layer: _MultiHeadArguments, config: InterceptionConfig, budget_bytes: int) -> Pair:
     """Return result and weights; the projections are calls that are looked at by themselves."""
     query, key, value = _projected(layer)
     hidden = layer.hidden
     weights = None
     if not layer.need_weights and (hidden is None or layer.mask_type == 1):
         seen = None if hidden is None else hidden.logical_not()
-        context = handling.scaled_dot_product_attention(query, key, value, seen)
+        context = sdpa.attention(query, key, value, seen)
     else:
-        scratch_bytes = handling.scratch_bytes(query, layer.query.nbytes, budget_bytes)
-        options = Options(
+        scratch_bytes = sdpa.scratch_bytes(config, query.device, layer.query.nbytes, budget_bytes)
+        options = AttentionOptions(
             is_causal=False,
             scale=1 / math.sqrt(query.shape[-1]),
             dropout=0.0,
             seed=0,
             scratch_bytes=scratch_bytes,
-            results=lambda: handling.results(scratch_bytes),
+            results=lambda: sdpa.results(scratch_bytes),
             mask_hides=True,
         )
-        operands = Operands(query, key, value, hidden)
-        context, weights = enduring(
+        operands = AttentionOperands(query, key, value, hidden)
+        context, weights = with_smaller_tiles(
             lambda chosen: attended_with_weights(
                 operands, chosen, wanted=layer.need_weights, averaged=layer.average_attn_weights
             ),
@@ -172,7 +150,7 @@ def _computed(layer: _Layer, budget_bytes: int) -> Pair:
     return functional.linear(joined, layer.proj_weight, layer.proj_bias), weights
 
 
-def _projected(layer: _Layer) -> list[torch.Tensor]:
+def _projected(layer: _MultiHeadArguments) -> list[torch.Tensor]:
     """Return query, key and value, ``(batch, heads, rows, width of a head)``."""
     if layer.query is layer.key is layer.value:
         parts = functional.linear(layer.query, layer.qkv_weight, layer.qkv_bias).chunk(3, -1)
@@ -195,3 +173,49 @@ def _mark_blind_rows(
     context.masked_fill_(blind, math.nan)
     if weights is not None:
         weights.masked_fill_(blind if weights.dim() == 4 else blind.any(1), math.nan)
+
+
+def attended_with_weights(
+    operands: AttentionOperands, options: AttentionOptions, *, wanted: bool, averaged: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return attention and, if wanted, the weights; records no gradient.
+
+    Parameters
+    ----------
+    operands
+        ``(batch, heads, rows, width)`` and so on.
+    wanted, averaged
+        Whether the weights are returned, and whether as their mean over the heads.
+
+    Returns
+    -------
+    tuple
+        ``(batch, heads, rows, value_width)``, and ``(batch, rows, keys)`` or ``(batch, heads, rows, keys)``.
+    """
+    device = operands.query.device
+    operands = on_cpu(operands) if options.on_cpu else operands
+    weights = _Weights(operands, options, averaged) if wanted else None
+    out = kernels.forward(operands, options, None if weights is None else weights.add)
+    return out.to(device), None if weights is None else weights.result.to(device)
+
+
+class _Weights:
+    """The weights of all tiles, put together."""
+
+    def __init__(self, operands: AttentionOperands, options: AttentionOptions, averaged: bool) -> None:
+        batch, heads = operands.batch
+        self._averaged, self._heads = averaged, heads
+        shape = (batch, *(() if averaged else (heads,)), operands.rows, operands.keys)
+        query = operands.query
+        self.result = options.results()(shape, query.dtype, query.device)
+        if averaged:
+            self.result.zero_()
+
+    def add(self, tile: ScoreTile, weights: torch.Tensor) -> None:
+        """Put the weights of one tile, ``(*box, rows, keys)``, where they belong."""
+        if not self._averaged:
+            part(self.result, tile.box, tile.rows).copy_(weights)
+            return
+        place = part(self.result, tile.box[:1], tile.rows)
+        for head in weights.unbind(1):
+            place.add_(head, alpha=1 / self._heads)

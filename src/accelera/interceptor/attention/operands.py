@@ -1,15 +1,19 @@
-"""Query, key, value and mask, brought to one rank by views, so that heads that share a key are an axis."""
+"""AttentionOperands and options of attention: query, key, value and mask brought to one rank by views."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
+from accelera.interceptor.attention.gradient_layout import BY_ROWS, Orders
+from accelera.interceptor.spill import Empty
 
-class Operands(NamedTuple):
+
+class AttentionOperands(NamedTuple):
     """What attention reads, all of one rank; a batch axis has size 1 where an operand lacks it."""
 
     query: torch.Tensor
@@ -49,7 +53,7 @@ def align(
     value: torch.Tensor,
     mask: torch.Tensor | None,
     enable_gqa: bool,
-) -> Operands | None:
+) -> AttentionOperands | None:
     """Return views of one rank, or None when the shapes are not such as this package takes.
 
     With ``enable_gqa`` the heads of the query are split into one axis per head of the key and one of the
@@ -69,7 +73,7 @@ def ungroup(result: torch.Tensor, enable_gqa: bool) -> torch.Tensor:
 
 def _grouped(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
-) -> Operands | None:
+) -> AttentionOperands | None:
     if not query.dim() == key.dim() == value.dim() or query.dim() < 3:
         return None
     heads = key.shape[-3]
@@ -101,11 +105,11 @@ def _of_rank(tensor: torch.Tensor, rank: int) -> torch.Tensor:
     return tensor
 
 
-def _checked(tensors: Sequence[torch.Tensor | None]) -> Operands | None:
+def _checked(tensors: Sequence[torch.Tensor | None]) -> AttentionOperands | None:
     query, key, value, mask = tensors
     if query is None or key is None or value is None or len({each.dim() for each in (query, key, value)}) > 1:
         return None
-    operands = Operands(query, key, value, mask)
+    operands = AttentionOperands(query, key, value, mask)
     batch, empty = operands.batch, min(*query.shape, *key.shape, *value.shape) == 0
     fits = (
         query.dim() > 1
@@ -123,3 +127,32 @@ def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
     return len(shape) == len(target) and all(
         size in (1, whole) for size, whole in zip(shape, target, strict=True)
     )
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """What ``scaled_dot_product_attention`` was told, and the room there is for it."""
+
+    is_causal: bool
+    """Whether row i sees only the keys 0 … i."""
+    scale: float
+    """What scores are multiplied by before the softmax."""
+    dropout: float
+    """Share of the probabilities that are set to zero, below 1."""
+    seed: int
+    """Decides which: the same seed drops the same ones, forward and backward."""
+    scratch_bytes: int
+    """Most bytes of one tile's intermediates."""
+    results: Callable[[], Empty]
+    """Returns, for one pass, where its result or its gradients come from."""
+    mask_hides: bool = False
+    """Whether the mask is not zero where a row must not see a key, as the fast path of heads has it."""
+    gradient_orders: Orders = BY_ROWS
+    """How the gradients lie in memory."""
+    on_cpu: bool = False
+    """Whether operands of an accelerator, which had no memory left, are computed with on the CPU."""
+
+
+def computing_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the type that scores of operands of ``dtype`` have: single precision for 16-bit operands."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from accelera.capturing import transformers_for
 from accelera.errors import StoreFormatError, UnknownNameError
+from accelera.extras import transformers_for
 
 CONFIG = "config.json"
 _GENERATION = "generation_config.json"

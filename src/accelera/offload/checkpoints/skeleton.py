@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-from accelera.capturing import default_dtype
+from accelera.capture import default_dtype
 
 
 @contextmanager

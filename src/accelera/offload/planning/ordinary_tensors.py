@@ -6,7 +6,7 @@ from typing import Any, final
 
 import torch
 
-from accelera.capturing import Effect, Storages, flops_of, tensors_in
+from accelera.capture import Effect, Storages, flops_of, tensors_in
 from accelera.offload.keeping.plain import device_of
 from accelera.offload.planning.recording_keeper import Notes
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from accelera.capturing import shape_rule
+from accelera.capture import shape_rule
 
 
 def twin(tensor: torch.Tensor) -> torch.Tensor:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,0 +1,167 @@
+"""Runner of a user's program as Python runs it: file, folder, module, line of code, or standard input."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import io
+import runpy
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+_OURS = (__file__, runpy.__file__)
+_OUR_THREADS = "accelera-"
+_POOLS = {
+    "concurrent.futures.thread": "ThreadPoolExecutor",
+    "concurrent.futures.process": "ProcessPoolExecutor",
+}
+"""Pools whose workers end when Python does, and wait until then; by the module that has each."""
+
+
+class UserProgram(NamedTuple):
+    """What ``python`` would be told to run."""
+
+    kind: str
+    """``file``, ``-m``, ``-c`` or ``-``."""
+    what: str
+    """The path, the module's name, or the code."""
+    arguments: tuple[str, ...]
+    """Its ``sys.argv[1:]``."""
+
+    @classmethod
+    def of(cls, words: Sequence[str]) -> UserProgram:
+        """Return the program that words of a command line name, as ``python`` takes them.
+
+        Raises ValueError when they name none.
+        """
+        if not words:
+            raise ValueError("name a script, or -m MODULE, or -c CODE")
+        first, *rest = words
+        if first[:2] not in ("-m", "-c"):
+            return cls("-" if first == "-" else "file", first, tuple(rest))
+        if len(first) > 2:
+            first, rest = first[:2], [first[2:], *rest]
+        if not rest:
+            raise ValueError(f"{first} needs a {'module' if first == '-m' else 'text'}")
+        return cls(first, rest[0], tuple(rest[1:]))
+
+    @property
+    def name(self) -> str:
+        """What to call it in a report."""
+        return (
+            f"{self.kind} {self.what}" if self.kind == "-m" else {"file": self.what}.get(self.kind, self.kind)
+        )
+
+    def run(self) -> BaseException | None:
+        """Run it as ``__main__`` until its last thread has ended; return what it raised, or None."""
+        with _as_main(self):
+            try:
+                _RUN[self.kind](self)
+            except BaseException as error:
+                return error
+            finally:
+                _join_threads()
+        return None
+
+
+def is_own(file: str) -> bool:
+    """Whether a frame of the source ``file`` is the program's, and not of what runs it."""
+    return file not in _OURS and not file.startswith("<frozen ")
+
+
+def _run_file(program: UserProgram) -> None:
+    path = Path(program.what)
+    if path.is_dir() or path.suffix not in ("", ".py", ".pyw"):
+        runpy.run_path(program.what, run_name="__main__")
+        return
+    file = str(path.absolute())
+    with io.open_code(file) as opened:
+        source = opened.read()
+    main = sys.modules["__main__"]
+    main.__file__, main.__loader__ = file, SourceFileLoader("__main__", file)
+    exec(compile(source, file, "exec", dont_inherit=True), vars(main))
+
+
+def _run_module(program: UserProgram) -> None:
+    runpy.run_module(program.what, run_name="__main__", alter_sys=True)
+
+
+def _run_text(program: UserProgram) -> None:
+    source, name = (program.what, "<string>") if program.kind == "-c" else (sys.stdin.read(), "<stdin>")
+    exec(compile(source, name, "exec", dont_inherit=True), vars(sys.modules["__main__"]))
+
+
+_RUN: dict[str, Callable[[UserProgram], None]] = {
+    "file": _run_file,
+    "-m": _run_module,
+    "-c": _run_text,
+    "-": _run_text,
+}
+
+
+@contextmanager
+def _as_main(program: UserProgram) -> Iterator[None]:
+    """Give the program its ``__main__``, its arguments and its place to import from, as Python does."""
+    argv, search, main = sys.argv, sys.path, sys.modules["__main__"]
+    sys.argv = [program.what if program.kind == "file" else program.kind, *program.arguments]
+    sys.path = [*_first_place(program), *_without_own_place(search, argv[0])]
+    sys.modules["__main__"] = _main_module()
+    try:
+        yield
+    finally:
+        sys.argv, sys.path, sys.modules["__main__"] = argv, search, main
+
+
+def _main_module() -> ModuleType:
+    module = ModuleType("__main__")
+    own: dict[str, Any] = {"__builtins__": builtins, "__annotations__": {}}
+    vars(module).update(own)
+    return module
+
+
+def _first_place(program: UserProgram) -> list[str]:
+    if getattr(sys.flags, "safe_path", False):
+        return []
+    if program.kind == "file":
+        path = Path(program.what).resolve()
+        return [str(path if path.is_dir() else path.parent)]
+    return [str(Path.cwd()) if program.kind == "-m" else ""]
+
+
+def _without_own_place(search: list[str], command: str) -> list[str]:
+    """Return where to import from without what Python put there for the command itself."""
+    own = {"", str(Path.cwd()), str(Path(command).resolve().parent), str(Path(command).parent)}
+    return search[1:] if search and search[0] in own else list(search)
+
+
+def _join_threads() -> None:
+    """Wait for the threads that keep a process alive, and for those that they start."""
+    while alive := [thread for thread in threading.enumerate() if _keeps_alive(thread)]:
+        _end_pools()
+        for thread in alive:
+            thread.join()
+
+
+def _keeps_alive(thread: threading.Thread) -> bool:
+    """Whether Python would wait for ``thread``; not the one that asks, nor those that work for a call."""
+    return not (thread is threading.current_thread() or thread.daemon or thread.name.startswith(_OUR_THREADS))
+
+
+def _end_pools() -> None:
+    """Let the program's pools of threads and processes do what they were given and end, as Python does."""
+    pools = tuple(
+        getattr(sys.modules[module], name) for module, name in _POOLS.items() if module in sys.modules
+    )
+    for each in gc.get_objects():
+        if issubclass(type(each), pools) and not _is_ours(each):
+            each.shutdown()
+
+
+def _is_ours(pool: Any) -> bool:
+    return str(getattr(pool, "_thread_name_prefix", "")).startswith(_OUR_THREADS)

@@ -1,0 +1,275 @@
+"""Matrix products as intercepted calls: by the engine, or by torch's kernel where that is faster."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+import torch
+
+from accelera.errors import BudgetExceededError
+from accelera.interceptor import gemm_plan
+from accelera.interceptor.config import PRODUCT_TILE_BYTES, InterceptionConfig
+from accelera.interceptor.hooks import original
+from accelera.interceptor.router import TiledCall, TileRunner
+from accelera.interceptor.tiling import (
+    Region,
+    ResultLayout,
+    ResultTarget,
+    contiguous_strides,
+    nbytes,
+    overlaps,
+)
+
+_HALVES = (torch.float16, torch.bfloat16)
+_PACKING_BYTES = 8 << 20
+"""What torch's libraries keep for the blocks that they pack, and their threads' stacks."""
+_LEAST_SIDE = 256
+"""Rows and columns of the smallest parts: with fewer, reading the factors again and again takes the time."""
+_TYPES = {
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+    *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8),
+}
+"""Element types that pieces are computed in."""
+
+
+class MatmulSchema(NamedTuple):
+    """Meaning of a matrix product's arguments, by the operator's name."""
+
+    family: str
+    """The operator that returns a new result, such as ``"addmm"`` for ``"addmm.out"``."""
+    added: bool
+    """Whether the first argument is added to the product."""
+    in_place: bool
+    """Whether the first argument is the result as well."""
+    ranks: tuple[int, int]
+    """Axes of both factors."""
+
+
+def form_of(name: str) -> MatmulSchema:
+    """Return the form of an operator by its name.
+
+    >>> form_of("baddbmm_").family, form_of("mv.out").ranks
+    ('baddbmm', (2, 1))
+    """
+    packet = name.partition(".")[0]
+    family = packet.removesuffix("_")
+    kind = family.removeprefix("b").removeprefix("add") if family.startswith(("add", "badd")) else family
+    ranks = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1), "dot": (1, 1)}
+    return MatmulSchema(
+        family, kind != family, packet.endswith("_"), ranks["bmm" if family == "baddbmm" else kind]
+    )
+
+
+@final
+class MatmulCall(TiledCall):
+    """``beta * start + alpha * (a @ b)``, or ``a @ b`` alone."""
+
+    __slots__ = (
+        *("a", "b", "start", "alpha", "beta", "form"),
+        *("op", "device", "looked_bytes", "result_bytes", "temporary_bytes", "given", "shape"),
+    )
+
+    def __init__(self, name: str, form: MatmulSchema, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.op, self.form = name, form
+        self.start = args[0] if form.added else None
+        self.a, self.b = a, b = args[1:3] if form.added else args[:2]
+        self.alpha, self.beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
+        if len(args) > 3:
+            self.beta, self.alpha = (*args[3:], 1)[:2]
+        self.given = self.start if form.in_place else kwargs.get("out")
+        self.device = a.device
+        self.shape = (*a.shape[:-1], *b.shape[2 if b.dim() == 3 else 1 :])
+        size = nbytes(self.shape, a.dtype)
+        self.looked_bytes = a.nbytes + b.nbytes + size
+        given = self.given
+        is_given = given is not None and given.shape == self.shape
+        self.result_bytes = 0 if is_given else size
+        self.temporary_bytes = 0
+        if not (a.is_contiguous() and b.is_contiguous()) or (given is not None and not given.is_contiguous()):
+            self.temporary_bytes = self._copied_bytes()
+
+    def _copied_bytes(self) -> int:
+        """Return what torch copies of matrices that lie neither by rows nor by columns."""
+        matrices = [each for each in (self.a, self.b, self.given) if each is not None and each.dim() > 1]
+        # A stack is copied matrix by matrix.
+        return sum(nbytes(each.shape[-2:], each.dtype) for each in matrices if not lies_plainly(each))
+
+    def why_whole(self) -> str | None:
+        """Return why only torch's kernel can compute the call; None: it can go in pieces."""
+        a, b, given = self.a, self.b, self.given
+        if (a.dim(), b.dim()) != self.form.ranks or a.shape[-1] != b.shape[max(0, b.dim() - 2)]:
+            return "shapes that do not fit"
+        if a.dim() == 3 and a.shape[0] != b.shape[0]:
+            return "shapes that do not fit"
+        tensors = [each for each in (a, b, self.start, given) if each is not None]
+        if any(each.dtype != a.dtype or each.device != a.device for each in tensors):
+            return "mixed types or devices"
+        if a.dtype not in _TYPES:
+            return f"elements of {a.dtype}"
+        if not self.shape or 0 in self.shape:
+            return "a result of one element or none"
+        if given is not None and (
+            given.shape != self.shape or overlaps(given, [a, b], element_for_element=False)
+        ):
+            return "a result given that is resized or shares memory"
+        return None if self._can_be_added() else "a summand or factors that do not fit"
+
+    def _can_be_added(self) -> bool:
+        if self.start is None:
+            return True
+        whole = not self.a.is_floating_point() and not self.a.is_complex()
+        if whole and not (isinstance(self.alpha, int) and isinstance(self.beta, int)):
+            return False
+        missing = len(self.shape) - self.start.dim()
+        sizes = (1,) * missing + tuple(self.start.shape)
+        fits = missing >= 0 and all(size in (1, full) for size, full in zip(sizes, self.shape, strict=True))
+        return fits and not (
+            self.given is not None and self.given is not self.start and overlaps(self.given, [self.start])
+        )
+
+    def wants_pieces(self, config: InterceptionConfig) -> bool:
+        """Return whether the call goes in pieces even when it would fit."""
+        elsewhere = config.device is not None and config.device != "cpu" and self.device.type == "cpu"
+        return elsewhere or config.override.least != "direct"
+
+    def result(self) -> ResultLayout:
+        """Return what a new result will be."""
+        return ResultLayout(self.shape, contiguous_strides(self.shape), self.a.dtype)
+
+    def fill(self, target: ResultTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
+        """Compute in pieces: by the engine's plan, or by torch's own kernel where that is faster.
+
+        Raises the refusal that asks for least when the budget allows neither. No refusal is kept with its
+        traceback, which would hold the factors until garbage is collected.
+        """
+        ways = [self._fill_by_plan, self._fill_by_kernel]
+        if self.a.dtype in _HALVES or self.device.type != "cpu":
+            ways.reverse()
+        refusals = []
+        for fill in ways:
+            try:
+                return fill(target, config, budget_bytes)
+            except BudgetExceededError as refusal:
+                refusals.append(refusal.with_traceback(None))
+        least = min(refusals, key=lambda refusal: refusal.needed_bytes)
+        refusals.clear()
+        try:
+            raise least
+        finally:
+            del least
+
+    def _fill_by_plan(self, target: ResultTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
+        gemm = gemm_plan.Gemm(self.a, self.b, self.start, self.alpha, self.beta)
+        return gemm_plan.fill(gemm, target, config, budget_bytes)
+
+    def _fill_by_kernel(
+        self, target: ResultTarget, config: InterceptionConfig, budget_bytes: int
+    ) -> list[str]:
+        """Compute parts of the result one after the other, for types and devices that torch is faster for."""
+        asked = config.override.tile_bytes or PRODUCT_TILE_BYTES
+        side = _LEAST_SIDE if config.override.tile_bytes is None else 1
+        sizes = _sizes(self, budget_bytes, asked, side)
+        least = _piece_bytes(self, sizes)
+        if least > budget_bytes:
+            raise BudgetExceededError(
+                f"[{self.op}] the smallest part needs {least} bytes, and {budget_bytes} are left; "
+                f"raise the budget to at least {least} bytes",
+                needed_bytes=least,
+                budget_bytes=budget_bytes,
+            )
+        return _GemmTiles(self, target).compute(_regions(self.shape, sizes))
+
+
+def lies_plainly(matrix: torch.Tensor) -> bool:
+    """Return whether rows or columns of the last two axes are dense and do not overlap."""
+    down, across = matrix.stride()[-2:]
+    rows, columns = matrix.shape[-2:]
+    return bool((across == 1 and down >= columns) or (down == 1 and across >= rows))
+
+
+@final
+class _GemmTiles(TileRunner):
+    """The parts of a product, computed by torch's kernel into memory that all of them share.
+
+    With memory of its own for each the heap would grow by nearly all of them.
+    """
+
+    def __init__(self, product: MatmulCall, target: ResultTarget) -> None:
+        super().__init__(product.device)
+        self._product, self._target = product, target
+        self._scratch: torch.Tensor | None = None
+
+    def axes(self, region: Region) -> Sequence[int]:
+        return sorted(range(len(region)), key=lambda axis: region[axis].start - region[axis].stop)
+
+    def release(self) -> None:
+        self._scratch = None
+
+    def at_once(self, region: Region) -> None:
+        arguments, options = self._called_with(region)
+        piece = self._piece([part.stop - part.start for part in region])
+        original(f"{self._product.form.family}.out")(*arguments, **options, out=piece)
+        self._target.put(region, piece)
+
+    def on_cpu(self, region: Region) -> None:
+        arguments, options = self._called_with(region)
+        there = [each.cpu() for each in arguments]
+        self._target.put(region, original(self._product.form.family)(*there, **options))
+
+    def _called_with(self, region: Region) -> tuple[list[torch.Tensor], dict[str, Any]]:
+        product = self._product
+        rows, columns = region[: product.a.dim() - 1], region[product.a.dim() - 1 :]
+        of_b: Region = (*(region[:1] if product.a.dim() == 3 else ()), slice(None), *columns)
+        factors = [product.a[rows], product.b[of_b]]
+        if product.start is None:
+            return factors, {}
+        start = product.start.expand(product.shape)[region]
+        return [start, *factors], {"beta": product.beta, "alpha": product.alpha}
+
+    def _piece(self, shape: list[int]) -> torch.Tensor:
+        count = math.prod(shape)
+        if self._scratch is None or self._scratch.numel() < count:
+            self._scratch = None
+            self._scratch = torch.empty(count, dtype=self._product.a.dtype, device=self._product.device)
+        return self._scratch[:count].view(shape)
+
+
+def _sizes(product: MatmulCall, budget_bytes: int, asked: int, side: int) -> list[int]:
+    """Return the sides of the parts: as large as the budget allows, but no side cut below ``side``."""
+    sizes = list(product.shape)
+    stacked = len(sizes) == 3
+
+    def is_large() -> bool:
+        return math.prod(sizes) * product.a.itemsize > asked or _piece_bytes(product, sizes) > budget_bytes
+
+    while is_large():
+        if stacked and sizes[0] > 1:
+            sizes[0] = -(-sizes[0] // 2)
+            continue
+        longest = max(range(stacked, len(sizes)), key=lambda axis: sizes[axis])
+        if sizes[longest] <= side:
+            break
+        sizes[longest] = max(side, -(-sizes[longest] // 2))
+    return sizes
+
+
+def _piece_bytes(product: MatmulCall, sizes: tuple[int, ...] | list[int]) -> int:
+    """Bound what one piece takes: itself twice, and both factors' parts, which the kernel packs."""
+    depth: int = product.a.shape[-1]
+    stack = sizes[0] if len(sizes) == 3 else 1
+    rows: int = sizes[product.a.dim() - 2]
+    columns: int = sizes[-1] if product.b.dim() > 1 else 1
+    itemsize: int = product.a.itemsize
+    return _PACKING_BYTES + (2 * stack * rows * columns + rows * depth + columns * depth) * itemsize
+
+
+def _regions(shape: tuple[int, ...], sizes: list[int]) -> Iterator[Region]:
+    """Yield the pieces of a result of ``shape``, row by row."""
+    spans = [
+        [slice(start, min(start + size, full)) for start in range(0, full, size)]
+        for full, size in zip(shape, sizes, strict=True)
+    ]
+    return itertools.product(*spans)
