@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 
 def is_on_meta(module: torch.nn.Module) -> bool:
-    """Whether any weight of ``module`` has a shape and no contents."""
+    """Return whether any weight of ``module`` has a shape and no contents."""
     return any(each.is_meta for each in module.parameters())
 
 

@@ -23,7 +23,7 @@ from accelera.errors import (
 
 
 class ExitCode(enum.IntEnum):
-    """How the command ended, for scripts."""
+    """Exit codes of the command, for scripts."""
 
     OK = 0
     UNEXPECTED = 1

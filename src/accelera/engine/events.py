@@ -11,7 +11,7 @@ from accelera.plan import Plan
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come."""
+    """Progress of a run."""
 
     done_steps: int
     """Steps computed, and those met so far that an earlier run had computed."""

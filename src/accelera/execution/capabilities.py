@@ -15,7 +15,7 @@ from accelera.memory import host_memory
 @final
 @dataclass(frozen=True, slots=True)
 class HardwareCapabilities:
-    """What the machine has; sizes in bytes.
+    """Processors, memory and GPUs of the machine; sizes in bytes.
 
     Raises
     ------

@@ -16,7 +16,7 @@ Ending = Literal["exhausted", "closed", "cancelled", "error"]
 @final
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """What a stream has done, where, and how it ended."""
+    """Figures of a stream: tasks, places, and how it ended."""
 
     decision: Decision
     """Where it ran, and why."""

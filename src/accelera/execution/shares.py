@@ -9,7 +9,7 @@ from typing import final
 @final
 @dataclass(slots=True)
 class DeviceShare:
-    """What one device did of a batch."""
+    """Part of a batch that one device did."""
 
     tasks: int = 0
     """Tasks that came to an end there, done or failed; one that two devices finished counts for both."""

@@ -80,6 +80,11 @@ def intercepted(
     """Compute large PyTorch calls within a budget until the end of the block, in every thread.
 
     Takes what ``enable`` takes. Blocks nest; leaving one puts the settings before it in force again.
+
+    Parameters
+    ----------
+    budget, min_size, memory_threshold, spill, device
+        As ``enable`` takes them.
     """
     with within(limits_of(budget, min_size, memory_threshold, spill=spill, device=device)):
         yield

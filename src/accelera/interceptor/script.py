@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CapturedScript(NamedTuple):
-    """What a script did and how it ended."""
+    """Result of a captured script: its trace, and how it ended."""
 
     trace: Trace
     """Every tensor access that it made."""

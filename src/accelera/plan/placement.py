@@ -12,7 +12,7 @@ from accelera.units import format_bytes
 @final
 @dataclass(frozen=True)
 class DevicePlan:
-    """What one device is to do of a result that several make together."""
+    """Part of one device in a result that several make together."""
 
     device: str
     blocks: int

@@ -22,7 +22,7 @@ from accelera.units import format_bytes
 
 @dataclass(frozen=True)
 class Plan:
-    """How an operation will run inside its budget, and what that costs."""
+    """Plan of one operation inside its budget, and what it costs."""
 
     operation: str
     """``"matmul"``, ``"add"`` …"""

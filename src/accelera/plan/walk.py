@@ -18,7 +18,7 @@ from accelera.plan.passes import Pass
 
 
 class Books(Protocol):
-    """What a walk drives: the ledger on paper, the buffer pool in a run."""
+    """Ledger that a walk drives: on paper alone, or with the buffer pool in a run."""
 
     def begin(self, following: Pass, held: Collection[int], step: int) -> None:
         """Begin a pass; of the one before, which ended with ``step``, only the blocks ``held`` stay.

@@ -13,7 +13,7 @@ from accelera.simulator.advice_text import advice_table
 
 @dataclass(frozen=True)
 class Advice:
-    """What ``advise`` found, the best policy first; sizes in bytes, times in seconds."""
+    """Result of ``advise``, the best policy first; sizes in bytes, times in seconds."""
 
     policy: str
     """The one to use where the accesses to come are known, as in the engine's plans."""

@@ -21,7 +21,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Depth:
-    """What loading ahead achieves."""
+    """Effect of loading a number of steps ahead."""
 
     lookahead: int
     """Further steps admitted while one computes."""
@@ -46,7 +46,7 @@ class Resident:
 
 @dataclass(frozen=True)
 class Offload:
-    """Whether working in less memory than everything needs pays; times in seconds."""
+    """Cost of working in less memory than everything needs; times in seconds."""
 
     compute_s: float
     """Arithmetic alone: the time with memory for everything."""

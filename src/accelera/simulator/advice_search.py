@@ -53,8 +53,12 @@ def advise(
 ) -> Advice:
     """Return what to do about ``trace`` in less memory than it needs.
 
+    Policies are ranked by time, and by bytes where the times are within one per cent.
+
     Parameters
     ----------
+    trace
+        The accesses, in order.
     budget
         Bytes of the first tier, a size such as ``"512MiB"``, or a share of what is alive at the peak such as
         ``0.5`` or ``"50%"``. By default the capacity that the trace was recorded with, or the hierarchy's.
@@ -70,8 +74,6 @@ def advise(
         Whether to work out the least bytes any schedule moves; by default up to 100,000 accesses.
     seed
         For policies that throw dice.
-
-    Policies are ranked by time, and by bytes where the times are within one per cent.
 
     Raises
     ------

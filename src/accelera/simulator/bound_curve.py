@@ -24,6 +24,10 @@ def bound_curve(
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
+    capacities
+        Bytes of the first tier, one or more.
     tolerance
         Share of the sharpest bound that may be given away at a capacity to save time.
     most_solved

@@ -15,7 +15,7 @@ WORTHWHILE = 0.05
 
 @dataclass(frozen=True)
 class Gain:
-    """What lies between a plain policy, the offline planner and the least possible; sizes in bytes."""
+    """Distance between a plain policy, the offline planner and the least possible; sizes in bytes."""
 
     capacity_bytes: int
     policy: str
@@ -67,7 +67,21 @@ def gain(trace: Trace, capacity_bytes: int, policy: str = "lru") -> Gain:
     Stacks of activations are read in the reverse order of their making, and there plain policies are often
     within a few percent of the bound: ``Gain.worthwhile`` and ``Gain.explain`` say so.
 
-    Raises UnknownNameError, ValueError for a negative capacity.
+    Parameters
+    ----------
+    trace
+        The accesses, in order.
+    capacity_bytes
+        Bytes of the first tier.
+    policy
+        Name of the policy to improve on.
+
+    Raises
+    ------
+    UnknownNameError
+        A name that there is not.
+    ValueError
+        For a negative capacity.
     """
     moved = simulate(trace, capacity_bytes, policy).moved_bytes
     planned = simulate(trace, capacity_bytes, "planner").moved_bytes

@@ -65,6 +65,8 @@ def miss_ratio_curve(trace: Trace, distances: StackDistances | None = None) -> M
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
     distances
         Of the same trace, where they have been measured already.
     """

@@ -13,7 +13,13 @@ _CHUNK = 1 << 16
 
 
 def next_uses(sequence: ArrayLike) -> NDArray[np.int32]:
-    """Return per position the position of the same buffer's next access, or ``NEVER``; shape (n,)."""
+    """Return per position the position of the same buffer's next access, or ``NEVER``; shape (n,).
+
+    Parameters
+    ----------
+    sequence
+        Dense ids of buffers in the order of their accesses, shape (n,).
+    """
     ids = np.ascontiguousarray(sequence, dtype=np.int32)
     result = np.empty(len(ids), dtype=np.int32)
     if not len(ids):

@@ -44,6 +44,11 @@ def stack_distances(trace: Any) -> StackDistances:
 
     Buffers that are freed or evicted on request make room: for traces with such events ``needed_bytes`` is
     less than the bytes in between and the buffer's own together.
+
+    Parameters
+    ----------
+    trace
+        The accesses, in order.
     """
     count = trace.access_count
     found = StackDistances(np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.int64))

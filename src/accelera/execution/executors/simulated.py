@@ -18,7 +18,7 @@ from accelera.units import format_bytes, parse_bytes
 @final
 @dataclass(frozen=True, slots=True)
 class SimulatedReport:
-    """What a simulated executor did."""
+    """Work of a simulated executor."""
 
     batches: int
     """Micro-batches that it was given, failures included."""

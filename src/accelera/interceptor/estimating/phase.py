@@ -11,7 +11,7 @@ from accelera.trace import Trace
 
 @dataclass(frozen=True)
 class Phase:
-    """What inference, generation or training takes in one element type; sizes in bytes."""
+    """Memory of inference, generation or training in one element type; sizes in bytes."""
 
     name: str
     """``inference``, ``generation`` or ``training``."""

@@ -13,7 +13,7 @@ from accelera.interceptor.estimating.phase import Phase
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a model takes in memory, predicted from its shapes; ``estimate`` makes them."""
+    """Memory that a model takes, predicted from its shapes; ``estimate`` makes it."""
 
     model: str
     parameters: int

@@ -30,7 +30,7 @@ class Block:
 
 
 class Use(NamedTuple):
-    """How an operation uses a block."""
+    """Use of a block by an operation."""
 
     block: Block
     read: bool = True

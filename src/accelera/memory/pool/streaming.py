@@ -40,7 +40,7 @@ class _Guess(NamedTuple):
 
 @dataclass
 class Pins:
-    """What one operation holds."""
+    """Blocks that one operation holds."""
 
     op: str
     step: int = -1

@@ -25,7 +25,7 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Gated:
-    """Which policy to use, and why."""
+    """Verdict of the gate: the policy to use, and why."""
 
     scorer: str
     """The one that was asked for."""
@@ -83,6 +83,8 @@ def gated(
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
     scorer
         A name of ``SCORERS``, or scores of your own, shape (accesses,).
     hierarchy, lookahead
@@ -96,7 +98,12 @@ def gated(
     options
         For the scorer; see ``score``.
 
-    Raises UnknownNameError, ValueError for a prefix out of range or without heuristics.
+    Raises
+    ------
+    UnknownNameError
+        A name that there is not.
+    ValueError
+        For a prefix out of range or without heuristics.
     """
     if not 0 < prefix <= 1:
         raise ValueError(f"[gate] prefix={prefix} must be above 0 and at most 1")

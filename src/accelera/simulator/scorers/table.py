@@ -53,9 +53,15 @@ def predict_eviction_scores(
         Its ``attrs["gate"]`` is a dict with ``checked``, ``reason`` (a sentence) and, where checked, the
         fields of ``Gated``: ``accepted``, ``policy`` (the one to run with), bytes moved by each.
 
-    Raises UnknownNameError for a scorer or hierarchy that there is not, BackendMissingError where a library
-    is absent.
+    Raises
+    ------
+    UnknownNameError
+        For a scorer or hierarchy that there is not.
+    BackendMissingError
+        Where a library is absent.
 
+    Examples
+    --------
     >>> from accelera.simulator import generate_synthetic_trace
     >>> trace = generate_synthetic_trace(num_layers=1)
     >>> table = predict_eviction_scores(trace, scorer="heuristic")

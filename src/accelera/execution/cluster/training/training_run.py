@@ -13,7 +13,7 @@ from accelera.execution.cluster.training.parts import check_parts
 @final
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What ``RayCluster.train`` returns."""
+    """Result of ``RayCluster.train``."""
 
     steps: int
     """Steps that are done."""
