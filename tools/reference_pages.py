@@ -56,6 +56,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     texts |= {path: beside(source) for path, source in BESIDE.items()}
     texts["pictures/imports.svg"] = imports()
     for path, text in texts.items():
+        if drawn := files.get_file_from_path(path):
+            files.remove(drawn)
         files.append(File.generated(config, path, content=text))
     return files
 

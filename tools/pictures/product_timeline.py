@@ -19,7 +19,7 @@ from accelera.stores import Layout, Region, Store, open_store
 from accelera.units import parse_bytes
 from tools.pictures.drawing import BLUE, ORANGE, SKY, figure_svg, plain_figure, words_in
 
-SIZE, BUDGET, BYTES_PER_S = 3072, "44MiB", 1.2e8
+SIZE, BUDGET, BYTES_PER_S = 3072, "72MiB", 5e7
 Array = np.ndarray[Any, Any]
 
 

@@ -61,9 +61,7 @@ def training_occupancy() -> str:
     figure.text(
         0.02, 0.94, "One training step of a GPT: the memory it uses, over time", size=12, weight="bold"
     )
-    said = (
-        f"{tight['parameters'] / 1e6:.0f} M parameters, AdamW, {BATCH} × {LENGTH} tokens; drawn equally long;"
-    )
+    said = f"{tight['parameters'] / 1e6:.0f} M parameters, AdamW, {BATCH} × {LENGTH} tokens;"
     figure.text(
         0.02, 0.88, f"{said} losses {free['loss']:.6f} and {tight['loss']:.6f}", size=9, color=LIGHT.muted
     )
