@@ -50,7 +50,7 @@ def miss_ratios() -> str:
     figure.text(
         0.02,
         0.865,
-        f"three steps of a transformer, {len(trace.buffer):,} accesses; Belady knows the order, not the sizes",
+        f"three steps of a transformer, {len(trace.buffer):,} events; Belady knows the order, not the sizes",
         size=9,
         color=LIGHT.muted,
     )
