@@ -18,7 +18,7 @@ formatted := $(filter %.h %.cpp %.cu %.cuh,$(native)) $(wildcard tests/tensora/e
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test test-services lint format bench docs reference cuda gpu-check install install-bin clean
+.PHONY: help demo ui test test-services lint format bench docs reference pictures cuda gpu-check install install-bin clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -51,11 +51,13 @@ bench: $(installed) ## the benchmarks; ARGS="matmul --small" and so on
 	$(bin)/python -m benchmarks $(ARGS)
 
 docs: reference ## the documentation as HTML, in site/
-	$(bin)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --strict --quiet
 
-reference: $(installed) ## docs/reference.md from the docstrings, and the table of operators
+reference: $(installed) ## the table of operators in docs/interception.md; the rest is made by `make docs`
 	$(bin)/python tools/operator_table.py
-	$(bin)/python tools/reference.py
+
+pictures: $(installed) ## the pictures of docs/, from runs and saved benchmarks; ARGS="overview" for one
+	$(bin)/python -m tools.pictures $(ARGS)
 
 cuda: $(built) ## compile the CUDA kernels with nvcc; needs no GPU
 	@command -v nvcc >/dev/null || { echo "nvcc is not on the PATH: install the CUDA toolkit" >&2; exit 1; }

@@ -22,8 +22,18 @@ def parse_bytes(size: int | float | str) -> int:
     Strings take a decimal (``kB MB GB TB PB``) or binary (``KiB … PiB``, or the bare letters
     ``K M G T P``) unit, in any case; a bare number is bytes.
 
-    Raises ValueError when the text is not a size, or is negative, or over 2**62 bytes.
+    Parameters
+    ----------
+    size
+        A number of bytes, or text such as ``"512MiB"`` or ``"2GB"``.
 
+    Raises
+    ------
+    ValueError
+        When the text is not a size, or is negative, or over 2**62 bytes.
+
+    Examples
+    --------
     >>> parse_bytes("512MiB")
     536870912
     >>> parse_bytes("1.5 GB")
@@ -115,6 +125,13 @@ def _is_number(text: str) -> bool:
 def format_bytes(count: int | float) -> str:
     """Return ``count`` bytes in the largest binary unit that leaves at least one.
 
+    Parameters
+    ----------
+    count
+        A number of bytes.
+
+    Examples
+    --------
     >>> format_bytes(536870912)
     '512.0 MiB'
     >>> format_bytes(1023)

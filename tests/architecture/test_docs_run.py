@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.architecture.markdown import blocks, runnable
 from tests.architecture.programs import run_program
 from tests.architecture.repository import DOCS, ROOT, run_python
+from tools.pictures.ratios import saved
 
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted(DOCS.rglob("*.md"))]
@@ -52,13 +54,73 @@ def test_the_readme_opens_with_the_two_commands() -> None:
     text = README.read_text(encoding="utf-8")
     first = next(blocks(text))
     assert all(words in first.code for words in ("make demo", "make test", "pip install"))
-    assert text.index("](docs/speed_and_memory.svg)") < 1500
+    assert text.index("](docs/pictures/overview.svg)") < 1500
     assert text.count("\n") < 120
 
 
-def test_the_chart_shows_the_saved_results() -> None:
-    ran = run_python("-m", "benchmarks.chart", "--check", cwd=ROOT)
+def test_the_charts_show_the_saved_results() -> None:
+    ran = run_python("-m", "tools.pictures", "--check", cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_every_picture_of_the_pages_is_there() -> None:
+    drawn = {"pictures/imports.svg"}  # when the site is built
+    missing = [
+        f"{page.name}: {target}"
+        for page in [README, *DOCS.rglob("*.md")]
+        for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text(encoding="utf-8"))
+        if target not in drawn and not (page.parent / target).is_file()
+    ]
+    assert missing == []
+
+
+def test_the_comparisons_of_the_readme_are_what_was_measured() -> None:
+    text = README.read_text(encoding="utf-8")
+    rows = {row.split("|")[1].strip(): row for row in text.splitlines() if row.startswith("| ")}
+    for row, figures in measured_comparisons().items():
+        missing = [figure for figure in figures if figure not in rows[row]]
+        assert not missing, f"{row}: {missing}"
+
+
+def measured_comparisons() -> dict[str, list[str]]:
+    """Figures that each row of the README's table must have, from the saved results."""
+    files = {run["contender"]: run for run in saved("matmul_16384_512MiB_peers")["runs"]}
+    ours = files["accelera"]
+
+    def product(other: str) -> list[str]:
+        time, memory = (ours[name] / files[other][name] for name in ("seconds", "peak_bytes"))
+        return [f"{time:.2f} ×", f"{memory:.2f} of"]
+
+    passes = {
+        (run["contender"], run["rows"]): run.get("best_s")
+        for run in saved("offload")["runs"]
+        if run["capped"]
+    }
+    assert passes["accelerate disk_offload", 512] is None
+    steps = saved("training")["cases"]["steps"]
+    less, checkpoints = steps["offloaded 4"], steps["checkpointing"]
+    added = saved("interception")["added_ns"]["torch.mm"]
+    ratios = [row["ratio"] for row in saved("cache")["rows"]]
+    tiny, loops = (saved("executors")["cases"][case]["seconds"] for case in ("tiny", "loops"))
+    return {
+        "NumPy: load, multiply, save": product("numpy-whole-job"),
+        "dask · Cubed": [*product("dask"), *product("cubed")],
+        "`accelerate` `disk_offload`": [
+            f"{passes['accelera', rows] / passes['accelerate disk_offload', rows]:.2f} ×" for rows in (1, 64)
+        ],
+        "`torch.utils.checkpoint`": [
+            f"{less['of_in_memory'] / checkpoints['of_in_memory']:.2f} ×",
+            f"{less['growth_bytes'] / checkpoints['growth_bytes']:.2f} of",
+        ],
+        "`TorchDispatchMode`": [
+            f"{added[way] / added['alone'] * 100:.0f} %" for way in ("shim", "TorchDispatchMode")
+        ],
+        "libCacheSim": [f"{min(ratios):.0f} to {max(ratios):.0f} ×"],
+        "`ThreadPoolExecutor` · joblib": [
+            f"{tiny['accelera'] / tiny['ThreadPoolExecutor']:.3f} ×",
+            f"{loops['accelera'] / loops['joblib']:.2f} ×",
+        ],
+    }
 
 
 def test_runner_keeps_one_namespace_and_the_line_numbers(tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ import re
 import pytest
 
 from tests.architecture.repository import DOCS, PACKAGE, ROOT, documentation
+from tools.reference_pages import BESIDE
+
+DIARY = r"\d{1,2} (January|February|March|April|June|July|August|September|October|November|December) 20\d\d"
 
 
 def undocumented(names: list[str]) -> list[str]:
@@ -33,7 +36,24 @@ def test_variables_are_read_only_through_settings() -> None:
 def test_every_page_has_one_place_in_the_navigation() -> None:
     lines = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").splitlines()
     listed = [line.split()[-1] for line in lines if line.endswith(".md")]
-    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    written = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")]
+    assert sorted(listed) == sorted([*written, *BESIDE])
+
+
+def test_the_glossary_has_one_meaning_a_word_in_order() -> None:
+    rows = (DOCS / "glossary.md").read_text(encoding="utf-8").splitlines()
+    words = [row.split("|")[1].strip().lower() for row in rows if row.startswith("| ")][1:]
+    assert words == sorted(set(words))
+
+
+def test_pages_keep_no_diary() -> None:
+    """Dates and commits of measurements stand beside the figures in benchmarks/, not in what explains."""
+    dated = [
+        f"{page.name}: {found[0]}"
+        for page in DOCS.rglob("*.md")
+        if (found := re.search(DIARY, page.read_text(encoding="utf-8")))
+    ]
+    assert dated == []
 
 
 def test_policies() -> None:

@@ -111,17 +111,29 @@ def capture(
 
 
 def live_bytes(trace: Trace) -> NDArray[np.int64]:
-    """Return the bytes alive after each event, shape (events,); see ``accelera.trace.Occupancy``."""
+    """Return the bytes alive after each event, shape (events,); see ``accelera.trace.Occupancy``.
+
+    Parameters
+    ----------
+    trace
+        The accesses, in order.
+    """
     return Occupancy(trace).after_events()
 
 
 def peak_live_bytes(trace: Trace) -> int:
-    """Return the most bytes alive at once."""
+    """Return the most bytes alive at once.
+
+    Parameters
+    ----------
+    trace
+        The accesses, in order.
+    """
     return Occupancy(trace).peak_bytes
 
 
 class CapturedScript(NamedTuple):
-    """What a script did and how it ended."""
+    """Result of a captured script: its trace, and how it ended."""
 
     trace: Trace
     """Every tensor access that it made."""

@@ -59,7 +59,7 @@ _LOOKS = {
 
 
 class Effect(NamedTuple):
-    """What one operator does with memory."""
+    """Effect of one operator on memory."""
 
     name: str
     """Its name, without the namespace ``aten``."""

@@ -22,7 +22,7 @@ from accelera.errors import DTypeError, ShapeError
 
 
 def is_on_meta(module: torch.nn.Module) -> bool:
-    """Whether any weight of ``module`` has a shape and no contents."""
+    """Return whether any weight of ``module`` has a shape and no contents."""
     return any(each.is_meta for each in module.parameters())
 
 

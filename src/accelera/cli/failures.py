@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ExitCode(enum.IntEnum):
-    """How the command ended, for scripts."""
+    """Exit codes of the command, for scripts."""
 
     OK = 0
     UNEXPECTED = 1

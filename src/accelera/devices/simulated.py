@@ -195,7 +195,7 @@ _GARBAGE = 0xFF
 
 @dataclass(frozen=True)
 class SimulationReport:
-    """What a simulated device did, in bytes and virtual seconds."""
+    """Work of a simulated device, in bytes and virtual seconds."""
 
     bytes_up: int
     """Bytes that came from the host."""

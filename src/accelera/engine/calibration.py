@@ -40,14 +40,14 @@ Rate = TypeVar("Rate")
 
 
 class DiskRates(NamedTuple):
-    """How fast a folder's disk moves long pieces, past the page cache."""
+    """Measured rates of a folder's disk for long pieces, past the page cache."""
 
     read_bytes_per_s: float
     write_bytes_per_s: float
 
 
 class LinkRates(NamedTuple):
-    """How fast data passes between RAM and a device's memory."""
+    """Measured rates of copies between RAM and a device's memory."""
 
     upload_bytes_per_s: float
     download_bytes_per_s: float
@@ -58,6 +58,11 @@ def cost_model(device: Device) -> CostModel:
 
     Predictions go by what was measured, choices by the stated rate or by one that is the same for all
     processors, or all accelerators.
+
+    Parameters
+    ----------
+    device
+        What computes.
     """
     stated = getattr(device, "flops_per_s", None)
     link = link_rates(device)
@@ -79,6 +84,13 @@ def link_rates(device: Device, *, pinned: bool = False) -> LinkRates:
     """Return the rates of copies between RAM and ``device``, stated by the device or measured once.
 
     ``pinned``: from and into memory that the device lends, which is pinned where that helps.
+
+    Parameters
+    ----------
+    device
+        The accelerator.
+    pinned
+        From and into memory that the device lends, which is pinned where that helps.
     """
     usual = LinkRates(_USUAL.upload_bytes_per_s, _USUAL.download_bytes_per_s)
     stated = getattr(device, "link_bytes_per_s", None)
@@ -201,6 +213,11 @@ def disk_rates(folder: str | Path | None = None) -> DiskRates:
     """Return the measured rates of the disk under ``folder`` (None: where temporary files go).
 
     A file without a name is written and read. Raises StoreError where that is not possible.
+
+    Parameters
+    ----------
+    folder
+        A folder on the disk; None: where temporary files go.
     """
     place = Path(tempfile.gettempdir() if folder is None else folder)
     try:

@@ -181,7 +181,13 @@ def default_engine() -> MatrixEngine:
 
 
 def set_default_engine(engine: MatrixEngine | None) -> None:
-    """Use ``engine`` behind ``A @ B`` from now on; None goes back to a new one with the defaults."""
+    """Use ``engine`` behind ``A @ B`` from now on; None goes back to a new one with the defaults.
+
+    Parameters
+    ----------
+    engine
+        The engine to use; None: a new one with the defaults.
+    """
     global _engine
     with _lock:
         _engine = engine

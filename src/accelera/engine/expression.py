@@ -578,6 +578,11 @@ def lazy(x: Any) -> Leaf:
     """Return ``x`` as an operand of expressions: a path, array, tensor, Matrix, list, number or store.
 
     No elements are read. Raises TypeError for an expression, which lies in no store yet.
+
+    Parameters
+    ----------
+    x
+        A path, array, tensor, ``Matrix``, list, number or store.
     """
     if isinstance(x, Expr):
         raise ArgumentError("[lazy] an expression lies in no store yet; evaluate it first")
@@ -592,7 +597,15 @@ def as_expr(x: Any) -> Expr:
 
 
 def where(condition: Any, x: Any, y: Any) -> Expr:
-    """Return ``x`` where ``condition`` is true and ``y`` elsewhere, all three broadcast."""
+    """Return ``x`` where ``condition`` is true and ``y`` elsewhere, all three broadcast.
+
+    Parameters
+    ----------
+    condition
+        Truth values.
+    x, y
+        Operands or expressions, broadcast against it.
+    """
     return Choose(as_expr(condition), as_expr(x), as_expr(y))
 
 
@@ -607,7 +620,17 @@ def matmul(a: Any, b: Any) -> Expr:
 def concatenate(parts: Sequence[Any], axis: int = 0) -> Expr:
     """Return ``parts`` one after the other along ``axis``, types promoted as in NumPy; nothing is copied.
 
-    Raises ShapeError when they differ in another axis.
+    Parameters
+    ----------
+    parts
+        Operands or expressions.
+    axis
+        The axis along which they follow one another.
+
+    Raises
+    ------
+    ShapeError
+        When they differ in another axis.
     """
     found = [as_expr(each) for each in parts]
     if not found or any(each.ndim == 0 for each in found):

@@ -114,7 +114,13 @@ _BEGINNING = b'{"journal": '
 
 
 def journal_path(target: str | os.PathLike[str]) -> Path:
-    """Return where the journal of a result at ``target`` lies."""
+    """Return where the journal of a result at ``target`` lies.
+
+    Parameters
+    ----------
+    target
+        Path of the result.
+    """
     path = Path(target)
     return path.with_name(path.name + ".journal")
 
@@ -265,7 +271,15 @@ def _open_locked(path: Path) -> io.FileIO:
 def read_journal(path: Path) -> tuple[dict[str, Any], list[Spans]]:
     """Return the header and the finished boxes of a journal.
 
-    Raises StoreError when it is missing or is no journal of this version.
+    Parameters
+    ----------
+    path
+        Where the journal lies; see ``journal_path``.
+
+    Raises
+    ------
+    StoreError
+        When it is missing or is no journal of this version.
     """
     found = _parse(path)
     return found.header, found.boxes
@@ -274,7 +288,15 @@ def read_journal(path: Path) -> tuple[dict[str, Any], list[Spans]]:
 def find_journal(path: Path) -> JournalRecord | None:
     """Return what a journal says; None when there is none, or its run was killed while it was begun.
 
-    Raises StoreError when it is no journal of this version.
+    Parameters
+    ----------
+    path
+        Where the journal would lie; see ``journal_path``.
+
+    Raises
+    ------
+    StoreError
+        When it is no journal of this version.
     """
     try:
         return None if _is_torn(path.read_bytes()) else _parse(path)

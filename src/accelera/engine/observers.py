@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come."""
+    """Progress of a run."""
 
     done_steps: int
     """Steps computed, and those met so far that an earlier run had computed."""

@@ -14,7 +14,7 @@ from accelera.units import format_bytes
 
 @dataclass(frozen=True)
 class Phase:
-    """What inference, generation or training takes in one element type; sizes in bytes."""
+    """Memory of inference, generation or training in one element type; sizes in bytes."""
 
     name: str
     """``inference``, ``generation`` or ``training``."""
@@ -53,7 +53,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a model takes in memory, predicted from its shapes; ``estimate`` makes them."""
+    """Memory that a model takes, predicted from its shapes; ``estimate`` makes it."""
 
     model: str
     parameters: int

@@ -82,7 +82,17 @@ def kernel(
 def kernel(
     function: Callable[[Any], Any] | None = None, *, pure: bool = False, releases_gil: bool | None = None
 ) -> Any:
-    """Make a function a ``Kernel``; usable as a decorator with and without arguments."""
+    """Make a function a ``Kernel``; usable as a decorator with and without arguments.
+
+    Parameters
+    ----------
+    function
+        The function of one task; left out where options are given to a decorator.
+    pure
+        Whether the function may be carried out twice for a task without harm.
+    releases_gil
+        Whether it lets other Python threads run; None: it is measured.
+    """
     if function is None:
         return functools.partial(Kernel, pure=pure, releases_gil=releases_gil)
     return Kernel(function, pure=pure, releases_gil=releases_gil)

@@ -35,7 +35,7 @@ class TaskFailure:
 @final
 @dataclass(slots=True)
 class DeviceShare:
-    """What one device did of a batch."""
+    """Part of a batch that one device did."""
 
     tasks: int = 0
     """Tasks that came to an end there, done or failed; one that two devices finished counts for both."""
@@ -74,7 +74,7 @@ Ending = Literal["exhausted", "closed", "cancelled", "error"]
 @final
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """What a stream has done, where, and how it ended."""
+    """Figures of a stream: tasks, places, and how it ended."""
 
     decision: Decision
     """Where it ran, and why."""

@@ -96,6 +96,11 @@ def intercepted(
     """Compute large PyTorch calls within a budget until the end of the block, in every thread.
 
     Takes what ``enable`` takes. Blocks nest; leaving one puts the settings before it in force again.
+
+    Parameters
+    ----------
+    budget, min_size, memory_threshold, spill, device
+        As ``enable`` takes them.
     """
     with within(config_of(budget, min_size, memory_threshold, spill=spill, device=device)):
         yield
@@ -160,6 +165,13 @@ def should_intercept(a: torch.Tensor, b: torch.Tensor | None = None) -> bool:
     By the thresholds in force, or those of ``ACCELERA_MIN_SIZE`` and ``ACCELERA_MEMORY_THRESHOLD_GB``.
     Without ``b`` the sizes of ``a`` alone decide; with it the result counts as well. Sparse,
     quantized and meta tensors never are.
+
+    Parameters
+    ----------
+    a
+        The left factor.
+    b
+        The right factor; None: ``a`` alone decides.
     """
     return _is_large(_config(), a, b)
 
@@ -169,6 +181,11 @@ def accelera_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
     The budget is the one in force, or else the one that ``enable()`` would take; then the product's backward
     pass is torch's own unless it runs while calls are intercepted.
+
+    Parameters
+    ----------
+    a, b
+        Factors, as ``torch.matmul`` takes them.
 
     Raises
     ------

@@ -58,7 +58,7 @@ class OpStats:
 
 @dataclass(frozen=True)
 class Stats:
-    """What interception has done in this process; a snapshot."""
+    """Counters of interception in this process; a snapshot."""
 
     by_op: Mapping[str, OpStats]
     """Counts by operation as aten names it, such as ``"mm"`` or ``"add.Tensor"``."""
@@ -95,7 +95,7 @@ class Stats:
 
 
 class Follower(Protocol):
-    """Who is told of each call in pieces, from the thread that makes it."""
+    """Observer of calls in pieces, called from the thread that makes them."""
 
     def begin(self, added_bytes: int) -> None:
         """Take note that a call begins, for which torch's own kernel would add ``added_bytes``."""
@@ -205,7 +205,13 @@ statistics = Statistics()
 
 
 def followed(follower: Follower) -> AbstractContextManager[None]:
-    """Tell ``follower`` of each call in pieces, of any thread, until the end of the block."""
+    """Tell ``follower`` of each call in pieces, of any thread, until the end of the block.
+
+    Parameters
+    ----------
+    follower
+        An object that is told of each call.
+    """
     return statistics.followed(follower)
 
 
@@ -213,6 +219,11 @@ def stats(*, reset: bool = False) -> Stats:
     """Return what interception has done in this process since it began or was last reset.
 
     Only calls over the thresholds are looked at and counted. ``reset`` begins anew after this.
+
+    Parameters
+    ----------
+    reset
+        Whether to count from nought afterwards.
 
     Returns
     -------

@@ -13,7 +13,7 @@ from accelera.units import format_bytes, parse_bytes, parse_fraction, parse_shar
 
 
 class UsableMemory(Protocol):
-    """What a budget is a share of (``MemoryManager`` is one)."""
+    """Memory that a budget is a share of (``MemoryManager`` is one)."""
 
     def get_total_memory(self) -> int:
         """Return the bytes there are."""

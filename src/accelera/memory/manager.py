@@ -29,7 +29,7 @@ READING_LASTS_S = 0.05
 
 
 class MeasuredDevice(Protocol):
-    """What the manager asks of a device (``accelera.devices.Device`` has it all)."""
+    """Part of a device that the memory manager asks (``accelera.devices.Device`` has it all)."""
 
     name: str
     host_memory: bool

@@ -60,6 +60,8 @@ def offload(
 
     Parameters
     ----------
+    model
+        The module to offload; it is changed in place.
     budget
         Most bytes of the device's memory that the model may take: weights that are here, activations and
         temporaries. Written as everywhere (``"2GiB"``, ``0.5``); None means the default budget. By device,
@@ -83,9 +85,16 @@ def offload(
     record
         Whether to keep a trace, see ``Offloaded.trace``.
 
-    Raises BudgetExceededError, with the model as it was, for a budget in which no operation fits, DeviceError
-    for a model that is offloaded already or has no values and for a device that is not there, ArgumentError
-    for budgets by device that are none, TypeError for what is no module.
+    Raises
+    ------
+    BudgetExceededError
+        With the model as it was, for a budget in which no operation fits.
+    DeviceError
+        For a model that is offloaded already or has no values and for a device that is not there.
+    ArgumentError
+        For budgets by device that are none.
+    TypeError
+        For what is no module.
     """
     _refuse_what_is_no_module(model)
     _refuse_twice(model)
@@ -222,7 +231,15 @@ def handed_over(
 def offloaded(model: torch.nn.Module) -> Offloaded:
     """Return the handle of a model that was offloaded, of a copy of one, or of a part of one.
 
-    Raises DeviceError for a model that is not offloaded.
+    Parameters
+    ----------
+    model
+        The module that was offloaded, a copy of it, or a part of it.
+
+    Raises
+    ------
+    DeviceError
+        For a model that is not offloaded.
     """
     known = _handle_of(model)
     if known is not None:

@@ -21,7 +21,7 @@ from accelera.units import format_bytes
 @final
 @dataclass(frozen=True)
 class DevicePlan:
-    """What one device is to do of a result that several make together."""
+    """Part of one device in a result that several make together."""
 
     device: str
     blocks: int
@@ -85,7 +85,7 @@ def _line(share: DevicePlan, blocks: int) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """How an operation will run inside its budget, and what that costs."""
+    """Plan of one operation inside its budget, and what it costs."""
 
     operation: str
     """``"matmul"``, ``"add"`` …"""

@@ -23,7 +23,7 @@ _FIELDS: dict[str, tuple[type, ...]] = {
 @final
 @dataclass(frozen=True)
 class SavedPlan:
-    """What a plan chose, and for which operands."""
+    """Choices of a plan, and the operands they are for."""
 
     operation: str
     operands: Mapping[str, list[Any]]

@@ -152,7 +152,7 @@ class PlanStep:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a plan's accesses will do, found by walking them on paper."""
+    """Outcome of a plan's accesses, found by walking them on paper."""
 
     peak_pool_bytes: int
     """Most bytes the pool holds at any time."""

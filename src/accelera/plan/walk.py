@@ -92,7 +92,7 @@ class _Shifted:
 
 
 class PoolDriver(Protocol):
-    """What a walk drives: the ledger on paper, the buffer pool in a run."""
+    """Ledger that a walk drives: on paper alone, or with the buffer pool in a run."""
 
     def begin(self, following: Pass, held: Collection[int], step: int) -> None:
         """Begin a pass; of the one before, which ended with ``step``, only the blocks ``held`` stay.

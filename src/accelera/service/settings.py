@@ -26,7 +26,7 @@ LEAST_TOKEN = 16
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """How much one request may ask for; what exceeds a limit is refused with a problem that names it."""
+    """Limits of one request; what exceeds one is refused with a problem that names it."""
 
     requests_per_minute: int | None = None
     """Of one caller; None: 1,200 where other machines can ask, unlimited on this one; 0: unlimited."""
@@ -69,7 +69,7 @@ USUAL = ServiceLimits()
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    """What ``create_app`` and ``serve`` go by.
+    """Settings of ``create_app`` and ``serve``.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Depth:
-    """What loading ahead achieves."""
+    """Effect of loading a number of steps ahead."""
 
     lookahead: int
     """Further steps admitted while one computes."""
@@ -52,7 +52,7 @@ class Resident:
 
 @dataclass(frozen=True)
 class Offload:
-    """Whether working in less memory than everything needs pays; times in seconds."""
+    """Cost of working in less memory than everything needs; times in seconds."""
 
     compute_s: float
     """Arithmetic alone: the time with memory for everything."""
@@ -193,7 +193,7 @@ def offload_words(offload: Offload) -> str:
 
 @dataclass(frozen=True)
 class Advice:
-    """What ``advise`` found, the best policy first; sizes in bytes, times in seconds."""
+    """Result of ``advise``, the best policy first; sizes in bytes, times in seconds."""
 
     policy: str
     """The one to use where the accesses to come are known, as in the engine's plans."""

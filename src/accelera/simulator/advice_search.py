@@ -165,8 +165,12 @@ def advise(
 ) -> Advice:
     """Return what to do about ``trace`` in less memory than it needs.
 
+    Policies are ranked by time, and by bytes where the times are within one per cent.
+
     Parameters
     ----------
+    trace
+        The accesses, in order.
     budget
         Bytes of the first tier, a size such as ``"512MiB"``, or a share of what is alive at the peak such as
         ``0.5`` or ``"50%"``. By default the capacity that the trace was recorded with, or the hierarchy's.
@@ -182,8 +186,6 @@ def advise(
         Whether to work out the least bytes any schedule moves; by default up to 100,000 accesses.
     seed
         Seed of policies that choose at random.
-
-    Policies are ranked by time, and by bytes where the times are within one per cent.
 
     Raises
     ------
@@ -359,7 +361,7 @@ def _too_small(floor: int, capacity: int) -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """What lies between a plain policy, the offline planner and the least possible; sizes in bytes."""
+    """Distance between a plain policy, the offline planner and the least possible; sizes in bytes."""
 
     capacity_bytes: int
     policy: str
@@ -411,7 +413,21 @@ def gain(trace: Trace, capacity_bytes: int, policy: str = "lru") -> Gain:
     Stacks of activations are read in the reverse order of their making, and there plain policies are often
     within a few percent of the bound: ``Gain.worthwhile`` and ``Gain.explain`` say so.
 
-    Raises UnknownNameError, ValueError for a negative capacity.
+    Parameters
+    ----------
+    trace
+        The accesses, in order.
+    capacity_bytes
+        Bytes of the first tier.
+    policy
+        Name of the policy to improve on.
+
+    Raises
+    ------
+    UnknownNameError
+        A name that there is not.
+    ValueError
+        For a negative capacity.
     """
     moved = simulate(trace, capacity_bytes, policy).moved_bytes
     planned = simulate(trace, capacity_bytes, "planner").moved_bytes

@@ -20,7 +20,7 @@ from accelera.trace import Trace
 
 @dataclass(frozen=True)
 class CacheResult:
-    """What a cache did with a trace; sizes in bytes."""
+    """Figures of a simulated cache; sizes in bytes."""
 
     hits: int
     misses: int
@@ -51,6 +51,10 @@ def simulate_cache(
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
+    capacity_bytes
+        Size of the cache: bytes, text, or a share of the trace's peak.
     policy
         A name of ``accelera.policy.POLICIES`` in any case, a fresh ``EvictionPolicy`` of your own, or what
         makes one from its ``Knowledge``, such as a class.
@@ -59,8 +63,14 @@ def simulate_cache(
     seed
         Seed of policies that choose at random.
 
-    Raises UnknownNameError; ValueError for a negative capacity or a score that is not a number; ShapeError
-    for a score of the wrong length.
+    Raises
+    ------
+    UnknownNameError
+        A name that there is not.
+    ValueError
+        For a negative capacity or a score that is not a number.
+    ShapeError
+        For a score of the wrong length.
     """
     capacity = capacity_of(capacity_bytes, trace)
     known = Knowledge(capacity)

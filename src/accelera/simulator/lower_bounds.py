@@ -24,7 +24,7 @@ WINDOW_INTERVALS = 60_000
 
 @dataclass(frozen=True, eq=False)
 class ResidencyPlan:
-    """What an all-knowing schedule would keep in the first tier."""
+    """Contents of the first tier under an all-knowing schedule."""
 
     capacity_bytes: int
     lower_bound_bytes: int
@@ -48,17 +48,30 @@ def lower_bound(trace: Trace, capacity_bytes: int) -> int:
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
     capacity_bytes
         Bytes of the first tier. Where a step alone exceeds it, or what a record has pinned together, that
         step bounds nothing.
 
-    Raises ValueError for a negative capacity.
+    Raises
+    ------
+    ValueError
+        For a negative capacity.
     """
     return plan_residency(trace, capacity_bytes).lower_bound_bytes
 
 
 def plan_residency(trace: Trace, capacity_bytes: int) -> ResidencyPlan:
-    """Return the lower bound with the plan behind it; see ``lower_bound``."""
+    """Return the lower bound with the plan behind it; see ``lower_bound``.
+
+    Parameters
+    ----------
+    trace
+        The accesses, in order.
+    capacity_bytes
+        Bytes of the first tier.
+    """
     if capacity_bytes < 0:
         raise ValueError(f"[lower_bound] capacity_bytes={capacity_bytes} must not be negative")
     time_steps = TimeSteps.of(trace)
@@ -117,6 +130,10 @@ def bound_curve(
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
+    capacities
+        Bytes of the first tier, one or more.
     tolerance
         Share of the sharpest bound that may be given away at a capacity to save time.
     most_solved

@@ -54,16 +54,27 @@ def largest_batch(
     ----------
     make_trace
         From a size to its trace: a capture, or ``generate_synthetic_trace``.
+    hierarchy
+        The tiers, a preset's name, or the capacity of the first.
     need
         ``"resident"``: everything alive fits the first tier. ``"runs"``: the operands of every step fit, the
         rest is moved. ``"no_stalls"``: moreover, waiting takes at most ``tolerance`` of the time more than
         with room for everything, under ``policy`` and ``lookahead``.
+    policy, lookahead
+        What ``"no_stalls"`` is simulated with.
+    tolerance
+        Share of the time that waiting may add.
     multiple
         Sizes that are tried are multiples of this.
     most
         The largest size to try.
 
-    Raises ValueError for a ``multiple`` or ``most`` below 1, UnknownNameError.
+    Raises
+    ------
+    ValueError
+        For a ``multiple`` or ``most`` below 1.
+    UnknownNameError
+        A name that there is not.
     """
     if multiple < 1 or most < multiple:
         raise ValueError(f"[largest_batch] most={most} and multiple={multiple} leave no size to try")
@@ -90,6 +101,17 @@ def largest_context(
     """Return the longest context in tokens, a multiple of 128, for which ``make_trace(tokens)`` fits.
 
     The other arguments are those of ``largest_batch``.
+
+    Parameters
+    ----------
+    make_trace
+        From a number of tokens to its trace.
+    hierarchy
+        The tiers, a preset's name, or the capacity of the first.
+    multiple
+        Lengths that are tried are multiples of this.
+    more
+        Further arguments of ``largest_batch``.
     """
     return largest_batch(make_trace, hierarchy, multiple=multiple, **more)
 

@@ -48,8 +48,21 @@ def hierarchy_of(given: Hierarchy | int | float | str, trace: Trace | None = Non
 
     The capacity may be a share of the peak of ``trace``, if there is one: ``"50%"``, ``0.5``.
 
-    Raises UnknownNameError for text that is neither, ValueError for a number that is no size, TypeError for
-    anything else.
+    Parameters
+    ----------
+    given
+        A hierarchy, the name of a preset, or a capacity.
+    trace
+        The trace of whose peak the capacity is a share.
+
+    Raises
+    ------
+    UnknownNameError
+        For text that is neither.
+    ValueError
+        For a number that is no size.
+    TypeError
+        For anything else.
     """
     if isinstance(given, Hierarchy):
         return given

@@ -107,6 +107,8 @@ def simulate(
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
     hierarchy
         Tiers, fastest first; or a name of ``HIERARCHIES``; or the capacity of the first of two tiers, as
         bytes, text, or a share of the trace's peak such as ``"50%"``.

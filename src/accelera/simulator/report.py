@@ -95,7 +95,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class TierReport:
-    """What happened in one tier; sizes in bytes."""
+    """Figures of one tier; sizes in bytes."""
 
     name: str
     capacity_bytes: int
@@ -116,7 +116,7 @@ class TierReport:
 
 @dataclass(frozen=True)
 class LinkReport:
-    """What the link between a tier and the next slower one carried."""
+    """Traffic of the link between a tier and the next slower one."""
 
     name: str
     towards_bytes: int
@@ -132,7 +132,7 @@ class LinkReport:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What ``simulate`` found; counters are those of the first tier, sizes in bytes, times in seconds."""
+    """Result of ``simulate``; counters are those of the first tier, sizes in bytes, times in seconds."""
 
     policy: str
     hierarchy: Hierarchy

@@ -30,7 +30,7 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Gated:
-    """Which policy to use, and why."""
+    """Verdict of the gate: the policy to use, and why."""
 
     scorer: str
     """The one that was asked for."""
@@ -88,6 +88,8 @@ def gated(
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
     scorer
         A name of ``SCORERS``, or scores of your own, shape (accesses,).
     hierarchy, lookahead
@@ -101,7 +103,12 @@ def gated(
     options
         For the scorer; see ``score``.
 
-    Raises UnknownNameError, ValueError for a prefix out of range or without heuristics.
+    Raises
+    ------
+    UnknownNameError
+        A name that there is not.
+    ValueError
+        For a prefix out of range or without heuristics.
     """
     if not 0 < prefix <= 1:
         raise ValueError(f"[gate] prefix={prefix} must be above 0 and at most 1")
@@ -183,9 +190,15 @@ def predict_eviction_scores(
         Its ``attrs["gate"]`` is a dict with ``checked``, ``reason`` (a sentence) and, where checked, the
         fields of ``Gated``: ``accepted``, ``policy`` (the one to run with), bytes moved by each.
 
-    Raises UnknownNameError for a scorer or hierarchy that there is not, BackendMissingError where a library
-    is absent.
+    Raises
+    ------
+    UnknownNameError
+        For a scorer or hierarchy that there is not.
+    BackendMissingError
+        Where a library is absent.
 
+    Examples
+    --------
     >>> from accelera.simulator import generate_synthetic_trace
     >>> trace = generate_synthetic_trace(num_layers=1)
     >>> table = predict_eviction_scores(trace, scorer="heuristic")

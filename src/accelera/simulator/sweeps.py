@@ -290,6 +290,8 @@ def sweep(
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
     policies
         Names, or one; all of ``accelera.policy.POLICIES`` by default, without those that need a score they
         are not given.

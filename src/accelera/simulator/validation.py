@@ -43,7 +43,7 @@ class SizeComparison:
 
 @dataclass(frozen=True)
 class Validation:
-    """What ``validate_trace`` found."""
+    """Result of ``validate_trace``."""
 
     accesses: int
     reuses: int
@@ -96,11 +96,18 @@ def validate_trace(trace: Trace, *, near: int = NEAR) -> Validation:
 
     Parameters
     ----------
+    trace
+        The trace to examine, or its table.
     near
         A reuse with fewer other buffers in between counts as near.
 
-    Raises ValueError for ``near`` below 1.
+    Raises
+    ------
+    ValueError
+        For ``near`` below 1.
 
+    Examples
+    --------
     >>> from accelera.simulator import generate_synthetic_trace
     >>> validate_trace(generate_synthetic_trace()).sound
     True
@@ -125,19 +132,41 @@ def validate_trace(trace: Trace, *, near: int = NEAR) -> Validation:
 
 
 def calculate_reuse_entropy(trace: Trace | pd.DataFrame) -> float:
-    """Return the Shannon entropy of the reuse distances in bits; the seed's name for it."""
+    """Return the Shannon entropy of the reuse distances in bits; the seed's name for it.
+
+    Parameters
+    ----------
+    trace
+        A trace, or its table.
+    """
     return reuse_entropy(stack_distances(_as_trace(trace)))
 
 
 def calculate_temporal_locality(trace: Trace | pd.DataFrame, near: int = NEAR) -> float:
-    """Return the share of reuses with fewer than ``near`` others in between; the seed's name for it."""
+    """Return the share of reuses with fewer than ``near`` others in between; the seed's name for it.
+
+    Parameters
+    ----------
+    trace
+        A trace, or its table.
+    near
+        How many other buffers in between are still near.
+    """
     return temporal_locality(stack_distances(_as_trace(trace)), near=near)
 
 
 def validate_tensor_size_distribution(trace: Trace | pd.DataFrame) -> SizeComparison:
     """Compare the sizes of a trace's buffers with those in captured models; the seed's name for it.
 
-    Raises ValueError for a trace without buffers.
+    Parameters
+    ----------
+    trace
+        A trace, or its table.
+
+    Raises
+    ------
+    ValueError
+        For a trace without buffers.
     """
     given = _as_trace(trace)
     if not given.buffer_count:

@@ -36,7 +36,7 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Layout:
-    """How an array lies in its store, as far as a cost model needs to know."""
+    """Order and strides of an array in its store, as far as a cost model needs them."""
 
     order: tuple[int, ...]
     """Axes from the slowest varying to the fastest varying; repeated (broadcast) axes come first."""

@@ -38,7 +38,7 @@ _SWAPPED_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an array lies in a file."""
+    """Place of an array in a file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]

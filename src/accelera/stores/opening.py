@@ -46,9 +46,30 @@ def open_store(
     ``direct`` reads files around the page cache: always, never, or (None) for what is not in it.
     ``max_header_size`` admits ``.npy`` headers of more bytes than the usual 64 KiB.
 
-    Raises StoreError for files that cannot be read and for objects that could only be loaded whole,
-    StoreFormatError for damaged files, DTypeError for elements that no store holds (masked ones and
-    sparse matrices among them), ShapeError when the shape is not the one asked for.
+    Parameters
+    ----------
+    x
+        A path, an array, a tensor, a ``Matrix``, or an array of another library; a store is returned as it
+        is.
+    shape, dtype, offset
+        Of a raw file: its shape, its element type, and the byte at which the data begins.
+    key
+        Name of one array of a file that holds several.
+    direct
+        Whether to go around the page cache: always, never, or (None) for what is not in it.
+    max_header_size
+        Longest header of a ``.npy`` file that is read.
+
+    Raises
+    ------
+    StoreError
+        For files that cannot be read and for objects that could only be loaded whole.
+    StoreFormatError
+        For damaged files.
+    DTypeError
+        For elements that no store holds (masked ones and sparse matrices among them).
+    ShapeError
+        When the shape is not the one asked for.
     """
     wanted_dtype = None if dtype is None else parse_dtype(dtype, op="open_store")
     wanted_shape = None if shape is None else _whole(shape)
@@ -260,7 +281,7 @@ def _fill_object(target: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> O
 
 
 def is_tensor(x: Any) -> bool:
-    """Whether ``x`` is a torch tensor; torch is not imported to find out."""
+    """Return whether ``x`` is a torch tensor; torch is not imported to find out."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 

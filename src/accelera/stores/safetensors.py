@@ -61,7 +61,7 @@ def open_path(source: Source) -> FlatFile:
 
 
 class TensorEntry(NamedTuple):
-    """Where one tensor of a file lies."""
+    """Place of one tensor in a file."""
 
     dtype: str
     """Element type as the format writes it: ``"F32"``, ``"BF16"``, ``"F8_E4M3"`` …"""

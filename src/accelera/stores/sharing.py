@@ -23,7 +23,7 @@ from accelera.stores.viewing import Viewing
 @final
 @dataclass(frozen=True)
 class Address:
-    """Where an array lies in a file, and what is shown of it; pickled, it means the same elsewhere."""
+    """Place of an array in a file, and the part that is shown; pickled, it means the same elsewhere."""
 
     path: Path
     placement: Placement | None

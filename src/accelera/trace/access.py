@@ -18,11 +18,11 @@ ROLES = (
     "input",
     "workspace",
 )
-"""What the bytes of a buffer may be; ``""`` when unknown."""
+"""Roles that the bytes of a buffer may have; ``""`` when unknown."""
 
 
 class Kind(IntEnum):
-    """What happens to a buffer."""
+    """Kind of an event: what happens to a buffer."""
 
     READ = 0
     """An access that needs the contents: absent ones are fetched."""

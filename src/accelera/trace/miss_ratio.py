@@ -65,6 +65,8 @@ def miss_ratio_curve(trace: Trace, distances: StackDistances | None = None) -> M
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
     distances
         Of the same trace, where they have been measured already.
     """
@@ -86,17 +88,19 @@ def sampled_miss_ratio_curve(
 ) -> MissRatioCurve:
     """Estimate the curve from a share of the buffers.
 
+    Returns the curve with its ``sampled_fraction`` and its ``standard_error``: the sample is parted into
+    eight, and how far their curves lie apart tells what the whole is likely off by.
+
     Parameters
     ----------
+    trace
+        The accesses, in order.
     rate
         Share of the buffers to look at, over 0 and up to 1.
     buffers
         How many to look at instead; 8192 when neither is given.
     seed
         Which ones: another seed, another sample.
-
-    Returns the curve with its ``sampled_fraction`` and its ``standard_error``: the sample is parted into
-    eight, and how far their curves lie apart tells what the whole is likely off by.
     """
     share = _checked_share(trace, rate, buffers)
     ranks = np.argsort(np.argsort(_hashes(trace.buffer_count, seed)))

@@ -166,14 +166,28 @@ class Occupancy:
 
 
 def working_sets(trace: Trace, windows: int) -> NDArray[np.int64]:
-    """Return the bytes of the distinct buffers accessed in each of ``windows`` equal runs of steps."""
+    """Return the bytes of the distinct buffers accessed in each of ``windows`` equal runs of steps.
+
+    Parameters
+    ----------
+    trace
+        The accesses, in order.
+    windows
+        How many runs of steps.
+    """
     width = max(trace.step_count, 1)
     window = trace.step[trace.is_access].astype(np.int64) * windows // width
     return _distinct_bytes(trace, window, windows)
 
 
 def largest_op(trace: Trace) -> OpWorkingSet:
-    """Return the step that accesses the most distinct bytes: no tier smaller than that can hold it."""
+    """Return the step that accesses the most distinct bytes: no tier smaller than that can hold it.
+
+    Parameters
+    ----------
+    trace
+        The accesses, in order.
+    """
     sums = _distinct_bytes(trace, trace.step[trace.is_access].astype(np.int64), trace.step_count)
     if not len(sums):
         return OpWorkingSet(0, 0, "")

@@ -19,7 +19,13 @@ _CHUNK = 1 << 16
 
 
 def next_uses(sequence: ArrayLike) -> NDArray[np.int32]:
-    """Return per position the position of the same buffer's next access, or ``NEVER``; shape (n,)."""
+    """Return per position the position of the same buffer's next access, or ``NEVER``; shape (n,).
+
+    Parameters
+    ----------
+    sequence
+        Dense ids of buffers in the order of their accesses, shape (n,).
+    """
     ids = np.ascontiguousarray(sequence, dtype=np.int32)
     result = np.empty(len(ids), dtype=np.int32)
     if not len(ids):
@@ -72,6 +78,11 @@ def stack_distances(trace: Any) -> StackDistances:
 
     Buffers that are freed or evicted on request make room: for traces with such events ``needed_bytes`` is
     less than the bytes in between and the buffer's own together.
+
+    Parameters
+    ----------
+    trace
+        The accesses, in order.
     """
     count = trace.access_count
     found = StackDistances(np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.int64))
@@ -87,12 +98,26 @@ NEAR = 5
 
 
 def reuse_entropy(distances: StackDistances) -> float:
-    """Return the Shannon entropy of the reuse distances in bits; 0 when all are alike or there are none."""
+    """Return the Shannon entropy of the reuse distances in bits; 0 when all are alike or there are none.
+
+    Parameters
+    ----------
+    distances
+        From ``stack_distances``.
+    """
     counts = distances.histogram[distances.histogram > 0]
     shares = counts / max(counts.sum(), 1)
     return float(-(shares * np.log2(shares)).sum()) + 0.0
 
 
 def temporal_locality(distances: StackDistances, *, near: int = NEAR) -> float:
-    """Return the share of reuses with fewer than ``near`` distinct buffers in between; 0 without reuses."""
+    """Return the share of reuses with fewer than ``near`` distinct buffers in between; 0 without reuses.
+
+    Parameters
+    ----------
+    distances
+        From ``stack_distances``.
+    near
+        How many other buffers in between are still near.
+    """
     return float(distances.histogram[:near].sum() / max(len(distances.reuses), 1))

@@ -154,7 +154,7 @@ class Reuse:
 
 @dataclass(frozen=True, eq=False)
 class TraceStatistics:
-    """What a trace is like."""
+    """Statistics of a trace."""
 
     model_type: str
     counts: Counts
@@ -213,6 +213,8 @@ def statistics(
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
     sample
         Share of the buffers from which the miss-ratio curve is estimated (SHARDS); None: exact.
     windows

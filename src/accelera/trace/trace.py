@@ -283,7 +283,13 @@ class TraceLog:
 
 
 def content_hash(trace: Trace) -> str:
-    """Return the SHA-256 of everything in ``trace`` but ``meta``, in hexadecimal."""
+    """Return the SHA-256 of everything in ``trace`` but ``meta``, in hexadecimal.
+
+    Parameters
+    ----------
+    trace
+        The trace to identify.
+    """
     digest = hashlib.sha256()
     arrays = (
         trace.buffer,

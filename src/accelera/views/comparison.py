@@ -20,7 +20,7 @@ PLAIN = "lru"
 
 @dataclass(frozen=True)
 class PolicyRow:
-    """What one policy does; figures per unit, without the first load."""
+    """Traffic of one policy; figures per unit, without the first load."""
 
     policy: str
     label: str

@@ -22,7 +22,7 @@ _WORTH_SAYING = 0.97
 
 @dataclass(frozen=True)
 class FitView(JsonView):
-    """Whether a trace fits a budget, and what happens in it."""
+    """Fit of a trace in a budget, and its course there."""
 
     verdict: Verdict
     occupancy: OccupancyView

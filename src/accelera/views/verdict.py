@@ -24,7 +24,7 @@ class LoadedAhead:
 
 @dataclass(frozen=True)
 class Verdict(JsonView):
-    """What a trace needs, what is missing or left, and what that costs; figures per unit, first load aside.
+    """Need of a trace, what is missing or left, and what that costs; figures per unit, first load aside.
 
     What only a schedule that runs can have is None where none runs.
     """

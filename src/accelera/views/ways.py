@@ -54,7 +54,7 @@ class WayOut:
 
 @dataclass(frozen=True)
 class RoomLeft:
-    """How much larger something may become."""
+    """Largest value that something may still take."""
 
     kind: Literal["batch", "context"]
     label: str
@@ -65,7 +65,7 @@ class RoomLeft:
 
 @dataclass(frozen=True)
 class WaysView(JsonView):
-    """What makes a workload fit; where it fits, what else does."""
+    """Changes that make a workload fit; where it fits, what else does."""
 
     fits: bool
     ways: list[WayOut]

@@ -82,7 +82,7 @@ class InjectedFaults:
 @final
 @dataclass(frozen=True, slots=True)
 class SimulatedReport:
-    """What a simulated executor did."""
+    """Work of a simulated executor."""
 
     batches: int
     """Micro-batches that it was given, failures included."""

@@ -159,7 +159,7 @@ def _beginning(path: Path) -> bytes:
 @final
 @dataclass(frozen=True, slots=True)
 class HardwareCapabilities:
-    """What the machine has; sizes in bytes.
+    """Processors, memory and GPUs of the machine; sizes in bytes.
 
     Raises
     ------

@@ -190,7 +190,7 @@ _SHARES = (
 @final
 @dataclass(frozen=True, slots=True)
 class SystemLoad:
-    """How busy the machine is, in shares from 0 to 1.
+    """Load of the machine, in shares from 0 to 1.
 
     Raises
     ------

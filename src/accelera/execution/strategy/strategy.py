@@ -26,7 +26,7 @@ class StrategyKind(enum.Enum):
 @final
 @dataclass(frozen=True)
 class ExecutionStrategy:
-    """Where work runs.
+    """Place where a batch runs: CPU, GPU, or both.
 
     Use ``ExecutionStrategy.Auto``, ``.CpuOnly``, ``.GpuOnly`` or ``.Hybrid(gpu_allocation, cpu_allocation)``.
 

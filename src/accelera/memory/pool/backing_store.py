@@ -90,7 +90,7 @@ class PoolBlock:
 
 
 class Use(NamedTuple):
-    """How an operation uses a block."""
+    """Use of a block by an operation."""
 
     block: PoolBlock
     read: bool = True

@@ -26,7 +26,7 @@ Loader = Callable[[Any], int]
 
 
 class Allocator(Protocol):
-    """Where a pool's memory comes from: a device."""
+    """Source of a pool's memory: a device."""
 
     def allocate(self, nbytes: int) -> Any:
         """Return uninitialised memory of ``nbytes``."""

@@ -28,7 +28,7 @@ E_contra = TypeVar("E_contra", bound=PoolEntry, contravariant=True)
 
 
 class PoolMemory(Protocol[E_contra]):
-    """What the books of a run move: the bytes."""
+    """Bytes behind the books of a run: loaded, saved and allocated."""
 
     def here(self, entry: E_contra, /) -> Any:
         """Return what holds the bytes of a resident."""

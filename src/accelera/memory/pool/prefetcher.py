@@ -71,7 +71,7 @@ class _Prediction(NamedTuple):
 
 @dataclass
 class Pins:
-    """What one operation holds."""
+    """Blocks that one operation holds."""
 
     op: str
     step: int = -1

@@ -32,7 +32,7 @@ class PassForecast:
 
 @dataclass(frozen=True)
 class OffloadPlan:
-    """How a model will run inside a budget, pass by pass; made by ``plan_offload``."""
+    """Plan of an offloaded model inside a budget, pass by pass; made by ``plan_offload``."""
 
     model: str
     """Name of the module's class."""

@@ -32,6 +32,8 @@ def score(trace: Trace, scorer: str = "replay", **options: Any) -> Scores:
 
     Parameters
     ----------
+    trace
+        The accesses, in order.
     scorer
         ``"heuristic"``: the seed's 0.4 * size + 0.5 * reuse distance + 0.1 * stride, in 0..1.
         ``"replay"``: the time of the next use if this iteration goes like the last.
@@ -40,7 +42,12 @@ def score(trace: Trace, scorer: str = "replay", **options: Any) -> Scores:
     options
         ``model=`` for ``learned``; ``path=``, ``timeout_s=``, ``four_bit=`` for ``llm``.
 
-    Raises UnknownNameError for a scorer that there is not, BackendMissingError where its library is absent.
+    Raises
+    ------
+    UnknownNameError
+        For a scorer that there is not.
+    BackendMissingError
+        Where its library is absent.
     """
     if scorer not in _SCORERS:
         raise UnknownNameError.among("scorer", scorer, SCORERS)

@@ -144,7 +144,19 @@ def train_scorer(traces: Iterable[Trace], *, rounds: int = ROUNDS) -> str:
     It predicts log2 of the number of accesses until the same buffer comes again. Accesses after which it
     never does are left out: what is freed needs no score, and what the end of a trace cuts off is unknown.
 
-    Raises BackendMissingError without LightGBM, ValueError when no buffer is used twice.
+    Parameters
+    ----------
+    traces
+        Traces of other models than those to be scored.
+    rounds
+        Trees to train.
+
+    Raises
+    ------
+    BackendMissingError
+        Without LightGBM.
+    ValueError
+        When no buffer is used twice.
     """
     lightgbm = import_lightgbm()
     rows, targets, weights = [], [], []

@@ -194,6 +194,13 @@ def expected_accesses(*shape: Any, **more: Any) -> int:
 
     Raises what ``generate_synthetic_trace`` raises for arguments that cannot be meant.
 
+    Parameters
+    ----------
+    shape, more
+        The arguments of ``generate_synthetic_trace``.
+
+    Examples
+    --------
     >>> expected_accesses("Transformer", num_layers=12, batch_size=32, seq_length=128)
     653
     """

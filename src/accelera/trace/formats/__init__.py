@@ -60,6 +60,8 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace
 
     Parameters
     ----------
+    path
+        The file.
     format
         A name of ``FORMATS``; by default the file's name decides.
 
@@ -92,11 +94,23 @@ def write_trace(trace: Trace, path: str | os.PathLike[str], format: str | None =
 
     Parameters
     ----------
+    trace
+        The trace to write.
+    path
+        The file.
     format
         A name of ``FORMATS``; by default the file's name decides.
 
-    Raises TraceFormatError when the format cannot hold the trace, UnknownNameError,
-    BackendMissingError and OSError as ``read_trace`` does.
+    Raises
+    ------
+    TraceFormatError
+        When the format cannot hold the trace.
+    UnknownNameError
+        A name that there is not.
+    BackendMissingError
+        An optional package that is needed is not installed.
+    OSError
+        As ``read_trace`` does.
     """
     place = Path(path).expanduser()
     module = _chosen(place, format).load()

@@ -95,7 +95,7 @@ def _filled(flats: Iterable[torch.Tensor], room: int) -> Iterator[list[_BucketSl
 
 @final
 class Rank:
-    """What the function of ``RayCluster.train`` is given: who it is, its steps, and the others' gradients.
+    """One process of a training on a cluster: its number, its steps, and the average of gradients.
 
     ``torch.distributed`` is set up between the ranks: gloo, or NCCL where each has a GPU.
     """

@@ -69,7 +69,7 @@ def _reason(error: Exception) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """What ``RayCluster.train`` returns."""
+    """Result of ``RayCluster.train``."""
 
     steps: int
     """Steps that are done."""

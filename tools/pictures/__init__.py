@@ -1,0 +1,1 @@
+"""Pictures of the documentation, made by code that runs."""
