@@ -469,6 +469,19 @@ def test_the_loop_of_a_backward_pass_is_an_epilogue_too(two_threads):
     check_same(jitted(x), step(x))
 
 
+def test_a_loop_that_reads_the_product_in_two_ways_is_no_epilogue(two_threads):
+    weight, x = values((256, 64), 1), values((4096, 64), 2)
+
+    def function(x):
+        made = functional.linear(x, weight)
+        return made * 2 + made[-1:]
+
+    jitted = ts.jit(function)
+    jitted(x)
+    assert "linear +" not in jitted.report(x).program
+    check_same([jitted(x)], [function(x)])
+
+
 products = st.fixed_dictionaries(
     {
         "inner": st.sampled_from([1, 8, 32, 63, 64, 65, 200]),
