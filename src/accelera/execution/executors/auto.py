@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 LEAST_S: Final = 0.1
-"""What all threads together must have worked before anything is concluded."""
+"""Seconds that all threads together must have worked before anything is concluded."""
 HELD_SPEEDUP: Final = 1.2
 """Threads that are not faster than this hold each other up."""
 COMPUTES: Final = 0.1

@@ -26,9 +26,9 @@ from accelera.execution.tasks.sizing import TimedSize
 
 NAME: Final = PROCESSES
 PIECE_S: Final = 50e-3
-"""What a piece should take; handing one out costs about a tenth of a millisecond."""
+"""Seconds that a range should take; handing one out costs about a tenth of a millisecond."""
 LEAST_S: Final = 2e-3
-"""What a piece should take at least, even at the end of a batch."""
+"""Seconds that a range should take at least, even at the end of a batch."""
 MOST_DEATHS: Final = 2
 """A task that killed so many workers is not tried again."""
 

@@ -39,9 +39,9 @@ from accelera.execution.executors.processes.transport import (
 from accelera.execution.hardware.cpu_share import usable_cores
 
 POLL_S: Final = 0.05
-"""How often a driver looks whether its batch was stopped."""
+"""Seconds between two looks of a driver at whether its batch was stopped."""
 GRACE_S: Final = 0.25
-"""How long a worker may take to end its task when its batch was stopped, and to leave when asked to."""
+"""Seconds that a worker has to end its task when its batch was stopped, and to leave when asked to."""
 MOST_FUNCTIONS: Final = 8
 """Functions that a worker keeps."""
 _MAIN: Final = "from accelera.execution.executors.processes.worker_main import main; main()"
