@@ -1,7 +1,7 @@
 """Batches on a simulated machine: the clock is simulated, the executor's own code decides who takes what.
 
 Eight CPU workers and a GPU; ranges are handed out by ``Dispatcher`` and ``LoadBalancer``, sized by
-``TimedSize`` and ``BatchSizer``, taken over by ``BackupTasks``; strategies come from the tree or from rates.
+``TimedSize`` and ``BatchSizer``, taken over by ``BackupTasks``; strategies are of the tree or learned.
 """
 
 from __future__ import annotations
