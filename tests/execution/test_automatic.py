@@ -81,9 +81,9 @@ def processes_of(outputs: list[tuple[int, int]]) -> set[int]:
 
 @pytest.mark.usefixtures("eager")
 def test_a_function_that_was_found_to_hold_the_lock_goes_to_processes(executor: AutoCpuExecutor) -> None:
-    gauge = executor.gauge_of(where)
+    gauge = executor.probe_of(where)
     held(gauge)
-    gauge.handing_s = 1e-6
+    gauge.transfer_s = 1e-6
     result = StrategyManager.cpu_only(executor).execute(range(30), where)
     assert os.getpid() not in processes_of(result.outputs)
     assert set(result.per_device) == {"processes"}
@@ -91,7 +91,7 @@ def test_a_function_that_was_found_to_hold_the_lock_goes_to_processes(executor: 
 
 @pytest.mark.usefixtures("eager")
 def test_a_batch_under_way_changes_to_processes(executor: AutoCpuExecutor) -> None:
-    held(executor.gauge_of(where))
+    held(executor.probe_of(where))
     result = StrategyManager.cpu_only(executor).execute(range(100), where)
     assert os.getpid() in processes_of(result.outputs)
     assert set(result.per_device) == {"cpu", "processes"}
@@ -101,7 +101,7 @@ def test_a_batch_under_way_changes_to_processes(executor: AutoCpuExecutor) -> No
 def test_a_first_batch_is_measured(executor: AutoCpuExecutor) -> None:
     result = StrategyManager.cpu_only(executor).execute(range(100), where)
     assert set(result.per_device) == {"cpu"}
-    gauge = executor.gauge_of(where)
+    gauge = executor.probe_of(where)
     assert gauge.alone_s is not None
     assert gauge.alone_s > 0.003
     assert gauge.speedup is not None
@@ -113,7 +113,7 @@ def test_a_first_batch_with_options_is_measured_too(
     executor: AutoCpuExecutor, options: dict[str, Any]
 ) -> None:
     StrategyManager.cpu_only(executor).execute(range(60), where, **options)
-    assert executor.gauge_of(where).speedup is not None
+    assert executor.probe_of(where).speedup is not None
 
 
 @pytest.mark.usefixtures("eager")
@@ -124,7 +124,7 @@ def test_waiting_is_not_holding(executor: AutoCpuExecutor, monkeypatch: pytest.M
     for _ in range(2):
         result = manager.execute(range(80), function)
         assert processes_of(result.outputs) == {os.getpid()}
-    assert executor.gauge_of(function).speedup == pytest.approx(2)
+    assert executor.probe_of(function).speedup == pytest.approx(2)
 
 
 @pytest.mark.usefixtures("eager")
@@ -144,9 +144,9 @@ def test_what_must_stay_stays(executor: AutoCpuExecutor) -> None:
 
     manager = StrategyManager.cpu_only(executor)
     for function in (remembers, cannot_be_sent):
-        gauge = executor.gauge_of(function)
+        gauge = executor.probe_of(function)
         held(gauge)
-        gauge.handing_s = 1e-6
+        gauge.transfer_s = 1e-6
         assert processes_of(manager.execute(range(20), function).outputs) == {os.getpid()}
     assert sorted(seen) == list(range(20))
 
@@ -154,9 +154,9 @@ def test_what_must_stay_stays(executor: AutoCpuExecutor) -> None:
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("handing", [0.002, math.inf])
 def test_what_is_not_worth_it_stays(executor: AutoCpuExecutor, handing: float) -> None:
-    gauge = executor.gauge_of(where)
+    gauge = executor.probe_of(where)
     held(gauge)
-    gauge.handing_s = handing
+    gauge.transfer_s = handing
     result = StrategyManager.cpu_only(executor).execute(range(20), where)
     assert processes_of(result.outputs) == {os.getpid()}
 
@@ -164,9 +164,9 @@ def test_what_is_not_worth_it_stays(executor: AutoCpuExecutor, handing: float) -
 def test_little_work_does_not_start_workers(
     executor: AutoCpuExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gauge = executor.gauge_of(where)
+    gauge = executor.probe_of(where)
     held(gauge)
-    gauge.handing_s = 1e-6
+    gauge.transfer_s = 1e-6
     monkeypatch.setattr(auto, "START_S", math.inf)
     result = StrategyManager.cpu_only(executor).execute(range(5), where)
     assert processes_of(result.outputs) == {os.getpid()}
@@ -177,7 +177,7 @@ def test_a_kernel_may_decide(executor: AutoCpuExecutor) -> None:
     holding = kernel(releases_gil=False)(where)
     assert os.getpid() not in processes_of(manager.execute(range(8), holding).outputs)
     releasing = kernel(releases_gil=True)(where)
-    held(executor.gauge_of(where))
+    held(executor.probe_of(where))
     assert processes_of(manager.execute(range(30), releasing).outputs) == {os.getpid()}
 
 
@@ -213,12 +213,12 @@ def test_errors_are_the_users_wherever_they_happen(executor: AutoCpuExecutor) ->
 
 
 def test_a_measurement_that_processes_do_not_bear_out_is_forgotten(executor: AutoCpuExecutor) -> None:
-    gauge = executor.gauge_of(where)
+    gauge = executor.probe_of(where)
     held(gauge, alone_s=1e-5)
-    gauge.handing_s = 1e-9
+    gauge.transfer_s = 1e-9
     executor.execute_batch(range(60_000 // 100), where)
     StrategyManager.cpu_only(executor).execute(range(8), kernel(releases_gil=False)(where))
-    assert executor.gauge_of(where).alone_s is None
+    assert executor.probe_of(where).alone_s is None
 
 
 def test_a_quick_function_that_was_interrupted_once_does_not_go_to_threads_for_ever(
@@ -227,7 +227,7 @@ def test_a_quick_function_that_was_interrupted_once_does_not_go_to_threads_for_e
     def quick(task: int) -> int:
         return task
 
-    executor.gauge_of(quick).alone(10, 0.1, 0.1)
+    executor.probe_of(quick).alone(10, 0.1, 0.1)
     assert executor.inline(quick, range(10))[0] == []
     assert executor.execute_batch(range(10), quick) == list(range(10))
     assert executor.inline(quick, range(10))[0] == list(range(10))

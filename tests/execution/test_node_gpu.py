@@ -255,7 +255,9 @@ def test_retries_are_told() -> None:
 
 def test_a_lease_ends_in_time_with_what_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     meet, began_s = Meeting(3), time.monotonic()
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() if meet.over else began_s)
+    clock = SimpleNamespace(
+        monotonic=lambda: time.monotonic() if meet.over else began_s, perf_counter=time.perf_counter
+    )
     monkeypatch.setattr(lease, "time", clock)
     agent = Agent(2, FakeGpu(task_s=1e-3, faults=meet))
     parts = parts_of(agent, lease_of(20_000, Here(after(meet)), limit_s=0.5))

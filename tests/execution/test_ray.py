@@ -236,10 +236,10 @@ def test_after_running_out_of_memory_a_node_has_fewer_threads_and_more_memory(lo
     agents.ready()
     node = next(each for each in _nodes(agents) if each.cpus == 1)
     first: Any = agents.of(node)
-    agents.heir(first, out_of_memory=True)
+    agents.replacement(first, out_of_memory=True)
     second: Any = agents.of(node)
-    assert agents.heir(first, out_of_memory=True) is second.actor
-    agents.heir(second, out_of_memory=True)
+    assert agents.replacement(first, out_of_memory=True) is second.actor
+    agents.replacement(second, out_of_memory=True)
     third: Any = agents.of(node)
     assert (first.memory, third.memory) == (0, 2 * second.memory)
     assert second.memory > 0

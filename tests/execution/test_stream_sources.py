@@ -306,9 +306,9 @@ def test_waiting_for_a_source_is_not_taken_for_threads_that_hold_each_other_up(
         return take(side, count, wait=wait)
 
     monkeypatch.setattr(feed, "take", seldom)
-    gauge = auto.Gauge()
+    gauge = auto.ScalingProbe()
     gauge.alone(1, 0.002, 0.0)
-    gauged = auto.Gauged(feed, gauge, 2, lambda gauged: False)
+    gauged = auto.TimedQueue(feed, gauge, 2, lambda gauged: False)
     while (piece := gauged.take(DeviceKind.CPU, 1)) is not None:
         clock.now_s += 0.002
         gauged.finish(piece.start, piece.tasks)

@@ -175,9 +175,9 @@ class TestCrew:
 
     def test_a_worker_that_is_idle_too_late_is_not_taken(self) -> None:
         crew = ProcessPool(1)
-        with crew.lend(lambda: True) as slot:
+        with crew.acquire(lambda: True) as slot:
             assert slot is None
-        with crew.lend(lambda: False) as slot:
+        with crew.acquire(lambda: False) as slot:
             assert slot is not None
         crew.close()
 

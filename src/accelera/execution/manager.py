@@ -302,8 +302,10 @@ class StrategyManager:
         """
         check_function("execute", fn)
         request = ExecuteRequest(profile, on_error, rerun, fallback, retry, timeout, cancel, progress)
-        tasks = tasks if isinstance(tasks, (tuple, range)) else listed(tasks)
-        return without_frames(self._execute(tasks, fn, request))  # nor has this one the result
+        # This frame may be kept by an exception: it must have neither the list of tasks nor the result.
+        return without_frames(
+            self._execute(tasks if isinstance(tasks, (tuple, range)) else listed(tasks), fn, request)
+        )
 
     def stream(
         self,

@@ -89,7 +89,7 @@ class GpuMemoryGauge:
 
 
 SLOWEST = 0.5
-"""Whatever others do, a device is taken to do half of what it does alone: they take turns."""
+"""Least speed of a device beside other programs, relative to its speed alone: they take turns."""
 OWN_WORK_S = 1.0
 """A GPU that we have used so lately is busy with our own work, as far as its utilisation tells."""
 

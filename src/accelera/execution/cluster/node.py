@@ -130,7 +130,7 @@ class Agent:
         if lease in self._leases:
             self._leases[lease].stop()
 
-    def autopsy(self, lease: str) -> list[Range]:
+    def in_flight_of(self, lease: str) -> list[Range]:
         """Return what was under way of a lease when the agent before this one died."""
         return read_in_flight(lease)
 

@@ -114,7 +114,7 @@ class StartedAgent:
     """What answers when it is ready; None when it has."""
     killed: bool = False
     """Whether we killed it."""
-    heir: Any = None
+    replacement: Any = None
     """The actor in its place; None while it lives."""
 
 
@@ -159,13 +159,13 @@ class RayAgents:
                 del self._agents[agent.node.id]
                 self._looked_s = 0.0
 
-    def heir(self, agent: StartedAgent, *, out_of_memory: bool = False) -> Any:
+    def replacement(self, agent: StartedAgent, *, out_of_memory: bool = False) -> Any:
         """Return the actor in the place of a dead agent; None after ``close``, or nobody would end that one.
 
         After running out of memory that one has half the threads and twice the memory reserved.
         """
         with self._lock:
-            if agent.heir is None and not self._closed:
+            if agent.replacement is None and not self._closed:
                 workers, memory = agent.workers, agent.memory
                 if out_of_memory:
                     workers = max(1, workers // 2)
@@ -173,8 +173,8 @@ class RayAgents:
                 self.forget(agent)
                 if agent.node.id not in self._agents:
                     self._agents[agent.node.id] = self._start(agent.node, workers, memory)
-                agent.heir = self._agents[agent.node.id].actor
-            return agent.heir
+                agent.replacement = self._agents[agent.node.id].actor
+            return agent.replacement
 
     def close(self) -> None:
         """End all agents."""

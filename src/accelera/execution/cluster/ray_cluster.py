@@ -167,7 +167,7 @@ class RayCluster(Closeable):
         if force:
             agent.killed = True
             self._ray.kill(agent.actor)
-            self._autopsy(agent, lease)
+            self._ask_in_flight(agent, lease)
         else:
             agent.actor.stop.options(concurrency_group="control").remote(lease.id)
 
@@ -267,7 +267,7 @@ class RayCluster(Closeable):
     def _event(self, sent: _Sent) -> Event | None:
         """Return the news of a lease that has some; None when more has to be waited for."""
         if isinstance(sent.over, LeaseLost):
-            return self._after_autopsy(sent, sent.over)
+            return self._with_in_flight(sent, sent.over)
         try:
             event: Event = plain(self._ray.get)(next(sent.awaited))
             return event
@@ -292,15 +292,19 @@ class RayCluster(Closeable):
             return LeaseLost(Cause.NODE, reason)
         out_of_memory = isinstance(error, self._ray.exceptions.OutOfMemoryError)
         sent.over = LeaseLost(Cause.MEMORY if out_of_memory else Cause.PROCESS, reason)
-        sent.awaited = self._autopsy(agent, sent.lease, out_of_memory=out_of_memory)
+        sent.awaited = self._ask_in_flight(agent, sent.lease, out_of_memory=out_of_memory)
         return None
 
-    def _autopsy(self, agent: StartedAgent, lease: Lease, *, out_of_memory: bool = False) -> Any:
+    def _ask_in_flight(self, agent: StartedAgent, lease: Lease, *, out_of_memory: bool = False) -> Any:
         """Return what answers with what was under way of a lease when its agent died; None: nobody will."""
-        heir = self._agents.heir(agent, out_of_memory=out_of_memory)
-        return None if heir is None else heir.autopsy.options(concurrency_group="control").remote(lease.id)
+        replacement = self._agents.replacement(agent, out_of_memory=out_of_memory)
+        return (
+            None
+            if replacement is None
+            else replacement.in_flight_of.options(concurrency_group="control").remote(lease.id)
+        )
 
-    def _after_autopsy(self, sent: _Sent, lost: LeaseLost) -> LeaseLost:
+    def _with_in_flight(self, sent: _Sent, lost: LeaseLost) -> LeaseLost:
         try:
             return lost._replace(under_way=tuple(plain(self._ray.get)(sent.awaited)))
         except self._ray.exceptions.RayError:

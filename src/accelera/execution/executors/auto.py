@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 LEAST_S: Final = 0.1
-"""What all threads together must have worked before anything is concluded."""
+"""Seconds that all threads together must have worked before anything is concluded."""
 HELD_SPEEDUP: Final = 1.2
 """Threads that are not faster than this hold each other up."""
 COMPUTES: Final = 0.1
@@ -94,7 +94,7 @@ class ScalingProbe:
         self.alone_s: float | None = None
         """Seconds that a task took while one thread worked; None: not known."""
         self._alone_busy_s = 0.0
-        self.handing_s: float | None = None
+        self.transfer_s: float | None = None
         """Seconds that handing a task to another process takes; infinite if it cannot be; None: not known."""
         self._tasks = self._wall_s = self._busy_s = self._threads = 0.0
 
@@ -169,10 +169,10 @@ class TimedQueue:
     """
 
     def __init__(
-        self, queue: TaskQueue, gauge: ScalingProbe, threads: int, leaves: Callable[[TimedQueue], bool]
+        self, queue: TaskQueue, probe: ScalingProbe, threads: int, leaves: Callable[[TimedQueue], bool]
     ) -> None:
         self._queue = queue
-        self._gauge = gauge
+        self._probe = probe
         self._threads = threads
         self._leaves = leaves
         self._mine = threading.local()
@@ -191,7 +191,7 @@ class TimedQueue:
         piece = getattr(self._mine, "piece", None)
         if piece is not None:
             wall_s, busy_s = seconds_between(self._mine.since, now)
-            self._gauge.together(self._threads, len(piece.tasks), wall_s, busy_s)
+            self._probe.together(self._threads, len(piece.tasks), wall_s, busy_s)
         self._mine.piece = None
         taken = None if self._leaves(self) else self._queue.take(side, count, wait=wait)
         self._mine.piece = taken
@@ -205,10 +205,10 @@ class TimedQueue:
             self._sample = piece.tasks[0], outputs[0]
         self._queue.finish(start, outputs)
 
-    def tell_handing_s(self) -> None:
+    def measure_transfer(self) -> None:
         """Find out what handing a task over would take, if that is not known."""
-        if self._gauge.handing_s is None and self._sample is not None:
-            self._gauge.handing_s = transfer_s(*self._sample)
+        if self._probe.transfer_s is None and self._sample is not None:
+            self._probe.transfer_s = transfer_s(*self._sample)
 
     def wait(self, threads: Sequence[Joinable]) -> None:
         """Return when ``threads`` have ended: the batch may go on elsewhere."""
@@ -256,7 +256,7 @@ class AutoCpuExecutor(Closeable):
         self.workers = self._threads.workers
         self._asked_workers = workers
         self._processes: ProcessesExecutor | None = None
-        self._gauges: dict[str, ScalingProbe] = {}
+        self._probes: dict[str, ScalingProbe] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -281,13 +281,13 @@ class AutoCpuExecutor(Closeable):
         else:
             run_lane(queue, self._measure_or_switch, "cpu", caller=caller)
 
-    def gauge_of(self, function: Callable[..., Any]) -> ScalingProbe:
+    def probe_of(self, function: Callable[..., Any]) -> ScalingProbe:
         """Return what has been measured of ``function``."""
         name = identity_of(function)
         with self._lock:
-            if len(self._gauges) >= _KEPT:
-                self._gauges.clear()
-            return self._gauges.setdefault(name, ScalingProbe())
+            if len(self._probes) >= _KEPT:
+                self._probes.clear()
+            return self._probes.setdefault(name, ScalingProbe())
 
     def close(self) -> None:
         """End the worker processes, if there are any; new ones start when they are needed again."""
@@ -307,59 +307,59 @@ class AutoCpuExecutor(Closeable):
         return not (isinstance(function, Kernel) and function.releases_gil)
 
     def _measure_or_switch(self, queue: TaskQueue) -> None:
-        gauge = self.gauge_of(queue.function)
-        if not self._begins_with_processes(queue, gauge) and not self._threads_left(queue, gauge):
+        probe = self.probe_of(queue.function)
+        if not self._begins_with_processes(queue, probe) and not self._threads_left(queue, probe):
             return
         processes = self._workers()
         if not processes.carry_out(queue, leaves_unsendable=True):
-            gauge.handing_s = math.inf
+            probe.transfer_s = math.inf
             self._threads.work(queue, caller=True)
-        elif processes.task_s(queue.function) > self.workers * (gauge.alone_s or math.inf):
-            gauge.forget()
+        elif processes.task_s(queue.function) > self.workers * (probe.alone_s or math.inf):
+            probe.forget()
 
-    def _begins_with_processes(self, queue: TaskQueue, gauge: ScalingProbe) -> bool:
+    def _begins_with_processes(self, queue: TaskQueue, probe: ScalingProbe) -> bool:
         if _is_declared(queue.function):
-            return gauge.handing_s != math.inf
-        if not (gauge.held and gauge.alone_s is not None and gauge.handing_s is not None):
+            return probe.transfer_s != math.inf
+        if not (probe.held and probe.alone_s is not None and probe.transfer_s is not None):
             return False
-        gained_s = gauge.alone_s * queue.remaining * (1 - 1 / self.workers)
+        gained_s = probe.alone_s * queue.remaining * (1 - 1 / self.workers)
         started = self._processes is not None and self._processes.started
-        return gained_s > (WAKE_S if started else START_S) and _may_go(queue, gauge)
+        return gained_s > (WAKE_S if started else START_S) and _may_go(queue, probe)
 
-    def _threads_left(self, queue: TaskQueue, gauge: ScalingProbe) -> bool:
+    def _threads_left(self, queue: TaskQueue, probe: ScalingProbe) -> bool:
         """Let threads work; return whether they left something, because processes will do it sooner."""
         answers: list[bool] = []
         paused = threading.Event()
 
-        def leaves(gauged: TimedQueue) -> bool:
-            if gauge.unclear and not resumed:
+        def leaves(timed: TimedQueue) -> bool:
+            if probe.unclear and not resumed:
                 paused.set()
                 return True
-            if not answers and gauge.held and (gauge.alone_s or 0) * queue.remaining > SWITCH_S:
-                gauged.tell_handing_s()
-                if gauge.handing_s is not None:
-                    answers.append(_may_go(queue, gauge))
+            if not answers and probe.held and (probe.alone_s or 0) * queue.remaining > SWITCH_S:
+                timed.measure_transfer()
+                if probe.transfer_s is not None:
+                    answers.append(_may_go(queue, probe))
             return answers[:1] == [True]
 
         resumed = False
-        gauged = TimedQueue(queue, gauge, min(self.workers, max(queue.left, 1)), leaves)
-        self._threads.work(cast(TaskQueue, gauged), caller=True)
+        timed = TimedQueue(queue, probe, min(self.workers, max(queue.left, 1)), leaves)
+        self._threads.work(cast(TaskQueue, timed), caller=True)
         if paused.is_set():
             resumed = True
-            self._one_alone(queue, gauge)
-            self._threads.work(cast(TaskQueue, gauged), caller=True)
-        if gauge.held:
-            gauged.tell_handing_s()
+            self._one_alone(queue, probe)
+            self._threads.work(cast(TaskQueue, timed), caller=True)
+        if probe.held:
+            timed.measure_transfer()
         return answers[:1] == [True] and not queue.stopped
 
-    def _one_alone(self, queue: TaskQueue, gauge: ScalingProbe) -> None:
+    def _one_alone(self, queue: TaskQueue, probe: ScalingProbe) -> None:
         piece = queue.take(DeviceKind.CPU, 1, wait=False)
         if piece is None:
             return
         began = clocks()
         done = run_range(queue, piece, self.name)
         if done:
-            gauge.alone(done, *seconds_between(began, clocks()))
+            probe.alone(done, *seconds_between(began, clocks()))
 
     def _workers(self) -> ProcessesExecutor:
         from accelera.execution.executors.processes.executor import ProcessesExecutor
@@ -379,9 +379,9 @@ def _has_lock() -> bool:
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
-def _may_go(queue: TaskQueue, gauge: ScalingProbe) -> bool:
+def _may_go(queue: TaskQueue, probe: ScalingProbe) -> bool:
     """Return whether the function can be sent, is worth it, and changes nothing that would be missed."""
-    if gauge.handing_s is None or (gauge.alone_s or 0.0) < WORTH * gauge.handing_s or modes_are_set():
+    if probe.transfer_s is None or (probe.alone_s or 0.0) < WORTH * probe.transfer_s or modes_are_set():
         return False
     from accelera.execution.executors.processes.messages import FunctionPayload
     from accelera.execution.executors.processes.side_effects import has_no_side_effects

@@ -16,7 +16,7 @@ from accelera.execution.tasks.queue import DeviceKind, TaskQueue, nobody
 from accelera.execution.tasks.run import lane_thread, run_batch, run_lane
 
 SHARES = 4
-"""Where a GPU takes from the same tasks, each piece is this part of what remains."""
+"""Each range is this part of what remains, where a GPU takes from the same tasks."""
 
 
 @final

@@ -26,7 +26,7 @@ from accelera.execution.tasks.run import in_context, run_range
 from accelera.execution.tasks.sizing import TimedSize
 
 PIECE_S = 2e-3
-"""What a piece should take; handing one out costs about two microseconds."""
+"""Seconds that a range should take; handing one out costs about two microseconds."""
 INLINE_S = 2e-4
 """Seconds that the caller works alone before others are woken, and longer if they would save no more."""
 IDLE_S = 30.0

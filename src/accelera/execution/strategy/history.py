@@ -232,9 +232,9 @@ class PerformanceHistory:
 @functools.cache
 def shared_history() -> PerformanceHistory:
     """Return the book of this process, kept in the user's cache folder."""
-    book = PerformanceHistory(cache_folder() / "rates.json")
-    atexit.register(book.save)
-    return book
+    history = PerformanceHistory(cache_folder() / "rates.json")
+    atexit.register(history.save)
+    return history
 
 
 def _begins(state: Mapping[str, Any]) -> dict[str, float]:
@@ -302,19 +302,19 @@ class PerformanceModel:
         The devices.
     """
 
-    def __init__(self, book: Callable[[], PerformanceHistory], sides: DevicePair) -> None:
-        self._book = book
+    def __init__(self, history: Callable[[], PerformanceHistory], sides: DevicePair) -> None:
+        self._history = history
         self.sides = sides
 
     def known(self, function: Callable[..., Any], profile: WorkloadProfile | None) -> FunctionHistory | None:
         """Return what is known of such a batch; None when none ever ran."""
-        return self._book().entry(key_of(function, profile))
+        return self._history().entry(key_of(function, profile))
 
     def beginning(self) -> tuple[float, bool]:
         """Return the seconds the GPU would take now to become usable, and whether it has run before."""
-        book, model = self._book(), self.sides.gpu_model
-        begun = model in book.begun_devices
-        return (0.0 if begun else book.begin_s(model)), begun
+        history, model = self._history(), self.sides.gpu_model
+        begun = model in history.begun_devices
+        return (0.0 if begun else history.begin_s(model)), begun
 
     def record(
         self,
@@ -337,32 +337,32 @@ class PerformanceModel:
         speeds
             The shares of CPU and GPU that others left, by which measured seconds are multiplied.
         """
-        key, book, sides = key_of(function, profile), self._book(), self.sides
+        key, history, sides = key_of(function, profile), self._history(), self.sides
         first: Sample | None = None
-        with book.lock:
-            entry = book.changing(key)
+        with history.lock:
+            entry = history.changing(key)
             for sample in samples:
                 device, count, took_s = sample
                 if device in (sides.cpu, sides.also_cpu):
                     entry.record(sides.cpu_model, count, took_s * speeds[0], launches=False)
-                elif device == sides.gpu and (key, sides.gpu_model) not in book.begun:
-                    book.begun.add((key, sides.gpu_model))
+                elif device == sides.gpu and (key, sides.gpu_model) not in history.begun:
+                    history.begun.add((key, sides.gpu_model))
                     first = sample
                 elif device == sides.gpu:
                     entry.record(sides.gpu_model, count, took_s * speeds[1], launches=True)
             entry.batch(seconds)
             if first is not None:
-                self._began(book, entry, first)
-        book.save_if_old()
+                self._began(history, entry, first)
+        history.save_if_old()
 
-    def _began(self, book: PerformanceHistory, entry: FunctionHistory, first: Sample) -> None:
+    def _began(self, history: PerformanceHistory, entry: FunctionHistory, first: Sample) -> None:
         """Learn from a function's first piece how long the GPU took to begin, if it had not run before."""
         model = self.sides.gpu_model
-        cold = model not in book.begun_devices
-        book.begun_devices.add(model)
+        cold = model not in history.begun_devices
+        history.begun_devices.add(model)
         estimate = entry.estimates.get(model)
         if cold and estimate is not None:
-            book.began(model, max(0.0, first[2] - estimate.seconds(first[1])))
+            history.began(model, max(0.0, first[2] - estimate.seconds(first[1])))
 
 
 def _type_of(executor: object) -> str:

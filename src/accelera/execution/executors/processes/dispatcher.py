@@ -26,9 +26,9 @@ from accelera.execution.tasks.sizing import TimedSize
 
 NAME: Final = PROCESSES
 PIECE_S: Final = 50e-3
-"""What a piece should take; handing one out costs about a tenth of a millisecond."""
+"""Seconds that a range should take; handing one out costs about a tenth of a millisecond."""
 LEAST_S: Final = 2e-3
-"""What a piece should take at least, even at the end of a batch."""
+"""Seconds that a range should take at least, even at the end of a batch."""
 MOST_DEATHS: Final = 2
 """A task that killed so many workers is not tried again."""
 
@@ -56,17 +56,17 @@ class ProcessDispatcher:
 
     def __init__(
         self,
-        crew: ProcessPool,
+        pool: ProcessPool,
         queue: TaskQueue,
-        job: FunctionPayload,
+        payload: FunctionPayload,
         drivers: int,
         *,
         task_s: float | None = None,
         leaves_unsendable: bool = False,
     ) -> None:
-        self._crew = crew
+        self._pool = pool
         self._queue = queue
-        self._job = job
+        self._payload = payload
         self._drivers = drivers
         self._task_s = task_s
         self._leaves_unsendable = leaves_unsendable
@@ -119,11 +119,11 @@ class ProcessDispatcher:
             packed = pack(piece.tasks)
         except Exception as error:
             return self._unsendable_tasks(piece, f"{type(error).__name__}: {error}")
-        with self._crew.lend(self._stopped) as slot:
+        with self._pool.acquire(self._stopped) as slot:
             if slot is None:
                 return self._put_back(piece)
             try:
-                reply = self._crew.ready(slot).run(self._job, packed, self._stopped)
+                replied = self._pool.ready(slot).run(self._payload, packed, self._stopped)
             except WorkerDied as lost:
                 return self._after(lost, piece, slot)
             except CannotStart:
@@ -131,10 +131,10 @@ class ProcessDispatcher:
                     return self._leave(piece)
                 raise
             slot.failed_starts = 0
-        if reply is None:
+        if replied is None:
             return self._put_back(piece)
-        answer, outputs = reply
-        return self._settle(piece, answer, outputs, time.perf_counter() - began)
+        reply, outputs = replied
+        return self._settle(piece, reply, outputs, time.perf_counter() - began)
 
     def _stopped(self) -> bool:
         return self._queue.rest(0.0)
@@ -149,43 +149,41 @@ class ProcessDispatcher:
         return [], 0
 
     def _settle(
-        self, piece: TaskRange, answer: WorkerReply, outputs: Sequence[Any], seconds: float
+        self, piece: TaskRange, reply: WorkerReply, outputs: Sequence[Any], seconds: float
     ) -> tuple[list[TaskRange], int]:
-        if answer.unreadable == "tasks":
-            return self._unsendable_tasks(piece, answer.why)
-        if answer.unreadable == "outputs":
-            return self._unreadable_outputs(piece, answer)
-        if answer.unreadable == "function" and self._leaves_unsendable:
+        if reply.unreadable == "tasks":
+            return self._unsendable_tasks(piece, reply.why)
+        if reply.unreadable == "outputs":
+            return self._unreadable_outputs(piece, reply)
+        if reply.unreadable == "function" and self._leaves_unsendable:
             return self._leave(piece)
-        if answer.unreadable == "function":
+        if reply.unreadable == "function":
             raise TransferError(
-                f"[processes] a worker cannot load {name_of(self._queue.function)} ({answer.why}): what it"
+                f"[processes] a worker cannot load {name_of(self._queue.function)} ({reply.why}): what it"
                 f" refers to must be importable there; define it in a module, or run it on threads"
             )
-        for position, raised in answer.retried:
+        for position, raised in reply.retried:
             index = piece.start + position
             self._queue.telemetry.retried(index, unpack_error(raised, index), NAME)
-        apart = len({position for position, _ in (*answer.failed, *answer.unsendable)})
-        whole = not apart and answer.done == len(piece.tasks)
-        self._queue.telemetry.ran(NAME, answer.done - apart, seconds, whole=whole)
-        ended = self._bring(piece, answer, outputs)
-        if answer.done < len(piece.tasks):
-            self._queue.give_back(piece.part(answer.done, len(piece.tasks)))
+        apart = len({position for position, _ in (*reply.failed, *reply.unsendable)})
+        whole = not apart and reply.done == len(piece.tasks)
+        self._queue.telemetry.ran(NAME, reply.done - apart, seconds, whole=whole)
+        ended = self._bring(piece, reply, outputs)
+        if reply.done < len(piece.tasks):
+            self._queue.give_back(piece.part(reply.done, len(piece.tasks)))
         return [], ended
 
-    def _bring(self, piece: TaskRange, answer: WorkerReply, outputs: Sequence[Any]) -> int:
+    def _bring(self, piece: TaskRange, reply: WorkerReply, outputs: Sequence[Any]) -> int:
         """Tell the work of outputs and failures; return how many tasks ended."""
-        failed = {
-            position: unpack_error(raised, piece.start + position) for position, raised in answer.failed
-        }
+        failed = {position: unpack_error(raised, piece.start + position) for position, raised in reply.failed}
         left = 0
-        for position, why in answer.unsendable:
+        for position, why in reply.unsendable:
             if self._leaves_unsendable and self._queue.reruns:
                 self.unsendable, left = True, left + 1
                 self._queue.give_back(piece.part(position, position + 1))
             else:
                 failed[position] = TransferError(_unsendable(piece.start + position, "returned", why))
-        apart = sorted({*failed, *(position for position, _ in answer.unsendable)})
+        apart = sorted({*failed, *(position for position, _ in reply.unsendable)})
         begin = 0
         for position in [*apart, len(outputs)]:
             if begin < position:
@@ -193,7 +191,7 @@ class ProcessDispatcher:
             if position in failed:
                 self._queue.fail(piece.start + position, failed[position], NAME)
             begin = position + 1
-        return answer.done - left
+        return reply.done - left
 
     def _unsendable_tasks(self, piece: TaskRange, why: str) -> tuple[list[TaskRange], int]:
         if self._leaves_unsendable:
@@ -203,22 +201,22 @@ class ProcessDispatcher:
         self._queue.fail(piece.start, TransferError(_unsendable(piece.start, "is", why)), NAME)
         return [], 1
 
-    def _unreadable_outputs(self, piece: TaskRange, answer: WorkerReply) -> tuple[list[TaskRange], int]:
+    def _unreadable_outputs(self, piece: TaskRange, reply: WorkerReply) -> tuple[list[TaskRange], int]:
         """Find the output that cannot be unpickled here, where tasks may be done again."""
-        done = piece.part(0, answer.done)
-        if answer.done < len(piece.tasks):
-            self._queue.give_back(piece.part(answer.done, len(piece.tasks)))
+        done = piece.part(0, reply.done)
+        if reply.done < len(piece.tasks):
+            self._queue.give_back(piece.part(reply.done, len(piece.tasks)))
         if self._queue.reruns and self._leaves_unsendable:
             return self._leave(done)
-        if self._queue.reruns and answer.done > 1:
+        if self._queue.reruns and reply.done > 1:
             return _halves(done), 0
         for index in range(done.start, done.stop):
-            self._queue.fail(index, TransferError(_unsendable(index, "returned", answer.why)), NAME)
-        return [], answer.done
+            self._queue.fail(index, TransferError(_unsendable(index, "returned", reply.why)), NAME)
+        return [], reply.done
 
     def _after(self, lost: WorkerDied, piece: TaskRange, slot: WorkerSlot) -> tuple[list[TaskRange], int]:
         """Return what is left to do here after a worker died on ``piece``; others may take the rest."""
-        if self._crew.closed:
+        if self._pool.closed:
             raise DeviceError("[processes] the executor was closed while a batch ran: close it afterwards")
         if lost.at in (STARTING, FUNCTION):
             return self._not_even_begun(lost, piece, slot)

@@ -52,17 +52,17 @@ class ProcessesExecutor(Closeable):
         self.workers = workers or usable_cores()
         self._task_s: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._hire()
+        self._make_pool()
 
     @property
     def started(self) -> bool:
         """Whether there are worker processes already."""
-        return self._crew.ours and self._crew.started
+        return self._pool.ours and self._pool.started
 
     @property
     def process_ids(self) -> list[int]:
         """The worker processes that have been started."""
-        return self._crew.process_ids if self._crew.ours else []
+        return self._pool.process_ids if self._pool.ours else []
 
     def __repr__(self) -> str:
         return f"ProcessesExecutor({self.workers})"
@@ -86,27 +86,27 @@ class ProcessesExecutor(Closeable):
             _here(queue)
             return True
         try:
-            job = FunctionPayload(queue.function, queue.retry, checked=leaves_unsendable)
+            payload = FunctionPayload(queue.function, queue.retry, checked=leaves_unsendable)
         except TransferError as error:
             if not leaves_unsendable:
                 queue.break_down(error)
             return False
-        if not self._crew.ours:
-            self._hire()
+        if not self._pool.ours:
+            self._make_pool()
         name = identity_of(queue.function)
         count = min(self.workers, max(queue.left, 1), queue.limit.cpu or self.workers)
         task_s = self._task_s.get(name)
-        driving = ProcessDispatcher(
-            self._crew, queue, job, count, task_s=task_s, leaves_unsendable=leaves_unsendable
+        dispatcher = ProcessDispatcher(
+            self._pool, queue, payload, count, task_s=task_s, leaves_unsendable=leaves_unsendable
         )
-        threads = [lane_thread(queue, driving.pull, "driver") for _ in range(1, count)]
+        threads = [lane_thread(queue, dispatcher.pull, "driver") for _ in range(1, count)]
         for thread in threads:
             thread.start()
-        driving.pull()
+        dispatcher.pull()
         for thread in threads:
             thread.join()
-        self._remember(name, driving)
-        return not driving.unsendable
+        self._remember(name, dispatcher)
+        return not dispatcher.unsendable
 
     def task_s(self, function: Callable[..., Any]) -> float:
         """Return the seconds that a task of ``function`` took last, handing over included; 0: not known."""
@@ -120,16 +120,16 @@ class ProcessesExecutor(Closeable):
         """Travel as the number of workers: processes stay where they are."""
         return ProcessesExecutor, (self._asked_workers,)
 
-    def _hire(self) -> None:
-        self._crew = ProcessPool(self.workers)
-        self._end = weakref.finalize(self, self._crew.close)
+    def _make_pool(self) -> None:
+        self._pool = ProcessPool(self.workers)
+        self._end = weakref.finalize(self, self._pool.close)
 
-    def _remember(self, name: str, driving: ProcessDispatcher) -> None:
-        if not driving.ran_tasks:
+    def _remember(self, name: str, dispatcher: ProcessDispatcher) -> None:
+        if not dispatcher.ran_tasks:
             return
         with self._lock:
             self._task_s.pop(name, None)
-            self._task_s[name] = driving.ran_s / driving.ran_tasks
+            self._task_s[name] = dispatcher.ran_s / dispatcher.ran_tasks
             if len(self._task_s) > _REMEMBERED:
                 del self._task_s[next(iter(self._task_s))]
 

@@ -164,7 +164,7 @@ class FunctionPayload:
             digest.update(part)
         self.digest = digest.digest()
         """The same for equal functions."""
-        self.surroundings = ProcessEnvironment.here()
+        self.environment = ProcessEnvironment.here()
 
 
 @final
@@ -173,11 +173,11 @@ class WorkerRequest(NamedTuple):
 
     digest: bytes
     """Of the function."""
-    job_parts: int
+    function_parts: int
     """How many of the parts that follow are the function; 0: the worker has it."""
     forget: bytes | None
     """The digest of a function that is not needed any more."""
-    surroundings: ProcessEnvironment | None
+    environment: ProcessEnvironment | None
     """Where the program is now; None: where it was."""
 
 

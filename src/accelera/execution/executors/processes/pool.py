@@ -39,10 +39,10 @@ from accelera.execution.executors.processes.transport import (
 from accelera.execution.hardware.cpu_share import usable_cores
 
 POLL_S: Final = 0.05
-"""How often a driver looks whether its batch was stopped."""
+"""Seconds between two looks of a driver at whether its batch was stopped."""
 GRACE_S: Final = 0.25
-"""How long a worker may take to end its task when its batch was stopped, and to leave when asked to."""
-MOST_JOBS: Final = 8
+"""Seconds that a worker has to end its task when its batch was stopped, and to leave when asked to."""
+MOST_FUNCTIONS: Final = 8
 """Functions that a worker keeps."""
 _MAIN: Final = "from accelera.execution.executors.processes.worker_main import main; main()"
 
@@ -85,7 +85,7 @@ class WorkerProcess:
             kept.pop_all()
         self._wire = MessageSocket(ours, self._shared.to_worker, self._shared.from_worker)
         self._known: OrderedDict[bytes, None] = OrderedDict()
-        self._surroundings: ProcessEnvironment | None = None
+        self._environment: ProcessEnvironment | None = None
         self._ended = False
 
     @property
@@ -99,7 +99,7 @@ class WorkerProcess:
         return self._process.poll() is None
 
     def run(
-        self, job: FunctionPayload, tasks: Sequence[Part], stopped: Callable[[], bool]
+        self, payload: FunctionPayload, tasks: Sequence[Part], stopped: Callable[[], bool]
     ) -> tuple[WorkerReply, Sequence[Any]] | None:
         """Run packed tasks and return the reply; None when the worker was killed for being late.
 
@@ -113,8 +113,8 @@ class WorkerProcess:
         if cell[AT] != STARTING:
             cell[AT] = IDLE
         try:
-            self._wire.send([*self._order(job), *tasks])
-            if not self._answered(stopped):
+            self._wire.send([*self._request(payload), *tasks])
+            if not self._replied(stopped):
                 self.kill()
                 return None
             parts = self._wire.receive()
@@ -124,7 +124,7 @@ class WorkerProcess:
         except BaseException:
             self.kill()
             raise
-        return self._read(job, parts)
+        return self._read(payload, parts)
 
     def interrupt(self) -> None:
         """Kill the process while another thread drives it, which sees to the rest."""
@@ -153,32 +153,35 @@ class WorkerProcess:
             self._wire.readable(timeout_s)
             self.kill()
 
-    def _order(self, job: FunctionPayload) -> list[Part]:
-        known, forget = job.digest in self._known, None
-        self._known[job.digest] = None
-        self._known.move_to_end(job.digest)
-        if len(self._known) > MOST_JOBS:
+    def _request(self, payload: FunctionPayload) -> list[Part]:
+        known, forget = payload.digest in self._known, None
+        self._known[payload.digest] = None
+        self._known.move_to_end(payload.digest)
+        if len(self._known) > MOST_FUNCTIONS:
             forget = self._known.popitem(last=False)[0]
-        job_parts = [] if known else job.parts
-        moved = None if job.surroundings == self._surroundings else job.surroundings
-        self._surroundings = job.surroundings
-        return [*pack(tuple(WorkerRequest(job.digest, len(job_parts), forget, moved))), *job_parts]
+        function_parts = [] if known else payload.parts
+        moved = None if payload.environment == self._environment else payload.environment
+        self._environment = payload.environment
+        return [
+            *pack(tuple(WorkerRequest(payload.digest, len(function_parts), forget, moved))),
+            *function_parts,
+        ]
 
-    def _read(self, job: FunctionPayload, parts: Sequence[Part]) -> tuple[WorkerReply, Sequence[Any]]:
-        answer = WorkerReply(*unpack(parts[:1]))
-        if answer.unreadable == "function":
-            del self._known[job.digest]
-            self._surroundings = None
+    def _read(self, payload: FunctionPayload, parts: Sequence[Part]) -> tuple[WorkerReply, Sequence[Any]]:
+        reply = WorkerReply(*unpack(parts[:1]))
+        if reply.unreadable == "function":
+            del self._known[payload.digest]
+            self._environment = None
         if len(parts) == 1:
-            return answer, ()
+            return reply, ()
         try:
-            return answer, unpack(parts[1:])
+            return reply, unpack(parts[1:])
         except Exception as error:
-            return answer._replace(
+            return reply._replace(
                 unreadable="outputs", why=f"unpickling it: {type(error).__name__}: {error}"
             ), ()
 
-    def _answered(self, stopped: Callable[[], bool]) -> bool:
+    def _replied(self, stopped: Callable[[], bool]) -> bool:
         """Wait for an answer; return False when the batch was stopped and none came."""
         while not self._wire.readable(POLL_S):
             if not self.alive and not self._wire.readable(0):
@@ -278,7 +281,7 @@ class ProcessPool:
         return [worker.process_id for worker in workers if worker is not None]
 
     @contextlib.contextmanager
-    def lend(self, stopped: Callable[[], bool]) -> Iterator[WorkerSlot | None]:
+    def acquire(self, stopped: Callable[[], bool]) -> Iterator[WorkerSlot | None]:
         """Have a worker's place for oneself; waits until one is idle, None when it is too late for that."""
         slot = self._wait(stopped)
         try:

@@ -21,7 +21,7 @@ import cloudpickle
 ROOM_BYTES: Final = 4 << 20
 """Room for buffers each way; it takes no memory before it is used."""
 STARTING, IDLE, FUNCTION, TASKS = -4, -3, -2, -1
-"""Where a worker is while at no task: coming up, waiting, loading the function, loading the tasks."""
+"""States of a worker that runs no task: starting, waiting, loading the function, loading the tasks."""
 AT, STOP = 0, 1
 _HEAD_BYTES: Final = mmap.PAGESIZE
 

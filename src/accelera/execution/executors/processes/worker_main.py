@@ -100,35 +100,35 @@ def main() -> None:
 
 
 def _serve(wire: MessageSocket, cell: memoryview) -> None:
-    jobs: dict[bytes, tuple[Callable[[Any], Any], Retry | None]] = {}
+    functions: dict[bytes, tuple[Callable[[Any], Any], Retry | None]] = {}
     while parts := wire.receive():
-        wire.send(_answer(parts, jobs, cell))
+        wire.send(_reply_to(parts, functions, cell))
         del parts
 
 
-def _answer(
-    parts: Sequence[Part], jobs: dict[bytes, tuple[Callable[[Any], Any], Retry | None]], cell: memoryview
+def _reply_to(
+    parts: Sequence[Part], functions: dict[bytes, tuple[Callable[[Any], Any], Retry | None]], cell: memoryview
 ) -> Sequence[Part]:
     cell[AT] = FUNCTION
-    order = WorkerRequest(*unpack(parts[:1]))
-    jobs.pop(order.forget or b"", None)
-    first = 1 + order.job_parts
+    request = WorkerRequest(*unpack(parts[:1]))
+    functions.pop(request.forget or b"", None)
+    first = 1 + request.function_parts
     reading = "function"
     try:
-        if order.surroundings is not None:
-            order.surroundings.enter()
-        if order.job_parts:
-            jobs[order.digest] = _loaded_function(parts[1:first])
+        if request.environment is not None:
+            request.environment.enter()
+        if request.function_parts:
+            functions[request.digest] = _loaded_function(parts[1:first])
         cell[AT], reading = TASKS, "tasks"
         tasks = unpack(parts[first:])
     except BaseException as error:
         why = f"{type(error).__name__}: {error}"
         return pack(WorkerReply(0, [], [], [], 0.0, reading, why))
-    function, retry = jobs[order.digest]
+    function, retry = functions[request.digest]
     began = time.perf_counter()
     loop = _WorkerLoop(function, retry, tasks, cell)
     loop.run()
-    return loop.answer(time.perf_counter() - began)
+    return loop.reply(time.perf_counter() - began)
 
 
 def _loaded_function(parts: Sequence[Part]) -> tuple[Callable[[Any], Any], Retry | None]:
@@ -187,7 +187,7 @@ class _WorkerLoop(RetryLoop):
         while not self._cell[STOP] and (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(left_s, PAUSE_POLL_S))
 
-    def answer(self, seconds: float) -> Sequence[Part]:
+    def reply(self, seconds: float) -> Sequence[Part]:
         """Return the reply, as parts of a message."""
         self._cell[AT] = len(self._outputs)
         unsendable: list[tuple[int, str]] = []
@@ -196,8 +196,8 @@ class _WorkerLoop(RetryLoop):
         except Exception:
             unsendable = self._take_out_unsendable()
             parts = pack(self._outputs)
-        answer = WorkerReply(len(self._outputs), self._failed, self._retried, unsendable, seconds)
-        return [*pack(tuple(answer)), *parts]
+        reply = WorkerReply(len(self._outputs), self._failed, self._retried, unsendable, seconds)
+        return [*pack(tuple(reply)), *parts]
 
     def _take_out_unsendable(self) -> list[tuple[int, str]]:
         found = []
