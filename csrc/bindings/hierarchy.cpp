@@ -1,18 +1,16 @@
-#include "simulator/hierarchy.h"
-
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/policy.h"
+#include "simulator/hierarchy/replay.h"
 
 using namespace nanobind::literals;
 
 namespace accelera {
 namespace {
 
-using simulator::Conduct;
 using simulator::Flow;
 using simulator::HierarchyFigures;
 using simulator::History;
@@ -20,6 +18,7 @@ using simulator::LinkFigures;
 using simulator::LinkSpec;
 using simulator::Machine;
 using simulator::PreparedTrace;
+using simulator::ReplayOptions;
 using simulator::TierFigures;
 
 /// A trace's columns, and what was found in them.
@@ -35,9 +34,9 @@ class GivenTrace {
 
     const PreparedTrace& prepared() const { return prepared_; }
     /// Found when first asked for, under the interpreter's lock.
-    const simulator::Origins* origins() const {
-        if (!origins_) origins_.emplace(prepared_);
-        return &*origins_;
+    const simulator::Producers* producers() const {
+        if (!producers_) producers_.emplace(prepared_);
+        return &*producers_;
     }
 
   private:
@@ -46,30 +45,30 @@ class GivenTrace {
     std::optional<Column<int32_t>> steps_;
     Column<int64_t> sizes_;
     PreparedTrace prepared_;
-    mutable std::optional<simulator::Origins> origins_;
+    mutable std::optional<simulator::Producers> producers_;
 };
 
 HierarchyFigures named(const std::string& name, const std::vector<policy::Knowledge>& known,
-                       const PreparedTrace& trace, const Machine& machine, const Conduct& conduct) {
+                       const PreparedTrace& trace, const Machine& machine, const ReplayOptions& options) {
     HierarchyFigures figures;
     bool found = false;
     {
         const nb::gil_scoped_release released;
-        found = simulator::run_hierarchy(name, known, trace, machine, conduct, figures);
+        found = simulator::run_hierarchy(name, known, trace, machine, options, figures);
     }
     if (!found) throw nb::value_error(("[policy] no policy is called " + name).c_str());
     return figures;
 }
 
 HierarchyFigures plugged_in(const nb::sequence& objects, const PreparedTrace& trace, const Machine& machine,
-                            const Conduct& conduct) {
+                            const ReplayOptions& options) {
     std::vector<std::unique_ptr<policy::AnyPolicy>> owned;
     std::vector<policy::AnyPolicy*> policies;
     for (nb::handle object : objects) {
         owned.push_back(python_policy(nb::borrow<nb::object>(object)));
         policies.push_back(owned.back().get());
     }
-    return simulator::run_hierarchy(policies, trace, machine, conduct);
+    return simulator::run_hierarchy(policies, trace, machine, options);
 }
 
 HierarchyFigures run(const nb::object& policy, const std::vector<GivenKnowledge>& known,
@@ -80,13 +79,13 @@ HierarchyFigures run(const nb::object& policy, const std::vector<GivenKnowledge>
     Machine machine{capacities, {}, hit_s};
     for (const auto& [towards, away, latency, duplex] : links)
         machine.links.push_back({towards, away, latency, duplex});
-    const Conduct conduct{window, span_of(seconds), next_read ? trace.origins() : nullptr, span_of(next_read),
-                          history};
+    const ReplayOptions options{window, span_of(seconds), next_read ? trace.producers() : nullptr,
+                                span_of(next_read), history};
     if (!nb::isinstance<nb::str>(policy))
-        return plugged_in(nb::cast<nb::sequence>(policy), trace.prepared(), machine, conduct);
+        return plugged_in(nb::cast<nb::sequence>(policy), trace.prepared(), machine, options);
     std::vector<policy::Knowledge> views;
     for (const GivenKnowledge& each : known) views.push_back(each.view());
-    return named(nb::cast<std::string>(policy), views, trace.prepared(), machine, conduct);
+    return named(nb::cast<std::string>(policy), views, trace.prepared(), machine, options);
 }
 
 /// A column of a history, as an array that keeps the history alive.

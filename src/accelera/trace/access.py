@@ -1,4 +1,4 @@
-"""One event of a buffer's life: who was accessed, let go, saved or freed, when, and what for."""
+"""Access: one event of a buffer (read, write, release, save, evict, free) and the recorders that take it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace as dataflow: each write makes a value, each step reads values; phases tell the graphs apart."""
+"""Dataflow of a trace: each write makes a value, each step reads values; phases separate the graphs."""
 
 from __future__ import annotations
 

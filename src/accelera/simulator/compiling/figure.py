@@ -1,4 +1,4 @@
-"""A number that says where it comes from."""
+"""Figure: a number with its unit and its source: measured, analytic or learned."""
 
 from __future__ import annotations
 

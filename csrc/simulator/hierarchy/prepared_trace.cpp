@@ -1,4 +1,4 @@
-#include "simulator/hierarchy_trace.h"
+#include "simulator/hierarchy/prepared_trace.h"
 
 #include <algorithm>
 

@@ -1,10 +1,10 @@
-#include "simulator/hierarchy_origins.h"
+#include "simulator/hierarchy/producers.h"
 
 #include <algorithm>
 
 namespace accelera::simulator {
 
-Origins::Origins(const PreparedTrace& trace) {
+Producers::Producers(const PreparedTrace& trace) {
     std::vector<size_t> event_of;
     size_t begin = 0;
     for (size_t event = 0; event < trace.size(); ++event) {
@@ -19,7 +19,7 @@ Origins::Origins(const PreparedTrace& trace) {
 
 /// Backwards, step by step: what a step reads lasts until it is next written or freed, and what it updates
 /// in place is gone already. Contents that are to be saved must exist until then.
-void Origins::find_ends(const PreparedTrace& trace, const std::vector<size_t>& event_of) {
+void Producers::find_ends(const PreparedTrace& trace, const std::vector<size_t>& event_of) {
     std::vector<Time> end_of(static_cast<size_t>(trace.buffers()), policy::never);
     std::vector<Time> save_of(end_of);
     size_t event = trace.size();
@@ -36,8 +36,8 @@ void Origins::find_ends(const PreparedTrace& trace, const std::vector<size_t>& e
     }
 }
 
-void Origins::end_step(const PreparedTrace& trace, const std::vector<size_t>& event_of, Accesses step,
-                       std::vector<Time>& end_of, std::vector<Time>& save_of) {
+void Producers::end_step(const PreparedTrace& trace, const std::vector<size_t>& event_of, Accesses step,
+                         std::vector<Time>& end_of, std::vector<Time>& save_of) {
     const auto buffer = [&](size_t time) { return static_cast<size_t>(trace.buffer(event_of[time])); };
     const auto writes = [&](size_t time) { return trace.kind(event_of[time]) == Kind::write; };
     for (size_t time = step.first; time < step.after; ++time)

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "simulator/hierarchy.h"
+#include "simulator/hierarchy/replay.h"
 
 namespace accelera::simulator {
 

@@ -1,15 +1,15 @@
-#include "simulator/hierarchy.h"
+#include "simulator/hierarchy/replay.h"
 
 #include <deque>
 
 #include "policy/registry.h"
-#include "simulator/hierarchy_stack.h"
+#include "simulator/hierarchy/stack.h"
 
 namespace accelera::simulator {
 namespace {
 
 /// A step that is admitted and not yet retired: its events, from its first access up to that of the next.
-struct UnderWay {
+struct InFlightStep {
     size_t begin;
     size_t end;
     double done_s;
@@ -22,20 +22,20 @@ class Window {
 
     bool empty() const { return count_ == 0; }
     bool full() const { return count_ == ring_.size(); }
-    const UnderWay& oldest() const { return ring_[oldest_]; }
-    void push(const UnderWay& step) {
+    const InFlightStep& oldest() const { return ring_[oldest_]; }
+    void push(const InFlightStep& step) {
         const size_t place = oldest_ + count_++;
         ring_[place < ring_.size() ? place : place - ring_.size()] = step;
     }
-    UnderWay pop() {
-        const UnderWay step = ring_[oldest_];
+    InFlightStep pop() {
+        const InFlightStep step = ring_[oldest_];
         if (++oldest_ == ring_.size()) oldest_ = 0;
         --count_;
         return step;
     }
 
   private:
-    std::vector<UnderWay> ring_;
+    std::vector<InFlightStep> ring_;
     size_t oldest_ = 0;
     size_t count_ = 0;
 };
@@ -50,13 +50,13 @@ template <class P>
 class Replay {
   public:
     Replay(const std::vector<P*>& policies, const PreparedTrace& trace, const Machine& machine,
-           const Conduct& conduct)
+           const ReplayOptions& options)
         : trace_(trace),
           machine_(machine),
-          conduct_(conduct),
-          stack_(policies, trace, machine, conduct),
+          options_(options),
+          stack_(policies, trace, machine, options),
           pending_(trace.departures() ? static_cast<size_t>(trace.buffers()) : 0),
-          under_way_(std::min(conduct.window, static_cast<size_t>(trace.steps()) + 1)) {}
+          under_way_(std::min(options.window, static_cast<size_t>(trace.steps()) + 1)) {}
 
     HierarchyFigures run() {
         if (trace_.recorded()) {
@@ -90,7 +90,7 @@ class Replay {
                 continue;
             }
             if (step >= 0 && trace_.step(event) != step) break;
-            if (step < 0 && conduct_.history) conduct_.history->admitted = trace_.step(event);
+            if (step < 0 && options_.history) options_.history->admitted = trace_.step(event);
             step = trace_.step(event);
             if (!pending_.empty() && settle(event, begin)) begin = event;
             access(trace_.buffer(event), trace_.kind(event) == Kind::write);
@@ -121,7 +121,7 @@ class Replay {
 
     /// Drop the pins of the oldest step under way, and do what the trace says happens after it.
     void retire() {
-        const UnderWay step = under_way_.pop();
+        const InFlightStep step = under_way_.pop();
         stack_.set_now(step.done_s);
         for (size_t event = step.begin; event < step.end; ++event) {
             const Id id = trace_.buffer(event);
@@ -139,7 +139,7 @@ class Replay {
             const Id id = trace_.buffer(event);
             const auto step = static_cast<size_t>(trace_.step(event));
             if (trace_.is_access(event)) {
-                if (conduct_.history) conduct_.history->admitted = trace_.step(event);
+                if (options_.history) options_.history->admitted = trace_.step(event);
                 access(id, trace_.kind(event) == Kind::write);
                 if (trace_.completes_step(event)) done_s[step] = compute(trace_.step(event));
             } else if (trace_.kind(event) == Kind::release) {
@@ -163,7 +163,7 @@ class Replay {
         } else {
             bring(id, time, write);
         }
-        if (write) stack_.outdate(id);
+        if (write) stack_.invalidate(id);
     }
 
     void bring(Id id, Time time, bool write) {
@@ -191,8 +191,8 @@ class Replay {
 
     /// Repeat the arithmetic of the step that wrote at time `made`, before that of the present step.
     void make_again(Time made) {
-        const double seconds = stack_.remaking().seconds(made);
-        stack_.remaking().for_each_input(made, [this](Id input) {
+        const double seconds = stack_.recompute().seconds(made);
+        stack_.recompute().for_each_input(made, [this](Id input) {
             const Copy& copy = stack_.top()[input];
             timeline_.await(copy.here ? copy.ready_s : stack_.carry(input));
         });
@@ -203,18 +203,18 @@ class Replay {
 
     /// Compute the admitted step; returns when it is done.
     double compute(int32_t step) {
-        const bool known = step >= 0 && static_cast<size_t>(step) < conduct_.seconds.size;
+        const bool known = step >= 0 && static_cast<size_t>(step) < options_.seconds.size;
         figures_.oversized_steps += oversized_;
         oversized_ = false;
-        return finish(known ? conduct_.seconds[static_cast<size_t>(step)] : 0.0);
+        return finish(known ? options_.seconds[static_cast<size_t>(step)] : 0.0);
     }
 
     /// Wait for what was admitted and compute for `seconds`; what is streamed away leaves then.
     double finish(double seconds) {
         const double begin_s = timeline_.begin_s();
         const double done_s = timeline_.compute(seconds);
-        if (conduct_.history) conduct_.history->compute(begin_s, done_s);
-        for (const Streamed& each : streamed_) stack_.pass_by(each.id, each.time, done_s);
+        if (options_.history) options_.history->compute(begin_s, done_s);
+        for (const Streamed& each : streamed_) stack_.stream_out(each.id, each.time, done_s);
         streamed_.clear();
         return done_s;
     }
@@ -226,7 +226,7 @@ class Replay {
         } else if (kind == Kind::save && copy.here && copy.dirty) {
             stack_.set_now(stack_.save(0, id));
         } else if (kind == Kind::evict && copy.here && copy.pins == 0) {
-            stack_.give_up(id);
+            stack_.evict_explicit(id);
         }
     }
 
@@ -258,7 +258,7 @@ class Replay {
 
     const PreparedTrace& trace_;
     const Machine& machine_;
-    const Conduct& conduct_;
+    const ReplayOptions& options_;
     Stack<P> stack_;
     std::vector<Pending> pending_;
     Timeline timeline_;
@@ -271,21 +271,21 @@ class Replay {
 
 template <class P>
 HierarchyFigures run_with(const std::vector<policy::Knowledge>& known, const PreparedTrace& trace,
-                          const Machine& machine, const Conduct& conduct) {
+                          const Machine& machine, const ReplayOptions& options) {
     std::deque<P> policies;
     std::vector<P*> pointers;
     for (const policy::Knowledge& each : known) pointers.push_back(&policies.emplace_back(each));
-    return Replay<P>(pointers, trace, machine, conduct).run();
+    return Replay<P>(pointers, trace, machine, options).run();
 }
 
 }  // namespace
 
 bool run_hierarchy(const std::string& name, const std::vector<policy::Knowledge>& known,
-                   const PreparedTrace& trace, const Machine& machine, const Conduct& conduct,
+                   const PreparedTrace& trace, const Machine& machine, const ReplayOptions& options,
                    HierarchyFigures& figures) {
 #define RUN(label, Type)                                                  \
     if (name == #label) {                                                 \
-        figures = run_with<policy::Type>(known, trace, machine, conduct); \
+        figures = run_with<policy::Type>(known, trace, machine, options); \
         return true;                                                      \
     }
     ACCELERA_POLICIES(RUN)
@@ -294,8 +294,8 @@ bool run_hierarchy(const std::string& name, const std::vector<policy::Knowledge>
 }
 
 HierarchyFigures run_hierarchy(const std::vector<policy::AnyPolicy*>& policies, const PreparedTrace& trace,
-                               const Machine& machine, const Conduct& conduct) {
-    return Replay<policy::AnyPolicy>(policies, trace, machine, conduct).run();
+                               const Machine& machine, const ReplayOptions& options) {
+    return Replay<policy::AnyPolicy>(policies, trace, machine, options).run();
 }
 
 }  // namespace accelera::simulator

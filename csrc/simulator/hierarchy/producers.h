@@ -2,14 +2,14 @@
 
 #include <vector>
 
-#include "simulator/hierarchy_trace.h"
+#include "simulator/hierarchy/prepared_trace.h"
 
 namespace accelera::simulator {
 
 /// Where contents come from: which step made them, and how long it could make them again.
-class Origins {
+class Producers {
   public:
-    explicit Origins(const PreparedTrace& trace);
+    explicit Producers(const PreparedTrace& trace);
 
     /// Whether the step that wrote at time `made` finds its inputs unchanged at time `when`.
     bool repeatable(Time made, Time when) const { return when < until_[static_cast<size_t>(made)]; }

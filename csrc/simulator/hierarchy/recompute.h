@@ -1,8 +1,8 @@
 #pragma once
 
-#include "simulator/hierarchy_home.h"
-#include "simulator/hierarchy_origins.h"
-#include "simulator/hierarchy_tier.h"
+#include "simulator/hierarchy/home.h"
+#include "simulator/hierarchy/producers.h"
+#include "simulator/hierarchy/tier.h"
 
 namespace accelera::simulator {
 
@@ -10,16 +10,16 @@ namespace accelera::simulator {
 ///
 /// A dirty victim is dropped when its next read comes while the step that made it finds its inputs unchanged
 /// in the home, and repeating that step is faster than writing and fetching the buffer.
-class Remaking {
+class Recompute {
   public:
-    Remaking(const PreparedTrace& trace, const Conduct& conduct) : trace_(trace), conduct_(conduct) {}
+    Recompute(const PreparedTrace& trace, const ReplayOptions& options) : trace_(trace), options_(options) {}
 
     template <class P>
     bool pays(const Tier<P>& top, const Home& home, const Link& link, Id id) const {
-        if (conduct_.origins == nullptr) return false;
+        if (options_.producers == nullptr) return false;
         const Copy& copy = top[id];
-        const Time next = conduct_.next_read[static_cast<size_t>(copy.last)];
-        if (next >= policy::kept || !conduct_.origins->repeatable(copy.made, next)) return false;
+        const Time next = options_.next_read[static_cast<size_t>(copy.last)];
+        if (next >= policy::kept || !options_.producers->repeatable(copy.made, next)) return false;
         double again_s = seconds(copy.made);
         bool at_hand = true;
         for_each_input(copy.made, [&](Id input) {
@@ -31,13 +31,13 @@ class Remaking {
 
     /// What the step that wrote at time `made` computes in.
     double seconds(Time made) const {
-        const auto step = static_cast<size_t>(trace_.step(conduct_.origins->step_begin(made)));
-        return step < conduct_.seconds.size ? conduct_.seconds[step] : 0.0;
+        const auto step = static_cast<size_t>(trace_.step(options_.producers->step_begin(made)));
+        return step < options_.seconds.size ? options_.seconds[step] : 0.0;
     }
 
     template <class Visit>
     void for_each_input(Time made, Visit&& visit) const {
-        const size_t begin = conduct_.origins->step_begin(made);
+        const size_t begin = options_.producers->step_begin(made);
         for (size_t event = begin; event < trace_.size(); ++event) {
             if (!trace_.is_access(event)) continue;
             if (trace_.step(event) != trace_.step(begin)) return;
@@ -47,7 +47,7 @@ class Remaking {
 
   private:
     const PreparedTrace& trace_;
-    const Conduct& conduct_;
+    const ReplayOptions& options_;
 };
 
 }  // namespace accelera::simulator

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "simulator/hierarchy_remaking.h"
+#include "simulator/hierarchy/recompute.h"
 
 namespace accelera::simulator {
 
@@ -10,8 +10,8 @@ template <class P>
 class Stack {
   public:
     Stack(const std::vector<P*>& policies, const PreparedTrace& trace, const Machine& machine,
-          const Conduct& conduct)
-        : home_(trace), remaking_(trace, conduct), history_(conduct.history) {
+          const ReplayOptions& options)
+        : home_(trace), recompute_(trace, options), history_(options.history) {
         tiers_.reserve(policies.size());
         for (size_t level = 0; level < policies.size(); ++level)
             tiers_.emplace_back(*policies[level], machine.capacities[level], trace);
@@ -22,7 +22,7 @@ class Stack {
     const std::vector<Tier<P>>& tiers() const { return tiers_; }
     const std::vector<Link>& links() const { return links_; }
     const Home& home() const { return home_; }
-    const Remaking& remaking() const { return remaking_; }
+    const Recompute& recompute() const { return recompute_; }
 
     /// Say that `id` is accessed soon.
     void expect(Id id, Time time) const { tiers_.front().expect(id, time); }
@@ -87,22 +87,22 @@ class Stack {
     }
 
     /// Write contents that never were in the top tier to the next one.
-    void pass_by(Id id, Time time, double ready_s) {
+    void stream_out(Id id, Time time, double ready_s) {
         top().figures().saved_bytes += top()[id].nbytes;
         store(1, id, time, ready_s);
     }
 
     /// Let `id` leave the top tier on request.
-    void give_up(Id id) {
+    void evict_explicit(Id id) {
         const double saved_s = top().must_save(id) ? save(0, id) : 0.0;
         remove(0, id, saved_s);
     }
 
     /// The contents of `id` are set anew in the top tier: copies below are worth nothing.
-    void outdate(Id id) {
+    void invalidate(Id id) {
         top()[id].dropped = false;
         for (size_t level = 1; level < tiers_.size(); ++level) remove(level, id, 0.0);
-        home_.outdate(id);
+        home_.invalidate(id);
     }
 
     /// End a life: no copy is kept, and nothing is left to wait for.
@@ -164,7 +164,7 @@ class Stack {
         Tier<P>& tier = tiers_[level];
         while (tier.lacks_room(nbytes)) {
             const Id victim = tier.victim();
-            const double saved_s = tier.must_save(victim) ? part_with(level, victim) : 0.0;
+            const double saved_s = tier.must_save(victim) ? write_back(level, victim) : 0.0;
             tier.policy().evict(victim);
             tier.forget(victim, saved_s, now_s_);
         }
@@ -172,8 +172,8 @@ class Stack {
     }
 
     /// Save a dirty victim, unless it is to be made again; returns when it may go.
-    double part_with(size_t level, Id id) {
-        if (level > 0 || !remaking_.pays(top(), home_, links_.front(), id)) return save(level, id);
+    double write_back(size_t level, Id id) {
+        if (level > 0 || !recompute_.pays(top(), home_, links_.front(), id)) return save(level, id);
         top()[id].dropped = true;
         return 0.0;
     }
@@ -189,7 +189,7 @@ class Stack {
     std::vector<Tier<P>> tiers_;
     std::vector<Link> links_;
     Home home_;
-    Remaking remaking_;
+    Recompute recompute_;
     History* history_;
     double now_s_ = 0.0;
 };

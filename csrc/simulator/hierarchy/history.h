@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "simulator/hierarchy_trace.h"
+#include "simulator/hierarchy/prepared_trace.h"
 
 namespace accelera::simulator {
 

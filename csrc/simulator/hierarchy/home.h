@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "simulator/hierarchy_trace.h"
+#include "simulator/hierarchy/prepared_trace.h"
 
 namespace accelera::simulator {
 
@@ -22,7 +22,7 @@ class Home {
         place = {true, true};
     }
     /// The contents here are outdated.
-    void outdate(Id id) { places_[static_cast<size_t>(id)].current = false; }
+    void invalidate(Id id) { places_[static_cast<size_t>(id)].current = false; }
     void free(Id id) {
         Place& place = places_[static_cast<size_t>(id)];
         if (place.taken) occupied_bytes_ -= trace_.bytes(id);

@@ -3,7 +3,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "simulator/hierarchy_link.h"
+#include "simulator/hierarchy/link.h"
 
 namespace accelera::simulator {
 

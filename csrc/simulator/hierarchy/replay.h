@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "simulator/hierarchy_history.h"
-#include "simulator/hierarchy_origins.h"
+#include "simulator/hierarchy/history.h"
+#include "simulator/hierarchy/producers.h"
 
 namespace accelera::simulator {
 
@@ -26,14 +26,14 @@ struct Machine {
     double hit_s = 0.0;
 };
 
-struct Conduct {
+struct ReplayOptions {
     /// How many steps are under way at once.
     size_t window = 1;
     /// Seconds of arithmetic per step; empty: none.
     Span<double> seconds;
     /// Where contents come from, if they may be made again instead of moved; else null.
-    const Origins* origins = nullptr;
-    /// Per access, the next read of the same contents; goes with `origins`.
+    const Producers* producers = nullptr;
+    /// Per access, the next read of the same contents; goes with `producers`.
     Span<Time> next_read;
     /// Where to write when everything happened; null: nowhere.
     History* history = nullptr;
@@ -81,11 +81,11 @@ struct HierarchyFigures {
 /// Every tier but the last is a cache of the next, with books and a policy of its own.
 /// False when no policy is called `name`; `known` has one entry per cache.
 bool run_hierarchy(const std::string& name, const std::vector<policy::Knowledge>& known,
-                   const PreparedTrace& trace, const Machine& machine, const Conduct& conduct,
+                   const PreparedTrace& trace, const Machine& machine, const ReplayOptions& options,
                    HierarchyFigures& figures);
 
 /// The same with a policy behind virtual calls for each cache.
 HierarchyFigures run_hierarchy(const std::vector<policy::AnyPolicy*>& policies, const PreparedTrace& trace,
-                               const Machine& machine, const Conduct& conduct);
+                               const Machine& machine, const ReplayOptions& options);
 
 }  // namespace accelera::simulator
