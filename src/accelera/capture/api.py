@@ -90,9 +90,9 @@ def capture(
         torch is not installed.
     """
     require("capture", "torch")
-    from accelera.capture.request import Request
+    from accelera.capture.request import CaptureRequest
 
-    request = Request(
+    request = CaptureRequest(
         model=model,
         inputs=inputs,
         train=train,

@@ -25,7 +25,7 @@ _ITERATIONS = 2
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EstimateOptions:
     """What of a model is to be estimated; see ``estimate``."""
 
     dtypes: tuple[str, ...] | None
@@ -51,7 +51,7 @@ class Wanted:
         return [own if each.name == own.name else each for each in others]
 
 
-class _Run(NamedTuple):
+class _PhaseRun(NamedTuple):
     """One phase to come."""
 
     name: str
@@ -59,7 +59,7 @@ class _Run(NamedTuple):
     record: Callable[[], Trace]
 
 
-def estimated(subject: Subject, wanted: Wanted, budget_bytes: int | None) -> Estimate:
+def estimated(subject: Subject, wanted: EstimateOptions, budget_bytes: int | None) -> Estimate:
     """Capture every phase that is wanted; a failure of all of them raises, that of some is noted."""
     phases: list[Phase] = []
     refused: list[tuple[str, Exception]] = []
@@ -101,16 +101,18 @@ def _quietly() -> Iterator[None]:
         logger.disabled = before
 
 
-def _runs(subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: Wanted) -> Iterator[_Run]:
+def _runs(
+    subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: EstimateOptions
+) -> Iterator[_PhaseRun]:
     """Yield what makes sense of what is wanted of ``module``."""
     given = None if kind.name == own_type(subject.module) else kind.computes
     if wanted.train is not True:
         inputs = subject.inputs(train=False, dtype=given)
         how = {"steps": _ITERATIONS if wanted.keep_outputs else 1, "keep_outputs": wanted.keep_outputs}
         options: dict[str, Any] = {"train": False, "fake": True, "workspaces": True, **how}
-        yield _Run("inference", inputs, partial(capture, module, inputs, **options))
+        yield _PhaseRun("inference", inputs, partial(capture, module, inputs, **options))
         if subject.generates:
-            yield _Run("generation", subject.prompt(), partial(_generation, subject, module))
+            yield _PhaseRun("generation", subject.prompt(), partial(_generation, subject, module))
     if wanted.train is not False and kind.trains:
         inputs = subject.inputs(train=True, dtype=given)
         options = {
@@ -120,7 +122,7 @@ def _runs(subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: 
             "keep_outputs": wanted.keep_outputs,
             "workspaces": True,
         }
-        yield _Run("training", inputs, partial(capture, module, inputs, fake=True, **options))
+        yield _PhaseRun("training", inputs, partial(capture, module, inputs, fake=True, **options))
 
 
 def _generation(subject: Subject, module: torch.nn.Module) -> Trace:

@@ -1,4 +1,4 @@
-"""What became of the calls that were looked at, counted by operation."""
+"""Statistics of intercepted calls: the route each one took, counted by operation."""
 
 from __future__ import annotations
 

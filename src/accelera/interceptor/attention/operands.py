@@ -1,4 +1,4 @@
-"""AttentionOperands and options of attention: query, key, value and mask brought to one rank by views."""
+"""Operands and options of attention: query, key, value and mask brought to one rank by views."""
 
 from __future__ import annotations
 
