@@ -83,7 +83,7 @@ class Storages:
                 return
 
     def close(self) -> None:
-        """Watch no more: later deaths are not told."""
+        """Watch no more: later deaths are not reported."""
         self._watches.clear()
 
     def add(self, nbytes: int, dtype: str) -> int:

@@ -177,8 +177,8 @@ _LARGEST = 5
 
 def phase_of(trace: Trace, name: str, dtype: str, subject: tuple[Any, Any]) -> Phase:
     """Return what the captured ``trace`` of ``subject`` takes, weights that it never touches included."""
-    told = _retold(trace)
-    alive = Occupancy(told)
+    by_role = _with_roles(trace)
+    alive = Occupancy(by_role)
     idle = {"weights": int(trace.meta["idle_bytes"])}
     return Phase(
         name=name,
@@ -186,7 +186,7 @@ def phase_of(trace: Trace, name: str, dtype: str, subject: tuple[Any, Any]) -> P
         most={role: _most(alive, role) + idle.get(role, 0) for role in ROLES},
         at_peak=_added(alive.peak_by_role(), idle),
         peak_bytes=alive.peak_bytes + idle["weights"],
-        peak_op=told.ops[told.step[alive.peak_event]] if alive.peak_event >= 0 else "",
+        peak_op=by_role.ops[by_role.step[alive.peak_event]] if alive.peak_event >= 0 else "",
         largest=tuple((each.name, each.size_bytes) for each in alive.top_live(_LARGEST)),
         outputs_bytes=int(trace.meta.get("outputs_bytes", 0)),
         trace=trace,
@@ -194,7 +194,7 @@ def phase_of(trace: Trace, name: str, dtype: str, subject: tuple[Any, Any]) -> P
     )
 
 
-def _retold(trace: Trace) -> Trace:
+def _with_roles(trace: Trace) -> Trace:
     roles = [_role(*each) for each in zip(trace.roles, trace.names, strict=True)]
     return dataclasses.replace(trace, roles=tuple(roles))
 
