@@ -71,7 +71,7 @@ USES = {
         "accelera.predict_compile(lambda: None, inputs=1)",
         "accelera.interceptor.capture_script('x.py')",
         "accelera.interceptor.should_intercept(a, a)",
-        "from accelera.interceptor import mechanism",
+        "from accelera.interceptor import hooks",
         "accelera.execution.TorchDeviceExecutor()",
         "accelera.MatrixEngine('cuda')",
         "accelera.Matrix([1]).tensor()",

@@ -62,7 +62,7 @@ def capture(
     names
         Whether activations are named after the module that makes them.
     generate_tokens
-        With ``train=False``: decode so many tokens with a key-value cache, as models of ``transformers`` do.
+        With ``train=False``: decode that many tokens with a key-value cache, as ``transformers`` does.
     keep_outputs
         Whether what the model returns is kept: in training until the optimizer's step is done, as after
         ``outputs = model(...)``, in inference until the next pass has returned. By default in training only.
@@ -90,9 +90,9 @@ def capture(
         torch is not installed.
     """
     require("capture", "torch")
-    from accelera.capture.request import Request
+    from accelera.capture.request import CaptureRequest
 
-    request = Request(
+    request = CaptureRequest(
         model=model,
         inputs=inputs,
         train=train,

@@ -72,7 +72,7 @@ class Effect(NamedTuple):
     creates: bool = False
     """Whether its result is a new tensor though it may be a view of its argument: literals."""
     fills: bool = False
-    """Whether changed arguments are set anew, without being read."""
+    """Whether changed arguments are overwritten, without being read."""
     in_training: bool = False
     """Whether it changes them in training only."""
 
@@ -150,14 +150,14 @@ def _parts(sparse: torch.Tensor) -> Iterator[torch.Tensor]:
         yield from (sparse.ccol_indices(), sparse.row_indices(), sparse.values())
 
 
-Heard = Callable[[Any, Effect, Any, Any, Any], None]
-"""Called with the operator, its effect, its arguments, its named arguments and its result."""
+OnOperator = Callable[[Any, Effect, Any, Any, Any], None]
+"""Callback: is given the operator, its effect, its arguments, its named arguments and its result."""
 
 
 class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Tells of operators that touch contents, in this thread and in the threads of autograd.
+    """Reports operators that touch contents, in this thread and in the threads of autograd.
 
-    Operators on tensors that wrap others are heard as those on the tensors inside; operators composed of
+    Operators on tensors that wrap others are reported as those on the tensors inside; operators composed of
     others, as inference mode leaves them, as their parts.
 
     Parameters
@@ -168,15 +168,15 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    def __init__(self, heard: Heard, wrappers: tuple[type, ...] = ()) -> None:
+    def __init__(self, on_operator: OnOperator, wrappers: tuple[type, ...] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._heard = heard
+        self._on_operator = on_operator
         self._wrappers = wrappers
         self._effects: dict[Any, Effect] = {}
         self._plain: dict[Any, bool] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run ``func`` and tell what it did; called by torch."""
+        """Run ``func`` and report what it did; called by torch."""
         if types and not self._are_plain(types):
             return NotImplemented
         effect = self._effects.get(func)
@@ -188,7 +188,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func.decompose(*args, **kwargs)
         result = func(*args, **kwargs)
         if not effect.silent:
-            self._heard(func, effect, args, kwargs, result)
+            self._on_operator(func, effect, args, kwargs, result)
         return result
 
     def _are_plain(self, types: Any) -> bool:

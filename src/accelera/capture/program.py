@@ -25,7 +25,7 @@ _POOLS = {
 
 
 class UserProgram(NamedTuple):
-    """What ``python`` would be told to run."""
+    """Program as named on a command line of ``python``."""
 
     kind: str
     """``file``, ``-m``, ``-c`` or ``-``."""

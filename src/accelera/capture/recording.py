@@ -266,7 +266,7 @@ class Columns:
         return [buffer for buffer, kind in ended if kind == _FREE]
 
     def trace(self, storages: Storages, **more: Any) -> Trace:
-        """Return the trace of what came so far; ``more`` goes to ``Trace.from_arrays``."""
+        """Return the trace of what was recorded so far; ``more`` goes to ``Trace.from_arrays``."""
         buffer, order = self._numbered()
         sizes = np.array(storages.sizes_bytes, dtype=np.int64)
         return Trace.from_arrays(

@@ -1,4 +1,4 @@
-"""Request of one ``capture``: build the model, run it under a recording, put everything back."""
+"""CaptureRequest of one ``capture``: build the model, run it under a recording, put everything back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from accelera.trace import Occupancy, Trace
 
 
 @dataclass(frozen=True)
-class Request:
+class CaptureRequest:
     """What ``capture`` was asked for; see there."""
 
     model: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -147,17 +147,23 @@ def _is_for_onednn(rows: Any, state: Any, weights: Any = (), has_biases: Any = F
     )
 
 
-def _lstm(
-    rows: torch.Tensor,
-    state: tuple[torch.Tensor, torch.Tensor],
-    weights: list[torch.Tensor],
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+class _LstmArguments(NamedTuple):
+    """The arguments of ``torch.lstm`` without packing or projections, in its order."""
+
+    rows: torch.Tensor
+    state: tuple[torch.Tensor, torch.Tensor]
+    weights: list[torch.Tensor]
+    has_biases: bool
+    layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+    batch_first: bool
+
+
+def _lstm(*args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    lstm = _LstmArguments(*args)
+    rows, state, weights, has_biases, layers, dropout, train, bidirectional, batch_first = lstm
     ways, each = 2 if bidirectional else 1, 4 if has_biases else 2
     # torch holds the copy until the last layer is done, too.
     rows = first = (rows.transpose(0, 1) if batch_first else rows).contiguous()

@@ -12,7 +12,7 @@ NOTHING = -1
 """Number of a storage of no bytes: it is left out."""
 
 
-class _Watch(weakref.ref[Any]):
+class _StorageRef(weakref.ref[Any]):
     """A weak reference that knows which buffer it stands for."""
 
     __slots__ = ("buffer", "key", "nbytes")
@@ -36,7 +36,7 @@ class Storages:
 
     def __init__(self, on_death: Callable[[int], None]) -> None:
         self._on_death = on_death
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, _StorageRef] = {}
         self.sizes_bytes: list[int] = []
         self.dtypes: list[str] = []
         self.names: list[str] = []
@@ -83,7 +83,7 @@ class Storages:
                 return
 
     def close(self) -> None:
-        """Watch no more: later deaths are not told."""
+        """Watch no more: later deaths are not reported."""
         self._watches.clear()
 
     def add(self, nbytes: int, dtype: str) -> int:
@@ -95,13 +95,13 @@ class Storages:
         return len(self.sizes_bytes) - 1
 
     def _watch(self, storage: Any, nbytes: int, dtype: torch.dtype) -> int:
-        watch = _Watch(storage, self._forget)
+        watch = _StorageRef(storage, self._forget)
         watch.key, watch.nbytes = storage._cdata, nbytes
         watch.buffer = self.add(nbytes, str(dtype).removeprefix("torch."))
         self._watches[watch.key] = watch
         return watch.buffer
 
-    def _forget(self, watch: _Watch) -> None:
+    def _forget(self, watch: _StorageRef) -> None:
         if self._watches.get(watch.key) is watch:
             del self._watches[watch.key]
             self._on_death(watch.buffer)

@@ -10,8 +10,8 @@ import typer
 from accelera.cli.import_object import is_python_name, python_object
 from accelera.cli.options import Json, checked_budget
 from accelera.errors import AcceleraError
-from accelera.estimates import as_dict, offloads
 from accelera.extras import is_there, require
+from accelera.offloaded_phases import as_dict, offloads
 
 if TYPE_CHECKING:
     from accelera.estimate import Estimate

@@ -81,9 +81,9 @@ def estimate(
         torch is not installed; or a configuration is given, and ``transformers`` is not.
     """
     require("estimate", "torch")
-    from accelera.estimate.phases import Wanted, estimated
+    from accelera.estimate.phases import EstimateOptions, estimated
     from accelera.estimate.subject import subject_of
 
-    wanted = Wanted(None if dtypes is None else tuple(dtypes), train, optimizer, loss, keep_outputs)
+    wanted = EstimateOptions(None if dtypes is None else tuple(dtypes), train, optimizer, loss, keep_outputs)
     budget_bytes = None if budget is None else parse_bytes(budget)
     return estimated(subject_of(model, inputs, batch, context), wanted, budget_bytes)

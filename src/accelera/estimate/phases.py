@@ -25,7 +25,7 @@ _ITERATIONS = 2
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EstimateOptions:
     """What of a model is to be estimated; see ``estimate``."""
 
     dtypes: tuple[str, ...] | None
@@ -51,7 +51,7 @@ class Wanted:
         return [own if each.name == own.name else each for each in others]
 
 
-class _Run(NamedTuple):
+class _PhaseRun(NamedTuple):
     """One phase to come."""
 
     name: str
@@ -59,7 +59,7 @@ class _Run(NamedTuple):
     record: Callable[[], Trace]
 
 
-def estimated(subject: Subject, wanted: Wanted, budget_bytes: int | None) -> Estimate:
+def estimated(subject: Subject, wanted: EstimateOptions, budget_bytes: int | None) -> Estimate:
     """Capture every phase that is wanted; a failure of all of them raises, that of some is noted."""
     phases: list[Phase] = []
     refused: list[tuple[str, Exception]] = []
@@ -101,16 +101,18 @@ def _quietly() -> Iterator[None]:
         logger.disabled = before
 
 
-def _runs(subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: Wanted) -> Iterator[_Run]:
+def _runs(
+    subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: EstimateOptions
+) -> Iterator[_PhaseRun]:
     """Yield what makes sense of what is wanted of ``module``."""
     given = None if kind.name == own_type(subject.module) else kind.computes
     if wanted.train is not True:
         inputs = subject.inputs(train=False, dtype=given)
         how = {"steps": _ITERATIONS if wanted.keep_outputs else 1, "keep_outputs": wanted.keep_outputs}
         options: dict[str, Any] = {"train": False, "fake": True, "workspaces": True, **how}
-        yield _Run("inference", inputs, partial(capture, module, inputs, **options))
+        yield _PhaseRun("inference", inputs, partial(capture, module, inputs, **options))
         if subject.generates:
-            yield _Run("generation", subject.prompt(), partial(_generation, subject, module))
+            yield _PhaseRun("generation", subject.prompt(), partial(_generation, subject, module))
     if wanted.train is not False and kind.trains:
         inputs = subject.inputs(train=True, dtype=given)
         options = {
@@ -120,7 +122,7 @@ def _runs(subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: 
             "keep_outputs": wanted.keep_outputs,
             "workspaces": True,
         }
-        yield _Run("training", inputs, partial(capture, module, inputs, fake=True, **options))
+        yield _PhaseRun("training", inputs, partial(capture, module, inputs, fake=True, **options))
 
 
 def _generation(subject: Subject, module: torch.nn.Module) -> Trace:
@@ -175,8 +177,8 @@ _LARGEST = 5
 
 def phase_of(trace: Trace, name: str, dtype: str, subject: tuple[Any, Any]) -> Phase:
     """Return what the captured ``trace`` of ``subject`` takes, weights that it never touches included."""
-    told = _retold(trace)
-    alive = Occupancy(told)
+    by_role = _with_roles(trace)
+    alive = Occupancy(by_role)
     idle = {"weights": int(trace.meta["idle_bytes"])}
     return Phase(
         name=name,
@@ -184,7 +186,7 @@ def phase_of(trace: Trace, name: str, dtype: str, subject: tuple[Any, Any]) -> P
         most={role: _most(alive, role) + idle.get(role, 0) for role in ROLES},
         at_peak=_added(alive.peak_by_role(), idle),
         peak_bytes=alive.peak_bytes + idle["weights"],
-        peak_op=told.ops[told.step[alive.peak_event]] if alive.peak_event >= 0 else "",
+        peak_op=by_role.ops[by_role.step[alive.peak_event]] if alive.peak_event >= 0 else "",
         largest=tuple((each.name, each.size_bytes) for each in alive.top_live(_LARGEST)),
         outputs_bytes=int(trace.meta.get("outputs_bytes", 0)),
         trace=trace,
@@ -192,7 +194,7 @@ def phase_of(trace: Trace, name: str, dtype: str, subject: tuple[Any, Any]) -> P
     )
 
 
-def _retold(trace: Trace) -> Trace:
+def _with_roles(trace: Trace) -> Trace:
     roles = [_role(*each) for each in zip(trace.roles, trace.names, strict=True)]
     return dataclasses.replace(trace, roles=tuple(roles))
 

@@ -113,9 +113,9 @@ class Estimate:
 
     def explain(self) -> str:
         """Return in sentences what is alive at each peak, and whether it fits the budget."""
-        told = _sentences(self.phases, self.budget_bytes)
+        sentences = _sentences(self.phases, self.budget_bytes)
         cache = _cache_sentences(self.kv_bytes_per_token)
-        return "\n".join([*told, *cache, *self.notes])
+        return "\n".join([*sentences, *cache, *self.notes])
 
     def _title(self) -> str:
         trains = any(each.name == "training" for each in self.phases)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from accelera.errors import DTypeError
-from accelera.interceptor.attention import multi_head, sdpa
+from accelera.interceptor.attention import kernels, multi_head, sdpa
 from accelera.interceptor.batched_matmul import matmul
 from accelera.interceptor.config import (
     Amount,
@@ -148,7 +148,7 @@ def _follow() -> None:
 def handlers() -> Mapping[str, Handler]:
     """Return the handler of every operator that goes in pieces."""
     below = {name: handler_of(name, _reader(name, rule)) for name, rule in BELOW_AUTOGRAD.items()}
-    return {**below, "matmul": matmul, sdpa.OP: sdpa.attention, multi_head.OP: multi_head.attention}
+    return {**below, "matmul": matmul, kernels.OP: sdpa.attention, multi_head.OP: multi_head.attention}
 
 
 def _reader(name: str, rule: Rule) -> Reader:

@@ -284,7 +284,7 @@ def with_less_scratch(
     op
         The operator, as aten names it.
     compute
-        Computes the whole within so many bytes of intermediates, from the beginning each time.
+        Computes the whole within the given bytes of intermediates, from the beginning each time.
     scratch_bytes, least_bytes
         Bytes to begin with, and those with which half of them would not help.
     on_cpu

@@ -1,4 +1,4 @@
-"""What became of the calls that were looked at, counted by operation."""
+"""Statistics of intercepted calls: the route each one took, counted by operation."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Stats:
 
 
 class Follower(Protocol):
-    """Observer of calls in pieces, called from the thread that makes them."""
+    """Observer of each call in pieces, called in the thread that makes it."""
 
     def begin(self, added_bytes: int) -> None:
         """Take note that a call begins, for which torch's own kernel would add ``added_bytes``."""
@@ -184,7 +184,7 @@ class Statistics:
             self._spilled_now -= nbytes
 
     def snapshot(self, *, reset: bool = False) -> Stats:
-        """Return what was counted; ``reset`` begins anew."""
+        """Return what was counted; ``reset`` starts again from zero."""
         with self._lock:
             by_op = {op: _copied(each) for op, each in self._by_op.items()}
             stats = Stats(by_op, self._spilled_now, self._spilled_peak)
@@ -218,7 +218,7 @@ def followed(follower: Follower) -> AbstractContextManager[None]:
 def stats(*, reset: bool = False) -> Stats:
     """Return what interception has done in this process since it began or was last reset.
 
-    Only calls over the thresholds are looked at and counted. ``reset`` begins anew after this.
+    Only calls over the thresholds are looked at and counted. ``reset`` starts again from zero after this.
 
     Parameters
     ----------

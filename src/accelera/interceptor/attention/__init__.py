@@ -1,1 +1,1 @@
-"""Attention whose scores never stand in memory whole: tile by tile, forward and backward."""
+"""Attention within a budget: scores are computed tile by tile, forward and backward, and never kept whole."""

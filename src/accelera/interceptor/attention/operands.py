@@ -1,4 +1,4 @@
-"""AttentionOperands and options of attention: query, key, value and mask brought to one rank by views."""
+"""Operands and options of attention: query, key, value and mask brought to one rank by views."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """What ``scaled_dot_product_attention`` was told, and the room there is for it."""
+    """Options of ``scaled_dot_product_attention``, and the memory it may use."""
 
     is_causal: bool
     """Whether row i sees only the keys 0 … i."""

@@ -1,4 +1,4 @@
-"""How large calls of torch's operators are caught before a kernel computes them."""
+"""Hooks in torch's dispatcher that catch large calls of operators before a kernel computes them."""
 
 from __future__ import annotations
 

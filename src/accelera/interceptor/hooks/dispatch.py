@@ -24,7 +24,7 @@ def level() -> int:
 
 
 def follow(setter: Callable[[int], object]) -> None:
-    """Have ``setter`` told of every later change, in the thread that changes, and of the present level."""
+    """Call ``setter`` with the present level, and with every later one in the thread that changes it."""
     if setter not in _followers:
         _followers.append(setter)
         setter(level())

@@ -23,7 +23,7 @@ class Backend(Protocol):
     """Its name in settings and reports."""
 
     def set_thresholds(self, least_bytes: int, least_size: int) -> None:
-        """Hand over calls from so many bytes and so long a dimension on."""
+        """Hand over calls of at least ``least_bytes`` bytes with a dimension of at least ``least_size``."""
 
     def register(self, names: Sequence[str]) -> None:
         """Put kernels before torch's for operators that have none of ours yet."""

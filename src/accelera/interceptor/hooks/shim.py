@@ -94,7 +94,7 @@ class ShimBackend:
         follow(self._library.accelera_set_level)
 
     def set_thresholds(self, least_bytes: int, least_size: int) -> None:
-        """Hand over calls from so many bytes and so long a dimension on."""
+        """Hand over calls of at least ``least_bytes`` bytes with a dimension of at least ``least_size``."""
         self._library.accelera_set_thresholds(least_bytes, least_size)
 
     def register(self, names: Sequence[str]) -> None:

@@ -74,7 +74,7 @@ def _linking(torch_folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Compile as the arguments say; a failure is told and leaves the shim out."""
+    """Compile as the arguments say; a failure is reported and leaves the shim out."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--compiler", required=True)
     for name in ("--torch", "--sources", "--out"):

@@ -58,7 +58,7 @@ class StableBackend:
         self._have_torch_warn_once()
 
     def set_thresholds(self, least_bytes: int, least_size: int) -> None:
-        """Hand over calls from so many bytes and so long a dimension on."""
+        """Hand over calls of at least ``least_bytes`` bytes with a dimension of at least ``least_size``."""
         self._library.accelera_set_thresholds(least_bytes, least_size)
 
     def register(self, names: Sequence[str]) -> None:
@@ -93,7 +93,7 @@ class StableBackend:
         return lambda *args, **kwargs: self._answers[name](*args, **kwargs)
 
     def _have_torch_warn_once(self) -> None:
-        """Have torch warn of a replaced kernel now, unheard: it does so once, and C++ cannot silence it."""
+        """Let torch warn of a replaced kernel now, silently: it does so once, and C++ cannot silence it."""
         self._python.register(["dot"])
         self._python.unregister()
 

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from accelera import estimate
 from tests.capture.measured import inference_peak_bytes, training_peak_bytes
-from tests.interceptor.architectures import architectures
+from tests.estimate.architectures import architectures
 
 TOLERANCE = 0.05
 """What ``estimate`` promises."""

@@ -17,7 +17,7 @@ from accelera.interceptor import Estimate
 from accelera.trace import Occupancy
 from benchmarks.models import mlp
 from tests.capture.measured import training_peak_bytes
-from tests.interceptor.estimated import measured
+from tests.estimate.estimated import measured
 
 TOLERANCE = 0.05
 UNTOUCHED = 0.1

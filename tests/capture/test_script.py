@@ -124,7 +124,7 @@ def test_the_command_ends_as_the_script_does(script: Path, end: str, code: int, 
     ran = run(script.parent, "train.py")
     assert ran.exit_code == code
     assert ran.stderr.endswith(said)
-    assert "accelera/interceptor" not in ran.stderr
+    assert "accelera/capture" not in ran.stderr
     assert read_trace(script.parent / "train.parquet").step_count > 50
 
 
@@ -134,7 +134,7 @@ def test_a_script_that_is_no_python_is_told_as_python_does(script: Path) -> None
     assert ran.exit_code == 1
     assert "SyntaxError" in ran.stderr
     assert "runpy" not in ran.stderr
-    assert "accelera/interceptor" not in ran.stderr
+    assert "accelera/capture" not in ran.stderr
 
 
 @pytest.mark.parametrize("out", ["t.nothing", "nowhere/t.parquet"])

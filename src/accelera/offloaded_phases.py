@@ -1,4 +1,4 @@
-"""Estimates of models with the offload plans of the phases that do not fit: for command line and service."""
+"""Phases of an estimate that do not fit, with the plan of each offloaded: for command line and service."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What real runs take, as the system counts it, beside what was estimated; run in a process of its own.
 
-``python -m tests.interceptor.estimated`` prints one JSON object. Every large allocation is given back to
+``python -m tests.estimate.estimated`` prints one JSON object. Every large allocation is given back to
 the system when it is freed (``MALLOC_MMAP_THRESHOLD_``), so that the peak is of what is alive, and not of
 what the C library keeps; the buffers that the libraries keep for themselves exist before.
 """
@@ -22,7 +22,7 @@ from torch import nn
 from accelera import estimate
 from accelera.memory import process_memory, reset_peak
 from benchmarks.models import ResNet, bert, gpt2, llama, mlp, tokens
-from tests.interceptor.architectures import images, of_config
+from tests.estimate.architectures import images, of_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +50,7 @@ def cases() -> dict[str, Case]:
 def measured() -> dict[str, dict[str, list[int]]]:
     """Run ``main`` in a new process: measured and predicted peak in bytes, by model and phase."""
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.interceptor.estimated"],
+        [sys.executable, "-m", "tests.estimate.estimated"],
         cwd=ROOT,
         env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"},
         capture_output=True,
