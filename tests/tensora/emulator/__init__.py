@@ -20,7 +20,7 @@ def missing() -> str | None:
 def load(folder: Path, *, graphs: bool = True) -> None:
     """Build the libraries in a folder, unless they are there, and load them into this process.
 
-    Without `graphs` the driver is one that has none; the other libraries and the compiled kernels are the same.
+    Without `graphs` the driver is one that has none; other libraries and compiled kernels are the same.
     """
     os.environ["EMULATED_CUDA_FOLDER"] = str(folder)
     os.environ["EMULATED_CUDA_HEADER"] = str(HERE / "device.h")
