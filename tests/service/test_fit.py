@@ -10,8 +10,8 @@ import pytest
 
 from accelera.plotting import format_size
 from accelera.service import ServiceLimits, ServiceSettings, create_app
-from accelera.service.held import HeldTraces
 from accelera.service.schemas import Workload
+from accelera.service.trace_store import HeldTraces
 from accelera.simulator import generate_synthetic_trace
 from accelera.trace import Trace
 from accelera.trace.formats import write_trace
@@ -163,7 +163,7 @@ WRONG: list[tuple[dict[str, Any], int]] = [
 def test_what_cannot_be_meant_is_a_problem(
     client: TestClient, path: str, changes: dict[str, Any], status: int
 ) -> None:
-    reply = client.post(path, json=body_for(path, **changes))
+    reply = reply_to(client, path, body_for(path, **changes))  # a busy machine answers later
     assert reply.status_code == status, reply.text
     assert reply.headers["content-type"] == "application/problem+json"
     assert reply.json()["detail"]

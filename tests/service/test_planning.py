@@ -14,7 +14,7 @@ from accelera import extras
 from accelera.engine import MatrixEngine
 from accelera.service import ServiceLimits, ServiceSettings, create_app, model_schemas
 from accelera.service.configuration import checked_config
-from accelera.service.placeholder import Placeholder
+from accelera.service.model_work import Placeholder
 from tests.service.asking import TestClient, reply_to
 
 TINY = {

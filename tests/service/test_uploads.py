@@ -23,7 +23,7 @@ from httpx import Response
 from pyarrow import parquet
 
 from accelera.service import ServiceSettings, create_app
-from accelera.service.parsing import MEMORY_BYTES
+from accelera.service.parser_process import MEMORY_BYTES
 from accelera.service.upload_parser import UploadParser
 from tests.service.asking import TestClient
 from tests.service.conftest import PATIENCE_S

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.ui.uploads import MOST_LETTERS, packed, unpacked
+from accelera.ui.questions import MOST_LETTERS, packed, unpacked
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),

@@ -15,12 +15,12 @@ from accelera.charts import curves_chart
 from accelera.errors import BackendMissingError, ServiceError
 from accelera.service.client import PastRun
 from accelera.simulator import advise, generate_synthetic_trace, sweep
-from accelera.ui import history, keeping, questions
-from accelera.ui.failures import told
-from accelera.ui.pages import PAGES
+from accelera.ui import exports, history, questions
+from accelera.ui.failures import message_of
+from accelera.ui.jobs import subject_of
+from accelera.ui.pictures import PAGES
 from accelera.ui.policies import headline_on
 from accelera.ui.results import curves_of_sweep, sentence_of_sweep
-from accelera.ui.subjects import subject_of
 from accelera.units import parse_bytes
 from accelera.views import fit_view, presets
 
@@ -33,7 +33,7 @@ PATIENCE_S = 600
 @pytest.fixture(autouse=True)
 def _models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "ask", lambda _: presets())
-    monkeypatch.setattr("accelera.ui.subjects.ask", lambda _: presets())
+    monkeypatch.setattr("accelera.ui.jobs.ask", lambda _: presets())
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_an_error_is_shown_as_it_is() -> None:
     error = ServiceError(
         "", status=404, problem={"detail": "[x] no *b* <i> [c](d) $e$; GET /v1/traces lists"}
     )
-    assert told(error) == r"No \*b\* \<i\> \[c\]\(d\) \$e\$\."
+    assert message_of(error) == r"No \*b\* \<i\> \[c\]\(d\) \$e\$\."
 
 
 @given(peak=st.integers(0, 10**13), others=st.sets(st.integers(1, 10**13), max_size=4))
@@ -175,7 +175,7 @@ def test_advice_is_sentences_and_figures_in_units() -> None:
 
 
 def _export() -> None:
-    from accelera.ui.keeping import ChartExport, _exports
+    from accelera.ui.exports import ChartExport, _exports
 
     _exports([ChartExport("timeline", {})], "light")
 
@@ -184,7 +184,7 @@ def test_an_export_that_cannot_be_made_says_so_and_has_no_button(monkeypatch: py
     def absent(op: str, module: str, otherwise: str) -> None:
         raise BackendMissingError(f"[{op}] needs {module}; pip install 'accelera[plot]', {otherwise}")
 
-    monkeypatch.setattr(keeping, "require", absent)
+    monkeypatch.setattr(exports, "require", absent)
     app = AppTest.from_function(_export, default_timeout=PATIENCE_S).run()
     assert "needs matplotlib" in app.error[0].value.replace("\\", "").lower()
     assert not app.get("download_button")

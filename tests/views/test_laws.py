@@ -26,7 +26,7 @@ from accelera.views import (
     scores_view,
     timeline_view,
 )
-from accelera.views.series import MOST_POINTS, thinned
+from accelera.views.occupancy import MOST_POINTS, thinned
 from tests.simulator.busy import traces
 from tests.simulator.traces import wild_records, wild_traces
 

@@ -1,16 +1,19 @@
 """Colours, ticks, number formats and places of labels that all pictures share; nothing here draws."""
 
-from accelera.plotting.line_labels import Box, LineLabel, TextSize, place_labels
+from accelera.plotting.line_labels import MOST_LINES, Box, LineLabel, TextSize, place_labels, shown_lines
 from accelera.plotting.numbers import (
     Scale,
+    Ticks,
     format_budget,
     format_count,
     format_ratio,
     format_seconds,
     format_share,
     format_size,
+    round_ticks,
     size_scale,
     time_scale,
+    whole_ticks,
 )
 from accelera.plotting.palette import (
     DARK,
@@ -26,8 +29,6 @@ from accelera.plotting.palette import (
     text_colour,
     theme_of,
 )
-from accelera.plotting.selection import MOST_LINES, shown_lines
-from accelera.plotting.ticks import Ticks, round_ticks, whole_ticks
 
 __all__ = [
     "DARK",

@@ -1,4 +1,4 @@
-"""Places for the names of lines beside the lines, clear of each other and of other lines."""
+"""Lines of a picture: the few of many that are shown, and places for their names clear of each other."""
 
 from __future__ import annotations
 
@@ -7,6 +7,29 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+MOST_LINES = 5
+
+
+def shown_lines(
+    values: Mapping[str, ArrayLike], chosen: Sequence[str] | None = None, *, known: str = "lru"
+) -> list[str]:
+    """Return up to five names, those with the smallest sums first.
+
+    ``chosen``, if given; else the smallest, ``known``, and those whose sums differ most from them.
+    """
+    sums = {name: float(np.sum(value)) for name, value in values.items()}
+    ranked = sorted(sums, key=lambda name: (sums[name], name))
+    if chosen:
+        return [name for name in ranked if name in chosen][:MOST_LINES]
+    if len(ranked) <= MOST_LINES:
+        return ranked
+    kept = [ranked[0], *([known] if known in ranked[1:] else [])]
+    while len(kept) < MOST_LINES:
+        left = [name for name in ranked if name not in kept]
+        kept.append(max(left, key=lambda name: min(abs(sums[name] - sums[one]) for one in kept)))
+    return [name for name in ranked if name in kept]
+
 
 Array = NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""Contents of a report: the views of all pictures of a trace, as JSON-able values."""
+"""Contents of a report: views of all pictures of a trace, and the page at each budget of its slider."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from accelera.plotting import format_budget, format_count, format_size
+from accelera.charts import budget_mark, occupancy_chart, policy_bars
+from accelera.plotting import format_budget, format_count, format_ratio, format_size
 from accelera.trace import Occupancy, Trace
 from accelera.views import (
     MeasuredTrace,
+    ViewJson,
     WhatIf,
     curves_view,
     fit_view,
     least_per_unit,
+    policy_label,
     scores_view,
     timeline_view,
 )
@@ -78,3 +81,78 @@ def _facts(trace: Trace, machine: WhatIf, bound: bool) -> list[str]:
         *left_out,
         "1 GB is 10⁹ bytes",
     ]
+
+
+MANY = 1.095
+"""Twice as much and the like is said of ratios above this, percent of smaller ones."""
+
+
+def states_of(fit: ViewJson, curves: ViewJson) -> list[dict[str, Any]]:
+    """Return one state per capacity of the curves, and one for the budget itself, by rising budget.
+
+    Each has ``budget`` and ``text``, what is written; ``memory`` and ``you``, marks of two charts; ``bars``,
+    the option of a third; the state of the budget has ``given``: true.
+    """
+    budget = fit["verdict"]["budget_bytes"]
+    found = [_state(fit, curves, index) for index in range(len(curves["capacities"]))]
+    found = [one for one in found if one["bytes"] != budget]
+    found.append({**_marks(fit, curves, fit["comparison"], budget), "given": True})
+    return sorted(found, key=lambda one: int(one["bytes"]))
+
+
+def _state(fit: ViewJson, curves: ViewJson, index: int) -> dict[str, Any]:
+    known = {one["policy"]: one for one in fit["comparison"]["policies"]}
+    rows = [
+        {
+            "policy": name,
+            "label": known.get(name, {}).get("label", policy_label(name)),
+            "needs_schedule": known.get(name, {}).get("needs_schedule", False),
+            "moved_bytes": moved[index],
+        }
+        for name, moved in curves["moved"].items()
+    ]
+    rows.sort(key=lambda row: (row["moved_bytes"], row["needs_schedule"]))
+    least = curves["least"][index] if curves.get("least") else None
+    comparison = {**fit["comparison"], "policies": rows, "least_bytes": least}
+    return _marks(fit, curves, comparison, curves["capacities"][index])
+
+
+def _marks(fit: ViewJson, curves: ViewJson, comparison: ViewJson, budget: int) -> dict[str, Any]:
+    memory = occupancy_chart({**fit["occupancy"], "budget_bytes": budget})
+    marks = memory["series"][-1] if memory["series"] else {}
+    you = {
+        "curves": budget_mark(curves, budget),
+        "misses": budget_mark(curves, budget, measure="miss_ratio"),
+    }
+    return {
+        "bytes": budget,
+        "budget": format_budget(budget),
+        "short": format_size(max(fit["verdict"]["needs_bytes"] - budget, 0)),
+        "text": _text(fit["verdict"], comparison, budget),
+        "memory": {name: marks[name] for name in ("markPoint", "markLine") if name in marks},
+        "you": {name: [mark] if mark else [] for name, mark in you.items()},
+        "bars": policy_bars(comparison),
+    }
+
+
+def _text(verdict: ViewJson, comparison: ViewJson, budget: int) -> str:
+    """Return what a budget means, in two sentences at most."""
+    short, rows = verdict["needs_bytes"] - budget, comparison["policies"]
+    if short <= 0:
+        return f"Everything fits, with {format_size(-short)} left: nothing has to move after the first load."
+    if budget < verdict["floor_bytes"] or not rows:
+        floor = format_size(verdict["floor_bytes"])
+        return f"Too small: one operation alone needs {floor}."
+    best, per = rows[0], comparison["per"]
+    text = f"{format_size(short)} short. {best['label']} moves {format_size(best['moved_bytes'])} per {per}"
+    plain = next((row for row in rows if row["policy"] == verdict["plain_policy"]), None)
+    if plain is not None and plain is not best and best["moved_bytes"]:
+        text += f"; {plain['label']} {format_size(plain['moved_bytes'])}, "
+        text += _more(plain["moved_bytes"] / best["moved_bytes"])
+    if comparison.get("least_bytes") is not None:
+        text += f". No schedule moves less than {format_size(comparison['least_bytes'])}"
+    return f"{text}."
+
+
+def _more(ratio: float) -> str:
+    return f"{format_ratio(ratio)} as much" if ratio > MANY else f"{100 * (ratio - 1):.0f} % more"

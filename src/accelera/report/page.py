@@ -30,7 +30,7 @@ from accelera.charts import (
 from accelera.charts.curves import Measure
 from accelera.plotting import DARK, LIGHT, Theme, dark_colours, format_budget, format_count, format_size
 from accelera.report import tables
-from accelera.report.states import states_of
+from accelera.report.contents import states_of
 from accelera.views import ViewJson
 
 _ENDS = (("keep", CIVIDIS[0]), ("evict first", CIVIDIS[-1]))

@@ -90,7 +90,7 @@ async def job_result(request: Request, id: JobId) -> Response:
 async def watch_job(request: Request, id: JobId) -> Response:
     """Send the job as it is after every change, until it has ended.
 
-    Events are numbered; a client that comes again with ``Last-Event-ID`` is told of later changes alone.
+    Events are numbered; a client that comes again with ``Last-Event-ID`` gets later changes alone.
     """
     job = await _job(request, id)
     told = request.headers.get("last-event-id", "")

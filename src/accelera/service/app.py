@@ -8,7 +8,7 @@ import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
@@ -19,23 +19,81 @@ from accelera.service import problems
 from accelera.service.analyses import router as analyses
 from accelera.service.database import Database, sqlite_url
 from accelera.service.fit import router as fit
-from accelera.service.gate import Gate
+from accelera.service.gate import RequestGate
 from accelera.service.hardware import Inventory
 from accelera.service.hardware import router as hardware
-from accelera.service.held import HeldTraces
 from accelera.service.jobs import JobQueue
-from accelera.service.links import add_links
 from accelera.service.metrics import add_metrics
-from accelera.service.planning import router as planning
+from accelera.service.models import router as models
 from accelera.service.replies import ReplyCache, json_bytes
 from accelera.service.runs import router as runs
 from accelera.service.settings import ServiceSettings
 from accelera.service.simulation import router as simulation
+from accelera.service.trace_store import HeldTraces
 from accelera.service.traces import router as traces
 from accelera.service.traffic import Traffic
 from accelera.service.upload_parser import UploadParser
 from accelera.service.workers import Workers
 from accelera.simulator import generate_synthetic_trace, score, simulate, validate_trace
+
+
+class _Next(NamedTuple):
+    """An operation that takes what a reply names."""
+
+    method: str
+    path: str
+    parameter: str | None
+    """Of its path; None where the digest goes into its body as ``source``."""
+
+
+_OF_TRACES = {
+    "describe": _Next("get", "/v1/traces/{digest}", "digest"),
+    "download": _Next("get", "/v1/traces/{digest}/content", "digest"),
+    "delete": _Next("delete", "/v1/traces/{digest}", "digest"),
+    "sweep": _Next("post", "/v1/sweeps", None),
+    "advise": _Next("post", "/v1/advise", None),
+    "bound": _Next("post", "/v1/bounds", None),
+    "fit": _Next("post", "/v1/fit", None),
+    "curves": _Next("post", "/v1/curves", None),
+    "timeline": _Next("post", "/v1/timeline", None),
+}
+_OF_JOBS = {
+    "describe": _Next("get", "/v1/jobs/{id}", "id"),
+    "result": _Next("get", "/v1/jobs/{id}/result", "id"),
+    "watch": _Next("get", "/v1/jobs/{id}/events", "id"),
+    "cancel": _Next("post", "/v1/jobs/{id}/cancel", "id"),
+    "rerun": _Next("post", "/v1/jobs/{id}/rerun", "id"),
+    "delete": _Next("delete", "/v1/jobs/{id}", "id"),
+}
+_OF_RUNS = {
+    "describe": _Next("get", "/v1/runs/{id}", "id"),
+    "delete": _Next("delete", "/v1/runs/{id}", "id"),
+}
+
+
+def add_links(schema: dict[str, Any]) -> None:
+    """Link replies of ``schema`` that name a trace, a job or a run to the operations that take it."""
+    for path, operations in schema["paths"].items():
+        for status, reply in operations.get("post", {}).get("responses", {}).items():
+            if path == "/v1/traces" and status in ("200", "201"):
+                _link(schema, reply, _OF_TRACES)
+            elif path == "/v1/runs" and status == "201":
+                _link(schema, reply, _OF_RUNS)
+            elif status == "202":
+                _link(schema, reply, _OF_JOBS)
+
+
+def _link(schema: dict[str, Any], reply: dict[str, Any], following: dict[str, _Next]) -> None:
+    links = reply.setdefault("links", {})
+    for name, each in following.items():
+        operation = schema["paths"].get(each.path, {}).get(each.method)
+        if operation is None:
+            continue
+        taken: dict[str, Any] = {"requestBody": {"source": "$response.body#/digest"}}
+        if each.parameter is not None:
+            taken = {"parameters": {each.parameter: f"$response.body#/{each.parameter}"}}
+        links[name] = {"operationId": operation["operationId"], **taken}
+
 
 PREFIX = "/v1"
 PARSERS = 2
@@ -69,12 +127,12 @@ def create_app(settings: ServiceSettings | None = None) -> FastAPI:
     app.state.parsers = asyncio.Semaphore(PARSERS)
     app.state.receiving = 0
     app.state.parser = UploadParser(chosen.limits.stored_accesses)
-    for router in (simulation, fit, traces, analyses, runs, hardware, planning):
+    for router in (simulation, fit, traces, analyses, runs, hardware, models):
         app.include_router(router, prefix=PREFIX)
     app.include_router(simulation, include_in_schema=False)
     for path in (f"{PREFIX}/health", "/health"):
         app.add_api_route(path, _health(app), include_in_schema=path.startswith(PREFIX), tags=["service"])
-    app.add_middleware(Gate, settings=chosen)
+    app.add_middleware(RequestGate, settings=chosen)
     app.add_middleware(Traffic, settings=chosen)
     add_metrics(app)  # outermost, so that refusals count
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

@@ -30,11 +30,11 @@ OnProgress = Callable[["JobStatus"], None]
 
 _RECONNECT_S = 0.5
 _RECONNECTS = 5
-Record = TypeVar("Record", bound="_Record")
+Record = TypeVar("Record", bound="_ReplyRecord")
 
 
 @dataclass(frozen=True)
-class _Record:
+class _ReplyRecord:
     @classmethod
     def of(cls: type[Record], found: Mapping[str, Any]) -> Record:
         """Return the record; members that this version does not know are left out."""
@@ -43,7 +43,7 @@ class _Record:
 
 
 @dataclass(frozen=True)
-class JobStatus(_Record):
+class JobStatus(_ReplyRecord):
     """How far a job of the service is."""
 
     id: str
@@ -71,7 +71,7 @@ class JobStatus(_Record):
 
 
 @dataclass(frozen=True)
-class TraceRecord(_Record):
+class TraceRecord(_ReplyRecord):
     """A stored trace, without its contents."""
 
     digest: str
@@ -86,7 +86,7 @@ class TraceRecord(_Record):
 
 
 @dataclass(frozen=True)
-class PastRun(_Record):
+class PastRun(_ReplyRecord):
     """A run in the history: what was asked, and what was found in a few figures."""
 
     id: str

@@ -1,4 +1,4 @@
-"""Connections that may not be held by saying nothing: requests have to come in time, and in bounded heads."""
+"""Limits of connections: a request must arrive in time, and its head has a bounded size."""
 
 from __future__ import annotations
 

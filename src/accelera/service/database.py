@@ -82,7 +82,7 @@ class StoredJob(Base):
     """From 0 to 1."""
     doing: Mapped[str] = mapped_column(String(200), default="")
     sequence: Mapped[int] = mapped_column(default=0)
-    """Grows with every change that is told to those who watch."""
+    """Grows with every change that watchers receive."""
     result: Mapped[bytes | None] = mapped_column(LargeBinary, deferred=True)
     """JSON."""
     error: Mapped[str | None] = mapped_column(Text)

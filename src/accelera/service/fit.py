@@ -10,12 +10,12 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy import select
 
 from accelera.service.database import Database, StoredTrace
-from accelera.service.held import HeldTraces
 from accelera.service.problems import documented, too_large
 from accelera.service.replies import MEDIA_TYPE, ReplyCache, json_bytes
 from accelera.service.schemas import CurvesRequest, FitRequest, TimelineRequest, Workload
 from accelera.service.settings import ServiceSettings
 from accelera.service.submission import STATUSES, Fresh, Wait, submitted
+from accelera.service.trace_store import HeldTraces
 from accelera.service.traces import absent
 from accelera.service.work import curves_of, fit_of, timeline_of, trace_of, ways_of
 from accelera.views import MeasuredTrace, presets
@@ -25,7 +25,8 @@ router = APIRouter(tags=["fit"], responses=documented(401, 422, 500))
 _INLINE = 10_000
 """Accesses of a trace that is replayed between two turns of the event loop; longer ones take a thread."""
 _LOOSENESS = 3
-"""How much ``expected_accesses`` may overstate: up to so many times the limit the trace is made to see."""
+"""How much ``expected_accesses`` may overstate: up to this multiple of the limit, the trace is generated to
+count its accesses."""
 _STATUSES: dict[int | str, dict[str, Any]] = {**STATUSES, **documented(404)}
 
 

@@ -1,4 +1,4 @@
-"""Gate before the application: the token of a caller, and the size of a body."""
+"""RequestGate before the application: the token of a caller, and the size of a body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPEN_PATHS = frozenset({"/health", "/v1/health"})
 UPLOAD_PATHS = frozenset({"/v1/traces", "/v1/traces/"})
 
 
-class Gate:
+class RequestGate:
     """Refuses callers without the token and bodies over the limit, before anything of them is parsed."""
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
@@ -81,7 +81,7 @@ class Gate:
         return scheme.lower() == "bearer" and is_token(given.strip(), self._settings.token)
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
-        """Count a body that does not tell its length; whatever is answered to one over the limit is 413."""
+        """Count a body without a length; the answer to one over the limit is always 413."""
         received = 0
         answered = False
 
@@ -90,7 +90,7 @@ class Gate:
             message = await receive()
             received += len(message.get("body", b""))
             if received > limit:
-                raise _Overflow
+                raise _BodyTooLarge
             return message
 
         async def checked(message: Message) -> None:
@@ -99,7 +99,7 @@ class Gate:
                 answered = True
                 await send(message)
 
-        with suppress(_Overflow):
+        with suppress(_BodyTooLarge):
             await self._app(scope, counted, checked)
         if received > limit and not answered:
             await _refusal(received, limit)(scope, receive, send)
@@ -123,7 +123,7 @@ def _host_of(given: bytes) -> str:
         return ""
 
 
-class _Overflow(Exception):
+class _BodyTooLarge(Exception):
     """More of a body has come than is taken."""
 
 

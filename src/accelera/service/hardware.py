@@ -1,4 +1,4 @@
-"""Hardware of the machine that the service runs on, as ``accelera info`` tells it, without paths.
+"""Hardware of the machine that the service runs on, as ``accelera info`` shows it, without paths.
 
 It is asked for in a process of its own: finding accelerators may load torch, which the service never does.
 """

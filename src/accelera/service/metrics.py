@@ -44,7 +44,7 @@ class Metrics:
             buckets=_BUCKETS_S,
             registry=self.registry,
         )
-        self.registry.register(_State(app))
+        self.registry.register(_StateCollector(app))
 
     def content(self) -> bytes:
         """Return everything as Prometheus reads it."""
@@ -52,7 +52,7 @@ class Metrics:
 
 
 @final
-class _State(Collector):
+class _StateCollector(Collector):
     """What is in the database and in the caches now."""
 
     def __init__(self, app: FastAPI) -> None:

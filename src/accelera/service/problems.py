@@ -38,7 +38,7 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
 """The first match counts."""
 _SHOWN_ERRORS = 20
 _SHOWN = 40
-"""Characters of a value that is told back."""
+"""Characters of a value that an error repeats."""
 _TOLD = frozenset({"value_error", "missing", "extra_forbidden", "json_invalid"})
 """Kinds of validation errors whose message says what was found, or where nothing was."""
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")

@@ -64,7 +64,7 @@ def serve(settings: ServiceSettings, tell: Callable[[str], None]) -> None:
 
 
 def _check_database(url: str) -> None:
-    """Open the database once, so that what is wrong with it is told before anything starts."""
+    """Open the database once, so that its errors are shown before anything starts."""
     try:
         Database(url).close()
     except SQLAlchemyError as error:

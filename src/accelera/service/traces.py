@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from sqlalchemy import delete, func, select
 
-from accelera.service import parsing
 from accelera.service.database import Database, StoredTrace
+from accelera.service.parser_process import FORMATS as PARSED
 from accelera.service.problems import Problem, documented
 from accelera.service.replies import json_bytes
 from accelera.service.trace_store import shown, store
@@ -23,7 +23,7 @@ router = APIRouter(prefix="/traces", tags=["traces"], responses=documented(401, 
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$", description="SHA-256 of the contents")]
 Name = Annotated[str, Query(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f/\\]+$")]
 FormatName = Annotated[
-    Literal[parsing.FORMATS] | None,  # type: ignore[valid-type]
+    Literal[PARSED] | None,  # type: ignore[valid-type]
     Query(description="what the body is; by the end of the name when absent"),
 ]
 _PARQUET = "application/vnd.apache.parquet"
@@ -43,7 +43,7 @@ async def store_trace(request: Request, name: Name, format: FormatName = None) -
     if chosen is None:
         raise Problem(
             HTTPStatus.UNPROCESSABLE_ENTITY,
-            f"{name!r} does not end as a trace's file does; name the format: {', '.join(parsing.FORMATS)}",
+            f"{name!r} does not end as a trace's file does; name the format: {', '.join(PARSED)}",
         )
     state = request.app.state
     most = state.settings.limits.uploads
@@ -151,7 +151,7 @@ def absent(digest: str) -> Problem:
 
 def _format_of(name: str) -> str | None:
     """Return the format that the end of a file's name tells of."""
-    ends = [(len(end), end.lower(), each) for each in parsing.FORMATS for end in FORMATS[each].suffixes]
+    ends = [(len(end), end.lower(), each) for each in PARSED for end in FORMATS[each].suffixes]
     fitting = [(long, each) for long, end, each in ends if name.lower().endswith(end)]
     return max(fitting)[1] if fitting else None
 

@@ -14,7 +14,7 @@ import threading
 from http import HTTPStatus
 from typing import Any, final
 
-from accelera.service.parsing import BEGUN, ENVIRONMENT, MEMORY_BYTES, SECONDS
+from accelera.service.parser_process import BEGUN, ENVIRONMENT, MEMORY_BYTES, SECONDS
 from accelera.service.problems import Problem, too_large
 from accelera.settings import passed_on
 
@@ -100,7 +100,7 @@ class UploadParser:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "accelera.service.parsing", str(theirs.fileno())],
+                [sys.executable, "-m", "accelera.service.parser_process", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -32,7 +32,7 @@ from accelera.trace import Trace, read_trace
 from accelera.views import MeasuredTrace, curves_view, fit_view, least_per_unit, timeline_view, ways_view
 
 Tell = Callable[[float, str], None]
-"""Is told how far the work is, from 0 to 1, and what is being done."""
+"""Receives the progress of the work, from 0 to 1, and what is being done."""
 Work = Callable[[Database, Mapping[str, Any], Tell], Any]
 """Makes the result of a request."""
 
@@ -46,7 +46,7 @@ class DispatchedJob(NamedTuple):
     limits: ServiceLimits
 
 
-class Outcome(NamedTuple):
+class WorkResult(NamedTuple):
     """What a process found."""
 
     result: bytes
@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
     """What the history keeps of it."""
 
 
-def carry_out(assignment: DispatchedJob) -> Outcome:
+def carry_out(assignment: DispatchedJob) -> WorkResult:
     """Do the work of a job and return its result; progress goes to the database."""
     database = Database(assignment.database_url, migrate=False, limits=assignment.limits)
     try:
@@ -66,7 +66,7 @@ def carry_out(assignment: DispatchedJob) -> Outcome:
             queue.tell(claim, assignment.worker, progress, doing)
 
         found = work(database, claim.request, tell)
-        return Outcome(json_bytes(found), summary_of(claim.kind, claim.request, found))
+        return WorkResult(json_bytes(found), summary_of(claim.kind, claim.request, found))
     except Problem as refused:  # which does not travel between processes
         raise ArgumentError(f"[{assignment.claim.kind}] {refused.detail}") from None
     except BudgetExceededError as refused:  # nor does this

@@ -21,7 +21,7 @@ from accelera.errors import (
 from accelera.execution import ProcessesExecutor, RayCluster, RayExecutor, StrategyManager
 from accelera.service.database import Database
 from accelera.service.jobs import FAULT, LEASE_S, Claim, JobQueue
-from accelera.service.work import DispatchedJob, Outcome, carry_out
+from accelera.service.work import DispatchedJob, WorkResult, carry_out
 
 LOG = logging.getLogger("accelera.service")
 _IDLE_S = 0.2
@@ -130,11 +130,11 @@ class Workers:
         LOG.error("the job %s (%s) failed", claim.id, claim.kind, exc_info=failed)
         return f"{FAULT} ({type(failed).__name__}); its log says where"
 
-    def _outcome(self, manager: StrategyManager, claim: Claim, cancel: threading.Event) -> Outcome | None:
+    def _outcome(self, manager: StrategyManager, claim: Claim, cancel: threading.Event) -> WorkResult | None:
         """Have a process do it; None when it was cancelled."""
         assignment = DispatchedJob(self._database_url, self._name, claim, self._limits)
         done = manager.execute([assignment], carry_out, timeout=self._limits.job_s, cancel=cancel)
-        found: Outcome | None = done.outputs[0] if done.outputs else None
+        found: WorkResult | None = done.outputs[0] if done.outputs else None
         if found is not None and len(found.result) > self._limits.result_bytes:
             raise ArgumentError(
                 f"[{claim.kind}] the result has {len(found.result):,} bytes of at most "

@@ -27,6 +27,7 @@ from accelera.tensora.autograd import (
     register_post_accumulate_grad_hook,
     vjp,
 )
+from accelera.tensora.captured_function import JitReport, Jitted, jit
 from accelera.tensora.core import Tensor
 from accelera.tensora.creation import (
     arange,
@@ -196,7 +197,6 @@ from accelera.tensora.elementwise import (
     xlogy,
 )
 from accelera.tensora.inspection import __array_namespace_info__
-from accelera.tensora.jitted import JitReport, Jitted, jit
 from accelera.tensora.kernels import Kernel, kernel
 from accelera.tensora.lowering import export_onnx, to_jax
 from accelera.tensora.manipulation import (
@@ -241,6 +241,7 @@ from accelera.tensora.manipulation import (
     vsplit,
     vstack,
 )
+from accelera.tensora.memory_trace import Recording
 from accelera.tensora.methods import equip
 from accelera.tensora.products import (
     addbmm,
@@ -263,7 +264,6 @@ from accelera.tensora.products import (
     vdot,
     vecdot,
 )
-from accelera.tensora.recording import Recording
 from accelera.tensora.reductions import (
     all,
     aminmax,
@@ -304,7 +304,7 @@ from accelera.tensora.runtime import (
     set_memory_limit,
     set_num_threads,
 )
-from accelera.tensora.searching import (
+from accelera.tensora.sort_search import (
     argmax,
     argmin,
     argsort,

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, ParamSpec, TypeVar
 
 from accelera.tensora.core import Tensor, native
-from accelera.tensora.tracing import uncaptured
+from accelera.tensora.python_calls import uncaptured
 
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
@@ -111,7 +111,7 @@ def computes_in(precision: str) -> Callable[[Callable[Given, Returned]], Callabl
 # --- scaled losses ----------------------------------------------------------------------------------------
 
 
-class _Stage(Enum):
+class _StepStage(Enum):
     """Stage of an optimizer's step."""
 
     ready = 0
@@ -165,11 +165,11 @@ class GradScaler:
         self._clear()
 
     def _clear(self) -> None:
-        self._stages: dict[int, _Stage] = {}
+        self._stages: dict[int, _StepStage] = {}
         self._finite: dict[int, bool] = {}
 
-    def _stage(self, optimizer: Any) -> _Stage:
-        return self._stages.get(id(optimizer), _Stage.ready)
+    def _stage(self, optimizer: Any) -> _StepStage:
+        return self._stages.get(id(optimizer), _StepStage.ready)
 
     @uncaptured
     def scale(self, outputs: Any) -> Any:
@@ -199,11 +199,11 @@ class GradScaler:
         if not self._enabled:
             return
         stage = self._stage(optimizer)
-        if stage is _Stage.unscaled:
+        if stage is _StepStage.unscaled:
             raise RuntimeError(
                 "GradScaler: unscale_() has already been called on this optimizer since the last update()"
             )
-        if stage is _Stage.stepped:
+        if stage is _StepStage.stepped:
             raise RuntimeError("GradScaler: unscale_() is called after step(); call it before, or update()")
         params = [param for group in optimizer.param_groups for param in group["params"]]
         grads = [param.grad for param in params if param.grad is not None]
@@ -213,7 +213,7 @@ class GradScaler:
             )
         if grads:
             self._finite[id(optimizer)] = bool(native.unscale(grads, 1 / self._scale))
-        self._stages[id(optimizer)] = _Stage.unscaled
+        self._stages[id(optimizer)] = _StepStage.unscaled
 
     @uncaptured
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -234,14 +234,14 @@ class GradScaler:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or any(callable(each) for each in args):
             raise RuntimeError("GradScaler: step() takes no closure; compute the loss before it")
-        if self._stage(optimizer) is _Stage.stepped:
+        if self._stage(optimizer) is _StepStage.stepped:
             raise RuntimeError("GradScaler: step() has already been called since the last update()")
-        if self._stage(optimizer) is _Stage.ready:
+        if self._stage(optimizer) is _StepStage.ready:
             self.unscale_(optimizer)
         if id(optimizer) not in self._finite:
             raise RuntimeError("GradScaler: no parameter of this optimizer has a gradient; call backward()")
         result = optimizer.step(*args, **kwargs) if self._finite[id(optimizer)] else None
-        self._stages[id(optimizer)] = _Stage.stepped
+        self._stages[id(optimizer)] = _StepStage.stepped
         return result
 
     @uncaptured

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from accelera.tensora.core import native
-from accelera.tensora.nested import count, flatten, rebuild, structure_of
-from accelera.tensora.tracing import current
+from accelera.tensora.python_calls import current
+from accelera.tensora.tensor_tree import count, flatten, rebuild, structure_of
 
 
 class FunctionTrace:
@@ -32,7 +32,7 @@ class FunctionTrace:
         return result
 
     def draw(self, generator: Any, seed: int, number: int) -> None:
-        """Note random numbers, which a replay draws anew from the same generator."""
+        """Note random numbers, which a replay draws again from the same generator."""
         self.generators.append(generator)
         self._capture.draw(seed, number)
 

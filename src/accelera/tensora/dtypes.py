@@ -161,7 +161,7 @@ def can_cast(from_: Any, to: Any, /) -> Any:
     return native.promote(source, target) == target
 
 
-class _Limits:
+class _TypeLimits:
     """What a type can hold, written as its attributes."""
 
     __slots__ = ()
@@ -172,7 +172,7 @@ class _Limits:
         return f"{type(self).__name__}({values})"
 
 
-class finfo(_Limits):  # noqa: N801 - the array API's name
+class finfo(_TypeLimits):  # noqa: N801 - the array API's name
     """Limits of a floating-point type; of a complex one, those of its parts.
 
     Raises
@@ -201,7 +201,7 @@ _FLOAT_PARTS = {float16: (10, -14), bfloat16: (7, -126), float32: (23, -126), fl
 """Stored digits, and exponent of the smallest normal number."""
 
 
-class iinfo(_Limits):  # noqa: N801 - the array API's name
+class iinfo(_TypeLimits):  # noqa: N801 - the array API's name
     """Limits of an integer type.
 
     Raises

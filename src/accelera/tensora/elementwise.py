@@ -219,7 +219,7 @@ def astype(x: Tensor, dtype: Any, /, *, copy: Any = True, device: Any = None) ->
 
 
 def round(x: Any, /, *, decimals: int = 0) -> Any:
-    """Nearest number with so many decimals (negative: tens); the even one of two that are equally near."""
+    """Nearest number with that many decimals (negative: tens); the even one of two that are equally near."""
     if decimals == 0:
         return native.round(x)
     scale = 10.0 ** builtins.abs(decimals)

@@ -183,7 +183,7 @@ def flip(x: Tensor, /, *, axis: Axes | None = None) -> Tensor:
 
 
 def roll(x: Tensor, /, shift: Axes, *, axis: Axes | None = None) -> Tensor:
-    """Elements moved along axes by so many places; those that leave at one end enter at the other.
+    """Elements moved along axes by a number of places; those that leave at one end enter at the other.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def split(x: Tensor, sections: int | Sequence[int], /, *, axis: int = 0) -> list[Tensor]:
-    """Views of parts along an axis: so many equal ones, or those between the given indices.
+    """Views of parts along an axis: a number of equal ones, or those between the given indices.
 
     Raises
     ------
@@ -366,7 +366,7 @@ def unflatten(x: Tensor, axis: int, shape: tuple[int, ...], /) -> Tensor:
 
 
 def tensor_split(x: Tensor, sections: Any, /, *, axis: int = 0) -> list[Tensor]:
-    """Views of parts along an axis: so many, the first ones longer by one, or those between indices."""
+    """Views of parts along an axis: a number of them, the first longer by one, or those between indices."""
     if isinstance(sections, Tensor):
         sections = sections.tolist()
     if not isinstance(sections, int):

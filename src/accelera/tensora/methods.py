@@ -12,13 +12,57 @@ from accelera.tensora import (
     dtypes,
     elementwise,
     manipulation,
-    printing,
     products,
     reductions,
-    searching,
+    sort_search,
 )
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.inspection import placed
+
+_PLAIN = {dtypes.float32, dtypes.bool}
+MOST_ELEMENTS = 1000
+"""Tensors with more elements are summarised: the first and last three of each axis are written."""
+
+
+def _values(x: Any) -> str:
+    """Values in nested brackets, aligned."""
+    import numpy as np
+
+    near = x.detach().cpu()
+    wide = native.cast(near, dtypes.float32) if x.dtype in (dtypes.float16, dtypes.bfloat16) else near
+    return str(
+        np.array2string(
+            np.asarray(wide),
+            separator=", ",
+            prefix="tensor(",
+            precision=4,
+            threshold=MOST_ELEMENTS,
+            suffix=")",
+        )
+    )
+
+
+def _origin(x: Any) -> str | None:
+    """Part of a tensor in a graph: a leaf, or the operation that made it."""
+    if not x.requires_grad:
+        return None
+    return "requires_grad=True" if x.is_leaf else f"grad_fn={native.grad_fn(x)[0]}"
+
+
+def represent(x: Any) -> str:
+    """Values of a tensor, and what they do not tell: type, shape if summarised, device, gradient's origin.
+
+    For example ``tensor([1., 2.], dtype=float64, requires_grad=True)``.
+    """
+    is_short = x.size > MOST_ELEMENTS or x.size == 0
+    notes = [
+        None if x.dtype in _PLAIN else f"dtype={x.dtype.name}",
+        f"shape={tuple(x.shape)}" if is_short else None,
+        None if x.device == "cpu" else f"device={x.device!r}",
+        _origin(x),
+    ]
+    return f"tensor({', '.join([_values(x), *(each for each in notes if each)])})"
+
 
 API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 """Versions of the array API standard that may be asked for."""
@@ -299,7 +343,7 @@ def _numel(self: Any) -> int:
 
 def _format(self: Any, spec: str) -> str:
     """Format the number of a 0-d tensor; a larger one is written as by `repr`."""
-    return format(self.item(), spec) if self.ndim == 0 and spec else format(printing.represent(self), spec)
+    return format(self.item(), spec) if self.ndim == 0 and spec else format(represent(self), spec)
 
 
 def _dot(self: Any, other: Any) -> Any:
@@ -336,7 +380,7 @@ def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:  # noqa: A002
 
 def _topk(self: Any, k: int, axis: int = -1, largest: bool = True) -> Any:
     """Return the `k` largest (or smallest) elements along an axis, and their indices."""
-    return searching.topk(self, k, axis=axis, largest=largest)
+    return sort_search.topk(self, k, axis=axis, largest=largest)
 
 
 _ELEMENTWISE = (
@@ -350,8 +394,8 @@ _METHODS: dict[str, Any] = {
     "__array__": to_array,
     "__iter__": iterate,
     "__contains__": contains,
-    "__repr__": printing.represent,
-    "__str__": printing.represent,
+    "__repr__": represent,
+    "__str__": represent,
     "to_device": to_device,
     "cpu": on_cpu,
     "cuda": on_cuda,
@@ -390,13 +434,13 @@ _METHODS: dict[str, Any] = {
     "clip": _clamp,
     "clamp": _clamp,
     "topk": _topk,
-    "argmax": _along(searching.argmax, None),
-    "argmin": _along(searching.argmin, None),
-    "argsort": _along(searching.argsort, -1),
-    "sort": _along(searching.sort, -1),
+    "argmax": _along(sort_search.argmax, None),
+    "argmin": _along(sort_search.argmin, None),
+    "argsort": _along(sort_search.argsort, -1),
+    "sort": _along(sort_search.sort, -1),
     "cumsum": _along(reductions.cumulative_sum, None),
     "cumprod": _along(reductions.cumulative_prod, None),
-    "nonzero": searching.nonzero,
+    "nonzero": sort_search.nonzero,
     "repeat": manipulation.repeat,
     "tile": manipulation.tile,
 }

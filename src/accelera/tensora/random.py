@@ -11,7 +11,7 @@ import threading
 from typing import Any
 
 from accelera.tensora.core import Tensor, native
-from accelera.tensora.tracing import current
+from accelera.tensora.python_calls import current
 
 __all__ = ["Generator", "default_generator", "manual_seed", "rand", "randint", "randn", "randperm"]
 

@@ -10,7 +10,7 @@ from accelera.tensora import dtypes
 from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.manipulation import on_axis
-from accelera.tensora.searching import Selected
+from accelera.tensora.sort_search import Selected
 
 Axes = int | tuple[int, ...] | None
 

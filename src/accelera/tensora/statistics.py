@@ -11,7 +11,7 @@ from accelera.tensora.amp import computes_in
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.manipulation import concat, on_axis
 from accelera.tensora.reductions import as_inexact, diff
-from accelera.tensora.searching import Selected, sort
+from accelera.tensora.sort_search import Selected, sort
 
 Axes = int | tuple[int, ...] | None
 

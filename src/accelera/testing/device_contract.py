@@ -1,4 +1,4 @@
-"""What every device must do, as tests: subclass ``DeviceContract`` in a test file and say how to make yours.
+"""Contract of devices as tests: subclass ``DeviceContract`` in a test file and make your device there.
 
 >>> class TestMyDevice(DeviceContract):
 ...     def make_device(self):

@@ -1,4 +1,4 @@
-"""What PyTorch raises when a device fails: the exceptions themselves where torch has them."""
+"""Exceptions of PyTorch when a device fails: its own classes where torch is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that say that they are on a GPU and lie in RAM; every operation on them is told to the fake."""
+"""Tensors of the fake GPU: they report its device, lie in RAM, and pass every operation on them to it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def operated(cuda: Fake | None, func: Callable[..., Any], args: Any, kwargs: Any
     if cuda is None or _is_a_question(func):
         result = func(*args, **kwargs)
     else:
-        with _Recording(cuda, place):
+        with _OperatorRecorder(cuda, place):
             result = func(*args, **kwargs)
 
     def back(value: Any) -> Any:
@@ -84,7 +84,7 @@ def on_device(tensor: torch.Tensor, place: torch.device) -> DeviceTensor:
         return found
 
 
-class _Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tells the fake what each operator reads and writes, and gives results device memory."""
 
     def __init__(self, cuda: Fake, place: torch.device) -> None:

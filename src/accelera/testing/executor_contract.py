@@ -1,4 +1,4 @@
-"""What every executor must do, as tests: subclass ``ExecutorContract`` and say how to make yours.
+"""Contract of executors as tests: subclass ``ExecutorContract`` and make your executor there.
 
 >>> class TestMyBridge(ExecutorContract):
 ...     def make_executor(self):

@@ -1,4 +1,4 @@
-"""A GPU that is none in the place of torch's: real numbers, CUDA's rules of memory, streams and errors."""
+"""Fake GPU in the place of torch's: real numbers, CUDA's rules of memory, streams and errors."""
 
 from __future__ import annotations
 

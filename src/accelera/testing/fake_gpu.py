@@ -1,4 +1,4 @@
-"""A GPU that is none: it runs tasks in the calling thread and fails when told, for tests without a device."""
+"""Fake GPU for tests without a device: it runs tasks in the calling thread and fails on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams and events of a GPU that is none: copies happen as late as the program allows.
+"""Streams and events of the fake GPU: copies happen as late as the program allows.
 
 A kernel is carried out when it is launched, after what its stream was given before and waits for. A copy that
 the host does not wait for happens only when something that comes after it is carried out, or when the host

@@ -41,14 +41,14 @@ class DataRaceError(AssertionError):
 
 
 @dataclass(frozen=True)
-class _Access:
+class _MemoryAccess:
     span: Span
     stream: Hashable
     number: int
     writes: bool
     what: str
 
-    def against(self, earlier: _Access) -> str:
+    def against(self, earlier: _MemoryAccess) -> str:
         """Return in words that nothing orders this access after an earlier one."""
         does, did = ("writes" if each.writes else "reads" for each in (self, earlier))
         return (
@@ -80,7 +80,7 @@ class HappensBefore:
         self.races: list[str] = []
         """What was found, in words."""
         self._clocks: dict[Hashable, dict[Hashable, int]] = {HOST: {}}
-        self._accesses: dict[Hashable, list[_Access]] = {}
+        self._accesses: dict[Hashable, list[_MemoryAccess]] = {}
         self._lock = threading.Lock()
 
     def launch(
@@ -93,7 +93,7 @@ class HappensBefore:
             clock[stream] = number = clock.get(stream, 0) + 1
             for spans, does in ((reads, False), (writes, True)):
                 for span in spans:
-                    self._enter(_Access(span, stream, number, does, what), clock)
+                    self._enter(_MemoryAccess(span, stream, number, does, what), clock)
 
     def record(self, stream: Hashable) -> Clock:
         """Return what is done when ``stream`` has come this far: what an event stands for."""
@@ -121,7 +121,7 @@ class HappensBefore:
             return all(host.get(stream, 0) >= number for stream, number in until.items() if stream != HOST)
 
     def forget(self, memory: Hashable) -> None:
-        """Note that a piece of memory is no more; its name may be used anew."""
+        """Note that a piece of memory is no more; its name may be used again."""
         with self._lock:
             self._accesses.pop(memory, None)
 
@@ -134,7 +134,7 @@ class HappensBefore:
                 f"let one stream wait for an event of the other, or the host for either"
             )
 
-    def _enter(self, access: _Access, clock: Clock) -> None:
+    def _enter(self, access: _MemoryAccess, clock: Clock) -> None:
         earlier = self._accesses.setdefault(access.span.memory, [])
         kept = []
         for each in earlier:

@@ -1,4 +1,4 @@
-"""What every store must do, as tests to inherit.
+"""Contract of stores as tests to inherit.
 
 A store's own test file says how to make one::
 

@@ -143,11 +143,11 @@ class StandIns:
 def _stream_type(cuda: Fake) -> type:
     """Return a class that makes streams; other code of torch derives classes from ``torch.Stream``."""
 
-    class Stream:
+    class StreamStandIn:
         def __new__(cls, device: Any = None, *, priority: int = 0) -> Any:
             return cuda.new_stream(device, priority=priority)
 
-    return Stream
+    return StreamStandIn
 
 
 def _event_type(cuda: Fake) -> type:

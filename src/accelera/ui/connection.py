@@ -69,7 +69,7 @@ def answers() -> Answers:
 def ask(method: str, *args: Any, **options: Any) -> Any:
     """Return what a method of the client answers, kept from an earlier time where it was asked before.
 
-    Whatever becomes a job shows its progress meanwhile. Callers do not change what they get.
+    A question that becomes a job shows its progress meanwhile. Callers do not change what they get.
     """
     key = json.dumps([method, args, options], sort_keys=True)
     place = st.empty()  # also where the answer is known: what follows keeps its place on the page

@@ -29,13 +29,15 @@ from accelera.ui.questions import (
     ConfigQuestion,
     Question,
     bytes_of,
+    config_of,
     first_trace_budget,
     nearest_below,
     nearest_label,
+    packed,
     trace_budgets,
+    unpacked,
     workload,
 )
-from accelera.ui.uploads import config_of, packed, unpacked
 
 BOUND: Any = "query-params"
 FIRST_MODEL, FIRST_CARD = "7B", "12 GB card"

@@ -11,8 +11,7 @@ import streamlit as st
 
 from accelera.errors import AcceleraError, JobError, ServiceError, ServiceUnreachableError
 from accelera.ui.connection import answers, service
-from accelera.ui.pages import page_of
-from accelera.ui.pictures import escaped
+from accelera.ui.pictures import escaped, page_of
 
 _ADDRESS = re.compile(r"; (?:GET|POST|PUT|DELETE) /\S+ .*$", re.DOTALL)
 """What a caller of the service can do, which readers of a page cannot."""
@@ -46,17 +45,17 @@ def _show(error: AcceleraError, key: str, extent: Literal["page", "part"]) -> No
         st.markdown("Start it in a terminal, then try again:")
         st.code(_START, language="bash")
     elif isinstance(error, JobError):
-        st.error(f"**The job {error.state}.** {told(error)}")
+        st.error(f"**The job {error.state}.** {message_of(error)}")
         if st.button("Run it again", key=f"{key}_rerun"):
             service().rerun(error.id)
             st.rerun()
     elif isinstance(error, ServiceError):
-        st.error(f"**{_title(error.status)}** {told(error)}")
+        st.error(f"**{_title(error.status)}** {message_of(error)}")
         remedy = _REMEDIES.get(error.status)
         if remedy:
             st.markdown(remedy)
     else:
-        st.error(told(error))
+        st.error(message_of(error))
     if _is_gone(error, key):
         st.page_link(page_of("traces"), label="See the traces that are stored", icon=":material/list:")
     else:
@@ -70,7 +69,7 @@ def _is_gone(error: AcceleraError, key: str) -> bool:
     return error.status == 404 or (key == "trace" and error.status == 422)
 
 
-def told(error: AcceleraError) -> str:
+def message_of(error: AcceleraError) -> str:
     """Return an error's reason as Markdown of a sentence for people: without the operation's name."""
     text = str(error.problem.get("detail") or error) if isinstance(error, ServiceError) else str(error)
     return escaped(sentence_of(text))

@@ -21,9 +21,9 @@ from accelera.charts import (
 from accelera.plotting import format_budget, format_count, format_size
 from accelera.ui.connection import ask, service
 from accelera.ui.controls import apply, controls
+from accelera.ui.exports import ChartExport, keep_and_export, pictures_of
 from accelera.ui.failures import failures_shown
 from accelera.ui.huggingface import show_config
-from accelera.ui.keeping import ChartExport, keep_and_export, pictures_of
 from accelera.ui.pictures import draw, legend, note, theme
 from accelera.ui.questions import GB, ConfigQuestion, Question
 

@@ -12,14 +12,12 @@ from accelera.errors import ServiceError
 from accelera.plotting import format_ratio
 from accelera.service.client import PastRun
 from accelera.ui.connection import ask, service
-from accelera.ui.failures import failures_shown, told
-from accelera.ui.jobs import job_list, moment
-from accelera.ui.pages import page_of
-from accelera.ui.pictures import escaped, note
+from accelera.ui.failures import failures_shown, message_of
+from accelera.ui.jobs import KINDS, job_list, moment, subject_of, trace_names
+from accelera.ui.pictures import escaped, note, page_of
 from accelera.ui.policies import SHARES
 from accelera.ui.questions import parameters_of
 from accelera.ui.results import NAMES, figure_text
-from accelera.ui.subjects import KINDS, subject_of, trace_names
 
 SHOWN = 30
 _POLICIES = ("sweep", "advise", "bounds", "curves", "simulate")
@@ -108,7 +106,7 @@ def _delete(id: str) -> None:
     try:
         service().delete_run(id)
     except ServiceError as error:
-        st.error(told(error))
+        st.error(message_of(error))
 
 
 def _compare(runs: list[PastRun], titles: Mapping[str, str]) -> None:

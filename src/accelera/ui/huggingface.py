@@ -1,4 +1,4 @@
-"""Will a model of a Hugging Face configuration fit, and which plan makes it fit; on the page Fit."""
+"""Fit of a model of a Hugging Face configuration, and the plan that makes it fit; part of the page Fit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import streamlit as st
 from accelera.errors import ServiceError
 from accelera.plotting import format_budget, format_count, format_size
 from accelera.ui.connection import ask, service, shown_in
-from accelera.ui.failures import failures_shown, told
-from accelera.ui.keeping import keep_and_export
-from accelera.ui.pages import page_of
-from accelera.ui.pictures import note
+from accelera.ui.exports import keep_and_export
+from accelera.ui.failures import failures_shown, message_of
+from accelera.ui.pictures import note, page_of
 from accelera.ui.questions import ConfigQuestion
 
 PHASES = {"Train": "training", "Infer": "inference", "Generate": "generation"}
@@ -151,7 +150,7 @@ def _capture(question: ConfigQuestion) -> None:
             on_progress=shown_in(place),
         )
     except ServiceError as error:
-        place.error(told(error))
+        place.error(message_of(error))
         return
     place.success(f"{trace.accesses:,} accesses are stored.")
     st.page_link(page_of("fit"), label="Open it", query_params={"trace": trace.digest})

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 
 import streamlit as st
 
+from accelera.settings import current_value
 from accelera.ui import fit, history, policies, timeline, traces
-from accelera.ui.admission import is_admitted
-from accelera.ui.pages import PAGES, page_of
-from accelera.ui.pictures import theme
+from accelera.ui.pictures import PAGES, main_button, page_of, theme
+
+_ADMITTED = "admitted"
+
+
+def is_admitted() -> bool:
+    """Return whether the pages may be shown; where not yet, ask for the service's token instead of them."""
+    expected = current_value("copilot_token")
+    if not expected or st.session_state.get(_ADMITTED, False):
+        return True
+    st.title("Which token does the service ask for?", anchor=False)
+    with st.form("admission", width=420):
+        given = st.text_input("Token of the service", type="password", key="given_token")
+        sent = st.form_submit_button("Open", type=main_button())
+    if sent and secrets.compare_digest(given.strip().encode(), str(expected).encode()):
+        st.session_state[_ADMITTED] = True
+        st.rerun()
+    if sent:
+        st.error("This is not the token: it is in the file that `accelera serve --token-file` was given.")
+    return False
+
 
 ASSETS = Path(__file__).parent / "assets"
 # The answer begins at the top of the page; no setting of the theme says so.

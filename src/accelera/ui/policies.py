@@ -19,8 +19,8 @@ from accelera.plotting import format_size
 from accelera.policy import POLICIES
 from accelera.ui.connection import ask
 from accelera.ui.controls import BOUND, show_stored, stored_trace
+from accelera.ui.exports import ChartExport, keep_and_export, pictures_of
 from accelera.ui.failures import failures_shown
-from accelera.ui.keeping import ChartExport, keep_and_export, pictures_of
 from accelera.ui.pictures import draw, escaped, legend, note, theme
 from accelera.ui.questions import USUAL
 from accelera.ui.simulation import (

@@ -11,8 +11,7 @@ import streamlit as st
 from accelera.charts import CURVES_HEIGHT, curves_chart, curves_legend, policy_label
 from accelera.plotting import format_ratio, format_seconds, format_size
 from accelera.ui.failures import sentence_of
-from accelera.ui.pages import page_of
-from accelera.ui.pictures import draw, escaped, legend, theme
+from accelera.ui.pictures import draw, escaped, legend, page_of, theme
 
 SHOWN = 6
 """Rows of a ranking."""

@@ -11,8 +11,8 @@ from accelera.charts import TIMELINE_HEIGHT, timeline_chart
 from accelera.plotting import format_budget, format_count, format_seconds, format_size
 from accelera.ui.connection import ask, service
 from accelera.ui.controls import BOUND, controls
+from accelera.ui.exports import ChartExport, keep_and_export
 from accelera.ui.failures import failures_shown
-from accelera.ui.keeping import ChartExport, keep_and_export
 from accelera.ui.pictures import draw, note, theme
 from accelera.ui.questions import GB, POLICIES, ConfigQuestion, Question
 

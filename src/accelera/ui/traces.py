@@ -8,12 +8,10 @@ from accelera.errors import ServiceError
 from accelera.plotting import format_size
 from accelera.service.client import TraceRecord
 from accelera.ui.connection import answers, service
-from accelera.ui.failures import failures_shown, told
+from accelera.ui.failures import failures_shown, message_of
 from accelera.ui.jobs import job_list, linked_job, moment
-from accelera.ui.pages import page_of
-from accelera.ui.pictures import escaped, main_button, note
-from accelera.ui.questions import DTYPES
-from accelera.ui.uploads import config_of
+from accelera.ui.pictures import escaped, main_button, note, page_of
+from accelera.ui.questions import DTYPES, config_of
 
 _BY_NAME = "By the end of its name"
 FORMATS = {
@@ -143,7 +141,7 @@ def _delete(digest: str) -> None:
         service().delete_trace(digest)
         answers().forget()
     except ServiceError as error:
-        st.error(told(error))
+        st.error(message_of(error))
 
 
 def _questions(stored: list[TraceRecord]) -> None:

@@ -10,11 +10,9 @@ from accelera.views.comparison import (
     needs_schedule,
 )
 from accelera.views.curves import CurvesView, curves_view
-from accelera.views.facts import MeasuredTrace, Units
+from accelera.views.facts import MACHINES, JsonView, MeasuredTrace, Units, ViewJson, WhatIf
 from accelera.views.fit import FitView, fit_view, verdict_of
-from accelera.views.machine import MACHINES, WhatIf
-from accelera.views.occupancy import OccupancyPeak, OccupancyView, RoleSeries, occupancy_view
-from accelera.views.phases import PhaseSpan
+from accelera.views.occupancy import OccupancyPeak, OccupancyView, PhaseSpan, RoleSeries, occupancy_view
 from accelera.views.presets import CARDS, MODELS, CardPreset, ModelPreset, presets
 from accelera.views.scores import ScoreCell, ScoresView, scores_of, scores_view
 from accelera.views.timeline import (
@@ -26,7 +24,6 @@ from accelera.views.timeline import (
     timeline_view,
 )
 from accelera.views.verdict import LoadedAhead, Verdict
-from accelera.views.view import JsonView, ViewJson
 from accelera.views.ways import RoomLeft, WayOut, WaysView, ways_view
 from accelera.views.wording import policy_label
 

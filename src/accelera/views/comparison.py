@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from accelera.policy import POLICIES, needs
 from accelera.simulator import Report, lower_bound, simulate
 from accelera.trace import Trace
-from accelera.views.facts import MeasuredTrace, Per, facts_of
-from accelera.views.machine import WhatIf
-from accelera.views.view import JsonView
+from accelera.views.facts import JsonView, MeasuredTrace, Per, WhatIf, facts_of
 from accelera.views.wording import policy_label
 
 USUAL_POLICIES = ("belady", "gdsf", "arc", "lru")
@@ -61,7 +59,7 @@ def comparison_view(
     """Replay ``trace`` in ``budget_bytes`` under each policy.
 
     ``moved_bytes * units + first_load_bytes`` is what ``simulate`` moves, up to rounding. With a budget below
-    the floor no schedule runs, and no policy is told of. ``least_bytes`` is what ``least_per_unit`` found.
+    the floor no schedule runs, and no policy is listed. ``least_bytes`` is what ``least_per_unit`` found.
     """
     facts, what_if = facts_of(trace), what_if or WhatIf()
     rows = []

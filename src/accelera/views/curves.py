@@ -12,9 +12,7 @@ from accelera.simulator import Sweep, bound_curve, sweep
 from accelera.simulator.sweeps import depths_below_chord
 from accelera.trace import Trace
 from accelera.views.comparison import USUAL_POLICIES
-from accelera.views.facts import MeasuredTrace, Per, facts_of
-from accelera.views.machine import WhatIf
-from accelera.views.view import JsonView
+from accelera.views.facts import JsonView, MeasuredTrace, Per, WhatIf, facts_of
 
 POINTS = 40
 TOLERANCE, MOST_SOLVED = 0.03, 6

@@ -1,9 +1,9 @@
-"""Facts of a trace that all its pictures share, worked out once."""
+"""Base of the views: facts of a trace that they share, the machine of a what-if, records that become JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -11,14 +11,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.errors import BudgetExceededError
-from accelera.memory import Compute
+from accelera.memory import Compute, Hierarchy
 from accelera.plotting import format_budget, format_size
-from accelera.simulator import Report, simulate
+from accelera.simulator import HIERARCHIES, Report, hierarchy_of, simulate
 from accelera.simulator.replay import step_seconds
 from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Occupancy, Trace
 from accelera.trace.occupancy import largest_op
-from accelera.views.machine import WhatIf
+
+ViewJson = Mapping[str, Any]
+"""A view as ``to_dict`` returns it, and as the service replies it."""
+
+
+class JsonView:
+    """A frozen dataclass of numbers, texts, lists, dicts and other such records."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the view as JSON-able values: sizes in bytes, times in seconds."""
+        found: dict[str, Any] = _plain(self)
+        return found
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` with records made dicts; lists of numbers, which may be long, stay as they are."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list) and value and is_dataclass(value[0]):
+        return [_plain(each) for each in value]
+    return value
+
+
+MACHINES = tuple(name for name, each in HIERARCHIES.items() if not each.sequential)
+"""Presets whose first tier holds tensors as a program does; in the seed's ``copilot`` nothing is freed."""
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A preset machine, and what is changed of it."""
+
+    hierarchy: str = "gpu-24gb"
+    """One of ``MACHINES``."""
+    link_bytes_per_s: float | None = None
+    """Rate of the link between the first tier and the next, both ways; None: the preset's."""
+    lookahead: int = 0
+    """Steps whose operands are loaded while an earlier one computes, as in ``simulate``."""
+
+    def at(self, capacity_bytes: int) -> Hierarchy:
+        """Return the machine with ``capacity_bytes`` in its first tier."""
+        machine = hierarchy_of(self.hierarchy).with_capacity(capacity_bytes)
+        if self.link_bytes_per_s is None:
+            return machine
+        linked = replace(
+            machine.tiers[1],
+            bandwidth_bytes_per_s=self.link_bytes_per_s,
+            write_bandwidth_bytes_per_s=None,
+        )
+        return replace(machine, tiers=(machine.tiers[0], linked, *machine.tiers[2:]))
+
 
 Per = Literal["step", "token", "pass"]
 """What figures are counted by: an optimizer step, a generated token, or a forward pass."""

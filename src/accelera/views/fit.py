@@ -8,12 +8,9 @@ from dataclasses import dataclass, replace
 from accelera.simulator import simulate
 from accelera.trace import Trace
 from accelera.views.comparison import PLAIN, ComparisonView, PolicyRow, comparison_view, seconds_of
-from accelera.views.facts import MeasuredTrace, facts_of
-from accelera.views.machine import WhatIf
+from accelera.views.facts import JsonView, MeasuredTrace, WhatIf, facts_of
 from accelera.views.occupancy import OccupancyView, occupancy_view
-from accelera.views.verdict import LoadedAhead, Verdict
-from accelera.views.verdict_text import headline_of, sentence_of
-from accelera.views.view import JsonView
+from accelera.views.verdict import LoadedAhead, Verdict, headline_of, sentence_of
 
 LOOKAHEADS = (1, 2, 4, 8, 16)
 """Tried for the time that loading ahead would save."""
@@ -46,7 +43,7 @@ def fit_view(
     policies
         Names that are compared; four usual ones by default.
     least_bytes
-        What ``least_per_unit`` found, to be told of.
+        Result of ``least_per_unit``, which the sentences then mention.
 
     Raises UnknownNameError for a policy or machine, ValueError for a policy that needs a score.
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from accelera.simulator.scorers import unit_scores
 from accelera.trace import Trace, stack_distances
-from accelera.views.view import JsonView
+from accelera.views.facts import JsonView
 
 MOST_TENSORS = 40
 """More would be columns of a few pixels: those with the highest scores, then the most accessed."""

@@ -10,11 +10,8 @@ from numpy.typing import NDArray
 from accelera.memory import Hierarchy
 from accelera.simulator import Report, Timeline, simulate
 from accelera.trace import Trace
-from accelera.views.facts import MeasuredTrace, facts_of
-from accelera.views.machine import WhatIf
-from accelera.views.phases import phases_of
-from accelera.views.series import MOST_POINTS, thinned
-from accelera.views.view import JsonView
+from accelera.views.facts import JsonView, MeasuredTrace, WhatIf, facts_of
+from accelera.views.occupancy import MOST_POINTS, phases_of, thinned
 from accelera.views.wording import duration, policy_label, share_of
 
 Seconds = NDArray[np.float64]

@@ -1,7 +1,7 @@
 """Ways out of a budget that is too small, and what still fits one that is not: each made and measured.
 
 Batches and contexts are searched with ``largest_batch`` and ``largest_context`` over shortened traces, and
-what is found is checked with the whole trace: nothing is told of that was not measured to fit.
+what is found is checked with the whole trace: only ways that were measured to fit are shown.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from accelera.plotting import format_budget, format_size
 from accelera.simulator import generate_synthetic_trace, largest_batch, largest_context
 from accelera.simulator.workloads.request import ITEM_BYTES
 from accelera.trace import Occupancy, Trace
-from accelera.views.facts import MeasuredTrace, facts_of
+from accelera.views.facts import JsonView, MeasuredTrace, facts_of
 from accelera.views.presets import smallest_card
-from accelera.views.view import JsonView
 
 MOST_BATCH = 65_536
 MOST_CONTEXT = 1_048_576
@@ -71,7 +70,7 @@ class WaysView(JsonView):
     ways: list[WayOut]
     """Empty where it fits."""
     room: list[RoomLeft]
-    """Empty where it does not fit, and for a trace that cannot be made anew."""
+    """Empty where it does not fit, and for a trace that cannot be generated again."""
     sentence: str
 
 

@@ -1,4 +1,4 @@
-"""Alembic's environment: migrations run in the transaction of whoever opens the database."""
+"""Alembic's environment: migrations run in the transaction of the process that opens the database."""
 
 from __future__ import annotations
 

@@ -19,7 +19,16 @@ from accelera.tensora.data.sampler import (
     give_state,
     state_of,
 )
-from accelera.tensora.data.workers import DATA, END, ERROR, Answer, Fetching, Request, WorkerPool, is_stream
+from accelera.tensora.data.workers import (
+    DATA,
+    END,
+    ERROR,
+    BatchReply,
+    BatchRequest,
+    Fetching,
+    WorkerPool,
+    is_stream,
+)
 from accelera.tensora.random import Generator
 
 DEFAULT_START_METHOD = "forkserver"
@@ -122,7 +131,7 @@ class DataLoader:
         self.collate_fn = collate_fn or (default_collate if batched else default_convert)
         self._fetching = Fetching(dataset, self.collate_fn, batched, batch_size, drop_last, worker_init_fn)
         self._pool: WorkerPool | None = None
-        self._progress: _Progress | None = None
+        self._progress: _EpochProgress | None = None
         self._resumed: dict[str, Any] | None = None
 
     def _check_workers(self) -> None:
@@ -183,7 +192,7 @@ class DataLoader:
         if pool is None or pool.closed:
             pool = self._new_pool(progress.seed)
         self._pool = pool if self.persistent_workers else None
-        return _Ahead(progress, numbers, pool, self)
+        return _PrefetchedBatches(progress, numbers, pool, self)
 
     def _new_pool(self, seed: int) -> WorkerPool:
         context = self.multiprocessing_context or DEFAULT_START_METHOD
@@ -201,7 +210,7 @@ class DataLoader:
             source = self.generator or random.default_generator
             seed = int(source.integers(0, 1 << 64, dtype="uint64").item())
             self._order.manual_seed(seed)
-            self._progress = _Progress(seed, state_of(requested), 0, 0)
+            self._progress = _EpochProgress(seed, state_of(requested), 0, 0)
             return _numbers(requested)
         skipped, seed = resumed["position"], resumed["seed"]
         now = state_of(requested)
@@ -211,7 +220,7 @@ class DataLoader:
         # The first of them is drawn before the sampler gets its state of now back.
         first = list(itertools.islice(numbers, skipped + 1)) if requested is not None else []
         give_state(requested, now)
-        self._progress = _Progress(seed, resumed["sampler"], skipped, skipped)
+        self._progress = _EpochProgress(seed, resumed["sampler"], skipped, skipped)
         return itertools.chain(first[skipped:], numbers)
 
     def state_dict(self) -> dict[str, Any]:
@@ -256,7 +265,7 @@ class DataLoader:
 
 
 @dataclass
-class _Progress:
+class _EpochProgress:
     """Place in an epoch."""
 
     seed: int
@@ -272,7 +281,7 @@ class _Progress:
 class _Batches(ABC):
     """Iterator over the batches of an epoch."""
 
-    def __init__(self, progress: _Progress, numbers: Iterator[Any]) -> None:
+    def __init__(self, progress: _EpochProgress, numbers: Iterator[Any]) -> None:
         self._progress, self._numbers = progress, numbers
 
     def __iter__(self) -> Iterator[Any]:
@@ -297,7 +306,7 @@ class _Batches(ABC):
 class _Inline(_Batches):
     """Iterator that loads each batch when it is asked for."""
 
-    def __init__(self, progress: _Progress, numbers: Iterator[Any], fetching: Fetching) -> None:
+    def __init__(self, progress: _EpochProgress, numbers: Iterator[Any], fetching: Fetching) -> None:
         super().__init__(progress, numbers)
         self._fetch = fetching.fetcher()
         for _ in range(progress.first if is_stream(fetching.dataset) else 0):
@@ -314,7 +323,7 @@ class _Inline(_Batches):
             raise
 
 
-class _Ahead(_Batches):
+class _PrefetchedBatches(_Batches):
     """Iterator over batches that workers load ahead, in the order of their requests.
 
     Requests go to the workers in turn. That a worker's stream has ended counts when the turn of its answer
@@ -322,7 +331,7 @@ class _Ahead(_Batches):
     """
 
     def __init__(
-        self, progress: _Progress, numbers: Iterator[Any], pool: WorkerPool, loader: DataLoader
+        self, progress: _EpochProgress, numbers: Iterator[Any], pool: WorkerPool, loader: DataLoader
     ) -> None:
         super().__init__(progress, numbers)
         self._pool, self._timeout = pool, loader.timeout
@@ -331,7 +340,7 @@ class _Ahead(_Batches):
         self._epoch = pool.epoch
         self._active = deque(range(loader.num_workers))
         self._asked: dict[int, int] = {}
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, BatchReply] = {}
         # Only the numbers of samples are known beforehand: batches of streams come once more, to be skipped.
         self._to_skip = progress.first if is_stream(loader.dataset) else 0
         self._index = self._sent = progress.first - self._to_skip
@@ -345,7 +354,7 @@ class _Ahead(_Batches):
             return
         worker = self._active[0]
         self._active.rotate(-1)
-        self._pool.submit(worker, Request(self._epoch, self._progress.seed, self._sent, number))
+        self._pool.submit(worker, BatchRequest(self._epoch, self._progress.seed, self._sent, number))
         self._asked[self._sent] = worker
         self._sent += 1
 
@@ -369,7 +378,7 @@ class _Ahead(_Batches):
             self._pool.close()
         return END, None
 
-    def _awaited(self, index: int) -> Answer:
+    def _awaited(self, index: int) -> BatchReply:
         if self._pool.closed or self._pool.epoch != self._epoch:
             raise RuntimeError(
                 "[DataLoader] the workers were lost, or went over to a later iteration; begin anew"

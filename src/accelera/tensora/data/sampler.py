@@ -81,7 +81,7 @@ class RandomSampler(_Random):
     data_source
         Dataset with a length.
     replacement
-        Draw each number anew, so that some come several times and others not.
+        Draw each number independently, so that some come several times and others not.
     num_samples
         How many to draw; all by default. More of them than samples, without replacement, are drawn from one
         order after the other.

@@ -25,7 +25,7 @@ import numpy as np
 from accelera.tensora import random
 from accelera.tensora.core import native
 from accelera.tensora.data.dataset import IterableDataset
-from accelera.tensora.data.parcel import pack, unpack
+from accelera.tensora.data.shared_memory import pack, unpack
 
 DATA, ERROR, END = range(3)
 """Kinds of answers: a batch, an exception, and the end of a worker's stream."""
@@ -104,7 +104,7 @@ def get_worker_info() -> WorkerInfo | None:
     return _info
 
 
-class Request(NamedTuple):
+class BatchRequest(NamedTuple):
     """Order to a worker for one batch."""
 
     epoch: int
@@ -118,7 +118,7 @@ class Request(NamedTuple):
 
 
 class _Start(NamedTuple):
-    """What a worker is told when it begins."""
+    """Settings that a worker receives when it begins."""
 
     id: int
     num_workers: int
@@ -172,7 +172,7 @@ def _answer_all(
     parent = multiprocessing.parent_process()
     ends: list[Any] = [connection] if parent is None else [connection, parent.sentinel]
     while connection in wait(ends):
-        request: Request | None = connection.recv()
+        request: BatchRequest | None = connection.recv()
         if request is None:
             return
         if request.epoch != epoch:
@@ -231,7 +231,7 @@ def _received(channel: socket.socket) -> tuple[tuple[int, int, int], int]:
     return _ANSWER.unpack(message), parcels[0]
 
 
-class Answer(NamedTuple):
+class BatchReply(NamedTuple):
     """What a worker made of a request."""
 
     epoch: int
@@ -248,23 +248,23 @@ class WorkerTraceback(Exception):
         return f'\n"""\n{self.args[0]}"""'
 
 
-def _opened(epoch: int, batch: int, kind: int, parcel: int, worker: int) -> Answer:
+def _opened(epoch: int, batch: int, kind: int, parcel: int, worker: int) -> BatchReply:
     """Answer with the contents of its parcel; what keeps them from being read is an error as well."""
     try:
         content = unpack(parcel)
     except Exception as error:
-        return Answer(epoch, batch, ERROR, error)
+        return BatchReply(epoch, batch, ERROR, error)
     if kind != ERROR:
-        return Answer(epoch, batch, kind, content)
+        return BatchReply(epoch, batch, kind, content)
     raised, text = pickle.loads(content)
     raised.__cause__ = WorkerTraceback(f"In worker {worker} of the DataLoader:\n{text}")
-    return Answer(epoch, batch, kind, raised)
+    return BatchReply(epoch, batch, kind, raised)
 
 
 # --- the pool ---------------------------------------------------------------------------------------------
 
 
-class _Worker(NamedTuple):
+class _LoaderProcess(NamedTuple):
     process: Any
     connection: Connection
     channel: socket.socket
@@ -289,7 +289,7 @@ class WorkerPool:
     def __init__(self, fetching: Fetching, num_workers: int, context: Any, seed: int) -> None:
         self.epoch = 0
         """Number of the current iteration."""
-        self._workers: list[_Worker] = []
+        self._workers: list[_LoaderProcess] = []
         self._end = weakref.finalize(self, _end, self._workers, os.getpid())
         forked = context.get_start_method() == "fork"
         parcel = None if forked else pack(fetching)
@@ -303,7 +303,7 @@ class WorkerPool:
             if parcel is not None:
                 os.close(parcel)
 
-    def _started(self, context: Any, start: _Start) -> _Worker:
+    def _started(self, context: Any, start: _Start) -> _LoaderProcess:
         ours, theirs = context.Pipe(duplex=True)
         others = [end for each in self._workers for end in (each.connection, each.channel)]
         inherited = [] if start.fetching is None else [ours, *others]
@@ -311,7 +311,7 @@ class WorkerPool:
         process = context.Process(target=run_worker, args=(start, theirs, inherited), name=name, daemon=True)
         process.start()
         theirs.close()
-        return _Worker(process, ours, _channel_of(ours))
+        return _LoaderProcess(process, ours, _channel_of(ours))
 
     @property
     def closed(self) -> bool:
@@ -323,14 +323,14 @@ class WorkerPool:
         """Numbers of the processes."""
         return [each.process.pid for each in self._workers]
 
-    def submit(self, worker: int, request: Request) -> None:
+    def submit(self, worker: int, request: BatchRequest) -> None:
         """Send a request to a worker; RuntimeError if it has ended."""
         try:
             self._workers[worker].connection.send(request)
         except (BrokenPipeError, ConnectionResetError):
             raise self._lost(worker) from None
 
-    def receive(self, timeout: float) -> list[Answer]:
+    def receive(self, timeout: float) -> list[BatchReply]:
         """Wait for answers.
 
         Parameters
@@ -357,7 +357,7 @@ class WorkerPool:
             raise self._lost(next(sentinels[each] for each in ready))
         return [self._answer(each) for each in answered]
 
-    def _answer(self, worker: int) -> Answer:
+    def _answer(self, worker: int) -> BatchReply:
         try:
             (epoch, batch, kind), parcel = _received(self._workers[worker].channel)
         except EOFError:
@@ -384,7 +384,7 @@ class WorkerPool:
         self._end()
 
 
-def _end(workers: list[_Worker], owner: int) -> None:
+def _end(workers: list[_LoaderProcess], owner: int) -> None:
     if os.getpid() != owner:
         return  # a copy of the pool in a forked process
     for each in workers:

@@ -67,7 +67,7 @@ class DistributedDataParallel(Module):
                 "[DistributedDataParallel] no parameter requires gradients; use the module as it is"
             )
         share(process_group, [*module.parameters(), *module.buffers()])
-        self._reducer = _Reducer(process_group, trained[::-1], bucket_bytes)
+        self._reducer = _GradientReducer(process_group, trained[::-1], bucket_bytes)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute what the module computes."""
@@ -119,7 +119,7 @@ def _in_words(described: tuple[str, tuple[int, ...], str, bool]) -> str:
     return f"{name!r} of shape {shape} and type {dtype}{'' if trained else ', not trained'}"
 
 
-class _Reducer:
+class _GradientReducer:
     """Buckets of gradients that are averaged as they fill up.
 
     Buckets are reduced in their order, which is the same in all ranks, whatever gradient comes first. At the
@@ -252,7 +252,7 @@ class _Reducer:
         bucket.take(place, param.grad)
 
 
-def _oldest(reducer: weakref.ref[_Reducer]) -> Any:
+def _oldest(reducer: weakref.ref[_GradientReducer]) -> Any:
     """Tensor whose gradient comes after all that was computed later."""
     source = native.full((), 0, native.to_dtype("float32"))
     source.requires_grad = True
@@ -269,7 +269,7 @@ def _oldest(reducer: weakref.ref[_Reducer]) -> Any:
     return made
 
 
-def _notice(reducer: weakref.ref[_Reducer], i: int, _param: Any) -> None:
+def _notice(reducer: weakref.ref[_GradientReducer], i: int, _param: Any) -> None:
     alive = reducer()
     if alive is not None:
         alive.arrive(i)

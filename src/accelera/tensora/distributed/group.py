@@ -157,7 +157,7 @@ def init_process_group(
     """Make this process a rank of a group; all its processes call this.
 
     Inside the function of ``RayCluster.train``, or wherever else torch.distributed is set up, the ranks are
-    those that are there. Otherwise they are told by the arguments or, without them, by the variables RANK,
+    those that are there. Otherwise they are given by the arguments or, without them, by the variables RANK,
     WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as ``torchrun`` sets them.
 
     Parameters

@@ -37,7 +37,7 @@ _OPERATIONS = {"sum": 0, "max": 2}
 _MARK_BYTES = 128
 
 
-class _Mark(ctypes.Structure):
+class _UniqueId(ctypes.Structure):
     """Address by which the ranks of a communicator find one another."""
 
     _fields_ = (("internal", ctypes.c_char * _MARK_BYTES),)
@@ -87,8 +87,8 @@ def _declare(library: Any) -> None:
     pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     library.ncclGetErrorString.argtypes = [number]
     library.ncclGetErrorString.restype = ctypes.c_char_p
-    library.ncclGetUniqueId.argtypes = [ctypes.POINTER(_Mark)]
-    library.ncclCommInitRank.argtypes = [ctypes.POINTER(pointer), number, _Mark, number]
+    library.ncclGetUniqueId.argtypes = [ctypes.POINTER(_UniqueId)]
+    library.ncclCommInitRank.argtypes = [ctypes.POINTER(pointer), number, _UniqueId, number]
     library.ncclCommAbort.argtypes = [pointer]
     library.ncclAllReduce.argtypes = [pointer, pointer, size, number, number, pointer, pointer]
     library.ncclBroadcast.argtypes = [pointer, pointer, size, number, number, pointer, pointer]
@@ -144,14 +144,14 @@ class NcclCommunicator:
         self._device = device
         self._stream = cuda.Stream(device)
         self._handle = ctypes.c_void_p()
-        given = _Mark.from_buffer_copy(mark)
+        given = _UniqueId.from_buffer_copy(mark)
         _check(_library().ncclCommInitRank(ctypes.byref(self._handle), size, given, rank), "nccl")
 
     @staticmethod
     def new_mark(device: str) -> bytes:
         """Return the address of a new communicator, for all its ranks."""
         _use(device, "nccl")
-        mark = _Mark()
+        mark = _UniqueId()
         _check(_library().ncclGetUniqueId(ctypes.byref(mark)), "nccl")
         return bytes(mark)
 

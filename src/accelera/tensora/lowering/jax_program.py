@@ -18,7 +18,7 @@ from accelera.tensora.lowering.program import (
     ProgramBuffer,
     StepProgram,
 )
-from accelera.tensora.nested import flatten, rebuild
+from accelera.tensora.tensor_tree import flatten, rebuild
 
 
 @dataclass(frozen=True)

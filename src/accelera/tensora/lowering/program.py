@@ -10,7 +10,7 @@ from accelera.tensora.captured_program import FunctionTrace
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.dtypes import itemsize
 from accelera.tensora.lowering.window import BufferWindow
-from accelera.tensora.nested import flatten, rebuild, structure_of
+from accelera.tensora.tensor_tree import flatten, rebuild, structure_of
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class FunctionProgram:
     arguments: list[Any]
     """Tensors that it was captured with."""
     structure: Any
-    """Of the arguments, as `accelera.tensora.nested` has it."""
+    """Of the arguments, as `accelera.tensora.tensor_tree` has it."""
     returned: Any
     """What the function returned; places instead of tensors."""
     calls: list[tuple[str, Callable[[], Any]]]

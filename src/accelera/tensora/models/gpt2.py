@@ -109,7 +109,7 @@ class _CausalAttention(Module):
         return self.resid_dropout(self.c_proj(out))
 
 
-class _FeedForward(Module):
+class _GPT2FeedForward(Module):
     """Two linear maps with an activation in between."""
 
     def __init__(self, config: GPT2Config, device: Any, dtype: Any) -> None:
@@ -134,7 +134,7 @@ class _GPT2Block(Module):
         self.ln_1 = LayerNorm(config.n_embd, **norm)
         self.attn = _CausalAttention(config, layer, device, dtype)
         self.ln_2 = LayerNorm(config.n_embd, **norm)
-        self.mlp = _FeedForward(config, device, dtype)
+        self.mlp = _GPT2FeedForward(config, device, dtype)
 
     def forward(self, x: Any, padding: Any, cache: KeyValueCache | None) -> Any:
         x = x + self.attn(self.ln_1(x), padding, cache)

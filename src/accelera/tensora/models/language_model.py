@@ -10,7 +10,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from accelera.tensora import dtypes, searching
+from accelera.tensora import dtypes, sort_search
 from accelera.tensora import functional as F  # noqa: N812
 from accelera.tensora.autograd import no_grad
 from accelera.tensora.core import native
@@ -255,7 +255,7 @@ def _sampler(temperature: float, top_k: int | None, generator: Generator | None)
         if temperature == 0:
             return native.argmax(logits, 1, False)
         if top_k is not None and top_k < logits.shape[1]:
-            least = searching.topk(logits, top_k, axis=1)[0][:, -1:]
+            least = sort_search.topk(logits, top_k, axis=1)[0][:, -1:]
             low = placed(native.asarray(-float("inf"), dtypes.float64), logits.device)
             logits = native.where(native.less(logits, least), low, logits)
         uniform = placed(source.uniform(tuple(logits.shape), dtypes.float64), logits.device)

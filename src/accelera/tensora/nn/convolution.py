@@ -18,7 +18,7 @@ def extents(value: Extents, n: int) -> tuple[int, ...]:
     return (value,) * n if isinstance(value, int) else tuple(value)
 
 
-class _Convolution(Module):
+class _WindowModule(Module):
     axes: int
     transposed = False
     bias: Any
@@ -87,7 +87,7 @@ class _Convolution(Module):
         return words if self.padding_mode == "zeros" else f"{words}, padding_mode={self.padding_mode}"
 
 
-class _Forward(_Convolution):
+class _Forward(_WindowModule):
     """Convolution of (N, C, ...) with windows along {axes}.
 
     Parameters
@@ -181,7 +181,7 @@ class Conv3d(_Forward):
     function = functional.conv3d
 
 
-class _Transposed(_Convolution):
+class _Transposed(_WindowModule):
     """Transposed convolution of (N, C, ...) with windows along {axes}.
 
     Parameters

@@ -11,7 +11,7 @@ from accelera.tensora.core import native
 from accelera.tensora.optim.optimizer import Optimizer, Params, State, as_state, zeros_like
 
 
-class _Elementwise(Optimizer):
+class _ElementwiseOptimizer(Optimizer):
     """Optimizer that changes parameters one after the other, each element by itself."""
 
     def update(self, group: dict[str, Any], params: list[Any], grads: list[Any]) -> None:
@@ -44,7 +44,7 @@ def _average(average: Any, value: Any, kept: float) -> None:
     average += (1 - kept) * value
 
 
-class RMSprop(_Elementwise):
+class RMSprop(_ElementwiseOptimizer):
     """Steps over the root of an average square of the gradient (G. Hinton 2012).
 
     Parameters
@@ -113,7 +113,7 @@ class RMSprop(_Elementwise):
         param -= group["lr"] * direction
 
 
-class Adagrad(_Elementwise):
+class Adagrad(_ElementwiseOptimizer):
     """Steps over the root of the sum of squares of the gradient (J. Duchi et al. 2011).
 
     Parameters
@@ -167,7 +167,7 @@ class Adagrad(_Elementwise):
         param -= rate * (grad / (native.sqrt(state["sum"]) + group["eps"]))
 
 
-class Adadelta(_Elementwise):
+class Adadelta(_ElementwiseOptimizer):
     """Steps whose size follows that of earlier ones (M. Zeiler 2012).
 
     Parameters
@@ -221,7 +221,7 @@ class Adadelta(_Elementwise):
         param -= group["lr"] * step
 
 
-class Adamax(_Elementwise):
+class Adamax(_ElementwiseOptimizer):
     """Adam with the largest gradient so far instead of the average square (D. Kingma and J. Ba 2014).
 
     Parameters
@@ -266,7 +266,7 @@ class Adamax(_Elementwise):
         param -= group["lr"] / (1 - beta1 ** state["step"]) * (state["exp_avg"] / state["exp_inf"])
 
 
-class _Moments(_Elementwise):
+class _MomentOptimizer(_ElementwiseOptimizer):
     """Averages of the gradient and of its square, with a weight decay of either kind."""
 
     def new_state(self, param: Any, group: dict[str, Any]) -> State:
@@ -281,7 +281,7 @@ class _Moments(_Elementwise):
         _average(state["exp_avg_sq"], grad * grad, beta2)
 
 
-class NAdam(_Moments):
+class NAdam(_MomentOptimizer):
     """Adam with Nesterov's momentum (T. Dozat 2016).
 
     Parameters
@@ -344,7 +344,7 @@ class NAdam(_Moments):
         param -= group["lr"] * later / (1 - state["mu_product"] * later) * (state["exp_avg"] / root)
 
 
-class RAdam(_Moments):
+class RAdam(_MomentOptimizer):
     """Adam whose first steps go along the average gradient alone (L. Liu et al. 2020).
 
     Parameters
@@ -397,7 +397,7 @@ class RAdam(_Moments):
         param -= group["lr"] * direction
 
 
-class Lion(_Elementwise):
+class Lion(_ElementwiseOptimizer):
     """Steps along the sign of an average gradient (X. Chen et al. 2023).
 
     Parameters
@@ -439,7 +439,7 @@ class Lion(_Elementwise):
         _average(average, grad, beta2)
 
 
-class ASGD(_Elementwise):
+class ASGD(_ElementwiseOptimizer):
     """Stochastic gradient descent with an average of the parameters (B. Polyak and A. Juditsky 1992).
 
     Parameters
@@ -491,7 +491,7 @@ class ASGD(_Elementwise):
         state["mu"] = 1 / max(1, state["step"] - group["t0"])
 
 
-class Rprop(_Elementwise):
+class Rprop(_ElementwiseOptimizer):
     """Steps whose size grows while the gradient keeps its sign (M. Riedmiller and H. Braun 1993).
 
     Parameters

@@ -86,7 +86,7 @@ class LBFGS(Optimizer):
         if closure is None:
             raise TypeError("LBFGS: step() without a closure; give a function that computes the loss")
         with no_grad():
-            return _Step(self, closure).run()
+            return _ClosureStep(self, closure).run()
 
     def gathered(self) -> Any:
         """Return the gradient of all parameters as one vector; zeros where there is none."""
@@ -117,7 +117,7 @@ class LBFGS(Optimizer):
             begin += each.size
 
 
-class _Step:
+class _ClosureStep:
     """One call of `LBFGS.step`."""
 
     def __init__(self, optimizer: LBFGS, closure: Callable[[], Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from accelera.tensora.core import Tensor, native
 from accelera.tensora.creation import asarray
 from accelera.tensora.hooks import HookHandle, add_hook
-from accelera.tensora.tracing import host_call
+from accelera.tensora.python_calls import host_call
 
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 State = dict[str, Any]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from accelera.tensora.optim.lr_scheduler.epochs import CosineAnnealingWarmRestarts, LRScheduler, each_group
-from accelera.tensora.tracing import host_call
+from accelera.tensora.python_calls import host_call
 
 
 class ChainedScheduler:

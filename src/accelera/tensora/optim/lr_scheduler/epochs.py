@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-from accelera.tensora.tracing import host_call
+from accelera.tensora.python_calls import host_call
 
 Factor: TypeAlias = Callable[[int], float]
 

@@ -11,7 +11,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Trace(Protocol):
+class FunctionCapture(Protocol):
     """Capture of a function that goes on; `accelera.tensora.captured_program` has it."""
 
     def host_call(self, call: Callable[[], Any], name: str) -> Any:
@@ -22,7 +22,7 @@ class Trace(Protocol):
 
 
 class _Current(threading.local):
-    trace: Trace | None = None
+    trace: FunctionCapture | None = None
 
 
 current = _Current()
@@ -30,7 +30,7 @@ current = _Current()
 
 
 def host_call(method: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a method that a captured function calls anew each time, in Python."""
+    """Decorate a method that a captured function calls again each time, in Python."""
 
     @functools.wraps(method)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -14,7 +14,7 @@ from accelera.errors import BackendMissingError
 from accelera.extras import require
 from accelera.report import report_page
 from accelera.ui.connection import service
-from accelera.ui.failures import failures_shown, told
+from accelera.ui.failures import failures_shown, message_of
 from accelera.ui.pictures import theme
 
 FORMATS = {
@@ -99,7 +99,7 @@ def _exports(pictures: Sequence[ChartExport], look: str) -> None:
     try:
         _check_backend(format)
     except BackendMissingError as error:
-        st.error(told(error))
+        st.error(message_of(error))
         return
     st.download_button(
         f"Download the {format}",

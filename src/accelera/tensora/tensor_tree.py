@@ -8,21 +8,21 @@ from typing import Any
 from accelera.tensora.core import Tensor
 
 
-class _Place:
+class _TensorLeaf:
     """Stands for a tensor in a structure."""
 
     def __repr__(self) -> str:
         return "tensor"
 
 
-_PLACE = _Place()
+_LEAF = _TensorLeaf()
 
 
 def flatten(value: Any, tensors: list[Any]) -> Hashable:
     """What is no tensor, as a key; the tensors go to the list."""
     if isinstance(value, Tensor):
         tensors.append(value)
-        return _PLACE
+        return _LEAF
     if isinstance(value, (tuple, list)):
         return type(value), tuple(flatten(each, tensors) for each in value)
     if isinstance(value, dict):
@@ -40,7 +40,7 @@ def flatten(value: Any, tensors: list[Any]) -> Hashable:
 def structure_of(value: Any) -> Any:
     """The same value with places instead of tensors."""
     if isinstance(value, Tensor):
-        return _PLACE
+        return _LEAF
     if isinstance(value, dict):
         return {name: structure_of(each) for name, each in value.items()}
     if isinstance(value, (tuple, list)):
@@ -50,7 +50,7 @@ def structure_of(value: Any) -> Any:
 
 def rebuild(structure: Any, tensors: Any) -> Any:
     """The value of a structure, its places taken by the tensors of an iterator."""
-    if structure is _PLACE:
+    if structure is _LEAF:
         return next(tensors)
     if isinstance(structure, dict):
         return {name: rebuild(each, tensors) for name, each in structure.items()}

@@ -11,9 +11,9 @@ from typing import Any
 
 from accelera.tensora.captured_program import FunctionTrace, ReplayedProgram, attached, whole
 from accelera.tensora.core import native
-from accelera.tensora.nested import flatten, rebuild, structure_of
 from accelera.tensora.nn.module import Module
-from accelera.tensora.tracing import current
+from accelera.tensora.python_calls import current
+from accelera.tensora.tensor_tree import flatten, rebuild, structure_of
 
 __all__ = ["JitReport", "Jitted", "jit"]
 
@@ -74,8 +74,8 @@ class Jitted:
         self._graphs = graphs
         self._programs: dict[Hashable, list[ReplayedProgram]] = {}
         self._n_programs = 0
-        self._modules: _ModuleWatch | None = None
-        self._given_modules: dict[int, _ModuleWatch] = {}
+        self._modules: _ModuleGuard | None = None
+        self._given_modules: dict[int, _ModuleGuard] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Results of the function; tensors among them are outside of any graph."""
@@ -177,12 +177,12 @@ class Jitted:
 
     def _module_state(self, structure: Hashable) -> Hashable:
         if self._modules is None:
-            self._modules = _ModuleWatch(_objects_of(self._function))
+            self._modules = _ModuleGuard(_objects_of(self._function))
         states = [self._modules.state()]
         for each in _objects_in(structure):
             # The objects live as long as the programs that they are part of the signature of.
             if id(each) not in self._given_modules:
-                self._given_modules[id(each)] = _ModuleWatch([each])
+                self._given_modules[id(each)] = _ModuleGuard([each])
             states.append(self._given_modules[id(each)].state())
         return tuple(states)
 
@@ -273,7 +273,7 @@ def _outside(result: Any, inner: list[Any], arguments: list[Any]) -> Any:
     return result if result.is_leaf else result.detach()
 
 
-class _ModuleWatch:
+class _ModuleGuard:
     """Modules that some objects lead to, and what a captured program depends on in them."""
 
     def __init__(self, roots: list[Any]) -> None:

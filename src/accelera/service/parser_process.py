@@ -1,9 +1,10 @@
 """Parser process: forks a child with caps of memory and time per upload, so that a bomb costs that child.
 
-``python -m accelera.service.parsing SOCKET`` imports what parsing needs once, and then forks per request, so
-that a child begins in milliseconds and shares nothing with the child of another upload. It runs one thread,
-is told neither the service's token nor its database, and reads and writes files only by the descriptors that
-``UploadParser`` sends with a request. Nothing of an upload is executed: no format that is read can hold code.
+``python -m accelera.service.parser_process SOCKET`` imports what parsing needs once, and then forks per
+request, so that a child begins in milliseconds and shares nothing with the child of another upload. It runs
+one thread, is given neither the service's token nor its database, and reads and writes files only by the
+descriptors that ``UploadParser`` sends with a request. Nothing of an upload is executed: no format that is
+read can hold code.
 """
 
 from __future__ import annotations
