@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from accelera.memory import process_memory, reset_peak
-from accelera.offload.operating.loading import load_code
+from accelera.offload.api import load_code
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 _LOOK_EVERY_S = 0.002

@@ -130,7 +130,7 @@ def _state_of_torch() -> dict[str, Any]:
 
 def _is_charged() -> bool:
     """Whether new tensors still come from the memory of an offloaded model: its graph is alive."""
-    scopes = sys.modules.get("accelera.offload.keeping.allocation_scope")
+    scopes = sys.modules.get("accelera.offload.allocation_scope")
     if scopes is None or not scopes._THREAD.entries:
         return False
     gc.collect()  # a graph in a cycle, as an exception with its traceback makes

@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.keeping.report import OffloadReport
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import OffloadConfig
+from accelera.offload.report import OffloadReport
 from accelera.policy import POLICIES
 from accelera.policy.policies import FOLLOWERS, NEEDS
 from accelera.simulator import simulate
@@ -43,12 +44,12 @@ def assert_replays(trace: Trace, report: OffloadReport) -> None:
     assert found.oversized_steps == 0
 
 
-def assert_law(keeper: Keeper) -> None:
-    """Raise unless a keeper's record replays, and the bytes that moved are those of the books."""
-    report = keeper.report()
-    assert_replays(keeper.trace(), report)
-    keeper.flush()
-    report = keeper.report()
+def assert_law(cache: BlockCache) -> None:
+    """Raise unless a cache's record replays, and the bytes that moved are those of the books."""
+    report = cache.report()
+    assert_replays(cache.trace(), report)
+    cache.flush()
+    report = cache.report()
     assert (report.bytes_read, report.bytes_written) == (report.fetched_bytes, report.saved_bytes)
     assert report.peak_bytes <= report.capacity_bytes
 
@@ -78,7 +79,7 @@ def test_any_uses(parts: Any, sizes: list[int], room: int, window: int, policy: 
             for step in steps * rounds:
                 run.step(step)
                 paper.step(step)
-        report = run.keeper.report()
+        report = run.cache.report()
         foreseen = paper.books.stats
         assert (foreseen.hits, foreseen.misses, foreseen.evictions) == (
             report.hits,
@@ -86,63 +87,60 @@ def test_any_uses(parts: Any, sizes: list[int], room: int, window: int, policy: 
             report.evictions,
         )
         assert (foreseen.fetched_bytes, foreseen.saved_bytes) == (report.fetched_bytes, report.saved_bytes)
-        assert_law(run.keeper)
+        assert_law(run.cache)
         run.check_homes()
     finally:
-        run.keeper.close()
+        run.cache.close()
 
 
 @pytest.mark.parametrize("policy", ONLINE)
 def test_a_training_loop_with_every_online_policy(policy: str) -> None:
-    run = Run([BLOCK_BYTES] * 25, 9 * BLOCK_BYTES, policy=policy, window_bytes=2 * BLOCK_BYTES)
+    run = Run([BLOCK_BYTES] * 25, 9 * BLOCK_BYTES, policy=policy, prefetch_bytes=2 * BLOCK_BYTES)
     for step in LOOP * 4:
         run.step(step)
-    assert_law(run.keeper)
+    assert_law(run.cache)
     run.check_homes()
-    run.keeper.close()
+    run.cache.close()
 
 
 @pytest.mark.parametrize("policy", ["loop", "lru"])
 @pytest.mark.parametrize(("block_kib", "activations"), [(80, "offload"), (16, "recompute"), (16, "keep")])
 def test_training_a_language_model(policy: str, block_kib: int, activations: str) -> None:
     """Forward, backward, clipping and optimizer, with saved activations, weights whole and in parts."""
-    keeper = Keeper(
+    cache = BlockCache(
         (340 if block_kib == 80 else 100) << 10,
-        policy=policy,
-        block_bytes=block_kib << 10,
-        least_bytes=1024,
-        recorder=True,
+        OffloadConfig(policy=policy, block_bytes=block_kib << 10, least_bytes=1024, record=True),
     )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        train(taken(language_model(blocks=2), keeper, activations), 2, micro_batches=2)
-        assert keeper.report().evictions > 20
-        assert_law(keeper)
+        train(taken(language_model(blocks=2), cache, activations), 2, micro_batches=2)
+        assert cache.report().evictions > 20
+        assert_law(cache)
     finally:
         torch.set_num_threads(threads)
-        keeper.close()
+        cache.close()
 
 
 @pytest.mark.parametrize("activations", ["offload", "recompute", "keep"])
 def test_a_language_model_in_training(activations: str) -> None:
     """Forward, backward, optimizer, with activations in the pool, and text generated in between."""
-    keeper = Keeper(340 << 10, least_bytes=1024, block_bytes=80 << 10, recorder=True)
-    model = taken(language_model(), keeper, activations)
+    cache = BlockCache(340 << 10, OffloadConfig(least_bytes=1024, block_bytes=80 << 10, record=True))
+    model = taken(language_model(), cache, activations)
     train(model, 3)
     generate(model, torch.tensor([3, 1, 4]), 3)
     train(model, 1)
-    assert keeper.report().evictions > 20
-    assert_law(keeper)
-    keeper.close()
+    assert cache.report().evictions > 20
+    assert_law(cache)
+    cache.close()
 
 
 def test_a_language_model_in_parts() -> None:
     """Weights bigger than a block."""
-    keeper = Keeper(160 << 10, least_bytes=1024, block_bytes=16 << 10, recorder=True)
-    model = taken(language_model().eval(), keeper)
+    cache = BlockCache(160 << 10, OffloadConfig(least_bytes=1024, block_bytes=16 << 10, record=True))
+    model = taken(language_model().eval(), cache)
     with torch.no_grad():
         generate(model, torch.tensor([3, 1, 4]), 4)
-    assert keeper.report().evictions > 20
-    assert_law(keeper)
-    keeper.close()
+    assert cache.report().evictions > 20
+    assert_law(cache)
+    cache.close()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from accelera._native import Arena, leave_arena
 from accelera.memory import process_memory
-from accelera.offload.keeping.allocator import arenas_in_torch
+from accelera.offload.memory_guard import arenas_in_torch
 
 ROOT = Path(__file__).parents[2]
 PAGE = 4096
@@ -203,7 +203,7 @@ import json, random, torch
 from accelera._native import Arena, leave_arena
 from accelera.memory import process_memory
 from accelera.memory import process_memory, reset_peak
-from accelera.offload.keeping.allocator import arenas_in_torch
+from accelera.offload.memory_guard import arenas_in_torch
 
 assert arenas_in_torch()
 LIMIT = 64 << 20

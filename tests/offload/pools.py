@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.tensors.taking import take_over
-from tests.offload.simple_keeper import SimpleKeeper
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import OffloadConfig
+from accelera.offload.module import swap_in
+from tests.offload.simple_cache import SimpleCache
 
 MAKERS: dict[str, Callable[[], Any]] = {
-    "copies": SimpleKeeper,
-    "pool": lambda: Keeper(96 << 10, least_bytes=64, block_bytes=64 << 10),
+    "copies": SimpleCache,
+    "pool": lambda: BlockCache(96 << 10, OffloadConfig(least_bytes=64, block_bytes=64 << 10)),
 }
 """Keepers: one that copies for each use and spoils the copy after it, one whose pool holds a few tensors."""
 
@@ -23,7 +24,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
 def pair(model: nn.Module, maker: str = "pool") -> tuple[nn.Module, nn.Module]:
     """Return a copy of ``model`` as it is, and an offloaded one."""
     plain, other = copy.deepcopy(model), copy.deepcopy(model)
-    take_over(other, MAKERS[maker]())
+    swap_in(other, MAKERS[maker]())
     return plain, other
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from accelera.memory import Block, Books, Stream, Use, window_of
-from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import OffloadConfig
 
 BLOCK_BYTES = 4096
 """Size of the smallest block."""
@@ -26,23 +27,24 @@ class Step:
 
 
 class Run:
-    """Steps carried out by a keeper; every byte that is read is checked against what was written."""
+    """Steps carried out by a cache; every byte that is read is checked against what was written."""
 
     def __init__(self, sizes: list[int], capacity_bytes: int, **options: Any) -> None:
-        options = {"recorder": True, "block_bytes": 1 << 30, **options}
-        self.keeper = Keeper(capacity_bytes, **options)
+        where = {name: options.pop(name) for name in ("memory", "backing") if name in options}
+        config = OffloadConfig(**{"record": True, "block_bytes": 1 << 30, **options})
+        self.cache = BlockCache(capacity_bytes, config, **where)
         self.sizes = sizes
         self.values = list(range(len(sizes)))
         self.blocks: dict[int, Block] = {}
         for number, nbytes in enumerate(sizes):
             content = torch.full((nbytes,), number % 251, dtype=torch.uint8)
-            (self.blocks[number],) = self.keeper.adopt(content, f"w{number}")
+            (self.blocks[number],) = self.cache.adopt(content, f"w{number}")
 
     def step(self, step: Step) -> None:
         """Carry out one step."""
         numbers, uses = uses_of(step, self._block)
         known = [use.read and use.block.filled for use in uses]
-        with self.keeper.use(uses, "step") as memories:
+        with self.cache.use(uses, "step") as memories:
             for number, is_known, memory in zip(numbers, known, memories, strict=True):
                 if is_known:
                     self.check(number, memory)
@@ -52,7 +54,7 @@ class Run:
                     memory.fill_(self.values[number] % 251)
         for number in step.frees:
             if number in self.blocks:
-                self.keeper.free(self.blocks.pop(number))
+                self.cache.free(self.blocks.pop(number))
 
     def check(self, number: int, memory: torch.Tensor) -> None:
         """Raise unless ``memory`` holds what block ``number`` should."""
@@ -61,13 +63,13 @@ class Run:
 
     def check_homes(self) -> None:
         """Raise unless every living block, saved and mapped, holds what it should."""
-        self.keeper.flush()
+        self.cache.flush()
         for number, block in self.blocks.items():
-            self.check(number, self.keeper.mapped(block))
+            self.check(number, self.cache.mapped(block))
 
     def _block(self, number: int) -> Block:
         if number not in self.blocks:
-            self.blocks[number] = self.keeper.create(self.sizes[number], f"n{number}")
+            self.blocks[number] = self.cache.create(self.sizes[number], f"n{number}")
             self.values[number] = 0
         return self.blocks[number]
 

@@ -1,4 +1,4 @@
-"""Models that train with their weights in a keeper, beside the same models without."""
+"""Models that train with their weights in a cache, beside the same models without."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from accelera.offload.tensors.taking import take_over
-from accelera.offload.training.training import Training
+from accelera.offload.module import swap_in
+from accelera.offload.training.hooks import Training
 from tests.offload.pools import values
 
 
-def taken(model: nn.Module, keeper: Any, activations: str = "keep") -> nn.Module:
-    """Return a copy of ``model`` that trains with its weights in ``keeper``."""
+def taken(model: nn.Module, cache: Any, activations: str = "keep") -> nn.Module:
+    """Return a copy of ``model`` that trains with its weights in ``cache``."""
     model = copy.deepcopy(model)
-    take_over(model, keeper)
-    model.training_hooks = Training(model, keeper, activations)
+    swap_in(model, cache)
+    model.training_hooks = Training(model, cache, activations)
     return model
 
 

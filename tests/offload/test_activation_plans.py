@@ -15,7 +15,7 @@ from torch import nn
 
 from accelera import offload, offloaded, plan_offload
 from accelera._native import ActivationStep
-from accelera.offload.keeping.allocator import arenas_in_torch
+from accelera.offload.memory_guard import arenas_in_torch
 from accelera.offload.training.activation_choice import ActivationChoice
 from accelera.offload.training.activation_plan import Fate
 from tests.offload.pools import values
@@ -292,7 +292,7 @@ def test_less_budget_never_takes_more_memory() -> None:
         model, x = offload(make(), budget), data()
         trained(model, x, steps=4)
         handle = offloaded(model)
-        arena = handle.keeper.scope.arena
+        arena = handle.cache.scope.arena
         assert arena is not None
         assert arena.peak_bytes <= arena.limit_bytes <= budget
         kept.append(handle.report().activation_bytes["keep"])

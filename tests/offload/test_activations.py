@@ -11,11 +11,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from accelera.offload.training.recomputing import Recomputed, keep_blocks, recompute_blocks
+from accelera.offload.training.hooks import Recomputed, keep_blocks, recompute_blocks
 from accelera.offload.training.saved_tensors import ForwardPass
 from tests.offload.language_model import LanguageModel, language_model, loss_of
 from tests.offload.pools import values
-from tests.offload.simple_keeper import SimpleKeeper
+from tests.offload.simple_cache import SimpleCache
 from tests.offload.taking import taken
 
 ROWS = 64
@@ -39,14 +39,14 @@ def net() -> Net:
     return Net()
 
 
-def saved_activations(keeper: SimpleKeeper) -> list[int]:
+def saved_activations(cache: SimpleCache) -> list[int]:
     gc.collect()
-    return [block.nbytes for block in keeper.made if block.role == "activation" and block.id in keeper.bytes]
+    return [block.nbytes for block in cache.made if block.role == "activation" and block.id in cache.bytes]
 
 
 @pytest.fixture
-def keeper():
-    return SimpleKeeper(least_bytes=512)
+def cache():
+    return SimpleCache(least_bytes=512)
 
 
 X = torch.randn(ROWS, 16, generator=torch.Generator().manual_seed(1))
@@ -59,42 +59,42 @@ def gradients(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("activations", ["offload", "auto", "keep"])
-def test_gradients_are_equal_to_the_bit(keeper, activations):
+def test_gradients_are_equal_to_the_bit(cache, activations):
     expected = net()
-    model = taken(expected, keeper, activations)
+    model = taken(expected, cache, activations)
     for one, other in zip(gradients(model, X), gradients(expected, X), strict=True):
         assert torch.equal(one, other)
 
 
-def test_the_same_values_are_kept_once_and_let_go_after_the_backward_pass(keeper):
-    model = taken(net(), keeper, "offload")
+def test_the_same_values_are_kept_once_and_let_go_after_the_backward_pass(cache):
+    model = taken(net(), cache, "offload")
     loss = model(X.clone().requires_grad_()).sum()
-    kept = saved_activations(keeper)
+    kept = saved_activations(cache)
     # exp, the clamp's bounds aside: exp(x) twice (as result and input), x of the products, query, key,
     # the relu's result, the softmax's result, value.
     assert kept.count(ROWS * 16 * 4) == len(kept) <= 7
     loss.backward()
-    assert saved_activations(keeper) == []
+    assert saved_activations(cache) == []
 
 
-def test_nothing_is_kept_without_gradients(keeper):
-    model = taken(net(), keeper, "offload")
+def test_nothing_is_kept_without_gradients(cache):
+    model = taken(net(), cache, "offload")
     with torch.no_grad():
         model(X)
-    assert not [block for block in keeper.made if block.role == "activation"]
+    assert not [block for block in cache.made if block.role == "activation"]
 
 
-def test_a_graph_that_is_not_used_gives_its_blocks_back(keeper):
-    model = taken(net(), keeper, "offload")
+def test_a_graph_that_is_not_used_gives_its_blocks_back(cache):
+    model = taken(net(), cache, "offload")
     result = model(X)
-    assert saved_activations(keeper)
+    assert saved_activations(cache)
     del result
-    assert saved_activations(keeper) == []
+    assert saved_activations(cache) == []
 
 
-def test_a_graph_can_be_used_twice(keeper):
+def test_a_graph_can_be_used_twice(cache):
     expected = net()
-    model = taken(expected, keeper, "offload")
+    model = taken(expected, cache, "offload")
     for each in (model, expected):
         loss = each(X).sum()
         loss.backward(retain_graph=True)
@@ -115,26 +115,26 @@ def test_a_graph_can_be_used_twice(keeper):
         lambda x: x.flip(0),
     ],
 )
-def test_saved_views_have_their_strides(keeper, view):
-    keeper.least_bytes = 4
+def test_saved_views_have_their_strides(cache, view):
+    cache.least_bytes = 4
     x = X.clone()
     tensor = view(x)
-    back = _through(keeper, tensor)
+    back = _through(cache, tensor)
     assert torch.equal(back, tensor)
     order = sorted(range(tensor.ndim), key=tensor.stride().__getitem__)
     assert order == sorted(range(back.ndim), key=back.stride().__getitem__)
 
 
-def _through(keeper: SimpleKeeper, tensor: torch.Tensor) -> torch.Tensor:
-    entry = keeper.scope.open("training")
-    with ForwardPass(keeper, entry):
+def _through(cache: SimpleCache, tensor: torch.Tensor) -> torch.Tensor:
+    entry = cache.scope.open("training")
+    with ForwardPass(cache, entry):
         squared = tensor.clone().requires_grad_().expand(tensor.shape) * tensor
     entry.close()
     return squared.grad_fn._saved_other
 
 
-def test_weights_changed_in_place_before_the_backward_pass_are_detected(keeper):
-    model = taken(net(), keeper, "offload")
+def test_weights_changed_in_place_before_the_backward_pass_are_detected(cache):
+    model = taken(net(), cache, "offload")
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     model(X).sum().backward()
     loss = model(X.clone().requires_grad_()).sum()
@@ -143,7 +143,7 @@ def test_weights_changed_in_place_before_the_backward_pass_are_detected(keeper):
         loss.backward()
 
 
-def test_small_activations_changed_in_place_are_detected(keeper):
+def test_small_activations_changed_in_place_are_detected(cache):
     class Changing(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = x.exp()
@@ -151,12 +151,12 @@ def test_small_activations_changed_in_place_are_detected(keeper):
             y.add_(1)
             return z + y
 
-    model = taken(Changing(), keeper, "offload")
+    model = taken(Changing(), cache, "offload")
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         model(X[:1].clone().requires_grad_()).sum().backward()
 
 
-def test_values_are_those_at_the_time_of_saving(keeper):
+def test_values_are_those_at_the_time_of_saving(cache):
     class Changing(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = x * 2
@@ -165,13 +165,13 @@ def test_values_are_those_at_the_time_of_saving(keeper):
             return squared + y.sigmoid()
 
     x = X.clone().requires_grad_()
-    taken(Changing(), keeper, "offload")(x).sum().backward()
+    taken(Changing(), cache, "offload")(x).sum().backward()
     double = (2 * X).relu().sigmoid()
     expected = 8 * X + 2 * (X > 0) * double * (1 - double)
     torch.testing.assert_close(x.grad, expected)
 
 
-def test_checkpoints_of_the_user_work_inside(keeper):
+def test_checkpoints_of_the_user_work_inside(cache):
     class Checked(nn.Module):
         def __init__(self, reentrant: bool) -> None:
             super().__init__()
@@ -182,7 +182,7 @@ def test_checkpoints_of_the_user_work_inside(keeper):
 
     for reentrant in (False, True):
         expected = Checked(reentrant)
-        model = taken(expected, keeper, "offload")
+        model = taken(expected, cache, "offload")
         for one, other in zip(gradients(model, X), gradients(expected, X), strict=True):
             assert torch.equal(one, other)
 
@@ -190,18 +190,18 @@ def test_checkpoints_of_the_user_work_inside(keeper):
 def test_recompute_keeps_only_the_inputs_of_blocks():
     kept = {}
     for activations in ("offload", "recompute"):
-        keeper = SimpleKeeper(least_bytes=256)
-        model = taken(language_model(words=100), keeper, activations)
+        cache = SimpleCache(least_bytes=256)
+        model = taken(language_model(words=100), cache, activations)
         loss = loss_of(model, torch.randint(0, 100, (2, 9)))
-        kept[activations] = sum(saved_activations(keeper))
+        kept[activations] = sum(saved_activations(cache))
         loss.backward()
-        assert saved_activations(keeper) == []
+        assert saved_activations(cache) == []
     assert kept["recompute"] < kept["offload"] / 5
 
 
-def test_recompute_repeats_dropout(keeper):
+def test_recompute_repeats_dropout(cache):
     expected = language_model(words=100)
-    model = taken(expected, keeper, "recompute")
+    model = taken(expected, cache, "recompute")
     batch = torch.randint(0, 100, (2, 9))
     for each in (model, expected):
         torch.manual_seed(5)
@@ -210,13 +210,13 @@ def test_recompute_repeats_dropout(keeper):
         assert torch.equal(values(one.grad), other.grad)
 
 
-def test_recompute_needs_repeated_blocks(keeper):
+def test_recompute_needs_repeated_blocks(cache):
     with pytest.raises(ValueError, match=r"recompute.*has no list of blocks"):
-        taken(nn.Linear(16, 16), keeper, "recompute")
+        taken(nn.Linear(16, 16), cache, "recompute")
 
 
-def test_hooks_leave_with_the_offloading(keeper):
-    model = taken(language_model(words=100), keeper, "recompute")
+def test_hooks_leave_with_the_offloading(cache):
+    model = taken(language_model(words=100), cache, "recompute")
     assert all(isinstance(block.forward, Recomputed) for block in model.blocks)
     model.training_hooks.stop()
     assert not model._forward_pre_hooks
@@ -224,18 +224,18 @@ def test_hooks_leave_with_the_offloading(keeper):
     assert all("forward" not in block.__dict__ for block in model.blocks)
 
 
-def test_an_error_in_the_forward_pass_ends_the_saving(keeper):
-    model = taken(net(), keeper, "offload")
+def test_an_error_in_the_forward_pass_ends_the_saving(cache):
+    model = taken(net(), cache, "offload")
     with pytest.raises(RuntimeError):
         model(torch.ones(3, 5))
     x = X.clone().requires_grad_()
     x.exp()
-    assert not [block for block in keeper.made if block.role == "activation" and block.nbytes == X.nbytes]
+    assert not [block for block in cache.made if block.role == "activation" and block.nbytes == X.nbytes]
 
 
-def test_function_transforms_save_as_they_do(keeper):
+def test_function_transforms_save_as_they_do(cache):
     expected = net()
-    model = taken(expected, keeper, "offload")
+    model = taken(expected, cache, "offload")
 
     def loss(weights: dict[str, torch.Tensor], module: nn.Module) -> torch.Tensor:
         return torch.func.functional_call(module, weights, (X,)).sum()
@@ -253,8 +253,8 @@ def test_blocks_get_back_the_forward_that_they_had():
     assert "forward" not in vars(model[1])
 
 
-def test_models_with_recomputed_blocks_are_copied_with_their_own_blocks(keeper):
-    model = taken(language_model(words=100), keeper, "recompute")
+def test_models_with_recomputed_blocks_are_copied_with_their_own_blocks(cache):
+    model = taken(language_model(words=100), cache, "recompute")
     twin = copy.deepcopy(model)
     assert isinstance(twin, LanguageModel)
     assert twin.blocks[0].forward._forward.__self__ is twin.blocks[0]

@@ -17,7 +17,7 @@ from torch import nn
 
 import accelera
 from accelera import BudgetExceededError, offload, offloaded
-from accelera.offload.keeping.allocator import arenas_in_torch
+from accelera.offload.memory_guard import arenas_in_torch
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -39,7 +39,7 @@ def model_in(budget: str = "64MiB", **options: Any) -> nn.Module:
 def charged(model: nn.Module) -> int:
     """Bytes that count against the budget and are no blocks."""
     gc.collect()
-    arena = offloaded(model).keeper.scope.arena
+    arena = offloaded(model).cache.scope.arena
     assert arena is not None
     return arena.ordinary_bytes
 
@@ -222,7 +222,7 @@ def test_a_restored_model_is_charged_no_more() -> None:
     model(X).square().mean().backward()
     handle.restore()
     result = model(X)
-    arena = handle.keeper.scope.arena
+    arena = handle.cache.scope.arena
     before = arena.ordinary_bytes
     result.square().mean().backward()
     del result
@@ -278,7 +278,7 @@ import gc, json, sys, torch
 import accelera
 from accelera.memory import process_memory
 if "process" in sys.argv:
-    from accelera.offload.keeping import keeper as keeping
+    from accelera.offload import block_cache as keeping
     keeping.arenas_in_torch = lambda: False
 from tests.offload.language_model import language_model, WORDS
 
@@ -334,12 +334,12 @@ def test_a_plain_model_that_was_or_is_there_takes_nothing_of_the_budget(situatio
 
 
 def test_a_process_that_cannot_count_says_what_is_heap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accelera.offload.keeping.keeper.arenas_in_torch", lambda: False)
-    monkeypatch.setattr("accelera.offload.keeping.keeper.free_heap_bytes", lambda: 3 * MIB)
+    monkeypatch.setattr("accelera.offload.block_cache.arenas_in_torch", lambda: False)
+    monkeypatch.setattr("accelera.offload.block_cache.free_heap_bytes", lambda: 3 * MIB)
     held = {"bytes": 200 * MIB}
-    monkeypatch.setattr("accelera.offload.keeping.keeper.held_on", lambda _: lambda: held["bytes"])
+    monkeypatch.setattr("accelera.offload.block_cache.held_on", lambda _: lambda: held["bytes"])
     model = accelera.offload(net(), "26MiB", activations="keep")
-    entry = offloaded(model).keeper.scope.open("training")
+    entry = offloaded(model).cache.scope.open("training")
     held["bytes"] += 64 * MIB
     with pytest.raises(BudgetExceededError, match=r"of it 3.0 MiB free heap that the C library keeps"):
         model(X)

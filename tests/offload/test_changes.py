@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from accelera.errors import DeviceError
-from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.tensors.taking import take_over
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import OffloadConfig
+from accelera.offload.module import swap_in
 from tests.offload.pools import pair, same, values
 
 
@@ -28,7 +29,7 @@ def models(request: pytest.FixtureRequest) -> tuple[nn.Module, nn.Module]:
     if request.param == "one block":
         return pair(_Two())
     plain, other = _Two(), _Two()
-    take_over(other, Keeper(512 << 10, least_bytes=64, block_bytes=4 << 10))
+    swap_in(other, BlockCache(512 << 10, OffloadConfig(least_bytes=64, block_bytes=4 << 10)))
     return plain, other
 
 

@@ -55,7 +55,7 @@ def test_nothing_is_read_before_it_is_used_and_files_stay(tmp_path: Path) -> Non
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     model(words()).sum().backward()
     optimizer.step()
-    offloaded(model).keeper.flush()
+    offloaded(model).cache.flush()
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 

@@ -73,13 +73,13 @@ def test_a_model_that_is_garbage_leaves_no_memory_behind(planned: bool, train: b
                 model(x).square().mean().backward()
             else:
                 model(x)
-        return weakref.ref(model), weakref.ref(offloaded(model).keeper)
+        return weakref.ref(model), weakref.ref(offloaded(model).cache)
 
-    model, keeper = used()
+    model, cache = used()
     gc.collect()
     before = process_memory().anon_bytes
     assert model() is None
-    assert keeper() is None
+    assert cache() is None
     for _ in range(4):
         used()
         gc.collect()

@@ -25,7 +25,7 @@ TIGHT = "24MiB"
 
 @pytest.fixture(autouse=True)
 def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("accelera.offload.keeping.keeper.held_on", lambda device: lambda: 0)
+    monkeypatch.setattr("accelera.offload.block_cache.held_on", lambda device: lambda: 0)
 
 
 def group(store: Any, number: int) -> Any:

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from accelera import offloaded
-from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.tensors.taking import take_over
-from accelera.offload.tensors.tensor import OffloadedTensor
-from accelera.offload.training.recomputing import Recomputed
-from accelera.offload.training.training import Training
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import OffloadConfig
+from accelera.offload.module import swap_in
+from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.training.hooks import Recomputed, Training
 
 X = torch.randn(64, 512, generator=torch.Generator().manual_seed(2))
 
@@ -27,9 +27,9 @@ def _model() -> nn.Module:
 
 def _offloaded(activations: str) -> nn.Module:
     """Return a model in a pool that a step of an optimizer does not fit, whatever else the process holds."""
-    model, keeper = _model(), Keeper(12 << 20, block_bytes=1 << 20)
-    take_over(model, keeper)
-    Training(model, keeper, activations)
+    model, cache = _model(), BlockCache(12 << 20, OffloadConfig(block_bytes=1 << 20))
+    swap_in(model, cache)
+    Training(model, cache, activations)
     return model
 
 
@@ -69,7 +69,7 @@ def test_a_copy_made_in_training_trains_like_a_plain_copy(activations: str) -> N
     assert all(isinstance(each.grad, OffloadedTensor) for each in weights)
     report = offloaded(twin).report()
     assert report.peak_bytes <= report.capacity_bytes
-    assert offloaded(twin).keeper.peak_allocated_bytes <= report.capacity_bytes
+    assert offloaded(twin).cache.peak_allocated_bytes <= report.capacity_bytes
 
 
 def _hooks(model: nn.Module) -> list[Any]:

@@ -12,8 +12,8 @@ from torch import nn
 
 from accelera import offload, offloaded, plan_offload
 from accelera.capture import default_loss
-from accelera.offload.keeping.allocator import arenas_in_torch
-from accelera.offload.tensors.tensor import OffloadedTensor
+from accelera.offload.memory_guard import arenas_in_torch
+from accelera.offload.tensor import OffloadedTensor
 from tests.offload.peaks import layers, pictures, table, words
 from tests.offload.training_models import MODELS
 
@@ -127,7 +127,7 @@ def test_one_parameter_of_each_kind_stands_for_all(optimizer: str, monkeypatch: 
     model, inputs = words(4)
     model.train()
     short = plan_offload(model, inputs, "96MiB", optimizer=optimizer)
-    monkeypatch.setattr("accelera.offload.planning.optimizer_notes._updates_one_by_one", lambda _: False)
+    monkeypatch.setattr("accelera.offload.planning.dry_run._updates_one_by_one", lambda _: False)
     whole = plan_offload(model, inputs, "96MiB", optimizer=optimizer)
     assert short.passes == whole.passes
     assert short.pool_bytes == whole.pool_bytes

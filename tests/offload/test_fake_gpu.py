@@ -1,4 +1,4 @@
-"""The keeper and its places on a fake GPU: streams, and pinned homes."""
+"""The cache and its places on a fake GPU: streams, and pinned homes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from accelera.devices import get_device
 from accelera.devices.torch_staging import PIECE_BYTES, SLOTS
 from accelera.errors import BudgetExceededError
 from accelera.memory import Use
-from accelera.offload.homes import RamHomes, ScratchHomes
-from accelera.offload.keeping import keeper as keeping
-from accelera.offload.keeping.guard import held_on
-from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.offloading import handed_over
-from accelera.offload.places.accelerator import AcceleratorPlace
-from accelera.offload.planning.fixed import require_floor, reserved_on
+from accelera.offload import block_cache as keeping
+from accelera.offload.api import hand_over
+from accelera.offload.backing import RamBacking, ScratchBacking
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.budgets import require_floor, reserved_on
+from accelera.offload.device_memory import AcceleratorMemory
+from accelera.offload.memory_guard import held_on
 from accelera.testing import FakeCuda
 from tests.laws.test_offload_replay import LOOP, assert_law
 from tests.offload.streamed import BLOCK_BYTES, Run, Step
@@ -39,8 +39,8 @@ def cuda() -> Iterator[FakeCuda]:
 
 @pytest.fixture(params=["ram", "disk"])
 def options(request: pytest.FixtureRequest, tmp_path: Path, cuda: FakeCuda) -> dict[str, Any]:
-    homes = RamHomes(pinned_for=GPU) if request.param == "ram" else ScratchHomes(tmp_path)
-    return {"place": AcceleratorPlace("cuda:0"), "homes": homes}
+    backing = RamBacking(pinned_for=GPU) if request.param == "ram" else ScratchBacking(tmp_path)
+    return {"memory": AcceleratorMemory("cuda:0"), "backing": backing}
 
 
 @pytest.mark.parametrize("nbytes", [BLOCK_BYTES, 70 * BLOCK_BYTES + 5])
@@ -48,9 +48,9 @@ def test_blocks_stream_without_a_race(options: dict[str, Any], nbytes: int) -> N
     run = Run([nbytes] * 25, 9 * nbytes, **options)
     for step in LOOP * 2:
         run.step(step)
-    assert_law(run.keeper)
+    assert_law(run.cache)
     run.check_homes()
-    run.keeper.close()
+    run.cache.close()
 
 
 def test_two_streams_compute_with_the_same_blocks(options: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ def test_two_streams_compute_with_the_same_blocks(options: dict[str, Any]) -> No
     for turn in range(4):
         for number in range(0, 6, 2):
             uses = [Use(run.blocks[number], True, False)]
-            first, second = (run.keeper.use(uses, "read") for _ in range(2))
+            first, second = (run.cache.use(uses, "read") for _ in range(2))
             with streams[0], first as (one,), streams[1], second as (other,):
                 sums.append(other.to(torch.int64).sum())
                 with streams[0]:
@@ -72,12 +72,12 @@ def test_two_streams_compute_with_the_same_blocks(options: dict[str, Any]) -> No
                 run.step(Step(reads=(number,), changes=((number + 1) % 6,)))
     torch.accelerator.synchronize()
     assert [int(each) for each in sums] == expected
-    run.keeper.close()
+    run.cache.close()
 
 
 def test_pinned_memory_is_unpinned_however_it_goes(cuda: FakeCuda) -> None:
-    homes = RamHomes(pinned_for=GPU)
-    kept = [homes.create(5000) for _ in range(6)]
+    backing = RamBacking(pinned_for=GPU)
+    kept = [backing.create(5000) for _ in range(6)]
     assert [(each.nbytes, each.flags) for each in cuda.registered.values()] == [(5000, 1)] * 6
     kept.pop().release()
     assert len(cuda.registered) == 5
@@ -88,30 +88,30 @@ def test_pinned_memory_is_unpinned_however_it_goes(cuda: FakeCuda) -> None:
     del view
     gc.collect()
     assert len(cuda.registered) == 3
-    homes.close()
+    backing.close()
     assert not cuda.registered
     kept[0].release()
-    homes.create(5000)
-    homes.create(0)
+    backing.create(5000)
+    backing.create(0)
     gc.collect()
     assert not cuda.registered
 
 
 def test_a_keeper_leaves_nothing_pinned(cuda: FakeCuda) -> None:
-    keeper = Keeper(1 << 20, device="cuda:0")
+    cache = BlockCache(1 << 20, device="cuda:0")
     for number in range(8):
-        keeper.adopt(torch.full((4096,), number, dtype=torch.uint8))
+        cache.adopt(torch.full((4096,), number, dtype=torch.uint8))
     assert len(cuda.registered) == 8
-    keeper.close()
+    cache.close()
     assert not cuda.registered
-    keeper = Keeper(1 << 20, device="cuda:0")
-    blocks = [keeper.adopt(torch.ones(4096, dtype=torch.uint8))[0] for _ in range(3)]
+    cache = BlockCache(1 << 20, device="cuda:0")
+    blocks = [cache.adopt(torch.ones(4096, dtype=torch.uint8))[0] for _ in range(3)]
     for block in blocks:
-        keeper.free(block)
-    keeper.let_go()
+        cache.free(block)
+    cache.reap()
     assert not cuda.registered
-    keeper.close()
-    dropped = Keeper(1 << 20, device="cuda:0")
+    cache.close()
+    dropped = BlockCache(1 << 20, device="cuda:0")
     (block,) = dropped.adopt(torch.ones(4096, dtype=torch.uint8))
     with dropped.use([Use(block, True, True)]) as (memory,):
         memory.fill_(1)
@@ -123,7 +123,7 @@ def test_a_keeper_leaves_nothing_pinned(cuda: FakeCuda) -> None:
 
 def test_a_restored_model_leaves_nothing_pinned(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does one that is closed; its homes are let go of, not when something else happens to be moved."""
-    monkeypatch.setattr(keeping, "_homes_for", lambda *_: RamHomes(pinned_for=GPU))
+    monkeypatch.setattr(keeping, "_backing_for", lambda *_: RamBacking(pinned_for=GPU))
     for end in ("restore", "close"):
         model = acc.offload(torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)]), device="cpu")
         assert cuda.registered
@@ -133,8 +133,8 @@ def test_a_restored_model_leaves_nothing_pinned(cuda: FakeCuda, monkeypatch: pyt
 
 def test_memory_is_pinned_by_the_device_that_uses_it() -> None:
     with FakeCuda("1GiB", devices=2) as cuda:
-        homes = RamHomes(pinned_for=torch.device("cuda:1"))
-        home = homes.create(4096)
+        backing = RamBacking(pinned_for=torch.device("cuda:1"))
+        home = backing.create(4096)
         assert [each.device for each in cuda.registered.values()] == [1]
         assert (cuda.contexts, cuda.device) == ({1}, 0)
         home.release()
@@ -150,7 +150,7 @@ def test_memory_that_cuda_does_not_pin_is_used_as_it_is(
         torch.zeros(1, device="cuda")
         for step in LOOP[:6]:
             run.step(Step(reads=tuple(each % 6 for each in step.reads)))
-    run.keeper.close()
+    run.cache.close()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1
     assert told[0].startswith("CUDA does not pin 4.0 KiB of RAM (error 712)")
@@ -167,12 +167,12 @@ def test_what_a_device_holds_is_counted_as_it_was_asked_for(cuda: FakeCuda) -> N
 
 def test_weights_that_were_handed_over_leave_no_memory_reserved(cuda: FakeCuda) -> None:
     weights = torch.ones(30 << 20, dtype=torch.uint8, device="cuda")
-    keeper = Keeper(1 << 20, device="cuda:0")
+    cache = BlockCache(1 << 20, device="cuda:0")
     del weights
     assert torch.cuda.memory_reserved() == 30 << 20
-    handed_over(torch.nn.Linear(2, 2), keeper, None, "auto")
+    hand_over(torch.nn.Linear(2, 2), cache, None, "auto")
     assert torch.cuda.memory_reserved() == 0
-    keeper.close()
+    cache.close()
 
 
 def test_the_reserve_has_what_products_and_transfers_keep(cuda: FakeCuda) -> None:
@@ -184,8 +184,8 @@ def test_the_reserve_has_what_products_and_transfers_keep(cuda: FakeCuda) -> Non
 
 
 def test_a_home_is_written_where_it_is_pinned(cuda: FakeCuda) -> None:
-    homes = RamHomes(pinned_for=GPU)
-    home = homes.create(1000)
+    backing = RamBacking(pinned_for=GPU)
+    home = backing.create(1000)
     home.write(10, np.arange(5, dtype=np.uint8))
     assert home.mapped()[10:15].tolist() == [0, 1, 2, 3, 4]
-    homes.close()
+    backing.close()

@@ -15,7 +15,7 @@ from torch import nn
 
 from accelera import BudgetExceededError, offload, offload_checkpoint, offloaded, plan_offload
 from accelera.devices import get_device
-from accelera.offload.planning.fixed import require_floor
+from accelera.offload.budgets import require_floor
 
 TOO_SMALL = (0, "0", 1, "1KiB", "16MiB")
 PROGRAM = """

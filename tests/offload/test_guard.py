@@ -15,40 +15,43 @@ import torch
 from accelera._native import Arena, leave_arena
 from accelera.errors import BudgetExceededError
 from accelera.memory import Use
-from accelera.offload.keeping.allocator import arenas_in_torch
-from accelera.offload.keeping.guard import ArenaCount, Guard, HeldCount, held_on
-from accelera.offload.keeping.keeper import Keeper
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import CacheBudget, OffloadConfig
+from accelera.offload.memory_guard import ArenaCount, HeldCount, MemoryGuard, arenas_in_torch, held_on
 
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import json, sys, torch
 from accelera.memory import Use, process_memory, reset_peak
-from accelera.offload.keeping import keeper as keeping
-from accelera.offload.keeping.keeper import Keeper
+from accelera.offload import block_cache as keeping
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import CacheBudget, OffloadConfig
 
 if sys.argv[1] == "process":
     keeping.arenas_in_torch = lambda: False
 SIZE, BUDGET = 8 << 20, 96 << 20
 torch.ones(1 << 20) @ torch.ones(1 << 20)
-keeper = Keeper(80 << 20, budget_bytes=BUDGET, block_bytes=SIZE, recorder=True)
-blocks = [keeper.adopt(torch.full((SIZE,), i, dtype=torch.uint8), str(i))[0] for i in range(14)]
-with keeper.use([Use(blocks[0])]):
+cache = BlockCache(
+    80 << 20, OffloadConfig(block_bytes=SIZE, record=True), budget=CacheBudget(limit_bytes=BUDGET)
+)
+blocks = [cache.adopt(torch.full((SIZE,), i, dtype=torch.uint8), str(i))[0] for i in range(14)]
+with cache.use([Use(blocks[0])]):
     pass
 before = process_memory().anon_bytes - SIZE
 reset_peak()
 held = []
-entry = keeper.scope.open("inference")
+entry = cache.scope.open("inference")
 for number in range(70):
     if number in range(20, 26):
         held.append(torch.ones(6 << 20, dtype=torch.uint8))
     if number == 50:
         held.clear()
-    with keeper.use([Use(blocks[number % 14])]) as (memory,):
+    with cache.use([Use(blocks[number % 14])]) as (memory,):
         assert bool((memory == number % 14).all())
 entry.close()
 peak = process_memory().peak_bytes - before - process_memory().file_bytes
-print(json.dumps({"peak": peak, "budget": BUDGET, "resident": keeper.report().peak_bytes}))
+print(json.dumps({"peak": peak, "budget": BUDGET, "resident": cache.report().peak_bytes}))
 """
 
 
@@ -69,8 +72,8 @@ def ran(program: str, *words: str) -> dict[str, Any]:
     return answer
 
 
-def guard(held: list[int], blocks: list[int], *, learns: bool = False) -> Guard:
-    return Guard(100, HeldCount(lambda: held[0], lambda: blocks[0]), learns=learns)
+def guard(held: list[int], blocks: list[int], *, learns: bool = False) -> MemoryGuard:
+    return MemoryGuard(100, HeldCount(lambda: held[0], lambda: blocks[0]), learns=learns)
 
 
 def test_nothing_is_withheld_within_the_reserve() -> None:
@@ -111,7 +114,7 @@ def test_what_others_allocate_between_the_phases_is_theirs() -> None:
 
 def test_a_phase_that_is_counted_exactly_is_expected_to_take_what_it_took() -> None:
     arena = Arena(1 << 20)
-    one = Guard(10_000, ArenaCount(arena))
+    one = MemoryGuard(10_000, ArenaCount(arena))
 
     def phase(nbytes: int) -> list[int]:
         one.enter("training")
@@ -148,20 +151,20 @@ def test_what_a_process_holds_is_counted() -> None:
 
 def test_a_process_that_took_all_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = [0]
-    monkeypatch.setattr("accelera.offload.keeping.keeper.held_on", lambda _: lambda: taken[0])
-    monkeypatch.setattr("accelera.offload.keeping.keeper.arenas_in_torch", lambda: False)
-    keeper = Keeper(1000, budget_bytes=1200)
-    block = keeper.create(300, "w")
-    with keeper.use([Use(block, False, True)]):
+    monkeypatch.setattr("accelera.offload.block_cache.held_on", lambda _: lambda: taken[0])
+    monkeypatch.setattr("accelera.offload.block_cache.arenas_in_torch", lambda: False)
+    cache = BlockCache(1000, budget=CacheBudget(limit_bytes=1200))
+    block = cache.create(300, "w")
+    with cache.use([Use(block, False, True)]):
         pass
     taken[0] = 10_000
-    other = keeper.create(300, "other")
-    with pytest.raises(BudgetExceededError, match="held beside them"), keeper.use([Use(other)]):
+    other = cache.create(300, "other")
+    with pytest.raises(BudgetExceededError, match="held beside them"), cache.use([Use(other)]):
         pass
     taken[0] = 0
-    with keeper.use([Use(other, False, True)]):
+    with cache.use([Use(other, False, True)]):
         pass
-    keeper.close()
+    cache.close()
 
 
 def test_what_is_coming_is_withheld_before_it_is_there() -> None:
@@ -188,21 +191,21 @@ def test_blocks_leave_for_a_tensor_in_the_middle_of_an_operation() -> None:
     """The arena asks; a block that is in use stays, and what cannot be had is refused with what would do."""
     if not arenas_in_torch():
         pytest.skip("the library for this torch is not built")
-    keeper = Keeper(6 << 20, budget_bytes=8 << 20, block_bytes=1 << 20)
-    blocks = [keeper.create(1 << 20, f"w{number}") for number in range(6)]
+    cache = BlockCache(6 << 20, OffloadConfig(block_bytes=1 << 20), budget=CacheBudget(limit_bytes=8 << 20))
+    blocks = [cache.create(1 << 20, f"w{number}") for number in range(6)]
     for number, block in enumerate(blocks):
-        with keeper.use([Use(block, False, True)]) as (memory,):
+        with cache.use([Use(block, False, True)]) as (memory,):
             memory.fill_(number)
-    assert keeper.report().evictions == 0
-    with keeper.use([Use(blocks[0])]) as (memory,):
+    assert cache.report().evictions == 0
+    with cache.use([Use(blocks[0])]) as (memory,):
         tensor = torch.zeros(5 << 20, dtype=torch.uint8)
         assert bool((memory == 0).all())
         with pytest.raises(BudgetExceededError, match="a tensor does not fit") as refused:
             torch.zeros(3 << 20, dtype=torch.uint8)
         assert refused.value.needed_bytes == (8 << 20) + (1 << 20)
-    assert keeper.report().saved_bytes >= 3 << 20
+    assert cache.report().saved_bytes >= 3 << 20
     del tensor
     for number, block in enumerate(blocks):
-        with keeper.use([Use(block)]) as (memory,):
+        with cache.use([Use(block)]) as (memory,):
             assert bool((memory == number).all())
-    keeper.close()
+    cache.close()

@@ -14,9 +14,10 @@ from torch import nn
 
 from accelera import offload, offloaded
 from accelera.errors import DeviceError
-from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.tensors.taking import take_over
-from accelera.offload.tensors.tensor import OffloadedTensor
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import OffloadConfig
+from accelera.offload.module import swap_in
+from accelera.offload.tensor import OffloadedTensor
 
 
 def _model() -> nn.Module:
@@ -92,12 +93,12 @@ def test_element_types_change_tensor_by_tensor_within_the_pool(
     with torch.no_grad():
         expected = plain(x)
     del plain
-    model, keeper = _model(), Keeper(1 << 20, store=tmp_path)
-    take_over(model, keeper)
+    model, cache = _model(), BlockCache(1 << 20, OffloadConfig(store=tmp_path))
+    swap_in(model, cache)
     convert(model)
     weights = [each for each in model.parameters() if each.ndim == 2]
     assert all(isinstance(each, OffloadedTensor) and each.dtype == dtype for each in weights)
-    assert keeper.report().peak_bytes <= keeper.capacity_bytes
-    assert keeper.peak_allocated_bytes <= keeper.capacity_bytes
+    assert cache.report().peak_bytes <= cache.capacity_bytes
+    assert cache.peak_allocated_bytes <= cache.capacity_bytes
     with torch.no_grad():
         assert torch.equal(model(x), expected)

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn, optim
 
-from accelera.offload.operating.parted import PartedTensor
-from accelera.offload.tensors.tensor import OffloadedTensor
+from accelera.offload.blockwise.autograd import PartitionedTensor
+from accelera.offload.tensor import OffloadedTensor
 from tests.offload.pools import values
-from tests.offload.simple_keeper import SimpleKeeper
+from tests.offload.simple_cache import SimpleCache
 from tests.offload.taking import assert_same_weights, taken
 
 Make = Callable[[object], optim.Optimizer]
@@ -72,31 +72,31 @@ def train(model: nn.Module, optimizer: optim.Optimizer, steps: int = 3) -> list[
 @pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
 @pytest.mark.parametrize("block_bytes", [WHOLE, PARTS], ids=["whole", "parts"])
 def test_same_steps(make, block_bytes):
-    keeper = SimpleKeeper(block_bytes=block_bytes, least_bytes=256)
+    cache = SimpleCache(block_bytes=block_bytes, least_bytes=256)
     expected = network()
-    model = taken(expected, keeper)
+    model = taken(expected, cache)
     losses, known = train(model, make(model.parameters())), train(expected, make(expected.parameters()))
     tolerance = {"rtol": 0, "atol": 0} if block_bytes == WHOLE else {"rtol": 1e-7, "atol": 1e-9}
     torch.testing.assert_close(losses, known, **tolerance)
     assert_same_weights(model, expected, **tolerance)
     assert all(parameter.grad is not None for parameter in model.parameters())
-    kind = OffloadedTensor if block_bytes == WHOLE else PartedTensor
+    kind = OffloadedTensor if block_bytes == WHOLE else PartitionedTensor
     assert type(model[0].weight.grad) is kind
-    assert keeper.pinned == 0
+    assert cache.pinned == 0
 
 
 def test_states_are_offloaded_as_their_weights_are():
-    model = taken(network(), SimpleKeeper(block_bytes=PARTS, least_bytes=256))
+    model = taken(network(), SimpleCache(block_bytes=PARTS, least_bytes=256))
     optimizer = optim.AdamW(model.parameters())
     train(model, optimizer)
     state = optimizer.state[model[0].weight]
-    assert type(state["exp_avg"]) is type(state["exp_avg_sq"]) is PartedTensor
+    assert type(state["exp_avg"]) is type(state["exp_avg_sq"]) is PartitionedTensor
 
 
 @pytest.mark.parametrize("block_bytes", [WHOLE, PARTS], ids=["whole", "parts"])
 def test_state_dict_both_ways(block_bytes, tmp_path):
     def start() -> tuple[nn.Module, optim.Optimizer]:
-        model = taken(network(), SimpleKeeper(block_bytes=block_bytes, least_bytes=256))
+        model = taken(network(), SimpleCache(block_bytes=block_bytes, least_bytes=256))
         return model, optim.AdamW(model.parameters(), 0.01)
 
     model, optimizer = start()
@@ -127,7 +127,7 @@ def test_schedules_and_parameter_groups():
         return losses
 
     expected = network()
-    assert run(taken(expected, SimpleKeeper(least_bytes=256))) == run(expected)
+    assert run(taken(expected, SimpleCache(least_bytes=256))) == run(expected)
 
 
 @pytest.mark.parametrize("block_bytes", [WHOLE, PARTS], ids=["whole", "parts"])
@@ -143,7 +143,7 @@ def test_grad_scaler(block_bytes, overflow):
         return scaler.get_scale()
 
     expected = network()
-    model = taken(expected, SimpleKeeper(block_bytes=block_bytes, least_bytes=256))
+    model = taken(expected, SimpleCache(block_bytes=block_bytes, least_bytes=256))
     assert run(model) == run(expected) == (8.0 if overflow else 16.0)
     assert_same_weights(model, expected, rtol=1e-7, atol=1e-9)
 
@@ -161,14 +161,14 @@ def test_averaged_models(block_bytes, average):
         return averaged.module
 
     expected = network()
-    model = taken(expected, SimpleKeeper(block_bytes=block_bytes, least_bytes=256))
+    model = taken(expected, SimpleCache(block_bytes=block_bytes, least_bytes=256))
     assert_same_weights(run(model), run(expected), rtol=1e-7, atol=1e-9)
 
 
 def test_sparse_gradients_stay_sparse_and_steps_are_right():
     torch.manual_seed(0)
     expected = nn.Embedding(40, 16, sparse=True)
-    model = taken(expected, SimpleKeeper(least_bytes=256))
+    model = taken(expected, SimpleCache(least_bytes=256))
     for table in (expected, model):
         optimizers = [optim.SparseAdam(table.parameters(), 0.1), optim.SGD(table.parameters(), 0.1)]
         for optimizer in optimizers:
@@ -180,13 +180,13 @@ def test_sparse_gradients_stay_sparse_and_steps_are_right():
 
 
 def test_sparse_gradients_of_weights_in_parts_are_refused():
-    model = taken(nn.Embedding(40, 16, sparse=True), SimpleKeeper(block_bytes=PARTS, least_bytes=256))
+    model = taken(nn.Embedding(40, 16, sparse=True), SimpleCache(block_bytes=PARTS, least_bytes=256))
     with pytest.raises(TypeError, match=r"sparse gradient of .*weight \(40, 16\).* sparse=False"):
         model(torch.tensor([3, 5])).sum().backward()
 
 
 def test_a_copied_model_trains_alone():
-    model = taken(network(), SimpleKeeper(least_bytes=256))
+    model = taken(network(), SimpleCache(least_bytes=256))
     twin = copy.deepcopy(model)
     before = values(model[0].weight)
     losses = train(twin, optim.SGD(twin.parameters(), 0.1))

@@ -43,12 +43,12 @@ def counted(report: OffloadReport) -> tuple[int, ...]:
 
 
 def per_pass(model: nn.Module, one_pass: Callable[[], Any], count: int) -> list[tuple[int, ...]]:
-    keeper = offloaded(model).keeper
-    told = [counted(keeper.report())]
+    cache = offloaded(model).cache
+    told = [counted(cache.report())]
     for _ in range(count):
         one_pass()
         gc.collect()
-        told.append(counted(keeper.report()))
+        told.append(counted(cache.report()))
     return [tuple(b - a for a, b in zip(*pair, strict=True)) for pair in itertools.pairwise(told)]
 
 
@@ -92,7 +92,7 @@ def test_inference_does_what_was_planned(build: Any, inputs: torch.Tensor, budge
     report = offloaded(model).report()
     assert report.peak_bytes == plan.peak_pool_bytes
     on_their_way = sum(each.bytes_read for each in plan.passes) - report.bytes_read
-    assert 0 <= on_their_way <= offloaded(model).keeper.window_bytes + plan.block_bytes
+    assert 0 <= on_their_way <= offloaded(model).cache.window_bytes + plan.block_bytes
     offloaded(model).close()
 
 

@@ -40,11 +40,11 @@ def test_operands_that_do_not_fit_are_named_with_a_budget_that_does():
 
     model = accelera.offload(double(), "64MiB")
     first, second = model[0].weight, model[1].weight
-    keeper = first.keeper
+    cache = first.cache
     from accelera.memory import Use
 
     uses = [Use(block, True, False) for weight in (first, second) for block in weight.blocks]
-    with pytest.raises(BudgetExceededError) as refused, keeper.use(uses, "both"):
+    with pytest.raises(BudgetExceededError) as refused, cache.use(uses, "both"):
         pass
     assert "[both] works on 64.0 MiB at once (0.weight" in str(refused.value)
     assert str(refused.value.needed_bytes) in str(refused.value)

@@ -15,27 +15,28 @@ import torch
 from torch import nn
 
 from accelera.memory import Use
-from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.tensors.taking import offloaded_tensors, take_over
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import OffloadConfig
+from accelera.offload.module import offloaded_tensors, swap_in
 from tests.offload.pools import values
 
 
-def _flush(model: nn.Module, keeper: Keeper) -> None:
-    keeper.flush()
+def _flush(model: nn.Module, cache: BlockCache) -> None:
+    cache.flush()
 
 
-def _mapped(model: nn.Module, keeper: Keeper) -> None:
+def _mapped(model: nn.Module, cache: BlockCache) -> None:
     for tensor in offloaded_tensors(model):
-        tensor.contents.mapped()
+        tensor.block_storage.mapped()
 
 
 @pytest.mark.parametrize("save", [_flush, _mapped])
 def test_a_change_that_was_expected_while_blocks_were_saved_is_kept(
-    save: Callable[[nn.Module, Keeper], None], tmp_path: Path
+    save: Callable[[nn.Module, BlockCache], None], tmp_path: Path
 ) -> None:
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
-    keeper = Keeper(48 << 10, least_bytes=64, block_bytes=16 << 10, store=tmp_path)
-    take_over(model, keeper)
+    cache = BlockCache(48 << 10, OffloadConfig(least_bytes=64, block_bytes=16 << 10, store=tmp_path))
+    swap_in(model, cache)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
@@ -43,24 +44,24 @@ def test_a_change_that_was_expected_while_blocks_were_saved_is_kept(
             for number, parameter in enumerate(model.parameters()):
                 parameter.add_(step + 1)
                 if number % 2 == 0:
-                    save(model, keeper)
+                    save(model, cache)
     assert [values(each).unique().tolist() for each in model.parameters()] == [[21.0]] * 8
 
 
 def test_a_change_under_way_while_another_thread_saves_is_kept(tmp_path: Path) -> None:
-    keeper = Keeper(100, block_bytes=100, store=tmp_path)
-    block, other = keeper.create(100), keeper.create(100)
-    with keeper.use([Use(block, False, True)]) as (memory,):
+    cache = BlockCache(100, OffloadConfig(block_bytes=100, store=tmp_path))
+    block, other = cache.create(100), cache.create(100)
+    with cache.use([Use(block, False, True)]) as (memory,):
         memory.fill_(1)
-        saving = threading.Thread(target=keeper.flush)
+        saving = threading.Thread(target=cache.flush)
         saving.start()
         saving.join()
         memory.fill_(2)
-    with keeper.use([Use(other, False, True)]):
+    with cache.use([Use(other, False, True)]):
         pass
-    with keeper.use([Use(block)]) as (memory,):
+    with cache.use([Use(block)]) as (memory,):
         assert memory.tolist() == [2] * 100
-    keeper.close()
+    cache.close()
 
 
 @pytest.mark.parametrize("block_bytes", [64 << 10, 4 << 10], ids=["one block", "several blocks"])
@@ -72,8 +73,8 @@ def test_threads_that_use_one_model_at_once_stay_within_the_capacity(
     inputs = [torch.randn(3, 96) for _ in range(2)]
     with torch.no_grad():
         expected = [model(each) for each in inputs]
-    keeper = Keeper(160 << 10, least_bytes=64, block_bytes=block_bytes, store=tmp_path)
-    take_over(model, keeper)
+    cache = BlockCache(160 << 10, OffloadConfig(least_bytes=64, block_bytes=block_bytes, store=tmp_path))
+    swap_in(model, cache)
 
     def passes(number: int) -> list[torch.Tensor]:
         with torch.no_grad():
@@ -83,10 +84,10 @@ def test_threads_that_use_one_model_at_once_stay_within_the_capacity(
         for number, results in enumerate(threads.map(passes, range(2))):
             for result in results:
                 torch.testing.assert_close(result, expected[number], rtol=1e-5, atol=1e-6)
-    report = keeper.report()
+    report = cache.report()
     assert report.evictions > 0, "the model must not fit the pool"
-    assert report.peak_bytes <= keeper.capacity_bytes
-    assert keeper.peak_allocated_bytes <= keeper.capacity_bytes
+    assert report.peak_bytes <= cache.capacity_bytes
+    assert cache.peak_allocated_bytes <= cache.capacity_bytes
 
 
 PROGRAM = """

@@ -15,12 +15,11 @@ from torch.utils.checkpoint import checkpoint
 from accelera import offload, offload_checkpoint, offloaded, plan_offload
 from accelera.devices import SimulatedDevice
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceError, UnknownNameError
-from accelera.offload.homes import RamHomes
-from accelera.offload.homes.ram import RamHome
-from accelera.offload.keeping.allocator import arenas_in_torch
-from accelera.offload.keeping.guard import ArenaCount
-from accelera.offload.operating.loading import load_code
-from accelera.offload.units import units_of
+from accelera.offload.api import load_code
+from accelera.offload.backing import RamBacking
+from accelera.offload.backing.ram import RamRegion
+from accelera.offload.memory_guard import ArenaCount, arenas_in_torch
+from accelera.offload.multi_device import units_of
 from accelera.testing import FakeCuda
 from tests.offload.language_model import language_model, train
 from tests.offload.pools import same, values
@@ -62,20 +61,20 @@ def ram_peak(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     load_code()  # makes a small home of its own, once in a process
     alive: dict[int, int] = {}
     peaks: list[int] = []
-    create, release = RamHomes.create, RamHome.release
+    create, release = RamBacking.create, RamRegion.release
 
-    def counted(self: RamHomes, nbytes: int, *args: Any) -> RamHome:
+    def counted(self: RamBacking, nbytes: int, *args: Any) -> RamRegion:
         home = create(self, nbytes, *args)
         alive[id(home)] = home.slab.nbytes
         peaks.append(sum(alive.values()))
         return home
 
-    def released(self: RamHome) -> None:
+    def released(self: RamRegion) -> None:
         alive.pop(id(self), None)
         release(self)
 
-    monkeypatch.setattr(RamHomes, "create", counted)
-    monkeypatch.setattr(RamHome, "release", released)
+    monkeypatch.setattr(RamBacking, "create", counted)
+    monkeypatch.setattr(RamRegion, "release", released)
     return peaks
 
 
@@ -118,7 +117,7 @@ def test_a_device_beside_budgets_by_device_is_refused() -> None:
 def test_a_budget_of_the_cpu_alone_is_the_budget() -> None:
     handles = [offloaded(offload(layers(2), budget)) for budget in ("48MiB", {"cpu": "48MiB"})]
     assert len({handle.report().capacity_bytes for handle in handles}) == 1
-    assert {str(handle.keeper.device) for handle in handles} == {"cpu"}
+    assert {str(handle.cache.device) for handle in handles} == {"cpu"}
     assert not any(handle.report().home_bytes for handle in handles)
 
 
@@ -212,14 +211,14 @@ def peaks(monkeypatch: pytest.MonkeyPatch) -> Peaks:
 
 def check_peaks(model: nn.Module, budgets: dict[Any, Any], peaks: Peaks) -> None:
     """Each device held at most its budget, and something."""
-    for keeper, (one, budget) in zip(offloaded(model).keepers, budgets.items(), strict=False):
-        assert 0 < peaks.note(keeper.scope.arena) <= int(budget[:-3]) * MIB
-        assert 0 < one.report().peak_bytes <= keeper.capacity_bytes
+    for cache, (one, budget) in zip(offloaded(model).caches, budgets.items(), strict=False):
+        assert 0 < peaks.note(cache.scope.arena) <= int(budget[:-3]) * MIB
+        assert 0 < one.report().peak_bytes <= cache.capacity_bytes
 
 
-def is_on(tensor: torch.Tensor, keeper: Any) -> bool:
+def is_on(tensor: torch.Tensor, cache: Any) -> bool:
     """Whether a tensor beside the blocks lies in the memory of a simulated device."""
-    return bool(keeper.scope.arena.block_at(tensor.untyped_storage().data_ptr()) >= 0)
+    return bool(cache.scope.arena.block_at(tensor.untyped_storage().data_ptr()) >= 0)
 
 
 def losses_of(model: nn.Module, x: torch.Tensor, steps: int = 3) -> list[float]:
@@ -247,7 +246,7 @@ def test_a_model_over_two_devices_and_ram_gives_the_same_bits(
     budgets = {device("one"): "12MiB", device("two"): "24MiB", "cpu": "5MiB"}
     offload(model, budgets, store=tmp_path)
     handle = offloaded(model)
-    assert [handle.keepers.index(each.weight.keeper) for each in model] == [0] * 5 + [1] * 11
+    assert [handle.caches.index(each.weight.cache) for each in model] == [0] * 5 + [1] * 11
     with torch.no_grad():
         expected = plain(x)
         for _ in range(3):
@@ -281,7 +280,7 @@ class Half(nn.Module):
         return result
 
     def note(self, tensor: torch.Tensor) -> None:
-        self.seen.append(is_on(tensor, self.linear.weight.keeper))
+        self.seen.append(is_on(tensor, self.linear.weight.cache))
 
 
 class Halves(nn.Module):
@@ -304,7 +303,7 @@ def test_what_a_unit_works_with_lies_on_its_device() -> None:
     model, x = Halves(seen), torch.randn(64, 512)
     offload(model, {device("one"): "16MiB", device("two"): "16MiB", device("three"): "16MiB"})
     y = model(x)["result"]
-    assert is_on(y, offloaded(model).keepers[0])
+    assert is_on(y, offloaded(model).caches[0])
     y.square().mean().backward()
     assert seen == [True] * 6 * 6
     once = [("host", "one"), ("two", "three"), ("three", "one"), ("two", "one"), ("three", "two")]
@@ -324,8 +323,8 @@ def test_training_over_two_devices_gives_the_same_bits(activations: str, peaks: 
         assert same(values(one), values(other))
         assert same(values(one.grad), values(other.grad))
     for unit in model:
-        assert unit.weight.grad.keeper is unit.weight.keeper
-    saved = ["activation" in keeper.trace().roles for keeper in offloaded(model).keepers]
+        assert unit.weight.grad.cache is unit.weight.cache
+    saved = ["activation" in cache.trace().roles for cache in offloaded(model).caches]
     assert saved == [activations != "keep"] * 2
     with pytest.raises(ValueError, match="each device has a trace"):
         offloaded(model).trace()
@@ -340,10 +339,10 @@ def test_a_tie_across_the_boundary(tmp_path: Path, peaks: Peaks) -> None:
     offload(model, budgets, store=tmp_path)
     handle = offloaded(model)
     assert model.head.weight is model.words.weight
-    assert model.head.weight.keeper is handle.keepers[0]
-    assert model.blocks[3].wide.weight.keeper is handle.keepers[1]
+    assert model.head.weight.cache is handle.caches[0]
+    assert model.blocks[3].wide.weight.cache is handle.caches[1]
     seen: list[bool] = []
-    model.head.register_forward_pre_hook(lambda _, args: seen.append(is_on(args[0], handle.keepers[0])))
+    model.head.register_forward_pre_hook(lambda _, args: seen.append(is_on(args[0], handle.caches[0])))
     assert train(model, 3, micro_batches=2) == train(plain, 3, micro_batches=2)
     assert all(same(values(one), values(other)) for one, other in weights_of(plain, model))
     assert seen == [True] * 6
@@ -362,7 +361,7 @@ def test_gpt2_generates_and_trains_the_same() -> None:
     plain = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
     model = over_two(copy.deepcopy(plain))
     assert model.lm_head.weight is model.transformer.wte.weight
-    assert len({each.attn.c_attn.weight.keeper for each in model.transformer.h}) == 2
+    assert len({each.attn.c_attn.weight.cache for each in model.transformer.h}) == 2
     ids = torch.randint(1, 1000, (2, 7))
     how = {"max_new_tokens": 6, "pad_token_id": 0, "eos_token_id": None}
     assert same(*(each.generate(ids, **how) for each in (plain, model)))
@@ -412,7 +411,7 @@ def test_a_copy_is_on_the_same_devices_and_a_pickle_on_none(tmp_path: Path) -> N
     plain, x = layers(4), torch.randn(64, 512)
     model = over_two(copy.deepcopy(plain))
     copied = copy.deepcopy(model)
-    assert offloaded(copied).keepers == offloaded(model).keepers
+    assert offloaded(copied).caches == offloaded(model).caches
     assert losses_of(copied, x) == losses_of(plain, x)
     assert offloaded(model).report().crossed_bytes["one", "two"] > 0
     offloaded(copied).restore()
@@ -426,7 +425,7 @@ def test_a_copy_is_on_the_same_devices_and_a_pickle_on_none(tmp_path: Path) -> N
 
 def test_a_part_runs_on_its_own_device() -> None:
     model, x = over_two(layers(4)), torch.randn(8, 512)
-    assert is_on(model[3](x), offloaded(model).keepers[1])
+    assert is_on(model[3](x), offloaded(model).caches[1])
     assert offloaded(model).report().crossed_bytes == {("host", "two"): x.nbytes}
 
 
@@ -481,7 +480,7 @@ def test_an_error_of_the_model_leaves_it_as_it_was() -> None:
     with pytest.raises(ZeroDivisionError):
         model(x)
     broken.remove()
-    assert not any(is_on(torch.ones(4096), keeper) for keeper in offloaded(model).keepers)
+    assert not any(is_on(torch.ones(4096), cache) for cache in offloaded(model).caches)
     assert torch.equal(model(x), plain(x))
 
 

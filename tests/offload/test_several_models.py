@@ -11,9 +11,10 @@ from torch import nn
 
 from accelera import offload, offloaded
 from accelera.errors import DeviceError
-from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.tensors.taking import take_over
-from accelera.offload.tensors.tensor import OffloadedTensor
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import OffloadConfig
+from accelera.offload.module import swap_in
+from accelera.offload.tensor import OffloadedTensor
 from tests.offload.pools import values
 
 
@@ -43,7 +44,7 @@ def test_weights_of_two_models_in_one_operation(
 ) -> None:
     plain, others = [_linear(1), _linear(2)], [_linear(1), _linear(2)]
     for model, block_bytes in zip(others, blocks, strict=True):
-        take_over(model, Keeper(96 << 10, least_bytes=64, block_bytes=block_bytes))
+        swap_in(model, BlockCache(96 << 10, OffloadConfig(least_bytes=64, block_bytes=block_bytes)))
     with torch.no_grad():
         expected, result = (operation(one.weight, other.weight) for one, other in (plain, others))
         if isinstance(expected, torch.Tensor):
@@ -99,7 +100,7 @@ def test_models_that_share_a_weight_are_offloaded_together() -> None:
         expected = one(x), other(x)
         both = offload(nn.ModuleList([one, other]), "64MiB")
         assert one[0].weight is other[0].weight
-        assert offloaded(one).keeper is offloaded(other).keeper is offloaded(both).keeper
+        assert offloaded(one).cache is offloaded(other).cache is offloaded(both).cache
         assert torch.equal(one(x), expected[0])
         assert torch.equal(other(x), expected[1])
 

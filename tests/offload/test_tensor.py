@@ -20,10 +20,10 @@ from torch import nn
 import accelera
 from accelera.errors import DeviceError
 from accelera.offload import OffloadedTensor
-from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.tensors.adopting import adopted
-from accelera.offload.tensors.copies import as_mapped
-from accelera.offload.tensors.taking import give_back, take_over
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import OffloadConfig
+from accelera.offload.module import swap_in, swap_out
+from accelera.offload.tensor import as_mapped, wrap
 from tests.offload.pools import MAKERS, pair, same, values
 
 
@@ -55,11 +55,11 @@ def test_it_is_a_parameter_that_tells_its_shape_without_reading(models: Any) -> 
     assert weight.numel() == 96 * 64
     assert weight.requires_grad
     assert weight.is_leaf
-    before = weight.keeper.report().uses
+    before = weight.cache.report().uses
     assert "0.weight" in repr(weight)
     assert "24.0 KiB" in repr(weight)
     assert "Linear" in str(models[1])
-    assert weight.keeper.report().uses == before
+    assert weight.cache.report().uses == before
 
 
 def test_autocast_casts_into_the_pool(models: Any, x: torch.Tensor) -> None:
@@ -71,7 +71,7 @@ def test_autocast_casts_into_the_pool(models: Any, x: torch.Tensor) -> None:
         return [*results, *(one.grad for one in model.parameters())]
 
     assert _both(models, run)
-    report = models[1][0].weight.keeper.report()
+    report = models[1][0].weight.cache.report()
     assert report.peak_bytes <= report.capacity_bytes
 
 
@@ -120,12 +120,12 @@ def test_parameters_that_share_a_storage_still_do() -> None:
     model = nn.Linear(32, 32, bias=False)
     model.turned = nn.Parameter(model.weight.detach().t())
     strides = model.turned.stride()
-    take_over(model, MAKERS["pool"]())
+    swap_in(model, MAKERS["pool"]())
     with torch.no_grad():
         model.weight.fill_(3)
     assert bool((values(model.turned) == 3).all())
     assert model.turned.stride() == strides
-    give_back(model, model.weight.keeper)
+    swap_out(model, model.weight.cache)
     assert model.weight.untyped_storage().data_ptr() == model.turned.untyped_storage().data_ptr()
 
 
@@ -150,7 +150,7 @@ def test_an_optimizer_and_hooks_from_before_go_on(x: torch.Tensor) -> None:
     handle = model.weight.register_hook(lambda gradient: seen.append("gradient"))
     model.weight.register_post_accumulate_grad_hook(lambda weight: seen.append("accumulated"))
     before = model.weight.detach().clone()
-    take_over(model, MAKERS["pool"]())
+    swap_in(model, MAKERS["pool"]())
     model(x).sum().backward()
     optimizer.step()
     handle.remove()
@@ -217,14 +217,14 @@ def test_state_can_be_saved_and_loaded_without_this_package(models: Any) -> None
 
 @pytest.mark.parametrize("block_bytes", [1 << 16, 1000])
 def test_the_bytes_of_a_state_dict_outlive_their_weight(block_bytes: int) -> None:
-    keeper = Keeper(1 << 16, least_bytes=1, block_bytes=block_bytes)
-    weight = adopted(keeper, torch.arange(1000.0).view(10, 100))
+    cache = BlockCache(1 << 16, OffloadConfig(least_bytes=1, block_bytes=block_bytes))
+    weight = wrap(cache, torch.arange(1000.0).view(10, 100))
     shown = as_mapped(weight)
     del weight
     gc.collect()
-    keeper.report()
-    others = [adopted(keeper, torch.zeros(10, 100)) for _ in range(3)]
-    keeper.flush()
+    cache.report()
+    others = [wrap(cache, torch.zeros(10, 100)) for _ in range(3)]
+    cache.flush()
     assert torch.equal(shown, torch.arange(1000.0).view(10, 100))
     assert all(not other.any() for other in others)
 
@@ -269,11 +269,11 @@ def test_other_shapes_in_place_are_refused(models: Any, name: str) -> None:
 
 def test_an_error_of_the_user_is_torchs_own_and_pins_nothing() -> None:
     model = _mlp()
-    keeper = MAKERS["copies"]()
-    take_over(model, keeper)
+    cache = MAKERS["copies"]()
+    swap_in(model, cache)
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         model(torch.randn(3, 5))
-    assert keeper.pinned == 0
+    assert cache.pinned == 0
 
 
 def test_threads(models: Any, x: torch.Tensor) -> None:
@@ -303,7 +303,7 @@ def test_compiled(models: Any, x: torch.Tensor, backend: str) -> None:
 def test_given_back(models: Any, x: torch.Tensor) -> None:
     plain, other = models
     weight = other[0].weight
-    give_back(other, weight.keeper)
+    swap_out(other, weight.cache)
     assert other[0].weight is weight
     assert type(weight) is nn.Parameter
     assert weight.requires_grad
@@ -330,12 +330,12 @@ def test_ending_the_model_ends_the_pool(tmp_path: Path) -> None:
     others = set(threading.enumerate())
     accelera.offload(model, "256MiB", tmp_path)
     model(torch.randn(2, 256))
-    keeper = weakref.ref(accelera.offloaded(model).keeper)
+    cache = weakref.ref(accelera.offloaded(model).cache)
     movers = [each for each in threading.enumerate() if each not in others and "accelera-" in each.name]
     assert movers
     del model
     gc.collect()
-    assert keeper() is None
+    assert cache() is None
     for each in movers:
         each.join(300)
     assert not [each for each in movers if each.is_alive()]

@@ -13,8 +13,9 @@ from torch.nn.functional import linear
 from torch.utils._pytree import tree_leaves
 
 from accelera.errors import BudgetExceededError
-from accelera.offload.keeping.keeper import Keeper
-from accelera.offload.tensors.taking import take_over
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.config import OffloadConfig
+from accelera.offload.module import swap_in
 from tests.offload.pools import values
 
 BLOCKS = pytest.mark.parametrize("block_bytes", [64 << 10, 256], ids=["one block", "several blocks"])
@@ -25,7 +26,7 @@ def _pair(block_bytes: int, capacity_bytes: int = 96 << 10) -> tuple[Any, Any]:
     torch.manual_seed(1)
     plain, other = nn.Linear(8, 12), nn.Linear(8, 12)
     other.load_state_dict(plain.state_dict())
-    take_over(other, Keeper(capacity_bytes, least_bytes=64, block_bytes=block_bytes))
+    swap_in(other, BlockCache(capacity_bytes, OffloadConfig(least_bytes=64, block_bytes=block_bytes)))
     return plain, other
 
 

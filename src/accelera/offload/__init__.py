@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any
 from accelera.lazily import opened
 
 if TYPE_CHECKING:
-    from accelera.offload.checkpoint import offload_checkpoint as offload_checkpoint
+    from accelera.offload.api import offload as offload
+    from accelera.offload.api import offload_checkpoint as offload_checkpoint
+    from accelera.offload.api import offloaded as offloaded
     from accelera.offload.handle import Offloaded as Offloaded
-    from accelera.offload.keeping.report import OffloadReport as OffloadReport
-    from accelera.offload.offloading import offload as offload
-    from accelera.offload.offloading import offloaded as offloaded
-    from accelera.offload.planning.offload_plan import OffloadPlan as OffloadPlan
-    from accelera.offload.planning.planning import plan_offload as plan_offload
-    from accelera.offload.tensors.tensor import OffloadedTensor as OffloadedTensor
+    from accelera.offload.planning.plan import OffloadPlan as OffloadPlan
+    from accelera.offload.planning.planner import plan_offload as plan_offload
+    from accelera.offload.report import OffloadReport as OffloadReport
+    from accelera.offload.tensor import OffloadedTensor as OffloadedTensor
 
 _FILES = {
-    "offload": "offloading",
-    "offloaded": "offloading",
+    "offload": "api",
+    "offloaded": "api",
     "Offloaded": "handle",
-    "OffloadPlan": "planning.offload_plan",
-    "OffloadReport": "keeping.report",
-    "OffloadedTensor": "tensors.tensor",
-    "offload_checkpoint": "checkpoint",
-    "plan_offload": "planning.planning",
+    "OffloadPlan": "planning.plan",
+    "OffloadReport": "report",
+    "OffloadedTensor": "tensor",
+    "offload_checkpoint": "api",
+    "plan_offload": "planning.planner",
 }
 """Where each name is; the file is loaded, and torch with it, when the name is first used."""
 

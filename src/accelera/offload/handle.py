@@ -1,7 +1,8 @@
-"""What is to be known of an offloaded model, and how it is taken back."""
+"""Handle of an offloaded model: its report, its trace, saving, and taking it back."""
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,17 +12,16 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from accelera.errors import DeviceError
-from accelera.offload.keeping.report import total_of
-from accelera.offload.tensors.copies import as_mapped
-from accelera.offload.tensors.staying import may_leave
-from accelera.offload.tensors.taking import give_back, offloaded_tensors
-from accelera.offload.tensors.tensor import OffloadedTensor
-from accelera.offload.training.training import CopiedTraining, Training
+from accelera.offload.checkpoints.shards import save_checkpoint
+from accelera.offload.module import offloaded_tensors, swap_out, unguard_device
+from accelera.offload.report import total_of
+from accelera.offload.tensor import OffloadedTensor, as_mapped
+from accelera.offload.training.hooks import CopiedTraining, Training
 
 if TYPE_CHECKING:
-    from accelera.offload.keeping.keeper import Keeper
-    from accelera.offload.keeping.report import OffloadReport
-    from accelera.offload.planning.offload_plan import OffloadPlan
+    from accelera.offload.block_cache import BlockCache
+    from accelera.offload.planning.plan import OffloadPlan
+    from accelera.offload.report import OffloadReport
     from accelera.trace import Trace
 
 
@@ -32,13 +32,13 @@ class Offloaded:
     def __init__(
         self,
         model: torch.nn.Module,
-        keepers: Sequence[Keeper],
+        caches: Sequence[BlockCache],
         plan: OffloadPlan | None = None,
         training: Training | CopiedTraining | None = None,
     ) -> None:
         self._model = weakref.ref(model)
         self._training = training
-        self.keepers = tuple(keepers)
+        self.caches = tuple(caches)
         """What keeps the bytes, one for each device."""
         self.plan = plan
         """What was predicted, when the model was offloaded with ``inputs``; else None."""
@@ -46,19 +46,31 @@ class Offloaded:
         """Whether the model is an ordinary one again."""
 
     @property
-    def keeper(self) -> Keeper:
+    def cache(self) -> BlockCache:
         """What keeps the bytes, of several the first device's."""
-        return self.keepers[0]
+        return self.caches[0]
+
+    @property
+    def keepers(self) -> tuple[BlockCache, ...]:
+        """Old name of ``caches``."""
+        _warn_renamed("keepers", "caches")
+        return self.caches
+
+    @property
+    def keeper(self) -> BlockCache:
+        """Old name of ``cache``."""
+        _warn_renamed("keeper", "cache")
+        return self.cache
 
     def report(self) -> OffloadReport:
         """Return what was moved, held and waited for so far, and what becomes of saved tensors.
 
         Of a model over several devices, figures are sums, and ``by_device`` has those of each.
         """
-        crossings = self._training.crossings if isinstance(self._training, Training) else None
-        counted = total_of([keeper.report() for keeper in self.keepers])
-        if crossings is not None:
-            counted = replace(counted, crossed_bytes=crossings.moved_bytes)
+        transfers = self._training.transfers if isinstance(self._training, Training) else None
+        counted = total_of([cache.report() for cache in self.caches])
+        if transfers is not None:
+            counted = replace(counted, crossed_bytes=transfers.moved_bytes)
         chosen = self._training.choice.chosen if isinstance(self._training, Training) else None
         if chosen is None:
             return counted
@@ -67,13 +79,13 @@ class Offloaded:
     def trace(self) -> Trace:
         """Return the accesses so far; raises ValueError unless ``offload`` was told to record.
 
-        A model over several devices has several traces: those of ``keepers``; ValueError is raised for it.
+        A model over several devices has several traces: those of ``caches``; ValueError is raised for it.
         """
-        if len(self.keepers) > 1:
+        if len(self.caches) > 1:
             raise ValueError(
-                "[offload] each device has a trace of its own: [each.trace() for each in handle.keepers]"
+                "[offload] each device has a trace of its own: [each.trace() for each in handle.caches]"
             )
-        return self.keeper.trace()
+        return self.cache.trace()
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the model's state as ordinary tensors over the files where the bytes are.
@@ -95,11 +107,11 @@ class Offloaded:
         model = self._alive()
         if self._training is not None:
             self._training.stop()
-        give_back(model, *self.keepers)
-        may_leave(model)
+        swap_out(model, *self.caches)
+        unguard_device(model)
         self.restored = True
-        for keeper in self.keepers:
-            keeper.let_go()
+        for cache in self.caches:
+            cache.reap()
         return model
 
     def save(self, folder: str | Path) -> Path:
@@ -108,14 +120,12 @@ class Offloaded:
         No memory is taken for them; ``accelera.offload_checkpoint`` opens the folder again. Raises StoreError
         when it cannot be written.
         """
-        from accelera.offload.checkpoints.saving import save_checkpoint
-
         return save_checkpoint(self._alive(), folder)
 
     def close(self) -> None:
         """Give all memory and files back without restoring; the model is of no use afterwards."""
-        for keeper in self.keepers:
-            keeper.close()
+        for cache in self.caches:
+            cache.close()
 
     def _alive(self) -> torch.nn.Module:
         model = self._model()
@@ -127,5 +137,9 @@ class Offloaded:
         model = self._model()
         if model is None:
             return "Offloaded(a model that is gone)"
-        tensors = [each for each in offloaded_tensors(model) if each.keeper in self.keepers]
+        tensors = [each for each in offloaded_tensors(model) if each.cache in self.caches]
         return f"Offloaded({type(model).__name__}, {len(tensors)} tensors, {self.report()})"
+
+
+def _warn_renamed(old: str, new: str) -> None:
+    warnings.warn(f"Offloaded.{old} is now Offloaded.{new}", DeprecationWarning, stacklevel=3)

@@ -1,1 +1,3 @@
-"""Checkpoints read and written tensor by tensor."""
+"""Checkpoints opened without loading them, and written tensor by tensor."""
+
+from __future__ import annotations

@@ -1,20 +1,25 @@
-"""The tensors of a checkpoint folder by name: in one ``.safetensors`` file, or in several with an index."""
+"""Safetensors files of a checkpoint: shards read in place, one file written."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
+from torch import nn
 
+from accelera.atomic import atomic_write
 from accelera.errors import DTypeError, StoreError, StoreFormatError
-from accelera.offload.homes import FileHome, OpenFile
+from accelera.offload.backing import FileRegion, OpenFile
+from accelera.offload.tensor import OffloadedTensor, as_mapped
 from accelera.stores import TensorEntry, tensor_entries
 
 SINGLE = "model.safetensors"
+
 INDEX = "model.safetensors.index.json"
+
 _OLD = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 _DTYPES = {
@@ -56,9 +61,9 @@ class Stored(NamedTuple):
         """Bytes of its elements."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
-    def home(self, start: int, nbytes: int) -> FileHome:
+    def home(self, start: int, nbytes: int) -> FileRegion:
         """Return ``nbytes`` of it from byte ``start`` on, as the home of a block."""
-        return FileHome(self.file, self.offset + start, nbytes)
+        return FileRegion(self.file, self.offset + start, nbytes)
 
     def mapped(self) -> torch.Tensor:
         """Return it as an ordinary tensor whose pages are those of the file."""
@@ -152,3 +157,63 @@ def _dtype(path: Path, name: str, entry: TensorEntry) -> torch.dtype:
             f"{', '.join(_DTYPES)}: convert the checkpoint"
         )
     return _DTYPES[entry.dtype]
+
+
+_ALIGNMENT_BYTES = 4096
+
+
+def save_checkpoint(model: nn.Module, folder: str | Path) -> Path:
+    """Write the weights and persistent buffers of ``model`` to ``folder``; return the file.
+
+    Each tensor is written once, under the first of its names. The file appears when it is complete. Raises
+    StoreError when it cannot be written, DTypeError for an element type that the format lacks.
+    """
+    path = Path(folder) / SINGLE
+    tensors = _distinct(model)
+    header = _header(tensors)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path, durable=True) as partial, open(partial, "wb") as file:
+            file.write(header)
+            for tensor in tensors.values():
+                file.write(_bytes_of(tensor))
+    except OSError as error:
+        raise StoreError(
+            f"[offload] {path} cannot be written: {error.strerror}; name another folder, or free some space"
+        ) from error
+    return path
+
+
+def _distinct(model: nn.Module) -> dict[str, torch.Tensor]:
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if isinstance(tensor, torch.Tensor):
+            found.setdefault(id(tensor), (name, tensor.detach()))
+    return dict(found.values())
+
+
+def _header(tensors: dict[str, torch.Tensor]) -> bytes:
+    entries, place = {}, 0
+    for name, tensor in tensors.items():
+        offsets = [place, place + tensor.numel() * tensor.element_size()]
+        entries[name] = {"dtype": _stored(name, tensor), "shape": [*tensor.shape], "data_offsets": offsets}
+        place = offsets[1]
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    length = -(-(8 + len(text)) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES - 8
+    return length.to_bytes(8, "little") + text.ljust(length)
+
+
+def _stored(name: str, tensor: torch.Tensor) -> str:
+    stored = stored_name_of(tensor.dtype)
+    if stored is None:
+        raise DTypeError(
+            f"[offload] {name} is of {tensor.dtype}, which .safetensors has no name for; convert it"
+        )
+    return stored
+
+
+def _bytes_of(tensor: torch.Tensor) -> Any:
+    """Return the elements in row-major order; those of an offloaded tensor are mapped."""
+    plain = as_mapped(tensor) if isinstance(tensor, OffloadedTensor) else tensor
+    flat = plain.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return flat.numpy()

@@ -1,1 +1,3 @@
-"""What offloading will take, found by a dry run on shapes."""
+"""Plans of offloaded models: a dry run on shapes, fitted into a budget."""
+
+from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Dry run of an offloaded model: one pass on shapes, through the code of a run, every use of a block noted.
+"""Dry run of an offloaded model: one pass on shapes, by the code of a run, each use of a block recorded.
 
 Weights, inputs and activations are fake tensors, and blocks have no bytes. Nothing depends on the room for
-blocks but the size of the largest, so the notes are replayed in any room afterwards (``pool_replay``).
+blocks but the size of the largest, so the records are replayed in any room afterwards (``pool_replay``).
 """
 
 from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -34,34 +34,162 @@ from accelera.capture import (
     random_kept,
     values_explained,
 )
-from accelera.offload.planning.optimizer_notes import OptimizerNotes
-from accelera.offload.planning.ordinary_tensors import OrdinaryTensors
-from accelera.offload.planning.recording_keeper import Notes, RecordingKeeper
-from accelera.offload.planning.saved_on_paper import SavedOnPaper
-from accelera.offload.tensors.taking import offloaded_tensors, take_over, tensors_of
-from accelera.offload.tensors.tensor import OffloadedTensor
-from accelera.offload.tiled.marking import MarkedTensor
-from accelera.offload.training.step_record import StepRecord
-from accelera.offload.training.training import Training
+from accelera.offload.blockwise.autograd import MarkedTensor
+from accelera.offload.config import OffloadConfig
+from accelera.offload.module import offloaded_tensors, swap_in, tensors_of
+from accelera.offload.planning.recording import (
+    Begin,
+    Create,
+    Excerpt,
+    Free,
+    Notes,
+    RecordedSaves,
+    RecordingCache,
+    UnpooledTensors,
+)
+from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.training.hooks import Training
+from accelera.offload.training.tape import StepRecord
+
+_ONE_BY_ONE = (
+    "SGD",
+    "Adam",
+    "AdamW",
+    "NAdam",
+    "RAdam",
+    "Adamax",
+    "Adagrad",
+    "Adadelta",
+    "RMSprop",
+    "Rprop",
+    "ASGD",
+)
+"""Optimizers of PyTorch that update one parameter after the other, each without regard to the others."""
+
+
+class _Template(NamedTuple):
+    """What is done for one parameter, and for all others of its kind."""
+
+    parameter: torch.Tensor
+    make_states: Excerpt
+    first_update: Excerpt
+    update: Excerpt
+
+
+@final
+class OptimizerNotes:
+    """Steps of one optimizer."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, notes: Notes) -> None:
+        self._optimizer = optimizer
+        self._notes = notes
+        self._templates: dict[Hashable, _Template] = {}
+        self._blocks: dict[int, dict[int, int]] = {}
+        """For each parameter by identity, its blocks for those of the parameter that stands for it."""
+
+    def step(self) -> None:
+        """Note a step; in the first, states are made for all parameters of a group before any is updated."""
+        if not _updates_one_by_one(self._optimizer):
+            self._optimizer.step()
+            return
+        first = not self._templates
+        groups = [list(group["params"]) for group in self._optimizer.param_groups]
+        if first:
+            self._learn(groups)
+        for number, parameters in enumerate(groups):
+            trained = [each for each in parameters if each.grad is not None]
+            chosen = [(each, self._templates[number, _kind(each)]) for each in trained]
+            for each, template in chosen if first else ():
+                self._repeat(each, template.parameter, template.make_states)
+            for each, template in chosen:
+                self._repeat(each, template.parameter, template.first_update if first else template.update)
+
+    def _learn(self, groups: list[list[torch.Tensor]]) -> None:
+        """Carry out two steps for one parameter of each kind."""
+        own = self._optimizer.param_groups
+        try:
+            for number, parameters in enumerate(groups):
+                for group in own:
+                    group["params"] = []
+                for each in parameters:
+                    if each.grad is not None and (number, _kind(each)) not in self._templates:
+                        own[number]["params"] = [each]
+                        self._templates[number, _kind(each)] = self._template(each)
+        finally:
+            for group, parameters in zip(own, groups, strict=True):
+                group["params"] = parameters
+
+    def _template(self, parameter: torch.Tensor) -> _Template:
+        with self._notes.set_aside() as first:
+            self._optimizer.step()
+        with self._notes.set_aside() as later:
+            self._optimizer.step()
+        making = len(first.events) - len(later.events)
+        allocated = len(first.allocations) - len(later.allocations)
+        return _Template(
+            parameter,
+            Excerpt(first.events[:making], first.allocations[:allocated]),
+            Excerpt(first.events[making:], first.allocations[allocated:]),
+            later,
+        )
+
+    def _repeat(self, parameter: torch.Tensor, standing: torch.Tensor, excerpt: Excerpt) -> None:
+        """Note for ``parameter`` what was noted for the one that stands for it."""
+        blocks = self._blocks.setdefault(id(parameter), {})
+        for mine, other in ((parameter, standing), (parameter.grad, standing.grad)):
+            blocks.update(zip(_numbers(other), _numbers(mine), strict=True))
+        for event in excerpt.events:
+            if isinstance(event, Create):
+                block = self._notes.create(event.nbytes, event.role, event.name, filled=event.filled)
+                blocks[event.block] = block.id
+            elif isinstance(event, Begin):
+                uses = tuple((blocks.get(block, block), read, write) for block, read, write in event.uses)
+                self._notes.add(Begin(uses, event.op))
+            elif isinstance(event, Free):
+                self._notes.free(blocks.get(event.block, event.block))
+            else:
+                self._notes.add(event)
+        for number, nbytes in excerpt.allocations:
+            self._notes.allocate(number, nbytes, "optimizer")
+
+
+def _updates_one_by_one(optimizer: torch.optim.Optimizer) -> bool:
+    kind = type(optimizer)
+    if kind.__name__ not in _ONE_BY_ONE or not kind.__module__.startswith("torch.optim"):
+        return False
+    groups = optimizer.param_groups
+    return not any(group.get("foreach") or group.get("fused") or group.get("capturable") for group in groups)
+
+
+def _kind(parameter: torch.Tensor) -> Hashable:
+    """Return what decides how a parameter is updated."""
+    return (_layout(parameter), _layout(parameter.grad))
+
+
+def _layout(tensor: Any) -> Hashable:
+    cut = tuple(block.nbytes for block in tensor.blocks) if isinstance(tensor, OffloadedTensor) else None
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, type(tensor), cut
+
+
+def _numbers(tensor: Any) -> list[int]:
+    return [block.id for block in tensor.blocks] if isinstance(tensor, OffloadedTensor) else []
+
 
 _WRAPPERS = (OffloadedTensor, MarkedTensor)
 
 
 @dataclass(frozen=True)
-class Scene:
-    """What is run."""
+class DryRunSetup:
+    """Model, inputs and options of a dry run."""
 
     model: Any
     """A module, also one on ``meta``, or a function that builds one."""
     inputs: Any
     """A tensor, a tuple of arguments, a dictionary of named ones, or a function that makes any of these."""
-    train: bool
     optimizer: Any
     loss: Callable[[Any], torch.Tensor] | None
-    activations: str
-    policy: str
     device: torch.device
-    least_bytes: int
+    config: OffloadConfig
 
 
 @dataclass(frozen=True)
@@ -114,25 +242,27 @@ class DryRun:
         return int(alive[at]), notes.allocation_ops[at - 1] if at else ""
 
 
-def dry_run(scene: Scene, block_bytes: int, room_bytes: int) -> DryRun:
+def dry_run(setup: DryRunSetup, block_bytes: int, room_bytes: int) -> DryRun:
     """Run one pass on paper in blocks of at most ``block_bytes``; the model is left as it was.
 
     Raises BudgetExceededError when an operation needs a tensor whole that ``room_bytes`` do not hold.
     """
     mode = ShapeMode()
     with _stage(), mode:
-        module, inputs = _built(scene)
-        with faked(module, mode), mode_kept(module, train=scene.train):
+        module, inputs = _built(setup)
+        with faked(module, mode), mode_kept(module, train=setup.config.train):
             inputs = as_fake(inputs, mode)
-            return _Runner(scene, module, inputs, mode, (block_bytes, scene.least_bytes, room_bytes)).run()
+            return _PassRecorder(
+                setup, module, inputs, mode, (block_bytes, setup.config.least_bytes, room_bytes)
+            ).run()
 
 
-def largest_weight_bytes(scene: Scene) -> int:
+def largest_weight_bytes(setup: DryRunSetup) -> int:
     """Return the bytes of the largest parameter or buffer."""
-    if isinstance(scene.model, torch.nn.Module):
-        return max((each.nbytes for _, each in tensors_of(scene.model)), default=0)
+    if isinstance(setup.model, torch.nn.Module):
+        return max((each.nbytes for _, each in tensors_of(setup.model)), default=0)
     with _stage(), ShapeMode():
-        module, _ = _built(scene)
+        module, _ = _built(setup)
         return max((each.nbytes for _, each in tensors_of(module)), default=0)
 
 
@@ -145,17 +275,17 @@ def _stage() -> Iterator[None]:
         yield
 
 
-def _built(scene: Scene) -> tuple[torch.nn.Module, Any]:
+def _built(setup: DryRunSetup) -> tuple[torch.nn.Module, Any]:
     with CopiesOfFakes():
-        is_module = isinstance(scene.model, torch.nn.Module)
-        module = scene.model if is_module else scene.model()
-        inputs = scene.inputs() if callable(scene.inputs) else scene.inputs
+        is_module = isinstance(setup.model, torch.nn.Module)
+        module = setup.model if is_module else setup.model()
+        inputs = setup.inputs() if callable(setup.inputs) else setup.inputs
     return module, dict(inputs) if isinstance(inputs, Mapping) else inputs
 
 
 @final
-class OutsAsTheyAre(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Operations into tensors that are given need no following: those have their shapes."""
+class SkipOutVariants(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Skips operators that write into given tensors (``out=``): their shapes are known already."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Carry out ``func``; called by torch."""
@@ -168,35 +298,37 @@ class OutsAsTheyAre(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @final
-class _Runner:
+class _PassRecorder:
     def __init__(
         self,
-        scene: Scene,
+        setup: DryRunSetup,
         module: torch.nn.Module,
         inputs: Any,
         mode: FakeTensorMode,
         sizes: tuple[int, int, int],
     ) -> None:
-        self._scene = scene
+        self._setup = setup
         self._module = module
         self._inputs = inputs
         self._notes = Notes()
-        self._ordinary = OrdinaryTensors(self._notes)
-        self._keeper: Any = RecordingKeeper(mode, scene.device, sizes, self._notes, self._ordinary.leave_out)
-        self._saved = SavedOnPaper(self._keeper, self._notes, self._ordinary)
+        self._ordinary = UnpooledTensors(self._notes)
+        self._cache: Any = RecordingCache(mode, setup.device, sizes, self._notes, self._ordinary.leave_out)
+        self._saved = RecordedSaves(self._cache, self._notes, self._ordinary)
 
     def run(self) -> DryRun:
         """Carry out the pass."""
-        scene, events = self._scene, self._notes.events
-        take_over(self._module, self._keeper)
-        weights = {each.contents for each in offloaded_tensors(self._module)}
+        setup, events = self._setup, self._notes.events
+        swap_in(self._module, self._cache)
+        weights = {each.block_storage for each in offloaded_tensors(self._module)}
         kept = [each for _, each in tensors_of(self._module) if not isinstance(each, OffloadedTensor)]
         for each in (*kept, *tree_leaves(self._inputs)):
             if isinstance(each, torch.Tensor):
                 self._ordinary.leave_out(each)
         ends = [0, len(events)]
-        planned = scene.train and scene.activations == "auto"
-        training = Training(self._module, self._keeper, scene.activations, self._saved if planned else None)
+        planned = setup.config.train and setup.config.activations == "auto"
+        training = Training(
+            self._module, self._cache, setup.config.activations, self._saved if planned else None
+        )
         try:
             for part in self._parts():
                 part()
@@ -222,15 +354,15 @@ class _Runner:
             kept_bytes=kept_bytes,
             record=self._saved.record(kept_bytes, ends[2]) if planned else None,
             signature=self._saved.signature,
-            block_bytes=self._keeper.block_bytes,
+            block_bytes=self._cache.block_bytes,
         )
 
     def _parts(self) -> tuple[Callable[[], None], ...]:
         """Return what is done: the pass, the first update, a later one, the release of gradients."""
-        scene = self._scene
+        setup = self._setup
         update: Callable[[], None] = _nothing
-        if scene.train:
-            optimizer = optimizer_for(self._module, scene.optimizer)
+        if setup.config.train:
+            optimizer = optimizer_for(self._module, setup.optimizer)
             if optimizer is not None:
                 update = OptimizerNotes(optimizer, self._notes).step
         listening = [self._listened(part) for part in (self._pass, update, update, self._release)]
@@ -238,19 +370,19 @@ class _Runner:
 
     def _listened(self, part: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
-            with OutsAsTheyAre(), Listener(self._ordinary.heard, _WRAPPERS):  # type: ignore[no-untyped-call]
+            with SkipOutVariants(), Listener(self._ordinary.heard, _WRAPPERS):  # type: ignore[no-untyped-call]
                 part()
 
         return run
 
     def _pass(self) -> None:
-        if not self._scene.train:
+        if not self._setup.config.train:
             with torch.no_grad():
                 self._forward()
             return
         self._module.zero_grad(set_to_none=True)
         with torch.enable_grad():
-            loss = (self._scene.loss or default_loss)(self._forward())
+            loss = (self._setup.loss or default_loss)(self._forward())
         loss.backward()  # type: ignore[no-untyped-call]
 
     def _forward(self) -> Any:
@@ -258,7 +390,7 @@ class _Runner:
             return call(self._module, self._inputs)
 
     def _release(self) -> None:
-        if self._scene.train:
+        if self._setup.config.train:
             self._module.zero_grad(set_to_none=True)
 
 

@@ -1,4 +1,4 @@
-"""Replay of a dry run's notes through the pool on paper: hits, misses and bytes of each pass, in any room."""
+"""Replay of a dry run's records through a pool without bytes: hits, misses and bytes of each pass."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import final
 import numpy as np
 
 from accelera.memory import Block, Books, Pins, Stream, Use, window_of
-from accelera.offload.keeping.rows import row_parts
+from accelera.offload.block_layout import row_parts
 from accelera.offload.planning.dry_run import DryRun
-from accelera.offload.planning.offload_plan import PassForecast
-from accelera.offload.planning.recording_keeper import (
+from accelera.offload.planning.plan import PassForecast
+from accelera.offload.planning.recording import (
+    Arithmetic,
     Begin,
     Create,
     End,
     Event,
     Free,
-    Needed,
-    Saved,
-    Work,
+    ValueNeeded,
+    ValueSaved,
 )
 from accelera.offload.training.activation_plan import ActivationPlan, ActivationPlans, Fate
 from accelera.trace import Occupancy, Trace, TraceLog
@@ -47,7 +47,7 @@ def replay(
     plans: ActivationPlans | None = None,
     plan: ActivationPlan | None = None,
 ) -> Replayed:
-    """Carry the notes of ``run`` out, so many passes, with saved tensors as ``plan`` says.
+    """Carry the notes of ``run`` out ``passes`` times, with saved tensors as ``plan`` says.
 
     Raises BudgetExceededError when an operation's blocks do not fit into ``capacity_bytes``.
     """
@@ -55,7 +55,7 @@ def replay(
     step: Sequence[Event] = events[run.step.start : run.step.stop]
     if plans is not None and plan is not None:
         step = list(_with_saved(run, plans, plan))
-    pool = _PaperPool(capacity_bytes, policy, run.block_bytes)
+    pool = _ReplayPool(capacity_bytes, policy, run.block_bytes)
     pool.carry_out(events[run.weights.start : run.weights.stop])
     return pool.forecast(_passes(run, step, passes))
 
@@ -90,7 +90,7 @@ def _with_saved(run: DryRun, plans: ActivationPlans, plan: ActivationPlan) -> It
             _, value = left.popleft()
             yield from map(Free, blocks.pop(value, ()))
         event = notes.events[index]
-        if isinstance(event, Saved):
+        if isinstance(event, ValueSaved):
             if plan.fates[event.value] == Fate.OFFLOAD and event.value not in blocks:
                 sizes = _sizes(tape.nbytes[event.value], run.block_bytes)
                 blocks[event.value] = [number - each for each in range(len(sizes))]
@@ -98,7 +98,7 @@ def _with_saved(run: DryRun, plans: ActivationPlans, plan: ActivationPlan) -> It
                 for block, nbytes in zip(blocks[event.value], sizes, strict=True):
                     yield Create(block, nbytes, "activation", "saved", filled=False)
                 yield from _uses(blocks[event.value], write=True)
-        elif isinstance(event, Needed):
+        elif isinstance(event, ValueNeeded):
             if event.value in blocks and event.value not in present:
                 present.add(event.value)
                 yield from _uses(blocks[event.value], write=False)
@@ -127,19 +127,19 @@ def _uses_again(events: Sequence[Event]) -> Iterator[Event]:
     for event in events:
         if isinstance(event, Begin):
             yield Begin(tuple(use for use in event.uses if use[0] not in made), event.op)
-        elif isinstance(event, (End, Work)):
+        elif isinstance(event, (End, Arithmetic)):
             yield event
 
 
 @final
-class _PaperPool:
+class _ReplayPool:
     def __init__(self, capacity_bytes: int, policy: str, block_bytes: int) -> None:
         self._log = TraceLog()
         self._log.begin({"operation": "offload", "policy": policy, "capacity_bytes": capacity_bytes})
         self._books: Books[Block] = Books(capacity_bytes, policy, None, self._log)
         self._stream = Stream(self._books, window_of(capacity_bytes))
         self._blocks: dict[int, Block] = {}
-        self._dying: deque[Block] = deque()
+        self._pending_free: deque[Block] = deque()
         self._running: list[Pins] = []
         self._uses = 0
         self._flops: dict[int, float] = defaultdict(float)
@@ -152,24 +152,24 @@ class _PaperPool:
                 self._begin(event)
             elif isinstance(event, End):
                 self._stream.end(self._running.pop())
-            elif isinstance(event, Work):
+            elif isinstance(event, Arithmetic):
                 self._flops[self._stream.step] += event.flops
                 self._touched[self._stream.step] += event.touched_bytes
             elif isinstance(event, Create):
-                self._bury()
+                self._reap()
                 block = self._stream.create(event.nbytes, event.role, event.name)
                 block.filled = event.filled
                 self._blocks[event.block] = block
             elif isinstance(event, Free):
-                self._dying.append(self._blocks.pop(event.block))
+                self._pending_free.append(self._blocks.pop(event.block))
 
     def forecast(self, passes: Iterable[Iterable[Event]]) -> Replayed:
-        """Carry out passes and tell what they did."""
+        """Carry out passes; return a forecast of each."""
         found = []
         for events in passes:
             before, uses = replace(self._books.stats), self._uses
             self.carry_out(events)
-            self._bury()
+            self._reap()
             after = self._books.stats
             found.append(
                 PassForecast(
@@ -186,16 +186,16 @@ class _PaperPool:
         return Replayed(tuple(found), trace, self._books.stats.peak_bytes, Occupancy(trace).peak_bytes)
 
     def _begin(self, event: Begin) -> None:
-        self._bury()
+        self._reap()
         self._uses += 1
         uses = [Use(self._blocks[block], read, write) for block, read, write in event.uses]
         self._running.append(self._stream.begin(uses, event.op))
 
-    def _bury(self) -> None:
-        for _ in range(len(self._dying)):
-            block = self._dying.popleft()
+    def _reap(self) -> None:
+        for _ in range(len(self._pending_free)):
+            block = self._pending_free.popleft()
             if not self._stream.free(block):
-                self._dying.append(block)
+                self._pending_free.append(block)
 
     def _trace(self) -> Trace:
         trace = self._log.trace()

@@ -1,1 +1,3 @@
-"""What training needs: gradients, saved activations and optimizer states in the pool."""
+"""Training of offloaded models: gradients, optimizer states, and what autograd saves."""
+
+from __future__ import annotations

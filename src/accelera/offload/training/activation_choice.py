@@ -11,21 +11,25 @@ from torch.utils._pytree import tree_leaves
 
 from accelera.offload.training.activation_plan import ActivationPlan, ActivationPlans, Prices
 from accelera.offload.training.saved_tensors import ForwardPass
-from accelera.offload.training.step_record import StepRecord, StepRecorder
-from accelera.offload.training.tape import Tape
+from accelera.offload.training.tape import ForwardTape, StepRecord, StepRecorder
 
 if TYPE_CHECKING:
-    from accelera.offload.keeping.allocation_scope import ScopeEntry
-    from accelera.offload.keeping.keeper import Keeper
+    from accelera.offload.allocation_scope import ScopeEntry
+    from accelera.offload.block_cache import BlockCache
 
-Signature = tuple[Any, ...]
+
+InputSignature = tuple[Any, ...]
 """Shapes and types of a forward pass's inputs."""
 
 _MOST_PLANS = 16
+
 _USUAL_PRICE = 1.7e-9
 """Seconds per byte out and back, where too little was moved to measure it: 1.2 GB/s each way."""
+
 _PACK_PRICE = 0.5e-9
+
 _MEASURED_FROM_BYTES = 64 << 20
+
 _SPARE_FRACTION = 0.02
 """Share of the budget that a plan leaves, as no step is quite like another."""
 
@@ -33,7 +37,7 @@ _SPARE_FRACTION = 0.02
 class Planned(NamedTuple):
     """A plan that was made before the first step, and the inputs for which."""
 
-    signature: Signature
+    signature: InputSignature
     plan: ActivationPlan
 
 
@@ -48,71 +52,71 @@ class ActivationChoice:
 
     def __init__(
         self,
-        keeper: Keeper,
+        cache: BlockCache,
         *,
         plans: bool,
         keeps: bool = False,
         planned: Planned | None = None,
-        here: Callable[[], Keeper] | None = None,
+        here: Callable[[], BlockCache] | None = None,
     ) -> None:
-        self._keeper = keeper
+        self._cache = cache
         self._keeps = keeps
         self._here = here
         self._planned = planned
-        self._arena = keeper.scope.arena if plans else None
-        self._plans: dict[Signature, ActivationPlans] = {}
+        self._arena = cache.scope.arena if plans else None
+        self._plans: dict[InputSignature, ActivationPlans] = {}
         self._recording: weakref.ref[ForwardPass] | None = None
         self._latest: weakref.ref[ForwardPass] | None = None
         self.chosen: ActivationPlan | None = None
         """The plan of the latest forward pass that had one."""
 
-    def begin(self, entry: ScopeEntry, signature: Signature) -> ForwardPass:
+    def begin(self, entry: ScopeEntry, signature: InputSignature) -> ForwardPass:
         """Return the forward pass that begins."""
         if self._keeps:
-            return ForwardPass(self._keeper, entry, keeps=True)
+            return ForwardPass(self._cache, entry, keeps=True)
         if self._is_running(self._recording) or self._is_running(self._latest):
-            return ForwardPass(self._keeper, entry)
+            return ForwardPass(self._cache, entry)
         if self._planned is not None and _covers(self._planned.signature, signature):
             return self._following(entry, self._planned.plan)
         if self._arena is None:
-            return ForwardPass(self._keeper, entry, here=self._here)
+            return ForwardPass(self._cache, entry, here=self._here)
         plans = self._known(signature)
         if plans is None:
             return self._recorded(entry, signature)
         plan = self._affordable(plans)
-        self._keeper.expect("training", plan.peak_bytes)
+        self._cache.expect("training", plan.peak_bytes)
         return self._following(entry, plan)
 
     def _following(self, entry: ScopeEntry, plan: ActivationPlan) -> ForwardPass:
-        one = ForwardPass(self._keeper, entry, plan, Tape(self._keeper.working_s))
+        one = ForwardPass(self._cache, entry, plan, ForwardTape(self._cache.working_s))
         self.chosen = plan
         self._latest = weakref.ref(one)
         return one
 
-    def _recorded(self, entry: ScopeEntry, signature: Signature) -> ForwardPass:
+    def _recorded(self, entry: ScopeEntry, signature: InputSignature) -> ForwardPass:
         assert self._arena is not None
-        tape = Tape(self._keeper.working_s)
-        before = self._keeper.report()
+        tape = ForwardTape(self._cache.working_s)
+        before = self._cache.report()
 
         def finish(record: StepRecord) -> None:
             self._plan(signature, record, before)
 
         recorder = StepRecorder(self._arena, tape)
-        one = ForwardPass(self._keeper, entry, None, tape, recorder, finish)
+        one = ForwardPass(self._cache, entry, None, tape, recorder, finish)
         weakref.finalize(one, recorder.give_up).atexit = False
         self._recording = weakref.ref(one)
         return one
 
-    def _plan(self, signature: Signature, record: StepRecord, before: Any) -> None:
-        after = self._keeper.report()
+    def _plan(self, signature: InputSignature, record: StepRecord, before: Any) -> None:
+        after = self._cache.report()
         prices = Prices(_offload_price(before, after), _PACK_PRICE)
-        plans = ActivationPlans(record, prices, self._keeper.least_bytes)
+        plans = ActivationPlans(record, prices, self._cache.least_bytes)
         if len(self._plans) >= _MOST_PLANS:
             del self._plans[next(iter(self._plans))]
         self._plans[signature] = plans
         self._recording = None
 
-    def _known(self, signature: Signature) -> ActivationPlans | None:
+    def _known(self, signature: InputSignature) -> ActivationPlans | None:
         """Return the plans for inputs like these, or for larger ones."""
         exact = self._plans.get(signature)
         if exact is not None:
@@ -122,10 +126,10 @@ class ActivationChoice:
     def _affordable(self, plans: ActivationPlans) -> ActivationPlan:
         """Return the plan with the least time, that of the blocks that its memory keeps away included."""
         assert self._arena is not None
-        keeper = self._keeper
+        cache = self._cache
         room = int(self._arena.limit_bytes * (1 - _SPARE_FRACTION))
-        price = _offload_price(None, keeper.report())
-        found = plans.affordable(room, keeper.most_pinned_bytes, keeper.most_alive_bytes, price)
+        price = _offload_price(None, cache.report())
+        found = plans.affordable(room, cache.most_pinned_bytes, cache.most_alive_bytes, price)
         return found or plans.plans[-1]
 
     @staticmethod
@@ -134,7 +138,7 @@ class ActivationChoice:
         return one is not None and one() is not None
 
 
-def signature_of_inputs(args: Any, kwargs: Any) -> Signature:
+def signature_of_inputs(args: Any, kwargs: Any) -> InputSignature:
     """Return the shapes and types of the tensors among a module's inputs."""
     return tuple(
         (tuple(leaf.shape), leaf.dtype)
@@ -143,7 +147,7 @@ def signature_of_inputs(args: Any, kwargs: Any) -> Signature:
     )
 
 
-def _covers(known: Signature, other: Signature) -> bool:
+def _covers(known: InputSignature, other: InputSignature) -> bool:
     """Whether tensors of ``other`` are at most as large as those of ``known``, of the same types."""
     if len(known) != len(other):
         return False

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from accelera._native import ActivationStep
-from accelera.offload.training.step_record import StepRecord
-from accelera.offload.training.tape import Operation, Tape, reads_unstable
+from accelera.offload.training.tape import ForwardTape, StepRecord, TapeOperation, reads_unstable
 
 PACKED_RATIO = 4
 """Bytes of a 32-bit mask by those of its packed form."""
@@ -56,7 +55,7 @@ class ActivationPlan:
     fates: bytes
     record: _TapeFacts
 
-    def fate_of(self, value: int, tape: Tape) -> Fate:
+    def fate_of(self, value: int, tape: ForwardTape) -> Fate:
         """Return the fate of a value of ``tape``; one that the plan does not know is offloaded."""
         known = self.record
         if value >= len(known.nbytes) or tape.nbytes[value] > known.nbytes[value]:
@@ -115,7 +114,7 @@ class ActivationPlans:
     """Plans of falling peak and rising time for steps like a recorded one."""
 
     def __init__(self, record: StepRecord, prices: Prices, least_bytes: int) -> None:
-        tape, times = record.tape, _Timeline(record)
+        tape, times = record.tape, _SavedTimeline(record)
         operations = tape.operations
         self._prices = (prices.offload_s, prices.pack_s, PACKED_RATIO, least_bytes)
         self._step = ActivationStep(
@@ -173,8 +172,8 @@ class ActivationPlans:
         def seconds(plan: ActivationPlan) -> float:
             return plan.added_s + price_s * max(0, demand_bytes - (room_bytes - taken(plan)))
 
-        fitting = [each for each in self.plans if taken(each) + blocks_bytes <= room_bytes]
-        return min(fitting, key=seconds, default=None)
+        fit = [each for each in self.plans if taken(each) + blocks_bytes <= room_bytes]
+        return min(fit, key=seconds, default=None)
 
     def recomputations(self, plan: ActivationPlan) -> list[tuple[int, list[int]]]:
         """Return what a plan computes again, in order: for which value, and operations of the tape."""
@@ -182,7 +181,7 @@ class ActivationPlans:
 
 
 @final
-class _Timeline:
+class _SavedTimeline:
     """When saved values are idle, needed and gone, and what is allocated besides them.
 
     Times are numbers of events of the log so far.
@@ -218,11 +217,11 @@ class _Timeline:
         self.ends[value] = max(self.ends[value], ends)
 
 
-def _may_repeat(tape: Tape, operation: Operation) -> bool:
+def _may_repeat(tape: ForwardTape, operation: TapeOperation) -> bool:
     return operation.pure and not reads_unstable(operation, tape.unstable)
 
 
-def _is_mask(tape: Tape, value: int) -> bool:
+def _is_mask(tape: ForwardTape, value: int) -> bool:
     """Whether ``value`` is what dropout multiplies by: zero, or one number."""
     producer = tape.producers[value]
     if producer < 0 or tape.names[producer] not in ("div_", "bernoulli_"):
@@ -234,7 +233,7 @@ def _is_mask(tape: Tape, value: int) -> bool:
     return before >= 0 and tape.names[tape.producers[before]] == "bernoulli_"
 
 
-def _seconds(tape: Tape) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _seconds(tape: ForwardTape) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the seconds of each operation: the least of those with the same name and bytes."""
     alike: dict[Any, list[int]] = defaultdict(list)
     for index, operation in enumerate(tape.operations):

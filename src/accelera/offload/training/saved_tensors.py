@@ -10,17 +10,91 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from accelera.offload.keeping.plain import device_of, is_plain
+from accelera.offload.block_cache import BlockCache
+from accelera.offload.op_schema import device_of, is_plain
+from accelera.offload.tensor import OffloadedTensor, new_tensor
 from accelera.offload.training.activation_plan import ActivationPlan, Fate
-from accelera.offload.training.recomputation import recomputed
-from accelera.offload.training.saved_values import SavedValues, distinct, save_storage, save_values
-from accelera.offload.training.tape import Tape, View
+from accelera.offload.training.recompute import recomputed
+from accelera.offload.training.tape import ForwardTape, View
 
 if TYPE_CHECKING:
-    from accelera.offload.keeping.allocation_scope import ScopeEntry
-    from accelera.offload.keeping.keeper import Keeper
-    from accelera.offload.training.step_record import StepRecord, StepRecorder
+    from accelera.offload.allocation_scope import ScopeEntry
+    from accelera.offload.training.tape import StepRecord, StepRecorder
+
+
+@dataclass(frozen=True, eq=False)
+class SavedValues:
+    """The values of a tensor that a node saved."""
+
+    values: OffloadedTensor
+    """Without repetition, axes by falling stride."""
+    order: tuple[int, ...]
+    """For each axis of ``values``, the axis of the tensor."""
+    sizes: tuple[int, ...]
+    storage: StorageWeakRef
+    """While this is held, no other storage gets the same address."""
+
+    def tensor(self) -> torch.Tensor:
+        """Return an ordinary tensor with the saved values."""
+        back = sorted(range(len(self.order)), key=self.order.__getitem__)
+        return self.values.materialized().permute(back).expand(self.sizes)
+
+
+def save_values(tensor: torch.Tensor, cache: BlockCache) -> SavedValues:
+    """Copy the values of ``tensor`` into the pool."""
+    order = tuple(sorted(range(tensor.ndim), key=tensor.stride().__getitem__, reverse=True))
+    plain = distinct(tensor.detach()).permute(order)
+    with torch.no_grad():
+        kept = new_tensor(cache, plain.shape, plain.dtype, name="saved", role="activation")
+        kept.copy_(plain)
+    return SavedValues(kept, order, tuple(tensor.shape), StorageWeakRef(tensor.untyped_storage()))  # type: ignore[no-untyped-call]
+
+
+def distinct(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the part of an expanded tensor that is in memory: one index along axes of stride zero."""
+    for axis, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.shape[axis] > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PooledStorage:
+    """The bytes of a storage in the pool."""
+
+    values: OffloadedTensor
+
+    def storage(self) -> torch.UntypedStorage:
+        """Return the bytes in memory again."""
+        return self.values.materialized().untyped_storage()
+
+
+@dataclass(frozen=True, eq=False)
+class PackedStorage:
+    """A storage whose elements are zero or one number, as a mask and that number."""
+
+    mask: torch.Tensor
+    number: torch.Tensor
+
+    def storage(self) -> torch.UntypedStorage:
+        """Return the elements again."""
+        return (self.mask * self.number).untyped_storage()
+
+
+def save_storage(tensor: torch.Tensor, cache: BlockCache, *, pack: bool) -> PooledStorage | PackedStorage:
+    """Put the whole storage under ``tensor`` into the pool, or ``pack`` it where it is."""
+    storage = tensor.untyped_storage()
+    count = storage.nbytes() // tensor.element_size()
+    flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (count,), (1,))
+    with torch.no_grad():
+        if pack:
+            return PackedStorage(flat.bool(), flat.max())
+        kept = new_tensor(cache, flat.shape, flat.dtype, name="saved", role="activation")
+        kept.copy_(flat)
+    return PooledStorage(kept)
+
 
 Key = tuple[Any, ...]
 
@@ -101,7 +175,7 @@ class ForwardPass:
 
     Parameters
     ----------
-    keeper
+    cache
         The pool.
     entry
         The time for which allocations of this thread count against the budget.
@@ -116,22 +190,22 @@ class ForwardPass:
     keeps
         Whether saved tensors stay where they are.
     here
-        Returns the keeper to whose pool tensors go now; None: always to ``keeper``.
+        Returns the cache to whose pool tensors go now; None: always to ``cache``.
     """
 
     def __init__(
         self,
-        keeper: Keeper,
+        cache: BlockCache,
         entry: ScopeEntry,
         plan: ActivationPlan | None = None,
-        tape: Tape | None = None,
+        tape: ForwardTape | None = None,
         recorder: StepRecorder | None = None,
         finish: Callable[[StepRecord], None] | None = None,
         *,
         keeps: bool = False,
-        here: Callable[[], Keeper] | None = None,
+        here: Callable[[], BlockCache] | None = None,
     ) -> None:
-        self._keeper = keeper
+        self._cache = cache
         self._here = here
         self._keeps = keeps
         self._entry = entry
@@ -176,13 +250,13 @@ class ForwardPass:
         return self._recorder.needed(pooled.number, pooled.values.tensor)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
-        keeper = self._keeper if self._here is None else self._here()
-        if self._keeps or not is_large(tensor, keeper):
+        cache = self._cache if self._here is None else self._here()
+        if self._keeps or not is_large(tensor, cache):
             return self._kept(tensor)
         if self._tape is None:
-            return self._to_pool(tensor, keeper)
+            return self._to_pool(tensor, cache)
         with self._tape.paused():
-            return self._to_pool(tensor, keeper) if self._plan is None else self._as_planned(tensor)
+            return self._to_pool(tensor, cache) if self._plan is None else self._as_planned(tensor)
 
     def _as_planned(self, tensor: torch.Tensor) -> Any:
         assert self._tape is not None
@@ -202,13 +276,13 @@ class ForwardPass:
         alone = tensor if tensor.grad_fn is None else tensor.detach()
         return KeptTensor(alone, tensor._version, self, value)
 
-    def _to_pool(self, tensor: torch.Tensor, keeper: Keeper) -> PooledTensor:
+    def _to_pool(self, tensor: torch.Tensor, cache: BlockCache) -> PooledTensor:
         """Save the values of ``tensor``, the same ones once."""
         key = _key(tensor)
         pooled = self._pooled.get(key)
         if pooled is None:
             number = -1 if self._recorder is None else self._recorder.saved(tensor)
-            values = save_values(tensor, keeper)
+            values = save_values(tensor, cache)
             pooled = self._pooled[key] = PooledTensor(values, self, number)
         return pooled
 
@@ -220,7 +294,7 @@ class ForwardPass:
             if fate is Fate.KEEP:
                 saved.storage = tensor.untyped_storage()
             elif fate is not Fate.RECOMPUTE:
-                saved.pooled = save_storage(tensor, self._keeper, pack=fate is Fate.PACK)
+                saved.pooled = save_storage(tensor, self._cache, pack=fate is Fate.PACK)
         return saved
 
     def _link(self, saved: SavedValue) -> None:
@@ -282,12 +356,12 @@ class _BackwardPass:
             self._finish(self._recorder.finish())
 
 
-def is_large(tensor: torch.Tensor, keeper: Keeper) -> bool:
-    """Whether ``tensor`` is an ordinary one of ``keeper.least_bytes`` or more."""
+def is_large(tensor: torch.Tensor, cache: BlockCache) -> bool:
+    """Whether ``tensor`` is an ordinary one of ``cache.least_bytes`` or more."""
     return (
         is_plain(tensor)
-        and device_of(tensor) == keeper.device
-        and distinct(tensor).numel() * tensor.element_size() >= keeper.least_bytes
+        and device_of(tensor) == cache.device
+        and distinct(tensor).numel() * tensor.element_size() >= cache.least_bytes
     )
 
 

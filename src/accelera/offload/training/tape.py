@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accelera.offload.keeping.plain import is_plain
-from accelera.offload.operating.operands import each_tensor
-from accelera.offload.operating.signatures import signature_of
+from accelera._native import Arena
+from accelera.offload.op_schema import each_tensor, is_plain, schema_of
 
 _UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
+
 _HIDDEN_STATE = ("cudnn_batch_norm", "miopen_batch_norm", "rrelu_with_noise")
 """Operations that change an argument although their schema does not say so."""
 
@@ -50,7 +51,7 @@ class External(NamedTuple):
 
 
 @dataclass
-class Operation:
+class TapeOperation:
     """One operation of the tape."""
 
     func: Any
@@ -71,7 +72,7 @@ class Operation:
 
 
 @dataclass(slots=True)
-class _Known:
+class _StorageValue:
     """The value that a storage holds now."""
 
     value: int
@@ -80,7 +81,7 @@ class _Known:
 
 
 @final
-class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down the operations on ordinary tensors in its context.
 
     ``clock`` returns the seconds that were spent on operations so far, ``mark`` a position in somebody else's
@@ -89,7 +90,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, clock: Callable[[], float], mark: Callable[[], int] = lambda: 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.operations: list[Operation] = []
+        self.operations: list[TapeOperation] = []
         self.names: list[str] = []
         """Name of each operation."""
         self.nbytes: list[int] = []
@@ -101,8 +102,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._paused = False
         self.unstable: set[int] = set()
         """Storages from outside that the pass changes, by address."""
-        self._known: dict[int, _Known] = {}
-        self._holders: dict[int, _Known] = {}
+        self._known: dict[int, _StorageValue] = {}
+        self._holders: dict[int, _StorageValue] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Carry out ``func`` and write it down; called by torch."""
@@ -156,7 +157,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _written(
         self, func: Any, traits: _Traits, args: Any, kwargs: Any, result: Any, noted: Any
-    ) -> Operation | None:
+    ) -> TapeOperation | None:
         """Enter an operation that makes or changes something, and return it."""
         index = len(self.names)
         if traits.name == "native_batch_norm" and args[5]:
@@ -170,7 +171,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         reads = tuple({view.value for view in views_in(noted)} | set(changes))
         plain = not any(_has_flags(each) for each in each_tensor(args, kwargs))
         pure = traits.pure and not outside and plain
-        made = Operation(func, noted[0], noted[1], reads, (*new, *follow), tuple(changes), pure)
+        made = TapeOperation(func, noted[0], noted[1], reads, (*new, *follow), tuple(changes), pure)
         self.operations.append(made)
         return made
 
@@ -179,7 +180,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not traits.writes:
             return [], False
         changed, outside = dict[int, None](), False
-        for tensor in each_tensor(signature_of(func).changed(args, kwargs), {}):
+        for tensor in each_tensor(schema_of(func).changed(args, kwargs), {}):
             known = self._known.get(tensor.untyped_storage()._cdata) if is_ordinary(tensor) else None
             if known is None:
                 outside = True
@@ -214,7 +215,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         value = len(self.nbytes)
         self.nbytes.append(storage.nbytes())
         self.producers.append(producer)
-        known = _Known(value, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
+        known = _StorageValue(value, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
         self._known[storage._cdata] = self._holders[value] = known
         return value
 
@@ -228,14 +229,14 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return known.value
 
 
-def reads_unstable(operation: Operation, unstable: set[int]) -> bool:
+def reads_unstable(operation: TapeOperation, unstable: set[int]) -> bool:
     """Whether ``operation`` reads something from outside that the pass changes."""
     externals = [each.tensor for each in _externals_in(operation) if is_ordinary(each.tensor)]
     return any(each.untyped_storage()._cdata in unstable for each in externals)
 
 
 def _externals_in(noted: Any) -> Iterator[External]:
-    if isinstance(noted, Operation):
+    if isinstance(noted, TapeOperation):
         yield from _externals_in((noted.args, noted.kwargs))
     elif isinstance(noted, External):
         yield noted
@@ -279,13 +280,13 @@ class _Traits(NamedTuple):
 
 @cache
 def _traits(func: Any) -> _Traits:
-    signature = signature_of(func)
+    schema = schema_of(func)
     name = func.overloadpacket.__name__
     random = any(tag in func.tags for tag in _NOT_REPEATABLE)
     return _Traits(
         name=name,
-        is_view=signature.is_view,
-        writes=bool(signature.written),
+        is_view=schema.is_view,
+        writes=bool(schema.written),
         pure=not random and name not in _UNINITIALIZED and name not in _HIDDEN_STATE,
     )
 
@@ -300,3 +301,73 @@ _NOT_REPEATABLE = _tags(("nondeterministic_seeded", "nondeterministic_bitwise"))
 def _has_flags(tensor: torch.Tensor) -> bool:
     """Whether ``tensor`` shows other values than its storage holds."""
     return tensor.is_conj() or tensor.is_neg()
+
+
+Array = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass
+class SavedUse:
+    """A saved tensor whose values were put away in the recorded step."""
+
+    value: int
+    """Its value on the tape."""
+    block: int
+    """The allocation in which the value lay; -1 for none of the log."""
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    """For each time that it was needed: the position in the log, and the allocation of its copy."""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One forward and backward pass in which every saved tensor of some size was put away at once."""
+
+    allocations: Array
+    """Rows of (allocation, bytes; negative when released), in order."""
+    saved: list[SavedUse]
+    tape: ForwardTape
+    initial_bytes: int = 0
+    """What was allocated before."""
+    temporaries: list[tuple[int, int]] = field(default_factory=list)
+    """Positions in the log, and the bytes that an operation takes there for itself."""
+
+
+@final
+class StepRecorder:
+    """Takes the record while an arena logs."""
+
+    def __init__(self, arena: Arena, tape: ForwardTape) -> None:
+        self._arena = arena
+        self._tape = tape
+        self._saved: list[SavedUse] = []
+        self.active = True
+        """Whether it takes notes."""
+        self.in_backward = False
+        arena.start_log()
+
+    def saved(self, tensor: torch.Tensor) -> int:
+        """Note that ``tensor`` is put away; return the number under which it is needed again."""
+        block = self._arena.block_at(tensor.untyped_storage().data_ptr())
+        self._saved.append(SavedUse(self._tape.value_of(tensor), block))
+        return len(self._saved) - 1
+
+    def needed(self, number: int, bring: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Note that what is under ``number`` is needed; return what ``bring`` returns."""
+        if not self.active:
+            return bring()
+        position = self._arena.log_size
+        tensor = bring()
+        block = self._arena.block_at(tensor.untyped_storage().data_ptr())
+        self._saved[number].copies.append((position, block))
+        return tensor
+
+    def finish(self) -> StepRecord:
+        """End the log and return the record."""
+        self.active = False
+        return StepRecord(self._arena.take_log(), self._saved, self._tape)
+
+    def give_up(self) -> None:
+        """End the log of a pass whose graph is gone, unless its backward pass is under way."""
+        if self.active and not self.in_backward:
+            self.active = False
+            self._arena.take_log()

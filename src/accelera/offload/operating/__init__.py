@@ -1,1 +1,0 @@
-"""What an operation does with offloaded operands."""
