@@ -78,10 +78,10 @@ class Paper:
     """The same steps on paper."""
 
     def __init__(
-        self, sizes: list[int], capacity_bytes: int, policy: str = "loop", window_bytes: int | None = None
+        self, sizes: list[int], capacity_bytes: int, policy: str = "loop", prefetch_bytes: int | None = None
     ) -> None:
         self.books = Books(capacity_bytes, policy)
-        self.stream = Stream(self.books, window_of(capacity_bytes, window_bytes))
+        self.stream = Stream(self.books, window_of(capacity_bytes, prefetch_bytes))
         self.sizes = sizes
         self.blocks = {
             number: self._made(nbytes, "weight", filled=True) for number, nbytes in enumerate(sizes)
