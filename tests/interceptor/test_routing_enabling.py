@@ -125,7 +125,7 @@ class TestSettings:
         monkeypatch.setenv("ACCELERA_BUDGET", "64MiB")
         monkeypatch.setenv("ACCELERA_MIN_SIZE", "7")
         limits = config_of()
-        assert limits.room(torch.device("cpu")).budget_bytes() == 64 << 20
+        assert limits.limit(torch.device("cpu")).budget_bytes() == 64 << 20
         assert (limits.min_size, limits.memory_threshold_bytes) == (7, 8 << 20)
         monkeypatch.setenv("ACCELERA_MEMORY_THRESHOLD_GB", "0.5")
         assert config_of().memory_threshold_bytes == 1 << 29
@@ -138,7 +138,7 @@ class TestSettings:
         usable = accelera.MemoryManager(get_device("cpu")).get_usable_memory()
         assert 0 < usable < 4 << 30
         assert limits.memory_threshold_bytes == usable // 8
-        room = limits.room(torch.device("cpu"))
+        room = limits.limit(torch.device("cpu"))
         assert room.allows(1 << 20)
         assert not room.allows(1 << 60)
 
