@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from accelera.errors import BackendMissingError
 from accelera.extras import stand_in
 
 
-def opened(package: str, file_of: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def opened(
+    package: str, file_of: Mapping[str, str], renamed: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package whose public names lie in files of its own.
 
     ``file_of`` says which name is in which file, relative to ``package``. A name whose file needs a package
     that is not installed is a stand-in, which says so when it is used, and is looked for again each time.
+    ``renamed`` are names of the version before with their new ones: they warn, and work.
     """
 
     def load(name: str) -> Any:
+        if name in renamed:
+            words = f"{package}.{name} is called {package}.{renamed[name]} now"
+            warnings.warn(words, DeprecationWarning, stacklevel=2)
+            return getattr(sys.modules[package], renamed[name])
         if name not in file_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:

@@ -67,7 +67,8 @@ def _functions(node: ast.AST, owner: ast.ClassDef | None) -> Iterator[tuple[ast.
 @functools.cache
 def exported() -> frozenset[str]:
     """Names that a package offers in its ``__all__``, and the bases of ours that exported classes have."""
-    fronts = [importlib.import_module(m.dotted) for m in modules() if m.path.name == "__init__.py"]
+    packages = [m.dotted for m in modules() if m.path.name == "__init__.py" and m.package != "capturing"]
+    fronts = [importlib.import_module(package) for package in packages]
     offered = {name: getattr(front, name) for front in fronts for name in getattr(front, "__all__", ())}
     bases = {base.__name__ for value in offered.values() if inspect.isclass(value) for base in value.__mro__}
     return frozenset(offered) | bases

@@ -20,6 +20,10 @@ USUAL_LINES = 120
 """Least lines of the median file of a package."""
 SMALL_PACKAGE = 4
 """Packages of fewer files have no median worth a rule."""
+SHELVES = frozenset({"cli"})
+"""Packages whose files are alike and stand by themselves: one verb, one file."""
+OFFERED_TWICE = frozenset({"Budget", "Kernel", "Observer", "Recording", "Stream"})
+"""Public names of two libraries, each of which its own users expect under this word."""
 
 
 def test_a_module_says_what_it_is() -> None:
@@ -31,7 +35,7 @@ def test_a_class_name_stands_once() -> None:
     places = defaultdict(list)
     for module, node in classes():
         places[node.name.lstrip("_")].append(module.place)
-    twice = {name: found for name, found in places.items() if len(found) > 1}
+    twice = {name: found for name, found in places.items() if len(found) > 1 and name not in OFFERED_TWICE}
     assert not twice, f"one name, one meaning: {twice}"
 
 
@@ -130,7 +134,7 @@ def cycles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
 def test_files_are_no_splinters() -> None:
     lines = defaultdict(list)
     for module in modules():
-        if module.path.name != "__init__.py":
+        if module.path.name != "__init__.py" and module.package not in SHELVES:
             lines[module.package].append(module.lines)
     medians = {name: statistics.median(found) for name, found in lines.items() if len(found) >= SMALL_PACKAGE}
     splintered = {package: median for package, median in medians.items() if median < USUAL_LINES}

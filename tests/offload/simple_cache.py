@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from accelera.memory import Block, Use
+from accelera.memory import PoolBlock, Use
 from accelera.offload.allocation_scope import AllocationScope
 from accelera.offload.block_layout import row_parts
 
@@ -30,12 +30,12 @@ class SimpleCache:
         self.bytes: dict[int, np.ndarray] = {}
         self.uses: list[str] = []
         self.pinned = 0
-        self.made: list[Block] = []
+        self.made: list[PoolBlock] = []
 
     def working_s(self) -> float:
         return 0.0
 
-    def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[Block, ...]:
+    def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[PoolBlock, ...]:
         flat = tensor.detach().contiguous().view(-1).view(torch.uint8).numpy()
         parts = row_parts(tensor.shape, tensor.element_size(), self.block_bytes)
         row_bytes = flat.nbytes // max(1, tensor.shape[0]) if tensor.dim() else flat.nbytes
@@ -46,8 +46,8 @@ class SimpleCache:
             blocks.append(block)
         return tuple(blocks)
 
-    def create(self, nbytes: int, name: str = "", role: str = "") -> Block:
-        block = Block(len(self.made), nbytes, role, name)
+    def create(self, nbytes: int, name: str = "", role: str = "") -> PoolBlock:
+        block = PoolBlock(len(self.made), nbytes, role, name)
         self.bytes[block.id] = np.full(nbytes, 0xA5, np.uint8)
         self.made.append(block)
         return block
@@ -66,13 +66,13 @@ class SimpleCache:
                     self.bytes[use.block.id][:] = flat.numpy()
                 flat.fill_(0x5A)
 
-    def mapped(self, block: Block) -> torch.Tensor:
+    def mapped(self, block: PoolBlock) -> torch.Tensor:
         return self.joined([block])
 
-    def joined(self, blocks: Sequence[Block]) -> torch.Tensor:
+    def joined(self, blocks: Sequence[PoolBlock]) -> torch.Tensor:
         return torch.from_numpy(np.concatenate([self.bytes[block.id] for block in blocks]))
 
-    def free(self, block: Block) -> None:
+    def free(self, block: PoolBlock) -> None:
         del self.bytes[block.id]
 
     def _given(self, use: Use) -> np.ndarray:

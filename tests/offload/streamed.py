@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from accelera.memory import Block, Books, Stream, Use, window_of
+from accelera.memory import BufferTable, PoolBlock, Prefetcher, Use, window_of
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import OffloadConfig
 
@@ -35,7 +35,7 @@ class Run:
         self.cache = BlockCache(capacity_bytes, config, **where)
         self.sizes = sizes
         self.values = list(range(len(sizes)))
-        self.blocks: dict[int, Block] = {}
+        self.blocks: dict[int, PoolBlock] = {}
         for number, nbytes in enumerate(sizes):
             content = torch.full((nbytes,), number % 251, dtype=torch.uint8)
             (self.blocks[number],) = self.cache.adopt(content, f"w{number}")
@@ -67,7 +67,7 @@ class Run:
         for number, block in self.blocks.items():
             self.check(number, self.cache.mapped(block))
 
-    def _block(self, number: int) -> Block:
+    def _block(self, number: int) -> PoolBlock:
         if number not in self.blocks:
             self.blocks[number] = self.cache.create(self.sizes[number], f"n{number}")
             self.values[number] = 0
@@ -80,8 +80,8 @@ class Paper:
     def __init__(
         self, sizes: list[int], capacity_bytes: int, policy: str = "loop", prefetch_bytes: int | None = None
     ) -> None:
-        self.books = Books(capacity_bytes, policy)
-        self.stream = Stream(self.books, window_of(capacity_bytes, prefetch_bytes))
+        self.books = BufferTable(capacity_bytes, policy)
+        self.stream = Prefetcher(self.books, window_of(capacity_bytes, prefetch_bytes))
         self.sizes = sizes
         self.blocks = {
             number: self._made(nbytes, "weight", filled=True) for number, nbytes in enumerate(sizes)
@@ -95,12 +95,12 @@ class Paper:
             if number in self.blocks:
                 assert self.stream.free(self.blocks.pop(number))
 
-    def _block(self, number: int) -> Block:
+    def _block(self, number: int) -> PoolBlock:
         if number not in self.blocks:
             self.blocks[number] = self._made(self.sizes[number], "", filled=False)
         return self.blocks[number]
 
-    def _made(self, nbytes: int, role: str, *, filled: bool) -> Block:
+    def _made(self, nbytes: int, role: str, *, filled: bool) -> PoolBlock:
         block = self.stream.create(nbytes, role, "")
         block.filled = filled
         return block

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera.errors import StoreError
-from accelera.offload.backing import FileRegion, Homes, RamBacking, ScratchBacking
+from accelera.offload.backing import BackingStores, FileRegion, RamBacking, ScratchBacking
 from accelera.offload.backing.file import OpenFile
 
-KINDS: dict[str, Callable[[Path], Homes]] = {"scratch": ScratchBacking, "ram": lambda _: RamBacking()}
+KINDS: dict[str, Callable[[Path], BackingStores]] = {"scratch": ScratchBacking, "ram": lambda _: RamBacking()}
 
 
 def content(nbytes: int, seed: int = 0) -> np.ndarray:
@@ -22,12 +22,12 @@ def content(nbytes: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.fixture(params=KINDS)
-def backing(request: pytest.FixtureRequest, tmp_path: Path) -> Homes:
+def backing(request: pytest.FixtureRequest, tmp_path: Path) -> BackingStores:
     return KINDS[request.param](tmp_path)
 
 
 @pytest.mark.parametrize("nbytes", [1, 511, 4096, 100_001])
-def test_what_is_written_is_read_and_mapped(backing: Homes, nbytes: int) -> None:
+def test_what_is_written_is_read_and_mapped(backing: BackingStores, nbytes: int) -> None:
     written, home, other = content(nbytes), backing.create(nbytes), backing.create(nbytes)
     assert home.write(0, written) == nbytes
     other.write(0, content(nbytes, seed=1))

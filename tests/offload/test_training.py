@@ -224,11 +224,11 @@ def test_blocks_of_gradients_and_activations_end(caches):
     cache = caches(1 << 20)
     model = taken(language_model(), cache, "offload")
     train(model, 2)
-    held = len(cache._books.resident)
+    held = len(cache._table.resident)
     train(model, 3)
     gc.collect()
     cache.report()
-    assert len(cache._books.resident) <= held
+    assert len(cache._table.resident) <= held
 
 
 def test_a_block_too_big_for_the_pool_names_the_numbers(caches):

@@ -18,7 +18,7 @@ from accelera.interceptor.router import TiledCall, TileRunner
 from accelera.interceptor.tiling import (
     Region,
     ResultLayout,
-    ResultTarget,
+    TileTarget,
     broadcast,
     contiguous_strides,
     flat_pieces,
@@ -153,7 +153,7 @@ class ElementwiseCall(TiledCall):
             strides[axis], step = step, step * self.shape[axis]
         return ResultLayout(tuple(self.shape), tuple(strides), self.dtype)
 
-    def fill(self, target: ResultTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
+    def fill(self, target: TileTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
         """Compute tile by tile into ``target``; return the fallbacks taken."""
         most = self._tile_elements(config, budget_bytes)
         if self._is_flat(target):
@@ -174,7 +174,7 @@ class ElementwiseCall(TiledCall):
             return flat_pieces(count, most, torch.get_num_threads())
         return ((start, min(start + most, count)) for start in range(0, count, most))
 
-    def _is_flat(self, target: ResultTarget) -> bool:
+    def _is_flat(self, target: TileTarget) -> bool:
         """Return whether result and operands lie alike without gaps, so that they are vectors."""
         result = tuple(self.shape), tuple(target.strides)
         ordinary = self.whole_axis is None and math.prod(self.shape) == 1 + sum(
@@ -285,7 +285,7 @@ class ElementwiseTiles(TileRunner):
         self,
         call: TiledCall,
         functional: str,
-        target: ResultTarget,
+        target: TileTarget,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         cut: tuple[int, ...],

@@ -17,7 +17,7 @@ from accelera.interceptor.router import TiledCall, TileRunner
 from accelera.interceptor.tiling import (
     Region,
     ResultLayout,
-    ResultTarget,
+    TileTarget,
     contiguous_strides,
     nbytes,
     overlaps,
@@ -139,7 +139,7 @@ class MatmulCall(TiledCall):
         """Return what a new result will be."""
         return ResultLayout(self.shape, contiguous_strides(self.shape), self.a.dtype)
 
-    def fill(self, target: ResultTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
+    def fill(self, target: TileTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
         """Compute in pieces: by the engine's plan, or by torch's own kernel where that is faster.
 
         Raises the refusal that asks for least when the budget allows neither. No refusal is kept with its
@@ -161,13 +161,11 @@ class MatmulCall(TiledCall):
         finally:
             del least
 
-    def _fill_by_plan(self, target: ResultTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
+    def _fill_by_plan(self, target: TileTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
         gemm = gemm_plan.Gemm(self.a, self.b, self.start, self.alpha, self.beta)
         return gemm_plan.fill(gemm, target, config, budget_bytes)
 
-    def _fill_by_kernel(
-        self, target: ResultTarget, config: InterceptionConfig, budget_bytes: int
-    ) -> list[str]:
+    def _fill_by_kernel(self, target: TileTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
         """Compute parts of the result one after the other, for types and devices that torch is faster for."""
         asked = config.override.tile_bytes or PRODUCT_TILE_BYTES
         side = _LEAST_SIDE if config.override.tile_bytes is None else 1
@@ -197,7 +195,7 @@ class _GemmTiles(TileRunner):
     With memory of its own for each the heap would grow by nearly all of them.
     """
 
-    def __init__(self, product: MatmulCall, target: ResultTarget) -> None:
+    def __init__(self, product: MatmulCall, target: TileTarget) -> None:
         super().__init__(product.device)
         self._product, self._target = product, target
         self._scratch: torch.Tensor | None = None

@@ -14,7 +14,7 @@ from accelera.chunking import TileChunking
 from accelera.engine import MatrixEngine
 from accelera.interceptor.config import InterceptionConfig
 from accelera.interceptor.hooks import passing
-from accelera.interceptor.tiling import ResultTarget
+from accelera.interceptor.tiling import TileTarget
 from accelera.stores import Layout, OutputStore, Store, open_store, parse_dtype
 from accelera.stores import Region as StoreRegion
 
@@ -33,7 +33,7 @@ class Gemm(NamedTuple):
     beta: Any
 
 
-def fill(product: Gemm, target: ResultTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
+def fill(product: Gemm, target: TileTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
     """Compute ``product`` into ``target`` by a plan; return the fallbacks taken.
 
     Raises BudgetExceededError, before anything is computed, when no plan fits ``budget_bytes``.
@@ -66,7 +66,7 @@ def _strategy(config: InterceptionConfig, itemsize: int) -> TileChunking | None:
     return TileChunking(tile_size=(edge, edge))
 
 
-def _output(product: Gemm, target: ResultTarget) -> Any:
+def _output(product: Gemm, target: TileTarget) -> Any:
     """Return the result itself where blocks can be computed in place, else what takes finished blocks."""
     alone = product.start is None or (product.beta == 0 and product.alpha == 1)
     if target.memory is not None and alone and not target.memory.is_conj():
@@ -121,7 +121,7 @@ class _BlockSink(OutputStore):
     name = "result"
     tier = "ram"
 
-    def __init__(self, product: Gemm, target: ResultTarget) -> None:
+    def __init__(self, product: Gemm, target: TileTarget) -> None:
         self.shape, self.dtype = target.shape, parse_dtype(target.dtype)
         self._target = target
         self._start = None if product.start is None or product.beta == 0 else product.start.detach()

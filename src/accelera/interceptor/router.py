@@ -21,7 +21,7 @@ from accelera.interceptor.config import InterceptionConfig, Route, active_config
 from accelera.interceptor.hooks import original
 from accelera.interceptor.spill import SpilledResult, spill_folder
 from accelera.interceptor.statistics import statistics
-from accelera.interceptor.tiling import MemoryTarget, Region, ResultLayout, ResultTarget, halved
+from accelera.interceptor.tiling import MemoryTarget, Region, ResultLayout, TileTarget, halved
 from accelera.memory import Budget
 from accelera.units import format_bytes
 
@@ -88,7 +88,7 @@ class TiledCall(InterceptedCall):
         """Return what a new result will be; raises what torch raises for operands that do not fit."""
 
     @abc.abstractmethod
-    def fill(self, target: ResultTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
+    def fill(self, target: TileTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
         """Compute in pieces into ``target``, adding at most ``budget_bytes``; return the fallbacks taken.
 
         Raises BudgetExceededError before anything is computed, DeviceMemoryError or torch's own error when

@@ -20,7 +20,7 @@ class ResultLayout(NamedTuple):
     dtype: torch.dtype
 
 
-class ResultTarget(Protocol):
+class TileTarget(Protocol):
     """Place that the tiles of a result go to."""
 
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class ResultTarget(Protocol):
     def put(self, region: Region, piece: torch.Tensor) -> None:
         """Store one piece, from any device."""
 
-    def flat(self) -> ResultTarget:
+    def flat(self) -> TileTarget:
         """Return the same place as a vector, in the order in which the elements lie."""
 
 

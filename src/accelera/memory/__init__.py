@@ -25,26 +25,18 @@ if TYPE_CHECKING:
     from accelera.memory.pool import AsyncBuffers as AsyncBuffers
     from accelera.memory.pool import BackingStore as BackingStore
     from accelera.memory.pool import BackingStores as BackingStores
-    from accelera.memory.pool import Block as Block
-    from accelera.memory.pool import Books as Books
     from accelera.memory.pool import Buffer as Buffer
     from accelera.memory.pool import BufferPool as BufferPool
     from accelera.memory.pool import BufferTable as BufferTable
     from accelera.memory.pool import Bytes as Bytes
     from accelera.memory.pool import DeviceMemory as DeviceMemory
-    from accelera.memory.pool import Home as Home
-    from accelera.memory.pool import Homes as Homes
     from accelera.memory.pool import Ledger as Ledger
-    from accelera.memory.pool import Memory as Memory
     from accelera.memory.pool import Pins as Pins
-    from accelera.memory.pool import Place as Place
     from accelera.memory.pool import PoolBlock as PoolBlock
     from accelera.memory.pool import PoolMemory as PoolMemory
     from accelera.memory.pool import PoolStats as PoolStats
     from accelera.memory.pool import Prefetcher as Prefetcher
-    from accelera.memory.pool import Residence as Residence
     from accelera.memory.pool import Slab as Slab
-    from accelera.memory.pool import Stream as Stream
     from accelera.memory.pool import Use as Use
     from accelera.memory.pool import window_of as window_of
     from accelera.memory.probe import HostMemory as HostMemory
@@ -59,12 +51,22 @@ _NAMES_BY_FILE = {
     "hierarchy": "UNBOUNDED_BYTES Compute Hierarchy Tier",
     "manager": "ALWAYS_FITS_BYTES MeasuredDevice MemoryManager itemsize_of",
     "pool": "Allocator AsyncBuffers BackingStore BackingStores Buffer BufferPool BufferTable Bytes"
-    " DeviceMemory Ledger Pins PoolBlock PoolMemory PoolStats Prefetcher Slab Use window_of"
-    " Block Books Home Homes Memory Place Residence Stream",
+    " DeviceMemory Ledger Pins PoolBlock PoolMemory PoolStats Prefetcher Slab Use window_of",
     "probe": "HostMemory ProcessMemory host_memory process_memory reset_peak",
 }
 _FILE_OF = {name: file for file, names in _NAMES_BY_FILE.items() for name in names.split()}
 
 __all__ = [*_FILE_OF]
 
-__getattr__, __dir__ = opened("accelera.memory", _FILE_OF)
+_RENAMED = {
+    "Block": "PoolBlock",
+    "Books": "BufferTable",
+    "Home": "BackingStore",
+    "Homes": "BackingStores",
+    "Memory": "PoolMemory",
+    "Place": "DeviceMemory",
+    "Residence": "AsyncBuffers",
+    "Stream": "Prefetcher",
+}
+
+__getattr__, __dir__ = opened("accelera.memory", _FILE_OF, _RENAMED)

@@ -15,7 +15,7 @@ import torch
 
 from accelera.devices import Device
 from accelera.errors import ArgumentError, DeviceError, DTypeError
-from accelera.offload.backing import Homes, RamBacking
+from accelera.offload.backing import BackingStores, RamBacking
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import block_bytes_of
 from accelera.offload.budgets import SPARE_BYTES, DeviceBudget, DeviceBudgets, require_floor, reserved_on
@@ -168,7 +168,7 @@ def _over_several(model: torch.nn.Module, budgets: DeviceBudgets, config: Offloa
 
 
 def cache_for(
-    budget: DeviceBudget, plan: OffloadPlan | None, config: OffloadConfig, backing: Homes | None
+    budget: DeviceBudget, plan: OffloadPlan | None, config: OffloadConfig, backing: BackingStores | None
 ) -> BlockCache:
     """Return the cache for a budget: with the room that ``plan`` found, else a usual share.
 

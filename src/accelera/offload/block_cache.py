@@ -18,12 +18,12 @@ import torch
 from accelera._native import Arena
 from accelera.devices import Device
 from accelera.errors import BudgetExceededError, DeviceError
-from accelera.memory import Block, Books, Pins, Residence, Slab, Stream, Use, window_of
+from accelera.memory import AsyncBuffers, BufferTable, Pins, PoolBlock, Prefetcher, Slab, Use, window_of
 from accelera.offload.allocation_scope import AllocationScope
-from accelera.offload.backing import Home, Homes, RamBacking, ScratchBacking, TieredBacking
+from accelera.offload.backing import BackingStore, BackingStores, RamBacking, ScratchBacking, TieredBacking
 from accelera.offload.block_layout import part_name, row_parts
 from accelera.offload.config import CacheBudget, OffloadConfig
-from accelera.offload.device_memory import DeviceMemory, SimulatedMemory, memory_on
+from accelera.offload.device_memory import SimulatedTensorMemory, TorchMemory, memory_on
 from accelera.offload.memory_guard import (
     ArenaCount,
     HeldCount,
@@ -112,8 +112,8 @@ class BlockCache:
         *,
         budget: CacheBudget | None = None,
         device: Device | torch.device | str | None = None,
-        memory: DeviceMemory | None = None,
-        backing: Homes | None = None,
+        memory: TorchMemory | None = None,
+        backing: BackingStores | None = None,
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.least_bytes = config.least_bytes
@@ -130,9 +130,9 @@ class BlockCache:
         if self._log is not None:
             facts = {"operation": "offload", "policy": config.policy, "capacity_bytes": capacity_bytes}
             self._log.begin({**facts, "device": str(self.device)})
-        self._residence = Residence(capacity_bytes, self._memory, self._backing)
-        self._books = Books(capacity_bytes, config.policy, self._residence, self._log)
-        self._stream = Stream(self._books, self.window_bytes)
+        self._buffers = AsyncBuffers(capacity_bytes, self._memory, self._backing)
+        self._table = BufferTable(capacity_bytes, config.policy, self._buffers, self._log)
+        self._prefetcher = Prefetcher(self._table, self.window_bytes)
         self._budget_bytes = None if budget is None else budget.limit_bytes
         self._arena = self._memory.arena
         self._guard: MemoryGuard | None = None
@@ -144,7 +144,7 @@ class BlockCache:
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._closed = False
-        self._pending_free: deque[Block] = deque()
+        self._pending_free: deque[PoolBlock] = deque()
         self._uses = 0
         self._alive_bytes = self._most_alive_bytes = self._most_pinned_bytes = 0
         self._stall_s = self._compute_s = 0.0
@@ -152,7 +152,7 @@ class BlockCache:
     @property
     def step(self) -> int:
         """The latest step of the trace."""
-        return self._stream.step
+        return self._prefetcher.step
 
     @property
     def watched(self) -> bool:
@@ -167,7 +167,7 @@ class BlockCache:
     @property
     def peak_allocated_bytes(self) -> int:
         """Most memory that was allocated for blocks, what was kept for reuse included."""
-        return self._residence.peak_allocated_bytes
+        return self._buffers.peak_allocated_bytes
 
     @property
     def most_alive_bytes(self) -> int:
@@ -188,7 +188,7 @@ class BlockCache:
         if self._guard is not None:
             self._guard.expect(phase, nbytes)
 
-    def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[Block, ...]:
+    def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[PoolBlock, ...]:
         """Take over the contents of ``tensor``, in row-major order, into backing stores; return its blocks.
 
         A tensor of more than ``block_bytes`` is cut along its first axis.
@@ -197,11 +197,11 @@ class BlockCache:
         rows = tensor.detach() if tensor.ndim else tensor.detach().reshape(1)
         return tuple(self._adopt_rows(rows[part], part_name(name, part, len(parts)), role) for part in parts)
 
-    def attach(self, home: Home, nbytes: int, name: str = "", role: str = "weight") -> Block:
+    def attach(self, home: BackingStore, nbytes: int, name: str = "", role: str = "weight") -> PoolBlock:
         """Return a block whose contents ``home`` holds already; what is read-only is saved elsewhere."""
         return self._register(nbytes, name, role, home)
 
-    def create(self, nbytes: int, name: str = "", role: str = "") -> Block:
+    def create(self, nbytes: int, name: str = "", role: str = "") -> PoolBlock:
         """Return a block without contents: the first use writes them."""
         return self._register(nbytes, name, role, None)
 
@@ -214,7 +214,7 @@ class BlockCache:
         self.check_there(op)
         return PinnedBlocks(self, uses, op, output_bytes)
 
-    def free(self, block: Block) -> None:
+    def free(self, block: PoolBlock) -> None:
         """End a block's life; may be called from a finaliser in any thread."""
         self._pending_free.append(block)
 
@@ -227,11 +227,11 @@ class BlockCache:
         """Write every dirty block home, let all transfers end; raises StoreError when one cannot be saved."""
         with self._lock:
             self._reap()
-            for block in self._books.resident:
+            for block in self._table.resident:
                 self._save(block)
-            self._residence.drain()
+            self._buffers.drain()
 
-    def mapped(self, block: Block) -> torch.Tensor:
+    def mapped(self, block: PoolBlock) -> torch.Tensor:
         """Return the bytes of ``block`` as an ordinary tensor that costs no anonymous memory."""
         self.check_there("mapped")
         with self._lock:
@@ -241,7 +241,7 @@ class BlockCache:
                 return torch.zeros(block.nbytes, dtype=torch.uint8)
             return torch.from_numpy(block.home.mapped())
 
-    def joined(self, blocks: Sequence[Block]) -> torch.Tensor:
+    def joined(self, blocks: Sequence[PoolBlock]) -> torch.Tensor:
         """Return the bytes of ``blocks``, one after the other, as ``mapped`` does for one of them.
 
         They are copied to a home of their own, which is given back when nobody holds the tensor.
@@ -265,7 +265,7 @@ class BlockCache:
         """Return what was moved, held and waited for so far."""
         with self._lock:
             self._reap()
-            stats, residence = self._books.stats, self._residence
+            stats, residence = self._table.stats, self._buffers
             return OffloadReport(
                 uses=self._uses,
                 hits=stats.hits,
@@ -301,21 +301,21 @@ class BlockCache:
         """Return all memory and scratch space; contents are lost."""
         with self._lock:
             self._closed = True
-            for block in self._books.resident:
-                self._books.free(block, self._stream.step)
-            self._residence.close()
+            for block in self._table.resident:
+                self._table.free(block, self._prefetcher.step)
+            self._buffers.close()
             self._backing.close()
 
-    def _adopt_rows(self, rows: torch.Tensor, name: str, role: str) -> Block:
+    def _adopt_rows(self, rows: torch.Tensor, name: str, role: str) -> PoolBlock:
         home = self._backing.create(rows.nbytes)
         if has_bytes(rows):
             home.write(0, rows.cpu().contiguous().view(-1).view(torch.uint8).numpy())
         return self._register(rows.nbytes, name, role, home)
 
-    def _register(self, nbytes: int, name: str, role: str, home: Home | None) -> Block:
+    def _register(self, nbytes: int, name: str, role: str, home: BackingStore | None) -> PoolBlock:
         with self._lock:
             self._reap()
-            block = self._stream.create(nbytes, role, name)
+            block = self._prefetcher.create(nbytes, role, name)
             if role != "activation":
                 self._alive_bytes += nbytes
                 self._most_alive_bytes = max(self._most_alive_bytes, self._alive_bytes)
@@ -332,7 +332,7 @@ class BlockCache:
             self._uses += 1
             self._most_pinned_bytes = max(self._most_pinned_bytes, sum(block.nbytes for block, _, _ in uses))
             try:
-                pins = self._stream.begin(uses, op)
+                pins = self._prefetcher.begin(uses, op)
             except BudgetExceededError as error:
                 heap_bytes = free_heap_bytes() if self.watched and self._arena is not None else 0
                 raise refusal(op, uses, self._budget_bytes, error, heap_bytes) from error
@@ -352,17 +352,17 @@ class BlockCache:
     def _abandon(self, pins: Pins, uses: Sequence[Use]) -> None:
         """Let go of what could not be brought; it is tried again when it is used again."""
         with self._lock:
-            self._stream.end(pins)
-            self._stream.forget_guesses()
+            self._prefetcher.end(pins)
+            self._prefetcher.forget_guesses()
             for use, slab in zip(uses, pins.given, strict=True):
-                if slab.loading is not None and not self._books.pinned(use.block):
-                    self._books.free(use.block, self._stream.step)
+                if slab.loading is not None and not self._table.pinned(use.block):
+                    self._table.free(use.block, self._prefetcher.step)
 
     def _end(self, pins: Pins, stall_s: float, compute_s: float) -> None:
         for slab in pins.given:
             self._memory.used(slab.memory)
         with self._lock:
-            self._stream.end(pins)
+            self._prefetcher.end(pins)
             self._stall_s += stall_s
             self._compute_s += compute_s
             if self._log is not None:
@@ -375,27 +375,27 @@ class BlockCache:
                 return MemoryGuard(reserve_bytes - budget.fixed_bytes, ArenaCount(self._arena))
             self._arena.keep_pages(False)
             give_pages_back(self)
-        residence = self._residence
+        residence = self._buffers
         count = HeldCount(held_on(self.device), lambda: residence.allocated_bytes)
         return MemoryGuard(reserve_bytes, count, learns=not budget.planned)
 
     def _withhold(self, guard: MemoryGuard, output_bytes: int) -> None:
         withheld = self._withheld_by(guard, output_bytes)
-        if withheld > self._stream.withheld_bytes and self._arena is not None and not guard.exact:
+        if withheld > self._prefetcher.withheld_bytes and self._arena is not None and not guard.exact:
             trim()  # what a heap holds and nobody uses is no reason for blocks to leave
             withheld = self._withheld_by(guard, output_bytes)
-        if withheld != self._stream.withheld_bytes:
+        if withheld != self._prefetcher.withheld_bytes:
             self._keep_empty(withheld)
 
     def _withheld_by(self, guard: MemoryGuard, output_bytes: int) -> int:
-        return guard.withheld_bytes(output_bytes, settled=self._residence.settled)
+        return guard.withheld_bytes(output_bytes, settled=self._buffers.settled)
 
     def _keep_empty(self, withheld_bytes: int) -> None:
         """Let blocks leave until so much of the capacity is empty, and keep it so."""
-        self._stream.withheld_bytes = withheld_bytes
-        self._stream.forget_guesses()
-        self._books.evict(withheld_bytes - self._books.room_bytes, self._stream.step)
-        self._residence.limit(self.capacity_bytes - withheld_bytes)
+        self._prefetcher.withheld_bytes = withheld_bytes
+        self._prefetcher.forget_guesses()
+        self._table.evict(withheld_bytes - self._table.room_bytes, self._prefetcher.step)
+        self._buffers.limit(self.capacity_bytes - withheld_bytes)
 
     def _make_room(self, missing_bytes: int) -> bool:
         """Let blocks leave for a tensor for which the arena lacks ``missing_bytes``.
@@ -406,7 +406,7 @@ class BlockCache:
         assert arena is not None, "an arena asks for room"
         with self._lock:
             wanted = arena.committed_bytes - missing_bytes
-            self._residence.limit(self.capacity_bytes - self._stream.withheld_bytes)
+            self._buffers.limit(self.capacity_bytes - self._prefetcher.withheld_bytes)
             if arena.committed_bytes > wanted:
                 self._keep_empty(self.capacity_bytes - wanted)
             if arena.committed_bytes <= wanted:
@@ -415,25 +415,25 @@ class BlockCache:
         self.scope.end_lingering()
         raise refused
 
-    def _save(self, block: Block) -> None:
+    def _save(self, block: PoolBlock) -> None:
         """Let the home of ``block`` hold its contents; a change that is only expected is yet to be made."""
-        if block in self._books:
-            self._stream.forget_guesses()
-            self._books.save(block, self._stream.step)
-            self._residence.here(block).wait_saved()
+        if block in self._table:
+            self._prefetcher.forget_guesses()
+            self._table.save(block, self._prefetcher.step)
+            self._buffers.here(block).wait_saved()
         elif block.leaving is not None:
             block.leaving.wait_or_repeat()
 
     def _reap(self) -> None:
         for _ in range(len(self._pending_free)):
             block = self._pending_free.popleft()
-            if not self._stream.free(block):
+            if not self._prefetcher.free(block):
                 self._pending_free.append(block)
                 continue
             if block.role != "activation":
                 self._alive_bytes -= block.nbytes
             if block.home is not None:
-                self._residence.vacate(block)
+                self._buffers.vacate(block)
 
 
 @final
@@ -478,8 +478,8 @@ def _arena(limit_bytes: int, cache: weakref.ref[BlockCache]) -> Arena:
     return Arena(limit_bytes, make_room)
 
 
-def _backing_for(place: DeviceMemory, store: str | Path | None) -> Homes:
-    simulated = isinstance(place, SimulatedMemory)
+def _backing_for(place: TorchMemory, store: str | Path | None) -> BackingStores:
+    simulated = isinstance(place, SimulatedTensorMemory)
     if store is not None or (place.device.type == "cpu" and not simulated):
         return ScratchBacking(store)
     return RamBacking(pinned_for=place.device if place.device.type == "cuda" else None)

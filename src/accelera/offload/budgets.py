@@ -13,7 +13,7 @@ import torch
 from accelera.devices import Device, get_device
 from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.memory import Budget, MemoryManager
-from accelera.offload.backing import Homes, RamBacking, ScratchBacking, TieredBacking
+from accelera.offload.backing import BackingStores, RamBacking, ScratchBacking, TieredBacking
 from accelera.offload.block_layout import BLOCKS
 from accelera.offload.config import LEAST_BYTES
 from accelera.offload.device_memory import tensor_device
@@ -80,7 +80,7 @@ class DeviceBudgets:
             )
         return self.computing[0].device, self.computing[0].limit_bytes
 
-    def backing(self, store: str | Path | None) -> Homes | None:
+    def backing(self, store: str | Path | None) -> BackingStores | None:
         """Return where bytes live that are on no device; None for the usual place beside each device."""
         if self.ram_bytes is None:
             return None

@@ -13,12 +13,12 @@ from accelera._native import Arena
 from accelera.devices import Device, SimulatedDevice
 from accelera.devices.torch_device import TorchDevice
 from accelera.errors import DeviceMemoryError
-from accelera.memory import Place, host_memory
-from accelera.offload.backing import Bytes, Home
+from accelera.memory import DeviceMemory, host_memory
+from accelera.offload.backing import BackingStore, Bytes
 from accelera.units import format_bytes
 
 
-class DeviceMemory(Place, Protocol):
+class TorchMemory(DeviceMemory, Protocol):
     """The memory that operations compute on."""
 
     device: torch.device
@@ -67,11 +67,11 @@ class CpuMemory:
     def release(self, memory: Bytes) -> None:
         """The bytes go back to the arena with the last reference to them."""
 
-    def load(self, home: Home, memory: Bytes, start: int, stop: int) -> int:
+    def load(self, home: BackingStore, memory: Bytes, start: int, stop: int) -> int:
         """Read a part of ``home``."""
         return home.read(start, memory[start:stop])
 
-    def save(self, memory: Bytes, home: Home, start: int, stop: int) -> int:
+    def save(self, memory: Bytes, home: BackingStore, start: int, stop: int) -> int:
         """Write a part to ``home``."""
         return home.write(start, memory[start:stop])
 
@@ -107,7 +107,7 @@ class AcceleratorMemory:
         """Wait for the work on the memory and give it back to torch."""
         self._device.release(memory)
 
-    def load(self, home: Home, memory: torch.Tensor, start: int, stop: int) -> int:
+    def load(self, home: BackingStore, memory: torch.Tensor, start: int, stop: int) -> int:
         """Read a part of ``home`` and send it; the last of it may be on its way when this returns."""
         resident = home.resident()
         if resident is not None:
@@ -120,7 +120,7 @@ class AcceleratorMemory:
                 self._device.upload(host[: end - begin], memory[begin:end])
         return stop - start
 
-    def save(self, memory: torch.Tensor, home: Home, start: int, stop: int) -> int:
+    def save(self, memory: torch.Tensor, home: BackingStore, start: int, stop: int) -> int:
         """Fetch a part, when the operations that make it are done, and write it to ``home``."""
         resident = home.resident()
         if resident is not None:
@@ -153,7 +153,7 @@ class AcceleratorMemory:
 
 
 @final
-class SimulatedMemory:
+class SimulatedTensorMemory:
     """Blocks lie in the device's buffers; other tensors count as the device's when they lie in ``arena``.
 
     To torch both are tensors of the CPU, so operations on them are real ones.
@@ -177,7 +177,7 @@ class SimulatedMemory:
         """Give the buffer back to the device."""
         self._device.release(memory)
 
-    def load(self, home: Home, memory: Bytes, start: int, stop: int) -> int:
+    def load(self, home: BackingStore, memory: Bytes, start: int, stop: int) -> int:
         """Read a part of ``home`` and upload it."""
         resident = home.resident()
         if resident is None:
@@ -188,7 +188,7 @@ class SimulatedMemory:
         self._device.upload(host, memory[start:stop])
         return stop - start
 
-    def save(self, memory: Bytes, home: Home, start: int, stop: int) -> int:
+    def save(self, memory: Bytes, home: BackingStore, start: int, stop: int) -> int:
         """Download a part and write it to ``home``."""
         resident = home.resident()
         host = np.empty(stop - start, np.uint8) if resident is None else resident[start:stop]
@@ -204,7 +204,7 @@ class SimulatedMemory:
         """Operations are done when they return."""
 
 
-__all__ = ["CpuMemory", "DeviceMemory", "SimulatedMemory", "memory_on", "tensor_device"]
+__all__ = ["CpuMemory", "SimulatedTensorMemory", "TorchMemory", "memory_on", "tensor_device"]
 
 
 def tensor_device(device: Device) -> torch.device:
@@ -212,13 +212,13 @@ def tensor_device(device: Device) -> torch.device:
     return torch.device("cpu" if isinstance(device, SimulatedDevice) else device.name)
 
 
-def memory_on(device: Device | torch.device | str | None, arena: Callable[[], Arena]) -> DeviceMemory:
+def memory_on(device: Device | torch.device | str | None, arena: Callable[[], Arena]) -> TorchMemory:
     """Return the memory of ``device``, None meaning the CPU, where ``arena`` makes the memory of tensors.
 
     Raises DeviceError when the device is not there.
     """
     if isinstance(device, SimulatedDevice):
-        return SimulatedMemory(device, arena())
+        return SimulatedTensorMemory(device, arena())
     named = (
         tensor_device(device)
         if isinstance(device, Device)

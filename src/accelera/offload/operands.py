@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from accelera.memory import Block, Use
+from accelera.memory import PoolBlock, Use
 from accelera.offload.tensor import layout_of
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from accelera.offload.tensor import OffloadedTensor
 
 
-def place_of(tensor: OffloadedTensor) -> tuple[Block, int]:
+def place_of(tensor: OffloadedTensor) -> tuple[PoolBlock, int]:
     """Return the block in which ``tensor`` lies, and the tensor's offset in it in elements.
 
     It must lie in one block.
@@ -69,9 +69,9 @@ class PinnedOperands:
     ) -> None:
         self._op = op
         self._output_bytes = output_bytes
-        self._tensors: dict[int, tuple[OffloadedTensor, Block, int]] = {}
-        self._uses: dict[Block, Use] = {}
-        self._caches: dict[Block, BlockCache] = {}
+        self._tensors: dict[int, tuple[OffloadedTensor, PoolBlock, int]] = {}
+        self._uses: dict[PoolBlock, Use] = {}
+        self._caches: dict[PoolBlock, BlockCache] = {}
         for tensor in tensors:
             block, offset = place_of(tensor)
             write = id(tensor) in changed
@@ -98,9 +98,9 @@ class PinnedOperands:
         self._storages = {flat.untyped_storage()._cdata for flat in flats.values()}
         return self
 
-    def _enter_each(self, caches: set[BlockCache]) -> dict[Block, torch.Tensor]:
+    def _enter_each(self, caches: set[BlockCache]) -> dict[PoolBlock, torch.Tensor]:
         """Enter the pools of several caches, in the same order in every thread."""
-        flats: dict[Block, torch.Tensor] = {}
+        flats: dict[PoolBlock, torch.Tensor] = {}
         with ExitStack() as stack:
             for cache in sorted(caches, key=id):
                 uses = [use for block, use in self._uses.items() if self._caches[block] is cache]

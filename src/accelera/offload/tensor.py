@@ -24,7 +24,7 @@ from accelera.units import format_bytes
 if TYPE_CHECKING:
     import numpy as np
 
-    from accelera.memory import Block
+    from accelera.memory import PoolBlock
 
 
 Rule = Callable[[Any, Any, Any], Any]
@@ -73,7 +73,7 @@ class BlockStorage:
     )
 
     def __init__(
-        self, cache: BlockCache, blocks: Sequence[Block], shape: Sequence[int], dtype: torch.dtype
+        self, cache: BlockCache, blocks: Sequence[PoolBlock], shape: Sequence[int], dtype: torch.dtype
     ) -> None:
         self.cache = cache
         self.blocks = tuple(blocks)
@@ -177,7 +177,7 @@ class OffloadedTensor(torch.Tensor):
         return self.block_storage.cache
 
     @property
-    def blocks(self) -> tuple[Block, ...]:
+    def blocks(self) -> tuple[PoolBlock, ...]:
         """The blocks that hold the bytes."""
         return self.block_storage.blocks
 

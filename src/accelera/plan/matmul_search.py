@@ -191,7 +191,7 @@ def _tiling(problem: MatmulProblem, choice: MatmulChoice) -> _MatmulTiling:
 
 def _estimates_of(problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> _MatmulEstimates:
     shape, *cuts = (np.array([each]) for each in (0, choice.strip, choice.slab, choice.sub))
-    return _MatmulEstimates(problem, choice, 0, cost, [_tiling(problem, choice)], shape, _Cuts(*cuts))
+    return _MatmulEstimates(problem, choice, 0, cost, [_tiling(problem, choice)], shape, _CutSizes(*cuts))
 
 
 def need_of(problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> int:
@@ -228,14 +228,14 @@ def _table(
     tall = np.array([each.tall for each in tilings])[shape]
     strip = np.maximum(-(-tall // parts), np.minimum(FLOOR, tall))
     figures = _MatmulEstimates(
-        problem, shapes[0], capacity_bytes, cost, tilings, shape, _Cuts(strip, slab, sub)
+        problem, shapes[0], capacity_bytes, cost, tilings, shape, _CutSizes(strip, slab, sub)
     )
     moved, seconds = figures.moved(), figures.seconds()
     lengths, need = figures.passes(eviction, holds_books=holds_books)
     return Candidates(shapes, shape, strip, slab, sub, need, moved, seconds, figures.steps(), lengths)
 
 
-class _Cuts(NamedTuple):
+class _CutSizes(NamedTuple):
     """Numbers of a choice besides its partition, over columns."""
 
     strip: Column
@@ -254,7 +254,7 @@ class _MatmulEstimates:
         cost: CostModel,
         tilings: list[_MatmulTiling],
         shape: Column,
-        cuts: _Cuts,
+        cuts: _CutSizes,
     ) -> None:
         a, b, c = problem.operands
         self.left, self.right, self.out = (b, a, c) if sample.swap else (a, b, c)

@@ -41,13 +41,3 @@ __all__ = [
     "Use",
     "window_of",
 ]
-
-# Names of the version before, which offload still uses.
-Block = PoolBlock
-Books = BufferTable
-Home = BackingStore
-Homes = BackingStores
-Memory = PoolMemory
-Place = DeviceMemory
-Residence = AsyncBuffers
-Stream = Prefetcher

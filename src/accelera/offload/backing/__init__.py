@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from accelera.memory import Bytes, Home, Homes
+from accelera.memory import BackingStore, BackingStores, Bytes
 from accelera.offload.backing.file import FileRegion, OpenFile
 from accelera.offload.backing.ram import RamBacking
 from accelera.offload.backing.scratch import ScratchBacking, TieredBacking
 
 __all__ = [
+    "BackingStore",
+    "BackingStores",
     "Bytes",
     "FileRegion",
-    "Home",
-    "Homes",
     "OpenFile",
     "RamBacking",
     "ScratchBacking",

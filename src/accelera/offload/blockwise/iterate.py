@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from accelera.memory import Block, Use
+from accelera.memory import PoolBlock, Use
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import BlockLayout, Box, whole_box
 from accelera.offload.tensor import OffloadedTensor, is_offloaded, layout_of
@@ -87,18 +87,18 @@ def pin_parts(
 
     PinnedOperands may be with other caches than ``cache``.
     """
-    uses: dict[BlockCache, dict[Block, Use]] = {cache: {}}
+    uses: dict[BlockCache, dict[PoolBlock, Use]] = {cache: {}}
     for operand, part in wanted:
         if is_offloaded(operand.tensor):
             _note(uses.setdefault(operand.tensor.cache, {}), operand, operand.tensor, part)
-    memory: dict[Block, torch.Tensor] = {}
+    memory: dict[PoolBlock, torch.Tensor] = {}
     with ExitStack() as stack:
         for owner, own in uses.items():
             memory.update(zip(own, stack.enter_context(owner.use(list(own.values()), op)), strict=True))
         yield [_shown(operand.tensor, part, memory) for operand, part in wanted]
 
 
-def _note(uses: dict[Block, Use], operand: BlockOperand, tensor: OffloadedTensor, part: Box) -> None:
+def _note(uses: dict[PoolBlock, Use], operand: BlockOperand, tensor: OffloadedTensor, part: Box) -> None:
     view = layout_of(tensor).part(part)
     block = tensor.blocks[view.block]
     anew = (
@@ -110,7 +110,7 @@ def _note(uses: dict[Block, Use], operand: BlockOperand, tensor: OffloadedTensor
     uses[block] = Use(block, read, write)
 
 
-def _shown(tensor: torch.Tensor, part: Box, memory: dict[Block, torch.Tensor]) -> torch.Tensor:
+def _shown(tensor: torch.Tensor, part: Box, memory: dict[PoolBlock, torch.Tensor]) -> torch.Tensor:
     if not is_offloaded(tensor):
         return tensor[part]
     layout = layout_of(tensor)

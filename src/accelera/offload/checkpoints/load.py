@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from accelera.memory import Block
+from accelera.memory import PoolBlock
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import row_parts
 from accelera.offload.checkpoints.key_mapping import Matched, ModelSlot
@@ -52,7 +52,7 @@ def _ordinary(stored: Stored, dtype: torch.dtype) -> torch.Tensor:
     return stored.mapped().to(dtype, copy=True)
 
 
-def _attached(name: str, stored: Stored, cache: BlockCache) -> list[Block]:
+def _attached(name: str, stored: Stored, cache: BlockCache) -> list[PoolBlock]:
     """Return blocks whose home is the file itself."""
     row_bytes = stored.nbytes // stored.shape[0] if stored.shape else stored.nbytes
     blocks = []
@@ -62,7 +62,7 @@ def _attached(name: str, stored: Stored, cache: BlockCache) -> list[Block]:
     return blocks
 
 
-def _converted(name: str, stored: Stored, dtype: torch.dtype, cache: BlockCache) -> list[Block]:
+def _converted(name: str, stored: Stored, dtype: torch.dtype, cache: BlockCache) -> list[PoolBlock]:
     """Return blocks with the elements in another type, a block converted at a time."""
     elements = stored.mapped().reshape(stored.shape or (1,))
     parts = row_parts(stored.shape, dtype.itemsize, cache.block_bytes)

@@ -9,7 +9,7 @@ from typing import final
 
 import numpy as np
 
-from accelera.memory import Block, Books, Pins, Stream, Use, window_of
+from accelera.memory import BufferTable, Pins, PoolBlock, Prefetcher, Use, window_of
 from accelera.offload.block_layout import row_parts
 from accelera.offload.planning.dry_run import DryRun
 from accelera.offload.planning.plan import PassForecast
@@ -136,10 +136,10 @@ class _ReplayPool:
     def __init__(self, capacity_bytes: int, policy: str, block_bytes: int) -> None:
         self._log = TraceLog()
         self._log.begin({"operation": "offload", "policy": policy, "capacity_bytes": capacity_bytes})
-        self._books: Books[Block] = Books(capacity_bytes, policy, None, self._log)
-        self._stream = Stream(self._books, window_of(capacity_bytes))
-        self._blocks: dict[int, Block] = {}
-        self._pending_free: deque[Block] = deque()
+        self._table: BufferTable[PoolBlock] = BufferTable(capacity_bytes, policy, None, self._log)
+        self._prefetcher = Prefetcher(self._table, window_of(capacity_bytes))
+        self._blocks: dict[int, PoolBlock] = {}
+        self._pending_free: deque[PoolBlock] = deque()
         self._running: list[Pins] = []
         self._uses = 0
         self._flops: dict[int, float] = defaultdict(float)
@@ -151,13 +151,13 @@ class _ReplayPool:
             if isinstance(event, Begin):
                 self._begin(event)
             elif isinstance(event, End):
-                self._stream.end(self._running.pop())
+                self._prefetcher.end(self._running.pop())
             elif isinstance(event, Arithmetic):
-                self._flops[self._stream.step] += event.flops
-                self._touched[self._stream.step] += event.touched_bytes
+                self._flops[self._prefetcher.step] += event.flops
+                self._touched[self._prefetcher.step] += event.touched_bytes
             elif isinstance(event, Create):
                 self._reap()
-                block = self._stream.create(event.nbytes, event.role, event.name)
+                block = self._prefetcher.create(event.nbytes, event.role, event.name)
                 block.filled = event.filled
                 self._blocks[event.block] = block
             elif isinstance(event, Free):
@@ -167,10 +167,10 @@ class _ReplayPool:
         """Carry out passes; return a forecast of each."""
         found = []
         for events in passes:
-            before, uses = replace(self._books.stats), self._uses
+            before, uses = replace(self._table.stats), self._uses
             self.carry_out(events)
             self._reap()
-            after = self._books.stats
+            after = self._table.stats
             found.append(
                 PassForecast(
                     uses=self._uses - uses,
@@ -183,18 +183,18 @@ class _ReplayPool:
                 )
             )
         trace = self._trace()
-        return Replayed(tuple(found), trace, self._books.stats.peak_bytes, Occupancy(trace).peak_bytes)
+        return Replayed(tuple(found), trace, self._table.stats.peak_bytes, Occupancy(trace).peak_bytes)
 
     def _begin(self, event: Begin) -> None:
         self._reap()
         self._uses += 1
         uses = [Use(self._blocks[block], read, write) for block, read, write in event.uses]
-        self._running.append(self._stream.begin(uses, event.op))
+        self._running.append(self._prefetcher.begin(uses, event.op))
 
     def _reap(self) -> None:
         for _ in range(len(self._pending_free)):
             block = self._pending_free.popleft()
-            if not self._stream.free(block):
+            if not self._prefetcher.free(block):
                 self._pending_free.append(block)
 
     def _trace(self) -> Trace:

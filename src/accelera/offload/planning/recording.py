@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 
 from accelera.capture import Effect, Storages, flops_of, tensors_in
-from accelera.memory import Block, Use
+from accelera.memory import PoolBlock, Use
 from accelera.offload.allocation_scope import AllocationScope
 from accelera.offload.block_layout import part_name, row_parts
 from accelera.offload.op_schema import device_of
@@ -109,9 +109,9 @@ class Notes:
         self.events.append(event)
         self.positions.append(len(self.allocations))
 
-    def create(self, nbytes: int, role: str, name: str, *, filled: bool) -> Block:
+    def create(self, nbytes: int, role: str, name: str, *, filled: bool) -> PoolBlock:
         """Note and return a new block."""
-        block = Block(len(self._blocks_bytes), nbytes, role, name, filled=filled)
+        block = PoolBlock(len(self._blocks_bytes), nbytes, role, name, filled=filled)
         self._blocks_bytes.append(nbytes)
         self.largest_block_bytes = max(self.largest_block_bytes, nbytes)
         self._alive_bytes += nbytes
@@ -197,7 +197,7 @@ class RecordingCache:
         self._on_slab = on_slab
         self._slabs: dict[int, torch.Tensor] = {}
 
-    def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[Block, ...]:
+    def adopt(self, tensor: torch.Tensor, name: str = "", role: str = "weight") -> tuple[PoolBlock, ...]:
         """Return the blocks that would hold ``tensor``."""
         parts = row_parts(tensor.shape, tensor.element_size(), self.block_bytes)
         rows = tensor.shape[0] if tensor.ndim else 1
@@ -209,7 +209,7 @@ class RecordingCache:
             for part in parts
         )
 
-    def create(self, nbytes: int, name: str = "", role: str = "") -> Block:
+    def create(self, nbytes: int, name: str = "", role: str = "") -> PoolBlock:
         """Return a block without contents."""
         return self._notes.create(nbytes, role, name, filled=False)
 
@@ -222,7 +222,7 @@ class RecordingCache:
         finally:
             self._notes.end()
 
-    def free(self, block: Block) -> None:
+    def free(self, block: PoolBlock) -> None:
         """Note the end of a block."""
         self._slabs.pop(block.id, None)
         self._notes.free(block.id)
@@ -234,7 +234,7 @@ class RecordingCache:
         """Return no time: none passes on paper."""
         return 0.0
 
-    def _slab(self, block: Block) -> torch.Tensor:
+    def _slab(self, block: PoolBlock) -> torch.Tensor:
         slab = self._slabs.get(block.id)
         if slab is None:
             with _disable_current_modes():
