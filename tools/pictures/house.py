@@ -19,18 +19,15 @@ def house() -> str:
         (688, "StrategyManager", "batches of tasks"),
     ):
         _box(drawing, (left, 34, 156, 50), name, more)
-    drawing.line("M430 84v24", arrow=True)
-    drawing.line("M262 84v24", arrow=True)
-    drawing.line("M598 84v24", arrow=True)
-    drawing.line("M94 84v10H240v14", arrow=True)
+    for middle in (94, 262, 430):
+        drawing.line(f"M{middle} 84v24", arrow=True)
+    drawing.line("M598 84v10H540v14", arrow=True)
     _band(drawing, 93, "on paper: nothing is allocated", 608)
-    _box(drawing, (16, 110, 268, 62), "plan", "cuts, walks on paper, peak, bytes, time")
-    _box(drawing, (296, 110, 268, 62), "simulator", "any memories, any policy, the least possible")
-    _box(drawing, (576, 110, 268, 62), "estimate, capture", "what a model takes, access by access")
-    drawing.line("M284 141h12", arrow=True)
-    drawing.line("M576 141h-12", arrow=True)
+    _box(drawing, (16, 110, 548, 62), "plan", "every way to cut the work, walked on paper: peak, bytes, time")
+    _box(drawing, (588, 110, 256, 62), "simulator, estimate", "any memories, any policy; advice")
+    drawing.line("M588 141h-22", arrow=True)
     drawing.line("M150 172v30", arrow=True)
-    drawing.line("M430 202v-30", arrow=True)
+    drawing.line("M640 202v-28", arrow=True)
     _box(
         drawing,
         (16, 204, 828, 46),
