@@ -18,7 +18,7 @@ formatted := $(filter %.h %.cpp %.cu %.cuh,$(native)) $(wildcard tests/tensora/e
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo ui test test-services lint format bench docs reference pictures cuda gpu-check install install-bin clean
+.PHONY: help demo ui test check test-services lint format bench docs reference pictures cuda gpu-check install install-bin clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -31,6 +31,9 @@ ui: $(pages) ## the Copilot in a browser, until Ctrl-C; ARGS="--ui-port 8501" an
 
 test: $(installed) ## every test; ARGS goes to pytest
 	$(bin)/python -m pytest $(ARGS)
+
+check: lint ## for daily work: lint, and the quickest tests of each part
+	$(bin)/python -m pytest -q $(shell cat tests/fast.txt) $(ARGS)
 
 test-services: ## Chromium and PostgreSQL from Debian's packages, for the tests of the service and its pages
 	@tools/test_services.sh

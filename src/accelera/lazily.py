@@ -22,12 +22,11 @@ def opened(
     that is not installed is a stand-in, which says so when it is used, and is looked for again each time.
     ``renamed`` are names of the version before with their new ones: they warn, and work.
     """
+    older = renamed_names(package, renamed)
 
     def load(name: str) -> Any:
         if name in renamed:
-            words = f"{package}.{name} is called {package}.{renamed[name]} now"
-            warnings.warn(words, DeprecationWarning, stacklevel=2)
-            return getattr(sys.modules[package], renamed[name])
+            return older(name)
         if name not in file_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
@@ -42,6 +41,19 @@ def opened(
         return value
 
     return load, lambda: sorted(sys.modules[package].__all__)
+
+
+def renamed_names(package: str, renamed: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return ``__getattr__`` of a package that gives names of the version before, and warns of them."""
+
+    def load(name: str) -> Any:
+        if name not in renamed:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        words = f"{package}.{name} is called {package}.{renamed[name]} now"
+        warnings.warn(words, DeprecationWarning, stacklevel=3)
+        return getattr(sys.modules[package], renamed[name])
+
+    return load
 
 
 def make_callable(package: str, function: str) -> None:

@@ -1,5 +1,6 @@
 """Plans of operations on paper: operands, schedules, forecasts and the least bytes possible."""
 
+from accelera.lazily import renamed_names
 from accelera.plan.combined import combine_plans
 from accelera.plan.cost import CostModel
 from accelera.plan.dry_run import BufferNumbers, policy_of, trace_of
@@ -57,3 +58,16 @@ __all__ = [
     "trace_of",
     "walk",
 ]
+
+__getattr__ = renamed_names(
+    "accelera.plan",
+    {
+        "Block": "OperandBlock",
+        "Books": "PoolDriver",
+        "Numbers": "BufferNumbers",
+        "Placement": "DevicePlacement",
+        "Step": "PlanStep",
+        "SweepProblem": "ElementwiseProblem",
+        "plan_sweep": "plan_elementwise",
+    },
+)

@@ -23,7 +23,7 @@ from accelera.plan.cost import WHOLE_STEPS, CostModel, overhead_bytes, overhead_
 from accelera.plan.eviction import Eviction
 from accelera.plan.forecast import forecast
 from accelera.plan.gram_steps import GramChoice, GramProblem, GramSteps
-from accelera.plan.limits import WINDOW, PlanLimits
+from accelera.plan.limits import WINDOW, PlanLimits, with_older_keywords
 from accelera.plan.plan import Plan
 from accelera.plan.types import Alternative, Forecast
 from accelera.plan.walk import Pattern
@@ -57,6 +57,7 @@ class _GramEstimate:
         return _score(self.seconds, self.moved_bytes)
 
 
+@with_older_keywords
 def plan_gram(
     problem: GramProblem,
     limits: PlanLimits,

@@ -28,7 +28,7 @@ from accelera.errors import BudgetExceededError
 from accelera.plan.cost import CostModel, pass_lengths
 from accelera.plan.eviction import Eviction
 from accelera.plan.forecast import forecast
-from accelera.plan.limits import PlanLimits
+from accelera.plan.limits import PlanLimits, with_older_keywords
 from accelera.plan.matmul_search import (
     FLOOR,
     Candidates,
@@ -100,6 +100,7 @@ class _WalkedMatmul:
     """What the run keeps in RAM besides its blocks, because its steps are many."""
 
 
+@with_older_keywords
 def plan_matmul(
     problem: MatmulProblem,
     limits: PlanLimits,
