@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,7 @@ def test_measured_peak_is_at_most_the_projected_one(name: str, folder: Path) -> 
     ran = subprocess.run(
         [sys.executable, str(program), OPERATIONS[name], str(64 * MIB)],
         cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         check=False,
