@@ -43,11 +43,20 @@ def plan_gram_of(a: Store, out: Any = None, *, side: Any = "left", device: Devic
 
 
 def evaluate(
-    expr: Any, out: Any = None, *, device: Device, dtype: Any = None, check: Any = None, **options: Any
+    expr: Any,
+    out: Any = None,
+    *,
+    device: Device,
+    operation: str = "evaluate",
+    dtype: Any = None,
+    check: Any = None,
+    **options: Any,
 ) -> Found:
     """Compute an element-wise expression or a reduction of one."""
     wanted = OperationOptions(**options)
-    return evaluation.evaluate(expr, out, device=device, options=wanted, dtype=dtype, check=check)
+    return evaluation.evaluate(
+        expr, out, device=device, options=wanted, operation=operation, dtype=dtype, check=check
+    )
 
 
 def plan_evaluate(expr: Any, out: Any = None, *, device: Device, **options: Any) -> Plan:

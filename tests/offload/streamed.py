@@ -30,7 +30,7 @@ class Run:
     """Steps carried out by a cache; every byte that is read is checked against what was written."""
 
     def __init__(self, sizes: list[int], capacity_bytes: int, **options: Any) -> None:
-        where = {name: options.pop(name) for name in ("memory", "backing") if name in options}
+        where = {name: options.pop(name) for name in ("device", "memory", "backing") if name in options}
         config = OffloadConfig(**{"record": True, "block_bytes": 1 << 30, **options})
         self.cache = BlockCache(capacity_bytes, config, **where)
         self.sizes = sizes
