@@ -86,7 +86,7 @@ def test_one_tensor_takes_results_of_several_shapes() -> None:
 
 
 def test_a_result_in_a_file_says_that_it_cannot_be_resized() -> None:
-    """The refused tensor keeps its new shape, as every tensor of foreign memory does in torch: it is not read."""
+    """The refused tensor keeps its new shape, as torch leaves those of foreign memory: it is not read."""
     with forced("spilled"):
         spilled = torch.randn(30, 40) @ torch.randn(40, 20)
     assert spilled.clone().resize_(50, 50).shape == (50, 50)
