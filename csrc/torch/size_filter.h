@@ -8,7 +8,8 @@
 
 namespace accelera {
 
-// How the elements of a result follow from the operands' shapes; hooks/size_filter.py says the same in Python.
+// How the elements of a result follow from the operands' shapes; hooks/size_filter.py says the same in
+// Python.
 enum class Rule { Product, Pointwise, Attention, Heads };
 
 // The tensors that a call takes, in order; at most eight of the operators' arguments are tensors.
