@@ -437,8 +437,8 @@ int nvrtcCompileProgram(void* given, int, const char* const*) {
                 "\nnamespace accelera::tensora::device { extern \"C\" void emulated_kernel(void* a) {\n"
                 "kernel(*static_cast<const Arguments*>(a)); }\n"
                 "extern \"C\" { unsigned long emulated_parameter_bytes = sizeof(Arguments); } }\n");
-        // What it calls of the C library is in this process: a linker that need not read it is done in a tenth
-        // of the time.
+        // What it calls of the C library is in this process: a linker that need not read it is done in a
+        // tenth of the time.
         const std::string command = "g++ -std=c++20 -O0 -w -shared -nostdlib -pipe -fPIC -I" + folder() +
                                     "/headers -include all.h " + partial + ".cpp -o " + partial + ".so 2> " +
                                     partial + ".log";
