@@ -31,9 +31,10 @@ def seconds_by_file(report: Path) -> dict[str, float]:
     seconds: dict[str, float] = defaultdict(float)
     for case in ElementTree.parse(report).iter("testcase"):
         path = Path(*case.attrib["classname"].split("."))
-        while path.parts and not (TESTS.parent / path).with_suffix(".py").is_file():
+        while len(path.parts) > 1 and not (TESTS.parent / path).with_suffix(".py").is_file():
             path = path.parent  # the classes of a file
-        seconds[str(path.with_suffix(".py"))] += float(case.attrib["time"])
+        if path.parts:
+            seconds[str(path.with_suffix(".py"))] += float(case.attrib["time"])
     return {name: each for name, each in seconds.items() if name.startswith("tests/")}
 
 
