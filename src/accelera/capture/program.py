@@ -71,7 +71,7 @@ class UserProgram(NamedTuple):
 
 
 def is_own(file: str) -> bool:
-    """Whether a frame of the source ``file`` is the program's, and not of what runs it."""
+    """Return whether a frame of the source ``file`` belongs to the program, and not to its runner."""
     return file not in _OURS and not file.startswith("<frozen ")
 
 
