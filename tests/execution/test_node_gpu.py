@@ -17,7 +17,7 @@ import pytest
 
 from accelera.errors import UnknownOutcomeError
 from accelera.execution import Kernel, Retry, StrategyManager
-from accelera.execution.cluster import lease
+from accelera.execution.cluster import lease, scheduler
 from accelera.execution.cluster.contract import (
     Cause,
     GpuReport,
@@ -44,6 +44,13 @@ LEASE = f"gpu-test-{os.getpid()}"
 """Its marks lie where those of other runs of the tests lie."""
 
 pytestmark = pytest.mark.usefixtures("own_temporary_files")
+
+
+@pytest.fixture(autouse=True)
+def _patient_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases whose time is not over while both sides wait for one another, however slow the machine is."""
+    monkeypatch.setattr(scheduler, "TRIAL_S", 600.0)
+    monkeypatch.setattr(scheduler, "LIMIT_S", 600.0)
 
 
 class Here:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, final
 
 from accelera.execution.executors.contract import Lane
 from accelera.execution.observability.telemetry import Telemetry
-from accelera.execution.tasks.queue import DeviceKind, QueueOptions, TaskQueue, TaskRange
+from accelera.execution.tasks.queue import DeviceKind, QueueOptions, Suspicion, TaskQueue, TaskRange
 from accelera.execution.tasks.run import lane_thread
 
 
@@ -121,8 +121,7 @@ class CallQueue(TaskQueue):
     def give_back(self, piece: TaskRange) -> None:
         """Return calls that were not begun."""
         with self._turn:
-            self._waiting.appendleft(piece)
-            self._remaining += len(piece.tasks)
+            self._put_back(piece)
             self._turn.notify_all()
 
     def break_down(self, error: BaseException) -> None:
@@ -137,20 +136,24 @@ class CallQueue(TaskQueue):
             if _begins(future):
                 future.set_exception(error)
 
-    def leave_to_cpu(
-        self,
-        piece: TaskRange,
-        error: Exception,
-        device: str,
-        blame: Callable[[], None] | None = None,
-        *,
-        for_good: bool = True,
-    ) -> None:
-        """Return calls that cannot be done on a GPU."""
-        self.give_back(piece)
-
     def _is_over(self) -> bool:
         return self.stopped
+
+    def _put_back(self, piece: TaskRange) -> None:
+        self._waiting.appendleft(piece)
+        self._remaining += len(piece.tasks)
+
+    def _put_back_for_cpu(
+        self,
+        piece: TaskRange,
+        failure: tuple[str, Exception],
+        suspicion: Suspicion | None,
+        *,
+        for_good: bool,
+    ) -> int:
+        """Put calls back that the GPU of a node failed at; none counts as fallen back: no side was chosen."""
+        self._put_back(piece)
+        return 0
 
     def _settled(self, index: int) -> list[Future[Any]]:
         """Return the future of a call that is over; none when it has been failed with all others."""

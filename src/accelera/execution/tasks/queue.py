@@ -235,6 +235,7 @@ class TaskQueue(abc.ABC):
     def _is_over(self) -> bool:
         """Whether nothing more is to be begun or waited for; the lock is held."""
 
+    @abc.abstractmethod
     def _put_back_for_cpu(
         self,
         piece: TaskRange,
@@ -247,7 +248,6 @@ class TaskQueue(abc.ABC):
 
         Returns how many tasks fell back by ``failure``, a device and its error; None: the queue is over.
         """
-        raise NotImplementedError("a queue that uses no GPU is left none by it")
 
     def _proven(self, start: int, count: int) -> Sequence[Suspicion]:
         """Return the devices that failed at tasks which the CPU has now done; the lock is held."""
