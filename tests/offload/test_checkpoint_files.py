@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
-from accelera.offload.checkpoints.build import skeleton_of
-from accelera.offload.checkpoints.key_mapping import matched, slots_of
+from accelera.offload.checkpoints.load import matched, skeleton_of, slots_of
 from accelera.offload.checkpoints.shards import INDEX, SINGLE, Shards
 from accelera.stores import tensor_entries
 

@@ -19,9 +19,15 @@ from accelera.offload.backing import BackingStores, RamBacking
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import block_bytes_of
 from accelera.offload.budgets import SPARE_BYTES, DeviceBudget, DeviceBudgets, require_floor, reserved_on
-from accelera.offload.checkpoints.build import architecture_of, config_of, generate_as, skeleton_of
-from accelera.offload.checkpoints.key_mapping import listed, matched
-from accelera.offload.checkpoints.load import fill
+from accelera.offload.checkpoints.load import (
+    architecture_of,
+    config_of,
+    fill,
+    generate_as,
+    listed,
+    matched,
+    skeleton_of,
+)
 from accelera.offload.checkpoints.shards import Shards
 from accelera.offload.config import CacheBudget, OffloadConfig
 from accelera.offload.device_memory import tensor_device

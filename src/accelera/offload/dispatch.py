@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.offload import blockwise
-from accelera.offload.blockwise.registry import is_on_lists
+from accelera.offload.blockwise.run import is_on_lists
 from accelera.offload.op_schema import OpSchema, each_tensor, infer_meta, is_composite, out_form, schema_of
 from accelera.offload.operands import PinnedOperands
 from accelera.offload.tensor import (

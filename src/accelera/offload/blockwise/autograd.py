@@ -15,8 +15,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from accelera.offload.block_cache import BlockCache
-from accelera.offload.blockwise.registry import blockwise_rule
-from accelera.offload.blockwise.run import run
+from accelera.offload.blockwise.run import blockwise_rule, run
 from accelera.offload.op_schema import infer_meta, is_plain, schema_of
 from accelera.offload.tensor import OffloadedTensor
 

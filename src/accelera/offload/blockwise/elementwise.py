@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import Box, whole_box
 from accelera.offload.blockwise.iterate import BlockOperand, boxes, broadcast_axes, pin_box
-from accelera.offload.blockwise.registry import ELEMENTWISE, implements_blockwise
+from accelera.offload.blockwise.run import ELEMENTWISE, implements_blockwise
 from accelera.offload.op_schema import all_written, bound, infer_meta, written
 from accelera.offload.tensor import empty
 

@@ -1,7 +1,9 @@
-"""Operators run blockwise by their registered rule, else on operands gathered in one block."""
+"""Operators run blockwise: by their registered rule, else on operands gathered in one block."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,11 +11,42 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from accelera.errors import BudgetExceededError
 from accelera.offload.block_cache import BlockCache
-from accelera.offload.blockwise.elementwise import pointwise
-from accelera.offload.blockwise.registry import blockwise_rule
 from accelera.offload.op_schema import all_written
 from accelera.offload.tensor import OffloadedTensor, in_several_blocks, is_offloaded, new_tensor
 from accelera.units import format_bytes
+
+BlockwiseRule = Callable[[Any, Any, Any, BlockCache], Any]
+"""Carries out an operator on its arguments; returns None when it cannot with these."""
+
+ELEMENTWISE = "elementwise"
+"""Stands for all operators that PyTorch tags as element-wise, and for those on lists of tensors."""
+
+_RULES: dict[str, BlockwiseRule] = {}
+
+
+def implements_blockwise(*names: str) -> Callable[[BlockwiseRule], BlockwiseRule]:
+    """Register a function as the rule for operators: ``"max"``, or one overload of it, ``"max.dim"``."""
+
+    def register(rule: BlockwiseRule) -> BlockwiseRule:
+        _RULES.update(dict.fromkeys(names, rule))
+        return rule
+
+    return register
+
+
+@functools.cache
+def blockwise_rule(func: Any) -> BlockwiseRule | None:
+    """Return the rule for ``func``; None when it works only on whole tensors."""
+    name = func.overloadpacket.__name__
+    found = _RULES.get(f"{name}.{func._overloadname}") or _RULES.get(name)
+    if found is None and (is_on_lists(name) or torch.Tag.pointwise in func.tags):
+        return _RULES[ELEMENTWISE]
+    return found
+
+
+def is_on_lists(name: str) -> bool:
+    """Whether an operator of this name works on lists of tensors."""
+    return name.startswith(("_foreach_", "_fused_", "_amp_foreach_"))
 
 
 def run(func: Any, args: Any, kwargs: Any, cache: BlockCache) -> Any:
@@ -52,7 +85,7 @@ def gather_fallback(func: Any, args: Any, kwargs: Any, cache: BlockCache) -> Any
     changed = tree_leaves(all_written(func, args, kwargs))
     for leaf in changed:
         if in_several_blocks(leaf):
-            pointwise(torch.ops.aten.copy_.default, (leaf, copies[id(leaf)]), {}, cache)
+            _copy(leaf, copies[id(leaf)], cache)
     back = {id(copies[id(leaf)]): leaf for leaf in leaves}
     return tree_map_only(OffloadedTensor, lambda leaf: back.get(id(leaf), leaf), result)
 
@@ -68,8 +101,12 @@ def gathered(op: str, leaves: list[OffloadedTensor], cache: BlockCache) -> dict[
 
 def _gathered_copy(tensor: OffloadedTensor, cache: BlockCache) -> OffloadedTensor:
     copy = new_tensor(cache, tensor.shape, tensor.dtype, cut=False)
-    pointwise(torch.ops.aten.copy_.default, (copy, tensor), {}, cache)
+    _copy(copy, tensor, cache)
     return copy
+
+
+def _copy(target: OffloadedTensor, source: OffloadedTensor, cache: BlockCache) -> None:
+    _RULES[ELEMENTWISE](torch.ops.aten.copy_.default, (target, source), {}, cache)
 
 
 def _check_room(op: str, leaves: list[OffloadedTensor], cache: BlockCache) -> None:

@@ -48,8 +48,8 @@ from accelera.offload.planning.recording import (
     UnpooledTensors,
 )
 from accelera.offload.tensor import OffloadedTensor
+from accelera.offload.training.activation_plan import StepRecord
 from accelera.offload.training.hooks import Training
-from accelera.offload.training.tape import StepRecord
 
 _ONE_BY_ONE = (
     "SGD",

@@ -18,8 +18,9 @@ from accelera.memory import PoolBlock, Use
 from accelera.offload.allocation_scope import AllocationScope
 from accelera.offload.block_layout import part_name, row_parts
 from accelera.offload.op_schema import device_of
+from accelera.offload.training.activation_plan import SavedUse, StepRecord
 from accelera.offload.training.saved_tensors import is_large
-from accelera.offload.training.tape import ForwardTape, SavedUse, StepRecord, View
+from accelera.offload.training.tape import ForwardTape, View
 
 if TYPE_CHECKING:
     from accelera.offload.allocation_scope import ScopeEntry

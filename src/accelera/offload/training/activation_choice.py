@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import torch
 from torch.utils._pytree import tree_leaves
 
-from accelera.offload.training.activation_plan import ActivationPlan, ActivationPlans, Prices
+from accelera.offload.training.activation_plan import (
+    ActivationPlan,
+    ActivationPlans,
+    Prices,
+    StepRecord,
+    StepRecorder,
+)
 from accelera.offload.training.saved_tensors import ForwardPass
-from accelera.offload.training.tape import ForwardTape, StepRecord, StepRecorder
+from accelera.offload.training.tape import ForwardTape
 
 if TYPE_CHECKING:
     from accelera.offload.allocation_scope import ScopeEntry

@@ -15,13 +15,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.op_schema import device_of, is_plain
 from accelera.offload.tensor import OffloadedTensor, new_tensor
-from accelera.offload.training.activation_plan import ActivationPlan, Fate
-from accelera.offload.training.recompute import recomputed
-from accelera.offload.training.tape import ForwardTape, View
+from accelera.offload.training.activation_plan import ActivationPlan, Fate, StepRecord, StepRecorder
+from accelera.offload.training.tape import ForwardTape, View, recomputed
 
 if TYPE_CHECKING:
     from accelera.offload.allocation_scope import ScopeEntry
-    from accelera.offload.training.tape import StepRecord, StepRecorder
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,19 +7,19 @@ part of its value it sees.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple, final
 
-import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from accelera._native import Arena
 from accelera.offload.op_schema import each_tensor, is_plain, schema_of
+
+Storage = torch.UntypedStorage
 
 _UNINITIALIZED = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 
@@ -37,7 +37,7 @@ class View(NamedTuple):
     offset: int
     """In elements, from the beginning of the storage."""
 
-    def of(self, storage: torch.UntypedStorage) -> torch.Tensor:
+    def of(self, storage: Storage) -> torch.Tensor:
         """Return the tensor that sees this part of ``storage``."""
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
         return empty.set_(storage, self.offset, self.sizes, self.strides)
@@ -201,7 +201,7 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given, named = noted
         return (*given[:3], None, None, *given[5:]), named
 
-    def _new_storages(self, result: Any) -> Iterator[torch.UntypedStorage]:
+    def _new_storages(self, result: Any) -> Iterator[Storage]:
         """Go through the storages that an operation made."""
         seen = set()
         for tensor in each_tensor((result,), {}):
@@ -211,7 +211,7 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     seen.add(storage._cdata)
                     yield storage
 
-    def _new(self, storage: torch.UntypedStorage, producer: int) -> int:
+    def _new(self, storage: Storage, producer: int) -> int:
         value = len(self.nbytes)
         self.nbytes.append(storage.nbytes())
         self.producers.append(producer)
@@ -303,71 +303,114 @@ def _has_flags(tensor: torch.Tensor) -> bool:
     return tensor.is_conj() or tensor.is_neg()
 
 
-Array = np.ndarray[Any, np.dtype[np.int64]]
+def recomputed(
+    tape: ForwardTape, wanted: int, find: Callable[[int], Storage | None], keep: Container[int]
+) -> dict[int, Storage]:
+    """Return the storages of the value ``wanted`` and of those in ``keep`` that are made on the way.
+
+    ``find`` returns the storage of a value that is there. Raises RuntimeError when something from outside
+    that an operation read was changed in place since.
+    """
+    values, indices = _needed(tape, wanted, find)
+    shared = set(values)
+    last_reads = _last_reads(tape, indices)
+    kept: dict[int, Storage] = {}
+    with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), _without_autocast():
+        for index in indices:
+            operation = _operation(tape, index)
+            for value in operation.changes:
+                if value in shared or value in keep:
+                    values[value] = values[value].clone()  # type: ignore[no-untyped-call]
+            _run(operation, values)
+            for value in operation.makes:
+                if value == wanted or value in keep:
+                    kept[value] = values[value]
+            for value in operation.reads:
+                if last_reads[value] == index:
+                    values.pop(value, None)
+    return kept
 
 
-@dataclass
-class SavedUse:
-    """A saved tensor whose values were put away in the recorded step."""
-
-    value: int
-    """Its value on the tape."""
-    block: int
-    """The allocation in which the value lay; -1 for none of the log."""
-    copies: list[tuple[int, int]] = field(default_factory=list)
-    """For each time that it was needed: the position in the log, and the allocation of its copy."""
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """One forward and backward pass in which every saved tensor of some size was put away at once."""
-
-    allocations: Array
-    """Rows of (allocation, bytes; negative when released), in order."""
-    saved: list[SavedUse]
-    tape: ForwardTape
-    initial_bytes: int = 0
-    """What was allocated before."""
-    temporaries: list[tuple[int, int]] = field(default_factory=list)
-    """Positions in the log, and the bytes that an operation takes there for itself."""
+def _needed(
+    tape: ForwardTape, wanted: int, find: Callable[[int], Storage | None]
+) -> tuple[dict[int, Storage], list[int]]:
+    """Return the values to begin with, and the operations to carry out, in their order."""
+    values: dict[int, Storage] = {}
+    operations: set[int] = set()
+    left = [wanted]
+    while left:
+        value = left.pop()
+        if value in values or tape.producers[value] in operations:
+            continue
+        storage = find(value)
+        if storage is not None:
+            values[value] = storage
+            continue
+        index = tape.producers[value]
+        operations.add(index)
+        left.extend(_operation(tape, index).reads)
+    return values, sorted(operations)
 
 
-@final
-class StepRecorder:
-    """Takes the record while an arena logs."""
+def _last_reads(tape: ForwardTape, indices: list[int]) -> dict[int, int]:
+    return {value: index for index in indices for value in _operation(tape, index).reads}
 
-    def __init__(self, arena: Arena, tape: ForwardTape) -> None:
-        self._arena = arena
-        self._tape = tape
-        self._saved: list[SavedUse] = []
-        self.active = True
-        """Whether it takes notes."""
-        self.in_backward = False
-        arena.start_log()
 
-    def saved(self, tensor: torch.Tensor) -> int:
-        """Note that ``tensor`` is put away; return the number under which it is needed again."""
-        block = self._arena.block_at(tensor.untyped_storage().data_ptr())
-        self._saved.append(SavedUse(self._tape.value_of(tensor), block))
-        return len(self._saved) - 1
+def _operation(tape: ForwardTape, index: int) -> TapeOperation:
+    operation = tape.operations[index] if index >= 0 else None
+    if operation is None or not operation.pure:
+        name = "an operation that was not seen" if operation is None else tape.names[index]
+        raise RuntimeError(
+            f"[offload] a value of {name} is needed again and cannot be computed again; offload the model "
+            "with activations='offload'"
+        )
+    return operation
 
-    def needed(self, number: int, bring: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Note that what is under ``number`` is needed; return what ``bring`` returns."""
-        if not self.active:
-            return bring()
-        position = self._arena.log_size
-        tensor = bring()
-        block = self._arena.block_at(tensor.untyped_storage().data_ptr())
-        self._saved[number].copies.append((position, block))
-        return tensor
 
-    def finish(self) -> StepRecord:
-        """End the log and return the record."""
-        self.active = False
-        return StepRecord(self._arena.take_log(), self._saved, self._tape)
+def _run(operation: TapeOperation, values: dict[int, Storage]) -> None:
+    """Carry out ``operation`` and enter what it makes in ``values``."""
+    args, kwargs = _shown(operation.args, values), _shown(operation.kwargs, values)
+    known = {tensor.untyped_storage()._cdata for tensor in each_tensor(args, kwargs) if is_ordinary(tensor)}
+    result = operation.func(*args, **kwargs)
+    new: dict[int, Storage] = {}
+    for tensor in each_tensor((result,), {}):
+        if is_ordinary(tensor) and tensor.untyped_storage()._cdata not in known:
+            new.setdefault(tensor.untyped_storage()._cdata, tensor.untyped_storage())
+    follow = [values[value] for value in operation.changes]
+    values.update(zip(operation.makes, (*new.values(), *follow), strict=True))
 
-    def give_up(self) -> None:
-        """End the log of a pass whose graph is gone, unless its backward pass is under way."""
-        if self.active and not self.in_backward:
-            self.active = False
-            self._arena.take_log()
+
+def _shown(noted: Any, values: dict[int, Storage]) -> Any:
+    """Return arguments with ordinary tensors for what was written down of them."""
+    if isinstance(noted, View):
+        return noted.of(values[noted.value])
+    if isinstance(noted, External):
+        return _unchanged(noted)
+    if isinstance(noted, dict):
+        return {name: _shown(value, values) for name, value in noted.items()}
+    if isinstance(noted, tuple):
+        return tuple(_shown(value, values) for value in noted)
+    if isinstance(noted, list):
+        return [_shown(value, values) for value in noted]
+    return noted
+
+
+def _unchanged(external: External) -> torch.Tensor:
+    tensor = external.tensor
+    if tensor._version != external.version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version "
+            f"{external.version} instead. It is needed to compute activations again; offload the model with "
+            "activations='offload' to keep them instead."
+        )
+    return tensor
+
+
+def _without_autocast() -> AbstractContextManager[Any]:
+    """Return a context in which nothing is cast: the tape has the casts."""
+    devices = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    stack = ExitStack()
+    for kind in devices:
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack
