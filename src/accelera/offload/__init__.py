@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from accelera.offload.api import offload as offload
     from accelera.offload.api import offload_checkpoint as offload_checkpoint
     from accelera.offload.api import offloaded as offloaded
+    from accelera.offload.block_cache import OffloadReport as OffloadReport
     from accelera.offload.handle import Offloaded as Offloaded
     from accelera.offload.planning.plan import OffloadPlan as OffloadPlan
     from accelera.offload.planning.planner import plan_offload as plan_offload
-    from accelera.offload.report import OffloadReport as OffloadReport
     from accelera.offload.tensor import OffloadedTensor as OffloadedTensor
 
 _FILES = {
@@ -27,7 +27,7 @@ _FILES = {
     "offloaded": "api",
     "Offloaded": "handle",
     "OffloadPlan": "planning.plan",
-    "OffloadReport": "report",
+    "OffloadReport": "block_cache",
     "OffloadedTensor": "tensor",
     "offload_checkpoint": "api",
     "plan_offload": "planning.planner",

@@ -8,7 +8,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import final
@@ -32,56 +33,54 @@ from accelera.offload.memory_guard import (
     free_heap_bytes,
     give_pages_back,
     held_on,
+    refusal,
+    tensor_refusal,
     trim,
 )
 from accelera.offload.op_schema import has_bytes
-from accelera.offload.report import OffloadReport
 from accelera.trace import Trace, TraceLog
-from accelera.units import format_bytes
-
-_NAMED = 4
 
 
-def refusal(
-    op: str,
-    uses: Sequence[Use],
-    budget_bytes: int | None,
-    error: BudgetExceededError,
-    heap_bytes: int = 0,
-) -> BudgetExceededError:
-    """Return ``error`` of the pool in the words of the operation, with a budget that would do for it.
+@dataclass(frozen=True)
+class OffloadReport:
+    """Counters since the model was offloaded; bytes are bytes of blocks."""
 
-    Without a budget the figures stay those of the pool. ``heap_bytes`` of what is held are free memory that
-    the C library keeps, where tensors are not counted one by one.
-    """
-    blocks = {use.block.id: use.block for use in uses}
-    taken = sum(block.nbytes for block in blocks.values())
-    names = [block.name or block.role or "a temporary" for block in blocks.values()]
-    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-    needed, given = error.needed_bytes, error.budget_bytes
-    if budget_bytes is not None:
-        needed, given = budget_bytes * needed // given if given else 2 * needed, budget_bytes
-    reason = str(error).partition("] ")[2].partition("; ")[0]
-    heap = f", of it {format_bytes(heap_bytes)} free heap that the C library keeps" if heap_bytes else ""
-    return BudgetExceededError(
-        f"[{op or 'offload'}] works on {format_bytes(taken)} at once ({shown}): {reason}{heap}; "
-        f"{format_bytes(given)} are given, and {needed} bytes ({format_bytes(needed)}) would do for it",
-        needed_bytes=needed,
-        budget_bytes=given,
-    )
-
-
-def tensor_refusal(arena: Arena, lacking_bytes: int, budget_bytes: int) -> BudgetExceededError:
-    """Return the refusal of a tensor for which ``lacking_bytes`` too few of blocks may leave."""
-    needed = budget_bytes + lacking_bytes
-    return BudgetExceededError(
-        f"[offload] a tensor does not fit: of the budget of {format_bytes(budget_bytes)}, tensors such as "
-        f"activations take {format_bytes(arena.ordinary_bytes)} and blocks in use "
-        f"{format_bytes(arena.committed_bytes)}; {needed} bytes ({format_bytes(needed)}) would do for it: "
-        "raise the budget, use a smaller batch, or activations='recompute'",
-        needed_bytes=needed,
-        budget_bytes=budget_bytes,
-    )
+    uses: int
+    """Operations that used a block."""
+    hits: int
+    misses: int
+    evictions: int
+    fetched_bytes: int
+    """Bytes of misses that were read, as the books count them."""
+    saved_bytes: int
+    """Bytes written back, as the books count them."""
+    bytes_read: int
+    """Bytes that came from backing stores."""
+    bytes_written: int
+    """Bytes that went to backing stores."""
+    peak_bytes: int
+    """Most bytes that were resident."""
+    capacity_bytes: int
+    stall_s: float
+    """Seconds that operations waited for their blocks."""
+    compute_s: float
+    """Seconds between getting the blocks and giving them back."""
+    peak_tensor_bytes: int = 0
+    """Most bytes of tensors beside blocks, such as activations, that counted against the budget at once."""
+    activation_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of what the latest forward pass saved for its backward pass, by what was chosen: ``keep``,
+    ``pack``, ``recompute`` or ``offload``; empty before there was a plan."""
+    activation_added_s: float = 0.0
+    """Seconds that this choice is predicted to add to a step in which everything is kept."""
+    home_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Bytes that lie beside the accelerators, in ``ram`` and in ``files``, where a budget for the CPU bounds
+    those in RAM; else empty."""
+    device: str = "cpu"
+    """Name of the device that computes."""
+    by_device: Sequence[OffloadReport] = ()
+    """Of a model over several devices, the report of each."""
+    crossed_bytes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Bytes of activations and gradients that went from one device, or the ``"host"``, to another."""
 
 
 _DEFAULTS = OffloadConfig()

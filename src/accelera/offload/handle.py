@@ -5,23 +5,21 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 import torch
 
 from accelera.errors import DeviceError
+from accelera.offload.block_cache import BlockCache, OffloadReport
 from accelera.offload.checkpoints.shards import save_checkpoint
 from accelera.offload.module import offloaded_tensors, swap_out, unguard_device
-from accelera.offload.report import total_of
 from accelera.offload.tensor import OffloadedTensor, as_mapped
 from accelera.offload.training.hooks import CopiedTraining, Training
 
 if TYPE_CHECKING:
-    from accelera.offload.block_cache import BlockCache
     from accelera.offload.planning.plan import OffloadPlan
-    from accelera.offload.report import OffloadReport
     from accelera.trace import Trace
 
 
@@ -68,7 +66,7 @@ class Offloaded:
         Of a model over several devices, figures are sums, and ``by_device`` has those of each.
         """
         transfers = self._training.transfers if isinstance(self._training, Training) else None
-        counted = total_of([cache.report() for cache in self.caches])
+        counted = _total_of([cache.report() for cache in self.caches])
         if transfers is not None:
             counted = replace(counted, crossed_bytes=transfers.moved_bytes)
         chosen = self._training.choice.chosen if isinstance(self._training, Training) else None
@@ -139,6 +137,19 @@ class Offloaded:
             return "Offloaded(a model that is gone)"
         tensors = [each for each in offloaded_tensors(model) if each.cache in self.caches]
         return f"Offloaded({type(model).__name__}, {len(tensors)} tensors, {self.report()})"
+
+
+def _total_of(reports: Sequence[OffloadReport]) -> OffloadReport:
+    """Return the sum of reports of several devices, whose backing stores are the same; one report as it is.
+
+    Peaks are sums as well: no more was there at once.
+    """
+    if len(reports) == 1:
+        return reports[0]
+    counted = [each.name for each in fields(OffloadReport) if each.type in ("int", "float")]
+    sums = {name: sum(getattr(each, name) for each in reports) for name in counted}
+    device = ", ".join(each.device for each in reports)
+    return replace(reports[0], **sums, device=device, by_device=tuple(reports))
 
 
 def _warn_renamed(old: str, new: str) -> None:
