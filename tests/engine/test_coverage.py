@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accelera.engine.coverage import Coverage, as_box
+from accelera.engine.journal import Coverage, as_box
 from accelera.plan import Spans
 
 EDGE = 6

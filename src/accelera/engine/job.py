@@ -19,11 +19,11 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from accelera.devices import Device, get_device
-from accelera.engine.coverage import Coverage, as_box
 from accelera.engine.journal import (
+    Coverage,
     Journal,
     JournalRecord,
-    OperandWatch,
+    as_box,
     check_journal,
     find_journal,
     finish_journal,
@@ -31,6 +31,7 @@ from accelera.engine.journal import (
     journal_path,
 )
 from accelera.engine.observers import Observers
+from accelera.engine.operands import OperandWatch
 from accelera.engine.options import OperationOptions
 from accelera.engine.report import RunReport, nothing_run
 from accelera.engine.runner import Interrupted, Kernel, PlanRunner, RunControl

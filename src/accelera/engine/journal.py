@@ -14,98 +14,127 @@ import errno
 import fcntl
 import io
 import json
+import math
 import os
 import stat
 import uuid
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelera.engine.coverage import Coverage
+import numpy as np
+
+from accelera.engine.operands import differences
 from accelera.errors import StoreChangedError, StoreError
 from accelera.plan import Spans
-from accelera.stores import Store
+
+_Face = tuple[int, bool, int, Spans]
+"""Axis, whether it is the upper side, where along the axis, and the spans along the others."""
 
 
-@dataclass(frozen=True)
-class OperandWatch:
-    """Operands that must stay as they are while they are read."""
-
-    stores: Mapping[str, Store]
-    """By the names that messages give them."""
-    prints: Mapping[str, Any]
-    """What tells each from what it may become; None where nothing does."""
-    written_inode: int | None = None
-    """The file that the result goes to while they are read, when it is there already."""
-
-    @classmethod
-    def over(cls, stores: Mapping[str, Store], *, arrays: bool, written: Store | None = None) -> OperandWatch:
-        """Return a watch that begins now; with ``arrays`` it knows the contents of arrays in memory, too.
-
-        ``written`` takes the result: operands elsewhere in its file are told apart by their bytes alone.
-        """
-        inode = None if written is None else _inode(written)
-        return cls(stores, fingerprints(stores, arrays=arrays, written_inode=inode), inode)
-
-    def require_unchanged(self, op: str) -> None:
-        """Raise StoreChangedError when a file that was read is not what it was when the watch began.
-
-        Files and Zarr arrays are looked at, whatever view of them was read. Arrays in memory are not: who
-        holds them must leave them alone while they are read.
-        """
-        for name, store in self.stores.items():
-            now = _of_file(store, self.written_inode)
-            if now is not None and now != self.prints[name]:
-                raise StoreChangedError(
-                    f"[{op}] operand {name} ({store.name}) was overwritten while it was read "
-                    f"({differences(self.prints[name], now)}): the result would be of neither its old nor "
-                    f"its new contents, so it is thrown away; run again when nobody writes to it"
-                )
+def as_box(region: Iterable[slice]) -> Spans:
+    """Return the bounds of a region of slices with step 1."""
+    return tuple((part.start, part.stop) for part in region)
 
 
-def fingerprints(
-    stores: Mapping[str, Store], *, arrays: bool, written_inode: int | None = None
-) -> dict[str, Any]:
-    """Return each store's own identity with a sample of its contents.
+class Coverage:
+    """A set of boxes that grows; boxes that share a whole face become one, so that there stay few.
 
-    For one without an identity (memory) a checksum of all its elements, or with ``arrays=False`` None.
+    >>> done = Coverage([((0, 2), (0, 4))])
+    >>> done.covers(((0, 2), (1, 3))), done.covers(((1, 3), (0, 4)))
+    (True, False)
+    >>> done.add(((2, 5), (0, 4)))
+    >>> list(done)
+    [((0, 5), (0, 4))]
     """
-    found: dict[str, Any] = {name: _of_file(store, written_inode) for name, store in stores.items()}
-    if arrays:
-        lost = [name for name, each in found.items() if each is None]
-        found |= {name: {"kind": "contents", "crc32": stores[name].checksum()} for name in lost}
-    return found
+
+    def __init__(self, boxes: Iterable[Spans] = ()) -> None:
+        self._boxes: dict[Spans, None] = {}
+        self._faces: dict[_Face, Spans] = {}
+        self._edges: np.ndarray[Any, Any] | None = None
+        for box in boxes:
+            self.add(box)
+
+    def add(self, box: Spans) -> None:
+        """Take note that ``box`` is stored."""
+        if box in self._boxes:
+            return
+        self._edges = None
+        while (neighbour := self._neighbour(box)) is not None:
+            self._remove(neighbour)
+            box = tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(box, neighbour, strict=True))
+        self._boxes[box] = None
+        self._faces.update((face, box) for face in _faces(box))
+
+    def _neighbour(self, box: Spans) -> Spans | None:
+        """Return a box that continues ``box`` along one axis."""
+        found = (self._faces.get((axis, not side, edge, rest)) for axis, side, edge, rest in _faces(box))
+        return next((each for each in found if each is not None), None)
+
+    def _remove(self, box: Spans) -> None:
+        del self._boxes[box]
+        for face in _faces(box):
+            if self._faces.get(face) == box:
+                del self._faces[face]
+
+    def __iter__(self) -> Iterator[Spans]:
+        return iter(self._boxes)
+
+    def __len__(self) -> int:
+        return len(self._boxes)
+
+    @property
+    def elements(self) -> int:
+        """Elements of all boxes; those in two boxes count twice."""
+        return sum(math.prod(stop - start for start, stop in box) for box in self._boxes)
+
+    def covers(self, box: Spans) -> bool:
+        """Return whether every element of ``box`` is stored."""
+        if box in self._boxes or any(start >= stop for start, stop in box):
+            return True
+        left = [box]
+        for done in self._near(box):
+            left = [piece for each in left for piece in _minus(each, done)]
+            if not left:
+                return True
+        return False
+
+    def _near(self, box: Spans) -> list[Spans]:
+        """Return the boxes that overlap ``box``."""
+        boxes = list(self._boxes)
+        if self._edges is None:
+            self._edges = np.array(boxes, dtype=np.int64).reshape(len(boxes), len(box), 2)
+        bounds = np.array(box, dtype=np.int64).reshape(len(box), 2)
+        overlap = (self._edges[..., 0] < bounds[:, 1]) & (self._edges[..., 1] > bounds[:, 0])
+        return [boxes[index] for index in np.flatnonzero(overlap.all(axis=1))]
 
 
-def _of_file(store: Store, written_inode: int | None) -> Mapping[str, Any] | None:
-    own = store.fingerprint()
-    if own is None:
-        return None
-    found = {**own, "sample": store.sample()}
-    is_written = written_inode is not None and any(_inode(each) == written_inode for each in store.sources)
-    return _without_times(found) if is_written else found
+def _faces(box: Spans) -> Iterator[_Face]:
+    """Yield the two faces of a box along each axis."""
+    for axis, (start, stop) in enumerate(box):
+        rest = (*box[:axis], *box[axis + 1 :])
+        yield axis, False, start, rest
+        yield axis, True, stop, rest
 
 
-def _inode(store: Store) -> int | None:
-    own = store.fingerprint()
-    return None if own is None else own.get("inode")
-
-
-def _without_times(found: Any) -> Any:
-    """Return a fingerprint without the times at which its files were changed."""
-    if isinstance(found, Mapping):
-        return {name: _without_times(each) for name, each in found.items() if name != "mtime_ns"}
-    return [_without_times(each) for each in found] if isinstance(found, list) else found
-
-
-def differences(then: Any, now: Any) -> str:
-    """Return which parts of a fingerprint differ, in words."""
-    if not isinstance(then, Mapping) or not isinstance(now, Mapping):
-        return f"it was {then}, now {now}"
-    parts = [key for key in {**then, **now} if then.get(key) != now.get(key)]
-    return ", ".join(f"{key} was {then.get(key)}, now {now.get(key)}" for key in parts)
+def _minus(box: Spans, hole: Spans) -> list[Spans]:
+    """Return what is left of ``box`` outside ``hole``, as disjoint boxes."""
+    overlap = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, hole, strict=True)]
+    if any(start >= stop for start, stop in overlap):
+        return [box]
+    pieces = []
+    rest = list(box)
+    for axis, (start, stop) in enumerate(overlap):
+        low, high = rest[axis]
+        pieces += [
+            (*rest[:axis], part, *rest[axis + 1 :])
+            for part in ((low, start), (stop, high))
+            if part[0] < part[1]
+        ]
+        rest[axis] = (start, stop)
+    return pieces
 
 
 VERSION = 2

@@ -21,8 +21,9 @@ from accelera.engine.job import (
     left_behind,
     other_plan,
 )
-from accelera.engine.journal import JournalRecord, OperandWatch
+from accelera.engine.journal import JournalRecord
 from accelera.engine.matmul import PlannedMatmul
+from accelera.engine.operands import OperandWatch
 from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.report import RunReport
 from accelera.engine.stages import ExpressionStage, is_staged, stages_of, stores_in, text_of

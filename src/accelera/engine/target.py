@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.engine.journal import OperandWatch
-from accelera.engine.operands import FileResult, direct_io
+from accelera.engine.operands import FileResult, OperandWatch, direct_io
 from accelera.errors import DTypeError, ShapeError, StoreError
 from accelera.stores import (
     FlatFile,
