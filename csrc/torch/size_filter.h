@@ -8,7 +8,7 @@
 
 namespace accelera {
 
-// Shapes that a result takes from its operands; hooks/size_filter.py says the same in Python.
+// Shapes that a result takes from its operands; hooks/python.py says the same in Python.
 enum class Rule { Product, Pointwise, Attention, Heads };
 
 // The tensors that a call takes, in order; at most eight of the operators' arguments are tensors.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from accelera.interceptor.attention.autograd import attend
+from accelera.interceptor.attention.kernels import attend
 from accelera.interceptor.attention.operands import AttentionOptions, align, ungroup
 from accelera.interceptor.batched_matmul import plain_empty
 

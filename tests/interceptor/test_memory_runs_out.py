@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from accelera.devices import SimulatedDevice
 from accelera.engine import MatrixEngine
-from accelera.interceptor import batched_matmul, elementwise, gemm, gemm_plan, intercepted, router
+from accelera.interceptor import batched_matmul, elementwise, gemm, intercepted, router
 from accelera.interceptor.api import within
 from accelera.interceptor.attention import kernels
 from accelera.interceptor.config import RouteOverride, config_of
@@ -145,7 +145,7 @@ def test_products_streamed_through_an_accelerator(share: float, monkeypatch: pyt
     a, b = torch.randn(600, 400).double(), torch.randn(400, 800).double()
     device = SimulatedDevice("8MiB", oom_at=1, oom_probability=share)
     engine = MatrixEngine(device=device, enable_progress=False)
-    monkeypatch.setattr(gemm_plan, "_engine", lambda name: engine)
+    monkeypatch.setattr(gemm, "_engine", lambda name: engine)
     with intercepted("64MiB", 0, 0, device="sim:8MiB"), counted() as seen:
         found = a @ b
     torch.testing.assert_close(found, a @ b)

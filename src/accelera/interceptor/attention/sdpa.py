@@ -9,14 +9,13 @@ import torch
 from torch.autograd import forward_ad
 
 from accelera.errors import BudgetExceededError
-from accelera.interceptor.attention.autograd import attend
-from accelera.interceptor.attention.gradient_layout import gradient_orders
-from accelera.interceptor.attention.kernels import OP
+from accelera.interceptor.attention.kernels import OP, attend
 from accelera.interceptor.attention.operands import (
     AttentionOperands,
     AttentionOptions,
     align,
     computing_dtype,
+    gradient_orders,
     ungroup,
 )
 from accelera.interceptor.attention.score_tiles import row_bytes
