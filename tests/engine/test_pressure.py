@@ -1,5 +1,5 @@
 from accelera.chunking import AdaptiveChunking
-from accelera.engine.memory_split import PressureWatch
+from accelera.engine.options import PressureWatch
 from accelera.memory import MemoryManager
 
 

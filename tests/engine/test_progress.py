@@ -5,7 +5,7 @@ import pytest
 from rich.console import Console
 
 import accelera as acc
-from accelera.engine.observers import ProgressObserver, progress_observer
+from accelera.engine.report import ProgressObserver, progress_observer
 
 A = np.ones((40, 30), np.float32)
 

@@ -16,7 +16,7 @@ import pytest
 
 from accelera.devices import Device, get_device
 from accelera.engine import Observer, Progress, RunReport
-from accelera.engine.observers import Observers
+from accelera.engine.report import Observers
 from accelera.errors import DeviceError, StoreError
 from accelera.plan import Plan
 from accelera.stores import Region, Store, create_store, open_store

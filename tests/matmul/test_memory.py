@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from accelera.engine.memory_split import RUNTIME_BYTES
+from accelera.engine.options import RUNTIME_BYTES
 from accelera.errors import BudgetExceededError
 from tests.matmul.interrupted import nothing_left
 from tests.matmul.peaks import measured

@@ -30,18 +30,17 @@ if TYPE_CHECKING:
     from accelera.engine.journal import journal_path as journal_path
     from accelera.engine.journal import read_journal as read_journal
     from accelera.engine.matrix import Matrix as Matrix
-    from accelera.engine.observers import Observer as Observer
-    from accelera.engine.observers import Progress as Progress
+    from accelera.engine.report import Observer as Observer
+    from accelera.engine.report import Progress as Progress
     from accelera.engine.report import RunReport as RunReport
 
 _NAMES_BY_MODULE = {
     "calibration": ("DiskRates", "LinkRates", "cost_model", "disk_rates", "link_rates", "memory_bytes_per_s"),
     "engines": ("MatrixEngine", "MemoryEfficientEngine", "default_engine", "set_default_engine"),
-    "observers": ("Observer", "Progress"),
     "expression": ("Expr", "Reduction", "concatenate", "lazy", "where"),
     "journal": ("find_journal", "journal_path", "read_journal"),
     "matrix": ("Matrix",),
-    "report": ("RunReport",),
+    "report": ("Observer", "Progress", "RunReport"),
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

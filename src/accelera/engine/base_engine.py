@@ -18,8 +18,6 @@ from accelera.engine.expression_stores import of_one_type
 from accelera.engine.hybrid import HybridDevices, HybridMatmul, hybrid_job
 from accelera.engine.job import PlannedJob, carry_out
 from accelera.engine.matmul import PlannedMatmul, result_tiles, spans_of
-from accelera.engine.memory_split import PressureWatch
-from accelera.engine.observers import Observer, progress_observer
 from accelera.engine.operands import file_result, lies_in_store, matmul_shape, multiplier, open_operand
 from accelera.engine.operations import Operations
 from accelera.engine.options import (
@@ -27,11 +25,12 @@ from accelera.engine.options import (
     Amount,
     OperationKeywords,
     OperationOptions,
+    PressureWatch,
     budget_for,
     eviction_of,
 )
 from accelera.engine.registry import unwrapped
-from accelera.engine.report import RunReport
+from accelera.engine.report import Observer, RunReport, progress_observer
 from accelera.engine.routing import GIB, LEAST_DEVICE_BYTES, NOT_IN_MEMORY, Route, RouteFacts
 from accelera.engine.sparse import SparseMatmul, sparse_product
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceMemoryError, ShapeError

@@ -10,7 +10,7 @@ from typing import Any, final
 
 from accelera.devices import Device
 from accelera.engine.matmul import PlannedMatmul
-from accelera.engine.memory_split import MemorySplit
+from accelera.engine.options import MemorySplit
 from accelera.plan import (
     BlockTable,
     CostModel,

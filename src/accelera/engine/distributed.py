@@ -36,11 +36,9 @@ from accelera.engine.calibration import cost_model
 from accelera.engine.job import PlannedJob, PlanRun, carry_out
 from accelera.engine.journal import mark_of
 from accelera.engine.matmul import PlannedMatmul
-from accelera.engine.memory_split import RUNTIME_BYTES, MemorySplit
-from accelera.engine.observers import Progress
 from accelera.engine.operands import as_matrices, multiplier, result_view
-from accelera.engine.options import OperationOptions
-from accelera.engine.report import DeviceRun, RunReport
+from accelera.engine.options import RUNTIME_BYTES, MemorySplit, OperationOptions
+from accelera.engine.report import DeviceRun, Progress, RunReport
 from accelera.engine.runner import Kernel, RunControl
 from accelera.errors import ArgumentError, BudgetExceededError, StoreError, UnknownNameError
 from accelera.logs import logger

@@ -16,8 +16,7 @@ from accelera.engine.dtypes import check_lossless
 from accelera.engine.elementwise import ReduceKernel, StoreKernel, SweepKernel, Team
 from accelera.engine.expression import Expr, Reduction, lazy
 from accelera.engine.job import PlannedJob, carry_out
-from accelera.engine.memory_split import RUNTIME_BYTES
-from accelera.engine.options import USUAL, OperationOptions
+from accelera.engine.options import RUNTIME_BYTES, USUAL, OperationOptions
 from accelera.engine.program import ElementwiseProgram
 from accelera.engine.report import RunReport
 from accelera.engine.target import ResultTarget

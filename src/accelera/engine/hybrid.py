@@ -34,10 +34,8 @@ from accelera.engine.blocks import (
 from accelera.engine.calibration import cost_model
 from accelera.engine.job import PlannedJob, PlanRun
 from accelera.engine.matmul import PlannedMatmul
-from accelera.engine.memory_split import MemorySplit
-from accelera.engine.observers import Progress
-from accelera.engine.options import OperationOptions
-from accelera.engine.report import DeviceRun, RunReport
+from accelera.engine.options import MemorySplit, OperationOptions
+from accelera.engine.report import DeviceRun, Progress, RunReport
 from accelera.engine.runner import Interrupted, Kernel, PlanRunner, RunControl
 from accelera.errors import (
     ArgumentError,

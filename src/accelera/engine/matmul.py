@@ -13,7 +13,6 @@ from accelera.devices import Device
 from accelera.engine.calibration import cost_model
 from accelera.engine.dtypes import held_dtype
 from accelera.engine.job import PlannedJob
-from accelera.engine.memory_split import MemorySplit
 from accelera.engine.operands import (
     as_matrices,
     check_matmul_dtypes,
@@ -22,7 +21,7 @@ from accelera.engine.operands import (
     matmul_shape,
     result_view,
 )
-from accelera.engine.options import USUAL, OperationOptions
+from accelera.engine.options import USUAL, MemorySplit, OperationOptions
 from accelera.engine.target import ResultTarget
 from accelera.plan import (
     CostModel,

@@ -15,12 +15,11 @@ from accelera.engine import evaluate as evaluation
 from accelera.engine.evaluate import in_ram
 from accelera.engine.expression import Axis, Expr, Leaf, apply, as_expr, lazy
 from accelera.engine.gram import Side, gram, plan_gram_of
-from accelera.engine.observers import progress_observer
 from accelera.engine.operands import file_result, lies_in_store, multiplier, open_operand
 from accelera.engine.options import Amount, OperationKeywords, OperationOptions, budget_for
 from accelera.engine.pipeline import evaluate_all, plan_all
 from accelera.engine.registry import unwrapped
-from accelera.engine.report import RunReport
+from accelera.engine.report import RunReport, progress_observer
 from accelera.errors import BudgetExceededError
 from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager

@@ -19,9 +19,8 @@ from functools import partial
 from typing import Any
 
 from accelera.devices import Device
-from accelera.engine.observers import Observer, Progress
 from accelera.engine.options import OperationOptions
-from accelera.engine.report import RunReport
+from accelera.engine.report import Observer, Progress, RunReport
 from accelera.engine.staging import Mover
 from accelera.memory import Buffer, BufferPool
 from accelera.plan import BufferNumbers, OperandBlock, Pass, Plan, PlanStep, policy_of, walk
