@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import accelera.tensora as ts
-from accelera.tensora.training_budget import LEAST_BYTES, SPILL_SECONDS_PER_BYTE, StepPlans
+from accelera.tensora.step_plans import LEAST_BYTES, SPILL_SECONDS_PER_BYTE, PlanFrontier, StepPlans
 from benchmarks.block_checkpoints import checkpointed
 from benchmarks.integer_bound import IntegerBound, Step
 from benchmarks.machine import save
@@ -57,7 +57,7 @@ def recorded(training: Training, *, inside: bool) -> tuple[StepPlans, int]:
     with budget:
         training.step()
     plans = StepPlans(budget._steps, "cpu")
-    return plans, budget.staircase()[0].peak_bytes - plans.choices[0][2]
+    return plans, budget.staircase()[0].peak_bytes - plans[0].top_bytes
 
 
 def measured(name: str, *, small: bool) -> dict[str, Any]:
@@ -66,19 +66,21 @@ def measured(name: str, *, small: bool) -> dict[str, Any]:
     training = NETWORKS[name](small=small)
     plans, fixed = recorded(training, inside=False)
     inside, fixed_inside = recorded(training, inside=True)
-    free, floor = fixed + plans.choices[0][2], fixed + plans.choices[-1][2]
+    free, floor = fixed + plans[0].top_bytes, fixed + plans.staircase[-1].top_bytes
     began = time.perf_counter()
-    plans.graph.choices(SPILL_SECONDS_PER_BYTE, LEAST_BYTES)
+    afresh = PlanFrontier(plans.graph, SPILL_SECONDS_PER_BYTE, LEAST_BYTES)
+    afresh.select(int(0.6 * free) - fixed)
+    planning = time.perf_counter() - began
     return {
         "free_peak_mb": free / 1e6,
         "outside_mb": fixed / 1e6,
         "floor_mb": floor / 1e6,
-        "floor_optimizer_inside_mb": (fixed_inside + inside.choices[-1][2]) / 1e6,
+        "floor_optimizer_inside_mb": (fixed_inside + inside.staircase[-1].top_bytes) / 1e6,
         "operations": len(plans.columns["names"]),
         "gaps": len(plans.graph.gaps(LEAST_BYTES)),
-        "plans": len(plans.choices),
-        "planning_seconds": time.perf_counter() - began,
-        "digest": hashlib.sha256(repr(plans.choices).encode()).hexdigest()[:16],
+        "plans": len(plans.staircase),
+        "planning_seconds": planning,
+        "digest": hashlib.sha256(repr(plans.staircase).encode()).hexdigest()[:16],
         "not_monotone": not_monotone(plans, free - fixed),
         "added": added(plans, fixed, free, BLOCKS[name]),
     }
@@ -86,11 +88,11 @@ def measured(name: str, *, small: bool) -> dict[str, Any]:
 
 def not_monotone(plans: StepPlans, free: int) -> int:
     """How many of 200 budgets take more memory, or less time, than a greater one."""
-    budgets = np.linspace(plans.choices[-1][2], free, BUDGETS)
-    chosen = [plans.choices[plans.select(int(each))] for each in budgets]
+    budgets = np.linspace(plans.staircase[-1].top_bytes, free, BUDGETS)
+    chosen = [plans.select(int(each)) for each in budgets]
     pairs = itertools.pairwise(chosen)
     wrong = [
-        less[2] > more[2] or less[0] < more[0] or less[2] > limit
+        less.top_bytes > more.top_bytes or less.seconds < more.seconds or less.top_bytes > limit
         for limit, (less, more) in zip(budgets, pairs, strict=False)
     ]
     return int(sum(wrong))
@@ -103,7 +105,8 @@ def added(plans: StepPlans, fixed: int, free: int, blocks: int) -> list[dict[str
     rows = []
     for share in SHARES:
         room = int(share * free) - fixed
-        ours = next((seconds for seconds, _, top, _ in plans.choices if top <= room), math.inf)
+        chosen = plans.select(room)
+        ours = math.inf if chosen is None else chosen.seconds
         block = min((seconds for top, seconds in checkpoints if top <= room), default=math.inf)
         found = {"planned": ours, "bound": bound.seconds(room), "blocks": block}
         rows.append({"share": share, **{k: _share(v, plans.seconds) for k, v in found.items()}})

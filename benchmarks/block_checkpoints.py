@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from accelera.tensora.training_budget import LEAST_BYTES, SPILL_SECONDS_PER_BYTE, StepPlans
+from accelera.tensora.step_plans import LEAST_BYTES, SPILL_SECONDS_PER_BYTE, StepPlans
 
 KEEP, RECOMPUTE = 0, 1
 

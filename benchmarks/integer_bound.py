@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import optimize, sparse
 
-from accelera.tensora.training_budget import operation_seconds, packed_forms
+from accelera.tensora.step_plans import operation_seconds, packed_forms
 
 NEVER = 2**31 - 1
 

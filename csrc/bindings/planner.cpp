@@ -76,28 +76,39 @@ using Rows = std::tuple<Column<int64_t>, Column<int32_t>>;
 
 Lists lists(const Rows& rows) { return lists(std::get<0>(rows), std::get<1>(rows)); }
 
-/// (added seconds, live bytes, top bytes, a fate per gap) of each choice.
-std::vector<std::tuple<double, int64_t, int64_t, nb::bytes>> choices(const StepGraph& graph,
-                                                                     double spill_s_per_byte,
-                                                                     int64_t least_bytes) {
+/// (added seconds, peak bytes, a fate per gap) of each choice.
+std::vector<std::tuple<double, int64_t, nb::bytes>> choices(const StepGraph& graph, double spill_s_per_byte,
+                                                            int64_t least_bytes) {
     std::vector<StepChoice> found;
     {
         const nb::gil_scoped_release released;
         found = plan_step(graph, {spill_s_per_byte, least_bytes});
     }
-    std::vector<std::tuple<double, int64_t, int64_t, nb::bytes>> result;
+    std::vector<std::tuple<double, int64_t, nb::bytes>> result;
     for (const StepChoice& choice : found)
-        result.emplace_back(choice.seconds, choice.live_bytes, choice.top_bytes,
+        result.emplace_back(choice.seconds, choice.peak_bytes,
                             nb::bytes(choice.fates.data(), choice.fates.size()));
     return result;
+}
+
+std::vector<GapFate> fates_of(const nb::bytes& fates) {
+    const auto* first = reinterpret_cast<const GapFate*>(fates.c_str());
+    return {first, first + fates.size()};
+}
+
+/// (top bytes, live bytes) of a choice.
+std::tuple<int64_t, int64_t> memory(const StepGraph& graph, double spill_s_per_byte, int64_t least_bytes,
+                                    const nb::bytes& fates) {
+    const std::vector<GapFate> given = fates_of(fates);
+    const nb::gil_scoped_release released;
+    const StepMemory found = memory_of_step(graph, {spill_s_per_byte, least_bytes}, given);
+    return {found.top_bytes, found.live_bytes};
 }
 
 /// Actions as (operation, after, kind, subject), and the places of blocks; top, live bytes, seconds.
 nb::tuple schedule(const StepGraph& graph, double spill_s_per_byte, int64_t least_bytes,
                    const nb::bytes& fates, bool overlap) {
-    const auto* first = reinterpret_cast<const GapFate*>(fates.c_str());
-    const StepSchedule made =
-        schedule_step(graph, {spill_s_per_byte, least_bytes}, {first, first + fates.size()}, overlap);
+    const StepSchedule made = schedule_step(graph, {spill_s_per_byte, least_bytes}, fates_of(fates), overlap);
     nb::list actions;
     for (const PlannedAction& action : made.actions)
         actions.append(nb::make_tuple(action.operation, action.after, action.kind, action.subject));
@@ -129,14 +140,15 @@ void bind_step_plans(nb::module_& module) {
             "seconds"_a, "workspace"_a, "pure"_a, "reads"_a, "writes"_a, "births"_a, "nbytes"_a, "born"_a,
             "freed"_a, "fixed"_a, "packed_bytes"_a, "pack_seconds"_a)
         .def("choices", &choices, "spill_s_per_byte"_a, "least_bytes"_a,
-             "Choices of falling top: (added seconds, live bytes, top bytes, a fate per gap).")
+             "Choices of rising time: (added seconds, peak bytes, a fate per gap).")
+        .def("memory", &memory, "spill_s_per_byte"_a, "least_bytes"_a, "fates"_a,
+             "A choice's memory, its blocks laid out: (top bytes, live bytes).")
         .def("schedule", &schedule, "spill_s_per_byte"_a, "least_bytes"_a, "fates"_a, "overlap"_a = true,
              "What a choice does: (actions, places of blocks, top bytes, live bytes, added seconds).")
         .def(
             "added_seconds",
             [](const StepGraph& graph, double spill_s_per_byte, int64_t least_bytes, const nb::bytes& fates) {
-                const auto* first = reinterpret_cast<const GapFate*>(fates.c_str());
-                return added_seconds(graph, {spill_s_per_byte, least_bytes}, {first, first + fates.size()});
+                return added_seconds(graph, {spill_s_per_byte, least_bytes}, fates_of(fates));
             },
             "spill_s_per_byte"_a, "least_bytes"_a, "fates"_a, "What fates add to a step's time.")
         .def("gaps", &gaps, "least_bytes"_a, "(value, earlier use, later use) of all that may leave.");

@@ -30,18 +30,16 @@ std::vector<StepChoice> plan_step(const StepGraph& graph, const StepPrices& pric
     const std::vector<Gap> gaps = gaps_of(graph, prices.least_bytes);
     const double seconds = std::accumulate(graph.seconds.begin(), graph.seconds.end(), 0.0);
     std::vector<StepChoice> choices = StepSearch(graph, prices, gaps).run().choices(seconds / 1000);
+    std::reverse(choices.begin(), choices.end());
+    return choices;
+}
+
+StepMemory memory_of_step(const StepGraph& graph, const StepPrices& prices,
+                          const std::vector<GapFate>& fates) {
+    const std::vector<Gap> gaps = gaps_of(graph, prices.least_bytes);
     StepReplay replay(graph, prices, gaps);
-    for (StepChoice& choice : choices) {
-        choice.top_bytes = replay.top(choice.fates);
-        choice.live_bytes = replay.peak();
-    }
-    std::stable_sort(choices.begin(), choices.end(), [](const StepChoice& a, const StepChoice& b) {
-        return a.seconds != b.seconds ? a.seconds < b.seconds : a.top_bytes < b.top_bytes;
-    });
-    std::vector<StepChoice> result;
-    for (StepChoice& choice : choices)
-        if (result.empty() || choice.top_bytes < result.back().top_bytes) result.push_back(std::move(choice));
-    return result;
+    const int64_t top = replay.top(fates);
+    return {top, replay.peak()};
 }
 
 StepSchedule schedule_step(const StepGraph& graph, const StepPrices& prices,

@@ -46,8 +46,13 @@ struct Gap {
 struct StepChoice {
     std::vector<GapFate> fates;  ///< by gap
     double seconds = 0;          ///< that it adds
-    int64_t live_bytes = 0;      ///< most at once
-    int64_t top_bytes = 0;       ///< of the arena
+    int64_t peak_bytes = 0;      ///< most live at once; the arena's top in tiny steps
+};
+
+/// Memory of a step under fates.
+struct StepMemory {
+    int64_t top_bytes;   ///< of the arena
+    int64_t live_bytes;  ///< most at once
 };
 
 /// One thing to do between operations.
@@ -81,12 +86,16 @@ struct StepSchedule {
 /// Uses of values of at least `least_bytes` between which something else happens.
 std::vector<Gap> gaps_of(const StepGraph& graph, int64_t least_bytes);
 
-/// Choices of falling top and rising time, of which a budget selects the first that fits it. They do not
-/// depend on the budget; so a smaller one, which selects a later choice, never takes more memory.
+/// Choices of rising time and falling peak. They do not depend on the budget; so a smaller one, which selects
+/// the first whose arena fits it, selects a later choice, and never takes more memory.
 ///
-/// Seconds and peaks are those of a replay of the whole step; `StepSearch` says how choices are found. Tops
-/// are those of blocks laid out. Choices that save less than a thousandth of the step's time are left out.
+/// Seconds and peaks are those of a replay of the whole step; `StepSearch` says how choices are found. Those
+/// that save less than a thousandth of the step's time are left out.
 std::vector<StepChoice> plan_step(const StepGraph& graph, const StepPrices& prices);
+
+/// The arena's top with the blocks of a choice laid out, which takes longer than a replay.
+StepMemory memory_of_step(const StepGraph& graph, const StepPrices& prices,
+                          const std::vector<GapFate>& fates);
 
 /// All that a choice does, with the place of every block. With `overlap`, transfers go on while operations
 /// run, as far as that raises neither the live bytes nor the top.

@@ -21,7 +21,7 @@ void Frontier::offer(int64_t peak, double seconds, const std::vector<GapFate>& f
     if (!lacks(peak, seconds)) return;
     auto next = by_peak_.upper_bound(key_of(peak));
     while (next != by_peak_.end() && next->second.choice.seconds >= seconds) next = by_peak_.erase(next);
-    by_peak_[key_of(peak)] = {{fates, seconds, peak, 0}, false};
+    by_peak_[key_of(peak)] = {{fates, seconds, peak}, false};
 }
 
 std::vector<StepChoice> Frontier::choices(double least_seconds) const {

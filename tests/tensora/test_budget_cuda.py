@@ -12,7 +12,7 @@ import pytest
 
 import accelera.tensora as ts
 from accelera.errors import BudgetExceededError
-from accelera.tensora import cuda, functional, optim, training_budget
+from accelera.tensora import cuda, functional, optim, step_plans
 
 WIDTH, ROWS, DEPTH = 32, 64, 6
 KINDS = {
@@ -129,7 +129,7 @@ def test_steps_keep_to_the_planned_bytes_with_the_same_bits(name: str, device: s
 
 
 def test_contents_leave_for_memory_of_the_host(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_budget, "CUDA_SPILL_SECONDS_PER_BYTE", 1e-13)
+    monkeypatch.setattr(step_plans, "CUDA_SPILL_SECONDS_PER_BYTE", 1e-13)
     expected, peak = free_run(device, KINDS["dropout"], 4)
     on_host = ts.memory_stats("cpu").live_bytes
     losses, budget = trained(device, KINDS["dropout"], int(0.6 * peak))
@@ -143,7 +143,7 @@ def test_contents_leave_for_memory_of_the_host(device: str, monkeypatch: pytest.
 def test_a_device_without_pinned_memory_for_the_host_does_as_well(
     device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_budget, "CUDA_SPILL_SECONDS_PER_BYTE", 1e-13)
+    monkeypatch.setattr(step_plans, "CUDA_SPILL_SECONDS_PER_BYTE", 1e-13)
     monkeypatch.setenv("EMULATED_CUDA_NO_HOST_MEMORY", "1")
     expected, peak = free_run(device, KINDS["mlp"], 3)
     losses, budget = trained(device, KINDS["mlp"], int(0.6 * peak), 3)
@@ -272,7 +272,7 @@ def fail(_: Any) -> None:
 def test_a_step_may_leave_its_plan(
     then: Callable[[Any], Any], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training_budget, "CUDA_SPILL_SECONDS_PER_BYTE", 1e-13)
+    monkeypatch.setattr(step_plans, "CUDA_SPILL_SECONDS_PER_BYTE", 1e-13)
     kinds = KINDS["dropout"]
     _, peak = free_run(device, kinds, 1)
     network = Network(device, kinds)

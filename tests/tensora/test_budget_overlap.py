@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import accelera.tensora as ts
-from accelera.tensora import training_budget
+from accelera.tensora import step_plans
 from tests.tensora.step_graphs import IN_BEGIN, OUT_BEGIN
 from tests.tensora.test_training_budget import Config, Network, free_run
 
@@ -25,7 +25,7 @@ CONFIG = Config(depth=8, kinds=("linear", "norm", "dropout", "residual"), batch=
 @pytest.fixture(autouse=True)
 def cheap_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans prefer the file to running again."""
-    monkeypatch.setattr(training_budget, "SPILL_SECONDS_PER_BYTE", 1e-11)
+    monkeypatch.setattr(step_plans, "SPILL_SECONDS_PER_BYTE", 1e-11)
 
 
 def planned(share: float, steps: int = 2) -> tuple[Network, ts.Budget]:
@@ -43,7 +43,8 @@ def planned(share: float, steps: int = 2) -> tuple[Network, ts.Budget]:
 def kinds_of(budget: ts.Budget) -> set[int]:
     """Kinds of the actions of the plan that a budget follows."""
     plans = budget._plans[None]
-    actions, *_ = plans._schedule(budget._now.number)
+    assert budget._now.plan is not None
+    actions, *_ = plans.graph.schedule(*plans._prices, budget._now.plan.fates)
     return {kind for _, _, kind, _ in actions}
 
 
@@ -171,8 +172,8 @@ def test_a_step_reads_what_another_budget_keeps_in_its_file() -> None:
 FULL_DISK = """
 import gc, resource, sys
 import accelera.tensora as ts
-from accelera.tensora import training_budget
-training_budget.SPILL_SECONDS_PER_BYTE = 1e-11
+from accelera.tensora import step_plans
+step_plans.SPILL_SECONDS_PER_BYTE = 1e-11
 from tests.tensora.test_budget_overlap import CONFIG, planned
 network, budget = planned(0.5, 3)
 spilled = budget.report.spilled_bytes

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accelera.tensora.training_budget import LEAST_BYTES, SPILL_SECONDS_PER_BYTE
+from accelera.tensora.step_plans import LEAST_BYTES, SPILL_SECONDS_PER_BYTE, PlanFrontier
 from benchmarks.bench_tensora_plans import not_monotone, recorded
 from benchmarks.integer_bound import IntegerBound, Step
 from benchmarks.step_networks import NETWORKS
@@ -49,23 +49,23 @@ def bound_of(step: step_graphs.Step) -> IntegerBound:
 def test_no_plan_of_a_random_step_costs_less_than_the_bound(seed: int, depth: int) -> None:
     step = random_step(np.random.default_rng(seed), depth)
     bound = bound_of(step)
-    choices = step.graph().choices(SPILL, 1)
-    for seconds, live, _, _ in choices[:: len(choices) // 6 + 1]:
-        assert bound.seconds(live) <= seconds * (1 + 1e-6) + 1e-9
+    steps = PlanFrontier(step.graph(), SPILL, 1).staircase
+    for plan in steps[:: len(steps) // 6 + 1]:
+        assert bound.seconds(plan.live_bytes) <= plan.seconds * (1 + 1e-6) + 1e-9
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_plan_of_a_network_costs_less_than_the_bound_and_all_are_monotone(name: str) -> None:
     plans, _ = recorded(NETWORKS[name](small=True), inside=False)
     bound = IntegerBound(Step.logged(plans.columns), SPILL_SECONDS_PER_BYTE, LEAST_BYTES)
-    for seconds, live, _, _ in plans.choices[:: len(plans.choices) // 6 + 1]:
-        assert bound.seconds(live) <= seconds * (1 + 1e-6) + 1e-12
-    assert not_monotone(plans, plans.choices[0][2]) == 0
+    for plan in plans.staircase[:: len(plans.staircase) // 6 + 1]:
+        assert bound.seconds(plan.live_bytes) <= plan.seconds * (1 + 1e-6) + 1e-12
+    assert not_monotone(plans, plans[0].top_bytes) == 0
 
 
 def test_the_bound_is_free_above_the_peak_and_infinite_below_the_least() -> None:
     step = random_step(np.random.default_rng(1), 6)
-    _, live, _, _ = step.graph().choices(SPILL, 1)[0]
+    live = PlanFrontier(step.graph(), SPILL, 1)[0].live_bytes
     assert bound_of(step).seconds(live) == 0
     assert bound_of(step).seconds(64) == math.inf
 
@@ -115,20 +115,21 @@ def test_plans_of_small_steps_take_at_most_1_3_times_the_least_time() -> None:
     budgets = 0
     for step in small_steps():
         graph = step.graph()
-        choices = graph.choices(SPILL, 1)
+        plans = PlanFrontier(graph, SPILL, 1)
         least = math.inf
         for top, seconds in all_outcomes(step, graph):
             if seconds >= least:
                 continue
             least, budgets = seconds, budgets + 1
-            ours = next((choice[0] for choice in choices if choice[2] <= top), math.inf)
-            assert ours <= 1.3 * seconds
+            ours = plans.select(top)
+            assert ours is not None
+            assert ours.seconds <= 1.3 * seconds
     assert budgets > 200
 
 
 DIGEST = (
     "from benchmarks.bench_tensora_plans import recorded; from benchmarks.step_networks import NETWORKS;"
-    "plans, _ = recorded(NETWORKS['gpt2'](small=True), inside=False); print(plans.choices)"
+    "plans, _ = recorded(NETWORKS['gpt2'](small=True), inside=False); print(plans.staircase)"
 )
 
 

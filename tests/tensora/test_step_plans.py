@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from accelera.tensora.step_plans import PlanFrontier
 from tests.tensora.step_graphs import (
     DROP,
     IN,
@@ -36,9 +37,9 @@ def fusion() -> None:
 def test_every_plan_can_be_carried_out_with_the_bytes_and_time_it_states(seed: int, depth: int) -> None:
     step = random_step(np.random.default_rng(seed), depth)
     graph = step.graph()
-    choices = graph.choices(SPILL, 1)
-    assert choices[0][0] == 0
-    for seconds, live, top, fates in choices:
+    plans = PlanFrontier(graph, SPILL, 1).staircase
+    assert plans[0].seconds == 0
+    for _, seconds, live, top, fates in plans:
         for overlap in (False, True):
             actions, places, *stated = graph.schedule(SPILL, 1, fates, overlap)
             found = carry_out(step, actions, places, SPILL)
@@ -46,21 +47,21 @@ def test_every_plan_can_be_carried_out_with_the_bytes_and_time_it_states(seed: i
             assert found.live == stated[1] == live <= top
             assert found.seconds == pytest.approx(stated[2], rel=1e-9, abs=1e-12)
             assert seconds == pytest.approx(stated[2])
-    for better, worse in itertools.pairwise(choices):
-        assert worse[2] < better[2]
-        assert worse[0] >= better[0]
+    for better, worse in itertools.pairwise(plans):
+        assert worse.top_bytes < better.top_bytes
+        assert worse.seconds >= better.seconds
 
 
 def test_a_plan_is_the_same_each_time() -> None:
-    made = [random_step(np.random.default_rng(3), 12).graph().choices(SPILL, 1) for _ in range(2)]
-    assert made[0] == made[1]
+    made = [PlanFrontier(random_step(np.random.default_rng(3), 12).graph(), SPILL, 1) for _ in range(2)]
+    assert made[0].staircase == made[1].staircase
 
 
 def test_masks_are_packed_where_that_is_cheapest() -> None:
     assert any(
-        4 in choice[3]
+        4 in plan.fates
         for seed in range(20)
-        for choice in random_step(np.random.default_rng(seed), 12).graph().choices(SPILL, 1)
+        for plan in PlanFrontier(random_step(np.random.default_rng(seed), 12).graph(), SPILL, 1).staircase
     )
 
 
@@ -86,7 +87,7 @@ def test_transfers_go_on_while_operations_run_where_there_is_room() -> None:
     for value in reversed(saved):
         x = step.operation([x, value], [640], seconds=10.0)[0]
     graph = step.graph()
-    fates = graph.choices(SPILL, 1)[-1][3]
+    fates = PlanFrontier(graph, SPILL, 1).staircase[-1].fates
     actions, places, *_ = graph.schedule(SPILL, 1, fates)
     begun, ended = moments(actions, OUT_BEGIN), moments(actions, OUT_END)
     assert begun
@@ -105,7 +106,7 @@ def test_transfers_wait_at_once_where_every_byte_is_taken() -> None:
         x = step.operation([x], [64_000], pure=False)[0]
     step.operation([first, x], [])
     graph = step.graph()
-    seconds, live, top, fates = graph.choices(SPILL, 1)[-1]
+    _, seconds, live, top, fates = PlanFrontier(graph, SPILL, 1).staircase[-1]
     actions, *_ = graph.schedule(SPILL, 1, fates)
     assert live == top == 128_000
     assert seconds > 0

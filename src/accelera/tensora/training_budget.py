@@ -9,29 +9,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
 from accelera import units
-from accelera._native import StepGraph
 from accelera.errors import BudgetExceededError
 from accelera.tensora.core import Tensor, native
-
-LEAST_BYTES = 4096
-"""Smaller tensors always stay."""
-SPILL_SECONDS_PER_BYTE = 2 / 1.0e9
-"""To a file and back, assumed of any disk: plans must not depend on its mood."""
-FLOPS_PER_SECOND = 1.5e11
-BYTES_PER_SECOND = 1.5e10
-SECONDS_PER_OPERATION = 2e-6
-"""An operation's time as plans have it, a roofline over the op table's costs. Measured times would make plans
-differ from run to run; only ratios of these matter."""
-CUDA_FLOPS_PER_SECOND = 2.0e13
-CUDA_BYTES_PER_SECOND = 1.0e12
-CUDA_SECONDS_PER_OPERATION = 5e-6
-CUDA_SPILL_SECONDS_PER_BYTE = 2 / 1.2e10
-"""The same of a CUDA device, with memory of the host instead of a file."""
-FATES = ("keep", "recompute", "recompute", "offload", "pack")
-"""By the number that the planner gives them; the second kind drops what is made on the way."""
+from accelera.tensora.step_plans import StepPlan, StepPlans, TensorFate
 
 
 @dataclass(frozen=True)
@@ -46,19 +27,6 @@ class BudgetPlan:
     """The same, as a share of the step's time."""
     floor_bytes: int
     """Least budget that a plan exists for."""
-
-
-@dataclass(frozen=True)
-class TensorFate:
-    """Fate of a tensor between two uses."""
-
-    operation: str
-    """That made it."""
-    nbytes: int
-    fate: str
-    """"keep", "pack" (a mask as bits), "recompute" or "offload"."""
-    added_seconds: float
-    """Time that the plan would save by keeping it."""
 
 
 @dataclass(frozen=True)
@@ -77,97 +45,6 @@ class BudgetReport:
     """Written to the file."""
     reruns: int
     """Operations that ran again."""
-
-
-class StepPlans:
-    """Plans of one recorded step: a staircase of falling peak and rising time, which knows no budget.
-
-    A budget selects the first plan that fits it. So less budget never means more memory, nor less time.
-    """
-
-    def __init__(self, steps: Any, device: str) -> None:
-        self._log = steps.log()
-        self._spill_seconds = SPILL_SECONDS_PER_BYTE if device == "cpu" else CUDA_SPILL_SECONDS_PER_BYTE
-        self.columns: dict[str, Any] = self._log.columns()
-        seconds = operation_seconds(self.columns, device)
-        self.graph = _graph_of(self.columns, seconds)
-        self.seconds = float(seconds.sum())
-        self.choices: list[tuple[float, int, int, bytes]] = self.graph.choices(
-            self._spill_seconds, LEAST_BYTES
-        )
-        self._prepared: tuple[int, Any] = (-1, None)
-
-    def select(self, room: int) -> int:
-        """Return the number of the first plan whose arena ends within `room` bytes; -1 if none does."""
-        fitting = (i for i, (_, _, top, _) in enumerate(self.choices) if top <= room)
-        return next(fitting, -1)
-
-    def prepare(self, number: int) -> Any:
-        """Return a plan in the form that steps follow."""
-        if self._prepared[0] != number:
-            actions, places, *_ = self._schedule(number)
-            self._prepared = (number, self._log.plan(actions, places))
-        return self._prepared[1]
-
-    def _schedule(self, number: int) -> Any:
-        return self.graph.schedule(self._spill_seconds, LEAST_BYTES, self.choices[number][3])
-
-    def tensors(self, number: int) -> list[TensorFate]:
-        """Return what a plan does with each tensor that may leave, in order of their operations."""
-        fates = bytearray(self.choices[number][3])
-        whole = self.choices[number][0]
-        rows = []
-        for i, (value, _, _) in enumerate(self.graph.gaps(LEAST_BYTES)):
-            fate, seconds = fates[i], 0.0
-            if fate:
-                fates[i] = 0
-                seconds = max(
-                    0.0, whole - self.graph.added_seconds(self._spill_seconds, LEAST_BYTES, bytes(fates))
-                )
-                fates[i] = fate
-            operation = self.columns["names"][self.columns["born"][value]]
-            rows.append(TensorFate(operation, self.columns["nbytes"][value], FATES[fate], seconds))
-        return rows
-
-
-def operation_seconds(columns: dict[str, Any], device: str = "cpu") -> Any:
-    """Return the time that plans take each operation of a logged step for."""
-    cpu = device == "cpu"
-    compute = np.asarray(columns["flops"], "float64") / (FLOPS_PER_SECOND if cpu else CUDA_FLOPS_PER_SECOND)
-    moved = np.asarray(columns["moved_bytes"], "float64")
-    memory = moved / (BYTES_PER_SECOND if cpu else CUDA_BYTES_PER_SECOND)
-    return np.maximum(compute, memory) + (SECONDS_PER_OPERATION if cpu else CUDA_SECONDS_PER_OPERATION)
-
-
-def packed_forms(columns: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the bytes of each value as bits, 0 where it is no mask, and the time into that form and back."""
-    truths = np.asarray(columns["truths"], "int64")
-    return -(-truths // 8), 2 * (truths / BYTES_PER_SECOND + SECONDS_PER_OPERATION)
-
-
-def _graph_of(log: dict[str, Any], seconds: Any) -> StepGraph:
-    def column(name: str, dtype: str) -> Any:
-        return np.asarray(log[name], dtype)
-
-    def rows(name: str) -> tuple[Any, Any]:
-        starts, items = log[name]
-        return np.asarray(starts, "int64"), np.asarray(items, "int32")
-
-    packed_bytes, pack_seconds = packed_forms(log)
-    return StepGraph(
-        seconds=seconds,
-        workspace=column("workspace", "int64"),
-        pure=column("pure", "uint8"),
-        reads=rows("reads"),
-        writes=rows("writes"),
-        births=rows("births"),
-        nbytes=column("nbytes", "int64"),
-        born=column("born", "int32"),
-        freed=column("freed", "int32"),
-        fixed=column("lent", "uint8"),
-        packed_bytes=packed_bytes,
-        pack_seconds=pack_seconds,
-    )
 
 
 class Budget:
@@ -227,7 +104,7 @@ class Budget:
         self._steps: Any = None
         self._capacity = 0
         self._plans: dict[Any, StepPlans] = {}
-        self._now = _StepNow(None, 0, -1)
+        self._now = _StepNow(None, 0, None)
         self._high_bytes = 0
         self._undo: list[Callable[[], None]] = []
         self.report = BudgetReport(False, "", None, 0, 0, 0)
@@ -269,9 +146,9 @@ class Budget:
         room = min(self._steps.capacity, room)
         self._require(room >= self._steps.used_bytes, outside)
         plans = self._plans.get(key)
-        number = -1 if plans is None else plans.select(room - self._high_bytes)
-        self._steps.begin(room, plans.prepare(number) if plans is not None and number >= 0 else None)
-        self._now = _StepNow(key, outside, number)
+        plan = None if plans is None else plans.select(room - self._high_bytes)
+        self._steps.begin(room, plans.prepare(plan) if plans is not None and plan is not None else None)
+        self._now = _StepNow(key, outside, plan)
         fusion, limit = native.fusion_least(), native.memory_stats(self.device).limit_bytes
         self._undo = [
             lambda: native.set_fusion_least(fusion),
@@ -288,12 +165,11 @@ class Budget:
         self._undo = []
         self._steps.end()
         measured, now = self._steps.report, self._now
-        plans = self._plans.get(now.key)
         arena = measured.peak_bytes
         predicted = None
-        if measured.followed and plans is not None:
+        if measured.followed and now.plan is not None:
             arena = measured.low_top_bytes + measured.high_bytes
-            predicted = now.outside_bytes + plans.choices[now.number][2] + measured.high_bytes
+            predicted = now.outside_bytes + now.plan.top_bytes + measured.high_bytes
         self._high_bytes = measured.high_bytes
         self.report = BudgetReport(
             measured.followed,
@@ -352,12 +228,7 @@ class Budget:
             If no step was recorded yet.
 
         """
-        plans, fixed = self._known(), self._fixed_bytes()
-        floor = fixed + plans.choices[-1][2]
-        return [
-            BudgetPlan(fixed + top, seconds, seconds / plans.seconds, floor)
-            for seconds, _, top, _ in plans.choices
-        ]
+        return [self._predicted(plan) for plan in self._known().staircase]
 
     def plan(self, limit: int | str | None = None) -> BudgetPlan:
         """Return the plan of the last step that some budget selects, by default this one.
@@ -370,7 +241,7 @@ class Budget:
             If no step was recorded yet.
 
         """
-        return self.staircase()[self._selected(limit)]
+        return self._predicted(self._selected(limit))
 
     def tensors(self, limit: int | str | None = None) -> list[TensorFate]:
         """Return the fate of each tensor that may leave, in the plan that `plan` returns for the same limit.
@@ -385,13 +256,18 @@ class Budget:
         """
         return self._known().tensors(self._selected(limit))
 
-    def _selected(self, limit: int | str | None) -> int:
+    def _predicted(self, plan: StepPlan) -> BudgetPlan:
+        plans, fixed = self._known(), self._fixed_bytes()
+        floor = fixed + plans.staircase[-1].top_bytes
+        return BudgetPlan(fixed + plan.top_bytes, plan.seconds, plan.seconds / plans.seconds, floor)
+
+    def _selected(self, limit: int | str | None) -> StepPlan:
         nbytes = self.limit_bytes if limit is None else units.parse_bytes(limit)
         plans, fixed = self._known(), self._fixed_bytes()
-        number = plans.select(nbytes - fixed)
-        if number >= 0:
-            return number
-        floor = fixed + plans.choices[-1][2]
+        plan = plans.select(nbytes - fixed)
+        if plan is not None:
+            return plan
+        floor = fixed + plans.staircase[-1].top_bytes
         raise BudgetExceededError(
             f"[budget] asked for {nbytes} bytes; the floor of this step is {floor}, give at least that",
             needed_bytes=floor,
@@ -408,22 +284,22 @@ class Budget:
 
         """
         plans, fixed = self._known(), self._fixed_bytes()
-        number = plans.select(self.limit_bytes - fixed)
+        plan, steps = plans.select(self.limit_bytes - fixed), plans.staircase
         size = units.format_bytes
         lines = [
             f"budget {size(self.limit_bytes)}: {size(self._now.outside_bytes)} outside of the step, "
             f"{size(self._high_bytes)} of it outlive it",
-            f"free peak {size(fixed + plans.choices[0][2])}, floor {size(fixed + plans.choices[-1][2])}",
+            f"free peak {size(fixed + steps[0].top_bytes)}, floor {size(fixed + steps[-1].top_bytes)}",
         ]
-        if number < 0:
+        if plan is None:
             return "\n".join([*lines, "no plan fits: tensors are spilled as they come"])
-        seconds, _, top, _ = plans.choices[number]
+        position = steps.index(plan)
         lines.append(
-            f"plan {number + 1} of {len(plans.choices)}: peak {size(fixed + top)}, "
-            f"+{seconds / plans.seconds:.1%} time (+{seconds * 1e3:.1f} ms)"
+            f"plan {position + 1} of {len(steps)}: peak {size(fixed + plan.top_bytes)}, "
+            f"+{plan.seconds / plans.seconds:.1%} time (+{plan.seconds * 1e3:.1f} ms)"
         )
         return "\n".join(
-            [*lines, *_fate_lines(plans.tensors(number)), *_neighbour_lines(plans, number, fixed)]
+            [*lines, *_fate_lines(plans.tensors(plan)), *_neighbour_lines(plans, position, fixed)]
         )
 
 
@@ -433,8 +309,7 @@ class _StepNow:
 
     key: Any
     outside_bytes: int
-    number: int
-    """Of its plan; -1: none."""
+    plan: StepPlan | None
 
 
 def _fate_lines(tensors: list[TensorFate]) -> list[str]:
@@ -454,12 +329,12 @@ def _fate_lines(tensors: list[TensorFate]) -> list[str]:
     return lines
 
 
-def _neighbour_lines(plans: StepPlans, number: int, fixed: int) -> list[str]:
-    lines = []
-    for words, i in (("next smaller", number + 1), ("next faster", number - 1)):
-        if 0 <= i < len(plans.choices):
-            seconds, _, top, _ = plans.choices[i]
-            lines.append(f"{words}: {units.format_bytes(fixed + top)} at +{seconds / plans.seconds:.1%}")
+def _neighbour_lines(plans: StepPlans, position: int, fixed: int) -> list[str]:
+    lines, steps = [], plans.staircase
+    for words, i in (("next smaller", position + 1), ("next faster", position - 1)):
+        if 0 <= i < len(steps):
+            size = units.format_bytes(fixed + steps[i].top_bytes)
+            lines.append(f"{words}: {size} at +{steps[i].seconds / plans.seconds:.1%}")
     return lines
 
 
