@@ -13,14 +13,16 @@ import pytest
 
 from accelera.execution import HardwareCapabilities
 from accelera.execution.hardware import capabilities as probing_accelerators
-from accelera.execution.hardware import nvml
 from accelera.execution.hardware.capabilities import (
     Accelerator,
+    NvmlDevice,
     accelerators,
     model_name,
+    nvml_devices,
     physical_cores,
     simd_support,
 )
+from accelera.execution.hardware.load import NvmlLoad, nvml_load
 from accelera.memory import host_memory
 from tests.architecture.repository import run_python
 
@@ -118,7 +120,7 @@ def test_a_driver_lets_nvml_be_asked_and_torch_where_it_has_no_answer(
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     driver = tmp_path / "driver"
     driver.touch()
-    monkeypatch.setattr(probing_accelerators, "nvml_devices", lambda: (nvml.NvmlDevice("Known", 5, None),))
+    monkeypatch.setattr(probing_accelerators, "nvml_devices", lambda: (NvmlDevice("Known", 5, None),))
     assert accelerators((str(driver),)) == (Accelerator("Known", 5),)
     assert accelerators((str(tmp_path / "absent"),)) == ()
     monkeypatch.setattr(probing_accelerators, "nvml_devices", lambda: ())
@@ -132,7 +134,7 @@ def test_looking_does_not_begin_the_use_of_cuda(monkeypatch: pytest.MonkeyPatch,
     driver.touch()
     torch = fake_torch([("Known to torch", 7)], begun)
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(probing_accelerators, "nvml_devices", lambda: (nvml.NvmlDevice("Known", 5, None),))
+    monkeypatch.setattr(probing_accelerators, "nvml_devices", lambda: (NvmlDevice("Known", 5, None),))
     assert accelerators((str(driver),)) == (Accelerator("Known", 5),)
     assert not begun
     begun.append(True)
@@ -164,9 +166,9 @@ def fake_nvml(fails: bool = False) -> Any:
 
 @pytest.fixture
 def fresh_nvml() -> Any:
-    nvml.nvml_devices.cache_clear()
+    nvml_devices.cache_clear()
     yield
-    nvml.nvml_devices.cache_clear()
+    nvml_devices.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_nvml_names_what_this_process_may_use(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [device.name for device in nvml.nvml_devices()] == names
+    assert [device.name for device in nvml_devices()] == names
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,7 @@ def test_unlike_cards_are_numbered_as_cuda_does(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0" if order is None else "0,1,2")
     if order is not None:
         monkeypatch.setenv("CUDA_DEVICE_ORDER", order)
-    assert [device.name for device in nvml.nvml_devices()] == names
+    assert [device.name for device in nvml_devices()] == names
 
 
 @pytest.mark.parametrize(
@@ -242,18 +244,18 @@ def test_of_a_divided_card_only_a_part_counts(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert [(device.name, device.memory_bytes) for device in nvml.nvml_devices()] == found
+    assert [(device.name, device.memory_bytes) for device in nvml_devices()] == found
 
 
 @pytest.mark.usefixtures("fresh_nvml")
 def test_nvml_tells_the_load_and_a_failure_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", fake_nvml())
-    assert nvml.nvml_load() == nvml.NvmlLoad(0.6, 0.25)
-    nvml.nvml_devices.cache_clear()
+    assert nvml_load() == NvmlLoad(0.6, 0.25)
+    nvml_devices.cache_clear()
     failing = fake_nvml(fails=True)
     monkeypatch.setitem(sys.modules, "pynvml", failing)
-    assert (nvml.nvml_devices(), nvml.nvml_load()) == ((), None)
+    assert (nvml_devices(), nvml_load()) == ((), None)
     assert failing.calls == ["init"]
 
 
@@ -268,6 +270,6 @@ def test_a_gpu_that_does_not_tell_its_utilisation_tells_its_memory(monkeypatch: 
     library.nvmlDeviceGetUtilizationRates = unsupported
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    assert nvml.nvml_load() == nvml.NvmlLoad(0.0, 0.25)
+    assert nvml_load() == NvmlLoad(0.0, 0.25)
     library.nvmlDeviceGetMemoryInfo = unsupported
-    assert nvml.nvml_load() is None
+    assert nvml_load() is None

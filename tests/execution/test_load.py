@@ -13,8 +13,13 @@ import pytest
 from accelera.execution import SystemLoad
 from accelera.execution.hardware import load
 from accelera.execution.hardware import load as load_module
-from accelera.execution.hardware.load import ProcessorMeter, ProcessorTime, RefreshedValue, memory_pressure
-from accelera.execution.hardware.nvml import NvmlLoad
+from accelera.execution.hardware.load import (
+    NvmlLoad,
+    ProcessorMeter,
+    ProcessorTime,
+    RefreshedValue,
+    memory_pressure,
+)
 from accelera.memory import HostMemory
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from accelera.execution import ExecutionStrategy, StrategyManager
-from accelera.execution.tasks.sizing import MOST_LOOKS, bytes_of
+from accelera.execution.strategy.memory_limit import MOST_LOOKS, bytes_of
 from accelera.testing import FakeGpu
 
 

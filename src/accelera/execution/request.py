@@ -18,7 +18,7 @@ from accelera.execution.arguments import (
     check_profile,
     described,
 )
-from accelera.execution.faults.tracebacks import clear_caller_frames
+from accelera.execution.faults.classify import clear_caller_frames
 from accelera.execution.kernel import Kernel
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.result import DeviceShare, ExecutionResult, TaskFailure, noted

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, final
 
-from accelera.execution.faults.tracebacks import add_note
+from accelera.execution.faults.classify import add_note
 from accelera.execution.strategy.strategy import Decision, ExecutionStrategy
 
 

@@ -7,17 +7,17 @@ import threading
 from collections.abc import Callable
 from typing import final
 
+from accelera.devices import words_of
 from accelera.errors import DeviceError, UnknownOutcomeError
 from accelera.execution.executors.contract import GpuExecutor, is_available
 from accelera.execution.faults.batch_size import BatchSizer
 from accelera.execution.faults.breaker import CONSECUTIVE, Breaker, BreakerState
-from accelera.execution.faults.classify import FailureKind, kind_of, words_of
-from accelera.execution.faults.tracebacks import release_attempt
+from accelera.execution.faults.classify import FailureKind, kind_of, release_attempt
 from accelera.execution.hardware.capabilities import HardwareCapabilities
 from accelera.execution.kernel import Kernel, name_of
+from accelera.execution.strategy.memory_limit import bytes_of, refusal
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
 from accelera.execution.tasks.run import Failed, run_batch, run_lane
-from accelera.execution.tasks.sizing import bytes_of, refusal
 from accelera.settings import current_value
 
 
@@ -186,7 +186,8 @@ class DeviceBatchRunner:
                 return [(piece, None)]
             self._queue.give_back(piece)
             return []
-        refused = refusal(piece, self._queue.memory_per_task, self._device.budget_bytes)
+        memory_per_task, budget_bytes = self._queue.memory_per_task, self._device.budget_bytes
+        refused = refusal(piece.start, piece.tasks[0], memory_per_task, budget_bytes)
         if refused is None:
             self._queue.leave_to_cpu(piece, error, self._device.name)
         else:

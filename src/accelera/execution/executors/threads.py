@@ -20,10 +20,10 @@ from accelera.execution.hardware.cpu_share import (
     worker_core_share,
 )
 from accelera.execution.kernel import identity_of
+from accelera.execution.tasks.balance import TimedSize
 from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue
 from accelera.execution.tasks.retry import apply
 from accelera.execution.tasks.run import in_context, run_range
-from accelera.execution.tasks.sizing import TimedSize
 
 PIECE_S = 2e-3
 """Seconds that a range should take; handing one out costs about two microseconds."""

@@ -12,8 +12,8 @@ from accelera.devices import Device, get_device
 from accelera.errors import DeviceError, UnknownNameError
 from accelera.execution.faults.batch_size import MemoryModel
 from accelera.execution.kernel import GpuBatch, name_of
+from accelera.execution.strategy.memory_limit import bytes_of
 from accelera.execution.tasks.run import CatchingFunction
-from accelera.execution.tasks.sizing import bytes_of
 from accelera.extras import require
 from accelera.units import parse_bytes
 

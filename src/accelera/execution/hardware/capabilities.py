@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import platform
 import re
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from accelera.execution.hardware.cpu_share import usable_cores
-from accelera.execution.hardware.nvml import nvml_devices
 from accelera.extras import is_there
 from accelera.memory import host_memory
+from accelera.settings import gpus_in_bus_order, visible_gpus
+
+_LOGGER = logging.getLogger("accelera.execution")
 
 _DRIVERS = (
     "/dev/nvidiactl",
@@ -79,6 +82,104 @@ def _accelerator(module: Any, kind: str, index: int) -> Accelerator:
         said = module.get_device_properties(index)
         return Accelerator(said.name, said.total_memory)
     return Accelerator(kind, getattr(module, "recommended_max_memory", int)())
+
+
+class NvmlDevice(NamedTuple):
+    """One GPU as NVIDIA's management library knows it."""
+
+    name: str
+    memory_bytes: int
+    handle: Any
+    uuid: str = ""
+
+
+@functools.cache
+def nvml_devices() -> tuple[NvmlDevice, ...]:
+    """Return the GPUs that this process may use, as CUDA numbers them; parts of a card where it is divided.
+
+    None without the library, its driver, or a GPU.
+    """
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        cards = [
+            _described(pynvml, pynvml.nvmlDeviceGetHandleByIndex(index))
+            for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+        return tuple(_visible(_numbered(pynvml, cards), _instances(pynvml, cards), visible_gpus()))
+    except Exception as error:
+        _LOGGER.debug("NVML is of no use here: %s", error)
+        return ()
+
+
+def _described(pynvml: Any, handle: Any) -> NvmlDevice:
+    return NvmlDevice(
+        _text(pynvml.nvmlDeviceGetName(handle)),
+        pynvml.nvmlDeviceGetMemoryInfo(handle).total,
+        handle,
+        _text(pynvml.nvmlDeviceGetUUID(handle)),
+    )
+
+
+def _numbered(pynvml: Any, cards: list[NvmlDevice]) -> list[NvmlDevice]:
+    """Return cards in CUDA's order: unlike ones by speed, unless ``CUDA_DEVICE_ORDER`` says by place.
+
+    CUDA does not say what it takes for speed; the compute capability, then the memory, come close.
+    """
+    if gpus_in_bus_order() or len({card.name for card in cards}) < 2:
+        return cards
+    return sorted(
+        cards,
+        key=lambda card: (pynvml.nvmlDeviceGetCudaComputeCapability(card.handle), card.memory_bytes),
+        reverse=True,
+    )
+
+
+def _instances(pynvml: Any, cards: list[NvmlDevice]) -> list[NvmlDevice]:
+    """Return the parts (MIG instances) into which cards are divided."""
+    found = []
+    for card in cards:
+        try:
+            if not pynvml.nvmlDeviceGetMigMode(card.handle)[0]:
+                continue
+            most = pynvml.nvmlDeviceGetMaxMigDeviceCount(card.handle)
+        except Exception:
+            continue  # a card that cannot be divided says so by an error, and old libraries do not ask
+        for index in range(most):
+            try:
+                handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, index)
+            except Exception:
+                continue  # no instance of that number
+            found.append(_described(pynvml, handle))
+    return found
+
+
+def _visible(cards: list[NvmlDevice], instances: list[NvmlDevice], asked: str | None) -> list[NvmlDevice]:
+    """Return the devices that ``CUDA_VISIBLE_DEVICES`` names, in its order; all where it is unset.
+
+    Where a card is divided CUDA sees the first instance of all and no whole card.
+    """
+    counted = instances[:1] or cards
+    if asked is None:
+        return counted
+    found = []
+    for word in filter(None, (each.strip() for each in asked.split(","))):
+        matching = [each for each in (*instances, *counted) if _is_named(each, word)]
+        if word.isdigit() and int(word) < len(counted):
+            matching = [counted[int(word)]]
+        if not matching:
+            break
+        found.append(matching[0])
+    return found
+
+
+def _is_named(device: NvmlDevice, word: str) -> bool:
+    return word.startswith(("GPU-", "MIG-")) and device.uuid.startswith(word)
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
 
 
 SIMD = (

@@ -9,10 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar, final
+from typing import Any, Generic, NamedTuple, TypeVar, final
 
-from accelera.execution.hardware.capabilities import HardwareCapabilities
-from accelera.execution.hardware.nvml import NvmlLoad, nvml_load
+from accelera.execution.hardware.capabilities import HardwareCapabilities, nvml_devices
 from accelera.memory import host_memory
 
 Value = TypeVar("Value")
@@ -250,6 +249,36 @@ def _share(read: float) -> float:
 
 def _has_gpu() -> bool:
     return HardwareCapabilities.detect().gpu_available
+
+
+class NvmlLoad(NamedTuple):
+    """Load of a GPU, in shares from 0 to 1."""
+
+    utilization: float
+    memory_pressure: float
+
+
+def nvml_load() -> NvmlLoad | None:
+    """Return how busy the first GPU is; None where nobody can tell."""
+    devices = nvml_devices()
+    if not devices:
+        return None
+    try:
+        import pynvml
+
+        memory = pynvml.nvmlDeviceGetMemoryInfo(devices[0].handle)
+    except Exception as error:
+        _LOGGER.debug("NVML does not say how full the GPU is: %s", error)
+        return None
+    return NvmlLoad(_utilization(pynvml, devices[0].handle), memory.used / max(memory.total, 1))
+
+
+def _utilization(pynvml: Any, handle: Any) -> float:
+    try:
+        return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+    except Exception as error:
+        _LOGGER.debug("NVML does not say how busy the GPU is: %s", error)
+        return 0.0
 
 
 def _load_of_torch() -> NvmlLoad | None:

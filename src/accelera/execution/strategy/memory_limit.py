@@ -1,9 +1,10 @@
-"""Admission control: a memory budget as the number of tasks that may run at once on each device."""
+"""Admission control: how many tasks a memory budget lets run at once, and the bytes of a task."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from accelera.errors import TaskTooLargeError
 from accelera.execution.strategy.strategy import Decision
@@ -91,3 +92,52 @@ class AdmissionControl:
         size = format_bytes(memory_per_task)
         reason = f"tasks of {size} each within {self.budget_now()}: {at_once}"
         return replace(decision, reasons=(*decision.reasons, reason)), room
+
+
+def refusal(
+    index: int, task: Any, memory_per_task: int, budget_bytes: int | None
+) -> TaskTooLargeError | None:
+    """Return why the task ``index``, which no device has room for, must not go to the CPU; None: it may.
+
+    A task whose size is not known, neither stated nor visible in its arrays, may.
+    """
+    needed_bytes = memory_per_task or bytes_of(task)
+    if budget_bytes is None or needed_bytes <= budget_bytes:
+        return None
+    return TaskTooLargeError(
+        f"[execute] task {index} takes {needed_bytes:,} bytes: it does not fit the device even alone,"
+        f" and the CPU may use {budget_bytes:,} bytes; raise the budget, or make smaller tasks",
+        index=index,
+        needed_bytes=needed_bytes,
+        budget_bytes=budget_bytes,
+    )
+
+
+MOST_PARTS: Final = 64
+"""Of a larger collection only so many parts are looked at, and the others taken to be like them."""
+MOST_LOOKS: Final = 4096
+"""Of all collections within one task only so many parts are looked at; what is beyond counts as nothing."""
+
+
+def bytes_of(task: Any) -> int:
+    """Return the bytes of the arrays and byte strings in ``task``; 0 where none shows, or looking fails."""
+    try:
+        return _bytes_of(task, iter(range(MOST_LOOKS)))
+    except Exception:
+        return 0
+
+
+def _bytes_of(task: Any, looks: Iterator[int]) -> int:
+    if next(looks, None) is None:
+        return 0
+    nbytes = getattr(task, "nbytes", None)
+    if isinstance(nbytes, int):
+        return nbytes
+    if isinstance(task, (bytes, bytearray, str)):
+        return len(task)
+    if isinstance(task, Mapping):
+        task = list(task.values())
+    if not isinstance(task, (list, tuple)) or not task:
+        return 0
+    seen = task[:MOST_PARTS]
+    return sum(_bytes_of(part, looks) for part in seen) * len(task) // len(seen)

@@ -27,7 +27,7 @@ from accelera.execution.cluster.training.checkpoint import (
     restore,
 )
 from accelera.execution.cluster.training.rank import Rank
-from accelera.execution.faults.tracebacks import add_note
+from accelera.execution.faults.classify import add_note
 from accelera.extras import require
 
 

@@ -21,8 +21,8 @@ from accelera.execution.executors.processes.pool import (
 )
 from accelera.execution.executors.processes.transport import FUNCTION, STARTING, pack
 from accelera.execution.kernel import name_of
+from accelera.execution.tasks.balance import TimedSize
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
-from accelera.execution.tasks.sizing import TimedSize
 
 NAME: Final = PROCESSES
 PIECE_S: Final = 50e-3

@@ -16,7 +16,7 @@ from accelera.errors import TransferError
 from accelera.execution.arguments import Retry
 from accelera.execution.executors.processes.side_effects import captured_constants
 from accelera.execution.executors.processes.transport import Part, pack
-from accelera.execution.faults.tracebacks import add_note
+from accelera.execution.faults.classify import add_note
 from accelera.execution.kernel import Kernel, name_of
 
 
