@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from accelera.memory.cgroup import CgroupMemory, cgroup_levels, cgroup_memory
+from accelera.memory.probe import CgroupMemory, cgroup_levels, cgroup_memory
 
 MIB = 2**20
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from accelera.memory.pool.free_list import FreeList
+from accelera.memory.pool.backing_store import FreeList
 
 
 def spares_of(**sizes: int) -> FreeList[str]:

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING
 from accelera.lazily import opened
 
 if TYPE_CHECKING:
-    from accelera.memory.budget import Budget as Budget
-    from accelera.memory.budget import UsableMemory as UsableMemory
-    from accelera.memory.cgroup import cgroup_processors as cgroup_processors
     from accelera.memory.hierarchy import UNBOUNDED_BYTES as UNBOUNDED_BYTES
     from accelera.memory.hierarchy import Compute as Compute
     from accelera.memory.hierarchy import Hierarchy as Hierarchy
     from accelera.memory.hierarchy import Tier as Tier
     from accelera.memory.manager import ALWAYS_FITS_BYTES as ALWAYS_FITS_BYTES
+    from accelera.memory.manager import Budget as Budget
     from accelera.memory.manager import MeasuredDevice as MeasuredDevice
     from accelera.memory.manager import MemoryManager as MemoryManager
+    from accelera.memory.manager import UsableMemory as UsableMemory
     from accelera.memory.manager import itemsize_of as itemsize_of
     from accelera.memory.pool import Allocator as Allocator
     from accelera.memory.pool import AsyncBuffers as AsyncBuffers
@@ -41,18 +40,17 @@ if TYPE_CHECKING:
     from accelera.memory.pool import window_of as window_of
     from accelera.memory.probe import HostMemory as HostMemory
     from accelera.memory.probe import ProcessMemory as ProcessMemory
+    from accelera.memory.probe import cgroup_processors as cgroup_processors
     from accelera.memory.probe import host_memory as host_memory
     from accelera.memory.probe import process_memory as process_memory
     from accelera.memory.probe import reset_peak as reset_peak
 
 _NAMES_BY_FILE = {
-    "budget": "Budget UsableMemory",
-    "cgroup": "cgroup_processors",
     "hierarchy": "UNBOUNDED_BYTES Compute Hierarchy Tier",
-    "manager": "ALWAYS_FITS_BYTES MeasuredDevice MemoryManager itemsize_of",
+    "manager": "ALWAYS_FITS_BYTES Budget MeasuredDevice MemoryManager UsableMemory itemsize_of",
     "pool": "Allocator AsyncBuffers BackingStore BackingStores Buffer BufferPool BufferTable Bytes"
     " DeviceMemory Ledger Pins PoolBlock PoolMemory PoolStats Prefetcher Slab Use window_of",
-    "probe": "HostMemory ProcessMemory host_memory process_memory reset_peak",
+    "probe": "HostMemory ProcessMemory cgroup_processors host_memory process_memory reset_peak",
 }
 _FILE_OF = {name: file for file, names in _NAMES_BY_FILE.items() for name in names.split()}
 

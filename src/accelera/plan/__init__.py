@@ -1,20 +1,16 @@
 """Plans of operations on paper: operands, schedules, forecasts and the least bytes possible."""
 
 from accelera.lazily import renamed_names
-from accelera.plan.combined import combine_plans
 from accelera.plan.cost import CostModel
-from accelera.plan.dry_run import BufferNumbers, policy_of, trace_of
+from accelera.plan.dry_run import BufferNumbers, forecast, policy_of, trace_of
 from accelera.plan.elementwise import ElementwiseProblem, plan_elementwise
-from accelera.plan.eviction import Eviction, PolicyMaker, Scorer
-from accelera.plan.forecast import forecast
 from accelera.plan.gram import plan_gram
 from accelera.plan.gram_steps import GramProblem
-from accelera.plan.limits import PlanLimits
+from accelera.plan.limits import Eviction, PlanLimits, PolicyMaker, Scorer
 from accelera.plan.matmul import Objective, matmul_lower_bound_words, plan_matmul
 from accelera.plan.matmul_steps import MatmulProblem
 from accelera.plan.partition import Partition, Span, Spans, split
-from accelera.plan.plan import DevicePlacement, DevicePlan, Plan, as_saved
-from accelera.plan.saved import SavedPlan
+from accelera.plan.plan import DevicePlacement, DevicePlan, Plan, SavedPlan, as_saved, combine_plans
 from accelera.plan.types import Alternative, BlockTable, Forecast, Operand, OperandBlock, PlanStep
 from accelera.plan.walk import Pass, Pattern, PoolDriver, Repeat, walk
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from accelera.plan.eviction import Eviction
+from accelera.plan.limits import Eviction
 
 _NOMINAL_FLOPS_PER_S = 1.5e11
 _NOMINAL_CORES = 2

@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any
 
 from accelera.plan.cost import CostModel, pass_lengths
-from accelera.plan.forecast import forecast
+from accelera.plan.dry_run import forecast
 from accelera.plan.limits import WINDOW, PlanLimits, with_older_keywords
 from accelera.plan.partition import Span, alike
 from accelera.plan.plan import Plan

@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from accelera.plan.cost import WHOLE_STEPS, CostModel, overhead_bytes, overhead_limit, pass_lengths
-from accelera.plan.eviction import Eviction
-from accelera.plan.forecast import forecast
+from accelera.plan.dry_run import forecast
 from accelera.plan.gram_steps import GramChoice, GramProblem, GramSteps
-from accelera.plan.limits import WINDOW, PlanLimits, with_older_keywords
+from accelera.plan.limits import WINDOW, Eviction, PlanLimits, with_older_keywords
 from accelera.plan.plan import Plan
 from accelera.plan.types import Alternative, Forecast
 from accelera.plan.walk import Pattern

@@ -26,9 +26,8 @@ import numpy as np
 
 from accelera.errors import BudgetExceededError
 from accelera.plan.cost import CostModel, pass_lengths
-from accelera.plan.eviction import Eviction
-from accelera.plan.forecast import forecast
-from accelera.plan.limits import PlanLimits, with_older_keywords
+from accelera.plan.dry_run import forecast
+from accelera.plan.limits import Eviction, PlanLimits, with_older_keywords
 from accelera.plan.matmul_search import (
     FLOOR,
     Candidates,

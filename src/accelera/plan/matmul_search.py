@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.plan.cost import WHOLE_STEPS, CostModel, overhead_bytes, overhead_limit, pass_lengths
-from accelera.plan.eviction import Eviction
-from accelera.plan.limits import WINDOW
+from accelera.plan.limits import WINDOW, Eviction
 from accelera.plan.matmul_steps import MatmulChoice, MatmulProblem
 from accelera.plan.partition import Partition, Span, grids
 from accelera.plan.types import Operand

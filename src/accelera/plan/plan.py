@@ -1,21 +1,118 @@
-"""A plan: steps of one operation, their cost, why they were chosen, and the devices that take them."""
+"""A plan: steps of one operation, their cost, why they were chosen, who takes them, and its file."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
 from typing import Any, final
 
-from accelera.errors import ArgumentError
+from accelera.errors import ArgumentError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.plan.dry_run import trace_of_passes
-from accelera.plan.eviction import Eviction
-from accelera.plan.saved import SavedPlan
-from accelera.plan.types import Alternative, Forecast, Operand, PlanStep
-from accelera.plan.walk import Pattern
+from accelera.plan.limits import Eviction
+from accelera.plan.types import Alternative, Forecast, Operand, OperandBlock, PlanStep
+from accelera.plan.walk import Part, Pass, Pattern, Repeat
 from accelera.trace import Trace
 from accelera.units import format_bytes
+
+FORMAT = 1
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "operation": (str,),
+    "operands": (dict,),
+    "budget_bytes": (int, type(None)),
+    "spec": (dict,),
+}
+
+
+@final
+@dataclass(frozen=True)
+class SavedPlan:
+    """Choices of a plan, and the operands they are for."""
+
+    operation: str
+    operands: Mapping[str, list[Any]]
+    """Shape and element type of each operand and the result, by name."""
+    budget_bytes: int | None
+    """The budget it was made for."""
+    spec: Mapping[str, Any]
+    """Its choices."""
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> SavedPlan:
+        """Return the plan in a file.
+
+        Raises StoreError when it cannot be read, StoreFormatError when it is no saved plan.
+        """
+        try:
+            text = Path(path).expanduser().read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise StoreError(f"[plan] {path} cannot be read: {error}; give what Plan.save wrote") from error
+        try:
+            found = json.loads(text)
+            version = found.pop("accelera_plan")
+            plan = cls(**found)
+            sound = all(isinstance(found[name], kind) for name, kind in _FIELDS.items())
+        except (ValueError, KeyError, TypeError, AttributeError):
+            sound = False
+        if not sound:
+            raise StoreFormatError(f"[plan] {path} is no saved plan; give what Plan.save wrote")
+        if version != FORMAT:
+            raise StoreFormatError(
+                f"[plan] {path} has format {version}, this version reads {FORMAT}; plan and save again"
+            )
+        return plan
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON; raises StoreError when that cannot be."""
+        try:
+            text = json.dumps({"accelera_plan": FORMAT, **asdict(self)}, indent=2)
+            Path(path).expanduser().write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise StoreError(f"[plan] {path} cannot be written: {error}; choose another place") from error
+
+    def stage(self, number: int, operation: str) -> SavedPlan:
+        """Return the plan of one of its stages, counted from 0, which is that ``operation``."""
+        begin = f"{number + 1}."
+        operands = {
+            name.removeprefix(begin): each for name, each in self.operands.items() if name.startswith(begin)
+        }
+        return SavedPlan(operation, operands, self.budget_bytes, self.spec["stages"][number])
+
+    def require_stages(self, operation: str, count: int) -> None:
+        """Raise ArgumentError or StoreFormatError unless it is of ``operation`` in ``count`` stages."""
+        self.require_same(operation, {})
+        specs = self.spec.get("stages")
+        if (
+            not isinstance(specs, list)
+            or len(specs) != count
+            or not all(isinstance(each, dict) for each in specs)
+        ):
+            raise StoreFormatError(
+                f"[{operation}] plan= is not one of {count} stages, as this expression needs; plan again"
+            )
+
+    def require_same(self, operation: str, inputs: Mapping[str, tuple[Sequence[int], Any]]) -> None:
+        """Raise unless it was made for ``operation`` on operands of these shapes and element types.
+
+        Raises ArgumentError for another operation, ShapeError or DTypeError for other operands.
+        """
+        if operation != self.operation:
+            raise ArgumentError(f"[{operation}] plan= was made for {self.operation}; plan this operation")
+        for name, (shape, dtype) in inputs.items():
+            planned_shape, planned_dtype = self.operands.get(name, [None, None])
+            if planned_shape != list(shape):
+                raise ShapeError(
+                    f"[{operation}] {name} has shape {tuple(shape)}, plan= was made for {planned_shape}; "
+                    f"plan for these operands"
+                )
+            if planned_dtype != str(dtype):
+                raise DTypeError(
+                    f"[{operation}] {name} is {dtype}, plan= was made for {planned_dtype}; plan for these "
+                    f"operands"
+                )
 
 
 @final
@@ -292,3 +389,81 @@ def _alternatives(plan: Plan) -> list[str]:
         f"{other.reason}"
         for other in plan.alternatives
     ]
+
+
+def combine_plans(
+    operation: str, plans: Sequence[Plan], names: Sequence[str], held_bytes: Sequence[int], budget_bytes: int
+) -> Plan:
+    """Return one plan of the stages ``plans``, whose results are called ``names``.
+
+    ``held_bytes`` says for each stage what results of other stages take of the budget meanwhile. Figures
+    are sums; the peak is that of the stage that takes most.
+    """
+    peaks = [plan.peak_bytes["ram"] + held for plan, held in zip(plans, held_bytes, strict=True)]
+    top = peaks.index(max(peaks))
+    operands = tuple(
+        replace(operand, name=f"{number}.{operand.name}")
+        for number, plan in enumerate(plans, 1)
+        for operand in plan.operands
+    )
+    return replace(
+        plans[top],
+        operation=operation,
+        operands=operands,
+        schedule=f"{len(plans)} stages",
+        shape_note=", ".join(f"{name} by {plan.operation}" for name, plan in zip(names, plans, strict=True)),
+        budget_bytes=budget_bytes,
+        reserved={**plans[top].reserved, "intermediates": held_bytes[top]},
+        forecast=_forecast([plan.forecast for plan in plans], plans[top].forecast.peak_pool_bytes),
+        lower_bound_bytes=sum(plan.lower_bound_bytes for plan in plans),
+        compulsory_bytes=sum(plan.compulsory_bytes for plan in plans),
+        pattern=_pattern(plans),
+        spec={"stages": [dict(plan.spec) for plan in plans]},
+        alternatives=(),
+        stages=tuple(plans),
+    )
+
+
+def _forecast(found: Sequence[Forecast], peak_pool_bytes: int) -> Forecast:
+    read = {f"{n}.{name}": size for n, each in enumerate(found, 1) for name, size in each.bytes_read.items()}
+    summed = {
+        name: sum(getattr(each, name) for each in found)
+        for name in Forecast.__dataclass_fields__
+        if name not in ("bytes_read", "peak_pool_bytes")
+    }
+    return Forecast(peak_pool_bytes=peak_pool_bytes, bytes_read=read, **summed)
+
+
+def _pattern(plans: Sequence[Plan]) -> Pattern:
+    """Return the passes of all plans, operands numbered on from one to the next."""
+    firsts = [0, *accumulate(len(plan.operands) for plan in plans)]
+    numbered = list(zip(plans, firsts, strict=False))
+    return Pattern(
+        tuple(_shifted(kind, first) for plan, first in numbered for kind in plan.pattern.kinds),
+        lambda: (_shifted_pass(each, first) for plan, first in numbered for each in plan.pattern.passes()),
+    )
+
+
+def _shifted(kind: Repeat, first: int) -> Repeat:
+    """Return a part whose operands are numbered from ``first``."""
+
+    def part(number: int) -> Part:
+        found = kind.part(number)
+        if isinstance(found, Pass):
+            return _shifted_pass(found, first)
+        return tuple(_shifted(each, first) for each in found)
+
+    return Repeat(kind.count, part)
+
+
+def _shifted_pass(found: Pass, first: int) -> Pass:
+    def moved(block: OperandBlock) -> OperandBlock:
+        return replace(block, operand=block.operand + first)
+
+    def steps() -> Iterator[PlanStep]:
+        return (
+            replace(step, reads=tuple(map(moved, step.reads)), write=moved(step.write))
+            for step in found.steps()
+        )
+
+    return Pass(steps)

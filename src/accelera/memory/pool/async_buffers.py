@@ -12,8 +12,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
-from accelera.memory.pool.backing_store import BackingStore, BackingStores, DeviceMemory, PoolBlock
-from accelera.memory.pool.free_list import FreeList
+from accelera.memory.pool.backing_store import BackingStore, BackingStores, DeviceMemory, FreeList, PoolBlock
 from accelera.memory.pool.transfers import Transfer, TransferThreads
 
 

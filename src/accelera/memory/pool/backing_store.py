@@ -1,9 +1,11 @@
-"""Blocks of the pool, the device memory in which residents lie, and the backing stores they come from."""
+"""Blocks of the pool, the device memory in which residents lie, free memory, and the backing stores."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, final
 
 import numpy as np
 
@@ -97,3 +99,41 @@ class Use(NamedTuple):
     """Its contents are needed."""
     write: bool = False
     """Its contents change; without ``read`` they are all written."""
+
+
+T = TypeVar("T")
+
+
+@final
+class FreeList(Generic[T]):
+    """Pieces of memory by size."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, list[T]] = defaultdict(list)
+
+    def keep(self, nbytes: int, piece: T) -> None:
+        """Keep ``piece`` of ``nbytes``."""
+        self._kept[nbytes].append(piece)
+
+    def take(self, nbytes: int, ready: Callable[[T], bool] | None = None) -> T | None:
+        """Return a piece of exactly ``nbytes``, or None: the newest, or the oldest that is ``ready``.
+
+        Where none is ready, the oldest.
+        """
+        pieces = self._kept[nbytes]
+        if not pieces or ready is None:
+            return pieces.pop() if pieces else None
+        return pieces.pop(next((i for i, each in enumerate(pieces) if ready(each)), 0))
+
+    def part_with(self, nbytes: int) -> Iterator[tuple[int, T]]:
+        """Give up pieces with their sizes, largest first, until ``nbytes`` or more are given up."""
+        for size in sorted(self._kept, reverse=True):
+            while self._kept[size] and nbytes > 0:
+                nbytes -= size
+                yield size, self._kept[size].pop()
+
+    def clear(self) -> list[tuple[int, T]]:
+        """Give up all."""
+        pieces = [(size, each) for size, kept in self._kept.items() for each in kept]
+        self._kept.clear()
+        return pieces

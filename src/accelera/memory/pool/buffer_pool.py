@@ -15,8 +15,8 @@ from concurrent.futures import Executor, Future
 from typing import Any, Protocol, final
 
 from accelera.errors import BudgetExceededError
+from accelera.memory.pool.backing_store import FreeList
 from accelera.memory.pool.buffer_table import BufferTable
-from accelera.memory.pool.free_list import FreeList
 from accelera.memory.pool.ledger import PoolStats
 from accelera.policy import EvictionPolicy
 from accelera.trace import Recorder
