@@ -35,8 +35,7 @@ from accelera.execution.strategy.history import (
     PerformanceHistory,
     PerformanceModel,
 )
-from accelera.execution.strategy.strategy import Decision, StrategyKind
-from accelera.execution.strategy.tree import rule_for
+from accelera.execution.strategy.strategy import Decision, StrategyKind, rule_for
 from benchmarks import cases as in_cases
 from benchmarks.goals import Goal, judged
 from benchmarks.strategy_simulation import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from accelera.execution import ExecutionStrategy, HardwareCapabilities, SystemLoad, WorkloadProfile
-from accelera.execution.strategy.tree import rule_for, select_strategy
+from accelera.execution.strategy.strategy import rule_for, select_strategy
 
 COUNTS = (0, 1, 9, 10, 11, 49, 50, 51, 10**6)
 PRESSURES = (0.0, 0.7999, 0.8, 0.8001, 1.0)

@@ -51,9 +51,9 @@ from accelera.execution.strategy.strategy import (
     StrategyKind,
     default_strategy,
     named_strategy,
+    select_strategy,
     stream_decision,
 )
-from accelera.execution.strategy.tree import select_strategy
 from accelera.execution.streaming.stream import Stream, open_stream
 from accelera.execution.tasks.batch import Batch
 from accelera.logs import configure_logging

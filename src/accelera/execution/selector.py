@@ -32,8 +32,14 @@ from accelera.execution.strategy.history import (
     shared_history,
 )
 from accelera.execution.strategy.rates import NEEDED
-from accelera.execution.strategy.strategy import Decision, ExecutionStrategy, StrategyKind
-from accelera.execution.strategy.tree import PRESSURE, rule_for
+from accelera.execution.strategy.strategy import (
+    NO_GPU,
+    PRESSURE,
+    Decision,
+    ExecutionStrategy,
+    StrategyKind,
+    rule_for,
+)
 
 _LOGGER = logging.getLogger("accelera.execution")
 
@@ -93,8 +99,6 @@ SLOWEST = 0.5
 OWN_WORK_S = 1.0
 """A GPU that we have used so lately is busy with our own work, as far as its utilisation tells."""
 
-_ALONE = Decision(ExecutionStrategy.CpuOnly, "no GPU", ("the manager was given no GPU",))
-
 _UNREAD = None, (1.0, 1.0)
 
 Fitting = Callable[[Callable[..., Any], int], "int | None"]
@@ -130,7 +134,7 @@ class StrategySelector:
         self._fitting = fitting
         self._gpu_used_s = -OWN_WORK_S
         self._left: tuple[SystemLoad | None, tuple[float, float]] = _UNREAD
-        self._given = _given(strategy) if gpu is not None else _ALONE
+        self._given = _given(strategy) if gpu is not None else NO_GPU
 
     @classmethod
     def for_lanes(

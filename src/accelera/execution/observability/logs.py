@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from accelera.execution.hardware.capabilities import HardwareCapabilities
-from accelera.execution.strategy.strategy import Decision, StrategyKind
-from accelera.execution.strategy.tree import SMALL_TASK_COUNT
+from accelera.execution.strategy.strategy import SMALL_TASK_COUNT, Decision, StrategyKind
 
 if TYPE_CHECKING:
     from accelera.execution.result import ExecutionResult, StreamReport
