@@ -42,7 +42,7 @@ def transfer_s(task: Any, output: Any) -> float:
 
     Nor may it be when nothing comes back, or the task itself: then what the function changes is what counts.
     """
-    from accelera.execution.executors.processes.transport import pack
+    from accelera.execution.executors.processes.messages import pack
 
     if output is None or output is task:
         return math.inf

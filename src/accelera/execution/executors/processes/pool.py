@@ -18,21 +18,19 @@ from typing import Any, Final, final
 
 from accelera.errors import DeviceError
 from accelera.execution.executors.processes.messages import (
-    FunctionPayload,
-    ProcessEnvironment,
-    WorkerReply,
-    WorkerRequest,
-    module_folders,
-)
-from accelera.execution.executors.processes.transport import (
     AT,
     IDLE,
     STARTING,
     STOP,
+    FunctionPayload,
     MessageSocket,
     Part,
+    ProcessEnvironment,
     SharedPages,
+    WorkerReply,
+    WorkerRequest,
     create_pages,
+    module_folders,
     pack,
     unpack,
 )

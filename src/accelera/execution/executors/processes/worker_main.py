@@ -16,13 +16,6 @@ from typing import Any, Final, final
 
 from accelera.execution.arguments import Retry
 from accelera.execution.executors.processes.messages import (
-    PickledError,
-    WorkerReply,
-    WorkerRequest,
-    pack_error,
-)
-from accelera.execution.executors.processes.side_effects import difference
-from accelera.execution.executors.processes.transport import (
     AT,
     FUNCTION,
     IDLE,
@@ -30,10 +23,15 @@ from accelera.execution.executors.processes.transport import (
     TASKS,
     MessageSocket,
     Part,
+    PickledError,
     SharedPages,
+    WorkerReply,
+    WorkerRequest,
     pack,
+    pack_error,
     unpack,
 )
+from accelera.execution.executors.processes.side_effects import difference
 from accelera.execution.hardware.cpu_share import become_worker
 from accelera.execution.tasks.retry import RetryLoop
 
