@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from accelera.capture.iterations import default_loss as default_loss
     from accelera.capture.iterations import optimizer_for as optimizer_for
     from accelera.capture.iterations import quickest_s as quickest_s
-    from accelera.capture.preserve_state import collection_by_hand as collection_by_hand
-    from accelera.capture.preserve_state import mode_kept as mode_kept
-    from accelera.capture.preserve_state import random_kept as random_kept
     from accelera.capture.program import UserProgram as UserProgram
     from accelera.capture.program import is_own as is_own
     from accelera.capture.recording import Recording as Recording
+    from accelera.capture.request import collection_by_hand as collection_by_hand
+    from accelera.capture.request import mode_kept as mode_kept
+    from accelera.capture.request import random_kept as random_kept
     from accelera.capture.shape_rules import ShapeMode as ShapeMode
     from accelera.capture.shape_rules import shape_rule as shape_rule
     from accelera.capture.storages import Storages as Storages
@@ -73,16 +73,16 @@ _NAMES_BY_FILE = {
         "optimizer_for",
         "quickest_s",
     ),
-    "preserve_state": (
-        "collection_by_hand",
-        "mode_kept",
-        "random_kept",
-    ),
     "program": (
         "UserProgram",
         "is_own",
     ),
     "recording": ("Recording",),
+    "request": (
+        "collection_by_hand",
+        "mode_kept",
+        "random_kept",
+    ),
     "shape_rules": (
         "ShapeMode",
         "shape_rule",

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from accelera.capture.dispatch_mode import Effect, Listener, tensors_in
 from accelera.capture.flops import flops_of
-from accelera.capture.scope import Scope
-from accelera.capture.storages import NOTHING, Storages
+from accelera.capture.storages import NOTHING, Scope, Storages
 from accelera.capture.workspaces import workspace_bytes
 from accelera.trace import Kind, Trace
 

@@ -14,10 +14,9 @@ import numpy as np
 import torch
 
 from accelera.capture import capture
-from accelera.estimate import huggingface
 from accelera.estimate.element_types import ElementType, element_type, float8_layers, own_type, twin
 from accelera.estimate.report import Estimate, Phase
-from accelera.estimate.subject import Subject
+from accelera.estimate.subject import Subject, kv_bytes_per_token
 from accelera.trace import Occupancy, Trace
 
 _ITERATIONS = 2
@@ -143,7 +142,7 @@ def _kv_bytes_per_token(subject: Subject, phases: list[Phase]) -> dict[str, int]
     found = {
         each.dtype: _cached_bytes(captured[each.dtype]) // prompt
         if each.dtype in captured
-        else huggingface.kv_bytes_per_token(subject.module.config, _itemsize(each.dtype))
+        else kv_bytes_per_token(subject.module.config, _itemsize(each.dtype))
         for each in phases
         if each.name == "inference"
     }

@@ -1,7 +1,11 @@
-"""Subject of an estimate: a model without contents, and the inputs it is run on."""
+"""Subject of an estimate: a model without contents, and the inputs it is run on.
+
+Models of ``transformers`` are built from their configuration, with inputs to match.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +15,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from accelera.capture import CopiesOfFakes, ShapeMode, initializers_of_shapes
-from accelera.estimate import huggingface
 from accelera.estimate.element_types import own_type, shape_of, twin
+from accelera.extras import transformers_for
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def subject_of(model: Any, inputs: Any, batch: int | None, context: int | None) 
             raise ValueError("[estimate] batch= and context= shape inputs that are made; inputs= are given")
         known = inputs if callable(inputs) else _on_meta(inputs)
         return Subject(type(module).__name__, module, None, None, lambda _train: known, False)
-    if not huggingface.makes_own_inputs(module):
+    if not makes_own_inputs(module):
         raise TypeError(
             f"[estimate] the inputs of a {type(module).__name__} do not follow from it; give inputs= "
             "(on the command line --input SHAPE), a tensor, a tuple, a dictionary, or a function making them"
@@ -63,22 +67,22 @@ def subject_of(model: Any, inputs: Any, batch: int | None, context: int | None) 
 
 
 def _of_transformers(module: torch.nn.Module, batch: int, context: int | None) -> Subject:
-    tokens = context or huggingface.usual_context(module)
+    tokens = context or usual_context(module)
     return Subject(
         type(module).__name__,
         module,
         batch,
         tokens,
-        lambda train: huggingface.inputs_for(module, batch, tokens, train=train),
-        huggingface.generates(module),
+        lambda train: inputs_for(module, batch, tokens, train=train),
+        generates(module),
     )
 
 
 def _built(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
     if isinstance(model, (str, Path)):
-        return huggingface.build(huggingface.read_config(Path(model))), inputs
-    if huggingface.is_config(model):
-        return huggingface.build(model), inputs
+        return build(read_config(Path(model))), inputs
+    if is_config(model):
+        return build(model), inputs
     if not isinstance(model, torch.nn.Module) and callable(model):
         with ShapeMode(allow_non_fake_inputs=True), CopiesOfFakes(), initializers_of_shapes():
             return _without_contents(model(), inputs)
@@ -109,3 +113,133 @@ def _in_type(values: Any, dtype: torch.dtype | None) -> Any:
         return tensor.detach().to(dtype).requires_grad_(tensor.requires_grad)
 
     return pytree.tree_map_only(torch.Tensor, convert, values)
+
+
+_USUAL_CONTEXT = 2048
+_LABELS_PER_TOKEN = ("LM", "Generation", "TokenClassification", "PreTraining")
+
+
+def is_config(value: Any) -> bool:
+    """Whether ``value`` is a configuration of ``transformers``."""
+    return hasattr(value, "model_type") and hasattr(value, "to_dict") and not callable(value)
+
+
+def read_config(path: Path) -> Any:
+    """Return the configuration in a file, or in the ``config.json`` of a folder; nothing is downloaded.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    ValueError
+        A file that ``transformers`` cannot make a configuration of.
+    BackendMissingError
+        ``transformers`` is not installed.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"[estimate] no file {file}; name a config.json, the folder that it is in, or a model in Python"
+        )
+    if file.suffix == ".py":
+        raise ValueError(f"[estimate] {file} is a program; name what in it is the model, as in {file}:build")
+    from_pretrained = transformers_for("estimate", file).AutoConfig.from_pretrained
+    try:
+        return from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ValueError(f"[estimate] {file} is no configuration of a model: {error}") from error
+
+
+def build(config: Any) -> torch.nn.Module:
+    """Return the model of a configuration with shapes and no contents, in the element type it names."""
+    own = getattr(config, "dtype", None) or torch.float32
+    with torch.device("meta"):
+        model: torch.nn.Module = _class_of(config)._from_config(config, dtype=own)
+    return model
+
+
+def makes_own_inputs(module: Any) -> bool:
+    """Whether inputs for ``module`` follow from its configuration."""
+    return getattr(module, "main_input_name", None) in ("input_ids", "pixel_values") and hasattr(
+        module, "config"
+    )
+
+
+def generates(module: Any) -> bool:
+    """Whether ``module`` decodes token by token with a key-value cache."""
+    can = getattr(module, "can_generate", lambda: False)()
+    return bool(can) and not module.config.is_encoder_decoder and module.main_input_name == "input_ids"
+
+
+def usual_context(module: Any) -> int | None:
+    """Return the context to estimate with when none is asked for; None for models without tokens."""
+    if module.main_input_name != "input_ids":
+        return None
+    text = module.config.get_text_config()
+    own = getattr(text, "max_position_embeddings", None) or _USUAL_CONTEXT
+    return min(int(own), _USUAL_CONTEXT)
+
+
+def inputs_for(module: Any, batch: int, context: int | None, *, train: bool) -> dict[str, Any]:
+    """Return named inputs without contents for one forward pass, with labels to train on."""
+    accepted = inspect.signature(module.forward).parameters
+    with torch.device("meta"):
+        found: dict[str, Any] = (
+            _tokens(module, batch, context) if context else {"pixel_values": _pixels(module, batch)}
+        )
+        if train and "labels" in accepted:
+            found["labels"] = _labels(module, batch, context)
+    if train and "use_cache" in accepted:
+        found["use_cache"] = False
+    return found
+
+
+def kv_bytes_per_token(config: Any, itemsize: int) -> int:
+    """Return the bytes that keys and values of one token take over all layers, by the usual formula.
+
+    Models that keep something else, such as compressed keys or a window of them, keep less. 0 for models
+    without attention.
+    """
+    text = config.get_text_config()
+    if not hasattr(text, "num_attention_heads"):
+        return 0
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return int(2 * text.num_hidden_layers * heads * width * itemsize)
+
+
+def _tokens(module: Any, batch: int, context: int | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"input_ids": torch.zeros(batch, context or 1, dtype=torch.long)}
+    if module.config.is_encoder_decoder:
+        found["decoder_input_ids"] = torch.zeros(batch, context or 1, dtype=torch.long)
+    return found
+
+
+def _pixels(module: Any, batch: int) -> torch.Tensor:
+    config = getattr(module.config, "vision_config", module.config)
+    size = getattr(config, "image_size", None) or 224
+    height, width = (size, size) if isinstance(size, int) else tuple(size)
+    return torch.zeros(batch, getattr(config, "num_channels", 3), height, width)
+
+
+def _labels(module: torch.nn.Module, batch: int, context: int | None) -> torch.Tensor:
+    name = type(module).__name__
+    per_token = context is not None and any(each in name for each in _LABELS_PER_TOKEN)
+    return torch.zeros(*((batch, context) if per_token else (batch,)), dtype=torch.long)
+
+
+def _class_of(config: Any) -> Any:
+    """Return the class that a configuration names, else that of its usual task."""
+    transformers = transformers_for("estimate", type(config).__name__)
+    for name in getattr(config, "architectures", None) or ():
+        if hasattr(transformers, name):
+            return getattr(transformers, name)
+    tasks = ["CausalLM", "ImageClassification"]
+    if config.is_encoder_decoder:
+        tasks.insert(0, "Seq2SeqLM")
+    elif not getattr(config, "is_decoder", False):
+        tasks.insert(0, "MaskedLM")
+    for auto in (*(getattr(transformers, f"AutoModelFor{task}") for task in tasks), transformers.AutoModel):
+        if type(config) in auto._model_mapping:
+            return auto._model_mapping[type(config)]
+    raise ValueError(f"[estimate] transformers has no model for a {type(config).__name__}")
