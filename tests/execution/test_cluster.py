@@ -33,15 +33,15 @@ from accelera.execution.cluster.contract import (
     Lease,
     LeaseLost,
     Node,
+    pack,
+    unpack,
 )
-from accelera.execution.cluster.futures import CallQueue, LaneExecutor, SubmittedCall
 from accelera.execution.cluster.lease import InFlightLog, read_in_flight
 from accelera.execution.cluster.node import Agent
 from accelera.execution.cluster.ray_agents import AgentResources
 from accelera.execution.cluster.ray_connection import check_versions, connect
-from accelera.execution.cluster.ray_executor import RayExecutor
+from accelera.execution.cluster.ray_executor import CallQueue, LaneExecutor, RayExecutor, SubmittedCall
 from accelera.execution.cluster.scheduler import LEAST_S, SHORTEST_S, LeaseSize, PoisonQuarantine
-from accelera.execution.cluster.serialization import pack, unpack
 from accelera.execution.tasks.queue import DeviceKind
 from accelera.execution.tasks.ranges import IndexSet
 from accelera.testing import LocalCluster

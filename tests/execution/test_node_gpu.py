@@ -26,11 +26,12 @@ from accelera.execution.cluster.contract import (
     LeasePart,
     Node,
     node_seconds,
+    pack,
+    unpack,
 )
 from accelera.execution.cluster.lease import read_in_flight
 from accelera.execution.cluster.node import PATIENCE, Agent, LearnedRates
 from accelera.execution.cluster.ray_executor import RayExecutor
-from accelera.execution.cluster.serialization import pack, unpack
 from accelera.execution.executors import device
 from accelera.execution.faults.breaker import Breaker, BreakerState
 from accelera.execution.result import DeviceShare

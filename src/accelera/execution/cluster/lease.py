@@ -13,8 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
-from accelera.execution.cluster.contract import DeviceIncident, GpuReport, Lease, LeasePart, Range
-from accelera.execution.cluster.serialization import Done, pack_outcomes, unpack_tasks
+from accelera.execution.cluster.contract import (
+    DeviceIncident,
+    Done,
+    GpuReport,
+    Lease,
+    LeasePart,
+    Range,
+    pack_outcomes,
+    unpack_tasks,
+)
 from accelera.execution.executors.processes.messages import PickledError, pack_error
 from accelera.execution.observability.observer import Observer
 from accelera.execution.observability.telemetry import Telemetry

@@ -24,9 +24,11 @@ from accelera.execution.cluster.contract import (
     Node,
     Range,
     UnreadableTasksError,
+    first_that_cannot,
     node_seconds,
+    pack,
+    unpack,
 )
-from accelera.execution.cluster.serialization import first_that_cannot, pack, unpack
 from accelera.execution.executors.processes.messages import PickledError, unpack_error
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
 from accelera.execution.tasks.ranges import IndexSet

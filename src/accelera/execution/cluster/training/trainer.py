@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, final
 
 from accelera.errors import BackendMissingError, ClusterError
+from accelera.execution.cluster.contract import pack_function, unpack
 from accelera.execution.cluster.ray_connection import check_amounts, check_versions, own_versions, the_ray
-from accelera.execution.cluster.serialization import pack_function, unpack
 from accelera.execution.cluster.training.checkpoint import (
     check_parts,
     check_ranks,
