@@ -16,10 +16,9 @@ from accelera import generate_synthetic_trace, predict_compile
 from accelera.errors import UnknownNameError
 from accelera.memory import Compute, Hierarchy, Tier
 from accelera.simulator.compiling import Figure, predict_trace
-from accelera.simulator.compiling.dataflow import dataflow_of
+from accelera.simulator.compiling.dataflow import OpKind, dataflow_of, kind_of
 from accelera.simulator.compiling.fusion import FusedKernel, fuse
 from accelera.simulator.compiling.memory_plan import GapPlanner, apply_plan
-from accelera.simulator.compiling.operations import OpKind, kind_of
 from accelera.simulator.max_batch import largest_that
 from accelera.simulator.replay import step_seconds
 from accelera.trace import Kind, Occupancy, Trace

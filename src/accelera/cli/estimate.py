@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from accelera.cli.import_object import is_python_name, python_object
-from accelera.cli.options import Json, checked_budget
+from accelera.cli.options import Json, checked_budget, is_python_name, python_object
 from accelera.errors import AcceleraError
 from accelera.extras import is_there, require
 from accelera.offloaded_phases import as_dict, offloads

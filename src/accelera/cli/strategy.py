@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from accelera.cli.import_object import python_object
-from accelera.cli.options import Json
+from accelera.cli.options import Json, python_object
 from accelera.settings import current_value
 from accelera.units import format_bytes, parse_bytes
 

@@ -2,11 +2,10 @@
 
 from accelera.simulator.advice import Advice, Depth, Offload, Ranked, Resident
 from accelera.simulator.advice_search import Gain, advise, gain
-from accelera.simulator.cache import CacheResult, simulate_cache
 from accelera.simulator.lower_bounds import ResidencyPlan, bound_curve, lower_bound, plan_residency
 from accelera.simulator.max_batch import Limit, largest_batch, largest_context
 from accelera.simulator.presets import HIERARCHIES, hierarchy_of
-from accelera.simulator.replay import simulate
+from accelera.simulator.replay import CacheResult, simulate, simulate_cache
 from accelera.simulator.report import LinkReport, Report, TierReport, Timeline
 from accelera.simulator.scorer_gate import PLAIN, Gated, gated, predict_eviction_scores
 from accelera.simulator.scorers import SCORERS, score, train_scorer

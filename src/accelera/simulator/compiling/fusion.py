@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, TracedOperation
-from accelera.simulator.compiling.operations import OpKind, base_name
+from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, OpKind, TracedOperation, base_name
 
 MOST_OPERATIONS = 64
 """Operations in one merged loop, inductor's ``max_fusion_size``."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, TracedOperation
+from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, TracedOperation, base_name
 from accelera.simulator.compiling.figure import Figure
-from accelera.simulator.compiling.operations import base_name
 from accelera.simulator.max_batch import largest_that
 from accelera.trace import Occupancy, Trace
 

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accelera.memory import Hierarchy
-from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, TracedValue
-from accelera.simulator.compiling.operations import OpKind, base_name
+from accelera.simulator.compiling.dataflow import OPTIMIZER, Dataflow, OpKind, TracedValue, base_name
 from accelera.trace import Kind, Occupancy, Trace
 
 LONGEST_CHAIN = 16

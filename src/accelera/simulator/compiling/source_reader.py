@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from accelera.simulator.compiling.operations import OpKind, kind_of
+from accelera.simulator.compiling.dataflow import OpKind, kind_of
 
 ASSUMED_TRIPS = 16
 """Iterations of a loop whose number the text does not tell."""
