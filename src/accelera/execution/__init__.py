@@ -8,7 +8,6 @@ from accelera.execution.kernel import kernel as kernel  # now: the file, once lo
 from accelera.lazily import opened
 
 if TYPE_CHECKING:
-    from accelera.execution.arguments import Retry as Retry
     from accelera.execution.arguments import WorkloadProfile as WorkloadProfile
     from accelera.execution.cluster.contract import Cluster as Cluster
     from accelera.execution.cluster.ray_cluster import RayCluster as RayCluster
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from accelera.execution.strategy.strategy import Decision as Decision
     from accelera.execution.strategy.strategy import ExecutionStrategy as ExecutionStrategy
     from accelera.execution.streaming.stream import Stream as Stream
+    from accelera.execution.tasks.retry import Retry as Retry
 
 _FILE_OF = {
     "Cluster": "cluster.contract",
@@ -58,7 +58,7 @@ _FILE_OF = {
     "Rank": "cluster.training.rank",
     "RayCluster": "cluster.ray_cluster",
     "RayExecutor": "cluster.ray_executor",
-    "Retry": "arguments",
+    "Retry": "tasks.retry",
     "SimulatedExecutor": "executors.simulated",
     "SimulatedReport": "executors.simulated",
     "StrategyManager": "manager",

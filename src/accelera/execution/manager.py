@@ -14,7 +14,6 @@ from accelera.execution.arguments import (
     Fallback,
     OnError,
     Rerun,
-    Retry,
     WorkloadProfile,
     asked_workers,
     check_function,
@@ -56,6 +55,7 @@ from accelera.execution.strategy.strategy import (
 )
 from accelera.execution.streaming.stream import Stream, open_stream
 from accelera.execution.tasks.batch import Batch
+from accelera.execution.tasks.retry import Retry
 from accelera.logs import configure_logging
 from accelera.settings import StrategyName, current_value
 from accelera.units import format_bytes

@@ -13,7 +13,6 @@ from accelera.execution.arguments import (
     Fallback,
     OnError,
     Rerun,
-    Retry,
     WorkloadProfile,
     check_profile,
     described,
@@ -26,6 +25,7 @@ from accelera.execution.strategy.memory_limit import UNLIMITED
 from accelera.execution.strategy.strategy import Decision, StrategyKind
 from accelera.execution.tasks.batch import MISSING, Batch, BatchOptions
 from accelera.execution.tasks.queue import QueueOptions
+from accelera.execution.tasks.retry import Retry
 
 Output = TypeVar("Output")
 

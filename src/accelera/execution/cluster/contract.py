@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol, final, runtime_checkable
 import cloudpickle
 
 from accelera.errors import TransferError
-from accelera.execution.arguments import Retry
 from accelera.execution.executors.processes.messages import PickledError, pack_error, unpack_error
 from accelera.execution.kernel import name_of
 from accelera.execution.observability.telemetry import Telemetry
+from accelera.execution.tasks.retry import Retry
 
 DeviceIncident = tuple[int, PickledError]
 """How many tasks an error of the device met, and the error."""

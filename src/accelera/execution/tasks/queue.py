@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, final
 
-from accelera.execution.arguments import Retry
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.strategy.memory_limit import UNLIMITED, ConcurrencyLimit
+from accelera.execution.tasks.retry import Retry
 
 TOKEN_S: Final = 0.05
 """Seconds between two looks at a token: an event of the user's cannot wake who waits for something else."""

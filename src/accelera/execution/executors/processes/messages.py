@@ -23,10 +23,10 @@ from typing import Any, Final, NamedTuple, cast, final
 import cloudpickle
 
 from accelera.errors import TransferError
-from accelera.execution.arguments import Retry
 from accelera.execution.executors.processes.side_effects import captured_constants
 from accelera.execution.faults.classify import add_note
 from accelera.execution.kernel import Kernel, name_of
+from accelera.execution.tasks.retry import Retry
 
 ROOM_BYTES: Final = 4 << 20
 """Room for buffers each way; it takes no memory before it is used."""

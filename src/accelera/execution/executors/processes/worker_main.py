@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
-from accelera.execution.arguments import Retry
 from accelera.execution.executors.processes.messages import (
     AT,
     FUNCTION,
@@ -33,7 +32,7 @@ from accelera.execution.executors.processes.messages import (
 )
 from accelera.execution.executors.processes.side_effects import difference
 from accelera.execution.hardware.cpu_share import become_worker
-from accelera.execution.tasks.retry import RetryLoop
+from accelera.execution.tasks.retry import Retry, RetryLoop
 
 
 def end_with_last_writer(pipe: int) -> None:
