@@ -12,7 +12,7 @@ from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.request import take_breach, take_failures
 from accelera.execution.strategy.strategy import ExecutionStrategy, StrategyKind
 from accelera.execution.tasks.batch import Batch
-from accelera.execution.tasks.queue import DeviceKind, TaskQueue, nobody
+from accelera.execution.tasks.queue import DeviceKind, TaskQueue, do_nothing
 from accelera.execution.tasks.run import lane_thread, run_batch, run_lane
 
 SHARES = 4
@@ -101,7 +101,7 @@ def _gpu_first(batch: Batch, cpu: Lane, gpu: Lane) -> None:
         gpu.work(batch, caller=not batch.leaves_behind)
         beside.wait()
     finally:
-        batch.call_cpu = nobody
+        batch.call_cpu = do_nothing
 
 
 @final

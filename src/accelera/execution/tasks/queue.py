@@ -132,7 +132,7 @@ class TaskQueue(abc.ABC):
         self.reruns = options.reruns
         self.memory_per_task = options.memory_per_task
         self.limit = options.limit
-        self.call_cpu: Callable[[], None] = nobody
+        self.call_cpu: Callable[[], None] = do_nothing
         """Called, from any thread and maybe often, when there is something that only the CPU can do."""
         self._deadline_s = options.deadline_s
         self._cancel = options.cancel
@@ -273,5 +273,5 @@ class TaskQueue(abc.ABC):
         return looks_s if left_s is None else left_s if looks_s is None else min(left_s, looks_s)
 
 
-def nobody() -> None:
-    """Stand for a CPU that need not be called."""
+def do_nothing() -> None:
+    """Call of the CPU where it takes part already."""
