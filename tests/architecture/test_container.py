@@ -46,7 +46,7 @@ def test_runs_without_root() -> None:
 def test_command_is_one_that_the_cli_takes(form: str) -> None:
     from typer.main import get_command
 
-    from accelera.cli.app import app
+    from accelera.cli import app
 
     begin = _instruction("ENTRYPOINT")
     end = _instruction("CMD") if form == "image" else _compose()["services"]["copilot"]["command"]

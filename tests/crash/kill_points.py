@@ -106,7 +106,7 @@ class Trials:
         self.scenario.run(MatrixEngine("cpu", enable_progress=False), folder, options)
 
     def _command(self, folder: Path) -> None:
-        from accelera.cli.app import app
+        from accelera.cli import app
 
         words = self.scenario.command(folder)
         assert words is not None, "asked for verbs only"

@@ -24,23 +24,22 @@ from accelera.errors import (
     TransferError,
     UnknownNameError,
 )
-from accelera.execution import ExecutionStrategy, Retry, StrategyManager, ThreadsExecutor
+from accelera.execution import (
+    Cluster,
+    ExecutionStrategy,
+    RayExecutor,
+    Retry,
+    StrategyManager,
+    ThreadsExecutor,
+)
 from accelera.execution.cluster import node as agents
 from accelera.execution.cluster import ray_connection, scheduler
-from accelera.execution.cluster.contract import (
-    Cause,
-    Cluster,
-    Lease,
-    LeaseLost,
-    Node,
-    pack,
-    unpack,
-)
+from accelera.execution.cluster.contract import Cause, Lease, LeaseLost, Node, pack, unpack
 from accelera.execution.cluster.lease import InFlightLog, read_in_flight
 from accelera.execution.cluster.node import Agent
 from accelera.execution.cluster.ray_agents import AgentResources
 from accelera.execution.cluster.ray_connection import check_versions, connect
-from accelera.execution.cluster.ray_executor import CallQueue, LaneExecutor, RayExecutor, SubmittedCall
+from accelera.execution.cluster.ray_executor import CallQueue, LaneExecutor, SubmittedCall
 from accelera.execution.cluster.scheduler import LEAST_S, SHORTEST_S, LeaseSize, PoisonQuarantine
 from accelera.execution.tasks.queue import DeviceKind
 from accelera.execution.tasks.ranges import IndexSet

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from accelera.execution import (
     AutoCpuExecutor,
+    Decision,
     ExecutionStrategy,
     Observer,
     SimulatedExecutor,
@@ -33,7 +34,6 @@ from accelera.execution.strategy.history import (
     PerformanceModel,
 )
 from accelera.execution.strategy.rates import NEEDED, DeviceRates
-from accelera.execution.strategy.strategy import Decision
 from accelera.execution.tasks.balance import FIRST_SHARE, BackupTasks, Dispatcher, LoadBalancer
 from accelera.execution.tasks.queue import DeviceKind
 from accelera.execution.tasks.ranges import RangeQueue

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from accelera.execution import CpuExecutor, ThreadsExecutor
-from accelera.execution.executors.processes.executor import ProcessesExecutor
-from accelera.execution.executors.simulated import SimulatedExecutor
+from accelera.execution import CpuExecutor, ProcessesExecutor, SimulatedExecutor, ThreadsExecutor
 from accelera.testing import ExecutorContract, FakeGpu
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from accelera.errors import DeviceError, UnfinishedError
-from accelera.execution import ExecutionStrategy, Kernel, Retry, StrategyManager, ThreadsExecutor
-from accelera.execution.executors.contract import CpuExecutor
+from accelera.execution import CpuExecutor, ExecutionStrategy, Kernel, Retry, StrategyManager, ThreadsExecutor
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue
 from accelera.testing import BridgeCpu, FakeGpu
 from tests.execution.stand_ins import blanked

@@ -10,8 +10,13 @@ from typing import Any
 
 import pytest
 
-from accelera.execution import AutoCpuExecutor, ExecutionStrategy, StrategyManager, ThreadsExecutor
-from accelera.execution.executors.contract import CpuExecutor
+from accelera.execution import (
+    AutoCpuExecutor,
+    CpuExecutor,
+    ExecutionStrategy,
+    StrategyManager,
+    ThreadsExecutor,
+)
 from accelera.testing import BridgeCpu, FakeGpu, transient
 
 PATIENCE_S = 300

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from accelera.errors import UnknownOutcomeError
-from accelera.execution import Kernel, Retry, StrategyManager
+from accelera.execution import DeviceShare, Kernel, RayExecutor, Retry, StrategyManager
 from accelera.execution.cluster import lease, scheduler
 from accelera.execution.cluster.contract import (
     Cause,
@@ -31,10 +31,8 @@ from accelera.execution.cluster.contract import (
 )
 from accelera.execution.cluster.lease import read_in_flight
 from accelera.execution.cluster.node import PATIENCE, Agent, LearnedRates
-from accelera.execution.cluster.ray_executor import RayExecutor
 from accelera.execution.executors import device
 from accelera.execution.faults.breaker import Breaker, BreakerState
-from accelera.execution.result import DeviceShare
 from accelera.execution.strategy.rates import DeviceRates
 from accelera.testing import FakeGpu, LocalCluster, out_of_memory, sticky, transient
 from tests.execution.stand_ins import Clock, Meeting, blanked, run_schedules

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accelera.errors import StoreError
-from accelera.offload.backing import BackingStores, FileRegion, RamBacking, ScratchBacking
-from accelera.offload.backing.file import OpenFile
+from accelera.offload.backing import BackingStores, FileRegion, OpenFile, RamBacking, ScratchBacking
 
 KINDS: dict[str, Callable[[Path], BackingStores]] = {"scratch": ScratchBacking, "ram": lambda _: RamBacking()}
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accelera.errors import BudgetExceededError
+from accelera.offload import OffloadedTensor
 from accelera.offload.blockwise.autograd import PartitionedTensor
-from accelera.offload.tensor import OffloadedTensor, wrap
+from accelera.offload.tensor import wrap
 from tests.offload.simple_cache import SimpleCache
 
 Tensor = torch.Tensor

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from accelera import offloaded
+from accelera.offload import OffloadedTensor
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import OffloadConfig
 from accelera.offload.module import swap_in
-from accelera.offload.tensor import OffloadedTensor
 from accelera.offload.training.hooks import Recomputed, Training
 
 X = torch.randn(64, 512, generator=torch.Generator().manual_seed(2))

@@ -12,8 +12,8 @@ from torch import nn
 
 from accelera import offload, offloaded, plan_offload
 from accelera.capture import default_loss
+from accelera.offload import OffloadedTensor
 from accelera.offload.memory_guard import arenas_in_torch
-from accelera.offload.tensor import OffloadedTensor
 from tests.offload.peaks import layers, pictures, table, words
 from tests.offload.training_models import MODELS
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from accelera.offload.tensor import OffloadedTensor
+from accelera.offload import OffloadedTensor
 from tests.offload.pools import MAKERS, pair, same, values
 
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")

@@ -14,10 +14,10 @@ from torch import nn
 
 from accelera import offload, offloaded
 from accelera.errors import DeviceError
+from accelera.offload import OffloadedTensor
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import OffloadConfig
 from accelera.offload.module import swap_in
-from accelera.offload.tensor import OffloadedTensor
 
 
 def _model() -> nn.Module:

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn, optim
 
+from accelera.offload import OffloadedTensor
 from accelera.offload.blockwise.autograd import PartitionedTensor
-from accelera.offload.tensor import OffloadedTensor
 from tests.offload.pools import values
 from tests.offload.simple_cache import SimpleCache
 from tests.offload.taking import assert_same_weights, taken

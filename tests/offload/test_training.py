@@ -10,10 +10,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 from accelera.errors import BudgetExceededError, UnknownNameError
+from accelera.offload import OffloadedTensor
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.blockwise.autograd import PartitionedTensor
 from accelera.offload.config import OffloadConfig
-from accelera.offload.tensor import OffloadedTensor
 from tests.offload.language_model import generate, language_model, loss_of, train
 from tests.offload.pools import values
 from tests.offload.simple_cache import SimpleCache

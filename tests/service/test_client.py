@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from accelera.errors import ArgumentError, JobError, ServiceError, ServiceUnreachableError
-from accelera.service.client import CopilotClient, JobStatus
+from accelera.service import CopilotClient
+from accelera.service.client import JobStatus
 from accelera.simulator import generate_synthetic_trace, simulate
 from accelera.trace import write_trace
 from tests.ports import reserved_port

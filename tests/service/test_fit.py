@@ -13,8 +13,7 @@ from accelera.service import ServiceLimits, ServiceSettings, create_app
 from accelera.service.schemas import Workload
 from accelera.service.trace_store import HeldTraces
 from accelera.simulator import generate_synthetic_trace
-from accelera.trace import Trace
-from accelera.trace.formats import write_trace
+from accelera.trace import Trace, write_trace
 from accelera.views import (
     MeasuredTrace,
     WhatIf,

@@ -44,7 +44,7 @@ def answered(client: TestClient, path: str, body: Any) -> Any:
 def test_an_estimate_is_that_of_the_command_line(client: TestClient, tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from accelera.cli.app import app
+    from accelera.cli import app
 
     body = {"config": TINY, "batch": 2, "context": 32, "dtypes": ["float32"], "budget": "300kB"}
     found = answered(client, "/v1/estimate", body)

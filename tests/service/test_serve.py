@@ -21,8 +21,7 @@ import psutil
 import pytest
 
 from accelera.errors import ArgumentError
-from accelera.service import ServiceLimits, ServiceSettings
-from accelera.service.app import create_app
+from accelera.service import ServiceLimits, ServiceSettings, create_app
 from accelera.service.database import Database, sqlite_url
 from accelera.service.jobs import JobQueue
 from accelera.service.server import listening, serve

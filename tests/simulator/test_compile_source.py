@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accelera import predict_compile
 from accelera.errors import UnknownNameError
-from accelera.simulator.compiling.source import SourcePrediction
+from accelera.simulator.compiling import SourcePrediction
 
 PROGRAM = """
 import torch

@@ -9,7 +9,8 @@ import pytest
 
 from accelera.errors import DTypeError, ShapeError, StoreError
 from accelera.stores import OutputStore, Store, create_store, open_store, whole
-from accelera.testing.store_contract import OutputContract, sample
+from accelera.testing import OutputContract
+from accelera.testing.store_contract import sample
 
 
 class TestArray(OutputContract):

@@ -11,7 +11,8 @@ import scipy.sparse
 
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores import Store, create_store, open_result, open_store, whole
-from accelera.testing.store_contract import StoreContract, sample
+from accelera.testing import StoreContract
+from accelera.testing.store_contract import sample
 
 da = pytest.importorskip("dask.array", reason="dask is part of the dev extra")
 h5py = pytest.importorskip("h5py", reason="h5py is part of the dev extra")

@@ -12,7 +12,8 @@ import pytest
 
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores import OutputStore, Store, create_store, open_store, whole
-from accelera.testing.store_contract import PublishedContract, StoreContract, sample
+from accelera.testing import PublishedContract, StoreContract
+from accelera.testing.store_contract import sample
 from tests.stores.descriptors import open_files
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from accelera.errors import DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.stores import OutputStore, Store, create_store, open_store
-from accelera.testing.store_contract import PublishedContract, sample
+from accelera.testing import PublishedContract
+from accelera.testing.store_contract import sample
 
 
 class TestRaw(PublishedContract):

@@ -12,7 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from accelera.errors import DTypeError, StoreError, StoreFormatError, UnknownNameError
 from accelera.stores import OutputStore, Store, create_store, open_store, whole
-from accelera.testing.store_contract import PublishedContract, sample
+from accelera.testing import PublishedContract
+from accelera.testing.store_contract import sample
 
 
 class TestSafetensors(PublishedContract):

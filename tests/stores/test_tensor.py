@@ -13,7 +13,8 @@ import torch
 from accelera.errors import DTypeError, ShapeError, StoreError
 from accelera.stores import OutputStore, Store, create_store, open_store, parse_dtype, whole
 from accelera.stores.tensor import TorchOutput, TorchStore, share
-from accelera.testing.store_contract import OutputContract, sample
+from accelera.testing import OutputContract
+from accelera.testing.store_contract import sample
 
 DTYPES = (*OutputContract.dtypes, "bfloat16", "uint16", "complex128")
 

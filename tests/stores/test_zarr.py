@@ -15,7 +15,8 @@ from accelera.errors import BackendMissingError, DTypeError, ShapeError, StoreEr
 from accelera.stores import OutputStore, Store, create_store, open_store, whole
 from accelera.stores.zarr import exchange
 from accelera.stores.zarrstore import ZarrStore
-from accelera.testing.store_contract import PublishedContract, sample
+from accelera.testing import PublishedContract
+from accelera.testing.store_contract import sample
 
 zarr = pytest.importorskip("zarr", minversion="3", reason="the extra zarr is not installed")
 

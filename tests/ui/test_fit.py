@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from accelera.service.client import CopilotClient
+from accelera.service import CopilotClient
 from tests.chromium import awaited
 from tests.ui.conftest import Site, chart_texts, headline, saying, settled
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import axe_playwright_python
 import pytest
 
-from accelera.service.client import CopilotClient
+from accelera.service import CopilotClient
 from accelera.simulator import generate_synthetic_trace
 from accelera.trace import write_trace
 from tests.ui.conftest import Site

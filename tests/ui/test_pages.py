@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from accelera.errors import JobError
-from accelera.service.client import CopilotClient
+from accelera.service import CopilotClient
 from accelera.simulator import generate_synthetic_trace
 from accelera.trace import write_trace
 from tests.chromium import awaited

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from accelera.simulator import lower_bound, simulate, sweep
 from accelera.simulator.scorers import unit_scores
 from accelera.simulator.time_steps import TimeSteps
-from accelera.trace import Occupancy, Trace, stack_distances
-from accelera.trace.access import ROLES
+from accelera.trace import ROLES, Occupancy, Trace, stack_distances
 from accelera.views import (
     MeasuredTrace,
     WhatIf,
