@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,29 @@ def test_every_iteration_and_every_role_is_there(script: Path, capsys: pytest.Ca
     first, second, third = (*trace.meta["iterations"],)
     assert trace.ops[second:third] == trace.ops[third : third + third - second]
     assert first == 0
+
+
+def test_threads_and_pools_that_were_there_before_are_left_alone(script: Path) -> None:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+        try:
+            assert capture_script(script).error is None
+        finally:
+            over.set()
+        assert pool.submit(int).result() == 0
+    thread.join()
+
+
+def test_pools_of_the_script_end_with_it(script: Path) -> None:
+    script.write_text(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "pool = ThreadPoolExecutor(1)\nfound = []\npool.submit(found.append, 1)\n"
+    )
+    assert capture_script(script).error is None
+    assert not [each for each in threading.enumerate() if each.name.startswith("ThreadPoolExecutor")]
 
 
 def test_work_after_the_last_step_is_no_iteration(script: Path) -> None:

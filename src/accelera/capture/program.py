@@ -8,7 +8,7 @@ import io
 import runpy
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -59,14 +59,18 @@ class UserProgram(NamedTuple):
         )
 
     def run(self) -> BaseException | None:
-        """Run it as ``__main__`` until its last thread has ended; return what it raised, or None."""
+        """Run it as ``__main__`` until its last thread has ended; return what it raised, or None.
+
+        Threads and pools of the process that were there before are left alone.
+        """
+        before = set(threading.enumerate())
         with _as_main(self):
             try:
                 _RUN[self.kind](self)
             except BaseException as error:
                 return error
             finally:
-                _join_threads()
+                _join_threads(before)
         return None
 
 
@@ -140,10 +144,10 @@ def _without_own_place(search: list[str], command: str) -> list[str]:
     return search[1:] if search and search[0] in own else list(search)
 
 
-def _join_threads() -> None:
-    """Wait for the threads that keep a process alive, and for those that they start."""
-    while alive := [thread for thread in threading.enumerate() if _keeps_alive(thread)]:
-        _end_pools()
+def _join_threads(before: Set[threading.Thread]) -> None:
+    """Wait for threads that keep a process alive, and for those that they start, but for those ``before``."""
+    while alive := {thread for thread in threading.enumerate() if _keeps_alive(thread)} - before:
+        _end_pools(alive)
         for thread in alive:
             thread.join()
 
@@ -153,15 +157,18 @@ def _keeps_alive(thread: threading.Thread) -> bool:
     return not (thread is threading.current_thread() or thread.daemon or thread.name.startswith(_OUR_THREADS))
 
 
-def _end_pools() -> None:
-    """Let the program's pools of threads and processes do what they were given and end, as Python does."""
+def _end_pools(alive: Set[threading.Thread]) -> None:
+    """Let pools that these threads belong to do what they were given and end, as Python does."""
     pools = tuple(
         getattr(sys.modules[module], name) for module, name in _POOLS.items() if module in sys.modules
     )
     for each in gc.get_objects():
-        if issubclass(type(each), pools) and not _is_ours(each):
+        if issubclass(type(each), pools) and not alive.isdisjoint(_threads_of(each)):
             each.shutdown()
 
 
-def _is_ours(pool: Any) -> bool:
-    return str(getattr(pool, "_thread_name_prefix", "")).startswith(_OUR_THREADS)
+def _threads_of(pool: Any) -> Iterator[threading.Thread]:
+    yield from getattr(pool, "_threads", ())
+    manager = getattr(pool, "_executor_manager_thread", None)
+    if manager is not None:
+        yield manager
