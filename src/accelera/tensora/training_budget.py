@@ -188,7 +188,9 @@ class Budget:
                 budget_bytes=self.limit_bytes,
             ) from error
         if error is None and not measured.followed:
-            self._plans[now.key] = StepPlans(self._steps, self.device)
+            plans = self._plans[now.key] = StepPlans(self._steps, self.device)
+            # Laid out here, where the arena is empty: the next step begins without a search for memory.
+            plans.select(self.limit_bytes - self._outside_bytes() - self._high_bytes)
             self._recent = now.key
 
     def _outside_bytes(self) -> int:
