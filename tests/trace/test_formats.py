@@ -133,10 +133,12 @@ def test_names_of_formats(tmp_path: Path) -> None:
     same(read_trace(tmp_path / "unusual", format="parquet"), step_by_step())
     with pytest.raises(UnknownNameError, match="did you mean 'parquet'"):
         read_trace(tmp_path / "unusual", format="parket")
+    (tmp_path / "trace.exe").write_bytes(b"MZ")
     with pytest.raises(UnknownNameError, match=r"no trace format is called '\.exe'"):
         read_trace(tmp_path / "trace.exe")
-    with pytest.raises(FileNotFoundError):
-        read_trace(tmp_path / "absent.parquet")
+    for absent in ("absent.parquet", "absent.exe"):
+        with pytest.raises(FileNotFoundError, match="no file"):
+            read_trace(tmp_path / absent)
     with pytest.raises(FileNotFoundError):
         write_trace(step_by_step(), tmp_path / "absent" / "trace.parquet")
 

@@ -191,7 +191,6 @@ class Budget:
             plans = self._plans[now.key] = StepPlans(self._steps, self.device)
             # Laid out here, where the arena is empty: the next step begins without a search for memory.
             plans.select(self.limit_bytes - self._outside_bytes() - self._high_bytes)
-            self._recent = now.key
 
     def _outside_bytes(self) -> int:
         used = 0 if self._steps is None else self._steps.used_bytes

@@ -77,10 +77,11 @@ def read_trace(path: str | os.PathLike[str], format: str | None = None) -> Trace
         There is no such file, or it cannot be read.
     """
     place = Path(path).expanduser()
+    nbytes = _size(place)
     module = _chosen(place, format).load()
     if not hasattr(module, "read"):
         raise _one_way(place, "read", "written")
-    if _size(place) == 0:
+    if nbytes == 0:
         raise TraceFormatError(
             f"[read_trace] {place} is empty: it holds 0 bytes, and no format is that short"
         )
