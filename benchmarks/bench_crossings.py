@@ -47,6 +47,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
         for make in (product, task, weight, call):
             found = figures[make.__name__] = crossed(make(folder))
             print(f"{make.__name__:8} {found['files']:3} files, {found['crossings']:4} calls between them")
+        accelera.disable()
     if options.save:
         print("saved", save(options.save, figures))
     return figures
@@ -89,7 +90,7 @@ def weight(folder: str) -> Callable[[], Any]:
 
 
 def call(_folder: str) -> Callable[[], Any]:
-    """A product of torch that is caught and cut, in a thread where interception is on from now on."""
+    """A product of torch that is caught and cut: interception is on until it is disabled."""
     a, b = torch.ones(3000, 64), torch.ones(64, 3000)
     accelera.enable(budget="30MiB", min_size=1024)
     return lambda: torch.mm(a, b)

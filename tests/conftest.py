@@ -124,6 +124,7 @@ def _state_of_torch() -> dict[str, Any]:
         "autocast": (torch.is_autocast_enabled("cpu"), False),
         "threads": (torch.get_num_threads(), _threads_of_torch()),
         "charged to a model": (_is_charged(), False),
+        "intercepted": (_is_intercepted(), False),
     }
     return {f"torch: {name}": value for name, (value, expected) in usual.items() if value != expected}
 
@@ -135,6 +136,12 @@ def _is_charged() -> bool:
         return False
     gc.collect()  # a graph in a cycle, as an exception with its traceback makes
     return bool(scopes._THREAD.entries)
+
+
+def _is_intercepted() -> bool:
+    """Whether calls of torch still go to accelera: a test enabled it, and did not disable it."""
+    config = sys.modules.get("accelera.interceptor.config")
+    return config is not None and config.active_config() is not None
 
 
 @functools.cache
