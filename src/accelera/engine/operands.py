@@ -15,11 +15,11 @@ import numpy as np
 
 from accelera.devices import Device, get_device
 from accelera.engine.dtypes import HALVES, held_dtype
-from accelera.engine.registry import unwrapped
+from accelera.engine.registry import is_matrix, unwrapped
 from accelera.errors import ArgumentError, DTypeError, ShapeError, StoreChangedError
 from accelera.plan import Operand
 from accelera.settings import current
-from accelera.stores import Store, is_foreign, is_sparse, open_store, result_path
+from accelera.stores import Store, is_foreign, is_sparse, is_tensor, open_store, result_path
 
 
 def broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -56,6 +56,8 @@ def lies_in_store(operand: Any) -> bool:
     Such are the arrays of Zarr, h5py, dask and xarray, SciPy's sparse ones, and those in the other byte
     order.
     """
+    if operand is None or is_matrix(operand) or is_tensor(operand):
+        return False
     if isinstance(operand, np.ndarray):
         return not operand.dtype.isnative
     known = isinstance(operand, (str, PathLike, Store, FileResult))

@@ -19,7 +19,7 @@ from accelera.engine.operands import file_result, lies_in_store, multiplier, ope
 from accelera.engine.options import Amount, OperationKeywords, OperationOptions, budget_for
 from accelera.engine.pipeline import evaluate_all, plan_all
 from accelera.engine.registry import unwrapped
-from accelera.engine.report import RunReport, progress_observer
+from accelera.engine.report import RunReport, draws_progress, progress_observer
 from accelera.errors import BudgetExceededError
 from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
@@ -250,7 +250,7 @@ class Operations(abc.ABC):
 
         They stay in the process for good, and so are no part of what one operation may add.
         """
-        progress_observer(self.enable_progress)
+        draws_progress(self.enable_progress)
         if isinstance(out, (str, PathLike)):
             load_format(out)
         elif not lies_in_store(out):

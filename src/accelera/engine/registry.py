@@ -26,6 +26,11 @@ def unwrapped(operand: Any) -> Any:
     return operand if contents is None else contents(operand)
 
 
+def is_matrix(operand: Any) -> bool:
+    """Return whether ``operand`` is a Matrix, whose elements are in memory."""
+    return type(operand) in _contents
+
+
 def register_product(product: Product) -> Product:
     """Compute ``A @ B`` of matrices by ``product`` from now on; return it, for use as a decorator."""
     _products[:] = [product]

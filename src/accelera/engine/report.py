@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from accelera.plan import Plan
-from accelera.settings import current
+from accelera.settings import current_value
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:
@@ -218,22 +218,29 @@ PATIENCE_S = 0.5
 """A run shorter than this draws nothing."""
 
 
-def progress_observer(enabled: bool = True) -> Observer | None:
-    """Return the observer that draws a bar, or None where none is wanted.
+def draws_progress(enabled: bool = True) -> bool:
+    """Return whether a bar is drawn; loads what draws it, as no run's memory is to count that.
 
     ``ACCELERA_PROGRESS`` decides when ``enabled``: ``auto`` draws on a terminal or in a notebook.
     """
-    wish = current().progress
-    if not enabled or wish == "never" or (wish == "auto" and not _someone_watches()):
+    if not enabled:
+        return False
+    wish = current_value("progress")
+    if wish == "never" or (wish == "auto" and not (sys.stderr.isatty() or "ipykernel" in sys.modules)):
+        return False
+    from rich import progress as progress
+
+    return True
+
+
+def progress_observer(enabled: bool = True) -> Observer | None:
+    """Return the observer that draws a bar, or None where none is wanted."""
+    if not draws_progress(enabled):
         return None
-    from rich import progress as progress  # loaded now, and not while a run's memory is counted
     from rich.console import Console
 
-    return ProgressObserver(Console(stderr=True, force_terminal=True if wish == "always" else None))
-
-
-def _someone_watches() -> bool:
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+    always = current_value("progress") == "always"
+    return ProgressObserver(Console(stderr=True, force_terminal=True if always else None))
 
 
 @final
