@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +17,18 @@ COMPILING = {"torch.compile"}
 """Contenders that take minutes to compile even tiny networks."""
 
 
-@pytest.fixture(params=MODELS)
-def expected(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[float]]]:
-    """One of the networks, and the losses of its first steps in PyTorch."""
-    worker = Worker(sys.executable, "torch", request.param, small=True)
-    yield request.param, worker.ready["losses"]
+@functools.cache
+def losses_of_torch(model: str) -> list[float]:
+    """Losses of the first steps in PyTorch, in a process that is begun once for each network."""
+    worker = Worker(sys.executable, "torch", model, small=True)
     worker.end()
+    return list(worker.ready["losses"])
 
 
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", sorted(CONTENDERS.keys() - COMPILING - {"torch"}))
-def test_losses_are_those_of_torch(name: str, expected: tuple[str, list[float]]) -> None:
-    model, losses = expected
+def test_losses_are_those_of_torch(name: str, model: str) -> None:
+    losses = losses_of_torch(model)
     try:
         worker = Worker(sys.executable, name, model, small=True)
     except WorkerError as error:
