@@ -44,10 +44,14 @@ def main(arguments: list[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         figures: dict[str, Any] = {"modules": modules_loaded(folder)}
         print(f"modules loaded by a product of two files: {figures['modules']}")
-        for make in (product, task, weight, call):
-            found = figures[make.__name__] = crossed(make(folder))
-            print(f"{make.__name__:8} {found['files']:3} files, {found['crossings']:4} calls between them")
-        accelera.disable()
+        try:
+            for make in (product, task, weight, call):
+                found = figures[make.__name__] = crossed(make(folder))
+                print(
+                    f"{make.__name__:8} {found['files']:3} files, {found['crossings']:4} calls between them"
+                )
+        finally:
+            accelera.disable()
     if options.save:
         print("saved", save(options.save, figures))
     return figures

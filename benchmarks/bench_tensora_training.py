@@ -43,16 +43,17 @@ def main(arguments: list[str]) -> dict[str, Any]:
     """Print and save the milliseconds of a step of each contender, and its share of eager PyTorch's."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks tensora-training")
     parser.add_argument("--save")
-    parser.add_argument("--small", action="store_true", help="a tiny MLP, one round, no torch.compile")
+    parser.add_argument("--small", action="store_true", help="tiny networks, one round, no torch.compile")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, help="default: all; the MLP with --small")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
     parser.add_argument("--peers", default=sys.executable, help="interpreter that has JAX and tinygrad")
     options = parser.parse_args(arguments)
     if options.small:
-        options.rounds, options.models = 1, ["mlp"]
+        options.rounds = 1
         options.contenders = [name for name in options.contenders if name != "torch.compile"]
-    figures = {model: compared(model, options) for model in options.models}
+    models = options.models or (["mlp"] if options.small else MODELS)
+    figures = {model: compared(model, options) for model in models}
     if options.save:
         print("saved", save(options.save, {"threads": THREADS, "rounds": options.rounds, "models": figures}))
     return figures

@@ -33,7 +33,7 @@ OPTIMIZERS: tuple[Callable[[Any], Any], ...] = (
     lambda parameters: optim.RMSprop(parameters, lr=1e-3),
 )
 LIBC = ctypes.CDLL(None)
-LIBC.malloc.restype = ctypes.c_void_p
+LIBC.malloc.restype = LIBC.sbrk.restype = ctypes.c_void_p
 LIBC.free.argtypes = [ctypes.c_void_p]
 BLOCK = 65_000
 """Bytes of a block that malloc still takes from its heap, with the test's threshold of 64 KiB."""
@@ -131,19 +131,27 @@ class Training:
 
 @contextmanager
 def room_in_heaps() -> Any:
-    """Block in which malloc's heap has half of the reserve free, and Python's at least an arena.
+    """Block in which malloc's heap has half of the reserve free and no more, and Python's at least an arena.
 
     Those of Python have 1 MiB each and hold objects of at most 512 bytes: no tensor.
     """
     objects = [bytes(400) for _ in range(3 << 20 >> 9)]
-    blocks = [LIBC.malloc(BLOCK) for _ in range(RESERVE // 2 // BLOCK + 1)]
     kept = objects[::200]  # some of each arena, so that none is given back to the system
     objects.clear()
-    for block in blocks[:-1]:  # nor is what lies below the last
+    top = LIBC.sbrk(0)
+    blocks = []  # the first fill what was free in the heap, the others what it grows by
+    while LIBC.sbrk(0) - top < RESERVE // 2 + 2 * BLOCK:
+        blocks.append(LIBC.malloc(BLOCK))
+    *new, last = [block for block in blocks if block >= top]
+    for block in new:  # nor is any of this given back, as the last lies above
         LIBC.free(block)
-    yield
-    LIBC.free(blocks[-1])
-    kept.clear()
+    try:
+        yield
+    finally:
+        for block in blocks:
+            if block < top or block == last:
+                LIBC.free(block)
+        kept.clear()
 
 
 @contextmanager

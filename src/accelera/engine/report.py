@@ -239,8 +239,8 @@ def progress_observer(enabled: bool = True) -> Observer | None:
         return None
     from rich.console import Console
 
-    always = current_value("progress") == "always"
-    return ProgressObserver(Console(stderr=True, force_terminal=True if always else None))
+    always = current_value("progress") == "always" or None
+    return ProgressObserver(Console(stderr=True, force_terminal=always))
 
 
 @final
