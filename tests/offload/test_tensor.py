@@ -78,10 +78,29 @@ def test_autocast_casts_into_the_pool(models: Any, x: torch.Tensor) -> None:
 @pytest.mark.filterwarnings("ignore:Complex modules:UserWarning")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.complex64])
 def test_types(dtype: torch.dtype) -> None:
-    models = pair(nn.Linear(64, 96).to(dtype))
+    models = pair(nn.Linear(64, 96, dtype=dtype))
     x = torch.randn(4, 64).to(dtype)
     assert _both(models, lambda model: model(x))
     assert _both(models, lambda model: x @ model.weight.detach().conj().T)
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules:UserWarning")
+def test_conjugated_and_negative_views_of_several_blocks() -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(64, 96, dtype=torch.complex64)
+    models = plain, copy.deepcopy(plain)
+    swap_in(models[1], BlockCache(96 << 10, OffloadConfig(least_bytes=64, block_bytes=4 << 10)))
+    assert len(models[1].weight.blocks) > 1
+    x = torch.randn(4, 64).to(torch.complex64)
+    for do in (
+        lambda weight: x @ weight.conj().T,
+        lambda weight: weight.conj(),
+        lambda weight: weight.conj().imag,
+        lambda weight: weight.conj().sum(),
+        lambda weight: torch.linalg.qr(weight.conj())[1],
+    ):
+        expected, result = (values(do(model.weight.detach())) for model in models)
+        torch.testing.assert_close(result, expected)
 
 
 def test_float8_buffers() -> None:

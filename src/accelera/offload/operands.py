@@ -13,6 +13,7 @@ from accelera.offload.tensor import layout_of
 
 if TYPE_CHECKING:
     from accelera.offload.block_cache import BlockCache
+    from accelera.offload.block_layout import BlockLayout
     from accelera.offload.tensor import OffloadedTensor
 
 
@@ -28,10 +29,16 @@ def place_of(tensor: OffloadedTensor) -> tuple[PoolBlock, int]:
     return blocks[layout.block], layout.offset - layout.starts[layout.block]
 
 
-def show(tensor: OffloadedTensor, flat: torch.Tensor, offset: int) -> torch.Tensor:
-    """Return the ordinary tensor that ``tensor`` is while the bytes of its block are in ``flat``."""
+def show(
+    tensor: OffloadedTensor, flat: torch.Tensor, offset: int, part: BlockLayout | None = None
+) -> torch.Tensor:
+    """Return the ordinary tensor that ``tensor``, or a part of it, is while its block is in ``flat``.
+
+    ``offset`` is its offset in the block in elements.
+    """
     typed = flat.view(tensor.dtype)
-    shown = typed.as_strided(tensor.shape, tensor.stride(), typed.storage_offset() + offset)
+    sizes, strides = (tensor.shape, tensor.stride()) if part is None else (part.sizes, part.strides)
+    shown = typed.as_strided(sizes, strides, typed.storage_offset() + offset)
     if tensor.is_conj():
         torch._C._set_conj(shown, True)
     if tensor.is_neg():

@@ -12,6 +12,7 @@ import torch
 from accelera.memory import PoolBlock, Use
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import BlockLayout, Box, whole_box
+from accelera.offload.operands import show
 from accelera.offload.tensor import OffloadedTensor, is_offloaded, layout_of
 
 Axes = tuple[int | None, ...]
@@ -115,5 +116,4 @@ def _shown(tensor: torch.Tensor, part: Box, memory: dict[PoolBlock, torch.Tensor
         return tensor[part]
     layout = layout_of(tensor)
     view = layout.part(part)
-    flat = memory[tensor.blocks[view.block]].view(tensor.dtype)
-    return flat.as_strided(view.sizes, view.strides, view.offset - layout.starts[view.block])
+    return show(tensor, memory[tensor.blocks[view.block]], view.offset - layout.starts[view.block], view)
