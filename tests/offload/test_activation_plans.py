@@ -248,6 +248,47 @@ def test_training_is_equal_to_the_bit_under_every_plan(
     assert (fates["keep"] == sum(fates.values())) == (share == 0)
 
 
+class ComplexLayers(nn.Module):
+    """Products of complex values with their conjugates, and negative views: the imaginary parts of these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(128, 128) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            left, right = layer(x).tanh(), layer(2 * x).sin()
+            z = torch.complex(left, right) * 1.5
+            turned = z.conj().exp() @ z.conj().T[:, :128]
+            x = (z * z.conj()).real + z.conj().imag.exp() * turned.real.tanh() + turned.conj().imag / 64
+        return x
+
+
+def complex_pair() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return ComplexLayers(), torch.randn(512, 128)
+
+
+@pytest.mark.parametrize("activations", ["auto", "offload", "keep"])
+def test_conjugates_and_negative_views_that_are_saved(activations: str) -> None:
+    plain, x = complex_pair()
+    model = offload(copy.deepcopy(plain), "64MiB", activations=activations, inputs=x)
+    assert_same(trained(model, x), trained(plain, x))
+
+
+@needs_arena
+@pytest.mark.parametrize("share", [0.3, 0.6, 1.0])
+def test_conjugates_and_negative_views_under_plans(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(_: ActivationChoice, plans: Any) -> Any:
+        return plans.plans[round(share * (len(plans.plans) - 1))]
+
+    monkeypatch.setattr(ActivationChoice, "_affordable", chosen)
+    plain, x = complex_pair()
+    model = offload(copy.deepcopy(plain), "256MiB")
+    assert_same(trained(model, x), trained(plain, x))
+    assert offloaded(model).report().activation_bytes["recompute"] > 0
+
+
 @needs_arena
 def test_a_step_that_departs_from_the_record_is_computed_all_the_same() -> None:
     torch.manual_seed(0)

@@ -412,6 +412,8 @@ class RecordedSaves:
         device = self._cache.device
         with torch.no_grad():
             if int(np.prod(view.sizes)) == count:
-                return torch.empty_strided(view.sizes, view.strides, dtype=view.dtype, device=device)
-            flat = torch.empty(count, dtype=view.dtype, device=device)
-            return flat.as_strided(view.sizes, view.strides, view.offset)
+                shaped = torch.empty_strided(view.sizes, view.strides, dtype=view.dtype, device=device)
+            else:
+                flat = torch.empty(count, dtype=view.dtype, device=device)
+                shaped = flat.as_strided(view.sizes, view.strides, view.offset)
+            return view.marked(shaped)

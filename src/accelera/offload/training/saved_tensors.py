@@ -366,4 +366,4 @@ def is_large(tensor: torch.Tensor, cache: BlockCache) -> bool:
 def _key(tensor: torch.Tensor) -> Key:
     """Name the values: one view of one storage at one version."""
     place = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor._version)
-    return (*place, tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    return (*place, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())

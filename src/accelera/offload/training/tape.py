@@ -36,11 +36,23 @@ class View(NamedTuple):
     strides: tuple[int, ...]
     offset: int
     """In elements, from the beginning of the storage."""
+    conjugated: bool = False
+    """Whether it shows the conjugates of what is stored: ``is_conj()``."""
+    negative: bool = False
+    """Whether it shows the negatives of what is stored: ``is_neg()``."""
 
     def of(self, storage: Storage) -> torch.Tensor:
         """Return the tensor that sees this part of ``storage``."""
         empty = torch.empty(0, dtype=self.dtype, device=storage.device)
-        return empty.set_(storage, self.offset, self.sizes, self.strides)
+        return self.marked(empty.set_(storage, self.offset, self.sizes, self.strides))
+
+    def marked(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return ``tensor`` with the conjugate and negative bits of this view."""
+        if self.conjugated:
+            torch._C._set_conj(tensor, True)
+        if self.negative:
+            torch._C._set_neg(tensor, True)
+        return tensor
 
 
 class External(NamedTuple):
@@ -138,8 +150,15 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def view_of(self, tensor: torch.Tensor) -> View:
         """Return what ``tensor`` sees of its value."""
-        offset = int(tensor.storage_offset())
-        return View(self.value_of(tensor), tensor.dtype, tuple(tensor.shape), tensor.stride(), offset)
+        return View(
+            self.value_of(tensor),
+            tensor.dtype,
+            tuple(tensor.shape),
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
 
     def _views(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         written = tuple(self._noted(value) for value in args)
@@ -169,8 +188,7 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         follow = [self._follow(value, index) for value in changes]
         self.names.append(traits.name)
         reads = tuple({view.value for view in views_in(noted)} | set(changes))
-        plain = not any(_has_flags(each) for each in each_tensor(args, kwargs))
-        pure = traits.pure and not outside and plain
+        pure = traits.pure and not outside
         made = TapeOperation(func, noted[0], noted[1], reads, (*new, *follow), tuple(changes), pure)
         self.operations.append(made)
         return made
@@ -296,11 +314,6 @@ def _tags(names: Iterable[str]) -> tuple[torch.Tag, ...]:
 
 
 _NOT_REPEATABLE = _tags(("nondeterministic_seeded", "nondeterministic_bitwise"))
-
-
-def _has_flags(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` shows other values than its storage holds."""
-    return tensor.is_conj() or tensor.is_neg()
 
 
 def recomputed(
