@@ -283,6 +283,13 @@ def current_value(name: str) -> Any:
     return setting.default if text is None else _value(setting, text)
 
 
+def progress_wanted() -> bool:
+    """Whether long operations draw progress; ``auto`` means on a terminal or in a notebook."""
+    wish = current_value("progress")
+    on_screen = sys.stderr.isatty() or "ipykernel" in sys.modules
+    return bool(wish == "always" or (wish == "auto" and on_screen))
+
+
 def cache_folder() -> Path:
     """Return the folder for what is kept from run to run; it need not exist yet."""
     named = current_value("cache")

@@ -55,6 +55,26 @@ def test_weights_of_two_models_in_one_operation(
             assert torch.equal(values(other.weight), one.weight)
 
 
+def test_room_for_the_result_of_weights_of_two_models_is_asked_for_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    others = [_linear(1), _linear(2)]
+    for model in others:
+        swap_in(model, BlockCache(96 << 10, OffloadConfig(least_bytes=64)))
+    asked: list[int] = []
+    use = BlockCache.use
+
+    def noted(self: BlockCache, uses: Any, op: str = "", output_bytes: int = 0) -> Any:
+        asked.append(output_bytes)
+        return use(self, uses, op, output_bytes)
+
+    monkeypatch.setattr(BlockCache, "watched", True)
+    monkeypatch.setattr(BlockCache, "use", noted)
+    with torch.no_grad():
+        result = torch.addmm(torch.ones(96, 96), others[0].weight, others[1].weight.t())
+    assert sorted(asked) == [0, result.nbytes]
+
+
 def _tied() -> tuple[nn.Module, nn.Module]:
     one, other = (nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256)) for _ in range(2))
     other[0].weight = one[0].weight

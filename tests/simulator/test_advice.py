@@ -189,6 +189,12 @@ def test_what_cannot_be_asked(options: dict[str, Any], message: str) -> None:
         advise(loop(3, 2), **options)
 
 
+@pytest.mark.parametrize("policies", ["LRU", ["LRU", "lru"]])
+def test_policies_are_named_as_for_a_sweep(policies: Any) -> None:
+    found = advise(loop(3, 2), "1MiB", policies=policies)
+    assert [each.policy for each in found.ranking] == ["lru"]
+
+
 def test_unknown_policies_are_near_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="lru"):
         advise(loop(3, 2), "1MiB", policies=["lrru"])

@@ -64,6 +64,15 @@ def test_capacities_run_from_the_floor_to_the_peak(trace: Trace, found: Sweep) -
     assert list(found.capacities) == sorted(found.capacities)
 
 
+@pytest.mark.parametrize(("variable", "drawn"), [("always", True), ("never", False), ("auto", False)])
+def test_the_bar_is_drawn_where_it_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, drawn: bool
+) -> None:
+    monkeypatch.setenv("ACCELERA_PROGRESS", variable)
+    sweep(loop(), ["lru"], 3, progress=True)
+    assert ("sweep" in capsys.readouterr().err) is drawn
+
+
 def test_all_policies_but_those_without_their_score() -> None:
     swept = sweep(loop(), capacities=["500 B", 300, 300], progress=True)
     assert swept.policies == tuple(name for name in POLICIES if name != "learned")

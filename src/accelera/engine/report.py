@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from accelera.plan import Plan
-from accelera.settings import current_value
+from accelera.settings import current_value, progress_wanted
 from accelera.units import format_bytes
 
 if TYPE_CHECKING:
@@ -223,10 +222,7 @@ def draws_progress(enabled: bool = True) -> bool:
 
     ``ACCELERA_PROGRESS`` decides when ``enabled``: ``auto`` draws on a terminal or in a notebook.
     """
-    if not enabled:
-        return False
-    wish = current_value("progress")
-    if wish == "never" or (wish == "auto" and not (sys.stderr.isatty() or "ipykernel" in sys.modules)):
+    if not (enabled and progress_wanted()):
         return False
     from rich import progress as progress
 

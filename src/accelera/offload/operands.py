@@ -106,12 +106,18 @@ class PinnedOperands:
         return self
 
     def _enter_each(self, caches: set[BlockCache]) -> dict[PoolBlock, torch.Tensor]:
-        """Enter the pools of several caches, in the same order in every thread."""
+        """Enter the pools of several caches, in the same order in every thread.
+
+        That of the first operand makes room for the output.
+        """
+        first = next(iter(self._caches.values()))
         flats: dict[PoolBlock, torch.Tensor] = {}
         with ExitStack() as stack:
             for cache in sorted(caches, key=id):
                 uses = [use for block, use in self._uses.items() if self._caches[block] is cache]
-                given = stack.enter_context(cache.use(uses, self._op))
+                given = stack.enter_context(
+                    cache.use(uses, self._op, self._output_bytes if cache is first else 0)
+                )
                 flats.update((use.block, flat) for use, flat in zip(uses, given, strict=True))
             self._context = stack.pop_all()
         return flats

@@ -105,7 +105,7 @@ _ACCESSES = 3
 def overhead_bytes(accesses: Any, blocks: Any, eviction: Eviction) -> Any:
     """Return the bytes of a run's books beyond what every run reserves; counts may be columns.
 
-    >>> books_bytes(768, 192, Eviction())
+    >>> overhead_bytes(768, 192, Eviction())
     0
     """
     needed = accesses * eviction.access_bytes + blocks * BLOCK_BYTES - FREE_BYTES

@@ -10,6 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, final
 
+from accelera.atomic import atomic_write
 from accelera.errors import ArgumentError, DTypeError, ShapeError, StoreError, StoreFormatError
 from accelera.plan.dry_run import trace_of_passes
 from accelera.plan.limits import Eviction
@@ -25,6 +26,12 @@ _FIELDS: dict[str, tuple[type, ...]] = {
     "budget_bytes": (int, type(None)),
     "spec": (dict,),
 }
+
+
+def _has_fields(found: Mapping[str, Any]) -> bool:
+    return found.keys() == _FIELDS.keys() and all(
+        isinstance(found[name], kind) for name, kind in _FIELDS.items()
+    )
 
 
 @final
@@ -53,8 +60,7 @@ class SavedPlan:
         try:
             found = json.loads(text)
             version = found.pop("accelera_plan")
-            plan = cls(**found)
-            sound = all(isinstance(found[name], kind) for name, kind in _FIELDS.items())
+            sound = version != FORMAT or _has_fields(found)
         except (ValueError, KeyError, TypeError, AttributeError):
             sound = False
         if not sound:
@@ -63,13 +69,14 @@ class SavedPlan:
             raise StoreFormatError(
                 f"[plan] {path} has format {version}, this version reads {FORMAT}; plan and save again"
             )
-        return plan
+        return cls(**found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON; raises StoreError when that cannot be."""
         try:
             text = json.dumps({"accelera_plan": FORMAT, **asdict(self)}, indent=2)
-            Path(path).expanduser().write_text(text + "\n", encoding="utf-8")
+            with atomic_write(Path(path).expanduser()) as partial:
+                partial.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
             raise StoreError(f"[plan] {path} cannot be written: {error}; choose another place") from error
 

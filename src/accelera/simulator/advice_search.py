@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from accelera.errors import UnknownNameError
 from accelera.memory import Hierarchy
-from accelera.policy import POLICIES, needs
+from accelera.policy import needs
 from accelera.simulator.advice import (
     PLAIN,
     WORTHWHILE,
@@ -30,7 +29,7 @@ from accelera.simulator.presets import capacity_of, hierarchy_of
 from accelera.simulator.replay import simulate
 from accelera.simulator.report import Report
 from accelera.simulator.residency_lp import compulsory_reads
-from accelera.simulator.sweeps import sweep
+from accelera.simulator.sweeps import policy_names, sweep
 from accelera.simulator.time_steps import TimeSteps
 from accelera.trace import Kind, Occupancy, Trace, stack_distances
 from accelera.units import format_bytes
@@ -157,7 +156,7 @@ def advise(
     budget: int | float | str | None = None,
     hierarchy: Hierarchy | str | None = None,
     *,
-    policies: Sequence[str] | None = None,
+    policies: Sequence[str] | str | None = None,
     lookaheads: Sequence[int] = LOOKAHEADS,
     scores: Mapping[str, ArrayLike] | None = None,
     bound: bool | None = None,
@@ -196,7 +195,7 @@ def advise(
     """
     capacity = _capacity(trace, budget, hierarchy)
     machine = hierarchy_of(capacity if hierarchy is None else hierarchy).with_capacity(capacity)
-    names = _names(policies, dict(scores or {}))
+    names = policy_names("advise", policies, dict(scores or {}))
     if not lookaheads:
         raise ValueError("[advise] no lookaheads are given; leave them out to try the usual ones")
     search = _AdviceSearch(trace, machine, dict(scores or {}), seed)
@@ -294,17 +293,6 @@ def _capacity(trace: Trace, budget: int | float | str | None, hierarchy: Hierarc
         "[advise] no budget: the trace does not say in how much memory it was recorded; give a size such "
         "as '512MiB', or a share of the peak such as '50%'"
     )
-
-
-def _names(policies: Sequence[str] | None, scores: Mapping[str, ArrayLike]) -> list[str]:
-    if policies is None:
-        return [name for name in POLICIES if name != "learned" or name in scores]
-    for name in policies:
-        if name not in POLICIES:
-            raise UnknownNameError.among("policy", name, POLICIES)
-    if not policies:
-        raise ValueError("[advise] no policies are given; leave them out to try all")
-    return list(dict.fromkeys(policies))
 
 
 def _wanted(bound: bool | None, trace: Trace) -> bool:

@@ -16,6 +16,7 @@ from accelera.errors import UnknownNameError
 from accelera.extras import needed_for
 from accelera.memory import Hierarchy
 from accelera.policy import POLICIES
+from accelera.settings import current_value, progress_wanted
 from accelera.simulator.lower_bounds import bound_curve
 from accelera.simulator.max_batch import added_wait
 from accelera.simulator.presets import capacity_of, hierarchy_of
@@ -34,15 +35,16 @@ T = TypeVar("T")
 
 
 def with_bar(items: Iterable[T], total: int, name: str, *, shown: bool) -> Iterator[T]:
-    """Yield ``items``; where ``shown`` and stderr is a terminal, a bar says how many of ``total`` came."""
-    if not shown:
+    """Yield ``items``; where ``shown`` and ``ACCELERA_PROGRESS`` wants it, a bar says how many came."""
+    if not (shown and progress_wanted()):
         yield from items
         return
     from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    always = current_value("progress") == "always" or None
+    console = Console(stderr=True, force_terminal=always)
+    with Progress(console=console, transient=True) as bar:
         yield from bar.track(items, total=total, description=name)
 
 
@@ -324,7 +326,7 @@ def sweep(
     if executor is not None and threads is not None:
         raise ValueError(f"[sweep] threads={threads} and an executor: it has workers of its own; give one")
     scores = dict(scores or {})
-    names = _names(policies, scores)
+    names = policy_names("sweep", policies, scores)
     sizes = _sizes(trace, capacities)
     machine = hierarchy_of(sizes[0] if hierarchy is None else hierarchy)
 
@@ -338,13 +340,19 @@ def sweep(
     return Sweep(found[0].trace, names, sizes, dict(zip(names, per_policy, strict=True)))
 
 
-def _names(policies: Sequence[str] | str | None, scores: Mapping[str, ArrayLike]) -> tuple[str, ...]:
+def policy_names(
+    op: str, policies: Sequence[str] | str | None, scores: Mapping[str, ArrayLike]
+) -> tuple[str, ...]:
+    """Return the names of policies as written by a caller of ``op``, each once; of all when None.
+
+    Raises ValueError for an empty list, UnknownNameError for a name that is none.
+    """
     if policies is None:
         return tuple(name for name in POLICIES if name != "learned" or name in scores)
     policies = [policies] if isinstance(policies, str) else policies
     names = tuple(dict.fromkeys(name.lower() for name in policies))
     if not names:
-        raise ValueError("[sweep] no policies are given; leave them out to try all")
+        raise ValueError(f"[{op}] no policies are given; leave them out to try all")
     for name in names:
         if name not in POLICIES:
             raise UnknownNameError.among("policy", name, POLICIES)
