@@ -177,6 +177,19 @@ def test_a_plan_for_an_accelerator_and_ram() -> None:
     assert offloaded(model).report().peak_bytes <= plan.peak_pool_bytes
 
 
+def test_what_leaves_memory_is_priced_as_the_place_where_it_goes() -> None:
+    model, x = layers(6), torch.randn(2048, 512)
+    plans = [
+        plan_offload(model, x, {"sim:64MiB": "24MiB", "cpu": ram}, train=True) for ram in ("1MiB", "200MiB")
+    ]
+    assert [plan.home for plan in plans] == ["disk", "ram"]
+    disk, ram = (plan.activation_plan for plan in plans)
+    assert disk is not None
+    assert ram is not None
+    assert disk.bytes_by_fate() == ram.bytes_by_fate()
+    assert disk.added_s == pytest.approx(ram.added_s * 8.5)
+
+
 def test_a_checkpoint_on_an_accelerator_beside_bounded_ram(tmp_path: Path) -> None:
     plain, x = layers(4), torch.randn(4, 512)
     offload(plain, "64MiB")

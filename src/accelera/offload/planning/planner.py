@@ -13,7 +13,6 @@ from typing import Any, final
 
 import torch
 
-from accelera.devices import Device
 from accelera.errors import BudgetExceededError, DeviceError
 from accelera.offload.block_layout import FINER, block_bytes_of
 from accelera.offload.budgets import DeviceBudgets, least_room, reserved_on
@@ -22,8 +21,8 @@ from accelera.offload.device_memory import tensor_device
 from accelera.offload.planning.dry_run import DryRun, DryRunSetup, dry_run, largest_weight_bytes
 from accelera.offload.planning.plan import OffloadPlan, OffloadRates
 from accelera.offload.planning.pool_replay import replay
-from accelera.offload.training.activation_plan import ActivationPlan, ActivationPlans, Prices
-from accelera.settings import current
+from accelera.offload.training.activation_plan import ActivationPlan, ActivationPlans, Prices, usual_prices
+from accelera.settings import progress_wanted
 from accelera.units import format_bytes
 
 PATIENCE_S = 1.0
@@ -33,9 +32,7 @@ PATIENCE_S = 1.0
 @contextmanager
 def planning_progress(model: str) -> Iterator[Callable[[str], None]]:
     """Give a function that shows what is being done; ``ACCELERA_PROGRESS`` says where."""
-    wish = current().progress
-    watched = wish == "always" or (wish == "auto" and (sys.stderr.isatty() or "ipykernel" in sys.modules))
-    began_s, shown = time.monotonic(), False
+    watched, began_s, shown = progress_wanted(), time.monotonic(), False
 
     def tell(doing: str) -> None:
         nonlocal shown
@@ -58,18 +55,12 @@ _BLOCKS_FRACTION = 0.75
 
 _LEAST_TRIES = 8
 
-_OFFLOAD_S_PER_BYTE = {"disk": 1.7e-9, "ram": 0.2e-9}
-"""Out of memory and back: 1.2 GB/s each way to a disk, 10 GB/s to host memory."""
 
-_PACK_S_PER_BYTE = 0.5e-9
-
-
-def offload_price_s(device: Device, store: str | Path | None) -> float:
-    """Return the seconds per byte of bringing something out of memory and back.
-
-    It is a figure of a usual machine, so that the same model in the same budget always gets the same plan.
-    """
-    return _OFFLOAD_S_PER_BYTE["disk" if device.host_memory or store is not None else "ram"]
+def _slowest_home(budgets: DeviceBudgets, store: str | Path | None, weights_bytes: int) -> str:
+    """Return where the last of the weights live beside the device: ``"ram"`` or ``"disk"``."""
+    if budgets.ram_bytes is not None:
+        return "ram" if weights_bytes <= budgets.ram_bytes else "disk"
+    return "disk" if budgets.computing[0].device.host_memory or store is not None else "ram"
 
 
 @dataclass(frozen=True)
@@ -91,20 +82,18 @@ class FittedRun:
 class BudgetFit:
     """Looks for a way to carry a scene out inside a budget.
 
-    ``fixed_bytes`` of every budget are for neither blocks nor tensors; ``price_s`` are seconds per byte that
-    has to be brought; ``tell`` is called with what is being done.
+    ``budgets`` say where bytes live beside the device; ``tell`` is called with what is being done.
     """
 
     def __init__(
         self,
         setup: DryRunSetup,
-        fixed_bytes: int,
-        price_s: float,
+        budgets: DeviceBudgets,
         tell: Callable[[str], None] = lambda doing: None,
     ) -> None:
         self._setup = setup
-        self._fixed_bytes = fixed_bytes
-        self._price_s = price_s
+        self._budgets = budgets
+        self._fixed_bytes = sum(reserved_on(budgets.only("plan_offload")[0]).values())
         self._tell = tell
 
     def within(self, limit_bytes: int) -> FittedRun:
@@ -137,7 +126,7 @@ class BudgetFit:
         if not isinstance(self._setup.model, torch.nn.Module):
             return self.least_bytes
         model, setup = weakref.ref(self._setup.model), replace(self._setup, model=None)
-        fixed_bytes, price_s = self._fixed_bytes, self._price_s
+        budgets = self._budgets
 
         def least() -> int:
             alive = model()
@@ -146,7 +135,7 @@ class BudgetFit:
                     "[plan_offload] the model of this plan is gone: hold it while the least budget is looked "
                     "for, or plan a function that builds it"
                 )
-            return BudgetFit(replace(setup, model=alive), fixed_bytes, price_s).least_bytes()
+            return BudgetFit(replace(setup, model=alive), budgets).least_bytes()
 
         return least
 
@@ -173,7 +162,11 @@ class BudgetFit:
             return FittedRun(run, room - ordinary, ordinary, op, None, None) if fits else None
         plans = self._plans(run)
         plan = plans.affordable(
-            room, self._blocks_bytes(run), run.notes.most_block_bytes, self._price_s, floor_bytes=ordinary
+            room,
+            self._blocks_bytes(run),
+            run.notes.most_block_bytes,
+            self._prices(run).offload_s,
+            floor_bytes=ordinary,
         )
         if plan is None:
             return None
@@ -184,9 +177,11 @@ class BudgetFit:
     def _plans(self, run: DryRun) -> ActivationPlans:
         assert run.record is not None
         self._tell("choosing what is recomputed")
-        return ActivationPlans(
-            run.record, Prices(self._price_s, _PACK_S_PER_BYTE), self._setup.config.least_bytes
-        )
+        return ActivationPlans(run.record, self._prices(run), self._setup.config.least_bytes)
+
+    def _prices(self, run: DryRun) -> Prices:
+        home = _slowest_home(self._budgets, self._setup.config.store, run.weights_bytes)
+        return usual_prices(home)
 
     def _blocks_bytes(self, run: DryRun) -> int:
         """Return the least room for the blocks of ``run``."""
@@ -295,10 +290,9 @@ def plan_offload(
 
 def planned(setup: DryRunSetup, budgets: DeviceBudgets, passes: int = PASSES) -> OffloadPlan:
     """Return the plan of a setup within budgets; raises as ``plan_offload``."""
-    place, limit = budgets.only("plan_offload")
-    price_s = offload_price_s(place, setup.config.store)
+    _, limit = budgets.only("plan_offload")
     with planning_progress(type(setup.model).__name__) as tell:
-        fit = BudgetFit(setup, sum(reserved_on(place).values()), price_s, tell)
+        fit = BudgetFit(setup, budgets, tell)
         found = fit.within(limit)
         tell("replaying")
         return _plan(setup, budgets, found, passes, fit.least_later())
@@ -321,13 +315,6 @@ def refuse_wrong_kinds(model: Any, inputs: Any, budget: Any) -> None:
             f"[plan_offload] budget is of type {type(budget).__name__}: give bytes, a share, or text such as "
             "'2GiB'; the order is plan_offload(model, inputs, budget)"
         )
-
-
-def _slowest_home(budgets: DeviceBudgets, store: str | Path | None, weights_bytes: int) -> str:
-    """Return where the last of the weights live beside the device: ``"ram"`` or ``"disk"``."""
-    if budgets.ram_bytes is not None:
-        return "ram" if weights_bytes <= budgets.ram_bytes else "disk"
-    return "disk" if budgets.computing[0].device.host_memory or store is not None else "ram"
 
 
 def _trains(model: Any) -> bool:

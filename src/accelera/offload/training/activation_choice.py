@@ -15,6 +15,7 @@ from accelera.offload.training.activation_plan import (
     Prices,
     StepRecord,
     StepRecorder,
+    usual_prices,
 )
 from accelera.offload.training.saved_tensors import ForwardPass
 from accelera.offload.training.tape import ForwardTape
@@ -29,12 +30,8 @@ InputSignature = tuple[Any, ...]
 
 _MOST_PLANS = 16
 
-_USUAL_PRICE = 1.7e-9
-"""Seconds per byte out and back, where too little was moved to measure it: 1.2 GB/s each way."""
-
-_PACK_PRICE = 0.5e-9
-
 _MEASURED_FROM_BYTES = 64 << 20
+"""Where fewer were moved, the usual price of a disk is taken."""
 
 _SPARE_FRACTION = 0.02
 """Share of the budget that a plan leaves, as no step is quite like another."""
@@ -115,7 +112,7 @@ class ActivationChoice:
 
     def _plan(self, signature: InputSignature, record: StepRecord, before: Any) -> None:
         after = self._cache.report()
-        prices = Prices(_offload_price(before, after), _PACK_PRICE)
+        prices = Prices(_offload_price(before, after))
         plans = ActivationPlans(record, prices, self._cache.least_bytes)
         if len(self._plans) >= _MOST_PLANS:
             del self._plans[next(iter(self._plans))]
@@ -172,4 +169,4 @@ def _offload_price(before: Any, after: Any) -> float:
     if before is not None:
         moved -= before.bytes_read + before.bytes_written
         stalled_s -= before.stall_s
-    return 2 * stalled_s / moved if moved >= _MEASURED_FROM_BYTES else _USUAL_PRICE
+    return 2 * stalled_s / moved if moved >= _MEASURED_FROM_BYTES else usual_prices("disk").offload_s
