@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import ray
+import scipy.sparse
 from ray.cluster_utils import Cluster as LocalCluster
 from typer.testing import CliRunner
 
 from accelera.cli import app
-from accelera.engine import MatrixEngine, Observer, Progress, journal_path, read_journal
+from accelera.engine import MatrixEngine, Observer, Progress, journal_path, lazy, read_journal
 from accelera.engine.blocks import aligned, blocks_of
 from accelera.engine.distributed import NodeTask
 from accelera.engine.journal import Journal, mark_of
@@ -127,6 +128,9 @@ class TestPlanning:
             ValueError, match=r"node_budget='1KiB' without cluster=: .* budget= for this machine"
         ):
             engine.matmul(files / "a.npy", files / "b.npy", node_budget="1KiB")
+        for a in (lazy(files / "a.npy"), scipy.sparse.eye_array(400, format="csr")):
+            with pytest.raises(ValueError, match=r"node_budget='1KiB' without cluster="):
+                engine.matmul(a, files / "b.npy", node_budget="1KiB")
 
     @pytest.mark.parametrize("wrong", [{"nodes": 0}, {"network_bytes_per_s": 0.0}])
     def test_no_nodes_and_no_network_are_no_cluster(
@@ -154,6 +158,18 @@ class TestRefusing:
     ) -> None:
         with pytest.raises(StoreError, match="give out= a path"):
             engine.matmul(files / "a.npy", files / "b.npy", cluster=executor)
+
+    @pytest.mark.parametrize("name", ["A", "B"])
+    @pytest.mark.parametrize("kind", ["an expression", "a sparse matrix"])
+    def test_expressions_and_sparse_matrices_are_no_files(
+        self, engine: MatrixEngine, files: Path, name: str, kind: str
+    ) -> None:
+        operand = (
+            lazy(files / "a.npy") if kind == "an expression" else scipy.sparse.eye_array(400, format="csr")
+        )
+        pair = (operand, files / "b.npy") if name == "A" else (files / "a.npy", operand)
+        with pytest.raises(ValueError, match=rf"cluster='ray' takes two dense files, and {name} is {kind}"):
+            engine.matmul(*pair, out=files / "no.npy", cluster="ray")
 
     def test_only_ray_is_known(self, engine: MatrixEngine, files: Path) -> None:
         with pytest.raises(UnknownNameError, match="known: ray"):

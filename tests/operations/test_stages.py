@@ -310,6 +310,25 @@ def test_what_expressions_cannot_is_told(engine: MatrixEngine) -> None:
         bool((x @ x.T).sum() > 3)
 
 
+def test_a_product_of_an_expression_keeps_to_the_objective(engine: MatrixEngine, tmp_path: Path) -> None:
+    a = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", "f8", (2000, 2000))
+    fetched, saved = (
+        engine.plan(lazy(a), a, out=tmp_path / "c.npy", budget="64MiB", objective=objective).forecast
+        for objective in ("time", "bytes")
+    )
+    assert saved.fetched_bytes < fetched.fetched_bytes
+    engine.matmul(lazy(a), a, out=tmp_path / "c.npy", budget="64MiB", objective="bytes")
+    assert engine.last_report is not None
+    assert engine.last_report.fetched_bytes < fetched.fetched_bytes
+
+
+def test_a_product_of_an_expression_takes_no_chunk_strategy(engine: MatrixEngine) -> None:
+    x = lazy(np.ones((3, 4)))
+    for use in (engine.matmul, engine.plan):
+        with pytest.raises(ArgumentError, match=r"chunk_strategy='row' with an expression"):
+            use(x, np.ones((4, 2)), "row")
+
+
 def test_long_expressions_do_not_recurse(engine: MatrixEngine) -> None:
     x = lazy(np.ones((4, 4)))
     expr = functools.reduce(lambda found, _: found + 1, range(3_000), x @ x)

@@ -240,7 +240,8 @@ class BaseEngine(Operations):
         BudgetExceededError
             No plan fits, or not the one that was given; nothing was allocated.
         ValueError
-            ``node_budget`` without ``cluster``, or a ``recorder`` with one.
+            ``node_budget`` without ``cluster``, or a ``recorder`` with one; an expression or a sparse matrix
+            with ``cluster``; an expression with ``chunk_strategy``.
         TypeError
             ``cluster`` is none.
         StoreError
@@ -248,10 +249,15 @@ class BaseEngine(Operations):
         ClusterError
             No cluster answers.
         """
+        if cluster is None:
+            _check_no_nodes(node_budget)
+        else:
+            _check_dense_files(A, B, cluster)
         strategy, fixed = self._strategy_for(chunk_strategy)
         out, pinned = file_result(out, chunks, codec), as_saved(plan)
         budget = budget_for(budget, pinned)
         if isinstance(A, Expr) or isinstance(B, Expr):
+            _check_no_strategy(chunk_strategy)
             how: OperationKeywords = {
                 "budget": budget,
                 "resume": resume,
@@ -259,12 +265,11 @@ class BaseEngine(Operations):
                 "recorder": recorder,
                 "plan": pinned,
             }
-            found: Matrix | Store = self._evaluated("matmul", lazy_matmul(A, B), out, how, A)
+            found: Matrix | Store = self._evaluated("matmul", lazy_matmul(A, B), out, how, A, objective)
             return found
         sparse = is_sparse(A) or is_sparse(B)
         route = NOT_IN_MEMORY
         if not sparse and cluster is None:
-            _check_no_nodes(node_budget)
             self._load(out)
             pair = None if out is not None or pinned is not None else self._pair(A, B)
             route = self._route(None if pair is None else self._situation(pair, fixed, budget))
@@ -305,7 +310,8 @@ class BaseEngine(Operations):
         strategy, fixed = self._strategy_for(chunk_strategy)
         out = file_result(out, chunks, None)
         if isinstance(A, Expr) or isinstance(B, Expr):
-            return self._plan_of("matmul", lazy_matmul(A, B), unwrapped(out), budget)
+            _check_no_strategy(chunk_strategy)
+            return self._plan_of("matmul", lazy_matmul(A, B), unwrapped(out), budget, objective)
         options = replace(self._defaults(), objective=objective)
         request = MatmulRequest(A, B, out, strategy, fixed, budget, options)
         if is_sparse(A) or is_sparse(B):
@@ -528,8 +534,10 @@ class BaseEngine(Operations):
 def gibibytes(threshold_gb: float) -> int:
     """Return a threshold in GiB as bytes; raises ArgumentError for what is no such number."""
     try:
+        if isinstance(threshold_gb, (bool, str)):
+            raise TypeError("it is no number")  # a text times GIB would be a text of gigabytes
         count = threshold_gb * GIB
-        if isinstance(threshold_gb, bool) or not 0 <= count < 2**62:
+        if not 0 <= count < 2**62:
             raise ValueError("it must be finite and not negative")
         return int(count)
     except (TypeError, ValueError, OverflowError) as error:
@@ -543,6 +551,24 @@ def _check_no_nodes(node_budget: Amount | None) -> None:
         raise ArgumentError(
             f"[matmul] node_budget={node_budget!r} without cluster=: it is for the nodes of one; give"
             f" cluster='ray' too, or budget= for this machine"
+        )
+
+
+def _check_dense_files(A: Operand, B: Operand, cluster: Any) -> None:
+    for name, operand in (("A", A), ("B", B)):
+        found = "an expression" if isinstance(operand, Expr) else "a sparse matrix"
+        if isinstance(operand, Expr) or is_sparse(operand):
+            raise ArgumentError(
+                f"[matmul] cluster={cluster!r} takes two dense files, and {name} is {found}; write it to a"
+                f" dense file first, or leave cluster= out to compute on this machine"
+            )
+
+
+def _check_no_strategy(chunk_strategy: Strategy | None) -> None:
+    if chunk_strategy is not None:
+        raise ArgumentError(
+            f"[matmul] chunk_strategy={chunk_strategy!r} with an expression: its plan chooses the blocks of"
+            f" every stage; leave it out, or evaluate the factors into files first"
         )
 
 

@@ -23,7 +23,7 @@ from accelera.engine.report import RunReport, draws_progress, progress_observer
 from accelera.errors import BudgetExceededError
 from accelera.logs import logger
 from accelera.memory import Budget, MemoryManager
-from accelera.plan import Eviction, Plan, as_saved
+from accelera.plan import Eviction, Objective, Plan, as_saved
 from accelera.settings import current
 from accelera.stores import Store, is_tensor, load_format
 
@@ -81,9 +81,12 @@ class Operations(abc.ABC):
         """Return how ``evaluate`` with the same arguments would run; nothing is read or allocated."""
         return self._plan_of("evaluate", expr, file_result(unwrapped(out), chunks, None), budget)
 
-    def _plan_of(self, op: str, expr: Expr, out: Any, budget: Amount | None) -> Plan:
+    def _plan_of(
+        self, op: str, expr: Expr, out: Any, budget: Amount | None, objective: Objective = "time"
+    ) -> Plan:
         place = in_ram(self.device)
-        options = self._defaults().within(self._limit(budget, place).limit_bytes)
+        defaults = replace(self._defaults(), objective=objective)
+        options = defaults.within(self._limit(budget, place).limit_bytes)
         return plan_all(expr, out, operation=op, device=place, options=options)
 
     def add(self, A: Any, B: Any, *, out: Any = None, **how: Unpack[OperationKeywords]) -> Any:
@@ -288,10 +291,18 @@ class Operations(abc.ABC):
             return self._elementwise(_TORCH_NAMES[op], A, B)
         return self._evaluated(op, apply(getattr(np, op), A, B), out, how, A)
 
-    def _evaluated(self, op: str, expr: Expr, out: Any, how: OperationKeywords, beside: Any = None) -> Any:
+    def _evaluated(
+        self,
+        op: str,
+        expr: Expr,
+        out: Any,
+        how: OperationKeywords,
+        beside: Any = None,
+        objective: Objective = "time",
+    ) -> Any:
         is_number = out is None and not expr.shape
         place = in_ram(self.device)
-        options = self._options(place, how, out, is_number=is_number)
+        options = replace(self._options(place, how, out, is_number=is_number), objective=objective)
         found = evaluate_all(expr, _place(out, how), operation=op, device=place, options=options)
         if is_number:
             self.last_report = found[1]
