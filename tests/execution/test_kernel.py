@@ -62,3 +62,31 @@ def test_it_travels_to_executors_of_the_users_own() -> None:
 def test_functions_without_a_name_have_one() -> None:
     assert name_of(functools.partial(functools.partial(pow), 2)) == "builtins.pow"
     assert name_of(kernel(functools.partial(pow, 2))) == "builtins.pow"
+
+
+def test_functions_of_several_arguments_are_measured_apart() -> None:
+    """Each under its own name, though every one of them is called through the same kind of object."""
+    names: list[str] = []
+
+    class Gpu(FakeGpu):
+        def execute_batch(self, tasks, process_fn):  # type: ignore[no-untyped-def]
+            names.append(name_of(process_fn.function))
+            return super().execute_batch(tasks, process_fn)
+
+    manager = StrategyManager(None, Gpu(), ExecutionStrategy.GpuOnly, learn=False)
+    assert list(manager.starmap(power, [(2, 3)])) == [8]
+    assert list(manager.map(product, [2], [3])) == [6]
+    assert list(manager.starmap(functools.partial(total, 1), [(2, 3)])) == [6]
+    assert set(names) == {f"{__name__}.power", f"{__name__}.product", f"{__name__}.total"}
+
+
+def power(base: int, exponent: int) -> int:
+    return base**exponent
+
+
+def product(left: int, right: int) -> int:
+    return left * right
+
+
+def total(*terms: int) -> int:
+    return sum(terms)

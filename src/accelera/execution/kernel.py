@@ -100,9 +100,7 @@ def kernel(
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return a name by which measurements of ``function`` are found again: its module and qualified name."""
-    inner = function.function if isinstance(function, Kernel) else function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
+    inner = _inner(function)
     module = getattr(inner, "__module__", None) or type(inner).__module__
     return f"{module}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
 
@@ -152,13 +150,15 @@ def _size_of(profile: WorkloadProfile) -> tuple[int, float]:
 
 
 def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
-    while True:
-        if isinstance(function, Kernel):
-            function = function.function
-        elif isinstance(function, functools.partial):
-            function = function.func
-        else:
-            return getattr(function, "__func__", function)
+    """Return the user's own function inside kernels, partial calls, and a method or ``ArgumentUnpacker``."""
+    function = _without_partials(function)
+    return _without_partials(getattr(function, "__func__", function))
+
+
+def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, (Kernel, functools.partial)):
+        function = function.function if isinstance(function, Kernel) else function.func
+    return function
 
 
 def _hash_of(code: CodeType) -> str:
