@@ -423,9 +423,20 @@ def test_the_first_piece_of_an_unknown_gpu_is_a_small_part() -> None:
 def test_tasks_that_did_not_fit_do_not_make_the_gpu_look_fast() -> None:
     pacing = LoadBalancer(None, 0.0)
     pacing.took(DeviceKind.GPU, 0, 100, 0.0)
-    pacing.returned(100)
+    pacing.returned(0, 100)
     pacing.took(DeviceKind.CPU, 1, 1, 0.0)
     assert pacing.allowed(DeviceKind.GPU, 0, 160, 160, 0.001) == 160 // FIRST_SHARE
+
+
+def test_tasks_that_the_cpu_gives_back_do_not_make_the_gpu_look_slow() -> None:
+    allowed = []
+    for given_back in (0, 50):
+        pacing = LoadBalancer(None, 0.0)
+        pacing.took(DeviceKind.GPU, 0, 62, 0.0)
+        pacing.took(DeviceKind.CPU, 1, 100, 0.0)
+        pacing.returned(1, given_back)
+        allowed.append(pacing.allowed(DeviceKind.GPU, 0, 838, 838, 1.0))
+    assert allowed[0] == allowed[1]
 
 
 def test_the_cpu_leaves_the_last_tasks_to_a_gpu_that_is_sooner_and_not_for_ever() -> None:

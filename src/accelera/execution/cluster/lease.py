@@ -304,7 +304,7 @@ class LeaseQueue(TaskQueue):
             if self._late or self._stopped:
                 self._settle(len(piece.tasks))
             else:
-                self._dispatcher.back(*self._within(piece))
+                self._dispatcher.back(threading.get_ident(), *self._within(piece))
                 self._turn.notify_all()
 
     def give_up_gpu(self, device: str, error: Exception) -> None:
@@ -359,7 +359,8 @@ class LeaseQueue(TaskQueue):
         if self._stopped or (self._late and not for_good):
             self._settle(len(piece.tasks))
         else:
-            self._dispatcher.back(*self._within(piece), left=True, for_good=for_good)
+            taker = threading.get_ident()
+            self._dispatcher.back(taker, *self._within(piece), left=True, for_good=for_good)
             if suspicion is not None:
                 self._attribution.hold(piece.start, piece.stop, suspicion)
         return len(piece.tasks)

@@ -456,7 +456,7 @@ class StreamQueue(TaskQueue):
         heap.append(piece)
         self._came_back += len(piece.tasks)
         if self._balancer is not None:
-            self._balancer.returned(len(piece.tasks))
+            self._balancer.returned(threading.get_ident(), len(piece.tasks))
         self._turn.notify_all()
 
     def _settle(self, count: int) -> None:

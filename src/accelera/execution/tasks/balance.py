@@ -106,7 +106,7 @@ FIRST_SHARE = 16
 """While nothing is known of the GPU, it is given this part of the tasks to see how fast it is."""
 
 
-class _At(NamedTuple):
+class _InFlight(NamedTuple):
     side: DeviceKind
     task_count: int
     since_s: float
@@ -126,7 +126,7 @@ class LoadBalancer:
 
     def __init__(self, pace: DeviceRates | None, now_s: float) -> None:
         self._learned = pace
-        self._at: dict[int, _At] = {}
+        self._in_flight: dict[int, _InFlight] = {}
         self._tasks = {DeviceKind.CPU: 0, DeviceKind.GPU: 0}
         self._busy_s = {DeviceKind.CPU: 0.0, DeviceKind.GPU: 0.0}
         self._cpu_takers: set[int] = set()
@@ -158,7 +158,7 @@ class LoadBalancer:
 
     def took(self, side: DeviceKind, taker: int, task_count: int, now_s: float) -> None:
         """Note that a thread of ``side`` has begun so many tasks."""
-        self._at[taker] = _At(side, task_count, now_s)
+        self._in_flight[taker] = _InFlight(side, task_count, now_s)
         if side is DeviceKind.CPU:
             self._cpu_takers.add(taker)
             return
@@ -166,21 +166,22 @@ class LoadBalancer:
         begin_s = pace.begin_s if pace is not None and not self._tasks[DeviceKind.GPU] else 0.0
         self._gpu_free_s = now_s + (0.0 if pace is None else begin_s + pace.gpu_s(task_count))
 
-    def returned(self, task_count: int) -> None:
-        """Note that the GPU could not do so many of the tasks it is at."""
-        for taker, at in self._at.items():
-            if at.side is DeviceKind.GPU:
-                self._at[taker] = at._replace(task_count=max(0, at.task_count - task_count))
+    def returned(self, taker: int, task_count: int) -> None:
+        """Note that the thread ``taker`` put back so many of the tasks it has begun."""
+        begun = self._in_flight.get(taker)
+        if begun is not None:
+            self._in_flight[taker] = begun._replace(task_count=max(0, begun.task_count - task_count))
 
     def _settle(self, taker: int, now_s: float) -> None:
-        done = self._at.pop(taker, None)
+        done = self._in_flight.pop(taker, None)
         if done is not None:
             self._tasks[done.side] += done.task_count
             self._busy_s[done.side] += now_s - done.since_s
 
     def _gpu_is_at_it(self) -> bool:
         return (
-            any(each.side is DeviceKind.GPU for each in self._at.values()) or not self._tasks[DeviceKind.GPU]
+            any(each.side is DeviceKind.GPU for each in self._in_flight.values())
+            or not self._tasks[DeviceKind.GPU]
         )
 
     def _pace(self, now_s: float) -> DeviceRates | None:
@@ -188,7 +189,7 @@ class LoadBalancer:
             return self._learned
         if not (self._tasks[DeviceKind.GPU] and self._cpu_takers):
             return None
-        at_s = sum(now_s - each.since_s for each in self._at.values() if each.side is DeviceKind.CPU)
+        at_s = sum(now_s - each.since_s for each in self._in_flight.values() if each.side is DeviceKind.CPU)
         cpu_task_s = (self._busy_s[DeviceKind.CPU] + at_s) / max(self._tasks[DeviceKind.CPU], 1)
         gpu_task_s = self._busy_s[DeviceKind.GPU] / self._tasks[DeviceKind.GPU]
         if not (cpu_task_s > 0 and gpu_task_s > 0):
@@ -253,12 +254,12 @@ class Dispatcher:
         if self.backup is not None:
             self.backup.done(start, stop)
 
-    def back(self, start: int, stop: int, *, left: bool = False, for_good: bool = False) -> None:
-        """Put tasks back that somebody took; ``left``: by a GPU that failed at them, maybe for good."""
+    def back(self, taker: int, start: int, stop: int, *, left: bool = False, for_good: bool = False) -> None:
+        """Put tasks back that ``taker`` took; ``left``: by a GPU that failed at them, maybe for good."""
         if self.backup is not None:
             self.backup.returned(start, stop)
         if self.balancer is not None:
-            self.balancer.returned(stop - start)
+            self.balancer.returned(taker, stop - start)
         if left:
             self.pending.leave(start, stop, for_good=for_good)
         else:

@@ -241,7 +241,7 @@ class Batch(TaskQueue):
         """Return tasks that were not begun, for whichever side comes first."""
         with self._turn:
             for start, stop in self._unsettled(piece):
-                self._dispatcher.back(start, stop)
+                self._dispatcher.back(threading.get_ident(), start, stop)
             self._turn.notify_all()
 
     def give_up_gpu(self, device: str, error: Exception) -> None:
@@ -344,8 +344,9 @@ class Batch(TaskQueue):
             return None
         if self.fallback != "unfinished":
             self._give_in(failure[1], "device")
+        taker = threading.get_ident()
         for start, stop in left:
-            self._dispatcher.back(start, stop, left=True, for_good=for_good)
+            self._dispatcher.back(taker, start, stop, left=True, for_good=for_good)
             if suspicion is not None:
                 self._attribution.hold(start, stop, suspicion)
         count = sum(stop - start for start, stop in left)
