@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from accelera.execution import SystemLoad
+from accelera.execution import ProcessesExecutor, SystemLoad
 from accelera.execution.hardware import load
 from accelera.execution.hardware import load as load_module
 from accelera.execution.hardware.load import (
+    WORKER_IDS,
     NvmlLoad,
     ProcessorMeter,
     ProcessorTime,
@@ -52,6 +53,28 @@ def test_the_processors_are_read_between_two_moments(monkeypatch: pytest.MonkeyP
     busy, others = meter.read()
     assert (busy, others) == (pytest.approx(0.8), pytest.approx(0.5))
     assert meter.read() == (0.25, 0.25)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads what Linux tells in /proc")
+def test_worker_processes_of_ones_own_are_no_others(tmp_path: Path) -> None:
+    meter = ProcessorMeter(str(tmp_path))
+
+    def shares(busy: int, total: int, workers: list[int], spent: int) -> tuple[float, float]:
+        (tmp_path / "stat").write_text(f"cpu {busy} 0 0 {total - busy} 0 0 0 0\n")
+        for each in workers:
+            (tmp_path / str(each)).mkdir(exist_ok=True)
+            (tmp_path / str(each) / "stat").write_text(f"{each} (py (3)) R{' 0' * 10} {spent} 0 0 0\n")
+        return meter.read()
+
+    with ProcessesExecutor(2) as executor:
+        executor.execute_batch(range(4), abs)
+        workers = sorted(WORKER_IDS)
+        assert workers
+        shares(0, 10**8, workers, 0)
+        per_worker = 6 * 10**7 // len(workers)
+        assert shares(8 * 10**7, 2 * 10**8, workers, per_worker) == pytest.approx((0.8, 0.2), abs=1e-3)
+    assert not WORKER_IDS.intersection(workers)
+    assert shares(16 * 10**7, 3 * 10**8, workers, 2 * per_worker) == pytest.approx((0.8, 0.8), abs=1e-3)
 
 
 def test_a_control_group_counts_as_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar, final
+from types import MappingProxyType
+from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
 from accelera.execution.hardware.capabilities import HardwareCapabilities, nvml_devices
 from accelera.memory import host_memory
@@ -102,6 +104,12 @@ class RefreshedValue(Generic[Value]):
             return False
 
 
+WORKER_IDS: Final[set[int]] = set()
+"""Ids of the worker processes that this process has started, and that have not ended."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=WORKER_IDS.clear)
+
+
 class ProcessorTime(NamedTuple):
     """Processor time since the system began, in seconds over all processors."""
 
@@ -109,6 +117,13 @@ class ProcessorTime(NamedTuple):
     total_s: float
     own_s: float
     """Of this process."""
+    workers_s: Mapping[int, float] = MappingProxyType({})
+    """Of each of its worker processes, by id, without what they have started themselves."""
+
+    def own_since(self, before: ProcessorTime) -> float:
+        """Return the seconds that this process and its workers have used since ``before``."""
+        workers = (spent_s - before.workers_s.get(each, 0.0) for each, spent_s in self.workers_s.items())
+        return self.own_s - before.own_s + sum(workers)
 
 
 @final
@@ -128,6 +143,7 @@ class ProcessorMeter:
     def read(self) -> tuple[float, float]:
         """Return which share of all processors was busy, and which with the work of other processes.
 
+        Worker processes of this one are no others; the processes of a Ray cluster on this machine are.
         The first reading has nothing before it and goes by the system's load average; so does every one where
         the system does not tell.
         """
@@ -138,7 +154,7 @@ class ProcessorMeter:
             return share, share
         passed = now.total_s - before.total_s
         busy = min(1.0, max(0.0, (now.busy_s - before.busy_s) / passed))
-        return busy, max(0.0, busy - (now.own_s - before.own_s) / passed)
+        return busy, max(0.0, busy - now.own_since(before) / passed)
 
 
 def memory_pressure() -> float:
@@ -157,14 +173,29 @@ def _spent(proc: str) -> ProcessorTime | None:
     except (OSError, ValueError, IndexError):
         return None
     per_s = os.sysconf("SC_CLK_TCK")
-    return ProcessorTime((sum(ticks) - idle) / per_s, sum(ticks) / per_s, time.process_time())
+    busy_s, total_s = (sum(ticks) - idle) / per_s, sum(ticks) / per_s
+    return ProcessorTime(busy_s, total_s, time.process_time(), _spent_by_workers(proc, per_s))
+
+
+def _spent_by_workers(proc: str, per_s: int) -> dict[int, float]:
+    spent_s = {}
+    for each in tuple(WORKER_IDS):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"{proc}/{each}/stat", "rb", buffering=0) as file:
+                fields = file.read(1024).rpartition(b")")[2].split()
+            spent_s[each] = (int(fields[11]) + int(fields[12])) / per_s
+    return spent_s
 
 
 def _spent_psutil() -> ProcessorTime:
     import psutil
 
-    times = psutil.cpu_times()
-    return ProcessorTime(sum(times) - times.idle, sum(times), time.process_time())
+    times, workers_s = psutil.cpu_times(), {}
+    for each in tuple(WORKER_IDS):
+        with contextlib.suppress(psutil.Error):
+            spent = psutil.Process(each).cpu_times()
+            workers_s[each] = spent.user + spent.system
+    return ProcessorTime(sum(times) - times.idle, sum(times), time.process_time(), workers_s)
 
 
 def _load_average() -> float:
@@ -208,7 +239,7 @@ class SystemLoad:
     taken_at: float = 0.0
     """When it was read, in seconds as ``time.monotonic`` tells them."""
     cpu_taken_by_others: float = 0.0
-    """Of all processors' time lately, the share that other processes used."""
+    """Of all processors' time lately, the share that other processes used; our own workers are none."""
 
     def __post_init__(self) -> None:
         for name in _SHARES:

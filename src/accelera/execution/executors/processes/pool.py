@@ -35,6 +35,7 @@ from accelera.execution.executors.processes.messages import (
     unpack,
 )
 from accelera.execution.hardware.cpu_share import usable_cores
+from accelera.execution.hardware.load import WORKER_IDS
 
 POLL_S: Final = 0.05
 """Seconds between two looks of a driver at whether its batch was stopped."""
@@ -80,6 +81,7 @@ class WorkerProcess:
             self._shared = SharedPages(os.dup(descriptor))
             self._shared.cell[AT] = STARTING
             self._process = _started((theirs.fileno(), descriptor, lifeline), cores)
+            WORKER_IDS.add(self._process.pid)
             kept.pop_all()
         self._wire = MessageSocket(ours, self._shared.to_worker, self._shared.from_worker)
         self._known: OrderedDict[bytes, None] = OrderedDict()
@@ -103,7 +105,7 @@ class WorkerProcess:
 
         Raises
         ------
-        Lost
+        WorkerDied
             When the process dies.
         """
         cell = self._shared.cell
@@ -135,6 +137,7 @@ class WorkerProcess:
             return
         self._end_session()
         self._ended = True
+        WORKER_IDS.discard(self._process.pid)
         self._process.wait()
         self._wire.close()
         self._life.close()
