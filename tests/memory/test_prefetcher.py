@@ -12,7 +12,9 @@ from accelera.memory.pool.prefetcher import MOST_BYTES, BlockIds
 
 
 class Heard:
-    """A memory that writes down what it is told."""
+    """A memory that writes down what it is told by its table."""
+
+    table: BufferTable
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -34,7 +36,8 @@ class Heard:
 def make(capacity: int, names: str, window: int = 1) -> tuple[Prefetcher, Heard, dict[str, PoolBlock]]:
     """Return a stream over blocks of one byte."""
     heard = Heard()
-    stream = Prefetcher(BufferTable(capacity, "loop", heard), window)
+    heard.table = BufferTable(capacity, "loop", heard)
+    stream = Prefetcher(heard.table, window)
     blocks = {name: stream.create(1, "weight", name) for name in names}
     for block in blocks.values():
         block.filled = True
@@ -64,15 +67,15 @@ def test_the_next_is_brought_while_one_is_used() -> None:
 
 def test_a_wrong_guess_is_let_go_and_the_order_found_again() -> None:
     loop = "abcdefgh"
-    stream, _, blocks = make(6, loop + "xy")
+    stream, heard, blocks = make(6, loop + "xy")
     misses = []
     for names in [*[loop] * 7, "abxcdeyfgh", *[loop] * 10]:
-        before = stream.books.stats.misses
+        before = heard.table.stats.misses
         run(stream, blocks, names)
-        misses.append(stream.books.stats.misses - before)
+        misses.append(heard.table.stats.misses - before)
     assert sum(misses[-5:]) <= sum(misses[2:7]) + 1 < 5 * len(loop)
-    stream.forget_guesses()
-    assert not any(stream.books.pinned(block) for block in blocks.values())
+    stream.forget_predictions()
+    assert not any(heard.table.pinned(block) for block in blocks.values())
 
 
 def test_looking_ahead_moves_little_more() -> None:
@@ -80,9 +83,9 @@ def test_looking_ahead_moves_little_more() -> None:
     names = "abcdefghijklmnopqrst"
     moved = []
     for capacity, window in ((16, 1), (14, 0)):
-        stream, _, blocks = make(capacity, names, window)
+        stream, heard, blocks = make(capacity, names, window)
         run(stream, blocks, names * 10)
-        moved.append(stream.books.stats.fetched_bytes)
+        moved.append(heard.table.stats.fetched_bytes)
     assert moved[0] <= moved[1]
 
 
@@ -105,35 +108,35 @@ def test_guesses_make_way_for_what_is_used() -> None:
 
 
 def test_what_does_not_fit_holds_nothing() -> None:
-    stream, _, blocks = make(2, "abc")
+    stream, heard, blocks = make(2, "abc")
     with pytest.raises(BudgetExceededError, match="2 B of 2 B are pinned"):
         stream.begin([Use(blocks[name]) for name in "abc"], "op")
-    assert not any(stream.books.pinned(block) for block in blocks.values())
+    assert not any(heard.table.pinned(block) for block in blocks.values())
     run(stream, blocks, "abc")
 
 
 def test_what_is_withheld_stays_empty() -> None:
-    stream, _, blocks = make(4, "abcdef")
+    stream, heard, blocks = make(4, "abcdef")
     run(stream, blocks, "abcdef" * 2)
     stream.withheld_bytes = 2
-    stream.forget_guesses()
+    stream.forget_predictions()
     for name in "abcdef":
         pins = stream.begin([Use(blocks[name])], "op")
         stream.end(pins)
-    assert stream.books.room_bytes >= 2
+    assert heard.table.room_bytes >= 2
     stream.withheld_bytes = 4
-    stream.forget_guesses()
+    stream.forget_predictions()
     with pytest.raises(BudgetExceededError, match=r"raise the budget by 1 B, or use a smaller batch"):
         run(stream, blocks, "abcdef")
 
 
 def test_a_held_block_cannot_be_freed() -> None:
-    stream, _, blocks = make(2, "ab")
+    stream, heard, blocks = make(2, "ab")
     pins = stream.begin([Use(blocks["a"])], "op")
     assert not stream.free(blocks["a"])
     stream.end(pins)
     assert stream.free(blocks["a"])
-    assert blocks["a"] not in stream.books
+    assert blocks["a"] not in heard.table
 
 
 def test_the_first_use_of_a_new_block_reads_nothing() -> None:
@@ -141,7 +144,7 @@ def test_the_first_use_of_a_new_block_reads_nothing() -> None:
     new = stream.create(1, "", "new")
     stream.end(stream.begin([Use(new, True, True)], "op"))
     assert heard.said == ["make new"]
-    assert stream.books.stats.fetched_bytes == 0
+    assert heard.table.stats.fetched_bytes == 0
 
 
 def test_ids_serve_again_by_size_and_role_the_smallest_first() -> None:

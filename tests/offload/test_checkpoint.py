@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,18 @@ def test_integers_where_the_model_has_floats_are_refused(tmp_path: Path) -> None
     wrong = {**tensors, "blocks.1.wide.weight": tensors["blocks.1.wide.weight"].to(torch.int32)}
     with pytest.raises(DTypeError, match=r"1 tensors .*blocks\.1\.wide\.weight is torch\.int32"):
         offload_checkpoint(saved(tmp_path / "model", wrong, 1), build, budget="64MiB")
+
+
+def test_code_in_the_folder_never_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the user would answer: transformers asks unless it is told."""
+    folder = stored(language_model(**WIDE), tmp_path / "model")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    about = {"model_type": "own", "architectures": ["Own"], "auto_map": {"AutoConfig": "own.OwnConfig"}}
+    (folder / "config.json").write_text(json.dumps(about))
+    (folder / "own.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\n")
+    with pytest.raises(StoreFormatError, match="give model_class and config"):
+        offload_checkpoint(folder)
+    assert not (folder / "ran").exists()
 
 
 def test_inputs_make_a_plan_before_any_weight_is_read(tmp_path: Path) -> None:

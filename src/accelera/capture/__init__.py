@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from accelera.capture.fake import initializers_of_shapes as initializers_of_shapes
     from accelera.capture.fake import is_on_meta as is_on_meta
     from accelera.capture.fake import misfits_explained as misfits_explained
+    from accelera.capture.fake import unlogged_errors as unlogged_errors
     from accelera.capture.fake import values_explained as values_explained
     from accelera.capture.flops import flops_of as flops_of
     from accelera.capture.iterations import call as call
@@ -64,6 +65,7 @@ _NAMES_BY_FILE = {
         "initializers_of_shapes",
         "is_on_meta",
         "misfits_explained",
+        "unlogged_errors",
         "values_explained",
     ),
     "flops": ("flops_of",),
@@ -122,6 +124,7 @@ __all__ = [
     "shape_rule",
     "tensors_in",
     "transformers_for",
+    "unlogged_errors",
     "values_explained",
 ]
 

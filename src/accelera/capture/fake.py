@@ -89,19 +89,26 @@ def values_explained(
 ) -> Iterator[None]:
     """Say in an error's words that what ran needs values, where torch names only the operator.
 
-    ``op`` is who says it, ``remedy`` what helps besides a model whose shapes do not depend on its data. What
-    torch would log of an error besides raising it is left out.
+    ``op`` is who says it, ``remedy`` what helps besides a model whose shapes do not depend on its data.
     """
-    logger = logging.getLogger(torch._subclasses.fake_tensor.__name__)
-    logger.addFilter(_nothing)
     try:
-        yield
+        with unlogged_errors():
+            yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ValueError(
             f"[{op}] the model asks for values at {error.func}, and only its shapes are followed; {remedy}, "
             "or give a model whose shapes do not depend on its data (experts of transformers: "
             'experts_implementation="grouped_mm")'
         ) from error
+
+
+@contextmanager
+def unlogged_errors() -> Iterator[None]:
+    """Leave out what torch would log of an error on fake tensors besides raising it."""
+    logger = logging.getLogger(torch._subclasses.fake_tensor.__name__)
+    logger.addFilter(_nothing)
+    try:
+        yield
     finally:
         logger.removeFilter(_nothing)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from accelera.capture import capture
+from accelera.capture import capture, unlogged_errors
 from accelera.estimate.element_types import ElementType, element_type, float8_layers, own_type, twin
 from accelera.estimate.report import Estimate, Phase
 from accelera.estimate.subject import Subject, kv_bytes_per_token
@@ -67,7 +65,7 @@ def estimated(subject: Subject, wanted: EstimateOptions, budget_bytes: int | Non
         kind.prepare(module)
         for run in _runs(subject, module, kind, wanted):
             try:
-                with _quietly():
+                with unlogged_errors():
                     record = run.record()
             except (RuntimeError, TypeError, ValueError) as error:
                 said = str(error).strip().partition("\n")[0]
@@ -87,17 +85,6 @@ def estimated(subject: Subject, wanted: EstimateOptions, budget_bytes: int | Non
         budget_bytes=budget_bytes,
         notes=tuple(note for note, _ in refused),
     )
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Let torch not log what an error will say."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def _runs(

@@ -183,7 +183,7 @@ class BlockCache:
         return time.perf_counter() - self._stall_s
 
     def expect(self, phase: str, nbytes: int) -> None:
-        """Expect that tensors take ``nbytes`` in a phase; see ``Guard``."""
+        """Expect that tensors take ``nbytes`` in a phase; see ``MemoryGuard.expect``."""
         if self._guard is not None:
             self._guard.expect(phase, nbytes)
 
@@ -352,7 +352,7 @@ class BlockCache:
         """Let go of what could not be brought; it is tried again when it is used again."""
         with self._lock:
             self._prefetcher.end(pins)
-            self._prefetcher.forget_guesses()
+            self._prefetcher.forget_predictions()
             for use, slab in zip(uses, pins.given, strict=True):
                 if slab.loading is not None and not self._table.pinned(use.block):
                     self._table.free(use.block, self._prefetcher.step)
@@ -392,7 +392,7 @@ class BlockCache:
     def _keep_empty(self, withheld_bytes: int) -> None:
         """Let blocks leave until so much of the capacity is empty, and keep it so."""
         self._prefetcher.withheld_bytes = withheld_bytes
-        self._prefetcher.forget_guesses()
+        self._prefetcher.forget_predictions()
         self._table.evict(withheld_bytes - self._table.room_bytes, self._prefetcher.step)
         self._buffers.limit(self.capacity_bytes - withheld_bytes)
 
@@ -417,7 +417,7 @@ class BlockCache:
     def _save(self, block: PoolBlock) -> None:
         """Let the home of ``block`` hold its contents; a change that is only expected is yet to be made."""
         if block in self._table:
-            self._prefetcher.forget_guesses()
+            self._prefetcher.forget_predictions()
             self._table.save(block, self._prefetcher.step)
             self._buffers.here(block).wait_saved()
         elif block.leaving is not None:

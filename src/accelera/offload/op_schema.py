@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
 from accelera.capture import shape_rule
-
-if TYPE_CHECKING:
-    pass
-
 
 PLAIN_TYPES = (torch.Tensor, FakeTensor)
 
@@ -140,16 +136,7 @@ def each_tensor(args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
 
 def written(func: Any, args: Any, kwargs: Any) -> Any:
     """Return the first argument that ``func`` changes, or None."""
-    return next(iter(all_written(func, args, kwargs)), None)
-
-
-def all_written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """Return the arguments that ``func`` changes, tensors and lists of tensors."""
-    named = bound(func, args, kwargs)
-    arguments = [
-        one for one in func._schema.arguments if one.alias_info is not None and one.alias_info.is_write
-    ]
-    return [named[one.name] for one in arguments if named[one.name] is not None]
+    return next((one for one in schema_of(func).changed(args, kwargs) if one is not None), None)
 
 
 def meta_copy(tensor: torch.Tensor) -> torch.Tensor:

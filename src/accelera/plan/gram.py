@@ -23,6 +23,7 @@ from accelera.plan.cost import WHOLE_STEPS, CostModel, overhead_bytes, overhead_
 from accelera.plan.dry_run import forecast
 from accelera.plan.gram_steps import GramChoice, GramProblem, GramSteps
 from accelera.plan.limits import WINDOW, Eviction, PlanLimits, with_older_keywords
+from accelera.plan.partition import Cuts
 from accelera.plan.plan import Plan
 from accelera.plan.types import Alternative, Forecast
 from accelera.plan.walk import Pattern
@@ -167,11 +168,11 @@ def _figures(
 ) -> _GramEstimate:
     lead, capacity = (1,) * len(problem.batch), limits.capacity_bytes
     edge, strip = (
-        _longest(problem.size, parts, problem.align(-1))
+        Cuts(problem.size, parts, problem.align(-1)).longest
         for parts in (choice.parts, choice.parts * choice.strips)
     )
     slabs = max(1, math.ceil(problem.depth / choice.slab))
-    slab = _longest(problem.depth, slabs, problem.align(-2))
+    slab = Cuts(problem.depth, slabs, problem.align(-2)).longest
     batches = math.prod(problem.batch)
     tiles = choice.parts * (choice.parts + 1) // 2 * batches
     need = _need(problem, choice, tiles, edge, strip, slab)
@@ -212,12 +213,6 @@ def _need(problem: GramProblem, choice: GramChoice, tiles: int, edge: int, strip
     lefts = 0 if choice.parts == 1 and choice.strips == 1 else choice.window * strip
     g = problem.g.held_bytes((*lead, tall, edge))
     return g + problem.a.held_bytes((*lead, slab, rights * edge + lefts))
-
-
-def _longest(size: int, parts: int, align: int) -> int:
-    """Return the longest span when ``size`` is split into ``parts``."""
-    units = math.ceil(size / align)
-    return min(size, math.ceil(units / max(1, min(parts, units))) * align) if size else 0
 
 
 def _score(seconds: float, moved_bytes: float) -> float:

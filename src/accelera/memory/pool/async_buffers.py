@@ -197,11 +197,6 @@ class AsyncBuffers:
         self._promised_bytes += nbytes
         return slab
 
-    @property
-    def promised_bytes(self) -> int:
-        """Bytes of memory that exist or will, without what is about to be given back."""
-        return self._promised_bytes
-
     def _part_with(self, excess_bytes: int) -> None:
         """Give up spare slabs, largest first, until ``excess_bytes`` are promised back."""
         for size, slab in self._spares.part_with(excess_bytes):

@@ -91,7 +91,7 @@ class Prefetcher:
     """
 
     def __init__(self, table: BufferTable[PoolBlock], window_bytes: int = 0) -> None:
-        self.books = table
+        self._table = table
         self.withheld_bytes = 0
         """How much of the capacity is to stay empty for now."""
         self._window_bytes = window_bytes
@@ -120,9 +120,9 @@ class Prefetcher:
         """End a block's life; False, with nothing done, while an operation holds it."""
         if any(prediction.block is block for prediction in self._predictions):
             self.forget_predictions()
-        if self.books.pinned(block):
+        if self._table.pinned(block):
             return False
-        self.books.free(block, self.step)
+        self._table.free(block, self.step)
         if self._alive.pop(block.id, None) is block:
             self._ids.give(block.id, block.nbytes, block.role)
         return True
@@ -153,18 +153,15 @@ class Prefetcher:
     def end(self, pins: Pins) -> None:
         """Let go of what ``begin`` pinned."""
         for block, step in pins.held:
-            self.books.unpin(block, step, pins.op)
+            self._table.unpin(block, step, pins.op)
 
     def forget_predictions(self) -> None:
         """Let go of everything that is expected."""
         for prediction in self._predictions:
             if prediction.block is not None:
-                self.books.unpin(prediction.block, prediction.step)
+                self._table.unpin(prediction.block, prediction.step)
         self._predictions.clear()
         self._ahead_bytes = self._kept_bytes = 0
-
-    forget_guesses = forget_predictions
-    """The older name, which offload still uses."""
 
     def _access(self, pins: Pins, block: PoolBlock, write: int) -> Any:
         access = block.id << 2 | write | (not pins.held)
@@ -196,28 +193,28 @@ class Prefetcher:
     def _admit(self, pins: Pins, block: PoolBlock, write: int) -> tuple[int, Any]:
         if pins.step < 0 or pins.step != self.step:
             self._steps += 1
-        if self._predictions and not self._fits(self.books.adds(block)):
+        if self._predictions and not self._fits(self._table.adds(block)):
             self.forget_predictions()
-        if self.withheld_bytes and block not in self.books:
+        if self.withheld_bytes and block not in self._table:
             self._make_room(block)
-        return self.step, self.books.admit(block, self.step, write=bool(write))
+        return self.step, self._table.admit(block, self.step, write=bool(write))
 
     def _fits(self, nbytes: int) -> bool:
-        return self.books.fits(nbytes + self.withheld_bytes)
+        return self._table.fits(nbytes + self.withheld_bytes)
 
     def _make_room(self, block: PoolBlock) -> None:
         """Give up blocks so that what is withheld stays empty beside ``block``."""
-        lacking = block.nbytes + self.withheld_bytes - self.books.room_bytes
-        given = self.books.evict(lacking, self.step) if lacking > 0 else 0
+        lacking = block.nbytes + self.withheld_bytes - self._table.room_bytes
+        given = self._table.evict(lacking, self.step) if lacking > 0 else 0
         if given < lacking:
-            needed = self.books.capacity_bytes + lacking - given
+            needed = self._table.capacity_bytes + lacking - given
             raise BudgetExceededError(
                 f"[pool] {block.name or 'a block'} of {format_bytes(block.nbytes)} does not fit: of "
-                f"{format_bytes(self.books.capacity_bytes)} for blocks, {format_bytes(self.withheld_bytes)} "
+                f"{format_bytes(self._table.capacity_bytes)} for blocks, {format_bytes(self.withheld_bytes)} "
                 f"are taken by what is held beside them, such as activations; raise the "
                 f"budget by {format_bytes(lacking - given)}, or use a smaller batch",
                 needed_bytes=needed,
-                budget_bytes=self.books.capacity_bytes,
+                budget_bytes=self._table.capacity_bytes,
             )
 
     def _look_ahead(self) -> None:
@@ -231,23 +228,23 @@ class Prefetcher:
             if prediction is None:
                 break
             predictions.append(prediction)
-        self.books.save_ahead(self._window_bytes + self._kept_bytes, self.step)
+        self._table.save_ahead(self._window_bytes + self._kept_bytes, self.step)
 
     def _predict(self, access: int) -> _Prediction | None:
         """Pin what is expected; None when there is no room for it."""
         block = self._alive.get(access >> 2)
-        here = block is not None and block in self.books
+        here = block is not None and block in self._table
         if block is None or not block.filled or (access & _WRITE and not here):
             nbytes = self._sizes[access >> 2]
             self._kept_bytes += nbytes
             return _Prediction(access, None, -1, nbytes, None)
-        if not self._fits(self.books.adds(block) + self._kept_bytes):
+        if not self._fits(self._table.adds(block) + self._kept_bytes):
             return None
         if self.withheld_bytes and not here:
             self._make_room(block)
         if access & _FIRST:
             self._steps += 1
-        given = self.books.admit(block, self.step, write=bool(access & _WRITE))
+        given = self._table.admit(block, self.step, write=bool(access & _WRITE))
         nbytes = 0 if here else block.nbytes
         self._ahead_bytes += nbytes
         return _Prediction(access, block, self.step, nbytes, given)

@@ -12,7 +12,7 @@ from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import Box, whole_box
 from accelera.offload.blockwise.iterate import BlockOperand, boxes, broadcast_axes, pin_box
 from accelera.offload.blockwise.run import ELEMENTWISE, implements_blockwise
-from accelera.offload.op_schema import all_written, bound, infer_meta, written
+from accelera.offload.op_schema import bound, infer_meta, schema_of, written
 from accelera.offload.tensor import empty
 
 aten = torch.ops.aten
@@ -75,7 +75,7 @@ def pointwise(func: Any, args: Any, kwargs: Any, cache: BlockCache) -> Any:
 def _run(func: Any, args: Any, kwargs: Any, cache: BlockCache, target: torch.Tensor, *, stored: bool) -> None:
     leaves, form = tree_flatten((args, kwargs))
     places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-    changed = {id(leaf) for leaf in tree_leaves(all_written(func, args, kwargs))}
+    changed = {id(leaf) for leaf in tree_leaves(schema_of(func).changed(args, kwargs))}
     operands = [_operand(leaves[place], target, id(leaves[place]) in changed) for place in places]
     operands.append(BlockOperand(target, tuple(range(target.ndim)), read=not stored, write=True))
     for box in boxes(target.shape, operands):

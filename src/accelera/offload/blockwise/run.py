@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from accelera.errors import BudgetExceededError
 from accelera.offload.block_cache import BlockCache
-from accelera.offload.op_schema import all_written
+from accelera.offload.op_schema import schema_of
 from accelera.offload.tensor import OffloadedTensor, in_several_blocks, is_offloaded, new_tensor
 from accelera.units import format_bytes
 
@@ -82,7 +82,7 @@ def gather_fallback(func: Any, args: Any, kwargs: Any, cache: BlockCache) -> Any
     copies = {**{id(leaf): leaf for leaf in leaves}, **gathered(str(func), leaves, cache)}
     whole_args, whole_kwargs = tree_map_only(OffloadedTensor, lambda leaf: copies[id(leaf)], (args, kwargs))
     result = func(*whole_args, **whole_kwargs)
-    changed = tree_leaves(all_written(func, args, kwargs))
+    changed = tree_leaves(schema_of(func).changed(args, kwargs))
     for leaf in changed:
         if in_several_blocks(leaf):
             _copy(leaf, copies[id(leaf)], cache)

@@ -35,10 +35,14 @@ _SHOWN = 12
 def config_of(folder: Path) -> Any:
     """Return the configuration in ``folder``, None where there is no ``config.json``.
 
-    Raises StoreFormatError for one that cannot be read, BackendMissingError without transformers.
+    Raises StoreFormatError for one that cannot be read, also one that needs code of its own, and
+    BackendMissingError without transformers.
     """
     path = folder / CONFIG
-    return _read(transformers_for("offload_checkpoint", path).AutoConfig, path) if path.is_file() else None
+    if not path.is_file():
+        return None
+    kind = transformers_for("offload_checkpoint", path).AutoConfig
+    return _read(kind, path, local_files_only=True, trust_remote_code=False)
 
 
 def architecture_of(folder: Path, config: Any) -> Any:
@@ -67,9 +71,9 @@ def generate_as(folder: Path, model: Any) -> None:
         model.generation_config = _read(transformers_for("offload_checkpoint", path).GenerationConfig, path)
 
 
-def _read(kind: Any, path: Path) -> Any:
+def _read(kind: Any, path: Path, **options: bool) -> Any:
     try:
-        return kind.from_pretrained(path.parent)
+        return kind.from_pretrained(path.parent, **options)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise StoreFormatError(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from accelera.simulator.workloads.layers import DRAWS
-from accelera.simulator.workloads.models import Convolutional, LanguageModel, Perceptron
+from accelera.simulator.workloads.models import STAGES, Convolutional, LanguageModel, Perceptron
 from accelera.simulator.workloads.program import (
     CHANCES,
     SeededRandom,
@@ -296,7 +296,6 @@ _BLOCK = _AccessCounts(19, 7, 57)
 _SHORTCUT = _AccessCounts(6, 2, 24)
 _CNN_ENDS = _AccessCounts(11, 4, 45)
 _MLP_ENDS = _AccessCounts(3, 1, 15)
-_STAGES = 4
 
 
 def expected_of(request: WorkloadRequest) -> int:
@@ -344,7 +343,7 @@ def _passes(request: WorkloadRequest) -> tuple[int, _AccessCounts]:
     """Return the iterations, and what all of them come to."""
     layers = request.num_layers
     if request.model_type == "CNN":
-        once = _BLOCK.times(layers).plus(_SHORTCUT.times(min(layers, _STAGES) - 1), _CNN_ENDS)
+        once = _BLOCK.times(layers).plus(_SHORTCUT.times(min(layers, STAGES) - 1), _CNN_ENDS)
         return request.steps, once.times(request.steps)
     if request.model_type == "MLP":
         return request.steps, _FEED_FORWARD.times(layers).plus(_MLP_ENDS).times(request.steps)
