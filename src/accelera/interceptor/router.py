@@ -266,7 +266,7 @@ def fall_back(op: str, what: str, why: object) -> None:
 
 
 def is_accelerator(device: torch.device) -> bool:
-    """Return whether the CPU is another place than ``device``, with memory of its own."""
+    """Return whether ``device`` is an accelerator, with memory of its own."""
     return device.type != "cpu"
 
 

@@ -136,7 +136,7 @@ def _limit(op: str, spelled: Any, amount: Any, place: Device) -> int:
 
 
 RUNTIME_BYTES = 6 << 20
-"""What PyTorch and its threads take when they begin to work, and books."""
+"""Memory of PyTorch's runtime and threads once they work, and of the run's own records."""
 
 ARITHMETIC_BYTES = 4 << 20
 """What the library of products packs for itself, and again for each of its threads.

@@ -176,7 +176,7 @@ def guard_device(model: nn.Module) -> None:
 
 
 def unguard_device(model: nn.Module) -> None:
-    """Undo ``stay`` for the parts that have no offloaded tensors any more."""
+    """Undo ``guard_device`` for the parts that have no offloaded tensors any more."""
     for module in model.modules():
         if isinstance(module.__dict__.get("_apply"), DeviceGuard) and not _caches_of(module):
             del module.__dict__["_apply"]

@@ -23,7 +23,7 @@ _OTHERS = 8
 
 
 _FEW = 32
-"""So many parts or fewer are nearly equal; more are equal but for the last, so that they look alike."""
+"""Up to this many parts differ by at most one unit; more are all equal except the last, so passes repeat."""
 
 
 class Cuts(Sequence[Span]):

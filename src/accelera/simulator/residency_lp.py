@@ -26,7 +26,7 @@ from accelera.trace import Kind, Trace
 class ReuseIntervals:
     """Where keeping a buffer saves a move; one row per interval, of at least one time step in between.
 
-    A interval that ends in a read saves the fetch. Contents made here are written back once when they are
+    An interval that ends in a read saves the fetch. Contents made here are written back once when they are
     dropped during any of the intervals between their making and their end, and not at all when the buffer
     is freed or overwritten: so ``version`` tells which intervals are of the same contents.
     """
@@ -142,7 +142,7 @@ class Flow:
 def least_flow(intervals: ReuseIntervals, room: NDArray[np.int64]) -> Flow:
     """Return the least traffic of ``intervals`` with ``room`` bytes free per time step, shape (time steps,).
 
-    ``fetch`` and ``write`` of a interval may be parts of moves; ``write`` is that of its version.
+    ``fetch`` and ``write`` of an interval may be parts of moves; ``write`` is that of its version.
     """
     dropped = np.zeros(len(intervals))
     tight = np.flatnonzero(kept_bytes(intervals, len(room)) > room)

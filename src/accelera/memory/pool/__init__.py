@@ -1,8 +1,9 @@
 """One pool: buffers inside a hard capacity, in a run and on paper.
 
-``Ledger`` counts, and ``BufferTable`` decide and record, upon a memory or on paper. There are two memories:
-``Buffers``, on which a ``BufferPool`` stands, save at once; a ``AsyncBuffers`` saves in the background. A
-``Prefetcher`` drives books by an order that it learns.
+``Ledger`` keeps the counts. ``BufferTable`` decides what is admitted and evicted, and records it, with or
+without memory behind it. Two classes are that memory: ``Buffers``, used by ``BufferPool``, saves at once;
+``AsyncBuffers`` saves in the background. ``Prefetcher`` learns the order of uses and drives a
+``BufferTable``.
 """
 
 from __future__ import annotations

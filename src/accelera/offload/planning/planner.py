@@ -80,7 +80,7 @@ class FittedRun:
 
 @final
 class BudgetFit:
-    """Looks for a way to carry a scene out inside a budget.
+    """Search for a dry run that fits a budget.
 
     ``budgets`` say where bytes live beside the device; ``tell`` is called with what is being done.
     """
@@ -144,7 +144,7 @@ class BudgetFit:
         return self._least()[0]
 
     def _run(self, blocks_room: int, room: int, finer: int = 1) -> DryRun | None:
-        """Run the scene on paper; None when an operation needs a tensor whole that has no room."""
+        """Do a dry run; None when an operation needs a tensor whole that has no room."""
         block_bytes = block_bytes_of(blocks_room, train=self._setup.config.train, finer=finer)
         self._tell(f"running on shapes in blocks of {format_bytes(block_bytes)}")
         try:

@@ -1,4 +1,4 @@
-"""Scorers by name. A score says how willingly a buffer is given up after an access: highest first."""
+"""Scorers by name; the buffer with the highest score is evicted first."""
 
 from __future__ import annotations
 
