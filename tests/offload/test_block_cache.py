@@ -14,8 +14,7 @@ import torch
 
 from accelera.errors import BudgetExceededError, StoreError
 from accelera.memory import Use
-from accelera.offload.backing import FileRegion, OpenFile, RamBacking
-from accelera.offload.backing.ram import RamRegion
+from accelera.offload.backing import FileRegion, OpenFile, RamBacking, RamRegion
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.config import OffloadConfig
 from accelera.offload.device_memory import AcceleratorMemory

@@ -16,8 +16,7 @@ from accelera import offload, offload_checkpoint, offloaded, plan_offload
 from accelera.devices import SimulatedDevice
 from accelera.errors import ArgumentError, BudgetExceededError, DeviceError, UnknownNameError
 from accelera.offload.api import load_code
-from accelera.offload.backing import RamBacking
-from accelera.offload.backing.ram import RamRegion
+from accelera.offload.backing import RamBacking, RamRegion
 from accelera.offload.memory_guard import ArenaCount, arenas_in_torch
 from accelera.offload.multi_device import units_of
 from accelera.testing import FakeCuda
