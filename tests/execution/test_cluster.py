@@ -478,7 +478,7 @@ def test_an_output_that_exits_fails_the_calls_instead_of_leaving_them() -> None:
 
 
 def test_a_function_that_was_dropped_meanwhile_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agents, "FUNCTIONS_KEPT", 0)
+    monkeypatch.setattr(agents, "SHIPPED_KEPT", 0)
     assert done_by(Agent(2), lease_of([-1], abs)) == {100: 1}
 
 

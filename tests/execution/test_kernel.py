@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Sequence
 
 from accelera.execution import ExecutionStrategy, StrategyManager, kernel
-from accelera.execution.kernel import name_of
+from accelera.execution.kernel import LruDict, name_of
 from accelera.testing import FakeGpu
 
 
@@ -90,3 +90,15 @@ def product(left: int, right: int) -> int:
 
 def total(*terms: int) -> int:
     return sum(terms)
+
+
+def test_the_entry_used_longest_ago_makes_room() -> None:
+    kept: LruDict[str, int] = LruDict(2)
+    assert [kept.put("a", 1), kept.put("b", 2), kept.get("a")] == [None, None, 1]
+    assert kept.put("c", 3) == "b"
+    assert [kept.get(key) for key in "abc"] == [1, None, 3]
+    assert kept.put("a", 4) is None, "a key that is there takes nobody's place"
+    assert kept.get_or_make("d", lambda: 5) == 5
+    assert "c" not in kept
+    kept.remove("d")
+    assert (kept.get("d"), kept.get_or_make("a", lambda: 6)) == (None, 4)

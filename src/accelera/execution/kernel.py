@@ -1,11 +1,12 @@
-"""Functions of one task: ``Kernel``, with a batched form for GPUs if it has one; a function's identity."""
+"""Functions of one task: ``Kernel``, with a batched form for GPUs; identities and caches by function."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Final, Generic, TypeVar, final, overload
 
@@ -13,6 +14,55 @@ from accelera.execution.arguments import WorkloadProfile, check_function
 
 Task = TypeVar("Task")
 Output = TypeVar("Output")
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+@final
+class LruDict(Generic[Key, Value]):
+    """Dictionary of at most ``size`` entries: a new one takes the place of the one used longest ago.
+
+    May be used by several threads, which at worst lose an entry to each other. It has no lock that a fork
+    could leave taken.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._kept
+
+    def get(self, key: Key) -> Value | None:
+        """Return the value of ``key``, which counts as used now; None where there is none."""
+        try:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        except KeyError:
+            return None
+
+    def get_or_make(self, key: Key, make: Callable[[], Value]) -> Value:
+        """Return the value of ``key``, made and kept where there is none."""
+        found = self.get(key)
+        if found is None:
+            found = make()
+            self.put(key, found)
+        return found
+
+    def put(self, key: Key, value: Value) -> Key | None:
+        """Keep ``value``; return the key that was dropped for it, if there is one."""
+        self._kept.pop(key, None)
+        self._kept[key] = value
+        return self._kept.popitem(last=False)[0] if len(self._kept) > self._size else None
+
+    def remove(self, key: Key) -> None:
+        """Drop ``key``, if it is there."""
+        self._kept.pop(key, None)
+
+
+FUNCTIONS_KEPT: Final = 1024
+"""Functions of which an executor keeps what it has measured."""
 
 GpuBatch = Callable[[Sequence[Any], str], Sequence[Any]]
 """Takes tasks and a device's name, returns as many outputs in the same order."""
@@ -105,7 +155,6 @@ def name_of(function: Callable[..., Any]) -> str:
     return f"{module}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
 
 
-_KEPT: Final = 1024
 _NO_PROFILE: Final = " 0/0.5"
 _KNOWN: dict[tuple[int, str], tuple[CodeType, str, str]] = {}
 """Identity and key without a profile, by the address of the code, which is kept with them, and the name."""
@@ -137,7 +186,7 @@ def _known(function: Callable[..., Any]) -> tuple[str, str]:
     short = (id(code), inner.__qualname__)
     known = _KNOWN.get(short)
     if known is None:
-        if len(_KNOWN) >= _KEPT:
+        if len(_KNOWN) >= FUNCTIONS_KEPT:
             _KNOWN.clear()
         identity = f"{name_of(inner)}#{_hash_of(code)}"
         known = _KNOWN[short] = (code, identity, identity + _NO_PROFILE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import platform
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, final
@@ -17,6 +16,7 @@ from accelera.execution.executors.contract import GpuExecutor, Lane
 from accelera.execution.executors.device import DeviceLane, default_gpu
 from accelera.execution.executors.threads import ThreadsExecutor
 from accelera.execution.executors.torch_device import TorchDeviceExecutor
+from accelera.execution.kernel import LruDict
 from accelera.execution.result import DeviceShare
 from accelera.execution.strategy.rates import DeviceRates
 from accelera.execution.tasks.queue import DeviceKind
@@ -77,7 +77,7 @@ def node_gpu(device: str | None) -> GpuExecutor | None:
 
 LEASES: Final = 2
 """How many are carried out at once, at most."""
-FUNCTIONS_KEPT = 16
+SHIPPED_KEPT = 16
 """Functions of earlier leases that need not be shipped again."""
 
 
@@ -100,7 +100,7 @@ class Agent:
         self._gpu = None if gpu is None else DeviceLane(gpu, getattr(gpu, "name", "gpu"))
         self._gpu_threads = ThreadPoolExecutor(LEASES, "accelera-gpu")
         """They stay: torch keeps the memory that it takes on a device for each of them apart."""
-        self._known: OrderedDict[Any, _ShippedFunction] = OrderedDict()
+        self._known: LruDict[Any, _ShippedFunction] = LruDict(SHIPPED_KEPT)
         self._leases: dict[str, LeaseQueue] = {}
 
     def hello(self) -> dict[str, str]:
@@ -151,13 +151,10 @@ class Agent:
 
     def _looked_up(self, reference: Any) -> _ShippedFunction:
         """Return the function; it is shipped once, however many leases name it."""
-        known = self._known.get(reference)
-        if known is None:
-            known = _ShippedFunction(unpack(self.fetch(reference)), LearnedRates(self._workers))
-            self._known[reference] = known
-            if len(self._known) > FUNCTIONS_KEPT:
-                self._known.popitem(last=False)
-        return known
+        return self._known.get_or_make(
+            reference,
+            lambda: _ShippedFunction(unpack(self.fetch(reference)), LearnedRates(self._workers)),
+        )
 
 
 def _lane(workers: int) -> Lane:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from typing import Any, Final, NamedTuple, TypeVar, final
@@ -15,14 +15,14 @@ from accelera.execution.cluster.ray_connection import closed_error
 from accelera.execution.cluster.scheduler import LeaseScheduler, LeaseSize
 from accelera.execution.executors.contract import Closeable, Lane
 from accelera.execution.executors.lanes import outputs_of
-from accelera.execution.kernel import name_of
+from accelera.execution.kernel import FUNCTIONS_KEPT, LruDict, name_of
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.tasks.queue import DeviceKind, QueueOptions, Suspicion, TaskQueue, TaskRange
 from accelera.execution.tasks.run import lane_thread, run_lane
 
 Output = TypeVar("Output")
 
-FUNCTIONS_KEPT: Final = 16
+SHIPPED_KEPT: Final = 16
 """Functions of earlier batches that need not be shipped again."""
 
 
@@ -89,8 +89,8 @@ class RayExecutor(Closeable):
             )
         self.cluster: Cluster = address
         self._closed = False
-        self._shipped: OrderedDict[bytes, Any] = OrderedDict()
-        self._sizes: dict[str, LeaseSize] = {}
+        self._shipped: LruDict[bytes, Any] = LruDict(SHIPPED_KEPT)
+        self._sizes: LruDict[str, LeaseSize] = LruDict(FUNCTIONS_KEPT)
         self._lock = threading.Lock()
 
     @property
@@ -129,7 +129,7 @@ class RayExecutor(Closeable):
         try:
             if self._closed:
                 raise closed_error()
-            size = self._sizes.setdefault(name_of(queue.function), LeaseSize())
+            size = self._sizes.get_or_make(name_of(queue.function), LeaseSize)
             LeaseScheduler(self.cluster, queue, self._ship(queue.function), size).run()
         except Exception as error:
             queue.break_down(error)
@@ -138,11 +138,7 @@ class RayExecutor(Closeable):
         """Return what stands for ``function`` in the cluster."""
         packed = pack_function(function)
         with self._lock:
-            if packed not in self._shipped:
-                self._shipped[packed] = self.cluster.put(packed)
-                if len(self._shipped) > FUNCTIONS_KEPT:
-                    self._shipped.popitem(last=False)
-            return self._shipped[packed]
+            return self._shipped.get_or_make(packed, lambda: self.cluster.put(packed))
 
 
 @final

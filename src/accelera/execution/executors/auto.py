@@ -16,7 +16,7 @@ from accelera.execution.executors.contract import PROCESSES, Closeable, CpuExecu
 from accelera.execution.executors.lanes import outputs_of
 from accelera.execution.executors.threads import ThreadsExecutor
 from accelera.execution.hardware.cpu_share import cores_here, process_share
-from accelera.execution.kernel import Kernel, identity_of
+from accelera.execution.kernel import FUNCTIONS_KEPT, Kernel, LruDict, identity_of
 from accelera.execution.tasks.batch import Batch
 from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue, TaskRange
 from accelera.execution.tasks.run import modes_are_set, run_lane, run_range
@@ -158,9 +158,9 @@ class TimedQueue:
 
     Parameters
     ----------
-    work
+    queue
         The batch.
-    gauge
+    probe
         Learns how fast it goes.
     threads
         How many share it.
@@ -224,7 +224,6 @@ SWITCH_S: Final = 1.0
 """Seconds of work that must be left for a batch under way to change to processes."""
 START_S, WAKE_S = 0.25, 5e-3
 """What must be gained, at least, when workers have yet to start, and when they are there."""
-_KEPT: Final = 1024
 
 
 @final
@@ -256,7 +255,7 @@ class AutoCpuExecutor(Closeable):
         self.workers = self._threads.workers
         self._asked_workers = workers
         self._processes: ProcessesExecutor | None = None
-        self._probes: dict[str, ScalingProbe] = {}
+        self._probes: LruDict[str, ScalingProbe] = LruDict(FUNCTIONS_KEPT)
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -285,9 +284,7 @@ class AutoCpuExecutor(Closeable):
         """Return what has been measured of ``function``."""
         name = identity_of(function)
         with self._lock:
-            if len(self._probes) >= _KEPT:
-                self._probes.clear()
-            return self._probes.setdefault(name, ScalingProbe())
+            return self._probes.get_or_make(name, ScalingProbe)
 
     def close(self) -> None:
         """End the worker processes, if there are any; new ones start when they are needed again."""

@@ -14,7 +14,7 @@ from accelera.execution.faults.batch_size import BatchSizer
 from accelera.execution.faults.breaker import CONSECUTIVE, Breaker, BreakerState
 from accelera.execution.faults.classify import FailureKind, kind_of, release_attempt
 from accelera.execution.hardware.capabilities import HardwareCapabilities
-from accelera.execution.kernel import Kernel, name_of
+from accelera.execution.kernel import FUNCTIONS_KEPT, Kernel, LruDict, name_of
 from accelera.execution.strategy.memory_limit import bytes_of, refusal
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
 from accelera.execution.tasks.run import Failed, run_batch, run_lane
@@ -282,8 +282,8 @@ class DeviceLane:
         self.breaker = Breaker() if breaker is None else breaker
         self.executor = executor
         self.budget_bytes = budget_bytes
-        self._sizes: dict[tuple[str, int], BatchSizer] = {}
-        self._latest: dict[str, BatchSizer] = {}
+        self._sizes: LruDict[tuple[str, int], BatchSizer] = LruDict(FUNCTIONS_KEPT)
+        self._latest: LruDict[str, BatchSizer] = LruDict(FUNCTIONS_KEPT)
         self._lock = threading.Lock()
 
     def size_of(
@@ -297,12 +297,11 @@ class DeviceLane:
         name = name_of(function)
         key = name, (memory_per_task or seen_bytes).bit_length()
         with self._lock:
-            if not key[1] and name in self._latest:
-                return self._latest[name]
-            if key not in self._sizes:
-                self._sizes[key] = BatchSizer(self._fitting(memory_per_task))
-            self._latest[name] = self._sizes[key]
-            return self._sizes[key]
+            size = None if key[1] else self._latest.get(name)
+            if size is None:
+                size = self._sizes.get_or_make(key, lambda: BatchSizer(self._fitting(memory_per_task)))
+                self._latest.put(name, size)
+            return size
 
     def work(self, queue: TaskQueue, *, caller: bool) -> None:
         """Carry out what there is for the GPU; what cannot be done there is left to the CPU."""

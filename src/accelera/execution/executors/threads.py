@@ -19,7 +19,7 @@ from accelera.execution.hardware.cpu_share import (
     usable_cores,
     worker_core_share,
 )
-from accelera.execution.kernel import identity_of
+from accelera.execution.kernel import FUNCTIONS_KEPT, LruDict, identity_of
 from accelera.execution.tasks.balance import TimedSize
 from accelera.execution.tasks.queue import DeviceKind, Joinable, TaskQueue
 from accelera.execution.tasks.retry import apply
@@ -33,8 +33,6 @@ IDLE_S = 30.0
 """Seconds that threads wait for another batch before they end."""
 HEARD_S = 0.5
 """Seconds after which a wait is begun again, so that a signal which came as it began is handled."""
-_KNOWN = 1024
-"""Functions of which the time of a task is remembered."""
 
 
 @final
@@ -134,7 +132,7 @@ class ThreadsExecutor:
         self.workers = workers or usable_cores()
         self.caught: type[BaseException] = Exception
         """What a task may raise and end only itself; on a node nothing else would take it to the caller."""
-        self._task_s: dict[str, float] = {}
+        self._task_s: LruDict[str, float] = LruDict(FUNCTIONS_KEPT)
 
     def __repr__(self) -> str:
         return f"ThreadsExecutor({self.workers})"
@@ -152,7 +150,7 @@ class ThreadsExecutor:
         several tasks where they are not known to be quick: nobody else would be at work meanwhile.
         """
         outputs: list[Any] = []
-        if len(tasks) > 1 and self._task_s.get(identity_of(function), 1.0) > INLINE_S:
+        if len(tasks) > 1 and not self._is_quick(function):
             return outputs, None, 0.0
         count, total = 1, len(tasks)
         gained = 1 - 1 / self.workers
@@ -208,7 +206,8 @@ class ThreadsExecutor:
 
     def _note(self, function: Callable[[Any], Any], task_s: float) -> None:
         """Remember how long a task took last."""
-        name = identity_of(function)
-        if name not in self._task_s and len(self._task_s) >= _KNOWN:
-            self._task_s.clear()
-        self._task_s[name] = task_s
+        self._task_s.put(identity_of(function), task_s)
+
+    def _is_quick(self, function: Callable[[Any], Any]) -> bool:
+        task_s = self._task_s.get(identity_of(function))
+        return task_s is not None and task_s <= INLINE_S

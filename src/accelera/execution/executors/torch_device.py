@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args
 from accelera.devices import Device, get_device
 from accelera.errors import DeviceError, UnknownNameError
 from accelera.execution.faults.batch_size import MemoryModel
-from accelera.execution.kernel import GpuBatch, name_of
+from accelera.execution.kernel import FUNCTIONS_KEPT, GpuBatch, LruDict, name_of
 from accelera.execution.strategy.memory_limit import bytes_of
 from accelera.execution.tasks.run import CatchingFunction
 from accelera.extras import require
@@ -142,8 +142,8 @@ class TorchDeviceExecutor:
         self._device_name = device
         self._budget_bytes = None if budget is None else parse_bytes(budget)
         self._held_before_bytes = 0
-        self._fits: dict[tuple[str, int], MemoryModel] = {}
-        self._latest: dict[str, MemoryModel] = {}
+        self._fits: LruDict[tuple[str, int], MemoryModel] = LruDict(FUNCTIONS_KEPT)
+        self._latest: LruDict[str, MemoryModel] = LruDict(FUNCTIONS_KEPT)
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -207,8 +207,9 @@ class TorchDeviceExecutor:
         """Return what is known of the function's tasks of about this size."""
         name = name_of(_inner(function))
         with self._lock:
-            self._latest[name] = self._fits.setdefault((name, bytes_of(task).bit_length()), MemoryModel())
-            return self._latest[name]
+            fit = self._fits.get_or_make((name, bytes_of(task).bit_length()), MemoryModel)
+            self._latest.put(name, fit)
+            return fit
 
     def _run(
         self, here: TorchDeviceContext, tasks: Sequence[Any], function: Callable[..., Any]

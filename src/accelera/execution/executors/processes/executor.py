@@ -30,13 +30,11 @@ from accelera.execution.executors.processes.pool import (
     WorkerSlot,
 )
 from accelera.execution.hardware.cpu_share import process_share, usable_cores
-from accelera.execution.kernel import identity_of, name_of
+from accelera.execution.kernel import FUNCTIONS_KEPT, LruDict, identity_of, name_of
 from accelera.execution.tasks.balance import TimedSize
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
 from accelera.execution.tasks.run import lane_thread, run_lane, run_range
 
-_REMEMBERED: Final = 256
-"""Functions whose time per task is kept."""
 PIECE_S: Final = 50e-3
 """Seconds that a range should take; handing one out costs about a tenth of a millisecond."""
 LEAST_S: Final = 2e-3
@@ -72,8 +70,7 @@ class ProcessesExecutor(Closeable):
         workers = asked_workers("ProcessesExecutor", workers, max_workers)
         self._asked_workers = workers
         self.workers = workers or usable_cores()
-        self._task_s: dict[str, float] = {}
-        self._lock = threading.Lock()
+        self._task_s: LruDict[str, float] = LruDict(FUNCTIONS_KEPT)
         self._make_pool()
 
     @property
@@ -132,7 +129,7 @@ class ProcessesExecutor(Closeable):
 
     def task_s(self, function: Callable[..., Any]) -> float:
         """Return the seconds that a task of ``function`` took last, handing over included; 0: not known."""
-        return self._task_s.get(identity_of(function), 0.0)
+        return self._task_s.get(identity_of(function)) or 0.0
 
     def close(self) -> None:
         """End the workers, those at work at once; a batch that runs ends with ``DeviceError``."""
@@ -149,11 +146,7 @@ class ProcessesExecutor(Closeable):
     def _remember(self, name: str, dispatcher: ProcessDispatcher) -> None:
         if not dispatcher.ran_tasks:
             return
-        with self._lock:
-            self._task_s.pop(name, None)
-            self._task_s[name] = dispatcher.ran_s / dispatcher.ran_tasks
-            if len(self._task_s) > _REMEMBERED:
-                del self._task_s[next(iter(self._task_s))]
+        self._task_s.put(name, dispatcher.ran_s / dispatcher.ran_tasks)
 
 
 def _here(queue: TaskQueue) -> None:

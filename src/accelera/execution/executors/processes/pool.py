@@ -10,7 +10,6 @@ import socket
 import subprocess
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.spawn import get_executable
 from multiprocessing.util import _args_from_interpreter_flags  # type: ignore[attr-defined]
@@ -36,6 +35,7 @@ from accelera.execution.executors.processes.messages import (
 )
 from accelera.execution.hardware.cpu_share import usable_cores
 from accelera.execution.hardware.load import WORKER_IDS
+from accelera.execution.kernel import LruDict
 
 POLL_S: Final = 0.05
 """Seconds between two looks of a driver at whether its batch was stopped."""
@@ -84,7 +84,7 @@ class WorkerProcess:
             WORKER_IDS.add(self._process.pid)
             kept.pop_all()
         self._wire = MessageSocket(ours, self._shared.to_worker, self._shared.from_worker)
-        self._known: OrderedDict[bytes, None] = OrderedDict()
+        self._known: LruDict[bytes, bool] = LruDict(MOST_FUNCTIONS)
         self._environment: ProcessEnvironment | None = None
         self._ended = False
 
@@ -155,11 +155,8 @@ class WorkerProcess:
             self.kill()
 
     def _request(self, payload: FunctionPayload) -> list[Part]:
-        known, forget = payload.digest in self._known, None
-        self._known[payload.digest] = None
-        self._known.move_to_end(payload.digest)
-        if len(self._known) > MOST_FUNCTIONS:
-            forget = self._known.popitem(last=False)[0]
+        known = payload.digest in self._known
+        forget = self._known.put(payload.digest, True)
         function_parts = [] if known else payload.parts
         moved = None if payload.environment == self._environment else payload.environment
         self._environment = payload.environment
@@ -171,7 +168,7 @@ class WorkerProcess:
     def _read(self, payload: FunctionPayload, parts: Sequence[Part]) -> tuple[WorkerReply, Sequence[Any]]:
         reply = WorkerReply(*unpack(parts[:1]))
         if reply.unreadable == "function":
-            del self._known[payload.digest]
+            self._known.remove(payload.digest)
             self._environment = None
         if len(parts) == 1:
             return reply, ()
