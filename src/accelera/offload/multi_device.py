@@ -16,6 +16,7 @@ from torch import nn
 from accelera.offload.allocation_scope import JointScope, ScopeEntry
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.module import storage_key, tensors_of
+from accelera.offload.tensor import not_compiled
 
 _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 """Opened where they are exactly these: a subclass may do anything with its children."""
@@ -170,7 +171,7 @@ class DeviceTransfers:
             return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
         return value
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @not_compiled
     def bring_back(self, result: Any) -> Any:
         """Return the result of the model on the first device."""
         return self.bring(result, 0)
@@ -264,7 +265,7 @@ class UnitHooks:
             unit.register_forward_hook(self.end, always_call=True),
         ]
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @not_compiled
     def begin(self, unit: nn.Module, args: Any, kwargs: Any) -> Any:
         """Work on the unit's device, with its arguments there."""
         if self._transfers is None:
@@ -274,7 +275,7 @@ class UnitHooks:
         self._open().append((entry, scope.charge(self._device)))
         return self._transfers.bring(args, self._device), self._transfers.bring(kwargs, self._device)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @not_compiled
     def end(self, unit: nn.Module, args: Any, result: Any) -> None:
         """Work where the thread did before."""
         if self._transfers is None or not self._open():

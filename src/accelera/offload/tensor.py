@@ -9,11 +9,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch._C._dynamo import eval_frame
-from typing_extensions import TypeIs
+from typing_extensions import ParamSpec, TypeIs
 
 from accelera.errors import DeviceError
 from accelera.offload.block_cache import BlockCache
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from accelera.memory import PoolBlock
 
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 Rule = Callable[[Any, Any, Any], Any]
 """Carries out an operator on its arguments, at least one of which is offloaded."""
@@ -333,6 +336,16 @@ _ORDINARY = (*PLAIN_TYPES, torch.nn.Parameter, torch.nn.Buffer)
 _NEVER = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 eval_frame.set_code_exec_strategy(OffloadedTensor.__torch_dispatch__.__code__, _NEVER)
 """``torch.compile`` traces nothing of what an operation does with its operands."""
+
+
+def not_compiled(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Keep ``torch.compile`` out of a function and of what it calls; return the function.
+
+    As ``torch.compiler.disable`` does, which imports ``torch._dynamo``: seconds for programs that never compile.
+    """
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    eval_frame.set_code_exec_strategy(function.__code__, _NEVER)
+    return function
 
 
 def is_offloaded(value: object) -> TypeIs[OffloadedTensor]:
