@@ -16,6 +16,9 @@ extras := dev,torch,trace,zarr,hdf5,ray,jax,onnx,learned,llm,plot,metrics,servic
 native := CMakeLists.txt $(wildcard cmake/*) $(shell find csrc -type f)
 formatted := $(filter %.h %.cpp %.cu %.cuh,$(native)) $(wildcard tests/tensora/emulator/*.h tests/tensora/emulator/*.cpp)
 
+# The tests start hundreds of processes: without files of bytecode each would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo ui test check test-services lint format bench docs reference pictures cuda gpu-check install install-bin clean
@@ -112,7 +115,8 @@ $(pages): pyproject.toml constraints.txt | $(built)
 
 # Everything that the tests need, and then the shim for the torch that has come with it.
 $(installed): pyproject.toml constraints.txt | $(built)
-	$(pip) install -c constraints.txt --no-build-isolation -C cmake.define.ACCELERA_TENSORA=OFF -e '.[$(extras)]'
+	$(pip) install --no-compile -c constraints.txt --no-build-isolation -C cmake.define.ACCELERA_TENSORA=OFF -e '.[$(extras)]'
+	$(bin)/python -m compileall -q -j 0 $(venv)/lib src/accelera >/dev/null || true  # pip would do so on one processor
 	$(pip) install --no-build-isolation --no-deps -C cmake.define.ACCELERA_TENSORA=ON -e .
 	-$(pip) install -c constraints.txt --only-binary :all: libcachesim  # an oracle of the tests, where there is one
 	-$(pip) install --only-binary :all: nvidia-cuda-nvrtc  # compiles the kernels of CUDA in the tests, without a GPU
