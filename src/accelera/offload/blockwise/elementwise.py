@@ -10,9 +10,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import Box, whole_box
-from accelera.offload.blockwise.iterate import BlockOperand, boxes, broadcast_axes, pin_box
 from accelera.offload.blockwise.run import ELEMENTWISE, implements_blockwise
 from accelera.offload.op_schema import bound, infer_meta, schema_of, written
+from accelera.offload.operands import BlockOperand, boxes, broadcast_axes, pin_box
 from accelera.offload.tensor import empty
 
 aten = torch.ops.aten

@@ -9,9 +9,9 @@ import torch
 
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import Box
-from accelera.offload.blockwise.iterate import BlockOperand, boxes, pin_box, pin_parts
 from accelera.offload.blockwise.run import implements_blockwise
 from accelera.offload.op_schema import has_bytes
+from accelera.offload.operands import BlockOperand, boxes, pin_box, pin_parts
 from accelera.offload.tensor import empty
 
 aten = torch.ops.aten

@@ -11,9 +11,9 @@ import torch
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.block_layout import Box
 from accelera.offload.blockwise.elementwise import pointwise
-from accelera.offload.blockwise.iterate import Axes, BlockOperand, boxes, broadcast_axes, pin_box
 from accelera.offload.blockwise.run import implements_blockwise
 from accelera.offload.op_schema import written
+from accelera.offload.operands import Axes, BlockOperand, boxes, broadcast_axes, pin_box
 from accelera.offload.tensor import empty
 
 ACCUMULATED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}

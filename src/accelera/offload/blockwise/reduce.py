@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from accelera.offload.block_cache import BlockCache
 from accelera.offload.blockwise.elementwise import subparts
-from accelera.offload.blockwise.iterate import Axes, BlockOperand, boxes, pin_box
 from accelera.offload.blockwise.matmul import ACCUMULATED
 from accelera.offload.blockwise.run import implements_blockwise
 from accelera.offload.op_schema import bound, infer_meta
+from accelera.offload.operands import Axes, BlockOperand, boxes, pin_box
 from accelera.offload.tensor import empty, new_tensor
 
 Tensor = torch.Tensor
