@@ -341,7 +341,8 @@ eval_frame.set_code_exec_strategy(OffloadedTensor.__torch_dispatch__.__code__, _
 def not_compiled(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Keep ``torch.compile`` out of a function and of what it calls; return the function.
 
-    As ``torch.compiler.disable`` does, which imports ``torch._dynamo``: seconds for programs that never compile.
+    As ``torch.compiler.disable`` does, which imports ``torch._dynamo``: seconds for programs that never
+    compile.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     eval_frame.set_code_exec_strategy(function.__code__, _NEVER)
@@ -455,8 +456,7 @@ def wrap_sharing(
 
 def can_be_offloaded(tensor: torch.Tensor) -> bool:
     """Whether the bytes of ``tensor`` can stream: it is strided, not quantized, of no other subclass."""
-    kinds = (*PLAIN_TYPES, torch.nn.Parameter, torch.nn.Buffer)
-    return type(tensor) in kinds and tensor.layout is torch.strided and not tensor.is_quantized
+    return type(tensor) in _ORDINARY and tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def check_values(tensor: torch.Tensor, name: str) -> None:
