@@ -34,7 +34,7 @@ from accelera.execution import (
 )
 from accelera.execution.cluster import node as agents
 from accelera.execution.cluster import ray_connection, scheduler
-from accelera.execution.cluster.contract import Cause, Lease, LeaseLost, Node, pack, unpack
+from accelera.execution.cluster.contract import Cause, Lease, LeaseLost, Node, last_line, pack, unpack
 from accelera.execution.cluster.lease import InFlightLog, read_in_flight
 from accelera.execution.cluster.node import Agent
 from accelera.execution.cluster.ray_agents import AgentResources
@@ -480,6 +480,11 @@ def test_an_output_that_exits_fails_the_calls_instead_of_leaving_them() -> None:
 def test_a_function_that_was_dropped_meanwhile_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "SHIPPED_KEPT", 0)
     assert done_by(Agent(2), lease_of([-1], abs)) == {100: 1}
+
+
+def test_what_is_said_of_a_lost_node_is_one_line_whatever_the_error_says() -> None:
+    assert last_line(OSError("first\nthe node died Some common causes include …\n")) == "the node died"
+    assert last_line(ValueError(" \n")) == "ValueError"
 
 
 def test_calls_can_be_cancelled_before_they_begin() -> None:

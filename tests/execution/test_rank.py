@@ -289,6 +289,7 @@ class Failed(Exception):
 LOST = type("Lost", (Exception,), {"__module__": "ray.train"})(
     "no answer\nits process died. Some common causes"
 )
+SILENT = type("Lost", (Exception,), {"__module__": "ray.train"})(" \n")
 
 
 FULL = torch.OutOfMemoryError("mine")
@@ -302,6 +303,7 @@ FULL = torch.OutOfMemoryError("mine")
         ({"r0": RuntimeError("closed by peer"), "r1": FULL}, torch.OutOfMemoryError, "mine"),
         ({"r0": RuntimeError("closed by peer"), "r1": LOST}, ClusterError, "rank 1: its process died"),
         ({"r0": StoreError("full"), "r1": LOST}, StoreError, "full"),
+        ({"r1": SILENT}, ClusterError, "rank 1: Lost."),
         ({}, ClusterError, "it failed"),
     ],
 )

@@ -236,6 +236,12 @@ def unpack_tasks(lease: Lease) -> Sequence[Any]:
     return tasks
 
 
+def last_line(error: object) -> str:
+    """Return the last line of ``error``, without causes that Ray guesses; its type where it has no text."""
+    lines = str(error).strip().splitlines()
+    return lines[-1].partition(" Some common causes")[0].strip() if lines else type(error).__name__
+
+
 def pack_function(function: Callable[..., Any]) -> bytes:
     """Return ``function`` pickled.
 

@@ -17,6 +17,7 @@ from accelera.execution.cluster.contract import (
     LeaseEnded,
     LeaseLost,
     Node,
+    last_line,
 )
 from accelera.execution.cluster.ray_agents import AgentResources, RayAgents, StartedAgent
 from accelera.execution.cluster.ray_connection import (
@@ -284,7 +285,7 @@ class RayCluster(Closeable):
         if not self._ray.is_initialized():
             return None
         assert agent is not None, "a lease with a stream of parts has an agent"
-        reason = str(error).strip().splitlines()[-1].partition(" Some common causes")[0].strip()
+        reason = last_line(error)
         if agent.killed:
             return LeaseLost(Cause.KILLED, "it was killed to stop it")
         if "node has died" in str(error) or isinstance(error, self._ray.exceptions.NodeDiedError):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 from accelera.errors import BackendMissingError, ClusterError
-from accelera.execution.cluster.contract import pack_function, unpack
+from accelera.execution.cluster.contract import last_line, pack_function, unpack
 from accelera.execution.cluster.ray_connection import check_amounts, check_versions, own_versions, the_ray
 from accelera.execution.cluster.training.checkpoint import (
     check_parts,
@@ -44,7 +44,10 @@ def failure_of(error: Any, name: str, max_failures: int) -> Exception:
         rank, chosen = next(iter((telling or raised).items()))
         add_note(chosen, f"rank {rank}, and max_failures={max_failures}\n{error}")
         return chosen
-    lost = [f"rank {rank}: {_reason(each)}" for rank, each in sorted(failures.items())]
+    lost = [
+        f"rank {rank}: {last_line(getattr(each, 'health_check_failure', each))}"
+        for rank, each in sorted(failures.items())
+    ]
     return ClusterError(
         f"[train] ranks were lost more often than max_failures={max_failures} allows:"
         f" {'; '.join(lost) or error}. To go on from the last checkpoint, train again with name={name!r} in"
@@ -59,11 +62,6 @@ def _is_of(error: Exception, package: str) -> bool:
 def _may_follow(error: Exception) -> bool:
     """Whether this is what PyTorch raises in a rank whose peers are gone."""
     return type(error) is RuntimeError or type(error).__module__.startswith("torch.distributed")
-
-
-def _reason(error: Exception) -> str:
-    lines = str(getattr(error, "health_check_failure", error)).strip().splitlines()
-    return lines[-1].partition(" Some common causes")[0] if lines else type(error).__name__
 
 
 @final
