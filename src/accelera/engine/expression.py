@@ -43,7 +43,7 @@ class Expr(abc.ABC):
 
     Python's arithmetic, comparison and bitwise operators and NumPy's element-wise functions
     (``np.sqrt(x)``, ``np.where(c, x, y)``) take expressions and give expressions; shapes broadcast
-    and types combine as in NumPy, half types as ``promotion`` says.
+    and types combine as in NumPy, half types as ``accelera.engine.dtypes`` says.
     """
 
     __slots__ = ("dtype", "shape")

@@ -128,8 +128,6 @@ class MemorySplit:
     budget_bytes: int
     reserved: Mapping[str, int]
     """Bytes of host RAM that are not blocks, by what they are for."""
-    host_bytes: int
-    """Host RAM needed besides when the budget governs a device's memory."""
 
     @classmethod
     def on(
@@ -152,7 +150,7 @@ class MemorySplit:
             "runtime": RUNTIME_BYTES,
         }
         limit = device.available_bytes() if budget_bytes is None else budget_bytes
-        return cls("ram" if device.host_memory else device.name, limit, reserved, 0)
+        return cls("ram" if device.host_memory else device.name, limit, reserved)
 
     def capacity(self, limit_bytes: int | None = None) -> int:
         """Return the bytes left for blocks, at most ``limit_bytes``; negative when nothing is left."""

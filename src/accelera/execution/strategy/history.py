@@ -231,7 +231,7 @@ class PerformanceHistory:
 
 @functools.cache
 def shared_history() -> PerformanceHistory:
-    """Return the book of this process, kept in the user's cache folder."""
+    """Return the history of this process, kept in the user's cache folder."""
     history = PerformanceHistory(cache_folder() / "rates.json")
     atexit.register(history.save)
     return history
@@ -292,11 +292,11 @@ class DevicePair(NamedTuple):
 
 @final
 class PerformanceModel:
-    """Reads and writes a book for one pair of devices.
+    """Reads and writes the history of one pair of devices.
 
     Parameters
     ----------
-    book
+    history
         Returns where everything is kept; called when something is first looked up.
     sides
         The devices.

@@ -330,8 +330,6 @@ class WorkerReply(NamedTuple):
     """Positions of tasks that were tried again, and why."""
     unsendable: list[tuple[int, str]]
     """Positions of tasks whose outputs cannot be pickled, and why."""
-    seconds: float
-    """How long the tasks took."""
     unreadable: str | None = None
     """What could not be unpickled: ``"function"`` or ``"tasks"``, and nothing was begun; or ``"outputs"``."""
     why: str = ""

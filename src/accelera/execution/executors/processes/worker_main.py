@@ -120,12 +120,11 @@ def _reply_to(
         tasks = unpack(parts[first:])
     except BaseException as error:
         why = f"{type(error).__name__}: {error}"
-        return pack(WorkerReply(0, [], [], [], 0.0, reading, why))
+        return pack(WorkerReply(0, [], [], [], reading, why))
     function, retry = functions[request.digest]
-    began = time.perf_counter()
     loop = _WorkerLoop(function, retry, tasks, cell)
     loop.run()
-    return loop.reply(time.perf_counter() - began)
+    return loop.reply()
 
 
 def _loaded_function(parts: Sequence[Part]) -> tuple[Callable[[Any], Any], Retry | None]:
@@ -184,7 +183,7 @@ class _WorkerLoop(RetryLoop):
         while not self._cell[STOP] and (left_s := until_s - time.monotonic()) > 0:
             time.sleep(min(left_s, PAUSE_POLL_S))
 
-    def reply(self, seconds: float) -> Sequence[Part]:
+    def reply(self) -> Sequence[Part]:
         """Return the reply, as parts of a message."""
         self._cell[AT] = len(self._outputs)
         unsendable: list[tuple[int, str]] = []
@@ -193,7 +192,7 @@ class _WorkerLoop(RetryLoop):
         except Exception:
             unsendable = self._take_out_unsendable()
             parts = pack(self._outputs)
-        reply = WorkerReply(len(self._outputs), self._failed, self._retried, unsendable, seconds)
+        reply = WorkerReply(len(self._outputs), self._failed, self._retried, unsendable)
         return [*pack(tuple(reply)), *parts]
 
     def _take_out_unsendable(self) -> list[tuple[int, str]]:
