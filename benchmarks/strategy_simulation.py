@@ -16,10 +16,9 @@ from typing import NamedTuple
 from accelera.execution.executors.threads import PIECE_S
 from accelera.execution.faults.batch_size import BatchSizer
 from accelera.execution.strategy.rates import DeviceRates
-from accelera.execution.tasks.balance import BackupTasks, Dispatcher, LoadBalancer, TimedSize
+from accelera.execution.tasks.balance import BackupTasks, Dispatcher, LoadBalancer, RangeQueue, TimedSize
 from accelera.execution.tasks.batch import LOOK_AGAIN_S
 from accelera.execution.tasks.queue import DeviceKind
-from accelera.execution.tasks.ranges import RangeQueue
 
 WORKERS = 8
 HANDING_S = 0.0

@@ -41,8 +41,8 @@ from accelera.execution.cluster.ray_agents import AgentResources
 from accelera.execution.cluster.ray_connection import check_versions, connect
 from accelera.execution.cluster.ray_executor import CallQueue, LaneExecutor, SubmittedCall
 from accelera.execution.cluster.scheduler import LEAST_S, SHORTEST_S, LeaseSize, PoisonQuarantine
+from accelera.execution.tasks.balance import IndexSet
 from accelera.execution.tasks.queue import DeviceKind
-from accelera.execution.tasks.ranges import IndexSet
 from accelera.testing import LocalCluster
 from tests.execution.stand_ins import blanked
 

@@ -34,9 +34,8 @@ from accelera.execution.strategy.history import (
     PerformanceModel,
 )
 from accelera.execution.strategy.rates import NEEDED, DeviceRates
-from accelera.execution.tasks.balance import FIRST_SHARE, BackupTasks, Dispatcher, LoadBalancer
+from accelera.execution.tasks.balance import FIRST_SHARE, BackupTasks, Dispatcher, LoadBalancer, RangeQueue
 from accelera.execution.tasks.queue import DeviceKind
-from accelera.execution.tasks.ranges import RangeQueue
 from tests.execution.test_selection import COUNTS, PARALLEL, PRESSURES, as_written
 
 SIDES = DevicePair("cpu", "cpu model", 4, "gpu", "gpu model")

@@ -27,9 +27,8 @@ from accelera.execution.executors.processes.messages import PickledError, pack_e
 from accelera.execution.observability.observer import Observer
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.strategy.rates import DeviceRates
-from accelera.execution.tasks.balance import Dispatcher, LoadBalancer, Offer
+from accelera.execution.tasks.balance import Dispatcher, LoadBalancer, Offer, RangeQueue
 from accelera.execution.tasks.queue import DeviceKind, QueueOptions, Suspicion, TaskQueue, TaskRange
-from accelera.execution.tasks.ranges import RangeQueue
 
 KEPT_S: Final = 86_400.0
 """Seconds that the file of a dead process is kept for its successor."""

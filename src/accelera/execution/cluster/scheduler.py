@@ -30,8 +30,8 @@ from accelera.execution.cluster.contract import (
     unpack,
 )
 from accelera.execution.executors.processes.messages import PickledError, unpack_error
+from accelera.execution.tasks.balance import IndexSet
 from accelera.execution.tasks.queue import DeviceKind, TaskQueue, TaskRange
-from accelera.execution.tasks.ranges import IndexSet
 
 LEAST_S: Final = 0.1
 """Seconds of work in a lease, at least; only the last ones are shorter."""

@@ -13,7 +13,7 @@ from accelera.execution.arguments import Fallback
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.result import TaskFailure
 from accelera.execution.strategy.rates import DeviceRates
-from accelera.execution.tasks.balance import BackupTasks, Dispatcher, LoadBalancer
+from accelera.execution.tasks.balance import BackupTasks, Dispatcher, LoadBalancer, RangeQueue
 from accelera.execution.tasks.queue import (
     GRACE_S,
     TOKEN_S,
@@ -24,7 +24,6 @@ from accelera.execution.tasks.queue import (
     TaskQueue,
     TaskRange,
 )
-from accelera.execution.tasks.ranges import RangeQueue
 
 _LOGGER = logging.getLogger("accelera.execution")
 
