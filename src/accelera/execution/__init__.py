@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from accelera.execution.cluster.training.rank import Rank as Rank
     from accelera.execution.cluster.training.trainer import TrainingRun as TrainingRun
     from accelera.execution.executors.auto import AutoCpuExecutor as AutoCpuExecutor
-    from accelera.execution.executors.contract import CpuExecutor as CpuExecutor
-    from accelera.execution.executors.contract import GpuExecutor as GpuExecutor
+    from accelera.execution.executors.lanes import CpuExecutor as CpuExecutor
+    from accelera.execution.executors.lanes import GpuExecutor as GpuExecutor
     from accelera.execution.executors.processes.executor import ProcessesExecutor as ProcessesExecutor
     from accelera.execution.executors.simulated import SimulatedExecutor as SimulatedExecutor
     from accelera.execution.executors.simulated import SimulatedReport as SimulatedReport
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 _FILE_OF = {
     "Cluster": "cluster.contract",
     "AutoCpuExecutor": "executors.auto",
-    "CpuExecutor": "executors.contract",
+    "CpuExecutor": "executors.lanes",
     "Decision": "strategy.strategy",
     "DeviceShare": "result",
     "ExecutionResult": "result",
     "ExecutionStrategy": "strategy.strategy",
-    "GpuExecutor": "executors.contract",
+    "GpuExecutor": "executors.lanes",
     "HardwareCapabilities": "hardware.capabilities",
     "Kernel": "kernel",
     "ManagerStats": "result",

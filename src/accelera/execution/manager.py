@@ -22,9 +22,15 @@ from accelera.execution.arguments import (
     listed,
 )
 from accelera.execution.executors.auto import AutoCpuExecutor, default_cpu, inline_of
-from accelera.execution.executors.contract import CpuExecutor, GpuExecutor, check_executors, is_available
 from accelera.execution.executors.device import DeviceLane, default_gpu
-from accelera.execution.executors.lanes import lane_of, run_on_lanes
+from accelera.execution.executors.lanes import (
+    CpuExecutor,
+    GpuExecutor,
+    check_executors,
+    is_available,
+    lane_of,
+    run_on_lanes,
+)
 from accelera.execution.futures import StrategyExecutor, mapped, run_in_thread, starmapped
 from accelera.execution.hardware.capabilities import HardwareCapabilities
 from accelera.execution.hardware.cpu_share import usable_cores

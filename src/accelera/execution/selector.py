@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, final
 
 from accelera.execution.arguments import WorkloadProfile
-from accelera.execution.executors.contract import GpuExecutor, is_available
 from accelera.execution.executors.device import DeviceLane
+from accelera.execution.executors.lanes import GpuExecutor, is_available
 from accelera.execution.hardware.capabilities import HardwareCapabilities
 from accelera.execution.hardware.load import SystemLoad
 from accelera.execution.kernel import Kernel

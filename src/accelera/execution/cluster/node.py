@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple, final
 import accelera
 from accelera.execution.cluster.contract import Lease, LeasePart, Range, unpack
 from accelera.execution.cluster.lease import LeaseQueue, read_in_flight, remove_old_logs
-from accelera.execution.executors.contract import GpuExecutor, Lane
 from accelera.execution.executors.device import DeviceLane, default_gpu
+from accelera.execution.executors.lanes import GpuExecutor, Lane
 from accelera.execution.executors.threads import ThreadsExecutor
 from accelera.execution.executors.torch_device import TorchDeviceExecutor
 from accelera.execution.kernel import LruDict

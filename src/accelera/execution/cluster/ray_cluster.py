@@ -28,7 +28,7 @@ from accelera.execution.cluster.ray_connection import (
     plain,
     the_ray,
 )
-from accelera.execution.executors.contract import Closeable
+from accelera.execution.executors.lanes import Closeable
 
 if TYPE_CHECKING:
     from accelera.execution.cluster.training.rank import Rank

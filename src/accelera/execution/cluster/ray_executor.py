@@ -13,8 +13,7 @@ from accelera.execution.cluster.contract import Cluster, pack_function
 from accelera.execution.cluster.ray_cluster import RayCluster
 from accelera.execution.cluster.ray_connection import closed_error
 from accelera.execution.cluster.scheduler import LeaseScheduler, LeaseSize
-from accelera.execution.executors.contract import Closeable, Lane
-from accelera.execution.executors.lanes import outputs_of
+from accelera.execution.executors.lanes import Closeable, Lane, outputs_of
 from accelera.execution.kernel import FUNCTIONS_KEPT, LruDict, name_of
 from accelera.execution.observability.telemetry import Telemetry
 from accelera.execution.tasks.queue import DeviceKind, QueueOptions, Suspicion, TaskQueue, TaskRange

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, final
 
 from accelera.errors import TransferError
 from accelera.execution.arguments import asked_workers
-from accelera.execution.executors.contract import PROCESSES, Closeable, CpuExecutor
-from accelera.execution.executors.lanes import outputs_of
+from accelera.execution.executors.lanes import PROCESSES, Closeable, CpuExecutor, outputs_of
 from accelera.execution.executors.threads import ThreadsExecutor
 from accelera.execution.hardware.cpu_share import cores_here, process_share
 from accelera.execution.kernel import FUNCTIONS_KEPT, Kernel, LruDict, identity_of

@@ -9,7 +9,7 @@ from typing import final
 
 from accelera.devices import words_of
 from accelera.errors import DeviceError, UnknownOutcomeError
-from accelera.execution.executors.contract import GpuExecutor, is_available
+from accelera.execution.executors.lanes import GpuExecutor, is_available
 from accelera.execution.faults.batch_size import BatchSizer
 from accelera.execution.faults.breaker import CONSECUTIVE, Breaker, BreakerState
 from accelera.execution.faults.classify import FailureKind, kind_of, release_attempt

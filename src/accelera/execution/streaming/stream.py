@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar, final
 
 from accelera.errors import UnfinishedError
 from accelera.execution.arguments import OnError
-from accelera.execution.executors.contract import Closeable, Lane
+from accelera.execution.executors.lanes import Closeable, Lane
 from accelera.execution.observability.logs import log_stream, log_stream_end
 from accelera.execution.observability.observer import Observer
 from accelera.execution.observability.telemetry import Telemetry

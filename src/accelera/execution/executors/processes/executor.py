@@ -12,8 +12,7 @@ from typing import Any, Final, final
 
 from accelera.errors import DeviceError, PoisonTaskError, TransferError, UnknownOutcomeError
 from accelera.execution.arguments import asked_workers
-from accelera.execution.executors.contract import PROCESSES, Closeable
-from accelera.execution.executors.lanes import outputs_of
+from accelera.execution.executors.lanes import PROCESSES, Closeable, outputs_of
 from accelera.execution.executors.processes.messages import (
     FUNCTION,
     STARTING,
