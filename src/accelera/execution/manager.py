@@ -35,9 +35,8 @@ from accelera.execution.futures import StrategyExecutor, mapped, run_in_thread, 
 from accelera.execution.hardware.capabilities import HardwareCapabilities
 from accelera.execution.hardware.cpu_share import usable_cores
 from accelera.execution.hardware.load import SystemLoad
-from accelera.execution.observability.logs import is_logged, log_hardware
 from accelera.execution.observability.observer import Observer, checked_observers
-from accelera.execution.observability.telemetry import ManagerTotals, Telemetry
+from accelera.execution.observability.telemetry import ManagerTotals, Telemetry, is_logged, log_hardware
 from accelera.execution.request import (
     ExecuteRequest,
     StreamRequest,

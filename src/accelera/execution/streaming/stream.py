@@ -13,9 +13,8 @@ from typing import Any, Final, Generic, TypeVar, final
 from accelera.errors import UnfinishedError
 from accelera.execution.arguments import OnError
 from accelera.execution.executors.lanes import Closeable, Lane
-from accelera.execution.observability.logs import log_stream, log_stream_end
 from accelera.execution.observability.observer import Observer
-from accelera.execution.observability.telemetry import Telemetry
+from accelera.execution.observability.telemetry import Telemetry, log_stream, log_stream_end
 from accelera.execution.request import StreamRequest
 from accelera.execution.result import Ending, StreamReport, TaskFailure, noted
 from accelera.execution.strategy.strategy import Decision, StrategyKind
