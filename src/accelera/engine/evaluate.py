@@ -16,10 +16,10 @@ from accelera.engine.dtypes import check_lossless
 from accelera.engine.elementwise import ReduceKernel, StoreKernel, SweepKernel, Team
 from accelera.engine.expression import Expr, Reduction, lazy
 from accelera.engine.job import PlannedJob, carry_out
+from accelera.engine.operands import ResultTarget
 from accelera.engine.options import RUNTIME_BYTES, USUAL, OperationOptions
 from accelera.engine.program import ElementwiseProgram
 from accelera.engine.report import RunReport
-from accelera.engine.target import ResultTarget
 from accelera.errors import DTypeError
 from accelera.plan import CostModel, ElementwiseProblem, Operand, Plan, PlanLimits, plan_elementwise
 from accelera.stores import Store, parse_dtype

@@ -12,11 +12,10 @@ from accelera.devices import Device
 from accelera.engine.calibration import cost_model
 from accelera.engine.dtypes import held_dtype
 from accelera.engine.job import PlannedJob, carry_out
-from accelera.engine.operands import describe, factor_dtype
+from accelera.engine.operands import ResultTarget, describe, factor_dtype
 from accelera.engine.options import USUAL, MemorySplit, OperationOptions
 from accelera.engine.report import RunReport
 from accelera.engine.staging import PIECE_BYTES
-from accelera.engine.target import ResultTarget
 from accelera.errors import DTypeError, ShapeError
 from accelera.plan import GramProblem, Operand, Plan, PlanLimits, PlanStep, plan_gram
 from accelera.stores import Layout, Region, Store

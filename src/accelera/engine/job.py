@@ -30,11 +30,10 @@ from accelera.engine.journal import (
     forget_journal,
     journal_path,
 )
-from accelera.engine.operands import OperandWatch
+from accelera.engine.operands import OperandWatch, ResultTarget, abandon, publish
 from accelera.engine.options import OperationOptions
 from accelera.engine.report import Observers, RunReport, nothing_run
 from accelera.engine.runner import Interrupted, Kernel, PlanRunner, RunControl
-from accelera.engine.target import ResultTarget, abandon, publish
 from accelera.errors import (
     AcceleraError,
     BudgetExceededError,

@@ -14,6 +14,7 @@ from accelera.engine.calibration import cost_model
 from accelera.engine.dtypes import held_dtype
 from accelera.engine.job import PlannedJob
 from accelera.engine.operands import (
+    ResultTarget,
     as_matrices,
     check_matmul_dtypes,
     describe,
@@ -22,7 +23,6 @@ from accelera.engine.operands import (
     result_view,
 )
 from accelera.engine.options import USUAL, MemorySplit, OperationOptions
-from accelera.engine.target import ResultTarget
 from accelera.plan import (
     CostModel,
     MatmulProblem,

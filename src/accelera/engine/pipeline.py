@@ -23,11 +23,10 @@ from accelera.engine.job import (
 )
 from accelera.engine.journal import JournalRecord
 from accelera.engine.matmul import PlannedMatmul
-from accelera.engine.operands import OperandWatch
+from accelera.engine.operands import OperandWatch, ResultTarget, abandon
 from accelera.engine.options import USUAL, OperationOptions
 from accelera.engine.report import RunReport
 from accelera.engine.stages import ExpressionStage, is_staged, stages_of, stores_in, text_of
-from accelera.engine.target import ResultTarget, abandon
 from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.plan import Plan, SavedPlan, combine_plans
 from accelera.settings import current_value
