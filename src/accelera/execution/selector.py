@@ -16,7 +16,7 @@ from accelera.execution.hardware.capabilities import HardwareCapabilities
 from accelera.execution.hardware.load import SystemLoad
 from accelera.execution.kernel import Kernel
 from accelera.execution.strategy.cost_model import (
-    TRIFLE_S,
+    NEGLIGIBLE_S,
     DecisionInputs,
     Facts,
     cached_choice,
@@ -200,7 +200,7 @@ class StrategySelector:
         seconds: float,
     ) -> None:
         """Keep what the pieces of a batch, which took ``seconds``, tell of the devices' speed."""
-        if self._model is None or seconds < TRIFLE_S:
+        if self._model is None or seconds < NEGLIGIBLE_S:
             return
         speeds = self._speeds(SystemLoad.current())
         if self._gpu is not None and any(device == self._model.sides.gpu for device, _, _ in samples):

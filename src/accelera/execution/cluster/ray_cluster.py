@@ -43,7 +43,7 @@ class _Sent:
     agent: StartedAgent | None
     lease: Lease
     awaited: Any
-    """What is ready when there is news: the stream of parts, or what an autopsy finds."""
+    """What is ready when there is news: the stream of parts, or what was under way when the agent died."""
     over: LeaseLost | LeaseEnded | None = None
     """Set when the agent is dead, or there was none."""
 

@@ -84,7 +84,7 @@ class DeviceBatchRunner:
         self.size = device.size_of(queue.function, queue.memory_per_task)
         """What is known of how many tasks fit at once."""
         self._many = isinstance(queue.function, Kernel) and queue.function.batch is not None
-        self._riddles = 0
+        self._unexplained_failures = 0
         self._overflow: OomAttribution | None = None
 
     def tell(self, state: BreakerState | None) -> None:
@@ -113,7 +113,7 @@ class DeviceBatchRunner:
             failed = self._run(part.part(0, fitting))
             while failed:
                 waiting += self._after(failed.pop(0), fitting, first=met is None)
-            met = None  # an exception knows this call: if it were known here, neither would go
+            met = None  # its traceback holds this frame: a cycle that would keep the tasks in memory
 
     @property
     def _judges(self) -> bool:
@@ -131,7 +131,7 @@ class DeviceBatchRunner:
         name, count = self._device.name, len(piece.tasks)
         failed = run_batch(self._device.executor.execute_batch, self._queue, piece, name, _is_the_devices)
         if not failed:
-            self._riddles = 0
+            self._unexplained_failures = 0
             self.tell(self._breaker.succeeded())
             self.size.succeeded(count)
             self._overflow = None if self._overflow is None else self._overflow.fitted(count)
@@ -146,12 +146,12 @@ class DeviceBatchRunner:
         kind = kind_of(error)
         if kind is FailureKind.USER:
             if self._many or self._queue.repairs:
-                return self._find(piece, error)
+                return self._bisect(piece, error)
             kind = FailureKind.UNKNOWN
         release_attempt(error, self._device.executor)
         self._learn(kind, piece, at_once, _reason(kind, error))
         if self._queue.repairs and not self._queue.reruns:
-            self._lose(piece, error)
+            self._fail_as_unknown(piece, error)
         elif self._queue.repairs and kind is FailureKind.MEMORY:
             return self._smaller(piece, error, at_once)
         elif (
@@ -195,23 +195,23 @@ class DeviceBatchRunner:
             self._queue.fail(piece.start, refused, self._device.name)
         return []
 
-    def _find(self, piece: TaskRange, error: Exception) -> Waiting:
+    def _bisect(self, piece: TaskRange, error: Exception) -> Waiting:
         """Find the task that is at fault when something raises that no device would; the CPU is to judge it.
 
         Where the function has no form for many it is the executor that raises: three times in a row, and it
         is left alone, as a device is.
         """
         count, name = len(piece.tasks), self._device.name
-        self._riddles += not self._many
+        self._unexplained_failures += not self._many
         if not self._queue.reruns and (count > 1 or not self._many):
-            self._lose(piece, error)
-        elif self._riddles >= CONSECUTIVE or (
-            self._riddles and self._breaker.state is BreakerState.HALF_OPEN
+            self._fail_as_unknown(piece, error)
+        elif self._unexplained_failures >= CONSECUTIVE or (
+            self._unexplained_failures and self._breaker.state is BreakerState.HALF_OPEN
         ):
             self.tell(self._breaker.failed(sticky=True, reason=_reason(FailureKind.UNKNOWN, error)))
             self._queue.leave_to_cpu(piece, error, name, for_good=False)
         elif count > 1:
-            half, first = count // 2, 1 if self._riddles == 1 else 0
+            half, first = count // 2, 1 if self._unexplained_failures == 1 else 0
             bounds = ((half, count), (first, half), (0, first))
             return [(piece.part(start, stop), None) for start, stop in bounds if start < stop]
         elif self._queue.repairs and self._queue.reruns:
@@ -223,7 +223,7 @@ class DeviceBatchRunner:
             self._queue.fail(piece.start, error, name)
         return []
 
-    def _lose(self, piece: TaskRange, error: Exception) -> None:
+    def _fail_as_unknown(self, piece: TaskRange, error: Exception) -> None:
         """Give tasks up that may have been done, and must not be begun again."""
         for index in range(piece.start, piece.stop):
             lost = UnknownOutcomeError(

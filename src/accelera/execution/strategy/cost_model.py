@@ -13,9 +13,9 @@ from accelera.execution.strategy.strategy import Decision, ExecutionStrategy, St
 MARGIN = 0.05
 """A strategy that takes a GPU along must be so much faster than the CPU alone, beyond what is uncertain."""
 MOST_UNCERTAIN = 0.5
-"""However uncertain, so much faster is enough."""
-MENDED = 0.25
-"""The part of the uncertainty that counts where both sides pull."""
+"""Uncertainty above this counts as this much, so that a GPU that is clearly faster is still chosen."""
+HYBRID_UNCERTAINTY_SHARE = 0.25
+"""Part of the uncertainty that counts for a hybrid, which balances a wrong estimate while it runs."""
 LATE = 2.0
 """A task may well take so many standard deviations more than usual."""
 HYBRID_LAUNCHES = 3
@@ -82,9 +82,8 @@ def forecast(
         helps = pace.begin_s + pace.gpu_s(1) < cpu_s
         return StrategyForecast(cpu_s, gpu_s, hybrid_s, gpu_needed, math.inf if helps else 0.0)
     hybrid_s = _together_s(count, pace, fitting)
-    return StrategyForecast(
-        cpu_s, gpu_s, hybrid_s, gpu_needed, 1 - MARGIN - MENDED * min(uncertainty, MOST_UNCERTAIN)
-    )
+    hybrid_needed = 1 - MARGIN - HYBRID_UNCERTAINTY_SHARE * min(uncertainty, MOST_UNCERTAIN)
+    return StrategyForecast(cpu_s, gpu_s, hybrid_s, gpu_needed, hybrid_needed)
 
 
 def _together_s(count: int, pace: DeviceRates, fitting: int | None) -> float:
@@ -114,7 +113,7 @@ RESAMPLED = 0.01
 UNKNOWN_BEGIN_S = 0.3
 """What a GPU is taken to need before its first piece, while nobody has seen it begin."""
 
-TRIFLE_S = 2e-4
+NEGLIGIBLE_S = 2e-4
 """A batch that one of the CPU's workers does in so little is done before a GPU has begun."""
 
 _BOTH = ExecutionStrategy.Hybrid()
@@ -162,7 +161,7 @@ def choose_strategy(entry: FunctionHistory, now: DecisionInputs, tree: Decision)
     cpu_samples, gpu_samples = entry.samples(sides.cpu_model), entry.samples(sides.gpu_model)
     if min(cpu_samples, gpu_samples) < NEEDED:
         return _gathering(entry, now, tree, cpu_samples, gpu_samples)
-    if entry.estimates[sides.cpu_model].task_s * now.task_count < TRIFLE_S:
+    if entry.estimates[sides.cpu_model].task_s * now.task_count < NEGLIGIBLE_S:
         return _TRIFLE
     choice = entry.choice = _chosen(entry, now, {sides.cpu: cpu_samples, sides.gpu: gpu_samples})
     return _sampled_anew(entry, now, choice.decision, choice.pace)
@@ -252,7 +251,7 @@ def _gathering(
     elif kind is StrategyKind.CPU_ONLY and gpu_samples < NEEDED and now.task_count > 1:
         unknown_s = 0.0 if now.begun else now.begin_s or UNKNOWN_BEGIN_S
         since_s = entry.since.get(now.sides.gpu_model, entry.seconds)
-        due = RESAMPLED * since_s >= max(unknown_s, TRIFLE_S)
+        due = RESAMPLED * since_s >= max(unknown_s, NEGLIGIBLE_S)
     else:
         due = False
     if not due:

@@ -160,7 +160,7 @@ class PerformanceHistory:
         self.lock = threading.Lock()
         """Held while something is changed."""
         self.begun: set[tuple[str, str]] = set()
-        """Functions and devices that have met in this process: the first piece tells little of the others."""
+        """Keys of functions and models of the GPUs on which they have run in this process."""
         self.begun_devices: set[str] = set()
         """Devices that have run something in this process."""
         self._path = path

@@ -246,7 +246,7 @@ class StreamQueue(TaskQueue):
             self._wake_all()
 
     def deserted(self) -> None:
-        """Tell that nobody works on it any more who could end it; an error unless it is over."""
+        """Tell that the last lane has returned; the stream fails if tasks are left."""
         with self._turn:
             if self._over or self.stopped:
                 return

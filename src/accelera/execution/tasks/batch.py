@@ -75,7 +75,7 @@ class _Missing:
 MISSING = _Missing()
 """Stands for the output of a task that is not done."""
 LOOK_AGAIN_S = 2e-3
-"""Seconds between two looks of a side that leaves the last tasks to the other: are they being done?"""
+"""Seconds after which a side that leaves the last tasks to the other looks again whether to take some."""
 
 
 @final

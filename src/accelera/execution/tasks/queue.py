@@ -218,7 +218,7 @@ class TaskQueue(abc.ABC):
         for thread in threads:
             thread.join()
 
-    def retries(self, index: int, error: BaseException, device: str, attempts: int) -> bool:
+    def retry_or_fail(self, index: int, error: BaseException, device: str, attempts: int) -> bool:
         """Return whether a task that raised after ``attempts`` attempts is tried again; otherwise fail it."""
         if self.retry is not None and self.retry.allows(error, attempts):
             self.telemetry.retried(index, error, device)

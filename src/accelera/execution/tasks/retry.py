@@ -95,7 +95,7 @@ class RetryLoop(abc.ABC):
                 done, attempts = done + outputs, 1
             if error is None:
                 continue
-            if self.tries_again(done, error, attempts):
+            if self.retry_or_fail(done, error, attempts):
                 self.pause(attempts)
                 attempts += 1
             else:
@@ -112,7 +112,7 @@ class RetryLoop(abc.ABC):
         """Run the tasks from ``start`` on; return how many have outputs, and what the next one raised."""
 
     @abc.abstractmethod
-    def tries_again(self, position: int, error: BaseException, attempts: int) -> bool:
+    def retry_or_fail(self, position: int, error: BaseException, attempts: int) -> bool:
         """Return whether the task at ``position`` is tried again after ``attempts`` attempts, or fail it."""
 
     @abc.abstractmethod

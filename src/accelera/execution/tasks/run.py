@@ -173,8 +173,8 @@ class _RangeLoop(RetryLoop):
             queue.finish(piece.start + start, outputs)
         return len(outputs), error
 
-    def tries_again(self, position: int, error: BaseException, attempts: int) -> bool:
-        return self._queue.retries(self._piece.start + position, error, self._device, attempts)
+    def retry_or_fail(self, position: int, error: BaseException, attempts: int) -> bool:
+        return self._queue.retry_or_fail(self._piece.start + position, error, self._device, attempts)
 
     def pause(self, attempts: int) -> None:
         self._queue.pause(attempts)
@@ -271,7 +271,7 @@ def run_batch(
 
 def _to_retry(queue: TaskQueue, raised: list[Failed], device: str, attempts: int) -> list[TaskRange]:
     """Return, after the pause, the tasks that are to be tried again; the others fail for good."""
-    again = [piece for piece, error in raised if queue.retries(piece.start, error, device, attempts)]
+    again = [piece for piece, error in raised if queue.retry_or_fail(piece.start, error, device, attempts)]
     if again:
         queue.pause(attempts)
     if not queue.stopped:

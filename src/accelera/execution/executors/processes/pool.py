@@ -289,7 +289,7 @@ class ProcessPool:
                 self._idle.put(slot)
 
     def ready(self, slot: WorkerSlot) -> WorkerProcess:
-        """Return the worker of a slot that was lent; raises ``DeviceError`` when the crew was sent home."""
+        """Return the worker of a slot that was lent; raises ``DeviceError`` once the pool is closed."""
         with self._lock:
             if self.closed:
                 raise DeviceError(

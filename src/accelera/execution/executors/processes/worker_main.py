@@ -168,7 +168,7 @@ class _WorkerLoop(RetryLoop):
             return len(self._outputs) - start, error
         return len(self._outputs) - start, None
 
-    def tries_again(self, position: int, error: BaseException, attempts: int) -> bool:
+    def retry_or_fail(self, position: int, error: BaseException, attempts: int) -> bool:
         retry = self._retry
         if retry is not None and retry.allows(error, attempts):
             self._retried.append((position, pack_error(error)))
