@@ -28,8 +28,8 @@ those that compute."""
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 """The same for the threads of BLAS: they spin for 2⁴ ticks of the clock instead of 2²⁶.
 
-Products of small tiles on two busy cores took ten times as long. Test processes inherit it from the one that starts
-them: some plugin loads NumPy before this file is read.
+Products of small tiles on two busy cores took ten times as long. Test processes inherit it from the one that
+starts them: some plugin loads NumPy before this file is read.
 """
 
 settings.register_profile(

@@ -35,7 +35,9 @@ def test_importing_a_package_loads_no_torch(package: str, tmp_path: Path) -> Non
 def test_offloading_loads_no_compiler(tmp_path: Path) -> None:
     code = "import sys; from accelera.offload import offload; sys.exit('torch._dynamo' in sys.modules)"
     ran = run_python("-c", code, cwd=tmp_path)
-    assert ran.returncode == 0, ran.stderr or "offload loads torch._dynamo: seconds for programs that never compile"
+    assert ran.returncode == 0, (
+        ran.stderr or "offload loads torch._dynamo: seconds for programs that never compile"
+    )
 
 
 @pytest.mark.skipif("accelera.stores" not in packages(), reason="there are no stores yet")

@@ -50,7 +50,7 @@ def fit_view(
     >>> from accelera.simulator import generate_synthetic_trace
     >>> found = fit_view(generate_synthetic_trace(num_layers=2), 10**8)
     >>> found.verdict.headline
-    'Running a transformer of 38.7M parameters needs 280 MB. You are 180 MB short.'
+    'Running a transformer of 38.7M parameters needs 344 MB. You are 244 MB short.'
     """
     facts, what_if = facts_of(trace), what_if or WhatIf()
     compared = comparison_view(facts, budget_bytes, what_if, policies, least_bytes=least_bytes)
