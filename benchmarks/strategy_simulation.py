@@ -171,7 +171,7 @@ class Machine:
             self.size.succeeded(count)
         else:
             self.size.ran_out(count)
-            self.sharing.back(start, stop)
+            self.sharing.back(actor, start, stop)
         if good:
             for index in range(start, stop):
                 self.left -= not self.settled[index]
