@@ -286,8 +286,9 @@ def current_value(name: str) -> Any:
 def progress_wanted() -> bool:
     """Whether long operations draw progress; ``auto`` means on a terminal or in a notebook."""
     wish = current_value("progress")
-    on_screen = sys.stderr.isatty() or "ipykernel" in sys.modules
-    return bool(wish == "always" or (wish == "auto" and on_screen))
+    if wish != "auto":
+        return bool(wish == "always")
+    return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
 def cache_folder() -> Path:

@@ -55,7 +55,9 @@ def test_the_processors_are_read_between_two_moments(monkeypatch: pytest.MonkeyP
     assert meter.read() == (0.25, 0.25)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads what Linux tells in /proc")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="a worker's time is read from /proc, which Linux alone has"
+)
 def test_worker_processes_of_ones_own_are_no_others(tmp_path: Path) -> None:
     meter = ProcessorMeter(str(tmp_path))
 

@@ -26,7 +26,7 @@ class Closeable(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let go of them."""
+        """Release its processes or connections."""
 
     def __enter__(self: Self) -> Self:
         """Return itself."""
