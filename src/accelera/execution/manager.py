@@ -526,7 +526,8 @@ class StrategyManager:
         """Run on the lanes what was not done in the calling thread; return the result of all."""
         outputs, failed, seconds = begun
         if outputs or failed:
-            telemetry.ran(self._cpu.name, len(outputs), seconds, whole=len(outputs) == len(tasks))
+            whole = len(outputs) == len(tasks)
+            telemetry.ran(self._cpu.name, len(outputs), seconds, whole=whole, counted=True)
         if len(outputs) == len(tasks):
             return result_from(outputs, (), decision, telemetry, began_s)
         failure = failed.pop() if failed else None

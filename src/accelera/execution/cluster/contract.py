@@ -42,7 +42,7 @@ class GpuReport(NamedTuple):
         """
         name = f"{node} {self.device}"
         if self.tasks:
-            telemetry.ran(name, done, self.seconds, whole=done == self.tasks)
+            telemetry.ran(name, done, self.seconds, whole=done == self.tasks, counted=True)
         for count, raised in self.splits:
             telemetry.split(name, count, unpack_error(raised, index, "ray"))
         for count, raised in self.fallbacks:

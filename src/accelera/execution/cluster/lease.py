@@ -282,8 +282,10 @@ class LeaseQueue(TaskQueue):
                 self._turn.wait(LOOK_AGAIN_S if offer.held else PART_S)
         return None
 
-    def finish(self, start: int, outputs: Sequence[Any]) -> None:
+    def finish(self, start: int, outputs: Sequence[Any], device: str | None = None) -> None:
         """Keep outputs for the next part."""
+        if device is not None:
+            self.telemetry.count_tasks(device, len(outputs))
         self._results.put(start, outputs)
         with self._turn:
             proven = self._proven(start, len(outputs))

@@ -275,7 +275,7 @@ class CallQueue(TaskQueue):
                 self._turn.wait()
             return None
 
-    def finish(self, start: int, outputs: Sequence[Any]) -> None:
+    def finish(self, start: int, outputs: Sequence[Any], device: str | None = None) -> None:
         """Bring what the calls from index ``start`` on returned."""
         for index, output in enumerate(outputs, start):
             for future in self._settled(index):

@@ -320,7 +320,9 @@ class LeaseScheduler:
             self._size.ran(flight.node, count, node_seconds(on_cpu, part.seconds, part.gpu))
         on_gpu = 0 if part.gpu is None else min(part.gpu.tasks, done)
         if on_cpu:
-            self._queue.telemetry.ran(flight.node.name, done - on_gpu, part.seconds, whole=done == count)
+            self._queue.telemetry.ran(
+                flight.node.name, done - on_gpu, part.seconds, whole=done == count, counted=True
+            )
         if part.gpu is not None:
             part.gpu.tell(self._queue.telemetry, flight.node.name, flight.piece.start, on_gpu)
 

@@ -197,12 +197,12 @@ class TimedQueue:
         self._mine.since = now if isinstance(self._queue, Batch) else clocks()
         return taken
 
-    def finish(self, start: int, outputs: Sequence[Any]) -> None:
+    def finish(self, start: int, outputs: Sequence[Any], device: str | None = None) -> None:
         """Keep one output, and bring all."""
         piece: TaskRange = self._mine.piece
         if self._sample is None and start == piece.start:
             self._sample = piece.tasks[0], outputs[0]
-        self._queue.finish(start, outputs)
+        self._queue.finish(start, outputs, device)
 
     def measure_transfer(self) -> None:
         """Find out what handing a task over would take, if that is not known."""

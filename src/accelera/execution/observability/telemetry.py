@@ -260,24 +260,27 @@ class Telemetry:
         self._no_longer_waiting()
         self._tell("on_failed", error, self.fallen_back > 0)
 
-    def ran(self, device: str, task_count: int, seconds: float, *, whole: bool = True) -> None:
+    def ran(
+        self, device: str, task_count: int, seconds: float, *, whole: bool = True, counted: bool = False
+    ) -> None:
         """``device`` has outputs of some tasks, which are brought next; what failed counts by itself.
 
-        ``whole``: they are all that it took at once, so that the time is theirs.
+        ``whole``: they are all that it took at once, so that the time is theirs. ``counted``: as tasks of the
+        device, already here; otherwise ``count_tasks`` does so when they are brought.
         """
         with self._lock:
             share = self._share(device)
-            share.tasks += task_count
+            share.tasks += task_count if counted else 0
             share.batches += 1
             share.busy_s += seconds
             if whole and (share.batches <= MOST_SAMPLES or self._queued is not None):
                 self.samples.append((device, task_count, seconds))
         self._tell_chunk(device, task_count, seconds)
 
-    def count_failed(self, device: str) -> None:
-        """Count a task that failed for good; observers hear of it by ``tell_failed``."""
+    def count_tasks(self, device: str, task_count: int) -> None:
+        """Count tasks that are done, or failed for good; observers hear by ``ran`` and ``tell_failed``."""
         with self._lock:
-            self._share(device).tasks += 1
+            self._share(device).tasks += task_count
 
     def tell_failed(self, device: str) -> None:
         """Tell of a task that was counted as failed."""

@@ -197,12 +197,14 @@ class StreamQueue(TaskQueue):
         self._report_taken_over()
         return piece
 
-    def finish(self, start: int, outputs: Sequence[Any]) -> None:
+    def finish(self, start: int, outputs: Sequence[Any], device: str | None = None) -> None:
         """Bring the outputs of the tasks from index ``start`` on."""
         self.telemetry.waits(-len(outputs))
         with self._turn:
             if self._closed:
                 return
+            if device is not None:
+                self.telemetry.count_tasks(device, len(outputs))
             for index, output in enumerate(outputs, start):
                 self._outputs.put(index, output, self._window.keep(output))
             proven = self._proven(start, len(outputs))
@@ -217,7 +219,7 @@ class StreamQueue(TaskQueue):
             if self._closed:
                 return
             self._outputs.put(index, failure, self._window.keep(failure))
-            self.telemetry.count_failed(device)
+            self.telemetry.count_tasks(device, 1)
             self._attribution.refuted(index)
             self.failed += 1
             self._settle(1)

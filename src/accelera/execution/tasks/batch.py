@@ -199,11 +199,13 @@ class Batch(TaskQueue):
                 self._turn.wait(self._patience_s(LOOK_AGAIN_S if offer.held else None))
             return None
 
-    def finish(self, start: int, outputs: Sequence[Any]) -> None:
+    def finish(self, start: int, outputs: Sequence[Any], device: str | None = None) -> None:
         """Bring the outputs of the tasks from index ``start`` on; those that are there already stay."""
         with self._turn:
             if self._closed:
                 return
+            if device is not None:
+                self.telemetry.count_tasks(device, len(outputs))
             if not self._repeats:
                 self.outputs[start : start + len(outputs)] = outputs
                 self._left -= len(outputs)
@@ -225,7 +227,7 @@ class Batch(TaskQueue):
             if self._closed or self._settled(index):
                 return
             self.failures[index] = TaskFailure(index, error, device)
-            self.telemetry.count_failed(device)
+            self.telemetry.count_tasks(device, 1)
             self._left -= 1
             self._dispatcher.done(index, index + 1)
             self._attribution.refuted(index)

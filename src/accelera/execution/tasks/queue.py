@@ -165,8 +165,11 @@ class TaskQueue(abc.ABC):
         """
 
     @abc.abstractmethod
-    def finish(self, start: int, outputs: Sequence[Any]) -> None:
-        """Bring the outputs of the tasks from index ``start`` on; those that are there already stay."""
+    def finish(self, start: int, outputs: Sequence[Any], device: str | None = None) -> None:
+        """Bring the outputs of the tasks from index ``start`` on; those that are there already stay.
+
+        They count for ``device`` if they still come in time; None: they are counted.
+        """
 
     @abc.abstractmethod
     def fail(self, index: int, error: BaseException, device: str) -> None:

@@ -170,7 +170,7 @@ class _RangeLoop(RetryLoop):
         if outputs or error is not None:
             queue.telemetry.ran(self._device, len(outputs), seconds, whole=len(outputs) == len(piece.tasks))
         if outputs:
-            queue.finish(piece.start + start, outputs)
+            queue.finish(piece.start + start, outputs, self._device)
         return len(outputs), error
 
     def retry_or_fail(self, position: int, error: BaseException, attempts: int) -> bool:
@@ -194,7 +194,7 @@ def run_range(
     outputs, error = apply(queue.function, piece.tasks, caught)
     if error is None:  # the usual case: no loop
         queue.telemetry.ran(device, len(outputs), time.perf_counter() - began)
-        queue.finish(piece.start, outputs)
+        queue.finish(piece.start, outputs, device)
         return len(outputs)
     loop = _RangeLoop(queue, piece, device, caught, began)
     done = loop.run(loop.brought(0, outputs, error))
@@ -306,16 +306,16 @@ def _finish_outcomes(
     begin = 0
     for position, outcome in enumerate(outcomes):
         if isinstance(outcome, TaskError):
-            _finish(queue, piece, outcomes, begin, position)
+            _finish(queue, piece.start + begin, outcomes[begin:position], device)
             begin = position + 1
             raised.append((piece.part(position, begin), outcome.error))
-    _finish(queue, piece, outcomes, begin, len(outcomes))
+    _finish(queue, piece.start + begin, outcomes[begin:], device)
     return raised
 
 
-def _finish(queue: TaskQueue, piece: TaskRange, outcomes: Sequence[Any], begin: int, end: int) -> None:
-    if begin < end:
-        queue.finish(piece.start + begin, outcomes[begin:end])
+def _finish(queue: TaskQueue, start: int, outputs: Sequence[Any], device: str) -> None:
+    if outputs:
+        queue.finish(start, outputs, device)
 
 
 def _joined(failed: list[Failed]) -> list[Failed]:

@@ -308,7 +308,7 @@ class ProcessDispatcher:
         begin = 0
         for position in [*apart, len(outputs)]:
             if begin < position:
-                self._queue.finish(piece.start + begin, outputs[begin:position])
+                self._queue.finish(piece.start + begin, outputs[begin:position], PROCESSES)
             if position in failed:
                 self._queue.fail(piece.start + position, failed[position], PROCESSES)
             begin = position + 1
