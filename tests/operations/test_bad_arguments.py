@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from accelera.engine import MatrixEngine, lazy
-from accelera.errors import AcceleraError
+from accelera.errors import AcceleraError, UnknownNameError
 from accelera.stores import create_store, open_store
 
 GOOD = np.arange(12.0).reshape(3, 4)
@@ -192,6 +192,14 @@ def test_only_our_errors_and_nothing_is_left(
         np.save(folder / "old.npy", GOOD)
         (folder / "new.npy").unlink(missing_ok=True)
         assert contents(folder) == before
+
+
+def test_an_objective_that_is_none(tmp_path: Path) -> None:
+    engine = MatrixEngine("cpu", enable_progress=False)
+    for factor in (GOOD, lazy(GOOD)):
+        with pytest.raises(UnknownNameError, match=r"no objective is called 'speed'; known: bytes, time"):
+            engine.matmul(factor, GOOD.T, out=tmp_path / "c.npy", objective="speed")  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("threshold", [float("nan"), -1, float("inf"), "much", True])

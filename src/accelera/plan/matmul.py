@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from accelera.errors import BudgetExceededError
+from accelera.errors import BudgetExceededError, UnknownNameError
 from accelera.plan.cost import CostModel, pass_lengths
 from accelera.plan.dry_run import forecast
 from accelera.plan.limits import Eviction, PlanLimits, with_older_keywords
@@ -114,8 +114,10 @@ def plan_matmul(
     ``tiles`` fixes the (row, column) spans of the result's tiles; ``spec`` repeats the choices of
     an earlier plan where they still fit. ``objective`` says what to save first: time (bytes count a
     little), or bytes (time counts a little), for a disk that others need too. Raises BudgetExceededError,
-    naming the smallest budget that would do, when nothing fits.
+    naming the smallest budget that would do, when nothing fits, and UnknownNameError for another objective.
     """
+    if objective not in _BYTES_WEIGHT:
+        raise UnknownNameError.among("objective", objective, _BYTES_WEIGHT)
     given = None if tiles is None else tuple(tiles)
     room = _MatmulRoom(limits.capacity_bytes, limits.eviction, limits.in_ram, cost.nominal())
     chosen = _chosen_before(spec)

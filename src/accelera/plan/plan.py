@@ -78,7 +78,9 @@ class SavedPlan:
             with atomic_write(Path(path).expanduser()) as partial:
                 partial.write_text(text + "\n", encoding="utf-8")
         except OSError as error:
-            raise StoreError(f"[plan] {path} cannot be written: {error}; choose another place") from error
+            raise StoreError(
+                f"[plan] {path} cannot be written: {error.strerror or error}; choose another place"
+            ) from error
 
     def stage(self, number: int, operation: str) -> SavedPlan:
         """Return the plan of one of its stages, counted from 0, which is that ``operation``."""
