@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 from accelera.chunking import RowChunking
 from accelera.devices import Device
 from accelera.engine.base_engine import BaseEngine, MatmulRequest, Operand, Policy, Strategy, gibibytes
-from accelera.engine.hybrid import Placing, hybrid_devices, strategy_of
+from accelera.engine.hybrid import StrategyChoice, hybrid_devices, strategy_of
 from accelera.engine.options import Amount
 from accelera.engine.routing import (
     GIB,
@@ -73,7 +73,7 @@ class MatrixEngine(BaseEngine):
         memory_threshold_gb: float | None = None,
         policy: Policy | None = None,
         advice: Advice | None = None,
-        strategy: Placing | None = None,
+        strategy: StrategyChoice | None = None,
     ) -> None:
         if strategy is not None and strategy_of(strategy) == ExecutionStrategy.CpuOnly:
             device = "cpu"

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Any, final
 
 from accelera.devices import Device, get_device
 from accelera.engine.blocks import (
@@ -35,14 +34,13 @@ from accelera.engine.calibration import cost_model
 from accelera.engine.job import PlannedJob, PlanRun
 from accelera.engine.matmul import PlannedMatmul
 from accelera.engine.options import MemorySplit, OperationOptions
-from accelera.engine.report import DeviceRun, Progress, RunReport
+from accelera.engine.report import DeviceRun, Progress, RunReport, totals
 from accelera.engine.runner import Interrupted, Kernel, PlanRunner, RunControl
 from accelera.errors import (
     ArgumentError,
     BudgetExceededError,
     DeviceError,
     DeviceMemoryError,
-    UnknownNameError,
 )
 from accelera.execution import ExecutionStrategy, StrategyManager, ThreadsExecutor, WorkloadProfile
 from accelera.execution import Kernel as Function
@@ -61,17 +59,8 @@ from accelera.plan import (
 from accelera.stores import Store
 from accelera.units import format_bytes
 
-Placing = str | ExecutionStrategy | StrategyManager
-"""A word, a strategy, or a manager whose strategy and observers are used."""
-
-WORDS: Final[Mapping[str, ExecutionStrategy]] = MappingProxyType(
-    {
-        "auto": ExecutionStrategy.Auto,
-        "cpu": ExecutionStrategy.CpuOnly,
-        "gpu": ExecutionStrategy.GpuOnly,
-        "hybrid": ExecutionStrategy.Hybrid(),
-    }
-)
+StrategyChoice = str | ExecutionStrategy | StrategyManager
+"""A name, a strategy, or a manager whose strategy and observers are used."""
 
 
 @final
@@ -109,16 +98,16 @@ class HybridDevices:
 
     Parameters
     ----------
-    placing
+    choice
         The strategy. Of a ``StrategyManager`` its strategy and its observers count; its executors do not: the
         devices are the engine's, one block at a time each, which takes all cores or the whole accelerator.
     device
         The accelerator.
     """
 
-    def __init__(self, placing: Placing, device: Device) -> None:
-        strategy = strategy_of(placing)
-        observers = placing.observers if isinstance(placing, StrategyManager) else ()
+    def __init__(self, choice: StrategyChoice, device: Device) -> None:
+        strategy = strategy_of(choice)
+        observers = choice.observers if isinstance(choice, StrategyManager) else ()
         accelerator = AcceleratorExecutor(device)
         self.device = device
         self.strategy = strategy
@@ -137,40 +126,38 @@ class HybridDevices:
         return self.strategy.uses_gpu and self.strategy != ExecutionStrategy.GpuOnly
 
 
-def strategy_of(placing: Placing) -> ExecutionStrategy:
+def strategy_of(choice: StrategyChoice) -> ExecutionStrategy:
     """Return the strategy that is meant.
 
     Raises
     ------
     UnknownNameError
-        When a word is none of ``WORDS``.
-    TypeError
-        When it is none of a word, a strategy and a manager.
+        When no strategy is called so.
+    ArgumentError
+        When it is none of a name, a strategy and a manager.
     """
-    if isinstance(placing, StrategyManager):
-        return placing.strategy
-    if isinstance(placing, ExecutionStrategy):
-        return placing
-    if not isinstance(placing, str):
+    if isinstance(choice, StrategyManager):
+        return choice.strategy
+    if isinstance(choice, ExecutionStrategy):
+        return choice
+    if not isinstance(choice, str):
         raise ArgumentError(
-            f"[engine] strategy={placing!r}: give {', '.join(map(repr, WORDS))}, an ExecutionStrategy or a"
+            f"[engine] strategy={choice!r}: give 'auto', 'cpu', 'gpu', 'hybrid', an ExecutionStrategy or a"
             f" StrategyManager"
         )
-    if placing.lower() not in WORDS:
-        raise UnknownNameError.among("strategy", placing, WORDS)
-    return WORDS[placing.lower()]
+    return ExecutionStrategy.named(choice)
 
 
-def hybrid_devices(placing: Placing | None, device: Device) -> HybridDevices | None:
+def hybrid_devices(choice: StrategyChoice | None, device: Device) -> HybridDevices | None:
     """Return who shares products on an engine that computes on ``device``; None when it works by itself.
 
     A strategy that needs an accelerator where there is none is said so once, and everything runs on the CPU.
     """
-    if placing is None:
+    if choice is None:
         return None
-    strategy = strategy_of(placing)
+    strategy = strategy_of(choice)
     if not device.host_memory:
-        return HybridDevices(placing, device)
+        return HybridDevices(choice, device)
     if strategy.uses_gpu:
         logger.warning(
             "[engine] strategy %s asks for an accelerator, and the engine computes on %s, which is none:"
@@ -330,23 +317,13 @@ class HybridRun:
         sides = {side.planner.device.name: side for side in (self._cpu, self._accelerator)}
         reports = [report for side in sides.values() for report in side.reports]
 
-        def total(figure: str) -> Any:
-            return sum(getattr(report, figure) for report in reports)
-
         return RunReport(
             plan=self._plan,
             device=" + ".join(sides),
             seconds=seconds,
             bytes_read={name: sum(each.bytes_read[name] for each in reports) for name in ("A", "B")},
-            bytes_written=total("bytes_written"),
             peak_pool_bytes=self._cpu.did.peak_pool_bytes,
-            hits=total("hits"),
-            misses=total("misses"),
-            evictions=total("evictions"),
-            fetched_bytes=total("fetched_bytes"),
-            saved_bytes=total("saved_bytes"),
-            stall_s=total("stall_s"),
-            compute_s=total("compute_s"),
+            **totals(reports),
             steps_run=len(reports),
             steps_skipped=self._skipped,
             fallbacks=tuple(self._fallbacks),

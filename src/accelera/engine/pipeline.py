@@ -25,7 +25,7 @@ from accelera.engine.journal import JournalRecord
 from accelera.engine.matmul import PlannedMatmul
 from accelera.engine.operands import OperandWatch, ResultTarget, abandon
 from accelera.engine.options import USUAL, OperationOptions
-from accelera.engine.report import RunReport
+from accelera.engine.report import RunReport, totals
 from accelera.engine.stages import ExpressionStage, is_staged, stages_of, stores_in, text_of
 from accelera.errors import ArgumentError, BudgetExceededError
 from accelera.plan import Plan, SavedPlan, combine_plans
@@ -296,31 +296,21 @@ def _as_before(
 
 
 def _joined(reports: Sequence[RunReport], plan: Plan, fallbacks: Sequence[str]) -> RunReport:
-    """Return the report of the last stages, or of all: sums, and the largest peak."""
+    """Return the report of the last stages, or of all: totals, and the largest peak."""
     first = len(plan.stages) - len(reports) + 1
     read = {
         f"{number}.{name}": size
         for number, each in enumerate(reports, first)
         for name, size in each.bytes_read.items()
     }
-    sums = (
-        "seconds",
-        "bytes_written",
-        "hits",
-        "misses",
-        "evictions",
-        "fetched_bytes",
-        "saved_bytes",
-        "stall_s",
-        "compute_s",
-        "steps_run",
-        "steps_skipped",
-    )
     return replace(
         reports[-1],
         plan=plan,
+        **totals(reports),
+        seconds=sum(each.seconds for each in reports),
+        steps_run=sum(each.steps_run for each in reports),
+        steps_skipped=sum(each.steps_skipped for each in reports),
         bytes_read=read,
         peak_pool_bytes=max(each.peak_pool_bytes for each in reports),
         fallbacks=(*fallbacks, *(note for each in reports for note in each.fallbacks)),
-        **{name: sum(getattr(each, name) for each in reports) for name in sums},
     )

@@ -147,6 +147,20 @@ def nothing_run(plan: Plan, device: str) -> RunReport:
     )
 
 
+_ADDED_UP = (
+    *("bytes_written", "hits", "misses", "evictions", "fetched_bytes", "saved_bytes"),
+    *("stall_s", "compute_s"),
+)
+
+
+def totals(reports: Iterable[RunReport]) -> dict[str, Any]:
+    """Return bytes, counts and seconds of several runs, each added up, by the name of the figure.
+
+    What depends on how the runs lie in time (seconds, steps, peaks) is left to the caller.
+    """
+    return {name: sum(getattr(each, name) for each in reports) for name in _ADDED_UP}
+
+
 def _sum(sizes: Mapping[str, int]) -> str:
     return format_bytes(sum(sizes.values()))
 

@@ -69,6 +69,17 @@ class ExecutionStrategy:
         """Return GPU and CPU together: by fixed shares in per cent, or each pulling as fast as it can."""
         return ExecutionStrategy(StrategyKind.HYBRID, gpu_allocation, cpu_allocation)
 
+    @staticmethod
+    def named(name: str) -> ExecutionStrategy:
+        """Return the strategy called ``"auto"``, ``"cpu"``, ``"gpu"`` or ``"hybrid"``, in any case.
+
+        Raises UnknownNameError when none is called so.
+        """
+        word = name.strip().lower()
+        if word not in _STRATEGIES:
+            raise UnknownNameError.among("strategy", word, _STRATEGIES)
+        return _STRATEGIES[word]
+
     @property
     def uses_gpu(self) -> bool:
         """Whether a GPU takes part."""
@@ -226,7 +237,4 @@ def named_strategy(strategy: ExecutionStrategy | StrategyName) -> ExecutionStrat
             f"[strategy] {described(strategy)} is no strategy: give an ExecutionStrategy, such as"
             f" ExecutionStrategy.Hybrid(70, 30), or one of {', '.join(map(repr, _STRATEGIES))}"
         )
-    name = strategy.strip().lower()
-    if name not in _STRATEGIES:
-        raise UnknownNameError.among("strategy", name, _STRATEGIES)
-    return _STRATEGIES[name]
+    return ExecutionStrategy.named(strategy)

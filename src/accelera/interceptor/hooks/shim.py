@@ -84,31 +84,41 @@ def _loading_fault(path: Path) -> str | None:
     return None
 
 
-class ShimBackend:
-    """Kernels of a library with the C interface of ``csrc/torch/shim.cpp``."""
+class CompiledBackend:
+    """Kernels of a library with the C interface of ``csrc/torch/shim.cpp``, put before torch's own."""
 
-    def __init__(self, name: str, path: Path) -> None:
-        self.name = name
+    def __init__(self, path: Path) -> None:
         self._library = load(path)
-        self.operators = operators_in(path)
         follow(self._library.accelera_set_level)
 
     def set_thresholds(self, least_bytes: int, least_size: int) -> None:
         """Hand over calls of at least ``least_bytes`` bytes with a dimension of at least ``least_size``."""
         self._library.accelera_set_thresholds(least_bytes, least_size)
 
-    def register(self, names: Sequence[str]) -> None:
-        """Put our kernels before torch's; raises DeviceError with torch's words when it refuses."""
-        open_routes(names)
-        encoded = (ctypes.c_char_p * len(names))(*(name.encode() for name in names))
-        accelerator = backend_keys()[1:] or ("",)
-        fault = self._library.accelera_register(encoded, len(names), accelerator[0].encode())
-        if fault is not None:
-            raise DeviceError(f"[interception] torch takes no kernel before its own: {fault.decode()}")
-
     def unregister(self) -> None:
         """Put torch's kernels back."""
         self._library.accelera_unregister()
+
+    def _register(self, names: Sequence[str], accelerator: str = "") -> None:
+        """Register the kernels of the CPU, and of ``accelerator`` if one is named; raises DeviceError."""
+        encoded = (ctypes.c_char_p * len(names))(*(name.encode() for name in names))
+        fault = self._library.accelera_register(encoded, len(names), accelerator.encode())
+        if fault is not None:
+            raise DeviceError(f"[interception] torch takes no kernel before its own: {fault.decode()}")
+
+
+class ShimBackend(CompiledBackend):
+    """Kernels in C++ for all operators, compiled for the torch that is loaded."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        super().__init__(path)
+        self.name = name
+        self.operators = operators_in(path)
+
+    def register(self, names: Sequence[str]) -> None:
+        """Put our kernels before torch's; raises DeviceError with torch's words when it refuses."""
+        open_routes(names)
+        self._register(names, next(iter(backend_keys()[1:]), ""))
 
 
 def operators_in(path: Path) -> frozenset[str]:

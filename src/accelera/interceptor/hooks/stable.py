@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from accelera.devices.torch_shim import compiled_folder
-from accelera.errors import DeviceError
 from accelera.interceptor.hooks import python
-from accelera.interceptor.hooks.dispatch import backend_keys, follow, overload
-from accelera.interceptor.hooks.shim import load, operators_in
+from accelera.interceptor.hooks.dispatch import backend_keys, overload
+from accelera.interceptor.hooks.shim import CompiledBackend, load, operators_in
 
 NAMESPACE = "accelera_stable"
 
@@ -43,23 +42,18 @@ def stable_path() -> Path:
     return compiled_folder() / "_stable.so"
 
 
-class StableBackend:
+class StableBackend(CompiledBackend):
     """Kernels in C++ on the CPU where torch's C functions reach an operator, in Python for the others."""
 
     name = "stable"
 
     def __init__(self) -> None:
-        self._library = load(stable_path())
+        super().__init__(stable_path())
         self._operators = operators()
         self._python = python.PythonBackend()
         self._routes: list[Any] = []
         self._answers: dict[str, Callable[..., Any]] = {}
-        follow(self._library.accelera_set_level)
         self._have_torch_warn_once()
-
-    def set_thresholds(self, least_bytes: int, least_size: int) -> None:
-        """Hand over calls of at least ``least_bytes`` bytes with a dimension of at least ``least_size``."""
-        self._library.accelera_set_thresholds(least_bytes, least_size)
 
     def register(self, names: Sequence[str]) -> None:
         """Put our kernels before torch's; raises DeviceError when torch refuses."""
@@ -67,14 +61,11 @@ class StableBackend:
         self._python.register([name for name in names if name not in self._operators])
         self._python.register_at(ours, backend_keys()[1:])
         self._open_routes(ours)
-        encoded = (ctypes.c_char_p * len(ours))(*(name.encode() for name in ours))
-        fault = self._library.accelera_register(encoded, len(ours), b"")
-        if fault is not None:
-            raise DeviceError(f"[interception] torch takes no kernel before its own: {fault.decode()}")
+        self._register(ours)
 
     def unregister(self) -> None:
         """Put torch's kernels back."""
-        self._library.accelera_unregister()
+        super().unregister()
         self._python.unregister()
 
     def _open_routes(self, names: Sequence[str]) -> None:
