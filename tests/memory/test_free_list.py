@@ -8,7 +8,7 @@ from accelera.memory.pool.backing_store import FreeList
 def spares_of(**sizes: int) -> FreeList[str]:
     spares: FreeList[str] = FreeList()
     for name, nbytes in sizes.items():
-        spares.keep(nbytes, name)
+        spares.add(nbytes, name)
     return spares
 
 
@@ -26,7 +26,7 @@ def test_the_oldest_that_is_ready_is_taken_else_the_oldest() -> None:
 
 def test_the_largest_are_given_up_first_and_no_more_than_needed() -> None:
     spares = spares_of(a=1, b=4, c=8, d=4)
-    assert list(spares.part_with(10)) == [(8, "c"), (4, "d")]
-    assert list(spares.part_with(0)) == []
+    assert list(spares.trim(10)) == [(8, "c"), (4, "d")]
+    assert list(spares.trim(0)) == []
     assert spares.clear() == [(1, "a"), (4, "b")]
-    assert list(spares.part_with(1)) == []
+    assert list(spares.trim(1)) == []

@@ -150,8 +150,8 @@ def test_the_first_use_of_a_new_block_reads_nothing() -> None:
 def test_ids_serve_again_by_size_and_role_the_smallest_first() -> None:
     ids = BlockIds()
     assert [ids.take(8, "weight"), ids.take(8, "weight"), ids.take(4, "weight")] == [0, 1, 2]
-    ids.give(1, 8, "weight")
-    ids.give(0, 8, "weight")
+    ids.release(1, 8, "weight")
+    ids.release(0, 8, "weight")
     assert [ids.take(8, "gradient"), ids.take(8, "weight"), ids.take(4, "weight")] == [3, 0, 4]
 
 

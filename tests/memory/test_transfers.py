@@ -17,7 +17,7 @@ def test_what_is_not_begun_when_threads_are_abandoned_is_told():
         go_on.wait()
         return 1
 
-    first, second = threads.ask([slow]), threads.ask([lambda: 1])
+    first, second = threads.submit([slow]), threads.submit([lambda: 1])
     begun.wait()
     ending = threading.Thread(target=threads.abandon)
     ending.start()
@@ -41,10 +41,10 @@ def test_when_threads_are_drained_every_byte_is_counted():
         go_on.wait()
         return 2
 
-    moves = [threads.ask([slow] * 8), threads.ask([fails, fails])]
+    moves = [threads.submit([slow] * 8), threads.submit([fails, fails])]
     go_on.set()
     threads.drain()
-    assert all(move.over for move in moves)
+    assert all(transfer.over for transfer in moves)
     assert threads.bytes_moved == 16
     threads.drain()
     threads.close()

@@ -1,9 +1,9 @@
-"""One pool: buffers inside a hard capacity, in a run and on paper.
+"""The pool: buffers inside a hard capacity, in a run and in a forecast.
 
-``Ledger`` keeps the counts. ``BufferTable`` decides what is admitted and evicted, and records it, with or
-without memory behind it. Two classes are that memory: ``Buffers``, used by ``BufferPool``, saves at once;
-``AsyncBuffers`` saves in the background. ``Prefetcher`` learns the order of uses and drives a
-``BufferTable``.
+``Ledger`` keeps the counts. ``BufferTable`` decides which buffers are admitted and evicted, and records
+every event; it works with memory behind it or without. Two classes are that memory: ``Buffers``, used by
+``BufferPool``, saves in the calling thread; ``AsyncBuffers`` saves in the background. ``Prefetcher`` learns
+the order of uses and drives a ``BufferTable``.
 """
 
 from __future__ import annotations

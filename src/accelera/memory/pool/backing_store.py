@@ -1,4 +1,4 @@
-"""Blocks of the pool, the device memory in which residents lie, free memory, and the backing stores."""
+"""Blocks of the pool, their backing stores, the device memory of resident ones, and the free list."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class BackingStore(Protocol):
-    """The place of one block's bytes outside the pool; pieces may move in several threads at once."""
+    """The bytes of one block outside the pool; several threads may move parts of them at once."""
 
     nbytes: int
 
@@ -24,10 +24,10 @@ class BackingStore(Protocol):
         """Whether ``write`` may be called."""
 
     def read(self, start: int, out: Bytes) -> int:
-        """Fill ``out`` with the bytes from ``start`` on; return how many they are."""
+        """Fill ``out`` with the bytes from ``start`` on; return their count."""
 
     def write(self, start: int, data: Bytes) -> int:
-        """Store ``data`` from byte ``start`` on; return how many bytes they are."""
+        """Store ``data`` from byte ``start`` on; return the count of bytes."""
 
     def resident(self) -> Bytes | None:
         """Return the bytes themselves when they lie in RAM, else None."""
@@ -36,44 +36,44 @@ class BackingStore(Protocol):
         """Return the bytes as an array that takes no anonymous memory until it is written to."""
 
     def release(self) -> None:
-        """Give the room back; the bytes are needed no more."""
+        """Free the space; the bytes are no longer needed."""
 
 
 class BackingStores(Protocol):
-    """Makes new homes, all of one kind."""
+    """Creates backing stores, all of one kind."""
 
     def create(self, nbytes: int) -> BackingStore:
-        """Return a writable home of ``nbytes``, its contents undefined."""
+        """Return a writable backing store of ``nbytes``, its contents undefined."""
 
     def close(self) -> None:
-        """Give up every home made here."""
+        """Release every backing store made here."""
 
 
 class DeviceMemory(Protocol):
-    """The memory in which residents lie."""
+    """The memory of resident blocks."""
 
     def allocate(self, nbytes: int) -> tuple[Any, Any]:
-        """Return new memory of ``nbytes`` as its users see it, and as the place knows it.
+        """Return new memory of ``nbytes`` in two forms: for operations, and for the methods of this class.
 
         Its contents are undefined. Raises DeviceMemoryError when there is none.
         """
 
     def promise(self, nbytes: int) -> None:
-        """Take note that ``nbytes`` more (or fewer) are, or will be, allocated."""
+        """Reserve ``nbytes`` that are, or will be, allocated; a negative number cancels."""
 
     def release(self, memory: Any) -> None:
         """Give memory back to the system."""
 
     def load(self, home: BackingStore, memory: Any, start: int, stop: int) -> int:
-        """Fill bytes ``start`` to ``stop`` from ``home``; return how many they are."""
+        """Fill bytes ``start`` to ``stop`` from the backing store ``home``; return their count."""
 
     def save(self, memory: Any, home: BackingStore, start: int, stop: int) -> int:
-        """Store bytes ``start`` to ``stop`` in ``home``; return how many they are."""
+        """Store bytes ``start`` to ``stop`` in the backing store ``home``; return their count."""
 
 
 @dataclass(eq=False)
 class PoolBlock:
-    """One buffer of the pool and where its bytes live when they are not resident."""
+    """One buffer of the pool, with the backing store of its bytes while they are not resident."""
 
     id: int
     nbytes: int
@@ -82,13 +82,13 @@ class PoolBlock:
     name: str = ""
     dtype: str = ""
     home: BackingStore | None = None
-    """None until the contents are first saved."""
+    """Its backing store; None until the contents are first saved."""
     filled: bool = False
-    """Whether it has contents: some were adopted, attached, or written by a use."""
+    """Whether it has contents: adopted, attached, or written by a use."""
     leaving: Transfer | None = None
-    """The saving that was begun when it last left."""
+    """The save begun when it was last evicted."""
     saving: Transfer | None = None
-    """The latest saving into its home."""
+    """The latest save into its backing store."""
 
 
 class Use(NamedTuple):
@@ -106,34 +106,34 @@ T = TypeVar("T")
 
 @final
 class FreeList(Generic[T]):
-    """Pieces of memory by size."""
+    """Free pieces of memory, by size."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, list[T]] = defaultdict(list)
+        self._pieces: dict[int, list[T]] = defaultdict(list)
 
-    def keep(self, nbytes: int, piece: T) -> None:
+    def add(self, nbytes: int, piece: T) -> None:
         """Keep ``piece`` of ``nbytes``."""
-        self._kept[nbytes].append(piece)
+        self._pieces[nbytes].append(piece)
 
     def take(self, nbytes: int, ready: Callable[[T], bool] | None = None) -> T | None:
-        """Return a piece of exactly ``nbytes``, or None: the newest, or the oldest that is ``ready``.
+        """Return a piece of exactly ``nbytes``, or None when there is none: the newest.
 
-        Where none is ready, the oldest.
+        With ``ready``, the oldest piece for which it is true; where it is true of none, the oldest.
         """
-        pieces = self._kept[nbytes]
+        pieces = self._pieces[nbytes]
         if not pieces or ready is None:
             return pieces.pop() if pieces else None
         return pieces.pop(next((i for i, each in enumerate(pieces) if ready(each)), 0))
 
-    def part_with(self, nbytes: int) -> Iterator[tuple[int, T]]:
-        """Give up pieces with their sizes, largest first, until ``nbytes`` or more are given up."""
-        for size in sorted(self._kept, reverse=True):
-            while self._kept[size] and nbytes > 0:
+    def trim(self, nbytes: int) -> Iterator[tuple[int, T]]:
+        """Remove and yield (size, piece), largest first, until they come to ``nbytes`` or more."""
+        for size in sorted(self._pieces, reverse=True):
+            while self._pieces[size] and nbytes > 0:
                 nbytes -= size
-                yield size, self._kept[size].pop()
+                yield size, self._pieces[size].pop()
 
     def clear(self) -> list[tuple[int, T]]:
-        """Give up all."""
-        pieces = [(size, each) for size, kept in self._kept.items() for each in kept]
-        self._kept.clear()
+        """Remove all; return (size, piece) of each."""
+        pieces = [(size, each) for size, kept in self._pieces.items() for each in kept]
+        self._pieces.clear()
         return pieces

@@ -1,10 +1,10 @@
 """Buffer pool: bytes of many buffers inside one hard capacity.
 
 Terms are those of a database's buffer manager. ``pin`` makes a buffer resident and holds it there,
-``unpin`` lets go, ``prefetch`` starts loading without waiting, ``write_back`` saves a dirty buffer,
-``evict`` gives one up. The buffer table decides, so what is evicted is the policy's choice alone and
-the sum of all buffers, those kept for reuse included, never exceeds the capacity. Reader threads load
-buffers; the thread that makes a dirty one leave saves it.
+``unpin`` releases it, ``prefetch`` starts loading without waiting, ``write_back`` saves a dirty buffer,
+``evict`` removes one. The buffer table decides: victims are the policy's choice alone, and all buffers
+together, free memory kept for reuse included, never exceed the capacity. Reader threads load buffers;
+a dirty victim is saved by the thread that evicts it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Buffer:
         self.id = id
         self.nbytes = nbytes
         self.loader = loader
-        """What is to fill it, until that has begun."""
+        """Fills the memory; None once the load has begun."""
         self.memory: Any = None
         self.loaded: Future[int] | None = None
         self.saver: Loader | None = None
@@ -61,9 +61,9 @@ class Buffer:
 
 @final
 class Buffers:
-    """The memory of the buffers that are resident, and of some that were.
+    """The memory of resident buffers, and free memory kept for reuse.
 
-    ``stats`` are those of the books. Without ``readers`` loading is over when ``arrive`` returns.
+    ``stats`` are those of the buffer table. Without ``readers``, ``arrive`` returns once the load is done.
     """
 
     def __init__(self, allocator: Allocator, stats: PoolStats, readers: Executor | None = None) -> None:
@@ -73,12 +73,12 @@ class Buffers:
         self._allocator = allocator
         self._stats = stats
         self._readers = readers
-        self._spares: FreeList[Any] = FreeList()
+        self._free_list: FreeList[Any] = FreeList()
         self._allocated_bytes = 0
         self._lock = threading.Lock()
 
     def here(self, buffer: Buffer) -> Buffer:
-        """Return ``buffer``, which has its memory itself."""
+        """Return ``buffer``: it holds its own memory."""
         return buffer
 
     def arrive(self, buffer: Buffer, *, load: bool) -> Buffer:
@@ -91,19 +91,19 @@ class Buffers:
             elif loader is not None:
                 self._load(buffer, loader)
         except BaseException:
-            self._keep(buffer)
+            self._recycle(buffer)
             raise
         return buffer
 
     def leave(self, buffer: Buffer, *, save: bool) -> None:
-        """Save a buffer that must go, and keep its memory; what the saver raises leaves it here."""
+        """Save a departing buffer and recycle its memory; if the saver raises, it stays resident."""
         intact = buffer.loaded is None or buffer.loaded.exception() is None
         if save and intact and buffer.saver is not None:
             self.save(buffer, buffer.saver)
-        self._keep(buffer)
+        self._recycle(buffer)
 
     def store(self, buffer: Buffer) -> None:
-        """Save a buffer that stays, if it has a saver."""
+        """Save a buffer that stays resident, if it has a saver."""
         if buffer.saver is not None:
             self.save(buffer, buffer.saver)
 
@@ -119,8 +119,8 @@ class Buffers:
         for each in resident:
             if each.loaded is not None and not each.loaded.cancel():
                 each.loaded.exception()
-            self._keep(each)
-        for _, memory in self._spares.clear():
+            self._recycle(each)
+        for _, memory in self._free_list.clear():
             self._allocator.release(memory)
         self._allocated_bytes = 0
 
@@ -130,21 +130,21 @@ class Buffers:
             self.bytes_loaded += moved
         return moved
 
-    def _keep(self, buffer: Buffer) -> None:
+    def _recycle(self, buffer: Buffer) -> None:
         if buffer.memory is not None:
-            self._spares.keep(buffer.nbytes, buffer.memory)
+            self._free_list.add(buffer.nbytes, buffer.memory)
         buffer.memory = None
 
     def _take(self, nbytes: int) -> Any:
-        """Return memory of ``nbytes``: a spare one, or a new one after trimming spares to fit.
+        """Return memory of ``nbytes``: a free piece, or a new one after trimming the free list.
 
-        Spares never add to the peak: together with the buffers they take no more than buffers once did.
+        Free pieces never add to the peak: with the buffers they take no more than buffers alone once did.
         """
-        spare = self._spares.take(nbytes)
+        spare = self._free_list.take(nbytes)
         if spare is not None:
             return spare
         excess_bytes = self._allocated_bytes + nbytes - self._stats.peak_bytes
-        for size, memory in self._spares.part_with(excess_bytes):
+        for size, memory in self._free_list.trim(excess_bytes):
             self._allocator.release(memory)
             self._allocated_bytes -= size
         memory = self._allocator.allocate(nbytes)
@@ -188,17 +188,17 @@ class BufferPool:
 
     @property
     def bytes_loaded(self) -> int:
-        """Bytes that loaders moved."""
+        """Bytes moved by loaders."""
         return self._buffers.bytes_loaded
 
     @property
     def bytes_saved(self) -> int:
-        """Bytes that savers moved."""
+        """Bytes moved by savers."""
         return self._buffers.bytes_saved
 
     @property
     def peak_allocated_bytes(self) -> int:
-        """Most memory that was allocated, what was kept for reuse included."""
+        """Most memory allocated at once, free memory kept for reuse included."""
         return self._buffers.peak_allocated_bytes
 
     def __contains__(self, buffer: int) -> bool:
@@ -239,7 +239,7 @@ class BufferPool:
         return True
 
     def unpin(self, buffer: int, *, save: Loader | None = None, step: int | None = None) -> None:
-        """Let go of one pin; ``save`` writes the buffer back if it is dirty when it must leave.
+        """Drop one pin; ``save`` writes the buffer back if it is dirty when it is evicted.
 
         ``step`` is the one that held the pin, if that is not the buffer's latest.
         """
@@ -273,7 +273,7 @@ class BufferPool:
             self._table.note_saved(found, found.step if step is None else step)
 
     def evict(self, buffer: int) -> None:
-        """Give up ``buffer`` now, writing it back first if it is dirty.
+        """Evict ``buffer`` now, writing it back first if it is dirty.
 
         Raises ValueError while it is pinned.
         """
@@ -284,18 +284,18 @@ class BufferPool:
             self._table.give_up(found, found.step)
 
     def free(self, buffer: int, *, step: int | None = None) -> None:
-        """End a buffer's life, pinned or not: its contents are needed no more."""
+        """Free ``buffer``, pinned or not: its contents are no longer needed."""
         with self._lock:
             found = self._table[buffer]
             self._table.free(found, found.step if step is None else step)
 
     def renew(self, policy: EvictionPolicy) -> None:
-        """Follow ``policy`` from now on, whose clock starts again, and which hears of all residents."""
+        """Use ``policy`` from now on: its clock starts at 0, and all resident buffers are inserted first."""
         with self._lock:
             self._table.renew(policy)
 
     def flush(self) -> None:
-        """Write back every dirty buffer that has somewhere to go."""
+        """Write back every dirty buffer that has a saver."""
         with self._lock:
             waiting = [each.id for each in self._table.resident if self._table.must_save(each)]
         for each in waiting:

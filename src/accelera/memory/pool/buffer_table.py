@@ -1,4 +1,4 @@
-"""Buffer table of a pool: a ledger of buffers, with a record of every event, in a run and on paper alike."""
+"""Buffer table of a pool: a ledger of buffers that records every event, in a run and in a forecast."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from accelera.memory.pool.ledger import Ledger, PoolStats
 from accelera.policy import EvictionPolicy, Knowledge, create_policy
 from accelera.trace import Access, Kind, Recorder
 
-ASKABLE = frozenset({"fifo", "loop", "lru", "mru"})
-"""Policies that can be asked for a victim that then does not leave: others count it as a turn."""
+PREVIEWABLE = frozenset({"fifo", "loop", "lru", "mru"})
+"""Policies whose next victims can be asked for without changing their state."""
 
 
 class PoolEntry(Protocol):
-    """What the books know of a buffer."""
+    """A buffer as the table sees it."""
 
     id: int
     nbytes: int
@@ -28,19 +28,19 @@ E_contra = TypeVar("E_contra", bound=PoolEntry, contravariant=True)
 
 
 class PoolMemory(Protocol[E_contra]):
-    """Bytes behind the books of a run: loaded, saved and allocated."""
+    """The memory behind a table: allocates, loads and saves the bytes of its buffers."""
 
     def here(self, entry: E_contra, /) -> Any:
-        """Return what holds the bytes of a resident."""
+        """Return the memory of a resident buffer."""
 
     def arrive(self, entry: E_contra, /, *, load: bool) -> Any:
-        """Make the bytes of a newcomer come, and return what will hold them."""
+        """Allocate the memory of an admitted buffer and return it; with ``load`` begin to fill it."""
 
     def leave(self, entry: E_contra, /, *, save: bool) -> None:
-        """Let go of the bytes of one that departs, saved first if they must be; it stays if this raises."""
+        """Free the memory of a departing buffer, with ``save`` once it is saved; it stays if this raises."""
 
     def store(self, entry: E_contra, /) -> None:
-        """Save the bytes of one that stays."""
+        """Save a buffer that stays resident."""
 
 
 @final
@@ -52,14 +52,14 @@ class BufferTable(Generic[E]):
     capacity_bytes
         The hard capacity.
     policy
-        The policy that evicts; or the name of one that knows nothing of the future: UnknownNameError where
-        there is none, ValueError for one that has to know.
+        The eviction policy; or the name of one that needs no knowledge of the future. Raises
+        UnknownNameError for an unknown name, ValueError for a policy that needs such knowledge.
     memory
-        What moves the bytes; None means on paper only.
+        Allocates and moves the bytes; None: the table only counts, as in a forecast.
     recorder
-        Hears of every event.
+        Is told of every event.
     op
-        Name of the operation, for events that come without.
+        Name of the operation, for events that name none.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class BufferTable(Generic[E]):
         op: str = "",
     ) -> None:
         self.memory = memory
-        self._may_ask = isinstance(policy, str) and policy in ASKABLE
+        self._can_preview = isinstance(policy, str) and policy in PREVIEWABLE
         if isinstance(policy, str):
             policy = create_policy(policy, Knowledge(capacity_bytes=capacity_bytes))
         self._ledger = Ledger(capacity_bytes, policy)
@@ -92,7 +92,7 @@ class BufferTable(Generic[E]):
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of those that are here."""
+        """Bytes of all resident buffers."""
         return self._ledger.resident_bytes
 
     @property
@@ -102,7 +102,7 @@ class BufferTable(Generic[E]):
 
     @property
     def resident(self) -> list[E]:
-        """Those that are here."""
+        """All resident buffers."""
         return list(self._entries.values())
 
     def __contains__(self, entry: E) -> bool:
@@ -121,11 +121,11 @@ class BufferTable(Generic[E]):
         return self._ledger.fits(nbytes)
 
     def adds(self, entry: E) -> int:
-        """Return the bytes by which a pin of ``entry`` adds to what is pinned."""
+        """Return the bytes that pinning ``entry`` adds to the pinned bytes: 0 when it is pinned already."""
         return entry.nbytes if entry.id not in self._entries or self._ledger.evictable(entry.id) else 0
 
     def renew(self, policy: EvictionPolicy) -> None:
-        """Follow ``policy`` from now on, which knows what comes next."""
+        """Use ``policy`` from now on; it knows the accesses to come."""
         self._ledger.renew(policy)
 
     def pinned(self, entry: E) -> bool:
@@ -133,13 +133,13 @@ class BufferTable(Generic[E]):
         return entry.id in self._entries and not self._ledger.evictable(entry.id)
 
     def must_save(self, entry: E) -> bool:
-        """Return whether ``entry``, which is here, cannot leave unsaved."""
+        """Return whether resident ``entry`` must be saved before it is evicted."""
         return self._ledger.must_save(entry.id)
 
     def admit(self, entry: E, step: int, *, write: bool) -> Any:
-        """Pin ``entry`` and return what holds its bytes; ``write``: its contents are overwritten.
+        """Pin ``entry`` and return its memory; ``write``: its contents are overwritten.
 
-        Raises BudgetExceededError when those pinned leave no room.
+        Raises BudgetExceededError when the pinned buffers leave no room.
         """
         hit, _ = self._ledger.admit(entry.id, entry.nbytes, self._leave, write=write)
         found = None
@@ -158,29 +158,29 @@ class BufferTable(Generic[E]):
             self._record(entry, step, Kind.RELEASE, op)
 
     def free(self, entry: E, step: int) -> None:
-        """Forget ``entry``, pinned or not: its contents are needed no more, or are worthless."""
+        """Free ``entry``, pinned or not: its contents are no longer needed."""
         if entry.id in self._entries:
             self._ledger.free(entry.id)
-            self._drop(entry, save=False)
+            self._remove(entry, save=False)
             self._record(entry, step, Kind.FREE)
 
     def give_up(self, entry: E, step: int) -> None:
-        """Make ``entry``, which is here and not pinned, leave now; it stays if it cannot be saved."""
+        """Evict resident, unpinned ``entry`` now; it stays if it cannot be saved."""
         self._leave(entry.id)
         self._ledger.give_up(entry.id)
         self._record(entry, step, Kind.EVICT)
 
     def evict(self, nbytes: int, step: int) -> int:
-        """Give up unpinned ones until ``nbytes`` are given back or none is left; return the bytes."""
-        given = 0
-        while given < nbytes and (victim := self._next_to_leave()) is not None:
+        """Evict unpinned buffers until ``nbytes`` are freed or none is left; return the bytes freed."""
+        freed_bytes = 0
+        while freed_bytes < nbytes and (victim := self._next_victim()) is not None:
             entry = self._entries[victim]
             self.give_up(entry, step)
-            given += entry.nbytes
-        return given
+            freed_bytes += entry.nbytes
+        return freed_bytes
 
     def save(self, entry: E, step: int) -> None:
-        """Save ``entry`` if it is here and dirty; one that is held stays dirty, as it may be changing now."""
+        """Save ``entry`` if it is resident and dirty; a pinned one stays dirty, as it may be changing now."""
         if entry.id not in self._entries or not self._ledger.must_save(entry.id):
             return
         held = self.pinned(entry)
@@ -194,12 +194,12 @@ class BufferTable(Generic[E]):
             self.end_save(entry, step, saved=saved)
 
     def begin_save(self, entry: E) -> None:
-        """Hold ``entry`` while its contents of now are saved; later writes make it dirty again."""
+        """Pin ``entry`` while its present contents are saved; later writes make it dirty again."""
         self._ledger.hold(entry.id)
         self._ledger.save(entry.id)
 
     def end_save(self, entry: E, step: int, *, saved: bool) -> None:
-        """Let go of what ``begin_save`` held; if it was not ``saved`` after all, it is as it was before."""
+        """Drop the pin of ``begin_save``; where the save failed (not ``saved``), the entry is dirty again."""
         if saved:
             self._record(entry, step, Kind.SAVE)
         else:
@@ -207,25 +207,25 @@ class BufferTable(Generic[E]):
         self._ledger.unpin(entry.id)
 
     def note_saved(self, entry: E, step: int) -> None:
-        """Take note that the caller has saved ``entry``."""
+        """Note that the caller has saved ``entry``."""
         self._ledger.save(entry.id)
         self._record(entry, step, Kind.SAVE)
 
     def save_ahead(self, nbytes: int, step: int) -> None:
-        """Save those who are to leave next, so that ``nbytes`` could be had at once."""
-        if not self._ledger.dirty_count or not self._may_ask:
+        """Save the next victims, so that ``nbytes`` can be freed at once."""
+        if not self._ledger.dirty_count or not self._can_preview:
             return
         for victim in self._ledger.next_victims(nbytes - self.room_bytes):
             self.save(self._entries[victim], step)
 
-    def _next_to_leave(self) -> int | None:
-        """Return the policy's victim; where asking would change it, the first who came and is not held."""
-        if self._may_ask:
+    def _next_victim(self) -> int | None:
+        """Return the policy's next victim; if asking would change its state, the oldest unpinned one."""
+        if self._can_preview:
             return self._ledger.victim()
         return next((id for id in self._entries if self._ledger.evictable(id)), None)
 
     def _arrive(self, memory: PoolMemory[E], entry: E, write: bool) -> Any:
-        """Make the bytes of ``entry`` come; if that fails, it was never here."""
+        """Allocate and load ``entry``; if that raises, it is not resident."""
         try:
             return memory.arrive(entry, load=not write)
         except BaseException:
@@ -234,9 +234,9 @@ class BufferTable(Generic[E]):
             raise
 
     def _leave(self, id: int) -> None:
-        self._drop(self._entries[id], save=self._ledger.must_save(id))
+        self._remove(self._entries[id], save=self._ledger.must_save(id))
 
-    def _drop(self, entry: E, *, save: bool) -> None:
+    def _remove(self, entry: E, *, save: bool) -> None:
         if self.memory is not None:
             self.memory.leave(entry, save=save)
         del self._entries[entry.id]

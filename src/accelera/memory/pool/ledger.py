@@ -1,7 +1,7 @@
 """Ledger of a pool: which buffers are resident, pinned and dirty, and their sizes, without the bytes.
 
-The buffer pool keeps its accounts here while a run is on, and the planner keeps the very same
-accounts on paper, so that predicted and real hits, misses, evictions and peak are one thing.
+The buffer pool counts here during a run, and the planner counts with the same class in a forecast, so
+that predicted and real hits, misses, evictions and peak agree.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class PoolStats:
     hits: int = 0
     misses: int = 0
     evictions: int = 0
-    """Departures that the policy chose."""
+    """Evictions chosen by the policy."""
     miss_bytes: int = 0
     """Bytes of all misses."""
     fetched_bytes: int = 0
-    """Bytes of those misses that read, and so had to be brought in; the others were created here."""
+    """Bytes of the misses that read, and so had to be loaded; the other misses wrote new contents."""
     evicted_bytes: int = 0
     """Bytes of all evictions."""
     saved_bytes: int = 0
-    """Bytes written to the next tier: dirty ones that had to leave or were saved on request."""
+    """Bytes written to the next tier: dirty buffers, evicted or saved on request."""
     peak_bytes: int = 0
 
 
@@ -58,7 +58,7 @@ class Ledger:
         return buffer in self._size
 
     def renew(self, policy: EvictionPolicy) -> None:
-        """Follow ``policy`` from now on, whose clock starts again, and which hears of all residents."""
+        """Use ``policy`` from now on: its clock starts at 0, and all resident buffers are inserted first."""
         self._policy = policy
         self._clock = 0
         for buffer, nbytes in self._size.items():
@@ -72,12 +72,12 @@ class Ledger:
         *,
         write: bool = False,
     ) -> tuple[bool, list[int]]:
-        """Pin ``buffer``; return whether it was resident, and whom it displaced.
+        """Pin ``buffer``; return whether it was resident, and the buffers evicted for it.
 
-        ``leave`` hears of each displaced one while it is still here, and keeps it here by raising;
+        ``leave`` is called with each victim before it is removed, and keeps it resident by raising;
         ``write`` says that the contents are overwritten, which makes the buffer dirty.
-        Raises BudgetExceededError, with none displaced and no access counted, when everything
-        evictable together does not make room.
+        Raises BudgetExceededError, with nothing evicted and no access counted, when all evictable
+        buffers together do not make room.
         """
         if buffer in self._size:
             self.stats.hits += 1
@@ -109,29 +109,29 @@ class Ledger:
             self._pinned_bytes -= self._size[buffer]
 
     def free(self, buffer: int) -> None:
-        """Remove ``buffer``, pinned or not: needed no more, so neither an eviction nor a saving."""
+        """Remove ``buffer``, pinned or not: no longer needed, so it counts as neither eviction nor save."""
         self._policy.remove(buffer)
         self._forget(buffer)
 
     def save(self, buffer: int) -> None:
-        """Take note that ``buffer`` is written to the next tier; a clean one is there already."""
+        """Mark ``buffer`` clean: it is written to the next tier."""
         if buffer in self._dirty:
             self.stats.saved_bytes += self._size[buffer]
             self._dirty.remove(buffer)
 
     def unsave(self, buffer: int) -> None:
-        """Take back ``save``: it failed."""
+        """Undo ``save`` after a failed write: ``buffer`` is dirty again."""
         self.stats.saved_bytes -= self._size[buffer]
         self._dirty.add(buffer)
 
     def give_up(self, buffer: int) -> None:
-        """Remove unpinned ``buffer`` on request: saved if it must be, but no eviction of the policy's."""
+        """Remove unpinned ``buffer`` on request: saved if dirty, not counted among the policy's evictions."""
         if self.must_save(buffer):
             self.save(buffer)
         self.free(buffer)
 
     def must_save(self, buffer: int) -> bool:
-        """Return whether ``buffer`` cannot leave unsaved: it is dirty, and not known to be dead."""
+        """Return whether ``buffer`` must be saved before it leaves: it is dirty, and not known to be dead."""
         return buffer in self._dirty and not self._policy.dead(buffer)
 
     def evictable(self, buffer: int) -> bool:
@@ -144,7 +144,7 @@ class Ledger:
 
     @property
     def dirty_count(self) -> int:
-        """How many buffers are dirty."""
+        """Number of dirty buffers."""
         return len(self._dirty)
 
     def victim(self) -> int | None:
@@ -152,9 +152,9 @@ class Ledger:
         return self._policy.victim(self.evictable)
 
     def next_victims(self, nbytes: int) -> list[int]:
-        """Return whom the policy would give up, in its order, until ``nbytes`` or more are given back.
+        """Return the policy's next victims, in its order, until they come to ``nbytes`` or more.
 
-        The policy must look at candidates in that order.
+        The policy must call its filter in that order.
         """
         found: list[int] = []
 

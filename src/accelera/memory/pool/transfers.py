@@ -9,36 +9,37 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import final
 
-Work = Callable[[], int]
-"""Moves some bytes; returns how many."""
+TransferPart = Callable[[], int]
+"""Moves one part of a transfer; returns the bytes moved."""
 
 
 @final
 class Transfer:
-    """One transfer, in one or more parts; tells when it is over, and what went wrong."""
+    """One transfer, in one or more parts, with the error that stopped it if there was one."""
 
-    __slots__ = ("_gate", "_left", "_lock", "_parts", "error")
+    __slots__ = ("_latch", "_lock", "_parts", "_parts_left", "error")
 
-    def __init__(self, parts: Sequence[Work]) -> None:
+    def __init__(self, parts: Sequence[TransferPart]) -> None:
         self.error: BaseException | None = None
         self._parts = parts
-        self._left = len(parts)
+        self._parts_left = len(parts)
         self._lock = threading.Lock()
-        self._gate = threading.Lock()
-        self._gate.acquire()
+        self._latch = threading.Lock()
+        """Locked until the last part has ended."""
+        self._latch.acquire()
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, well or not."""
-        return not self._gate.locked()
+        """Whether it has ended, failed or not."""
+        return not self._latch.locked()
 
     @property
     def done(self) -> bool:
-        """Whether it has ended well."""
-        return not self._gate.locked() and self.error is None
+        """Whether it has ended without an error."""
+        return not self._latch.locked() and self.error is None
 
-    def run_part(self, work: Work) -> int:
-        """Do one part in the calling thread; return the bytes moved."""
+    def run_part(self, work: TransferPart) -> int:
+        """Run one part in the calling thread; return the bytes moved."""
         moved = 0
         try:
             if self.error is None:
@@ -46,27 +47,27 @@ class Transfer:
         except BaseException as error:
             self.error = error
         with self._lock:
-            self._left -= 1
-            over = not self._left
+            self._parts_left -= 1
+            over = not self._parts_left
         if over:
             self._parts = self._parts if self.error else ()
-            self._gate.release()
+            self._latch.release()
         return moved
 
     def wait(self) -> None:
-        """Return when it is over; raise what stopped it."""
+        """Wait until it is over; raises the error that stopped it."""
         self.wait_over()
         if self.error is not None:
             raise self.error
 
     def wait_over(self) -> None:
-        """Return when it is over, well or not."""
-        with self._gate:
+        """Wait until it is over, whether it failed or not."""
+        with self._latch:
             pass
 
     def wait_or_repeat(self) -> None:
-        """Return when it has ended well; one that failed is tried once more, and raises if it fails again."""
-        with self._gate:
+        """Wait until it is over; a failed transfer is retried once here, and the retry's error raised."""
+        with self._latch:
             if self.error is not None:
                 for part in self._parts:
                     part()
@@ -74,62 +75,62 @@ class Transfer:
             self._parts = ()
 
     def forget(self) -> None:
-        """Return when it is over; one that failed is not tried again."""
-        with self._gate:
+        """Wait until it is over, and drop its error: a failed transfer is not retried."""
+        with self._latch:
             self._parts = ()
             self.error = None
 
 
 @final
 class TransferThreads:
-    """Threads that take moves one after the other, in the order in which they were asked for."""
+    """Threads that run the parts of transfers in the order of submission."""
 
     def __init__(self, count: int, name: str) -> None:
         self.bytes_moved = 0
         self._count = count
         self._name = name
-        self._asked: SimpleQueue[tuple[Transfer, Work] | None] = SimpleQueue()
-        self._left = 0
-        self._done = threading.Condition()
+        self._queue: SimpleQueue[tuple[Transfer, TransferPart] | None] = SimpleQueue()
+        self._parts_left = 0
+        self._idle_condition = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._abandoned = False
 
-    def ask(self, parts: Sequence[Work]) -> Transfer:
-        """Hand over a transfer."""
+    def submit(self, parts: Sequence[TransferPart]) -> Transfer:
+        """Queue a transfer and return it."""
         if not self._threads:
             self._start()
-        move = Transfer(parts)
-        with self._done:
-            self._left += len(parts)
+        transfer = Transfer(parts)
+        with self._idle_condition:
+            self._parts_left += len(parts)
         for part in parts:
-            self._asked.put((move, part))
-        return move
+            self._queue.put((transfer, part))
+        return transfer
 
     @property
     def idle(self) -> bool:
-        """Whether everything asked for so far is over, well or not."""
-        with self._done:
-            return not self._left
+        """Whether every transfer submitted so far is over, failed or not."""
+        with self._idle_condition:
+            return not self._parts_left
 
     def drain(self) -> None:
-        """Return when everything asked for so far is over, well or not."""
-        with self._done:
-            self._done.wait_for(lambda: not self._left)
+        """Wait until every transfer submitted so far is over, failed or not."""
+        with self._idle_condition:
+            self._idle_condition.wait_for(lambda: not self._parts_left)
 
-    def dismiss(self) -> None:
-        """Let the threads end when everything asked for is done; do not wait."""
+    def shutdown(self) -> None:
+        """Let the threads end after the queued transfers, without waiting for them."""
         for _ in self._threads:
-            self._asked.put(None)
+            self._queue.put(None)
 
     def close(self) -> None:
-        """End the threads when everything asked for is done."""
-        self.dismiss()
+        """Finish the queued transfers, then end the threads and wait for them."""
+        self.shutdown()
         for thread in self._threads:
             thread.join()
         self._threads.clear()
 
     def abandon(self) -> None:
-        """End the threads after what each is at; what is asked for beyond is not done."""
+        """End the threads after the part each is running; the parts still queued fail."""
         self._abandoned = True
         self.close()
 
@@ -141,17 +142,17 @@ class TransferThreads:
             thread.start()
 
     def _run(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            move, work = asked
+        while (item := self._queue.get()) is not None:
+            transfer, work = item
             if self._abandoned:
-                move.error = move.error or InterruptedError("[pool] the process ends")
-            moved = move.run_part(work)
-            with self._done:
+                transfer.error = transfer.error or InterruptedError("[pool] the process ends")
+            moved = transfer.run_part(work)
+            with self._idle_condition:
                 self.bytes_moved += moved
-                self._left -= 1
-                if not self._left:
-                    self._done.notify_all()
-            del asked, move, work
+                self._parts_left -= 1
+                if not self._parts_left:
+                    self._idle_condition.notify_all()
+            del item, transfer, work
 
 
 _RUNNING: weakref.WeakSet[TransferThreads] = weakref.WeakSet()
@@ -159,6 +160,6 @@ _RUNNING: weakref.WeakSet[TransferThreads] = weakref.WeakSet()
 
 @atexit.register
 def _abandon_all() -> None:
-    """End all threads before the interpreter does: one that comes back to it later ends the process."""
+    """End all threads before the interpreter exits: one that took the GIL later would end the process."""
     for threads in list(_RUNNING):
         threads.abandon()
