@@ -107,7 +107,7 @@ def capture(
         workspaces=workspaces,
         timed=timed,
     )
-    return request.fulfilled()
+    return request.run()
 
 
 def live_bytes(trace: Trace) -> NDArray[np.int64]:

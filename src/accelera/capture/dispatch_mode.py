@@ -34,13 +34,13 @@ _FILLS = {
 _BATCH_NORMS = {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm"}
 """Operators that change their running mean and variance in training, though their schema does not say so."""
 
-_RUNNING, _IS_TRAINING = (3, 4), 5
-"""Where batch norms take their running mean and variance, and whether they train."""
+_RUNNING_STATS, _IS_TRAINING = (3, 4), 5
+"""Positions of a batch norm's running mean and variance, and of its training flag, in the arguments."""
 
-_INNER = ("prim::", "profiler::")
-"""Namespaces of questions and marks that torch asks and makes for itself."""
+_INTERNAL_NAMESPACES = ("prim::", "profiler::")
+"""Namespaces of operators that torch uses internally, for queries and profiling marks."""
 
-_LOOKS = {
+_METADATA_OPERATORS = {
     "aten::" + name
     for name in (
         "_dimI",
@@ -90,28 +90,28 @@ def effect_of(function: Any) -> Effect:
     if schema is None:
         return Effect(getattr(function, "__name__", str(function)))
     name = schema.name.removeprefix("aten::")
-    if schema.name.startswith(_INNER):
+    if schema.name.startswith(_INTERNAL_NAMESPACES):
         return Effect(name, silent=True)
     if schema.name in _CREATES:
         return Effect(name, creates=True)
     if _is_composed(function.name()):
         return Effect(name, composed=True)
-    if function.is_view or torch.Tag.inplace_view in function.tags or schema.name in _LOOKS:
+    if function.is_view or torch.Tag.inplace_view in function.tags or schema.name in _METADATA_OPERATORS:
         return Effect(name, silent=True)
     if schema.name in _BATCH_NORMS:
-        return Effect(name, changed=_RUNNING, in_training=True)
+        return Effect(name, changed=_RUNNING_STATS, in_training=True)
     outs = any(argument.is_out for argument in schema.arguments)
-    return Effect(name, changed=_changed(schema), fills=outs or schema.name in _FILLS)
+    return Effect(name, changed=_mutated_arguments(schema), fills=outs or schema.name in _FILLS)
 
 
 def _is_composed(name: str) -> bool:
-    """Whether an operator is defined by others only: no processor has a kernel of its own for it."""
+    """Return whether an operator is only a composition of others, with no backend kernel of its own."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     own = any(has_kernel(name, processor) for processor in ("CPU", "CUDA", "Meta"))
     return has_kernel(name, "CompositeImplicitAutograd") and not own
 
 
-def _changed(schema: Any) -> tuple[int | str, ...]:
+def _mutated_arguments(schema: Any) -> tuple[int | str, ...]:
     return tuple(
         argument.name if argument.kwarg_only else position
         for position, argument in enumerate(schema.arguments)
@@ -127,7 +127,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
         elif value.layout is torch.strided:
             yield value
         else:
-            yield from _parts(value)
+            yield from _sparse_parts(value)
     elif isinstance(value, (tuple, list)):
         for each in value:
             yield from tensors_in(each)
@@ -140,7 +140,7 @@ def _wrapped(wrapper: Any) -> Iterator[torch.Tensor]:
         yield from tensors_in(getattr(wrapper, name))
 
 
-def _parts(sparse: torch.Tensor) -> Iterator[torch.Tensor]:
+def _sparse_parts(sparse: torch.Tensor) -> Iterator[torch.Tensor]:
     layout = sparse.layout
     if layout is torch.sparse_coo:
         yield from (sparse._indices(), sparse._values())
@@ -192,7 +192,7 @@ class Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _are_plain(self, types: Any) -> bool:
-        """Whether no type wraps other tensors."""
+        """Return whether no type wraps other tensors."""
         key = tuple(types)
         known = self._plain.get(key)
         if known is None:

@@ -39,7 +39,7 @@ def default_dtype(dtype: torch.dtype | None) -> Iterator[None]:
 
 @contextmanager
 def initializers_of_shapes() -> Iterator[None]:
-    """Let initializers that draw again and again skip tensors without contents."""
+    """Let the initializer that redraws until its values are in range skip tensors without contents."""
     names, name = vars(torch.nn.init), "_no_grad_trunc_normal_"
     before = names.get(name)
     if before is None:
@@ -87,9 +87,10 @@ def as_fake(value: Any, mode: FakeTensorMode) -> Any:
 def values_explained(
     op: str = "capture", remedy: str = "capture a real model with fake=False, which follows values"
 ) -> Iterator[None]:
-    """Say in an error's words that what ran needs values, where torch names only the operator.
+    """Explain in the error that the model needs values; torch names only the operator.
 
-    ``op`` is who says it, ``remedy`` what helps besides a model whose shapes do not depend on its data.
+    ``op`` is the operation named in the message, ``remedy`` the advice given besides a model whose shapes do
+    not depend on its data.
     """
     try:
         with unlogged_errors():
@@ -104,16 +105,16 @@ def values_explained(
 
 @contextmanager
 def unlogged_errors() -> Iterator[None]:
-    """Leave out what torch would log of an error on fake tensors besides raising it."""
+    """Suppress the log record that torch writes for an error on fake tensors besides raising it."""
     logger = logging.getLogger(torch._subclasses.fake_tensor.__name__)
-    logger.addFilter(_nothing)
+    logger.addFilter(_reject_record)
     try:
         yield
     finally:
-        logger.removeFilter(_nothing)
+        logger.removeFilter(_reject_record)
 
 
-def _nothing(_: logging.LogRecord) -> bool:
+def _reject_record(_: logging.LogRecord) -> bool:
     return False
 
 
@@ -148,7 +149,7 @@ def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> Any:
 
 
 _SHOWN = 4
-_TORCHS = (RuntimeError, IndexError, TypeError, AssertionError)
+_TORCH_ERRORS = (RuntimeError, IndexError, TypeError, AssertionError)
 
 
 class _Layer(NamedTuple):
@@ -165,20 +166,20 @@ def misfits_explained(op: str, model: torch.nn.Module) -> Iterator[None]:
     """
     try:
         yield
-    except _TORCHS as error:
-        layer = _layer_of(error, model) if type(error) in _TORCHS else None
-        if layer is None or not _is_torchs(error):
+    except _TORCH_ERRORS as error:
+        layer = _layer_of(error, model) if type(error) in _TORCH_ERRORS else None
+        if layer is None or not _is_raised_by_torch(error):
             raise
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         of_types = isinstance(error, TypeError) or "dtype" in reason or "scalar type" in reason
         raise (DTypeError if of_types else ShapeError)(
-            f"[{op}] {layer.name or 'the model'}, {_form(layer.module)}, cannot take {_listed(layer.given)}: "
-            f"{reason}; give inputs as the model takes them"
+            f"[{op}] {layer.name or 'the model'}, {_describe_layer(layer.module)}, cannot take "
+            f"{_describe_tensors(layer.given)}: {reason}; give inputs as the model takes them"
         ) from error
 
 
-def _is_torchs(error: BaseException) -> bool:
-    """Whether torch raised it: an assertion or a wrong type in the model's own code is the model's."""
+def _is_raised_by_torch(error: BaseException) -> bool:
+    """Return whether torch raised ``error``, and not an assertion or a type check in the model's own code."""
     if not isinstance(error, (TypeError, AssertionError)):
         return True
     traceback = error.__traceback__
@@ -204,11 +205,11 @@ def _layer_of(error: BaseException, model: torch.nn.Module) -> _Layer | None:
     return found
 
 
-def _form(module: Any) -> str:
+def _describe_layer(module: Any) -> str:
     own = [f"{name} {tuple(each.shape)}" for name, each in module.named_parameters(recurse=False)]
     return f"a {type(module).__name__}" + (f" of {', '.join(own[:_SHOWN])}" if own else "")
 
 
-def _listed(tensors: list[torch.Tensor]) -> str:
+def _describe_tensors(tensors: list[torch.Tensor]) -> str:
     shown = [f"{tuple(each.shape)} of {str(each.dtype).removeprefix('torch.')}" for each in tensors]
     return " and ".join(shown[:_SHOWN]) or "what it is given"

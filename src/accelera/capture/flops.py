@@ -1,4 +1,4 @@
-"""Floating-point operations of one operator: torch's own formulas, a few of ours, else one per element."""
+"""Floating-point operations of one operator: torch's formulas, a few added ones, else one per element."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-_MOVES = {
+_DATA_MOVEMENT = {
     "_local_scalar_dense",
     "_pin_memory",
     "_to_copy",
@@ -73,12 +73,12 @@ def flops_of(function: Any, name: str, args: Any, kwargs: Any, result: Any, elem
     elements
         Elements of its largest operand or result.
     """
-    if name in _OURS:
-        return float(_OURS[name](*args))
+    if name in _FORMULAS:
+        return float(_FORMULAS[name](*args))
     formula = flop_registry.get(getattr(function, "_overloadpacket", None))
     if formula is not None:
         return float(formula(*args, **kwargs, out_val=result))
-    return 0.0 if name in _MOVES else float(elements)
+    return 0.0 if name in _DATA_MOVEMENT else float(elements)
 
 
 def _attention(query: Any, key: Any, value: Any, *_: Any) -> int:
@@ -103,7 +103,7 @@ def _recurrent_layer(x: Any, from_input: Any, from_hidden: Any, *_: Any) -> int:
     return 2 * int(positions * (from_input.numel() + from_hidden.numel()))
 
 
-_OURS: dict[str, Callable[..., int]] = {
+_FORMULAS: dict[str, Callable[..., int]] = {
     "_grouped_mm": _grouped_product,
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,

@@ -156,7 +156,7 @@ def quickest_s(call: Callable[[], Any], rounds: int) -> float:
 
 
 class Unrecorded:
-    """In place of a recording, where a program is only to run."""
+    """Stand-in for a recording that records nothing, for rounds that are only timed."""
 
     def __init__(self) -> None:
         self.scope = self

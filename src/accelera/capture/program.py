@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-_OURS = (__file__, runpy.__file__)
-_OUR_THREADS = "accelera-"
+_RUNNER_FILES = (__file__, runpy.__file__)
+_INTERNAL_THREAD_PREFIX = "accelera-"
 _POOLS = {
     "concurrent.futures.thread": "ThreadPoolExecutor",
     "concurrent.futures.process": "ProcessPoolExecutor",
@@ -76,7 +76,7 @@ class UserProgram(NamedTuple):
 
 def is_own(file: str) -> bool:
     """Return whether a frame of the source ``file`` belongs to the program, and not to its runner."""
-    return file not in _OURS and not file.startswith("<frozen ")
+    return file not in _RUNNER_FILES and not file.startswith("<frozen ")
 
 
 def _run_file(program: UserProgram) -> None:
@@ -114,7 +114,7 @@ def _as_main(program: UserProgram) -> Iterator[None]:
     """Give the program its ``__main__``, its arguments and its place to import from, as Python does."""
     argv, search, main = sys.argv, sys.path, sys.modules["__main__"]
     sys.argv = [program.what if program.kind == "file" else program.kind, *program.arguments]
-    sys.path = [*_first_place(program), *_without_own_place(search, argv[0])]
+    sys.path = [*_import_path_entry(program), *_without_command_entry(search, argv[0])]
     sys.modules["__main__"] = _main_module()
     try:
         yield
@@ -129,7 +129,7 @@ def _main_module() -> ModuleType:
     return module
 
 
-def _first_place(program: UserProgram) -> list[str]:
+def _import_path_entry(program: UserProgram) -> list[str]:
     if getattr(sys.flags, "safe_path", False):
         return []
     if program.kind == "file":
@@ -138,14 +138,14 @@ def _first_place(program: UserProgram) -> list[str]:
     return [str(Path.cwd()) if program.kind == "-m" else ""]
 
 
-def _without_own_place(search: list[str], command: str) -> list[str]:
-    """Return where to import from without what Python put there for the command itself."""
+def _without_command_entry(search: list[str], command: str) -> list[str]:
+    """Return the import path without the entry that Python added for the command itself."""
     own = {"", str(Path.cwd()), str(Path(command).resolve().parent), str(Path(command).parent)}
     return search[1:] if search and search[0] in own else list(search)
 
 
 def _join_threads(before: Set[threading.Thread]) -> None:
-    """Wait for threads that keep a process alive, and for those that they start, but for those ``before``."""
+    """Wait for threads that keep the process alive and for those that they start, except ``before``."""
     while alive := {thread for thread in threading.enumerate() if _keeps_alive(thread)} - before:
         _end_pools(alive)
         for thread in alive:
@@ -153,12 +153,16 @@ def _join_threads(before: Set[threading.Thread]) -> None:
 
 
 def _keeps_alive(thread: threading.Thread) -> bool:
-    """Whether Python would wait for ``thread``; not the one that asks, nor those that work for a call."""
-    return not (thread is threading.current_thread() or thread.daemon or thread.name.startswith(_OUR_THREADS))
+    """Return whether Python waits for ``thread`` at exit; False for the calling thread and our own ones."""
+    return not (
+        thread is threading.current_thread()
+        or thread.daemon
+        or thread.name.startswith(_INTERNAL_THREAD_PREFIX)
+    )
 
 
 def _end_pools(alive: Set[threading.Thread]) -> None:
-    """Let pools that these threads belong to do what they were given and end, as Python does."""
+    """Shut down the pools of these threads after their submitted work, as Python does at exit."""
     pools = tuple(
         getattr(sys.modules[module], name) for module, name in _POOLS.items() if module in sys.modules
     )

@@ -46,10 +46,10 @@ class Recording:
         self, *, names: bool = True, follow_optimizer: bool = False, workspaces: bool = False
     ) -> None:
         self._columns = Columns()
-        self.storages = Storages(on_death=self._ended)
+        self.storages = Storages(on_death=self._end_buffer)
         self.scope = Scope(self.storages, self._after_step if follow_optimizer else lambda _: None)
         self._reusable: tuple[int, int] | None = None
-        """The result of the present step, and the operand that it would be written into if that ends now."""
+        """The present step's result, and the operand it replaces if that operand's storage ends now."""
         self._births: dict[int, int] = {}
         """The step in which each buffer was made."""
         self._names, self._workspaces = names, workspaces
@@ -57,11 +57,11 @@ class Recording:
         self._iterations: list[int] = []
         self.outputs_bytes = 0
         """Bytes of what the model returned, of the iteration with the most."""
-        self._leader: Any = None
-        self._outsiders = 0
+        self._first_optimizer: Any = None
+        self._preexisting = 0
 
     def __enter__(self) -> Recording:
-        self._outsiders = len(self.storages)
+        self._preexisting = len(self.storages)
         self.scope.open(follow_modules=self._names)
         try:
             self._listener.__enter__()  # type: ignore[no-untyped-call]
@@ -95,17 +95,17 @@ class Recording:
 
     def idle_bytes(self) -> int:
         """Return the bytes that were described beforehand and never accessed."""
-        idle = set(range(self._outsiders)) - self._columns.touched
+        idle = set(range(self._preexisting)) - self._columns.touched
         return sum(self.storages.sizes_bytes[each] for each in idle)
 
     def trace(self, *, model_type: str = "", **meta: Any) -> Trace:
         """Return what was recorded so far."""
-        facts = {"iterations": self._begun() or [0], "torch": str(torch.__version__), **meta}
+        facts = {"iterations": self._iteration_starts() or [0], "torch": str(torch.__version__), **meta}
         return self._columns.trace(self.storages, model_type=model_type, meta=facts)
 
-    def _begun(self) -> list[int]:
-        """Return the first steps of iterations; what follows the last step of an optimizer begins none."""
-        if self._leader is not None:
+    def _iteration_starts(self) -> list[int]:
+        """Return the first step of each iteration; steps after the last optimizer step begin no iteration."""
+        if self._first_optimizer is not None:
             return self._iterations[:-1]
         return [each for each in self._iterations if each < len(self._columns.ops)]
 
@@ -119,17 +119,17 @@ class Recording:
             return
         elements = max(each.numel() for each in (*operands.values(), *made.values()))
         self._columns.begin_step(effect.name, flops_of(func, effect.name, args, kwargs, result, elements))
-        self._reusable = self._reusing(effect.name, args, made)
-        filled = self._filled(changed) if effect.fills else {}
-        self._read({buffer: each for buffer, each in operands.items() if buffer not in filled})
-        self._make({**made, **filled}, effect.name)
+        self._reusable = self._find_reusable(effect.name, args, made)
+        filled = self._overwritten(changed) if effect.fills else {}
+        self._record_reads({buffer: each for buffer, each in operands.items() if buffer not in filled})
+        self._record_writes({**made, **filled}, effect.name)
         for buffer, tensor in changed.items():
             if buffer not in filled:
                 self._columns.access(buffer, _WRITE, _stride(tensor))
         if self._workspaces:
-            self._take_workspace(effect.name, workspace_bytes(func, args, kwargs))
+            self._record_workspace(effect.name, workspace_bytes(func, args, kwargs))
 
-    def _reusing(self, op: str, args: Any, made: _Tensors) -> tuple[int, int] | None:
+    def _find_reusable(self, op: str, args: Any, made: _Tensors) -> tuple[int, int] | None:
         """Return the result, and the operand into which torch would have written it unobserved."""
         if len(made) != 1 or not args or not self.scope.works_in_place(op):
             return None
@@ -139,15 +139,15 @@ class Recording:
             return None
         operand = self.storages.number(first)
         same_size = self.storages.sizes_bytes[operand] == self.storages.sizes_bytes[result]
-        return (result, operand) if same_size and not self._are_twins(args) else None
+        return (result, operand) if same_size and not self._come_from_one_step(args) else None
 
-    def _are_twins(self, args: Any) -> bool:
-        """Whether both operands are results of one step: then torch's engine holds the first one still."""
+    def _come_from_one_step(self, args: Any) -> bool:
+        """Return whether one step made both operands: torch's engine then still holds the first one."""
         births = [self._births.get(self.storages.number(each)) for each in tensors_in(args[:2])]
         return len(births) == 2 and births[0] is not None and births[0] == births[1]
 
-    def _ended(self, buffer: int) -> None:
-        """Note the end of a storage: of its buffer, unless the present step's result goes on in that."""
+    def _end_buffer(self, buffer: int) -> None:
+        """End the buffer of a freed storage, unless the present step's result is written into that buffer."""
         if self._reusable is not None and buffer == self._reusable[1]:
             result, self._reusable = self._reusable[0], None
             self._births[buffer] = len(self._columns.ops)
@@ -156,8 +156,8 @@ class Recording:
         else:
             self._columns.free(buffer)
 
-    def _take_workspace(self, op: str, nbytes: int) -> None:
-        """Note memory that the kernel of this step takes and gives back."""
+    def _record_workspace(self, op: str, nbytes: int) -> None:
+        """Record memory that the kernel of this step allocates and frees."""
         if nbytes:
             buffer = self.storages.add(nbytes, "uint8")
             self._describe(buffer, f"{op}.workspace", "workspace")
@@ -170,18 +170,18 @@ class Recording:
         found.pop(NOTHING, None)
         return found
 
-    def _filled(self, changed: _Tensors) -> _Tensors:
-        """Return the tensors that cover all of their storage: nothing of it is left."""
+    def _overwritten(self, changed: _Tensors) -> _Tensors:
+        """Return the tensors that cover all of their storage, so that no old contents are left."""
         sizes = self.storages.sizes_bytes
         return {buffer: each for buffer, each in changed.items() if _covers(each, sizes[buffer])}
 
-    def _read(self, operands: _Tensors) -> None:
+    def _record_reads(self, operands: _Tensors) -> None:
         for buffer, tensor in operands.items():
             if buffer not in self._columns.touched:
-                self._describe(buffer, *_as_outsider(tensor))
+                self._describe(buffer, *_preexisting_name_and_role(tensor))
             self._columns.access(buffer, _READ, _stride(tensor))
 
-    def _make(self, made: _Tensors, op: str) -> None:
+    def _record_writes(self, made: _Tensors, op: str) -> None:
         if made:
             role = self.scope.role()
             name = self.scope.name(op, role)
@@ -198,12 +198,12 @@ class Recording:
     def _after_step(self, optimizer: Any) -> None:
         if not self._iterations:
             self._iterations.append(0)
-            self._leader = weakref.ref(optimizer)
-        if self._leader() is optimizer:
+            self._first_optimizer = weakref.ref(optimizer)
+        if self._first_optimizer() is optimizer:
             self.begin_iteration()
 
 
-def _as_outsider(tensor: torch.Tensor) -> tuple[str, str]:
+def _preexisting_name_and_role(tensor: torch.Tensor) -> tuple[str, str]:
     """Return name and role of a buffer that existed before it was first read."""
     learned = tensor.requires_grad and tensor.is_leaf
     return ("weight", "weight") if learned else ("input", "input")

@@ -30,7 +30,7 @@ from accelera.trace import Occupancy, Trace
 
 @dataclass(frozen=True)
 class CaptureRequest:
-    """What ``capture`` was asked for; see there."""
+    """Arguments of one ``capture`` call, and its execution; see ``capture`` for the fields."""
 
     model: Any
     inputs: Any
@@ -55,7 +55,7 @@ class CaptureRequest:
             raise ValueError(
                 f"[capture] timed={self.timed} rounds need a real model, no fake one, and no generate_tokens"
             )
-        if self.dtype is not None and not self._builds:
+        if self.dtype is not None and not self._is_factory:
             raise ValueError(
                 f"[capture] dtype={self.dtype} is for a model that is built; this one exists, convert it "
                 f"with model.to(dtype), or give a function that builds it"
@@ -67,21 +67,21 @@ class CaptureRequest:
             )
 
     @property
-    def _builds(self) -> bool:
+    def _is_factory(self) -> bool:
         return not isinstance(self.model, torch.nn.Module)
 
     @cached_property
     def follows_shapes(self) -> bool:
         """Whether no memory is allocated for tensors."""
-        return (self._builds or is_on_meta(self.model)) if self.fake is None else self.fake
+        return (self._is_factory or is_on_meta(self.model)) if self.fake is None else self.fake
 
-    def fulfilled(self) -> Trace:
+    def run(self) -> Trace:
         """Carry the request out."""
         with ExitStack() as stack:
             stack.enter_context(values_explained())
             stack.enter_context(random_kept())
             mode = stack.enter_context(ShapeMode()) if self.follows_shapes else None
-            module, inputs = self._built()
+            module, inputs = self._build()
             if mode is not None:
                 stack.enter_context(faked(module, mode))
                 stack.enter_context(cpu_lstm())
@@ -91,12 +91,12 @@ class CaptureRequest:
                 stack.enter_context(everything_kept(module, inputs, optimizer, weights=self.train))
             stack.enter_context(mode_kept(module, train=self.train))
             stack.enter_context(collection_by_hand())
-            return self._recorded(module, inputs, optimizer)
+            return self._record(module, inputs, optimizer)
 
-    def _built(self) -> tuple[torch.nn.Module, Any]:
+    def _build(self) -> tuple[torch.nn.Module, Any]:
         dtype = getattr(torch, self.dtype) if isinstance(self.dtype, str) else self.dtype
         with default_dtype(dtype), CopiesOfFakes(), initializers_of_shapes():
-            module = self.model() if self._builds and callable(self.model) else self.model
+            module = self.model() if self._is_factory and callable(self.model) else self.model
             if not isinstance(module, torch.nn.Module):
                 raise TypeError(
                     f"[capture] the model is a {type(module).__name__}; a torch.nn.Module is needed"
@@ -104,7 +104,7 @@ class CaptureRequest:
             inputs = self.inputs() if callable(self.inputs) else self.inputs
             return module, dict(inputs) if isinstance(inputs, Mapping) else inputs
 
-    def _recorded(self, module: torch.nn.Module, inputs: Any, optimizer: Any) -> Trace:
+    def _record(self, module: torch.nn.Module, inputs: Any, optimizer: Any) -> Trace:
         recording = Recording(names=self.names, workspaces=self.workspaces)
         recording.scope.add_module(module)
         for index, tensor in enumerate(tensors_in(inputs)):
@@ -113,14 +113,14 @@ class CaptureRequest:
             if self.generate_tokens:
                 iterations.decode(recording, module, inputs, tokens=self.generate_tokens)
             else:
-                self._run(recording, module, inputs, optimizer)
-        trace = self._told(recording, module, optimizer)
+                self._run_iterations(recording, module, inputs, optimizer)
+        trace = self._trace(recording, module, optimizer)
         if not self.timed:
             return trace
-        again = partial(self._run, Unrecorded(), module, inputs, optimizer)
+        again = partial(self._run_iterations, Unrecorded(), module, inputs, optimizer)
         return trace.with_meta(measured_s=quickest_s(again, self.timed))
 
-    def _run(
+    def _run_iterations(
         self, recording: Recording | Unrecorded, module: torch.nn.Module, inputs: Any, optimizer: Any
     ) -> None:
         """Train or infer."""
@@ -138,7 +138,7 @@ class CaptureRequest:
             keeps = self.keep_outputs is True
             iterations.infer(recording, module, inputs, steps=self.steps, keep_outputs=keeps)
 
-    def _told(self, recording: Recording, module: torch.nn.Module, optimizer: Any) -> Trace:
+    def _trace(self, recording: Recording, module: torch.nn.Module, optimizer: Any) -> Trace:
         trace = recording.trace(
             model_type=type(module).__name__,
             model=type(module).__name__,
@@ -193,9 +193,9 @@ def mode_kept(module: torch.nn.Module, *, train: bool) -> Iterator[None]:
 
 @contextmanager
 def collection_by_hand() -> Iterator[None]:
-    """Hold Python's cycle collector, so that storages die at the same moments in every run.
+    """Disable Python's cycle collector, so that storages die at the same moments in every run.
 
-    What exists already is set aside, which makes ``gc.collect()`` quick until then.
+    Existing objects are frozen (``gc.freeze``), which makes ``gc.collect()`` quick until then.
     """
     enabled, sets_aside = gc.isenabled(), not gc.get_freeze_count()
     gc.disable()

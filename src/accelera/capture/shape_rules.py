@@ -19,7 +19,7 @@ _ALIGNMENT_BYTES = 16
 
 
 def shape_rule(func: Any) -> ShapeRule | None:
-    """Return the rule that stands in for torch's own; None: torch's own is as wide as its kernel."""
+    """Return the rule that replaces torch's; None where torch's rule covers all that its kernel takes."""
     return _RULES.get(func)
 
 
@@ -99,7 +99,7 @@ if hasattr(torch.ops.aten, "_grouped_mm"):
     _RULES[torch.ops.aten._grouped_mm.default] = _grouped_product
 
 
-_LSTM = 2
+_ONEDNN_LSTM = 2
 """oneDNN's number for an LSTM."""
 
 
@@ -112,7 +112,7 @@ def cpu_lstm() -> Iterator[None]:
     names, before = vars(torch._VF), torch._VF.lstm
 
     def lstm(*args: Any) -> Any:
-        return _lstm(*args) if _is_for_onednn(*args) else before(*args)
+        return _lstm(*args) if _runs_on_onednn(*args) else before(*args)
 
     names["lstm"] = lstm
     try:
@@ -121,7 +121,7 @@ def cpu_lstm() -> Iterator[None]:
         del names["lstm"]
 
 
-def _types() -> tuple[torch.dtype, ...]:
+def _lstm_dtypes() -> tuple[torch.dtype, ...]:
     """Return the element types of which oneDNN computes LSTMs on this processor."""
     supported: Any = torch.ops.mkldnn
     halves = {
@@ -131,11 +131,11 @@ def _types() -> tuple[torch.dtype, ...]:
     return (torch.float32, *(kind for kind, is_there in halves.items() if is_there))
 
 
-def _is_for_onednn(rows: Any, state: Any, weights: Any = (), has_biases: Any = False, *more: Any) -> bool:
+def _runs_on_onednn(rows: Any, state: Any, weights: Any = (), has_biases: Any = False, *more: Any) -> bool:
     """Return whether these are arguments of the form without packing or projections, of the CPU's kernel."""
     if not isinstance(has_biases, bool) or not isinstance(state, (tuple, list)) or not more:
         return False
-    tensors, types = [rows, *state, *weights], _types()
+    tensors, types = [rows, *state, *weights], _lstm_dtypes()
     onednn: Any = torch.backends.mkldnn
     return bool(
         isinstance(rows, FakeTensor)
@@ -175,7 +175,7 @@ def _lstm(*args: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         for way in range(ways):
             at = layer * ways + way
             own = _weights(weights[at * each : (at + 1) * each])
-            options: Any = (bool(way), [], _LSTM, hidden.shape[-1], layers)
+            options: Any = (bool(way), [], _ONEDNN_LSTM, hidden.shape[-1], layers)
             flags = (has_biases, bidirectional, False, train)
             output, *end = layer_of(rows, *own, hidden[at], cell[at], *options, *flags)[:3]
             outputs.append(output)

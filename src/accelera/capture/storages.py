@@ -112,8 +112,16 @@ class Storages:
             self._on_death(watch.buffer)
 
 
-_PUTTING = ("add", "index_put", "scatter", "scatter_add", "index_add", "masked_scatter", "select_scatter")
-"""Operators by which gradients that meet are added, and put where they belong among zeros."""
+_GRADIENT_SUMS = (
+    "add",
+    "index_put",
+    "scatter",
+    "scatter_add",
+    "index_add",
+    "masked_scatter",
+    "select_scatter",
+)
+"""Operators that accumulate gradients, or scatter a gradient into zeros."""
 
 _LINEAR = (torch.nn.Linear, torch.nn.RNNBase)
 """Modules that multiply and add a bias by ``torch.nn.functional.linear``."""
@@ -173,16 +181,16 @@ class Scope:
                 self._storages.describe(plain, f"{name}.grad", "gradient")
 
     def works_in_place(self, op: str) -> bool:
-        """Return whether torch, unobserved, writes the result of ``op`` into an operand that ends then.
+        """Return whether torch, unobserved, writes the result of ``op`` into an operand no longer needed.
 
-        While operators are observed it does not: in the sums of gradients that meet, in what a gradient puts
-        into zeros, and in the bias of a linear layer whose rows do not follow one another.
+        While operators are observed it does not. The cases are sums of gradients, gradients scattered into
+        zeros, and the bias of a linear layer whose rows are not contiguous.
         """
         if torch._C._current_graph_task_id() != -1:
             is_python = isinstance(
                 torch._C._current_autograd_node(), torch.autograd.function.BackwardCFunction
             )
-            return op in _PUTTING and not is_python
+            return op in _GRADIENT_SUMS and not is_python
         return op == "add" and bool(self._kinds) and issubclass(self._kinds[-1], _LINEAR)
 
     @property

@@ -17,9 +17,9 @@ Arguments = Mapping[str, Any]
 """Arguments of one call by name, defaults included."""
 
 _UNREDUCED = 0
-"""What losses are given when they are to return an element for each of their operand's."""
+"""Value of ``reduction`` for a loss that returns one element per element of its operand."""
 _PLAIN_CHANNELS = 4
-"""Images of so few channels are read as they lie."""
+"""Images of at most this many channels are read in their own layout, without a copy."""
 _WIDEST_KERNEL = 14
 """The widest filter that oneDNN's own kernels take; wider ones are unfolded by every thread."""
 _DEEP_KERNEL = 3
@@ -27,9 +27,9 @@ _DEEP_KERNEL = 3
 _BLOCK = 16 if "AVX512" in torch.backends.cpu.get_cpu_capability() else 8
 """Channels that oneDNN's kernels compute at a time, in single precision: as many as a register holds."""
 _BLOCK_BYTES = 900_000
-"""What a thread keeps of a factor in half precision."""
+"""Bytes of a factor in half precision that one thread copies."""
 _HALF = (torch.bfloat16, torch.float16)
-_KEPT_ROWS = {4: (6.0, 4.75), 2: (11.5, 5.85)}
+_SAVED_ROWS = {4: (6.0, 4.75), 2: (11.5, 5.85)}
 """Rows that an LSTM's layer keeps per step: as wide as its input and as its state; by an element's bytes."""
 
 
@@ -58,18 +58,18 @@ def rnn_workspace_bytes(rows: int, steps: int, width: int, hidden: int, itemsize
     itemsize
         Bytes of an element.
     """
-    gates = steps * rows * _line(4 * hidden, itemsize) * itemsize
-    of_width, of_state = _KEPT_ROWS[itemsize]
-    wide, narrow = _line(max(width, hidden), itemsize), _line(hidden, itemsize)
+    gates = steps * rows * _row_length(4 * hidden, itemsize) * itemsize
+    of_width, of_state = _SAVED_ROWS[itemsize]
+    wide, narrow = _row_length(max(width, hidden), itemsize), _row_length(hidden, itemsize)
     return int(gates + (steps + 1) * rows * itemsize * (of_width * wide + of_state * narrow))
 
 
-def _line(size: int, itemsize: int) -> int:
+def _row_length(size: int, itemsize: int) -> int:
     """Return the row length that oneDNN gives to what an LSTM keeps; rows of two bytes stay as they are."""
-    return _padded(size, itemsize) if itemsize == 4 else size
+    return _padded_length(size, itemsize) if itemsize == 4 else size
 
 
-def _padded(size: int, itemsize: int) -> int:
+def _padded_length(size: int, itemsize: int) -> int:
     """Return oneDNN's length of rows of ``size`` elements: whole cache lines, no power of two."""
     line = 64 // itemsize
     length = -(-size // line) * line
@@ -78,23 +78,23 @@ def _padded(size: int, itemsize: int) -> int:
 
 def _convolution(call: Arguments) -> int:
     image, weight = call["input"], call["weight"]
-    kind = _kernel(call, None)
+    kind = _convolution_kernel(call, None)
     result = _result_bytes(call)
     if kind == "slow":
         return _unfolded_bytes(call)
     if kind != "onednn":
         return 0
-    if _is_tiled(image):
+    if _uses_amx(image):
         copies = image.nbytes + weight.nbytes
         return int(copies if _is_depthwise(call) else max(copies, 2 * result))
-    in_blocks = result if call["transposed"] else _in_blocks(result, weight.shape[0])
-    read = _copied(image, call) + weight.nbytes + in_blocks - result
+    in_blocks = result if call["transposed"] else _blocked_bytes(result, weight.shape[0])
+    read = _copy_bytes(image, call) + weight.nbytes + in_blocks - result
     return int(max(read, 2 * result if call["transposed"] and _is_strided(call) else in_blocks))
 
 
 def _convolution_backward(call: Arguments) -> int:
     image, weight, gradient = call["input"], call["weight"], call["grad_output"]
-    kind = _kernel(call, call["bias_sizes"])
+    kind = _convolution_kernel(call, call["bias_sizes"])
     of_image = image.nbytes if call["output_mask"][0] else 0
     of_weight = weight.nbytes if call["output_mask"][1] else 0
     if kind == "slow":
@@ -103,11 +103,11 @@ def _convolution_backward(call: Arguments) -> int:
         return 0
     phases = [0]
     gradient_bytes = gradient.nbytes
-    if not _is_tiled(gradient) and not call["transposed"]:
-        gradient_bytes = _in_blocks(gradient.nbytes, gradient.shape[1])
+    if not _uses_amx(gradient) and not call["transposed"]:
+        gradient_bytes = _blocked_bytes(gradient.nbytes, gradient.shape[1])
     if of_image:
         padded = weight.nbytes * max(1, -(-image.shape[1] // _BLOCK) * _BLOCK // image.shape[1])
-        copies = 3 if _is_strided(call) or (_is_tiled(image) and not _is_depthwise(call)) else 2
+        copies = 3 if _is_strided(call) or (_uses_amx(image) and not _is_depthwise(call)) else 2
         phases += [gradient_bytes + padded + of_image, copies * of_image]
     if of_weight:
         filters = math.prod(weight.shape[2:])
@@ -116,7 +116,7 @@ def _convolution_backward(call: Arguments) -> int:
             threads = min(torch.get_num_threads(), image.shape[0])
             phases.append(of_image + of_weight + threads * (4 * of_weight + min(unfolded, 3 * of_weight)))
         elif call["groups"] < image.shape[1] or max(weight.shape[2:]) <= _DEEP_KERNEL or call["groups"] == 1:
-            phases.append(of_image + gradient_bytes + _copied(image, call) + _summed_bytes(weight))
+            phases.append(of_image + gradient_bytes + _copy_bytes(image, call) + _summed_bytes(weight))
         phases.append(of_image + 2 * of_weight)
     return max(phases) - of_image - of_weight
 
@@ -130,8 +130,8 @@ def _summed_bytes(weight: torch.Tensor) -> int:
     return elements * (2 * weight.itemsize + 4)
 
 
-def _is_tiled(image: torch.Tensor) -> bool:
-    """Whether oneDNN convolves in tiles of AMX; other kernels treat half precision as they treat single."""
+def _uses_amx(image: torch.Tensor) -> bool:
+    """Return whether oneDNN convolves with AMX tiles; other kernels treat half precision like single."""
     return image.dtype in _HALF and torch.cpu._is_amx_tile_supported()
 
 
@@ -139,16 +139,16 @@ def _is_strided(call: Arguments) -> bool:
     return any(step > 1 for step in call["stride"])
 
 
-def _copied(image: torch.Tensor, call: Arguments) -> int:
+def _copy_bytes(image: torch.Tensor, call: Arguments) -> int:
     """Return the bytes of a copy of ``image`` as the kernel reads it."""
-    if _is_tiled(image):
+    if _uses_amx(image):
         return image.nbytes
     if image.shape[1] <= _PLAIN_CHANNELS and call["groups"] == 1:
         return 0
-    return _in_blocks(image.nbytes, image.shape[1])
+    return _blocked_bytes(image.nbytes, image.shape[1])
 
 
-def _in_blocks(nbytes: int, channels: int) -> int:
+def _blocked_bytes(nbytes: int, channels: int) -> int:
     """Return the bytes of an image of so many channels in whole blocks of them."""
     return nbytes // channels * (-(-channels // _BLOCK) * _BLOCK)
 
@@ -157,8 +157,8 @@ def _is_depthwise(call: Arguments) -> bool:
     return bool(call["groups"] == call["input"].shape[1] > 1)
 
 
-def _kernel(call: Arguments, bias_sizes: Any) -> str:
-    """Return whose kernel convolves on the CPU: ``"onednn"``, ``"slow"`` or ``"other"``."""
+def _convolution_kernel(call: Arguments, bias_sizes: Any) -> str:
+    """Return which kernel convolves on the CPU: ``"onednn"``, ``"slow"`` or ``"other"``."""
     names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
     image, weight = (
         torch.zeros(1, dtype=call[each].dtype, device="cpu").expand(call[each].shape)
@@ -203,7 +203,7 @@ def _unfolded_bytes(call: Arguments) -> int:
     return int(rows * weight.shape[1] * filters * math.prod(_result_sizes(call)) * image.itemsize)
 
 
-def _size_of_result(call: Arguments) -> int:
+def _unreduced_bytes(call: Arguments) -> int:
     """Return the bytes of one more tensor like the first operand, whose elements are then reduced."""
     return int(call["self"].nbytes) if call.get("reduction") != _UNREDUCED else 0
 
@@ -215,7 +215,7 @@ def _upsampling(call: Arguments) -> int:
 
 
 def _safe_softmax(call: Arguments) -> int:
-    """Return the bytes of what tells rows that see nothing: a byte per score."""
+    """Return the bytes of the mask of fully masked rows: one byte per score."""
     return int(call["self"].numel())
 
 
@@ -250,14 +250,14 @@ def _scores_bytes(rows: torch.Tensor, heads: int) -> int:
     return rows.nbytes // rows.shape[-1] * heads * length
 
 
-def _in_single(call: Arguments) -> int:
+def _float32_copy_bytes(call: Arguments) -> int:
     """Return the bytes of a half-precision operand in single precision, in which its mean is taken."""
     operand = call["self"]
     return int(4 * operand.numel()) if operand.dtype in _HALF else 0
 
 
-def _turned(call: Arguments) -> int:
-    """Return the bytes of the first factor as its rows lie, block by block, where it is given by columns."""
+def _transposed_copy_bytes(call: Arguments) -> int:
+    """Return the bytes of a row-major copy of the first factor, made in blocks, if it is column-major."""
     factor = call["self"]
     by_columns = factor.dtype in _HALF and factor.stride(0) == 1 < factor.shape[0]
     return min(int(factor.nbytes), torch.get_num_threads() * _BLOCK_BYTES) if by_columns else 0
@@ -281,23 +281,23 @@ def _lstm_layer_backward(call: Arguments) -> int:
     for weight in weights:
         rows, width = weight.shape
         aligned = width % 16 == 0 and width * 4 % 1024
-        copies += 4 * rows * (width if aligned else width + _padded(width, 4))
+        copies += 4 * rows * (width if aligned else width + _padded_length(width, 4))
     return int(copies + _gates_bytes(call))
 
 
 def _gates_bytes(call: Arguments) -> int:
     steps, rows = call["input"].shape[:2]
-    return int(steps * rows * _padded(4 * call["hidden_size"], 4) * 4)
+    return int(steps * rows * _padded_length(4 * call["hidden_size"], 4) * 4)
 
 
 _RULES: dict[str, Callable[[Arguments], int]] = {
     "aten::convolution": _convolution,
     "aten::convolution_backward": _convolution_backward,
     "aten::_safe_softmax": _safe_softmax,
-    "aten::mean": _in_single,
-    "aten::mm": _turned,
-    "aten::mse_loss": _size_of_result,
-    "aten::logsumexp": _size_of_result,
+    "aten::mean": _float32_copy_bytes,
+    "aten::mm": _transposed_copy_bytes,
+    "aten::mse_loss": _unreduced_bytes,
+    "aten::logsumexp": _unreduced_bytes,
     "aten::upsample_bilinear2d": _upsampling,
     "aten::upsample_nearest2d": _upsampling,
     "aten::native_batch_norm_backward": _batch_norm_backward,

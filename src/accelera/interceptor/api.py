@@ -73,15 +73,15 @@ def enable(
     config = config_of(budget, min_size, memory_threshold, spill=spill, device=device)
     with _lock:
         former = list(_enabled)
-        _begin(config)
-        _end(*former)
+        _push_entry(config)
+        _remove_entries(*former)
         _enabled[:] = [config]
 
 
 def disable() -> None:
     """Leave PyTorch as it was, in every thread, whatever was enabled or intercepted; otherwise do nothing."""
     with _lock:
-        _end(*_entries)
+        _remove_entries(*_entries)
 
 
 @contextmanager
@@ -110,31 +110,31 @@ def intercepted(
 def within(config: InterceptionConfig) -> Iterator[None]:
     """Intercept by ``config`` until the end of the block."""
     with _lock:
-        _begin(config)
+        _push_entry(config)
     try:
         yield
     finally:
         with _lock:
-            _end(config)
+            _remove_entries(config)
 
 
-def _begin(config: InterceptionConfig) -> None:
+def _push_entry(config: InterceptionConfig) -> None:
     _entries.append(config)
     try:
-        _follow()
+        _apply_last_entry()
     except BaseException:
-        _end(config)
+        _remove_entries(config)
         raise
 
 
-def _end(*ended: InterceptionConfig) -> None:
+def _remove_entries(*ended: InterceptionConfig) -> None:
     if ended:
         _entries[:] = [each for each in _entries if each not in ended]
         _enabled[:] = [each for each in _enabled if each not in ended]
-        _follow()
+        _apply_last_entry()
 
 
-def _follow() -> None:
+def _apply_last_entry() -> None:
     """Bring torch in line with the last entry."""
     latest = _entries[-1] if _entries else None
     set_active_config(latest)

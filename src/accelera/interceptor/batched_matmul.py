@@ -36,17 +36,17 @@ def broadcast_matmul(x: torch.Tensor, y: torch.Tensor, *, empty: Empty = plain_e
         Where the result and the gradients come from.
     """
     rank = max(x.dim(), y.dim())
-    x, y = _of_rank(x, rank), _of_rank(y, rank)
+    x, y = _with_leading_axes(x, rank), _with_leading_axes(y, rank)
     batch = tuple(max(sizes) for sizes in zip(x.shape[:-2], y.shape[:-2], strict=True))
     result: torch.Tensor = _SummedProduct.apply(x, y, batch, empty)  # type: ignore[no-untyped-call]
     return result
 
 
-def _of_rank(tensor: torch.Tensor, rank: int) -> torch.Tensor:
+def _with_leading_axes(tensor: torch.Tensor, rank: int) -> torch.Tensor:
     return tensor.reshape((1,) * (rank - tensor.dim()) + tensor.shape)
 
 
-def _contracted(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+def _contract_with_fallback(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """Write ``x @ y`` into ``out`` and return it, with less scratch or on the CPU when memory runs out."""
     return with_less_scratch(
         "matmul",
@@ -72,7 +72,7 @@ class _SummedProduct(torch.autograd.Function):
         ctx.batch, ctx.empty = batch, empty
         with passing():
             out = empty((*batch, x.shape[-2], y.shape[-1]), x.dtype, x.device)
-            return _contracted(x.detach(), y.detach(), out)
+            return _contract_with_fallback(x.detach(), y.detach(), out)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
@@ -116,7 +116,7 @@ class BatchedMatmulCall(InterceptedCall):
 
     def bounded(self, config: InterceptionConfig, budget_bytes: int) -> tuple[torch.Tensor, Route]:
         """Compute the product with operands where they are."""
-        result = broadcast_matmul(self._x, self._y, empty=_result)
+        result = broadcast_matmul(self._x, self._y, empty=_empty_result)
         return result, "chunked" if stays_in_memory(result.nbytes, self.device) else "spilled"
 
 
@@ -141,7 +141,7 @@ matmul = handler_of(_OP, _read)
 """Handler: torch's own composition, or operands in place when their copies would exceed the budget."""
 
 
-def _result(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _empty_result(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     return empty(_OP, shape, dtype, device)
 
 

@@ -61,13 +61,13 @@ class MemoryLimit:
         return self._memory.get_usable_memory() if self._fixed_bytes is None else self._fixed_bytes
 
     def budget(self) -> Budget:
-        """Return that with where it comes from, for messages."""
+        """Return the present budget with its origin, for messages."""
         return Budget(self.budget_bytes(), self.origin)
 
 
 @dataclass(frozen=True, eq=False)
 class InterceptionConfig:
-    """What one ``enable`` or ``intercepted`` asked for, and what follows from it."""
+    """Settings of one ``enable`` or ``intercepted`` call, with derived thresholds and memory limits."""
 
     budget: Amount | None
     """As given; None: ``ACCELERA_BUDGET``, else what the threshold leaves free."""
@@ -85,7 +85,7 @@ class InterceptionConfig:
     _limits: dict[torch.device, MemoryLimit] = field(default_factory=dict)
 
     def limit(self, device: torch.device) -> MemoryLimit:
-        """Return what a call on ``device`` may add."""
+        """Return the memory limit of a call on ``device``."""
         limit = self._limits.get(device)
         if limit is None:
             limit = self._limits[device] = MemoryLimit(self.budget, device)
@@ -119,8 +119,8 @@ def config_of(
     folder = None if named is False else Path(named or tempfile.gettempdir()).expanduser()
     if named:
         _check_folder(folder)
-    wish = InterceptionConfig(budget, size, 0, folder, bool(named), device, override)
-    return replace(wish, memory_threshold_bytes=_threshold(memory_threshold, wish))
+    requested = InterceptionConfig(budget, size, 0, folder, bool(named), device, override)
+    return replace(requested, memory_threshold_bytes=_threshold_bytes(memory_threshold, requested))
 
 
 def _check_folder(folder: Path | None) -> None:
@@ -131,38 +131,38 @@ def _check_folder(folder: Path | None) -> None:
         )
 
 
-def _threshold(amount: Amount | None, wish: InterceptionConfig) -> int:
+def _threshold_bytes(amount: Amount | None, requested: InterceptionConfig) -> int:
     """Return the bytes from which a call is looked at."""
     gibibytes = current().memory_threshold_gb
     if amount is not None:
         return Budget.parse(amount, MemoryManager(get_device("cpu"))).limit_bytes if amount else 0
     if gibibytes is not None:
         return int(gibibytes * 2**30)
-    return min(wish.limit(each).budget_bytes() for each in _places()) // 8
+    return min(requested.limit(each).budget_bytes() for each in _devices()) // 8
 
 
-def _places() -> list[torch.device]:
+def _devices() -> list[torch.device]:
     """Return the CPU, and the accelerator if torch has one."""
     accelerator = present_accelerator()
     here = [torch.device("cpu")]
     return here if accelerator is None else [*here, accelerator]
 
 
-_latest: list[InterceptionConfig | None] = [None]
+_active: list[InterceptionConfig | None] = [None]
 
 
 def active_config() -> InterceptionConfig | None:
     """Return the config in force; None while nothing is intercepted."""
-    return _latest[0]
+    return _active[0]
 
 
 def set_active_config(config: InterceptionConfig | None) -> None:
     """Route calls by ``config`` from now on."""
-    _latest[0] = config
+    _active[0] = config
 
 
 def stays_in_memory(needed_bytes: int, device: torch.device) -> bool:
-    """Return whether a result goes to memory that, with what is needed to work, takes ``needed_bytes``."""
+    """Return whether a result stays in memory: ``needed_bytes`` are those of the result and its scratch."""
     config = active_config()
     return config is None or (
         config.override.least != "spilled" and config.limit(device).allows(needed_bytes)

@@ -12,7 +12,7 @@ import torch
 SCRATCH_BYTES = 64 << 20
 """Most bytes that operands copied by the library and partial sums take, unless one matrix has more."""
 
-_SHORT = (torch.bfloat16, torch.float16)
+_HALF_TYPES = (torch.bfloat16, torch.float16)
 
 
 def contract(
@@ -43,19 +43,19 @@ def contract(
     """
     call = choose_call(
         sort_axes(x, y, out),
-        copies_x=copies_whatever(x),
-        copies_y=copies_whatever(y),
+        copies_x=copies_always(x),
+        copies_y=copies_always(y),
         copies_repeated=copies_repeated(x),
     )
-    run = _Contraction(x, y, out, call, scratch_bytes)
+    run = _ContractionRun(x, y, out, call, scratch_bytes)
     summed = [axis for axis in call.loops if not axis.out]
     kept = [axis for axis in call.loops if axis.out]
-    for place in _places(kept):
-        if len(summed) and out.dtype in _SHORT:
-            run.sum_in_single(place, list(_places(summed)), alpha, accumulate)
+    for place in _offsets(kept):
+        if len(summed) and out.dtype in _HALF_TYPES:
+            run.sum_in_float32(place, list(_offsets(summed)), alpha, accumulate)
             continue
-        for count, part in enumerate(_places(summed)):
-            run.multiply(_added(place, part), alpha, keep=accumulate or count > 0)
+        for count, part in enumerate(_offsets(summed)):
+            run.multiply(_sum_offsets(place, part), alpha, keep=accumulate or count > 0)
     return out
 
 
@@ -63,7 +63,7 @@ Place = tuple[int, int, int]
 """Offsets into x, y and out, in elements."""
 
 
-class _Contraction:
+class _ContractionRun:
     """The tensors of one contraction, cut into calls of the library."""
 
     def __init__(
@@ -77,23 +77,25 @@ class _Contraction:
     def multiply(self, place: Place, alpha: float, *, keep: bool) -> None:
         """Write one call's product at ``place``, or add it when ``keep``."""
         for first, size in _pieces(self._call.batch.size, self._most):
-            x, y, out = self._stacks(place, first, size)
-            _into(out, x, y, alpha, beta=1 if keep else 0)
+            x, y, out = self._matrix_stacks(place, first, size)
+            _multiply_into(out, x, y, alpha, beta=1 if keep else 0)
 
-    def sum_in_single(self, place: Place, parts: Sequence[Place], alpha: float, accumulate: bool) -> None:
+    def sum_in_float32(self, place: Place, parts: Sequence[Place], alpha: float, accumulate: bool) -> None:
         """Add up 16-bit products in single precision, as PyTorch sums them."""
         matrix = self._call.rows.size * self._call.columns.size
         most = min(self._most, max(1, self._scratch_bytes // (matrix * 6)))
         for first, size in _pieces(self._call.batch.size, most):
-            out = self._stacks(place, first, size)[2]
+            out = self._matrix_stacks(place, first, size)[2]
             total = out.float() if accumulate else torch.zeros(out.shape, device=out.device)
             product = torch.empty(out.shape, dtype=out.dtype, device=out.device)
             for part in parts:
-                x, y, _ = self._stacks(_added(place, part), first, size)
+                x, y, _ = self._matrix_stacks(_sum_offsets(place, part), first, size)
                 total.add_(torch.bmm(x, y, out=product), alpha=alpha)
             out.copy_(total)
 
-    def _stacks(self, place: Place, first: int, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _matrix_stacks(
+        self, place: Place, first: int, size: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         batch, rows, columns, inner = self._call[:4]
         x = _stack(
             self._x, (size, rows.size, inner.size), (batch.x, rows.x, inner.x), place[0] + first * batch.x
@@ -113,7 +115,7 @@ class _Contraction:
         return x, y, out
 
 
-def _into(out: torch.Tensor, x: torch.Tensor, y: torch.Tensor, alpha: float, *, beta: int) -> None:
+def _multiply_into(out: torch.Tensor, x: torch.Tensor, y: torch.Tensor, alpha: float, *, beta: int) -> None:
     if len(out) == 1:
         out[0].addmm_(x[0], y[0], beta=beta, alpha=alpha)
     else:
@@ -139,15 +141,15 @@ def _stack(
     return view.conj() if tensor.is_conj() else view
 
 
-def _places(loops: Sequence[Axis]) -> Iterator[Place]:
+def _offsets(loops: Sequence[Axis]) -> Iterator[Place]:
     for indices in itertools.product(*(range(axis.size) for axis in loops)):
         place: Place = (0, 0, 0)
         for index, axis in zip(indices, loops, strict=True):
-            place = _added(place, (index * axis.x, index * axis.y, index * axis.out))
+            place = _sum_offsets(place, (index * axis.x, index * axis.y, index * axis.out))
         yield place
 
 
-def _added(one: Place, other: Place) -> Place:
+def _sum_offsets(one: Place, other: Place) -> Place:
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
@@ -166,7 +168,7 @@ class Axis(NamedTuple):
 
 
 ONE = Axis(1, 0, 0, 0)
-"""Stands for a kind of axis of which a product has none."""
+"""Axis of size 1, for a kind of axis that a product lacks."""
 
 
 class Axes(NamedTuple):
@@ -195,7 +197,7 @@ def sort_axes(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor) -> Axes:
     kinds["inner"].append(Axis(x.shape[-1], x.stride(-1), y.stride(-2), 0))
     for position in range(out.dim() - 2):
         axis = _batch_axis(x, y, out, position)
-        kinds[_kind(axis, out.shape[position])].append(axis)
+        kinds[_axis_kind(axis, out.shape[position])].append(axis)
     return Axes(**{kind: tuple(_merged(axes)) for kind, axes in kinds.items()})
 
 
@@ -205,7 +207,7 @@ def _batch_axis(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, position: i
     return Axis(max(sizes), *strides)
 
 
-def _kind(axis: Axis, size_in_out: int) -> str:
+def _axis_kind(axis: Axis, size_in_out: int) -> str:
     if size_in_out == 1:
         return "inner"
     if not axis.y:
@@ -217,19 +219,19 @@ def _merged(axes: Iterable[Axis]) -> list[Axis]:
     """Return ``axes`` without those of size 1, each run that is one in memory as one axis."""
     merged: list[Axis] = []
     for axis in sorted((each for each in axes if each.size > 1), key=lambda each: each[1:], reverse=True):
-        if merged and _follows(merged[-1], axis):
+        if merged and _is_contiguous_with(merged[-1], axis):
             merged[-1] = Axis(merged[-1].size * axis.size, *axis[1:])
         else:
             merged.append(axis)
     return merged
 
 
-def _follows(outer: Axis, inner: Axis) -> bool:
+def _is_contiguous_with(outer: Axis, inner: Axis) -> bool:
     return all(wide == narrow * inner.size for wide, narrow in zip(outer[1:], inner[1:], strict=True))
 
 
 _CALL_ELEMENTS = 20_000
-"""What starting a call costs, as elements that would be moved in its time."""
+"""Cost of starting a call, in elements that could be moved in the same time."""
 
 
 class GemmCall(NamedTuple):
@@ -258,20 +260,20 @@ def choose_call(axes: Axes, *, copies_x: bool, copies_y: bool, copies_repeated: 
     # A batch axis that one operand lacks is also a stack of equal matrices: one call instead of a loop.
     stacks = (*axes.batch, *axes.rows, *axes.columns)
     best: tuple[float, GemmCall] | None = None
-    for batch, rows, columns, inner in itertools.product(*map(_or_one, (stacks, *axes[1:]))):
+    for batch, rows, columns, inner in itertools.product(*map(_with_unit_axis, (stacks, *axes[1:]))):
         if batch is not ONE and (batch is rows or batch is columns):
             continue
-        loops = _others(axes, batch, rows, columns, inner)
-        copied = _copied(batch, rows, columns, inner, copies_x, copies_y, copies_repeated)
+        loops = _remaining_axes(axes, batch, rows, columns, inner)
+        copied = _copied_elements(batch, rows, columns, inner, copies_x, copies_y, copies_repeated)
         call = GemmCall(batch, rows, columns, inner, loops, copied)
-        cost = _moved(call)
+        cost = _moved_elements(call)
         if best is None or cost < best[0]:
             best = (cost, call)
     assert best is not None
     return best[1]
 
 
-def copies_whatever(tensor: torch.Tensor) -> bool:
+def copies_always(tensor: torch.Tensor) -> bool:
     """Return whether the library copies this operand because it is lazily conjugated."""
     return tensor.is_conj()
 
@@ -281,16 +283,16 @@ def copies_repeated(tensor: torch.Tensor) -> bool:
     return tensor.dtype in (torch.bfloat16, torch.float16) and tensor.device.type == "cpu"
 
 
-def _or_one(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+def _with_unit_axis(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     return (*axes, ONE)
 
 
-def _others(axes: Axes, *taken: Axis) -> tuple[Axis, ...]:
+def _remaining_axes(axes: Axes, *taken: Axis) -> tuple[Axis, ...]:
     left = [axis for axis in itertools.chain(*axes) if not any(axis is each for each in taken)]
     return tuple(left)
 
 
-def _copied(
+def _copied_elements(
     batch: Axis, rows: Axis, columns: Axis, inner: Axis, copies_x: bool, copies_y: bool, repeated: bool
 ) -> int:
     of_x, of_y, of_out = rows.size * inner.size, inner.size * columns.size, rows.size * columns.size
@@ -313,7 +315,7 @@ def _is_plain(first: int, first_stride: int, second: int, second_stride: int) ->
     return by_rows or (first_stride == 1 and second_stride >= first)
 
 
-def _moved(call: GemmCall) -> float:
+def _moved_elements(call: GemmCall) -> float:
     calls = math.prod(axis.size for axis in call.loops)
     rows, columns, inner = call.rows.size, call.columns.size, call.inner.size
     per_matrix = rows * inner + inner * columns + rows * columns + 2 * call.copied_elements

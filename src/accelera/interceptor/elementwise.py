@@ -28,7 +28,7 @@ from accelera.interceptor.tiling import (
     whole,
 )
 
-_ALONG_AN_AXIS = {
+_AXIS_ARGUMENTS = {
     "_softmax": 1,
     "_log_softmax": 1,
     "_softmax_backward_data": 2,
@@ -38,7 +38,7 @@ _ALONG_AN_AXIS = {
 
 
 class ElementwiseSchema(NamedTuple):
-    """What an operator's name says of its arguments."""
+    """Meaning of an element-wise operator's arguments, by the operator's name."""
 
     functional: str
     """The operator that returns a new result."""
@@ -58,7 +58,7 @@ def schema_of(name: str) -> ElementwiseSchema:
     """
     packet = name.partition(".")[0]
     return ElementwiseSchema(
-        functional(name), packet.endswith("_"), _ALONG_AN_AXIS.get(packet), int(packet.startswith("where"))
+        functional(name), packet.endswith("_"), _AXIS_ARGUMENTS.get(packet), int(packet.startswith("where"))
     )
 
 
@@ -80,16 +80,20 @@ class ElementwiseCall(TiledCall):
         self.given: torch.Tensor | None = first if schema.in_place else None
         self.whole_axis: int | None = None
         self.temporary_bytes = 0
-        if schema.axis is None and _are_alike(operands, args) and not any(key in kwargs for key in RESULTS):
+        if (
+            schema.axis is None
+            and _share_shape_and_type(operands, args)
+            and not any(key in kwargs for key in RESULTS)
+        ):
             self.device, self.shape, self.dtype = first.device, first.shape, first.dtype
             size = first.nbytes
             self.result_bytes = 0 if schema.in_place else size
             self.looked_bytes = size * (1 + len(operands))
             return
-        self._understand()
+        self._infer_result()
 
-    def _understand(self) -> None:
-        """Set the attributes whatever the operands."""
+    def _infer_result(self) -> None:
+        """Set device, shape, dtype and sizes in the general case: broadcast, converted or given results."""
         largest = max(self.operands, key=torch.Tensor.dim)
         for key in RESULTS:
             self.given = self.kwargs.get(key, self.given)
@@ -107,17 +111,17 @@ class ElementwiseCall(TiledCall):
         """Return the element type of a new result, asked of torch once for operands of such types."""
         options = [(key, each) for key, each in self.kwargs.items() if key not in RESULTS]
         given = [*enumerate(self.args), *options]
-        like = (self.op, torch.get_default_dtype(), *((key, _typed(each)) for key, each in given))
+        like = (self.op, torch.get_default_dtype(), *((key, _type_key(each)) for key, each in given))
         if like not in _DTYPES:
-            _DTYPES[like] = self._corner().dtype
+            _DTYPES[like] = self._probe_result().dtype
         return _DTYPES[like]
 
-    def _corner(self) -> torch.Tensor:
-        """Return what torch's kernel makes of so few elements that only types and the order of axes count."""
-        corners = [_corner_of(each) for each in self.args]
+    def _probe_result(self) -> torch.Tensor:
+        """Return torch's result for tiny operands, which shows its element type and the order of its axes."""
+        probes = [_probe_of(each) for each in self.args]
         options = {key: each for key, each in self.kwargs.items() if key not in RESULTS}
-        corner: torch.Tensor = original(self.schema.functional)(*corners, **options)
-        return corner
+        probe: torch.Tensor = original(self.schema.functional)(*probes, **options)
+        return probe
 
     def _converted_bytes(self) -> int:
         """Return what torch's kernel takes on the CPU to bring operands and result into one form."""
@@ -131,8 +135,8 @@ class ElementwiseCall(TiledCall):
             converted += nbytes(self.shape, self.dtype)
         return converted
 
-    def why_whole(self) -> str | None:
-        """Return why only torch's kernel can compute the call; None: it can go in pieces."""
+    def unsupported_reason(self) -> str | None:
+        """Return why only torch's kernel can compute the call; None if it can be computed in pieces."""
         if not self.shape or 0 in self.shape:
             return "a result of one element or none"
         if self.given is not None and self.given.shape != self.shape:
@@ -147,9 +151,9 @@ class ElementwiseCall(TiledCall):
         """Return what a new result will be, strides as torch chooses them."""
         if all(each.is_contiguous() for each in self.operands):
             return ResultLayout(tuple(self.shape), contiguous_strides(self.shape), self.dtype)
-        corner = self._corner()
+        probe = self._probe_result()
         strides, step = [0] * len(self.shape), 1
-        for axis in sorted(range(len(self.shape)), key=lambda axis: (corner.stride(axis), -axis)):
+        for axis in sorted(range(len(self.shape)), key=lambda axis: (probe.stride(axis), -axis)):
             strides[axis], step = step, step * self.shape[axis]
         return ResultLayout(tuple(self.shape), tuple(strides), self.dtype)
 
@@ -205,7 +209,7 @@ _DTYPES: dict[Any, torch.dtype] = {}
 """Element types of results, by operator and types of arguments."""
 
 
-def _typed(value: Any) -> Any:
+def _type_key(value: Any) -> Any:
     """Return what the element type of a result may depend on."""
     if isinstance(value, torch.Tensor):
         return value.dtype, value.dim() == 0
@@ -237,7 +241,7 @@ def functional(name: str) -> str:
     return f"{family}.{variant}" if variant else family
 
 
-def _are_alike(operands: list[torch.Tensor], args: Sequence[Any]) -> bool:
+def _share_shape_and_type(operands: list[torch.Tensor], args: Sequence[Any]) -> bool:
     """Return whether all operands have one shape and floating type, which the result then has as well."""
     first = operands[0]
     shape, dtype = first.shape, first.dtype
@@ -249,8 +253,8 @@ def _are_alike(operands: list[torch.Tensor], args: Sequence[Any]) -> bool:
     return len(operands) == len(args) or not any(isinstance(each, complex) for each in args)
 
 
-def _corner_of(value: Any) -> Any:
-    """Return ones, which may divide, of at most two elements along each axis; axes lie in the same order."""
+def _probe_of(value: Any) -> Any:
+    """Return a tiny stand-in of a tensor: ones, at most two along each axis, with axes in the same order."""
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return value
     steps = sorted({stride for stride in value.stride() if stride})

@@ -34,7 +34,7 @@ _PACKING_BYTES = 8 << 20
 _LEAST_SIDE = 256
 """Rows and columns of the smallest parts: with fewer, reading the factors again and again takes the time."""
 _BAND_BYTES = 1 << 18
-"""How much of a finished block is put at a time where something is added to it."""
+"""Bytes of a finished block that are written at a time when a summand is added to it."""
 _TYPES = {
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
     *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8),
@@ -105,8 +105,8 @@ class MatmulCall(TiledCall):
         # A stack is copied matrix by matrix.
         return sum(nbytes(each.shape[-2:], each.dtype) for each in matrices if not lies_plainly(each))
 
-    def why_whole(self) -> str | None:
-        """Return why only torch's kernel can compute the call; None: it can go in pieces."""
+    def unsupported_reason(self) -> str | None:
+        """Return why only torch's kernel can compute the call; None if it can be computed in pieces."""
         a, b, given = self.a, self.b, self.given
         if (a.dim(), b.dim()) != self.form.ranks or a.shape[-1] != b.shape[max(0, b.dim() - 2)]:
             return "shapes that do not fit"
@@ -153,7 +153,7 @@ class MatmulCall(TiledCall):
         Raises the refusal that asks for least when the budget allows neither. No refusal is kept with its
         traceback, which would hold the factors until garbage is collected.
         """
-        ways = [self._fill_by_plan, self._fill_by_kernel]
+        ways = [self._fill_by_engine, self._fill_by_kernel]
         if self.a.dtype in _HALVES or self.device.type != "cpu":
             ways.reverse()
         refusals = []
@@ -169,7 +169,7 @@ class MatmulCall(TiledCall):
         finally:
             del least
 
-    def _fill_by_plan(self, target: TileTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
+    def _fill_by_engine(self, target: TileTarget, config: InterceptionConfig, budget_bytes: int) -> list[str]:
         """Compute by a plan of the engine; when none fits, raise before anything is computed."""
         engine = _engine(config.device or str(self.device))
         engine.matmul(
@@ -186,7 +186,7 @@ class MatmulCall(TiledCall):
         """Compute parts of the result one after the other, for types and devices that torch is faster for."""
         asked = config.override.tile_bytes or PRODUCT_TILE_BYTES
         side = _LEAST_SIDE if config.override.tile_bytes is None else 1
-        sizes = _sizes(self, budget_bytes, asked, side)
+        sizes = _part_sizes(self, budget_bytes, asked, side)
         least = _piece_bytes(self, sizes)
         if least > budget_bytes:
             raise BudgetExceededError(
@@ -251,7 +251,7 @@ class _ConjugateView(Store):
 
     def read(self, region: Region, out: np.ndarray[Any, Any]) -> int:
         """Fill ``out``; return bytes read."""
-        with _in_thread():
+        with _without_interception():
             moved = self._plain.read(region, out)
         if self._conjugated:
             np.conjugate(out, out=out)
@@ -290,7 +290,7 @@ class _BlockSink(OutputStore):
 
     def write(self, region: Region, data: np.ndarray[Any, Any]) -> int:
         """Put one block, band by band; return its bytes."""
-        with _in_thread():
+        with _without_interception():
             self._put(region, _as_tensor(data, self._target.dtype), data.nbytes)
         return data.nbytes
 
@@ -299,9 +299,9 @@ class _BlockSink(OutputStore):
             self._target.put(region, block)
             return
         for band, part in _bands(region, size):
-            self._target.put(band, self._folded(band, block[part]))
+            self._target.put(band, self._with_summand(band, block[part]))
 
-    def _folded(self, region: Region, block: torch.Tensor) -> torch.Tensor:
+    def _with_summand(self, region: Region, block: torch.Tensor) -> torch.Tensor:
         if self._start is None:
             return torch.mul(block, self._alpha)
         start = self._start[region].to("cpu")
@@ -326,8 +326,8 @@ class _BlockSink(OutputStore):
 
 
 @contextmanager
-def _in_thread() -> Iterator[None]:
-    """Let the engine's threads use torch as the caller's does: neither intercepted nor differentiated."""
+def _without_interception() -> Iterator[None]:
+    """Switch interception and autograd off in an engine thread, as they are off in the caller's."""
     with passing(), torch.inference_mode():
         yield
 
@@ -372,17 +372,17 @@ class _GemmTiles(TileRunner):
         self._scratch = None
 
     def at_once(self, region: Region) -> None:
-        arguments, options = self._called_with(region)
+        arguments, options = self._arguments_of(region)
         piece = self._piece([part.stop - part.start for part in region])
         original(f"{self._product.form.family}.out")(*arguments, **options, out=piece)
         self._target.put(region, piece)
 
     def on_cpu(self, region: Region) -> None:
-        arguments, options = self._called_with(region)
+        arguments, options = self._arguments_of(region)
         there = [each.cpu() for each in arguments]
         self._target.put(region, original(self._product.form.family)(*there, **options))
 
-    def _called_with(self, region: Region) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    def _arguments_of(self, region: Region) -> tuple[list[torch.Tensor], dict[str, Any]]:
         product = self._product
         rows, columns = region[: product.a.dim() - 1], region[product.a.dim() - 1 :]
         of_b: Region = (*(region[:1] if product.a.dim() == 3 else ()), slice(None), *columns)
@@ -400,7 +400,7 @@ class _GemmTiles(TileRunner):
         return self._scratch[:count].view(shape)
 
 
-def _sizes(product: MatmulCall, budget_bytes: int, asked: int, side: int) -> list[int]:
+def _part_sizes(product: MatmulCall, budget_bytes: int, asked: int, side: int) -> list[int]:
     """Return the sides of the parts: as large as the budget allows, but no side cut below ``side``."""
     sizes = list(product.shape)
     stacked = len(sizes) == 3

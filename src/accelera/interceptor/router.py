@@ -60,8 +60,8 @@ class InterceptedCall(abc.ABC):
         """Return whether the call goes in pieces even when it would fit."""
         return config.override.least != "direct"
 
-    def why_whole(self) -> str | None:
-        """Return why only torch's kernel can compute the call; None: it can go in pieces."""
+    def unsupported_reason(self) -> str | None:
+        """Return why only torch's kernel can compute the call; None if it can be computed in pieces."""
         return None
 
     @abc.abstractmethod
@@ -222,15 +222,15 @@ def route(
         try:
             return _direct(call, kernel, args, kwargs)
         except RuntimeError as error:
-            if not is_out_of_memory(error) or call.why_whole() is not None:
+            if not is_out_of_memory(error) or call.unsupported_reason() is not None:
                 raise
             fall_back(call.op, "in pieces after running out of memory", error)
-    why_whole = call.why_whole()
-    if why_whole is not None:
+    unsupported_reason = call.unsupported_reason()
+    if unsupported_reason is not None:
         # Left to torch although it may take more than the budget.
-        statistics.passed(call.op, why_whole)
+        statistics.passed(call.op, unsupported_reason)
         budget, added = format_bytes(limit.budget_bytes()), format_bytes(call.added_bytes)
-        logger.debug("%s: passed, %s; adds %s of %s", call.op, why_whole, added, budget)
+        logger.debug("%s: passed, %s; adds %s of %s", call.op, unsupported_reason, added, budget)
         return kernel(*args, **kwargs)
     return _bounded(call, config, limit.budget_bytes())
 
@@ -361,7 +361,7 @@ class TileRunner(abc.ABC):
             self._compute(each)
 
     def _smaller(self, region: Region) -> Sequence[Region] | None:
-        """Return halves, or the region itself for the CPU, which does the rest too; None: nothing helps."""
+        """Return both halves, or the region itself when the CPU takes over; None: nothing smaller to try."""
         halves = halved(region, self.axes(region))
         if halves is not None or self._left_to_cpu or not is_accelerator(self._device):
             return halves

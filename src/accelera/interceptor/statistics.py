@@ -105,7 +105,7 @@ class Follower(Protocol):
 
 
 class Statistics:
-    """Where calls are counted, from any thread."""
+    """Counters of intercepted calls; safe to use from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a file may end, by garbage collection, while it is held
@@ -116,7 +116,7 @@ class Statistics:
     def direct(self, op: str, looked_bytes: int, added_bytes: int) -> None:
         """Count a call that torch computed in one piece."""
         with self._lock:
-            each = self._of(op)
+            each = self._counters(op)
             each.direct += 1
             each.looked_bytes += looked_bytes
             if added_bytes > each.largest_without_bytes:
@@ -127,7 +127,7 @@ class Statistics:
     def in_pieces(self, op: str, route: str, looked_bytes: int, without_bytes: int, with_bytes: int) -> None:
         """Count a call by the ``"chunked"``, ``"spilled"`` or ``"refused"`` route."""
         with self._lock:
-            each = self._of(op)
+            each = self._counters(op)
             setattr(each, route, getattr(each, route) + 1)
             each.looked_bytes += looked_bytes
             each.largest_without_bytes = max(each.largest_without_bytes, without_bytes)
@@ -159,22 +159,22 @@ class Statistics:
     def took(self, op: str, seconds: float) -> None:
         """Add the time of a call that went in pieces."""
         with self._lock:
-            self._of(op).seconds += seconds
+            self._counters(op).seconds += seconds
 
     def passed(self, op: str, why: str) -> None:
         """Count a call that was left to torch."""
         with self._lock:
-            self._of(op).passed[why] += 1
+            self._counters(op).passed[why] += 1
 
     def fell_back(self, op: str, what: str) -> None:
         """Count what was done when memory ran out."""
         with self._lock:
-            self._of(op).fallbacks[what] += 1
+            self._counters(op).fallbacks[what] += 1
 
     def file_begun(self, op: str, nbytes: int) -> None:
         """Count a result that goes to a file."""
         with self._lock:
-            self._of(op).spilled_bytes += nbytes
+            self._counters(op).spilled_bytes += nbytes
             self._spilled_now += nbytes
             self._spilled_peak = max(self._spilled_peak, self._spilled_now)
 
@@ -186,14 +186,14 @@ class Statistics:
     def snapshot(self, *, reset: bool = False) -> Stats:
         """Return what was counted; ``reset`` starts again from zero."""
         with self._lock:
-            by_op = {op: _copied(each) for op, each in self._by_op.items()}
+            by_op = {op: _copy_of(each) for op, each in self._by_op.items()}
             stats = Stats(by_op, self._spilled_now, self._spilled_peak)
             if reset:
                 self._by_op.clear()
                 self._spilled_peak = self._spilled_now
         return stats
 
-    def _of(self, op: str) -> OpStats:
+    def _counters(self, op: str) -> OpStats:
         each = self._by_op.get(op)
         if each is None:
             each = self._by_op[op] = OpStats()
@@ -233,7 +233,7 @@ def stats(*, reset: bool = False) -> Stats:
     return statistics.snapshot(reset=reset)
 
 
-def _copied(stats: OpStats) -> OpStats:
+def _copy_of(stats: OpStats) -> OpStats:
     copy = OpStats()
     _add(copy, stats)
     return copy

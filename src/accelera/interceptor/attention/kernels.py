@@ -60,11 +60,11 @@ def forward(
             seen(tile, weights)
         if options.dropout:
             weights.mul_(dropout_factors(options, tile, workspace[0].of(tile)))
-        _weigh(weights, part(value, tile.box), part(out, tile.box, tile.rows), tile, tiling)
+        _write_weighted_sum(weights, part(value, tile.box), part(out, tile.box, tile.rows), tile, tiling)
     return out
 
 
-def _weigh(
+def _write_weighted_sum(
     weights: torch.Tensor, value: torch.Tensor, out: torch.Tensor, tile: ScoreTile, tiling: ScoreTiling
 ) -> None:
     """Write the sum of ``value`` by ``weights`` into ``out``."""
@@ -88,7 +88,7 @@ def backward(
     workspace = ScoreBuffers(operands, tiling, buffers=3 if options.dropout else 2)
     empty = options.results()
     totals = [
-        _Total(each, empty, order) if each is not None and needed else None
+        _GradientSum(each, empty, order) if each is not None and needed else None
         for each, needed, order in zip(operands, wanted, options.gradient_orders, strict=True)
     ]
     for tile in tiling:
@@ -101,7 +101,7 @@ def _add_tile(
     operands: AttentionOperands,
     options: AttentionOptions,
     grad: torch.Tensor,
-    totals: list[_Total | None],
+    totals: list[_GradientSum | None],
     tiling: ScoreTiling,
     tile: ScoreTile,
     workspace: ScoreBuffers,
@@ -126,7 +126,7 @@ def _add_products(
     operands: AttentionOperands,
     options: AttentionOptions,
     grad: torch.Tensor,
-    totals: list[_Total | None],
+    totals: list[_GradientSum | None],
     tiling: ScoreTiling,
     tile: ScoreTile,
     weights: torch.Tensor,
@@ -153,7 +153,7 @@ def _row_products(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return products
 
 
-class _Total:
+class _GradientSum:
     """A gradient that tiles are added to, in the type that is computed in."""
 
     def __init__(self, of: torch.Tensor, empty: Empty, order: Order | None) -> None:
@@ -294,16 +294,18 @@ class AttentionGradientFunction(torch.autograd.Function):
         again = torch.is_grad_enabled()
         needed = ctx.needs_input_grad[:5]
         saved = [
-            _independent(each, again) if wanted else each
+            _independent_alias(each, again) if wanted else each
             for each, wanted in zip(ctx.saved_tensors, needed, strict=True)
         ]
         with torch.enable_grad():
             out = composed_attention(AttentionOperands(*saved[1:]), ctx.options)
             first = torch.autograd.grad(
-                _inner([out], saved[:1]), _chosen(saved[1:], ctx.wanted), create_graph=True
+                _inner_product([out], saved[:1]), _selected(saved[1:], ctx.wanted), create_graph=True
             )
-            of_first = _inner(first, _chosen(outer, ctx.wanted))
-        second = torch.autograd.grad(of_first, _chosen(saved, needed), create_graph=again, allow_unused=True)
+            of_first = _inner_product(first, _selected(outer, ctx.wanted))
+        second = torch.autograd.grad(
+            of_first, _selected(saved, needed), create_graph=again, allow_unused=True
+        )
         following = iter(second)
         return (*(next(following) if wanted else None for wanted in needed), None, None)
 
@@ -320,13 +322,13 @@ def composed_attention(operands: AttentionOperands, options: AttentionOptions) -
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     weights = torch.ops.aten._safe_softmax(scores, -1)
     if options.dropout:
-        weights = weights * _factors(operands, options)
+        weights = weights * _dropout_mask(operands, options)
     return torch.matmul(weights, value).to(operands.query.dtype)
 
 
-def _factors(operands: AttentionOperands, options: AttentionOptions) -> torch.Tensor:
+def _dropout_mask(operands: AttentionOperands, options: AttentionOptions) -> torch.Tensor:
     """Return what dropout multiplies the probabilities by, ``(*batch, rows, keys)``."""
-    home = operands.query.device
+    device = operands.query.device
     operands = on_cpu(operands) if options.on_cpu else operands
     tiling = plan_tiles(operands, options)
     workspace = ScoreBuffers(operands, tiling, buffers=1)
@@ -336,10 +338,10 @@ def _factors(operands: AttentionOperands, options: AttentionOptions) -> torch.Te
         part(factors, tile.box, tile.rows)[..., : tile.shape[-1]] = dropout_factors(
             options, tile, workspace[0].of(tile)
         )
-    return factors.to(home)
+    return factors.to(device)
 
 
-def _independent(tensor: torch.Tensor, again: bool) -> torch.Tensor:
+def _independent_alias(tensor: torch.Tensor, again: bool) -> torch.Tensor:
     """Return an alias that is differentiated by itself: one tensor may be query, key and value."""
     if not again:
         return tensor.detach().requires_grad_()
@@ -347,14 +349,14 @@ def _independent(tensor: torch.Tensor, again: bool) -> torch.Tensor:
         return tensor.view_as(tensor)
 
 
-def _inner(tensors: Sequence[torch.Tensor], weights: Sequence[_Optional]) -> torch.Tensor:
+def _inner_product(tensors: Sequence[torch.Tensor], weights: Sequence[_Optional]) -> torch.Tensor:
     """Return the inner product, differentiated in place of weighted results, for which torch loads SymPy."""
     pairs = zip(tensors, weights, strict=True)
     products = [(one * other).sum() for one, other in pairs if other is not None]
     return sum(products[1:], start=products[0])
 
 
-def _chosen(tensors: Sequence[_Optional], wanted: Sequence[bool]) -> list[torch.Tensor]:
+def _selected(tensors: Sequence[_Optional], wanted: Sequence[bool]) -> list[torch.Tensor]:
     return [each for each, want in zip(tensors, wanted, strict=True) if want and each is not None]
 
 

@@ -75,7 +75,7 @@ class MultiHeadCall(InterceptedCall):
 
     def bounded(self, config: InterceptionConfig, budget_bytes: int) -> tuple[Pair, Route]:
         """Compute the scores tile by tile; the projections are calls that are looked at by themselves."""
-        found = _computed(self._layer, config, budget_bytes)
+        found = _attend(self._layer, config, budget_bytes)
         results = self.result_bytes + (0 if found[1] is None else found[1].nbytes)
         return found, "chunked" if stays_in_memory(results, self.device) else "spilled"
 
@@ -83,7 +83,7 @@ class MultiHeadCall(InterceptedCall):
 def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> MultiHeadCall | None:
     """Return the call; None when it is small, or only torch can compute or refuse it."""
     config, layer = active_config(), _MultiHeadArguments(*args, **kwargs)
-    if config is None or _why_whole(layer) is not None:
+    if config is None or _unsupported_reason(layer) is not None:
         return None
     return MultiHeadCall(layer) if layer.looked_bytes >= config.memory_threshold_bytes else None
 
@@ -92,8 +92,8 @@ attention = handler_of(OP, _read)
 """Handler: torch's own, by tiles where its scores would exceed the budget."""
 
 
-def _why_whole(layer: _MultiHeadArguments) -> str | None:
-    """Return why only torch can compute or refuse the call; None: it can go by tiles."""
+def _unsupported_reason(layer: _MultiHeadArguments) -> str | None:
+    """Return why only torch can compute or refuse the call; None if it can be computed in tiles."""
     query, mask = layer.query, layer.mask
     if query.dim() != 3 or not query.numel() or not query.is_floating_point():
         return "an input of none or other axes"
@@ -118,9 +118,9 @@ def _why_whole(layer: _MultiHeadArguments) -> str | None:
     return None if fits else "shapes that do not fit"
 
 
-def _computed(layer: _MultiHeadArguments, config: InterceptionConfig, budget_bytes: int) -> Pair:
+def _attend(layer: _MultiHeadArguments, config: InterceptionConfig, budget_bytes: int) -> Pair:
     """Return result and weights; the projections are calls that are looked at by themselves."""
-    query, key, value = _projected(layer)
+    query, key, value = _project(layer)
     hidden = layer.hidden
     weights = None
     if not layer.need_weights and (hidden is None or layer.mask_type == 1):
@@ -145,12 +145,12 @@ def _computed(layer: _MultiHeadArguments, config: InterceptionConfig, budget_byt
             operands,
             options,
         )
-    _mark_blind_rows(hidden, context, weights)
+    _fill_fully_masked_rows(hidden, context, weights)
     joined = context.transpose(1, 2).flatten(2)
     return functional.linear(joined, layer.proj_weight, layer.proj_bias), weights
 
 
-def _projected(layer: _MultiHeadArguments) -> list[torch.Tensor]:
+def _project(layer: _MultiHeadArguments) -> list[torch.Tensor]:
     """Return query, key and value, ``(batch, heads, rows, width of a head)``."""
     if layer.query is layer.key is layer.value:
         parts = functional.linear(layer.query, layer.qkv_weight, layer.qkv_bias).chunk(3, -1)
@@ -161,18 +161,18 @@ def _projected(layer: _MultiHeadArguments) -> list[torch.Tensor]:
     return [each.view(*each.shape[:2], *heads).transpose(1, 2) for each in parts]
 
 
-def _mark_blind_rows(
+def _fill_fully_masked_rows(
     hidden: torch.Tensor | None, context: torch.Tensor, weights: torch.Tensor | None
 ) -> None:
-    """Write NaN, as torch's operator does, where a row sees no key."""
+    """Write NaN, as torch's operator does, where all keys of a row are masked."""
     if hidden is None:
         return
-    blind = hidden.all(-1, keepdim=True)
-    if not blind.any():
+    fully_masked = hidden.all(-1, keepdim=True)
+    if not fully_masked.any():
         return
-    context.masked_fill_(blind, math.nan)
+    context.masked_fill_(fully_masked, math.nan)
     if weights is not None:
-        weights.masked_fill_(blind if weights.dim() == 4 else blind.any(1), math.nan)
+        weights.masked_fill_(fully_masked if weights.dim() == 4 else fully_masked.any(1), math.nan)
 
 
 def attended_with_weights(
@@ -194,12 +194,12 @@ def attended_with_weights(
     """
     device = operands.query.device
     operands = on_cpu(operands) if options.on_cpu else operands
-    weights = _Weights(operands, options, averaged) if wanted else None
+    weights = _WeightsCollector(operands, options, averaged) if wanted else None
     out = kernels.forward(operands, options, None if weights is None else weights.add)
     return out.to(device), None if weights is None else weights.result.to(device)
 
 
-class _Weights:
+class _WeightsCollector:
     """The weights of all tiles, put together."""
 
     def __init__(self, operands: AttentionOperands, options: AttentionOptions, averaged: bool) -> None:

@@ -20,7 +20,7 @@ from accelera.interceptor.spill import Empty
 
 
 class AttentionOperands(NamedTuple):
-    """What attention reads, all of one rank; a batch axis has size 1 where an operand lacks it."""
+    """Operands of attention, all of one rank; a batch axis has size 1 where an operand lacks it."""
 
     query: torch.Tensor
     """``(*batch, rows, width)``"""
@@ -66,9 +66,9 @@ def align(
     queries that share it.
     """
     if enable_gqa:
-        return _grouped(query, key, value, mask)
+        return _align_grouped(query, key, value, mask)
     rank = max(query.dim(), key.dim(), value.dim())
-    tensors = [None if each is None else _of_rank(each, rank) for each in (query, key, value, mask)]
+    tensors = [None if each is None else _with_leading_axes(each, rank) for each in (query, key, value, mask)]
     return _checked(tensors)
 
 
@@ -77,7 +77,7 @@ def ungroup(result: torch.Tensor, enable_gqa: bool) -> torch.Tensor:
     return result.flatten(-4, -3) if enable_gqa else result
 
 
-def _grouped(
+def _align_grouped(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
 ) -> AttentionOperands | None:
     if not query.dim() == key.dim() == value.dim() or query.dim() < 3:
@@ -86,26 +86,26 @@ def _grouped(
     if not heads or heads != value.shape[-3] or query.shape[-3] % heads:
         return None
     groups = (heads, query.shape[-3] // heads)
-    masked = None if mask is None else _of_rank(mask, query.dim())
+    masked = None if mask is None else _with_leading_axes(mask, query.dim())
     if masked is not None:
         masked = _split_heads(masked, groups)
         if masked is None:
             return None
-    return _checked([_split(query, groups), key.unsqueeze(-3), value.unsqueeze(-3), masked])
+    return _checked([_split_axis(query, groups), key.unsqueeze(-3), value.unsqueeze(-3), masked])
 
 
 def _split_heads(mask: torch.Tensor, groups: tuple[int, int]) -> torch.Tensor | None:
     if mask.shape[-3] == 1:
-        return _split(mask, (1, 1))
-    return _split(mask, groups) if mask.shape[-3] == math.prod(groups) else None
+        return _split_axis(mask, (1, 1))
+    return _split_axis(mask, groups) if mask.shape[-3] == math.prod(groups) else None
 
 
-def _split(tensor: torch.Tensor, groups: tuple[int, int]) -> torch.Tensor:
+def _split_axis(tensor: torch.Tensor, groups: tuple[int, int]) -> torch.Tensor:
     split: torch.Tensor = tensor.unflatten(-3, groups)  # type: ignore[no-untyped-call]
     return split
 
 
-def _of_rank(tensor: torch.Tensor, rank: int) -> torch.Tensor:
+def _with_leading_axes(tensor: torch.Tensor, rank: int) -> torch.Tensor:
     while tensor.dim() < rank:
         tensor = tensor.unsqueeze(0)
     return tensor
@@ -154,7 +154,7 @@ class AttentionOptions:
     dropout: float
     """Share of the probabilities that are set to zero, below 1."""
     seed: int
-    """Decides which: the same seed drops the same ones, forward and backward."""
+    """Seed of the dropout mask: forward and backward pass drop the same probabilities."""
     scratch_bytes: int
     """Most bytes of one tile's intermediates."""
     results: Callable[[], Empty]
@@ -172,8 +172,11 @@ def computing_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-class _OperandCorner(NamedTuple):
-    """A few elements of an operand: sizes of at most two where only one or many counts."""
+class _OperandProbe(NamedTuple):
+    """Description of a tiny operand in the layout of a real one: axes have at most two elements.
+
+    For the memory order of a gradient only the order of strides counts, and which axes have size 1.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -197,8 +200,10 @@ def gradient_orders(
     """
     if not torch.is_grad_enabled() or not any(each is not None and each.requires_grad for each in operands):
         return BY_ROWS
-    corners = tuple(_corner(each, _shape(each, operands, enable_gqa)) for each in operands)
-    orders = [_aligned(each, rank, enable_gqa) for each in _asked(corners, is_causal, enable_gqa)]
+    probes = tuple(_probe_of(each, _probe_shape(each, operands, enable_gqa)) for each in operands)
+    orders = [
+        _aligned_order(each, rank, enable_gqa) for each in _probed_orders(probes, is_causal, enable_gqa)
+    ]
     query, key, value, mask = orders
     return query, key, value, mask
 
@@ -214,7 +219,7 @@ def empty_in_order(shape: tuple[int, ...], order: Order | None) -> tuple[tuple[i
     return tuple(shape[axis] for axis in order), tuple(back)
 
 
-def _shape(
+def _probe_shape(
     tensor: torch.Tensor | None, operands: tuple[torch.Tensor | None, ...], enable_gqa: bool
 ) -> tuple[int, ...]:
     if tensor is None:
@@ -227,23 +232,23 @@ def _shape(
     return tuple(sizes)
 
 
-def _corner(tensor: torch.Tensor | None, shape: tuple[int, ...]) -> _OperandCorner | None:
+def _probe_of(tensor: torch.Tensor | None, shape: tuple[int, ...]) -> _OperandProbe | None:
     if tensor is None:
         return None
     strides, step = [0] * len(shape), 1
     for axis in sorted(range(len(shape)), key=lambda axis: (tensor.stride(axis), -axis)):
         if tensor.stride(axis) or shape[axis] == 1:
             strides[axis], step = step, step * shape[axis]
-    return _OperandCorner(shape, tuple(strides), tensor.dtype, tensor.requires_grad)
+    return _OperandProbe(shape, tuple(strides), tensor.dtype, tensor.requires_grad)
 
 
 @lru_cache(maxsize=256)
-def _asked(
-    corners: tuple[_OperandCorner | None, ...], is_causal: bool, enable_gqa: bool
+def _probed_orders(
+    probes: tuple[_OperandProbe | None, ...], is_causal: bool, enable_gqa: bool
 ) -> list[Order | None]:
-    """Return the order of the axes of each gradient that torch returns for such operands."""
+    """Return the axis order of each gradient, found by running torch's attention on the tiny operands."""
     with passing():
-        tensors = [None if each is None else _ones(each) for each in corners]
+        tensors = [None if each is None else _ones_like_probe(each) for each in probes]
         wanted = [each for each in tensors if each is not None and each.requires_grad]
         attention: Any = torch._scaled_dot_product_attention_math
         out = attention(*tensors, 0.0, is_causal, enable_gqa=enable_gqa)[0]
@@ -252,9 +257,9 @@ def _asked(
         return [None if each is None or not each.requires_grad else _order(next(found)) for each in tensors]
 
 
-def _ones(corner: _OperandCorner) -> torch.Tensor:
-    tensor = torch.empty_strided(corner.shape, corner.strides, dtype=corner.dtype, device="cpu").fill_(1)
-    return tensor.requires_grad_(corner.wanted)
+def _ones_like_probe(probe: _OperandProbe) -> torch.Tensor:
+    tensor = torch.empty_strided(probe.shape, probe.strides, dtype=probe.dtype, device="cpu").fill_(1)
+    return tensor.requires_grad_(probe.wanted)
 
 
 def _order(gradient: torch.Tensor) -> Order:
@@ -263,7 +268,7 @@ def _order(gradient: torch.Tensor) -> Order:
     return tuple(sorted(axes, key=lambda axis: (-gradient.stride()[axis], gradient.shape[axis] == 1, axis)))
 
 
-def _aligned(order: Order | None, rank: int, enable_gqa: bool) -> Order | None:
+def _aligned_order(order: Order | None, rank: int, enable_gqa: bool) -> Order | None:
     """Return the order of an operand with axes of size one put first, and its heads split into two axes."""
     if order is None:
         return None

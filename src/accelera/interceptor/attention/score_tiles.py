@@ -141,11 +141,11 @@ class ScoreBuffers:
         size, device = tiling.largest, operands.query.device
         self._buffers = [torch.empty(size, dtype=dtype, device=device) for _ in range(buffers)]
 
-    def __getitem__(self, which: int) -> _Shaped:
-        return _Shaped(self._buffers[which])
+    def __getitem__(self, which: int) -> _BufferView:
+        return _BufferView(self._buffers[which])
 
 
-class _Shaped:
+class _BufferView:
     """One buffer, seen in the shape of a tile."""
 
     def __init__(self, buffer: torch.Tensor) -> None:
@@ -186,11 +186,11 @@ def probabilities(
     for keys in key_blocks(tile, tiling):
         contract(query, ready(key[..., keys, :]).mT, scores[..., keys], alpha=options.scale)
     if operands.mask is not None:
-        _mask(scores, part(operands.mask, tile.box, tile.rows), options.mask_hides)
+        _apply_mask(scores, part(operands.mask, tile.box, tile.rows), options.mask_hides)
     if options.is_causal:
-        _hide_future(scores, tile.rows.start)
+        _apply_causal_mask(scores, tile.rows.start)
     torch.softmax(scores, -1, out=result)
-    _clear_blind_rows(result, scores)
+    _zero_fully_masked_rows(result, scores)
     return result
 
 
@@ -201,7 +201,7 @@ def dropout_factors(options: AttentionOptions, tile: ScoreTile, out: torch.Tenso
     return out.bernoulli_(kept, generator=generator).div_(kept)
 
 
-def _mask(scores: torch.Tensor, mask: torch.Tensor, hides: bool) -> None:
+def _apply_mask(scores: torch.Tensor, mask: torch.Tensor, hides: bool) -> None:
     if hides:
         scores.masked_fill_(mask.to(torch.bool), -math.inf)
     elif mask.dtype == torch.bool:
@@ -210,7 +210,7 @@ def _mask(scores: torch.Tensor, mask: torch.Tensor, hides: bool) -> None:
         scores.add_(mask)
 
 
-def _hide_future(scores: torch.Tensor, first_row: int) -> None:
+def _apply_causal_mask(scores: torch.Tensor, first_row: int) -> None:
     """Hide from row i the keys after i; those before ``first_row`` every row of the tile sees."""
     corner = scores[..., first_row:]
     if corner.shape[-1]:
@@ -218,8 +218,8 @@ def _hide_future(scores: torch.Tensor, first_row: int) -> None:
         corner.masked_fill_(future, -math.inf)
 
 
-def _clear_blind_rows(result: torch.Tensor, scores: torch.Tensor) -> None:
+def _zero_fully_masked_rows(result: torch.Tensor, scores: torch.Tensor) -> None:
     undefined = result[..., 0].isnan()
     if undefined.any():
-        blind = (scores == -math.inf).all(-1).logical_and_(undefined)
-        result.masked_fill_(blind.unsqueeze(-1), 0)
+        fully_masked = (scores == -math.inf).all(-1).logical_and_(undefined)
+        result.masked_fill_(fully_masked.unsqueeze(-1), 0)

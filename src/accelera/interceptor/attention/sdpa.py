@@ -29,8 +29,8 @@ from accelera.units import format_bytes
 _TILE_BYTES = 16 << 20
 """Intermediates of one tile when there is room for more: larger ones only leave the processor's caches."""
 _ACCELERATOR_TILE_BYTES = 256 << 20
-_MATH = 0
-"""What torch answers when it would compose attention of products and a softmax."""
+_MATH_BACKEND = 0
+"""Torch's number for the math backend, which composes attention of products and a softmax."""
 
 
 class _Arguments(NamedTuple):
@@ -98,26 +98,30 @@ class AttentionCall(InterceptedCall):
 
 def _read(args: tuple[Any, ...], kwargs: dict[str, Any]) -> AttentionCall | str:
     """Return the call, or why only torch can compute it."""
-    renamed = {_NAMES.get(name, name): value for name, value in kwargs.items()}
+    renamed = {_FIELD_OF_KEYWORD.get(name, name): value for name, value in kwargs.items()}
     arguments = _Arguments(*args, **renamed)
-    why_whole = _why_whole(arguments)
-    if why_whole is not None:
-        return why_whole
+    unsupported_reason = _unsupported_reason(arguments)
+    if unsupported_reason is not None:
+        return unsupported_reason
     operands = align(*arguments[:4], arguments.enable_gqa)
     return "shapes that only torch knows" if operands is None else AttentionCall(arguments, operands)
 
 
-_NAMES = {"attn_mask": "mask", "dropout_p": "dropout"}
+_FIELD_OF_KEYWORD = {"attn_mask": "mask", "dropout_p": "dropout"}
 
 attention = handler_of(OP, _read)
 """Handler: torch's own, with the scores bounded when it would hold more of them than the budget allows."""
 
 
-def _why_whole(arguments: _Arguments) -> str | None:
-    """Return why only torch can compute the call; None: it can go in tiles."""
+def _unsupported_reason(arguments: _Arguments) -> str | None:
+    """Return why only torch can compute the call; None if it can be computed in tiles."""
     query, mask, dropout = arguments.query, arguments.mask, arguments.dropout
     tensors = [each for each in arguments[:4] if each is not None]
-    if not _are_alike(tensors[:3]) or not 0 <= dropout < 1 or (mask is not None and arguments.is_causal):
+    if (
+        not _share_type_and_device(tensors[:3])
+        or not 0 <= dropout < 1
+        or (mask is not None and arguments.is_causal)
+    ):
         return "arguments that do not fit"
     if mask is not None and (mask.device != query.device or not _is_mask(mask)):
         return "arguments that do not fit"
@@ -129,10 +133,10 @@ def _why_whole(arguments: _Arguments) -> str | None:
         )
     except RuntimeError:
         return "arguments that do not fit"
-    return None if choice == _MATH else "a fused kernel of torch keeps no scores"
+    return None if choice == _MATH_BACKEND else "a fused kernel of torch keeps no scores"
 
 
-def _are_alike(tensors: list[torch.Tensor]) -> bool:
+def _share_type_and_device(tensors: list[torch.Tensor]) -> bool:
     first = tensors[0]
     return first.is_floating_point() and all(
         each.dtype == first.dtype and each.device == first.device and each.dim() > 1 for each in tensors

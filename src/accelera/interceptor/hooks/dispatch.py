@@ -18,7 +18,7 @@ _followers: list[Callable[[int], object]] = []
 
 
 def level() -> int:
-    """Return what the calling thread lets pass: NOTHING, COMPOSITES or EVERYTHING."""
+    """Return which calls of this thread pass uncaught: NOTHING, COMPOSITES or EVERYTHING."""
     found: int = getattr(_thread, "level", NOTHING)
     return found
 
@@ -62,7 +62,7 @@ def passing() -> Iterator[None]:
 Kernel = Callable[..., Any]
 
 replaced: dict[str, Kernel] = {}
-"""Operators whose kernel does not look at what a thread lets pass, and how the kernel before it is called."""
+"""Torch's own kernel by operator, where the kernel put before it does not check the thread's level."""
 
 
 def original(name: str) -> Kernel:
@@ -104,7 +104,7 @@ Handler = Callable[..., Any]
 
 
 class Armed(NamedTuple):
-    """What is in force, for all threads."""
+    """Handlers and thresholds in force, for all threads."""
 
     handlers: Mapping[str, Handler]
     """By operator."""

@@ -61,17 +61,17 @@ def check_name(name: str) -> str:
 
 
 def is_composite(name: str) -> bool:
-    """Whether torch composes the operator of others, which are looked at as well."""
+    """Return whether torch composes the operator of others, which are looked at as well."""
     return name in COMPOSITE
 
 
 def is_above_autograd(name: str) -> bool:
-    """Whether the operator is caught before autograd, which then records what a handler does."""
+    """Return whether the operator is caught before autograd, which then records what a handler does."""
     return name in ABOVE_AUTOGRAD
 
 
 def is_in_place(name: str) -> bool:
-    """Whether the operator's result is its first operand, such as that of ``add_.Tensor``."""
+    """Return whether the operator's result is its first operand, such as that of ``add_.Tensor``."""
     return name.partition(".")[0].endswith("_")
 
 

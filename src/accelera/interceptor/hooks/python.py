@@ -28,7 +28,7 @@ from accelera.interceptor.hooks.operators import OPERATORS, Rule, is_composite, 
 
 
 def fault() -> str | None:
-    """Return why this way is not open, None when it is."""
+    """Return why this backend cannot be used here; None when it can."""
     if hasattr(torch.library, "get_kernel"):
         return None
     return f"torch {torch.__version__} does not hand out its kernels, which takes torch.library.get_kernel"
@@ -36,8 +36,8 @@ def fault() -> str | None:
 
 Called = Callable[..., Any]
 
-_KEPT = 4096
-"""Kernels that outlive their place: another thread may be about to enter one."""
+_RETAINED_KERNELS = 4096
+"""Number of unregistered kernels kept alive: another thread may be about to enter one."""
 
 
 class PythonBackend:
@@ -47,7 +47,7 @@ class PythonBackend:
 
     def __init__(self) -> None:
         self._libraries: list[Any] = []
-        self._entered: deque[Any] = deque(maxlen=_KEPT)
+        self._retained: deque[Any] = deque(maxlen=_RETAINED_KERNELS)
 
     def set_thresholds(self, least_bytes: int, least_size: int) -> None:
         """Do nothing: the kernels look at what is in force."""
@@ -57,7 +57,7 @@ class PythonBackend:
         library = self._open()
         with _quiet():
             for name in names:
-                calls = _before(name, keys_of(name))
+                calls = _torch_kernels(name, keys_of(name))
                 replaced[name] = _by_device(calls)
                 self._put(library, name, calls)
 
@@ -66,11 +66,11 @@ class PythonBackend:
         library = self._open()
         with _quiet():
             for name in names:
-                self._put(library, name, _before(name, keys))
+                self._put(library, name, _torch_kernels(name, keys))
 
     def kernel(self, name: str, key: str) -> Called:
         """Return the kernel that would be put before torch's at ``key``, without putting it there."""
-        return _kernel(name, _before(name, [key])[key])
+        return _kernel(name, _torch_kernels(name, [key])[key])
 
     def unregister(self) -> None:
         """Put torch's kernels back."""
@@ -86,7 +86,7 @@ class PythonBackend:
     def _put(self, library: Any, name: str, calls: Mapping[str, Called]) -> None:
         for key, before in calls.items():
             library.impl(name, _kernel(name, before), key)
-            self._entered.append(torch.library.get_kernel(f"aten::{name}", key))
+            self._retained.append(torch.library.get_kernel(f"aten::{name}", key))
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _before(name: str, keys: Sequence[str]) -> dict[str, Called]:
+def _torch_kernels(name: str, keys: Sequence[str]) -> dict[str, Called]:
     """Return calls of torch's own kernels by key."""
     kernels = {key: torch.library.get_kernel(f"aten::{name}", key) for key in keys}
     return {key: taking_numbers(name, key, kernel) for key, kernel in kernels.items()}
@@ -110,7 +110,7 @@ def _kernel(name: str, before: Called) -> Called:
 
     def called(*args: Any, **kwargs: Any) -> Any:
         active = armed()
-        if not _reach(args, active.least_size) or level() >= passes_at:
+        if not _is_long_enough(args, active.least_size) or level() >= passes_at:
             return before(*args, **kwargs)
         operands = [each for each in args if isinstance(each, Tensor)]
         if not _is_worthwhile(rule, operands, active.least_bytes):
@@ -134,10 +134,10 @@ def _by_device(calls: Mapping[str, Called]) -> Called:
 _ORDINARY = (Tensor, Parameter)
 
 
-def _reach(args: Sequence[object], least_size: int) -> bool:
-    """Say whether a dimension of some tensor among ``args`` is long enough; this answers most small calls.
+def _is_long_enough(args: Sequence[object], least_size: int) -> bool:
+    """Return whether some tensor among ``args`` has a long enough dimension; decides most small calls.
 
-    Tensors whose sizes may be symbols are not asked: a call with one of them is never long enough.
+    Sizes that may be symbolic are not compared: a call with such a tensor is never long enough.
     """
     reached = least_size <= 1
     for each in args:
@@ -150,7 +150,7 @@ def _reach(args: Sequence[object], least_size: int) -> bool:
 
 
 def _is_worthwhile(rule: Rule | None, operands: Sequence[Tensor], least_bytes: int) -> bool:
-    """Say whether a call has enough bytes and ordinary tensors only, as ``csrc/torch/size_filter.h`` does.
+    """Return whether a call has enough bytes and ordinary tensors only, as ``csrc/torch/size_filter.h`` does.
 
     Parameters
     ----------
@@ -161,10 +161,10 @@ def _is_worthwhile(rule: Rule | None, operands: Sequence[Tensor], least_bytes: i
     least_bytes
         Bytes of operands and result together.
     """
-    return _called_bytes(rule, operands) >= least_bytes and all(map(_is_plain, operands))
+    return _call_bytes(rule, operands) >= least_bytes and all(map(_is_plain, operands))
 
 
-def _called_bytes(rule: Rule | None, operands: Sequence[Tensor]) -> int:
+def _call_bytes(rule: Rule | None, operands: Sequence[Tensor]) -> int:
     """Return the bytes of the operands and of the result that ``rule`` says they have.
 
     Attention counts its scores too. Shapes that do not fit give some number: torch refuses them later.
@@ -239,7 +239,7 @@ def taking_numbers(name: str, key: str, kernel: Any) -> Called:
     positions = [at for at, each in enumerate(schema.arguments) if _is_operand(each)]
     if len(positions) < 2:
         return lambda *args, **kwargs: boxed(keys, *args, **kwargs)
-    wrapping = _wrapping(name, key, lambda *args, **kwargs: boxed(keys, *args, **kwargs))
+    wrapping = _number_wrapper(name, key, lambda *args, **kwargs: boxed(keys, *args, **kwargs))
 
     def call(*args: Any, **kwargs: Any) -> Any:
         for at in positions:
@@ -250,8 +250,8 @@ def taking_numbers(name: str, key: str, kernel: Any) -> Called:
     return call
 
 
-def _wrapping(name: str, key: str, inner: Called) -> Called:
-    """Return the operator in ``prims`` that calls ``inner``; it stays, as other threads may be in it."""
+def _number_wrapper(name: str, key: str, inner: Called) -> Called:
+    """Return an operator in ``prims`` that calls ``inner``; never removed, as other threads may run it."""
     ours = f"accelera_{key}_{name.replace('.', '_')}"
     if ours not in _boxed:
         make: Any = torch.library.Library

@@ -42,7 +42,7 @@ class BackendOption(NamedTuple):
     make: Callable[[], Backend]
     """Make it ready."""
     means: str
-    """What it is, for people."""
+    """Description for people."""
     compiled: Callable[[], frozenset[str]]
     """The operators whose small calls it answers in C++."""
 

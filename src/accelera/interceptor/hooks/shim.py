@@ -67,11 +67,11 @@ def build(compiler: str | None = None) -> Path:
     target = built_folder() / shim_path().name
     target.parent.mkdir(parents=True, exist_ok=True)
     folder, abi = Path(torch.__file__).parent, torch.compiled_with_cxx11_abi()
-    said = compile_shim(compiler, folder, shim_sources(), target, abi)
-    if said is not None:
+    compiler_output = compile_shim(compiler, folder, shim_sources(), target, abi)
+    if compiler_output is not None:
         raise BackendMissingError(
             f"[build-shim] {compiler} does not compile the shim against torch {torch.__version__}; calls are"
-            f" caught another way. It says: {said.strip()[-2000:]}"
+            f" caught another way. It says: {compiler_output.strip()[-2000:]}"
         )
     return target
 

@@ -35,7 +35,7 @@ def compile_shim(
     Returns
     -------
     str or None
-        What the compiler said when it failed.
+        What the compiler compiler_output when it failed.
     """
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     ran = subprocess.run(
@@ -81,11 +81,11 @@ def main() -> int:
         parser.add_argument(name, required=True, type=Path)
     given = parser.parse_args()
     given.out.unlink(missing_ok=True)
-    said = compile_shim(given.compiler, given.torch, given.sources, given.out)
-    if said is not None:
+    compiler_output = compile_shim(given.compiler, given.torch, given.sources, given.out)
+    if compiler_output is not None:
         sys.stderr.write(
-            f"{said}\nthe shim does not compile against the torch in {given.torch} and is left out; calls of"
-            " torch are caught another way\n"
+            f"{compiler_output}\nthe shim does not compile against the torch in {given.torch} and is left "
+            "out; calls of torch are caught another way\n"
         )
     return 0
 

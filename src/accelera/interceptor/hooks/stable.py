@@ -19,7 +19,7 @@ NAMESPACE = "accelera_stable"
 
 
 def fault() -> str | None:
-    """Return why this way is not open, None when it is."""
+    """Return why this backend cannot be used here; None when it can."""
     path = stable_path()
     if not path.exists():
         return "the kernels over torch's C functions were not built"
@@ -84,7 +84,7 @@ class StableBackend(CompiledBackend):
         return lambda *args, **kwargs: self._answers[name](*args, **kwargs)
 
     def _have_torch_warn_once(self) -> None:
-        """Let torch warn of a replaced kernel now, silently: it does so once, and C++ cannot silence it."""
+        """Trigger torch's one warning about a replaced kernel now, suppressed: C++ could not suppress it."""
         self._python.register(["dot"])
         self._python.unregister()
 
@@ -94,38 +94,38 @@ def _torch_library() -> Path:
     return Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"
 
 
-_MOST_ON_THEIR_WAY = 64
+_MOST_PENDING_ERRORS = 64
 
-_on_their_way: dict[type[BaseException], None] = {}
+_pending_errors: dict[type[BaseException], None] = {}
 
 
 def refusing(answer: Callable[..., Any], library: ctypes.CDLL) -> Callable[..., Any]:
-    """Return ``answer`` made to note what it raises in ``library`` and to return a tensor in its place.
+    """Return ``answer`` wrapped: an exception is handed to ``library``, and a dummy tensor is returned.
 
-    The compiled kernel then has torch raise a class of which one tries to make an instance and gets the very
-    exception that was meant.
+    The compiled kernel then lets torch raise a class from ``_error_factory``; instantiating that class gives
+    the original exception.
     """
 
     def answered(*args: Any, **kwargs: Any) -> Any:
         try:
             return answer(*args, **kwargs)
         except BaseException as error:
-            library.accelera_refuse(ctypes.py_object(_stand_in(error)))
+            library.accelera_refuse(ctypes.py_object(_error_factory(error)))
             return kwargs.get("out", torch.empty(0))
 
     return answered
 
 
-def _stand_in(error: BaseException) -> type[BaseException]:
-    """Return a class that gives ``error`` when called; it is kept until then, unless many others follow."""
+def _error_factory(error: BaseException) -> type[BaseException]:
+    """Return a class whose call returns ``error``; of classes not called yet only the latest are kept."""
 
     def give(cls: type[BaseException], *_: object) -> BaseException:
-        _on_their_way.pop(cls, None)
+        _pending_errors.pop(cls, None)
         return error
 
     kind = type(error)
     stand_in = type(kind.__name__, (kind,), {"__new__": give})
-    _on_their_way[stand_in] = None
-    for oldest in list(_on_their_way)[:-_MOST_ON_THEIR_WAY]:
-        _on_their_way.pop(oldest, None)
+    _pending_errors[stand_in] = None
+    for oldest in list(_pending_errors)[:-_MOST_PENDING_ERRORS]:
+        _pending_errors.pop(oldest, None)
     return stand_in
