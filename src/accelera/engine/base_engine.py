@@ -61,7 +61,7 @@ DEFAULT_CHUNK_SIZE = 1024
 
 @dataclass(frozen=True)
 class MatmulRequest:
-    """One product that goes by a plan, as the caller asked for it."""
+    """One planned product, as the caller asked for it."""
 
     a: Operand
     b: Operand
@@ -70,12 +70,12 @@ class MatmulRequest:
     fixed: bool
     """Whether ``strategy`` fixes the chunks of the result."""
     budget: Amount | None
-    """As it was given: the bytes depend on the device that computes."""
+    """As the caller gave it: its bytes depend on the device that computes."""
     options: OperationOptions
 
 
 class BaseEngine(Operations):
-    """Computes with matrices within a memory budget; subclasses say by which route."""
+    """Computes with matrices within a memory budget; subclasses choose the route."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class BaseEngine(Operations):
 
     @chunking_strategy.setter
     def chunking_strategy(self, strategy: Strategy) -> None:
-        self._strategy = self._resolved(strategy)
+        self._strategy = self._resolve_strategy(strategy)
         self._strategy_is_given = isinstance(strategy, ChunkingStrategy)
 
     @property
@@ -150,7 +150,7 @@ class BaseEngine(Operations):
         """
         from accelera.simulator import advise
 
-        return advise(plan.trace(), **{"hierarchy": _machine_of(plan), **options})
+        return advise(plan.trace(), **{"hierarchy": _hierarchy_of(plan), **options})
 
     @property
     def chunk_size(self) -> int | None:
@@ -271,10 +271,10 @@ class BaseEngine(Operations):
         route = NOT_IN_MEMORY
         if not sparse and cluster is None:
             self._load(out)
-            pair = None if out is not None or pinned is not None else self._pair(A, B)
-            route = self._route(None if pair is None else self._situation(pair, fixed, budget))
+            pair = None if out is not None or pinned is not None else self._pair_in_memory(A, B)
+            route = self._route(None if pair is None else self._route_facts(pair, fixed, budget))
             logger.debug("matmul: %s", route)
-            product = None if pair is None or not route.direct else self._direct(pair, route)
+            product = None if pair is None or not route.direct else self._multiply_directly(pair, route)
             if product is not None:
                 return product
         options = replace(
@@ -287,10 +287,10 @@ class BaseEngine(Operations):
         )
         request = MatmulRequest(A, B, out, strategy, fixed, budget, options)
         if sparse:
-            return self._returned(self._by_sparse(request), request)
+            return self._as_result(self._matmul_sparse(request), request)
         if cluster is not None:
-            return self._on_cluster(request, cluster, node_budget)
-        return self._by_plan(request, route)
+            return self._matmul_on_cluster(request, cluster, node_budget)
+        return self._matmul_by_plan(request, route)
 
     def plan(
         self,
@@ -315,9 +315,9 @@ class BaseEngine(Operations):
         options = replace(self._defaults(), objective=objective)
         request = MatmulRequest(A, B, out, strategy, fixed, budget, options)
         if is_sparse(A) or is_sparse(B):
-            return self._sparse(request).plan(get_device("cpu"))
+            return self._sparse_product(request).plan(get_device("cpu"))
         route = self._route(None)
-        product, device, _ = self._placed_product(request, route)
+        product, device, _ = self._product_and_device(request, route)
         if self.places is None or device is not self.device or product.problem(device).is_empty:
             return product.plan(device)
         cpu = get_device("cpu")
@@ -339,7 +339,9 @@ class BaseEngine(Operations):
         is read, and no cluster is needed. Raises what ``matmul`` raises before it begins.
         """
         request = MatmulRequest(A, B, out, self._strategy, False, None, self._defaults())
-        return self._spread(request, node_budget, nodes, None, network_bytes_per_s).plan(get_device("cpu"))
+        return self._distributed_product(request, node_budget, nodes, None, network_bytes_per_s).plan(
+            get_device("cpu")
+        )
 
     def __repr__(self) -> str:
         sizes = "automatic" if self.auto_detect_memory else self._fixed_size
@@ -347,10 +349,10 @@ class BaseEngine(Operations):
         return f"{type(self).__name__}(device={self.device.name!r}, strategy={strategy}, chunk_size={sizes})"
 
     @abc.abstractmethod
-    def _route(self, situation: RouteFacts | None) -> Route:
+    def _route(self, facts: RouteFacts | None) -> Route:
         """Return how a product is computed; None stands for operands that are not in memory."""
 
-    def _pair(self, A: Operand, B: Operand) -> ProductPair | None:
+    def _pair_in_memory(self, A: Operand, B: Operand) -> ProductPair | None:
         """Return the operands as tensors; None when one lies in a store."""
         if lies_in_store(A) or lies_in_store(B):
             return None
@@ -358,8 +360,8 @@ class BaseEngine(Operations):
 
         return incore.ProductPair.of(A, B)
 
-    def _direct(self, pair: ProductPair, route: Route) -> Matrix | None:
-        """Return the product of tensors in one piece; None where that is not to be, or memory runs out."""
+    def _multiply_directly(self, pair: ProductPair, route: Route) -> Matrix | None:
+        """Return the product computed in one piece; None where that is not wanted, or memory runs out."""
         name = "cpu" if route.on_cpu else self.device.name
         if not pair.suits_torch(pair.place(name)) or (self.places is not None and self.places.always):
             return None
@@ -369,7 +371,7 @@ class BaseEngine(Operations):
             logger.warning("matmul goes on in chunks: %s", error)
             return None
 
-    def _situation(self, pair: ProductPair, fixed: bool, budget: Amount | None) -> RouteFacts:
+    def _route_facts(self, pair: ProductPair, fixed: bool, budget: Amount | None) -> RouteFacts:
         place = pair.place(self.device.name)
         return RouteFacts(
             total_bytes=pair.total_bytes,
@@ -402,9 +404,9 @@ class BaseEngine(Operations):
             limit.require(pair.result_bytes, op, f"the result of shape {pair.shape}")
         return pair.combined()
 
-    def _by_plan(self, request: MatmulRequest, route: Route) -> Matrix | Store:
+    def _matmul_by_plan(self, request: MatmulRequest, route: Route) -> Matrix | Store:
         cpu = get_device("cpu")
-        product, device, notes = self._placed_product(request, route)
+        product, device, notes = self._product_and_device(request, route)
         shared = None
         if device is self.device:
             shared = hybrid_job(self._product(request, route, cpu), self.places)
@@ -416,28 +418,28 @@ class BaseEngine(Operations):
         final = shared is None and (device.host_memory or self._limit(request.budget, device).is_given)
         try:
             if shared is not None:
-                store = self._carried_out(shared, request, cpu)
+                store = self._run_job(shared, request, cpu)
             else:
-                store = self._carried_out(product.job(), request, device, *notes)
+                store = self._run_job(product.job(), request, device, *notes)
         except BudgetExceededError as error:
             if final:
                 raise
             logger.warning("matmul is planned on the CPU: %s", error)
             job = self._product(request, route, cpu).job()
-            store = self._carried_out(job, request, cpu, f"planned on the CPU: {error}")
-        return self._returned(store, request)
+            store = self._run_job(job, request, cpu, f"planned on the CPU: {error}")
+        return self._as_result(store, request)
 
-    def _returned(self, store: Store, request: MatmulRequest) -> Matrix | Store:
+    def _as_result(self, store: Store, request: MatmulRequest) -> Matrix | Store:
         if lies_in_store(request.out):
             return store
         from accelera.engine import incore
 
         return incore.result(store, request.out, request.a)
 
-    def _placed_product(
+    def _product_and_device(
         self, request: MatmulRequest, route: Route
     ) -> tuple[PlannedMatmul, Device, tuple[str, ...]]:
-        """Return the product, the device that computes it, and why that is not the engine's if it is not."""
+        """Return the product, the device that computes it, and why, where that is not the engine's device."""
         cpu = get_device("cpu")
         if route.on_cpu:
             return self._product(request, route, cpu), cpu, ()
@@ -448,15 +450,15 @@ class BaseEngine(Operations):
         logger.debug("matmul is %s", note)
         return self._product(request, route, cpu), cpu, (note,)
 
-    def _by_sparse(self, request: MatmulRequest) -> Store:
-        return self._carried_out(self._sparse(request).job(), request, get_device("cpu"))
+    def _matmul_sparse(self, request: MatmulRequest) -> Store:
+        return self._run_job(self._sparse_product(request).job(), request, get_device("cpu"))
 
-    def _sparse(self, request: MatmulRequest) -> SparseMatmul:
-        """Return the product of a sparse matrix and another operand, which the CPU makes."""
+    def _sparse_product(self, request: MatmulRequest) -> SparseMatmul:
+        """Return the product of a sparse matrix and another operand, computed on the CPU."""
         options = request.options.within(self._limit(request.budget, get_device("cpu")).limit_bytes)
         return sparse_product(unwrapped(request.a), unwrapped(request.b), unwrapped(request.out), options)
 
-    def _on_cluster(self, request: MatmulRequest, cluster: Any, node_budget: Amount | None) -> Store:
+    def _matmul_on_cluster(self, request: MatmulRequest, cluster: Any, node_budget: Amount | None) -> Store:
         if request.options.recorder is not None:
             raise ArgumentError(
                 "[matmul] recorder=: a recorder follows one pool, and every node has one; leave it out"
@@ -464,10 +466,10 @@ class BaseEngine(Operations):
         cpu = get_device("cpu")
         with executor_on(cluster) as executor:
             nodes = max(1, len(executor.cluster.nodes()))
-            job = self._spread(request, node_budget, nodes, executor).job()
-            return self._carried_out(job, request, cpu)
+            job = self._distributed_product(request, node_budget, nodes, executor).job()
+            return self._run_job(job, request, cpu)
 
-    def _spread(
+    def _distributed_product(
         self,
         request: MatmulRequest,
         node_budget: Amount | None,
@@ -480,12 +482,12 @@ class BaseEngine(Operations):
         limit = self._limit(request.budget if node_budget is None else node_budget, cpu).limit_bytes
         return DistributedMatmul(product, limit, nodes, executor, network_bytes_per_s)
 
-    def _carried_out(self, job: PlannedJob, request: MatmulRequest, device: Device, *notes: str) -> Store:
+    def _run_job(self, job: PlannedJob, request: MatmulRequest, device: Device, *notes: str) -> Store:
         bar, options = progress_observer(self.enable_progress), request.options
         if bar is not None:
             options = replace(options, observers=(*options.observers, bar))
         if options.pinned is None:
-            options = replace(options, adaptation=_watch(request.strategy, self._memory_of(device)))
+            options = replace(options, adaptation=_pressure_watch(request.strategy, self._memory_of(device)))
         store, report = carry_out(job, device, options)
         self.last_report = replace(report, fallbacks=(*notes, *report.fallbacks))
         return store
@@ -503,7 +505,7 @@ class BaseEngine(Operations):
     def _tiles(
         self, request: MatmulRequest, a: Store, b: Store, rows: int | None, budget_bytes: int
     ) -> list[tuple[slice, slice]] | None:
-        """Return the chunks of the result where they are fixed or rows; None lets the planner choose."""
+        """Return the chunks of the result where the strategy sets them; None lets the planner choose."""
         strategy = request.strategy
         if rows is None and not request.fixed and not isinstance(strategy, RowChunking):
             return None
@@ -521,9 +523,9 @@ class BaseEngine(Operations):
         if chunk_strategy is None:
             return self._strategy, self._strategy_is_given or not self.auto_detect_memory
         given = isinstance(chunk_strategy, ChunkingStrategy)
-        return self._resolved(chunk_strategy), given or not self.auto_detect_memory
+        return self._resolve_strategy(chunk_strategy), given or not self.auto_detect_memory
 
-    def _resolved(self, strategy: Strategy) -> ChunkingStrategy:
+    def _resolve_strategy(self, strategy: Strategy) -> ChunkingStrategy:
         if isinstance(strategy, str):
             strategy = create_chunking_strategy(strategy)
         if isinstance(strategy, AdaptiveChunking) and strategy.memory_manager is None:
@@ -532,7 +534,7 @@ class BaseEngine(Operations):
 
 
 def gibibytes(threshold_gb: float) -> int:
-    """Return a threshold in GiB as bytes; raises ArgumentError for what is no such number."""
+    """Return a threshold in GiB as bytes; raises ArgumentError for anything but a valid number of GiB."""
     try:
         if isinstance(threshold_gb, (bool, str)):
             raise TypeError("it is no number")  # a text times GIB would be a text of gigabytes
@@ -572,14 +574,14 @@ def _check_no_strategy(chunk_strategy: Strategy | None) -> None:
         )
 
 
-def _machine_of(plan: Plan) -> Hierarchy:
-    """Return the two tiers that a plan works in: its blocks' memory, and the stores as fast as planned.
+def _hierarchy_of(plan: Plan) -> Hierarchy:
+    """Return the two tiers of a plan: the memory of its blocks, and the stores at their planned rates.
 
     Links count bytes as the pool holds them; reads and writes go on at once.
     """
-    said = plan.forecast
-    read = said.fetched_bytes / said.read_s if said.read_s else float("inf")
-    write = said.saved_bytes / said.write_s if said.write_s else float("inf")
+    forecast = plan.forecast
+    read = forecast.fetched_bytes / forecast.read_s if forecast.read_s else float("inf")
+    write = forecast.saved_bytes / forecast.write_s if forecast.write_s else float("inf")
     stores = Tier("stores", UNBOUNDED_BYTES, read, write_bandwidth_bytes_per_s=write)
     return Hierarchy((Tier(plan.tier, plan.capacity_bytes, float("inf")), stores))
 
@@ -588,7 +590,7 @@ def _free_ram_bytes() -> int:
     return MemoryManager(get_device("cpu")).get_usable_memory()
 
 
-def _watch(strategy: ChunkingStrategy, memory: MemoryManager) -> PressureWatch | None:
+def _pressure_watch(strategy: ChunkingStrategy, memory: MemoryManager) -> PressureWatch | None:
     return PressureWatch(strategy, memory) if isinstance(strategy, AdaptiveChunking) else None
 
 

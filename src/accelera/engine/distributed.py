@@ -78,7 +78,7 @@ class Network:
 
     @property
     def edge(self) -> float:
-        """Edge of the square blocks that do as much for each byte as this product's blocks do."""
+        """Edge of square blocks with the same flop per byte as this product's blocks."""
         return self.itemsize * self.flops / max(self.moved_bytes, 1)
 
     @property
@@ -93,11 +93,11 @@ class Network:
 
     @property
     def speed_up(self) -> float | None:
-        """How many times faster than one node they are at most; None: none is promised."""
+        """Most speed-up over one node; None: none is promised."""
         return float(self.nodes) if self.fed_fraction == 1.0 else None
 
     def lines(self) -> tuple[str, ...]:
-        """Return it in words and numbers, for people."""
+        """Return the figures as lines of text for ``Plan.explain``."""
         per_byte = self.flops / max(self.moved_bytes, 1)
         head = (
             f"  network      {format_bytes(self.moved_bytes)} to and from {self.nodes} nodes: {per_byte:.0f} "
@@ -118,8 +118,8 @@ class Network:
         )
 
 
-_TURN = threading.Lock()
-"""Held by the block that a process is at: it takes all cores and the whole budget."""
+_BLOCK_LOCK = threading.Lock()
+"""Held while a process computes a block: it takes all cores and the whole budget."""
 
 
 @functools.cache
@@ -131,24 +131,24 @@ def use_all_cores() -> None:
     threadpoolctl.threadpool_limits(usable_processors(), user_api="blas")
 
 
-def _place(device: str) -> str:
-    """Return the name of this process, and of what computed in it unless that was the CPU."""
+def _worker_name(device: str) -> str:
+    """Return the name of this process, followed by the device that computed unless that was the CPU."""
     process = f"{platform.node()}/{os.getpid()}"
     return process if device == "cpu" else f"{process} {device}"
 
 
 @final
 class NodeReport(NamedTuple):
-    """What making one block took; the block itself is in the result."""
+    """Figures of computing one block; the block itself is in the result."""
 
     node: str
     seconds: float
     bytes_read: dict[str, int]
     bytes_written: int
     peak_pool_bytes: int
-    """In the memory of what computed."""
+    """In the memory of the device that computed."""
     fallbacks: tuple[str, ...] = ()
-    """What had to be done otherwise than planned, in words."""
+    """Deviations from the plan, in words."""
 
     @property
     def moved_bytes(self) -> int:
@@ -161,8 +161,8 @@ class NodeReport(NamedTuple):
 class NodeTask:
     """Makes blocks of one product; travels to nodes by pickling.
 
-    A block made twice is written twice with the same elements, so that who gives it out need not know whether
-    a lost attempt came to its end.
+    A block computed twice is written twice with the same elements, so the caller may retry a block without
+    knowing whether a lost attempt had finished.
     """
 
     a: Address
@@ -177,20 +177,20 @@ class NodeTask:
     """Most RAM that a block may take on its node."""
     readers: int
     mark: int
-    """Of the run's journal: what lies under the result's name may be of another run, or not shared."""
+    """Number of the run's journal: a file under the result's name may be of another run, or not shared."""
     device: str | None = "cpu"
-    """What computes, in its own memory as far as that is free; None: the node's first accelerator, if any."""
+    """Device that computes, in its own free memory; None: the node's first accelerator, if any."""
 
     def __call__(self, step: PlanStep) -> NodeReport:
-        """Make the block that ``step`` writes, durably.
+        """Compute the block that ``step`` writes, and make it durable.
 
         Raises BudgetExceededError when it does not fit the budget, StoreError when a file is not to be found.
         """
         use_all_cores()
-        with _TURN:
-            report = self._made_somewhere(step)
+        with _BLOCK_LOCK:
+            report = self._make_with_fallback(step)
         return NodeReport(
-            _place(report.device),
+            _worker_name(report.device),
             report.seconds,
             dict(report.bytes_read),
             report.bytes_written,
@@ -198,21 +198,21 @@ class NodeTask:
             report.fallbacks,
         )
 
-    def _made_somewhere(self, step: PlanStep) -> RunReport:
-        """Make the block where it is to be made, or on the CPU when that fails or has no room."""
+    def _make_with_fallback(self, step: PlanStep) -> RunReport:
+        """Compute the block on the node's device, or on the CPU when that fails or lacks memory."""
         try:
-            return self._made(step, get_device(self.device))
+            return self._make_on(step, get_device(self.device))
         except (BudgetExceededError, RuntimeError) as error:
             if self.device == "cpu":
                 raise
             note = f"a block went to the CPU: {error}"
         logger.warning("matmul: %s", note)
-        report = self._made(step, get_device("cpu"))
+        report = self._make_on(step, get_device("cpu"))
         return replace(report, fallbacks=(note, *report.fallbacks))
 
-    def _made(self, step: PlanStep, device: Device) -> RunReport:
-        """Make the block on ``device``, by a plan for the memory that it has now."""
-        with self.a.opened() as a, self.b.opened() as b, self._joined() as result:
+    def _make_on(self, step: PlanStep, device: Device) -> RunReport:
+        """Compute the block on ``device``, by a plan for the memory that it has now."""
+        with self.a.opened() as a, self.b.opened() as b, self._shared_output() as result:
             left, right = a[step.reads[0].region], b[step.reads[1].region]
             device = multiplier(device, left.dtype)
             out = result_view(result, *self.ranks)[step.write.region]
@@ -237,7 +237,7 @@ class NodeTask:
             )
 
     @contextmanager
-    def _joined(self) -> Iterator[Store]:
+    def _shared_output(self) -> Iterator[Store]:
         output = join_output(self.out, self.shape, self.dtype)
         try:
             if mark_of(self.out) != self.mark:
@@ -251,7 +251,7 @@ class NodeTask:
 
 
 BLOCKS_PER_NODE = 4
-"""The least, so that a node that is slower, or dies, delays the others little."""
+"""Fewest blocks per node, so that a slower or dead node delays the others little."""
 
 
 @final
@@ -276,11 +276,11 @@ class DistributedMatmul:
 
     @property
     def node_device(self) -> str | None:
-        """What nodes compute on: ``"cpu"``, or what the executor says; None: an accelerator of their own."""
+        """Device of the nodes: ``"cpu"``, or the executor's; None: each node's own accelerator."""
         return "cpu" if self.executor is None else self.executor.node_device
 
     def job(self) -> PlannedJob:
-        """Return what ``carry_out`` runs: where there is nothing to multiply, on this machine.
+        """Return the job for ``carry_out``; a product with nothing to multiply runs on this machine.
 
         Raises StoreError when an operand or the result is not in a file.
         """
@@ -305,8 +305,8 @@ class DistributedMatmul:
         blocks = aligned(blocks_of(spec), chunk) or cut(problem, wanted, chunk)
         steps = tuple(steps_of(problem, blocks, cost))
         room = MemorySplit.on(cpu, self.node_budget_bytes, problem.operands, self.product.options.readers, 0)
-        ours = BlockPlans(self.product, cpu, room)
-        plans = [ours.plan(step, limit_bytes) for step in steps]
+        block_plans = BlockPlans(self.product, cpu, room)
+        plans = [block_plans.plan(step, limit_bytes) for step in steps]
         placement = self._placement(steps, plans)
         largest = largest_of(plans)
         compulsory = sum(operand.nbytes for operand in problem.operands)
@@ -341,7 +341,7 @@ class DistributedMatmul:
         return DevicePlacement("cluster", reason, (shares,), network.lines())
 
     def network(self, steps: Sequence[PlanStep], plans: Sequence[Plan]) -> Network:
-        """Return what the network must carry for these blocks, and what it could."""
+        """Return the network's load for these blocks, and its rate."""
         flops = sum(step.flops for step in steps)
         return Network(
             flops=flops,
@@ -410,11 +410,11 @@ class DistributedRun:
     work: NodeTask
     executor: RayExecutor
     control: RunControl
-    _did: dict[str, DeviceRun] = field(default_factory=dict)
-    _made: list[NodeReport] = field(default_factory=list)
+    _node_stats: dict[str, DeviceRun] = field(default_factory=dict)
+    _reports: list[NodeReport] = field(default_factory=list)
 
     def run(self) -> RunReport:
-        """Make all blocks that are not there; raise what stopped that, when no node is at one any more."""
+        """Compute all missing blocks; raises the first error once no node is computing."""
         began = time.perf_counter()
         steps = [step for step in self.plan.steps() if not self.control.skip(step)]
         skipped = self.plan.forecast.steps - len(steps)
@@ -422,25 +422,25 @@ class DistributedRun:
         try:
             futures = {pool.submit(self.work, step): step for step in steps}
             for future in as_completed(futures):
-                self._take(futures[future], future.result(), skipped)
+                self._collect(futures[future], future.result(), skipped)
         except BaseException:
             pool.abandon()
             raise
         pool.shutdown()
         return self._report(time.perf_counter() - began, skipped)
 
-    def _take(self, step: PlanStep, made: NodeReport, skipped: int) -> None:
+    def _collect(self, step: PlanStep, report: NodeReport, skipped: int) -> None:
         self.control.on_written(step.write)
-        self._made.append(made)
-        did = self._did.get(made.node, DeviceRun())
-        self._did[made.node] = replace(
-            did,
-            blocks=did.blocks + 1,
-            busy_s=did.busy_s + made.seconds,
-            moved_bytes=did.moved_bytes + made.moved_bytes,
-            peak_pool_bytes=max(did.peak_pool_bytes, made.peak_pool_bytes),
+        self._reports.append(report)
+        stats = self._node_stats.get(report.node, DeviceRun())
+        self._node_stats[report.node] = replace(
+            stats,
+            blocks=stats.blocks + 1,
+            busy_s=stats.busy_s + report.seconds,
+            moved_bytes=stats.moved_bytes + report.moved_bytes,
+            peak_pool_bytes=max(stats.peak_pool_bytes, report.peak_pool_bytes),
         )
-        count, moved = len(self._made), sum(each.moved_bytes for each in self._made)
+        count, moved = len(self._reports), sum(each.moved_bytes for each in self._reports)
         total = self.plan.forecast.steps
         self.control.observer.on_progress(
             Progress(count + skipped, total, count, moved, self.plan.moved_bytes)
@@ -449,10 +449,10 @@ class DistributedRun:
     def _report(self, seconds: float, skipped: int) -> RunReport:
         return RunReport(
             plan=self.plan,
-            device=f"{self.executor.name}: {len(self._did)} nodes",
+            device=f"{self.executor.name}: {len(self._node_stats)} nodes",
             seconds=seconds,
-            bytes_read={name: sum(each.bytes_read[name] for each in self._made) for name in ("A", "B")},
-            bytes_written=sum(each.bytes_written for each in self._made),
+            bytes_read={name: sum(each.bytes_read[name] for each in self._reports) for name in ("A", "B")},
+            bytes_written=sum(each.bytes_written for each in self._reports),
             peak_pool_bytes=0,
             hits=0,
             misses=0,
@@ -460,19 +460,21 @@ class DistributedRun:
             fetched_bytes=0,
             saved_bytes=0,
             stall_s=0.0,
-            compute_s=sum(each.seconds for each in self._made),
-            steps_run=len(self._made),
+            compute_s=sum(each.seconds for each in self._reports),
+            steps_run=len(self._reports),
             steps_skipped=skipped,
-            fallbacks=tuple(f"{made.node}: {note}" for made in self._made for note in made.fallbacks),
-            per_device=self._did,
+            fallbacks=tuple(
+                f"{report.node}: {note}" for report in self._reports for note in report.fallbacks
+            ),
+            per_device=self._node_stats,
         )
 
 
 @contextmanager
 def executor_on(cluster: Any) -> Iterator[RayExecutor]:
-    """Yield who hands work out to ``cluster``: ``"ray"``, a ``RayCluster`` or a ``RayExecutor``.
+    """Yield the executor of ``cluster``: ``"ray"``, a ``RayCluster`` or a ``RayExecutor``.
 
-    ``"ray"`` connects to the cluster that is there, one block at a time on each node, and lets go of it.
+    ``"ray"`` connects to the running cluster, one block at a time on each node, and disconnects at the end.
     Raises UnknownNameError for another word, TypeError for what is no cluster, ClusterError when none
     answers.
     """

@@ -84,8 +84,8 @@ class MatrixEngine(BaseEngine):
         )
         self.places = hybrid_devices(strategy, self.device)
 
-    def _route(self, situation: RouteFacts | None) -> Route:
-        return route_by_memory(situation)
+    def _route(self, facts: RouteFacts | None) -> Route:
+        return route_by_memory(facts)
 
 
 FALLBACKS = ("cpu", "default_chunk")
@@ -159,11 +159,11 @@ class MemoryEfficientEngine(BaseEngine):
         request = MatmulRequest(a, b, None, RowChunking(), False, None, self._defaults())
         return self._by_plan(request, route)
 
-    def _route(self, situation: RouteFacts | None) -> Route:
-        total_bytes = 0 if situation is None else situation.total_bytes
+    def _route(self, facts: RouteFacts | None) -> Route:
+        total_bytes = 0 if facts is None else facts.total_bytes
         if not self._should_use_fallback(total_bytes / GIB):
-            return route_by_memory(situation)
-        fits = situation is not None and MemoryManager().can_allocate(situation.needed_bytes)
+            return route_by_memory(facts)
+        fits = facts is not None and MemoryManager().can_allocate(facts.needed_bytes)
         return route_by_fallback(self.fallback_strategy, self.default_chunk_size, fits)
 
 

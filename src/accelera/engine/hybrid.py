@@ -65,14 +65,14 @@ StrategyChoice = str | ExecutionStrategy | StrategyManager
 
 @final
 class AcceleratorExecutor:
-    """A device as the strategy executor sees it: a block after the other, in the device's memory."""
+    """Executor of an accelerator for ``StrategyManager``: one block after another, in the device's memory."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
         self.name = device.name
 
     def execute_batch(self, tasks: Sequence[Any], process_fn: Callable[[Any], Any]) -> Sequence[Any]:
-        """Return what the kernel's form for this device returns; raises what the device raises."""
+        """Run the kernel's batch form for this device and return its results; raises the device's errors."""
         batch = getattr(process_fn, "batch", None)
         if batch is None:
             raise DeviceError(f"[{self.name}] {process_fn!r} has no form for a device; give a Kernel")
@@ -84,7 +84,7 @@ class AcceleratorExecutor:
         return self.device.available_bytes() > 0
 
     def memory_available(self) -> int:
-        """Return the bytes of its memory that are free."""
+        """Return the free bytes of the device's memory."""
         return self.device.available_bytes()
 
     def empty_cache(self) -> None:
@@ -127,7 +127,7 @@ class HybridDevices:
 
 
 def strategy_of(choice: StrategyChoice) -> ExecutionStrategy:
-    """Return the strategy that is meant.
+    """Return the strategy that ``choice`` names or holds.
 
     Raises
     ------
@@ -149,9 +149,9 @@ def strategy_of(choice: StrategyChoice) -> ExecutionStrategy:
 
 
 def hybrid_devices(choice: StrategyChoice | None, device: Device) -> HybridDevices | None:
-    """Return who shares products on an engine that computes on ``device``; None when it works by itself.
+    """Return the devices that share products with ``device``; None when ``device`` works alone.
 
-    A strategy that needs an accelerator where there is none is said so once, and everything runs on the CPU.
+    Logs a warning when the strategy needs an accelerator and ``device`` is the CPU.
     """
     if choice is None:
         return None
@@ -171,12 +171,12 @@ def hybrid_devices(choice: StrategyChoice | None, device: Device) -> HybridDevic
 @final
 @dataclass
 class _DeviceSide:
-    """One device at work."""
+    """State of one device during a run."""
 
     planner: BlockPlans
     limit_bytes: int | None = None
     """Room for blocks, where it turned out to be less than planned."""
-    did: DeviceRun = field(default_factory=DeviceRun)
+    stats: DeviceRun = field(default_factory=DeviceRun)
     reports: list[RunReport] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while the device works: it makes one block at a time."""
@@ -207,10 +207,10 @@ class HybridRun:
         self._fallbacks: list[str] = []
         self._skipped = 0
         self._stopping = threading.Event()
-        self._telling = threading.Lock()
+        self._progress_lock = threading.Lock()
 
     def run(self) -> RunReport:
-        """Make all blocks that are not there; raise what stopped that, with all threads ended."""
+        """Compute all missing blocks; raises the first error once all threads have ended."""
         began = time.perf_counter()
         steps = [step for step in self._plan.steps() if not self._control.skip(step)]
         self._skipped = self._plan.forecast.steps - len(steps)
@@ -219,13 +219,13 @@ class HybridRun:
         try:
             result = self._places.manager.execute(steps, function, self._places.profile(len(steps)))
         finally:
-            self._end()
+            self._wait_until_idle()
         if result.fallback_occurred:
             self._note_fallback(result.errors)
         return self._report(time.perf_counter() - began)
 
-    def _end(self) -> None:
-        """Wait until no device works on a block: after an interruption one may."""
+    def _wait_until_idle(self) -> None:
+        """Stop and wait until no device works on a block: after an interruption one may still do so."""
         self._stopping.set()
         for side in (self._accelerator, self._cpu):
             with side.lock:
@@ -235,28 +235,26 @@ class HybridRun:
         with self._cpu.lock:
             if not self._control.keep_going():
                 raise Interrupted
-            self._make(self._cpu, step, self._cpu.planner.plan(step, self._cpu.limit_bytes))
+            self._make_block(self._cpu, step, self._cpu.planner.plan(step, self._cpu.limit_bytes))
 
     def _on_accelerator(self, steps: Sequence[PlanStep], device: str) -> list[None]:
         for step in steps:
-            self._on_one(step)
+            self._make_on_accelerator(step)
         return [None] * len(steps)
 
-    def _on_one(self, step: PlanStep) -> None:
+    def _make_on_accelerator(self, step: PlanStep) -> None:
         side = self._accelerator
         with side.lock, self._counting_failures(side):
             plan = side.planner.plan(step, side.limit_bytes)
             while True:
                 try:
-                    self._make(side, step, plan)
+                    self._make_block(side, step, plan)
                     return
                 except DeviceMemoryError as error:
-                    plan = self._in_half_the_room(side, step, plan, error)
+                    plan = self._smaller_plan(side, step, plan, error)
 
-    def _in_half_the_room(
-        self, side: _DeviceSide, step: PlanStep, plan: Plan, error: DeviceMemoryError
-    ) -> Plan:
-        """Return a smaller plan for this block and those to come; raises ``error`` when there is none."""
+    def _smaller_plan(self, side: _DeviceSide, step: PlanStep, plan: Plan, error: DeviceMemoryError) -> Plan:
+        """Return a plan in half the memory, and limit later blocks to it; raises ``error`` if none fits."""
         side.planner.device.empty_cache()
         half = plan.forecast.peak_pool_bytes // 2
         try:
@@ -274,34 +272,34 @@ class HybridRun:
         try:
             yield
         except Exception:
-            side.did = replace(side.did, failed=side.did.failed + 1)
+            side.stats = replace(side.stats, failed=side.stats.failed + 1)
             raise
 
-    def _make(self, side: _DeviceSide, step: PlanStep, plan: Plan) -> None:
+    def _make_block(self, side: _DeviceSide, step: PlanStep, plan: Plan) -> None:
         """Multiply one block from the stores into the result's."""
         blocks = (*step.reads, step.write)
         views = [store[block.region] for store, block in zip(self._stores, blocks, strict=True)]
         options = OperationOptions(readers=self._options.readers)
         control = RunControl(keep_going=lambda: not self._stopping.is_set())
         report = PlanRunner(plan, views, side.planner.device, self._kernel, options, control).run()
-        self._done(side, step.write, report)
+        self._finish_block(side, step.write, report)
 
-    def _done(self, side: _DeviceSide, block: OperandBlock, report: RunReport) -> None:
-        with self._telling:
+    def _finish_block(self, side: _DeviceSide, block: OperandBlock, report: RunReport) -> None:
+        with self._progress_lock:
             self._control.on_written(block)
-            did = side.did
-            side.did = replace(
-                did,
-                blocks=did.blocks + 1,
-                busy_s=did.busy_s + report.seconds,
-                moved_bytes=did.moved_bytes + report.moved_bytes,
-                peak_pool_bytes=max(did.peak_pool_bytes, report.peak_pool_bytes),
+            stats = side.stats
+            side.stats = replace(
+                stats,
+                blocks=stats.blocks + 1,
+                busy_s=stats.busy_s + report.seconds,
+                moved_bytes=stats.moved_bytes + report.moved_bytes,
+                peak_pool_bytes=max(stats.peak_pool_bytes, report.peak_pool_bytes),
             )
             side.reports.append(report)
-            self._tell()
+            self._report_progress()
 
-    def _tell(self) -> None:
-        sides = (self._cpu.did, self._accelerator.did)
+    def _report_progress(self) -> None:
+        sides = (self._cpu.stats, self._accelerator.stats)
         made, moved = sum(each.blocks for each in sides), sum(each.moved_bytes for each in sides)
         total = self._plan.forecast.steps
         self._control.observer.on_progress(
@@ -309,7 +307,7 @@ class HybridRun:
         )
 
     def _note_fallback(self, errors: Sequence[BaseException]) -> None:
-        name, failed = self._accelerator.planner.device.name, self._accelerator.did.failed
+        name, failed = self._accelerator.planner.device.name, self._accelerator.stats.failed
         self._fallbacks.append(f"the CPU took over from {name} after {failed} failures: {errors[0]}")
         logger.warning("matmul: %s", self._fallbacks[-1])
 
@@ -322,12 +320,12 @@ class HybridRun:
             device=" + ".join(sides),
             seconds=seconds,
             bytes_read={name: sum(each.bytes_read[name] for each in reports) for name in ("A", "B")},
-            peak_pool_bytes=self._cpu.did.peak_pool_bytes,
+            peak_pool_bytes=self._cpu.stats.peak_pool_bytes,
             **totals(reports),
             steps_run=len(reports),
             steps_skipped=self._skipped,
             fallbacks=tuple(self._fallbacks),
-            per_device={name: side.did for name, side in sides.items()},
+            per_device={name: side.stats for name, side in sides.items()},
         )
 
 
@@ -350,27 +348,27 @@ class HybridMatmul:
 
         Raises BudgetExceededError when the budget does not hold both sides.
         """
-        cpu, accelerator = self._sides()
+        cpu, accelerator = self._block_plans()
         problem = self.product.problem(cpu.device)
         blocks = blocks_of(spec) or self._blocks(problem)
         steps = tuple(steps_of(problem, blocks, cost_model(cpu.device)))
-        on_cpu = self._planned_on_cpu(cpu, steps, limit_bytes)
+        on_cpu = self._plan_on_cpu(cpu, steps, limit_bytes)
         on_accelerator = [accelerator.plan(step) for step in steps]
         decision = self.places.manager.explain(self.places.profile(len(steps)))
-        count = _share(decision.strategy, on_accelerator, on_cpu)
+        count = _accelerator_count(decision.strategy, on_accelerator, on_cpu)
         placement = DevicePlacement(
             str(decision.strategy),
             decision.reasons[0] if decision.reasons else decision.rule,
             (
-                _expected(cpu, on_cpu[count:], on_cpu),
-                _expected(accelerator, on_accelerator[:count], on_accelerator),
+                _device_plan(cpu, on_cpu[count:], on_cpu),
+                _device_plan(accelerator, on_accelerator[:count], on_accelerator),
             ),
         )
         spec = {"blocks": [[list(span) for span in block] for block in blocks], "limit_bytes": limit_bytes}
         taken = (*on_accelerator[:count], *on_cpu[count:])
-        return self._whole(problem, steps, largest_of(on_cpu), placement, taken, spec)
+        return self._plan_of_blocks(problem, steps, largest_of(on_cpu), placement, taken, spec)
 
-    def _planned_on_cpu(
+    def _plan_on_cpu(
         self, cpu: BlockPlans, steps: tuple[PlanStep, ...], limit_bytes: int | None
     ) -> list[Plan]:
         try:
@@ -385,7 +383,7 @@ class HybridMatmul:
                 budget_bytes=self._budget_bytes,
             ) from error
 
-    def _whole(
+    def _plan_of_blocks(
         self,
         problem: MatmulProblem,
         steps: tuple[PlanStep, ...],
@@ -394,13 +392,13 @@ class HybridMatmul:
         taken: Sequence[Plan],
         spec: Mapping[str, Any],
     ) -> Plan:
-        """Return the plan of the whole product, whose steps are blocks."""
+        """Return the plan of the whole product: each step is a block."""
         compulsory = sum(0 if operand.in_place else operand.nbytes for operand in problem.operands)
         return replace(
             largest,
             operands=problem.operands,
             schedule="blocks",
-            shape_note=f"C in {len(steps)} blocks of at most {_extent(steps)}, each made by one device",
+            shape_note=f"C in {len(steps)} blocks of at most {_block_shape(steps)}, each made by one device",
             budget_bytes=self._budget_bytes,
             reserved=self._reserved(largest),
             forecast=sum_of(largest.forecast, taken, placement),
@@ -423,16 +421,18 @@ class HybridMatmul:
     ) -> PlanRun:
         if plan.placement is None:
             return PlanRunner(plan, stores, device, kernel, options, control)
-        return HybridRun(plan, stores, kernel, options, control, self.places, self._sides())
+        return HybridRun(plan, stores, kernel, options, control, self.places, self._block_plans())
 
-    def _sides(self) -> tuple[BlockPlans, BlockPlans]:
+    def _block_plans(self) -> tuple[BlockPlans, BlockPlans]:
         cpu, device = get_device("cpu"), self.places.device
         readers = self.product.options.readers
         usable_bytes = MemoryManager(device).get_usable_memory()
-        theirs = MemorySplit.on(device, usable_bytes, self.product.problem(device).operands, readers, 0)
-        left = self._budget_bytes - self.product.target().new_bytes - _host_bytes(theirs, device)
-        ours = MemorySplit.on(cpu, left, self.product.problem(cpu).operands, readers, 0)
-        return BlockPlans(self.product, cpu, ours), BlockPlans(self.product, device, theirs)
+        device_memory = MemorySplit.on(
+            device, usable_bytes, self.product.problem(device).operands, readers, 0
+        )
+        left = self._budget_bytes - self.product.target().new_bytes - _host_bytes(device_memory, device)
+        cpu_memory = MemorySplit.on(cpu, left, self.product.problem(cpu).operands, readers, 0)
+        return BlockPlans(self.product, cpu, cpu_memory), BlockPlans(self.product, device, device_memory)
 
     @property
     def _budget_bytes(self) -> int:
@@ -443,25 +443,25 @@ class HybridMatmul:
     def _reserved(self, largest: Plan) -> dict[str, int]:
         device = self.places.device
         problem = self.product.problem(device)
-        theirs = MemorySplit.on(device, 0, problem.operands, self.product.options.readers, 0)
-        added = {"result": self.product.target().new_bytes, device.name: _host_bytes(theirs, device)}
+        device_memory = MemorySplit.on(device, 0, problem.operands, self.product.options.readers, 0)
+        added = {"result": self.product.target().new_bytes, device.name: _host_bytes(device_memory, device)}
         return {**largest.reserved, **added}
 
     def _blocks(self, problem: MatmulProblem) -> tuple[Spans, ...]:
-        """Return the tiles that the user fixed, or a cut of our own."""
+        """Return the blocks: the tiles that the user fixed, or a cut chosen here."""
         if self.product.tiles is None:
             return cut(problem, USUAL_BLOCKS, chunk_of(self.product))
         batch = tuple((0, size) for size in problem.batch)
         return tuple((*batch, rows, columns) for rows, columns in self.product.tiles)
 
 
-def _extent(steps: Sequence[PlanStep]) -> str:
+def _block_shape(steps: Sequence[PlanStep]) -> str:
     shapes = [step.write.shape for step in steps]
     return " x ".join(str(max(sizes)) for sizes in zip(*shapes, strict=True))
 
 
-def _expected(plans: BlockPlans, taken: Sequence[Plan], possible: Sequence[Plan]) -> DevicePlan:
-    """Return what a device is to do; any block may come to it, so the one with the highest peak counts."""
+def _device_plan(plans: BlockPlans, taken: Sequence[Plan], possible: Sequence[Plan]) -> DevicePlan:
+    """Return one device's part; its peak is that of the largest block, as any block may come to it."""
     most = largest_of(possible)
     seconds = sum(plan.forecast.seconds for plan in taken)
     peak_bytes = most.peak_bytes[most.tier]
@@ -472,22 +472,25 @@ def _host_bytes(room: MemorySplit, device: Device) -> int:
     return sum(room.reserved.values()) + device.staging_bytes()
 
 
-def _share(strategy: ExecutionStrategy, theirs: Sequence[Plan], ours: Sequence[Plan]) -> int:
+def _accelerator_count(
+    strategy: ExecutionStrategy, accelerator_plans: Sequence[Plan], cpu_plans: Sequence[Plan]
+) -> int:
     """Return how many blocks, from the first on, the accelerator is expected to take.
 
-    Where both pull, it takes blocks from the front and the CPU from the end, as each is free.
+    Where both take work when free, it takes blocks from the front and the CPU from the end.
     """
-    fixed = strategy.gpu_tasks(len(ours))
+    fixed = strategy.gpu_tasks(len(cpu_plans))
     if fixed is not None:
         return fixed
-    front, end = 0, len(ours)
-    theirs_s = ours_s = 0.0
+    front, end = 0, len(cpu_plans)
+    accelerator_s = cpu_s = 0.0
     while front < end:
-        next_theirs, next_ours = theirs[front].forecast.seconds, ours[end - 1].forecast.seconds
-        if theirs_s + next_theirs <= ours_s + next_ours:
-            theirs_s, front = theirs_s + next_theirs, front + 1
+        next_accelerator_s = accelerator_plans[front].forecast.seconds
+        next_cpu_s = cpu_plans[end - 1].forecast.seconds
+        if accelerator_s + next_accelerator_s <= cpu_s + next_cpu_s:
+            accelerator_s, front = accelerator_s + next_accelerator_s, front + 1
         else:
-            ours_s, end = ours_s + next_ours, end - 1
+            cpu_s, end = cpu_s + next_cpu_s, end - 1
     return front
 
 

@@ -1,8 +1,8 @@
-"""Jobs: a plan carried out, with its journal, smaller plans when memory runs out, and the CPU at last.
+"""Jobs: a plan run with its journal; when memory runs out, a smaller plan, and in the end the CPU.
 
 A job knows its operands, how to plan itself for a given device and room, and which kernel computes
 a step. ``carry_out`` runs it: it opens the result, keeps the journal, and when the device runs out
-of memory plans again in half the room, and at last on the CPU, for what is not stored yet. The
+of memory plans again in half the memory, and in the end on the CPU, for what is not stored yet. The
 result appears under its name only when complete.
 """
 
@@ -49,18 +49,18 @@ logger = logging.getLogger("accelera.engine")
 
 _LEAST_CAPACITY = 1 << 20
 _MOST_NOTES = 4096
-"""Lines that a journal gets, about, however many blocks there are."""
+"""About the most lines of a journal, whatever the number of blocks."""
 _MOST_BOXES = 1024
-"""Answers remembered of what is stored: a tile comes up again in each of its slabs."""
+"""Size of the cache of ``Coverage.covers``: a tile is asked for again in each of its slabs."""
 _NOTED_EVERY_S = 30.0
-"""Most seconds until what is stored is noted."""
+"""Most seconds until stored blocks are noted in the journal."""
 
 
 class PlanRun(Protocol):
-    """A plan on its way."""
+    """One run of a plan."""
 
     def run(self) -> RunReport:
-        """Carry out all steps that need it; raise what stopped them, with all threads ended."""
+        """Run all steps that are not done; raises the first error once all threads have ended."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class PlannedJob:
     inputs: tuple[Store, ...]
     """Operands, as views of the rank that the plan works in."""
     names: tuple[str, ...]
-    """How the plan calls them."""
+    """Their names in the plan."""
     target: ResultTarget
     result_view: Callable[[Store], Store]
     """Returns the result with the axes that the plan works in."""
@@ -81,9 +81,9 @@ class PlannedJob:
     runner: Callable[[Plan, Sequence[Store], Device, Kernel, OperationOptions, RunControl], PlanRun] = (
         PlanRunner
     )
-    """Makes the run of a plan: on the device at hand, unless the plan says other places."""
+    """Makes the run of a plan: on the given device, or on the devices that the plan names."""
     header: Mapping[str, Any] = field(default_factory=dict)
-    """What the journal's header says besides, by which other tasks on the same operands are told apart."""
+    """Further items of the journal's header, which distinguish other tasks on the same operands."""
 
     @property
     def named(self) -> dict[str, Store]:
@@ -94,18 +94,17 @@ class PlannedJob:
 def carry_out(
     job: PlannedJob, device: Device, options: OperationOptions, watch: OperandWatch | None = None
 ) -> tuple[Store, RunReport]:
-    """Run ``job`` on ``device``; return the result's store and what happened.
+    """Run ``job`` on ``device``; return the result's store and the report.
 
-    ``watch`` is over what must stay as it is until the result is published; by default the operands, from
-    now on.
+    ``watch`` checks that the operands stay unchanged until the result is published; by default from now on.
     """
     return _JobAttempt(job, device, options).run(watch)
 
 
 def left_behind(job: PlannedJob, watch: OperandWatch, *, resume: bool) -> JournalRecord | None:
-    """Return what the run to resume has left; None when there was none, or it had only just begun.
+    """Return the journal of the run to resume; None when there is none, or it holds nothing yet.
 
-    Raises StoreError when it was another run, StoreChangedError when an operand changed since.
+    Raises StoreError when it is of another run, StoreChangedError when an operand has changed since.
     """
     path = job.target.path
     if not resume or path is None or find_journal(journal_path(path)) is None:
@@ -114,7 +113,7 @@ def left_behind(job: PlannedJob, watch: OperandWatch, *, resume: bool) -> Journa
 
 
 def begin_result(target: ResultTarget) -> Store:
-    """Begin the result, after forgetting for good what an earlier run has noted of it."""
+    """Begin the result, after deleting the journal of an earlier run."""
     if target.path is not None:
         forget_journal(journal_path(target.path))
     return target.open(resume=False)
@@ -149,7 +148,7 @@ def other_plan(target: ResultTarget) -> StoreError:
 
 
 def _header(job: PlannedJob, watch: OperandWatch) -> dict[str, Any]:
-    """Return what makes a job and its operands the same as those of an earlier run."""
+    """Return the journal's header, by which a later run recognises the same job on the same operands."""
     return {
         "operation": job.operation,
         "operands": {name: [list(store.shape), str(store.dtype)] for name, store in job.named.items()},
@@ -160,7 +159,7 @@ def _header(job: PlannedJob, watch: OperandWatch) -> dict[str, Any]:
 
 
 class _JobAttempt:
-    """The state of one job under way: its plan may change, what is stored stays."""
+    """One run of a job: its plan may change on the way, stored blocks stay."""
 
     def __init__(self, job: PlannedJob, device: Device, options: OperationOptions) -> None:
         self.job = job
@@ -170,43 +169,45 @@ class _JobAttempt:
         self.fallbacks: list[str] = []
         self.done = Coverage()
         self.journal: Journal | None = None
-        self.unnoted = _Unnoted(math.prod(job.target.shape))
-        self.spoiled = False
-        """True once an operand was found overwritten, so that nothing stored is of use."""
-        self.settled = False
-        """True once the plan cannot shrink, so that pressure is asked about no more."""
+        self.unjournaled = _UnjournaledBoxes(math.prod(job.target.shape))
+        self.operands_changed = False
+        """True once an operand was found overwritten, so that no stored block is valid."""
+        self.cannot_shrink = False
+        """True once the plan cannot shrink, so that memory pressure is no longer checked."""
 
     def run(self, watch: OperandWatch | None) -> tuple[Store, RunReport]:
-        """Do the job; return the result's store and what happened."""
+        """Run the job; return the result's store and the report."""
         began = time.perf_counter()
         target = self.job.target
         target.check(self.job.operation, list(self.job.inputs), resume=self.options.resume)
         watch = watch or target.watch(self.job.named)
-        left = left_behind(self.job, watch, resume=self.options.resume)
-        plan = self._first_plan(left)
+        earlier = left_behind(self.job, watch, resume=self.options.resume)
+        plan = self._first_plan(earlier)
         logger.debug("%s", plan.explain())
-        if left is not None and target.path is not None and left.is_published(target.path):
+        if earlier is not None and target.path is not None and earlier.is_published(target.path):
             result, report = self._finished(plan)
         else:
-            result, report = self._computed(plan, watch, goes_on=left is not None and self._can_go_on(left))
+            result, report = self._computed(
+                plan, watch, resumes=earlier is not None and self._can_resume(earlier)
+            )
         report = replace(
             report, seconds=time.perf_counter() - began, fallbacks=(*self.fallbacks, *report.fallbacks)
         )
         self.observer.on_finish(report)
         return result, report
 
-    def _computed(self, plan: Plan, watch: OperandWatch, *, goes_on: bool) -> tuple[Store, RunReport]:
-        """Run the plan, as far as it is not done, into a result that is published when it is complete."""
-        result = self.job.target.open(resume=True) if goes_on else begin_result(self.job.target)
+    def _computed(self, plan: Plan, watch: OperandWatch, *, resumes: bool) -> tuple[Store, RunReport]:
+        """Run the steps that are not done, and publish the result when it is complete."""
+        result = self.job.target.open(resume=True) if resumes else begin_result(self.job.target)
         try:
             _wait_for_caller([*self.job.inputs, result])
-            self._open_journal(plan, watch, goes_on=goes_on)
+            self._open_journal(plan, watch, resumes=resumes)
             report = self._run_until_done(plan, result)
             self._check_operands(watch)
-            self._note_all(result)
+            self._journal_completion(result)
             publish(result)
         except BaseException as error:
-            self._give_up(result, error, goes_on=goes_on)
+            self._clean_up(result, error, resumes=resumes)
             raise
         if self.journal is not None:
             self.journal.remove()
@@ -219,73 +220,73 @@ class _JobAttempt:
         finish_journal(journal_path(path), lambda: remove_leftovers(path))
         return self.job.target.opened(), nothing_run(plan, self.device.name)
 
-    def _can_go_on(self, left: JournalRecord) -> bool:
-        """Return whether something is stored, and where it should be."""
+    def _can_resume(self, earlier: JournalRecord) -> bool:
+        """Return whether the earlier run has stored blocks, and its partial file still exists."""
         path = self.job.target.path
         assert path is not None, "only results in files have journals"
         partial = partial_path(path)
-        if left.boxes and not partial.exists():
+        if earlier.boxes and not partial.exists():
             logger.warning("%s: %s is gone, so all is computed again", self.job.operation, partial)
-        return bool(left.boxes) and partial.exists()
+        return bool(earlier.boxes) and partial.exists()
 
-    def _first_plan(self, left: JournalRecord | None) -> Plan:
-        """Return the interrupted run's plan if there is one and it fits today's budget, else a new one.
+    def _first_plan(self, earlier: JournalRecord | None) -> Plan:
+        """Return the interrupted run's plan if there is one and it fits the present budget, else a new one.
 
         A pinned plan is followed, or refused.
         """
         pinned = self.options.pinned
         if pinned is not None:
-            return self._pinned_plan(pinned, left)
-        if left is None:
+            return self._pinned_plan(pinned, earlier)
+        if earlier is None:
             return self.job.plan(self.device, None, None)
         try:
-            return self.job.plan(self.device, None, left.header["spec"])
+            return self.job.plan(self.device, None, earlier.header["spec"])
         except BudgetExceededError as error:
             plan = self.job.plan(self.device, None, None)
-            self._note("planned anew, as the interrupted run's plan does not fit", error)
+            self._note_fallback("planned anew, as the interrupted run's plan does not fit", error)
             return plan
 
-    def _pinned_plan(self, pinned: SavedPlan, left: JournalRecord | None) -> Plan:
+    def _pinned_plan(self, pinned: SavedPlan, earlier: JournalRecord | None) -> Plan:
         plan = follow(self.job, self.device, pinned)
-        if left is not None and left.header["spec"] != pinned.spec:
+        if earlier is not None and earlier.header["spec"] != pinned.spec:
             raise other_plan(self.job.target)
         return plan
 
-    def _open_journal(self, plan: Plan, watch: OperandWatch, *, goes_on: bool) -> None:
+    def _open_journal(self, plan: Plan, watch: OperandWatch, *, resumes: bool) -> None:
         path = self.job.target.path
         if path is not None:
-            begin = Journal.resume if goes_on else Journal.begin
+            begin = Journal.resume if resumes else Journal.begin
             header = _header(self.job, watch)
             self.journal = begin(journal_path(path), {**header, "spec": plan.spec})
             self.done = Coverage(self.journal.done)
 
     def _check_operands(self, watch: OperandWatch) -> None:
-        """Raise StoreChangedError, and keep nothing, when an operand was overwritten meanwhile."""
+        """Raise StoreChangedError, so that nothing is kept, when an operand was overwritten meanwhile."""
         try:
             watch.require_unchanged(self.job.operation)
         except StoreChangedError:
-            self.spoiled = True
+            self.operands_changed = True
             raise
 
-    def _note_all(self, result: Store) -> None:
-        """Note in the journal that the result is complete and gets its name next."""
+    def _journal_completion(self, result: Store) -> None:
+        """Note in the journal that the result is complete and is published next."""
         if self.journal is None:
             return
-        self._note_stored(result)
+        self._journal_stored(result)
         if isinstance(result, OutputStore) and result.partial is not None:
             self.journal.note_complete(result.partial)
 
-    def _note_stored(self, result: Store) -> None:
-        boxes = self.unnoted.take()
+    def _journal_stored(self, result: Store) -> None:
+        boxes = self.unjournaled.take()
         if boxes and self.journal is not None:
             result.flush()
             self.journal.note(*boxes)
 
-    def _give_up(self, result: Store, error: BaseException, *, goes_on: bool) -> None:
-        """Keep what is stored for a run that resumes; without it, the journal goes first."""
-        keep = not self.spoiled and (goes_on if self.journal is None else len(self.done) > 0)
+    def _clean_up(self, result: Store, error: BaseException, *, resumes: bool) -> None:
+        """Keep stored blocks and the journal for a resumed run, or delete the journal, then the result."""
+        keep = not self.operands_changed and (resumes if self.journal is None else len(self.done) > 0)
         with suppress(StoreError):
-            self._note_stored(result)
+            self._journal_stored(result)
         if self.journal is not None:
             self.journal.close() if keep else self.journal.remove()
         abandon(result, keep_partial=keep)
@@ -296,7 +297,7 @@ class _JobAttempt:
             try:
                 return self._run_once(plan, result)
             except (DeviceMemoryError, Interrupted) as error:
-                plan = self._smaller(plan, error)
+                plan = self._smaller_plan(plan, error)
 
     def _run_once(self, plan: Plan, result: Store) -> RunReport:
         view = self.job.result_view(result)
@@ -305,8 +306,8 @@ class _JobAttempt:
         def written(block: OperandBlock) -> None:
             box = as_box(block.region)
             self.done.add(box)
-            if self.journal is not None and self.unnoted.add(box):
-                self._note_stored(result)
+            if self.journal is not None and self.unjournaled.add(box):
+                self._journal_stored(result)
 
         before = Coverage(self.done)
         covered = lru_cache(_MOST_BOXES)(before.covers)
@@ -319,35 +320,35 @@ class _JobAttempt:
             on_written=written,
             skip=skip,
             may_skip=len(before) > 0,
-            keep_going=lambda: self.settled or adaptation is None or not adaptation.under_pressure(),
+            keep_going=lambda: self.cannot_shrink or adaptation is None or not adaptation.under_pressure(),
         )
         self.observer.on_start(plan)
         stores = (*self.job.inputs, view)
         return self.job.runner(plan, stores, self.device, self.job.kernel, self.options, control).run()
 
-    def _smaller(self, plan: Plan, error: DeviceMemoryError | Interrupted) -> Plan:
-        """Return a plan in half the room, or on the CPU when the device has not even that.
+    def _smaller_plan(self, plan: Plan, error: DeviceMemoryError | Interrupted) -> Plan:
+        """Return a plan in half the memory, or on the CPU when the device has not even that.
 
-        Under mere pressure a plan that cannot shrink goes on as it is.
+        Under memory pressure alone, a plan that cannot shrink is returned as it is.
         """
         adaptation = self.options.adaptation
         if adaptation is not None and isinstance(error, DeviceMemoryError):
             adaptation.on_out_of_memory()
         self.device.empty_cache()
-        smaller = self._in_half_the_room(plan)
+        smaller = self._plan_in_half_the_memory(plan)
         if smaller is not None:
-            self._note(f"planned again in half the room on {self.device.name}", error)
+            self._note_fallback(f"planned again in half the room on {self.device.name}", error)
             return smaller
         if isinstance(error, Interrupted):
-            self.settled = True
+            self.cannot_shrink = True
             return plan
         if self.device.host_memory:
             raise error
         self.device = get_device("cpu")
-        self._note("continued on the CPU", error)
+        self._note_fallback("continued on the CPU", error)
         return self.job.plan(self.device, None, None)
 
-    def _in_half_the_room(self, plan: Plan) -> Plan | None:
+    def _plan_in_half_the_memory(self, plan: Plan) -> Plan | None:
         half = plan.forecast.peak_pool_bytes // 2
         if half < _LEAST_CAPACITY:
             return None
@@ -356,38 +357,40 @@ class _JobAttempt:
         except BudgetExceededError:
             return None
 
-    def _note(self, what: str, error: DeviceMemoryError | BudgetExceededError | Interrupted) -> None:
+    def _note_fallback(self, what: str, error: DeviceMemoryError | BudgetExceededError | Interrupted) -> None:
         why = "memory pressure" if isinstance(error, Interrupted) else str(error)
         self.fallbacks.append(f"{what}: {why}")
         logger.warning("%s %s: %s", self.job.operation, what, why)
 
 
-class _Unnoted:
-    """Boxes that are stored and not in the journal yet, of a result of ``elements``."""
+class _UnjournaledBoxes:
+    """Boxes of a result of ``elements`` elements that are stored and not yet in the journal."""
 
     def __init__(self, elements: int) -> None:
-        self._enough = elements / _MOST_NOTES
+        self._batch_elements = elements / _MOST_NOTES
         self._boxes = Coverage()
         self._elements = 0
-        self._since_s = time.monotonic()
+        self._last_noted_s = time.monotonic()
 
     def add(self, box: Spans) -> bool:
-        """Take in ``box``; return whether it is time to note what there is."""
+        """Add ``box``; return whether it is time to write the boxes to the journal."""
         self._boxes.add(box)
         self._elements += math.prod(stop - start for start, stop in box)
-        return self._elements >= self._enough or time.monotonic() - self._since_s > _NOTED_EVERY_S
+        return (
+            self._elements >= self._batch_elements or time.monotonic() - self._last_noted_s > _NOTED_EVERY_S
+        )
 
     def take(self) -> list[Spans]:
-        """Return what there is, to be noted now."""
+        """Remove and return all boxes."""
         boxes = list(self._boxes)
-        self._boxes, self._elements, self._since_s = Coverage(), 0, time.monotonic()
+        self._boxes, self._elements, self._last_noted_s = Coverage(), 0, time.monotonic()
         return boxes
 
 
 def _wait_for_caller(stores: Iterable[Store]) -> None:
-    """Wait for what this thread has its accelerators do with operands and the result.
+    """Wait for the work on operands and result that this thread has queued on accelerators.
 
-    Other threads read and write them here, on streams of their own.
+    Reader and writer threads use them on streams of their own.
     """
     tiers = {store.tier for store in stores} - {"ram", "disk"}
     if tiers and "torch" in sys.modules:

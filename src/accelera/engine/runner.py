@@ -1,8 +1,8 @@
 """Runner of a plan: reads ahead, computes, writes behind, all inside the pool.
 
-Three kinds of threads meet here. One admits the accesses in the plan's order (``plan.walk``), so
-that eviction is decided by the plan alone and never by timing. Readers fill the blocks. The
-calling thread computes, and a writer stores finished blocks of the result. A step may be retired
+Four kinds of threads work together. One admits the accesses in the plan's order (``plan.walk``), so
+that eviction is decided by the plan alone and never by timing. Readers load the blocks. The
+calling thread computes, and a writer stores finished blocks of the result. A step is retired
 only when it is computed and, if it finished a block, written.
 """
 
@@ -40,9 +40,9 @@ class RunControl:
     on_written: Callable[[OperandBlock], None] = lambda block: None
     """Called by the writer after a block of the result is in its store."""
     skip: Callable[[PlanStep], bool] = lambda step: False
-    """Steps that need not be run, such as those whose result a journal says is stored."""
+    """True for a step that need not run, such as one whose result is stored according to the journal."""
     may_skip: bool = True
-    """False where ``skip`` says False of every step."""
+    """False where ``skip`` is False for every step."""
     keep_going: Callable[[], bool] = lambda: True
     """Asked before each new block of the result; False ends the run early with ``Interrupted``."""
 
@@ -70,22 +70,22 @@ class PlanRunner:
         self._options = options
         self._control = control
         self._mover = Mover(device, options.readers + 1)
-        self._read: Counter[int] = Counter()
-        self._counting = threading.Lock()
-        self._written = 0
+        self._bytes_read: Counter[int] = Counter()
+        self._read_lock = threading.Lock()
+        self._bytes_written = 0
         self._skipped = 0
         self._stall_s = self._compute_s = 0.0
-        self._nothing: Any = None
-        self._ready: queue.SimpleQueue[_Admitted | None] = queue.SimpleQueue()
-        self._gate = _StepGate()
-        self._numbered = None if options.recorder is None else _RunNumbers(options.recorder)
+        self._empty_memory: Any = None
+        self._ready: queue.SimpleQueue[_AdmittedStep | None] = queue.SimpleQueue()
+        self._completion = _StepCompletion()
+        self._run_recorder = None if options.recorder is None else _RunRecorder(options.recorder)
         self._residents = [
             store.resident() if operand.in_place else None
             for operand, store in zip(plan.operands, stores, strict=True)
         ]
 
     def run(self) -> RunReport:
-        """Run all steps; raise whatever stopped them, with all threads ended and memory returned."""
+        """Run all steps; raises the first error once all threads have ended and all memory is released."""
         began = time.perf_counter()
         readers = ThreadPoolExecutor(self._options.readers, "accelera-read")
         writer = ThreadPoolExecutor(1, "accelera-write")
@@ -95,20 +95,20 @@ class PlanRunner:
         try:
             steps = self._compute(writer)
         except BaseException as error:
-            self._gate.fail(error)
+            self._completion.fail(error)
             raise
         finally:
             admitter.join()
             writer.shutdown()
             readers.shutdown(cancel_futures=True)
             pool.close()
-            if self._nothing is not None:
-                self._device.release(self._nothing)
-        self._gate.check()
+            if self._empty_memory is not None:
+                self._device.release(self._empty_memory)
+        self._completion.check()
         return self._report(pool, steps, time.perf_counter() - began)
 
     def _pool(self, readers: ThreadPoolExecutor) -> BufferPool:
-        """Return an empty pool, with the recorder told; each pass brings its own policy."""
+        """Begin the recording and return an empty pool; each pass sets its own policy."""
         plan, recorder = self._plan, self._options.recorder
         if isinstance(recorder, RunRecorder):
             recorder.begin({**plan.facts(), "device": self._device.name})
@@ -117,38 +117,38 @@ class PlanRunner:
             create_policy("fifo"),
             self._device,
             readers=readers,
-            recorder=self._numbered,
+            recorder=self._run_recorder,
             op=plan.operation,
         )
 
     def _passes(self) -> Iterator[Pass]:
-        """Yield the passes that have something to do, without the steps that need not be run."""
+        """Yield the passes that have steps to run, without the skipped steps."""
         for each in self._plan.pattern.passes():
             steps = each.steps() if self._control.may_skip else ()
-            there = Counter(self._control.skip(step) for step in steps)
-            self._skipped += there[True]
-            if there[False] or not there:
-                yield Pass(partial(self._left, each))
+            skipped = Counter(self._control.skip(step) for step in steps)
+            self._skipped += skipped[True]
+            if skipped[False] or not skipped:
+                yield Pass(partial(self._remaining_steps, each))
 
-    def _left(self, each: Pass) -> Iterator[PlanStep]:
+    def _remaining_steps(self, each: Pass) -> Iterator[PlanStep]:
         return (step for step in each.steps() if not self._control.skip(step))
 
     def _admit(self, pool: BufferPool) -> None:
         """Admit accesses in order, keeping the plan's window of steps under way."""
-        driver = _BufferPoolDriver(self, pool, self._gate, self._plan, self._numbered)
+        driver = _BufferPoolDriver(self, pool, self._completion, self._plan, self._run_recorder)
         try:
             for index, step in walk(self._passes(), self._plan.window, driver):
-                self._ready.put(_Admitted(index, step, driver.take()))
+                self._ready.put(_AdmittedStep(index, step, driver.take()))
         except BaseException as error:
-            self._gate.fail(error)
+            self._completion.fail(error)
         finally:
             self._ready.put(None)
 
     def _compute(self, writer: ThreadPoolExecutor) -> int:
         count = tiles = 0
-        asked = time.perf_counter()
+        requested = time.perf_counter()
         while (admitted := self._ready.get()) is not None:
-            self._gate.check()
+            self._completion.check()
             step = admitted.step
             if step.first and not self._control.keep_going():
                 raise Interrupted
@@ -159,44 +159,44 @@ class PlanRunner:
             self._device.synchronize()
             ended = time.perf_counter()
             del arrays, out
-            self._note_times(admitted, began - asked, ended - began)
+            self._record_times(admitted, began - requested, ended - began)
             count += 1
             tiles += step.last
             self._finish(admitted, writer)
-            self._tell(count, tiles)
-            asked = time.perf_counter()
-        self._gate.check()
+            self._report_progress(count, tiles)
+            requested = time.perf_counter()
+        self._completion.check()
         return count
 
-    def _note_times(self, admitted: _Admitted, waited_s: float, compute_s: float) -> None:
+    def _record_times(self, admitted: _AdmittedStep, waited_s: float, compute_s: float) -> None:
         self._stall_s += waited_s
         self._compute_s += compute_s
         if isinstance(self._options.recorder, RunRecorder):
             self._options.recorder.took(admitted.index, compute_s, admitted.step.flops)
 
-    def _finish(self, admitted: _Admitted, writer: ThreadPoolExecutor) -> None:
+    def _finish(self, admitted: _AdmittedStep, writer: ThreadPoolExecutor) -> None:
         if admitted.step.last:
-            writer.submit(self._write, admitted).add_done_callback(self._gate.watch)
+            writer.submit(self._write, admitted).add_done_callback(self._completion.watch)
         else:
-            self._gate.done(admitted.index)
+            self._completion.done(admitted.index)
 
-    def _write(self, admitted: _Admitted) -> None:
+    def _write(self, admitted: _AdmittedStep) -> None:
         block = admitted.step.write
         if block.held_bytes:
             memory = admitted.buffers[block.id].memory
             operand = self._plan.operands[block.operand]
-            self._written += self._mover.write(self._stores[block.operand], block, operand, memory)
+            self._bytes_written += self._mover.write(self._stores[block.operand], block, operand, memory)
         self._control.on_written(block)
-        self._gate.done(admitted.index)
+        self._completion.done(admitted.index)
 
     def load(self, block: OperandBlock) -> Callable[[Any], int]:
-        """Return what fills a buffer with ``block``."""
+        """Return a loader that fills a buffer with ``block``."""
 
         def fill(memory: Any) -> int:
             operand = self._plan.operands[block.operand]
             moved = self._mover.read(self._stores[block.operand], block, operand, memory)
-            with self._counting:
-                self._read[block.operand] += moved
+            with self._read_lock:
+                self._bytes_read[block.operand] += moved
             return moved
 
         return fill
@@ -209,14 +209,14 @@ class PlanRunner:
         return self._mover.view(memory, block, self._plan.operands[block.operand])
 
     def _empty(self) -> Any:
-        """Return the memory of blocks without elements."""
-        if self._nothing is None:
-            self._nothing = self._device.allocate(0)
-        return self._nothing
+        """Return the zero-byte buffer that all blocks without elements share."""
+        if self._empty_memory is None:
+            self._empty_memory = self._device.allocate(0)
+        return self._empty_memory
 
-    def _tell(self, count: int, tiles: int) -> None:
+    def _report_progress(self, count: int, tiles: int) -> None:
         done, total = count + self._skipped, self._plan.forecast.steps
-        moved = sum(self._read.values()) + self._written
+        moved = sum(self._bytes_read.values()) + self._bytes_written
         self._control.observer.on_progress(Progress(done, total, tiles, moved, self._plan.moved_bytes))
 
     def _report(self, pool: BufferPool, steps: int, seconds: float) -> RunReport:
@@ -225,8 +225,8 @@ class PlanRunner:
             plan=self._plan,
             device=self._device.name,
             seconds=seconds,
-            bytes_read={name: self._read[index] for index, name in enumerate(names)},
-            bytes_written=self._written,
+            bytes_read={name: self._bytes_read[index] for index, name in enumerate(names)},
+            bytes_written=self._bytes_written,
             peak_pool_bytes=pool.peak_allocated_bytes,
             hits=pool.stats.hits,
             misses=pool.stats.misses,
@@ -241,47 +241,55 @@ class PlanRunner:
 
 
 @dataclass(frozen=True)
-class _Admitted:
-    """A step whose blocks are pinned, loading or loaded."""
+class _AdmittedStep:
+    """A step whose blocks are pinned, and loading or loaded."""
 
     index: int
     step: PlanStep
     buffers: dict[int, Buffer]
 
 
-class _RunNumbers:
-    """Gives the pool's buffers, whose numbers serve again in every pass, numbers of the whole run."""
+class _RunRecorder:
+    """Passes the pool's events on with buffer numbers that are unique in the run.
+
+    The pool uses its numbers again in every pass.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._known: dict[int, Access] = {}
-        """By the pool's number the latest event, with the number of the whole run."""
+        self._last_events: dict[int, Access] = {}
+        """Latest event per number of the pool, with the number of the run."""
         self._count = 0
 
     def record(self, access: Access) -> None:
-        """Pass an event on."""
-        known = self._known.get(access.buffer)
-        number = self._count if known is None else known.buffer
-        self._count += known is None
+        """Pass an event on, renumbered."""
+        last_event = self._last_events.get(access.buffer)
+        number = self._count if last_event is None else last_event.buffer
+        self._count += last_event is None
         found = replace(access, buffer=number)
         self._recorder.record(found)
         if access.kind is Kind.FREE:
-            self._known.pop(access.buffer, None)
+            self._last_events.pop(access.buffer, None)
         else:
-            self._known[access.buffer] = found
+            self._last_events[access.buffer] = found
 
     def free(self, buffer: int, step: int) -> None:
-        """Say that a buffer's life is over, which left the pool before."""
-        if buffer in self._known:
-            known = self._known.pop(buffer)
-            self._recorder.record(replace(known, step=step, kind=Kind.FREE))
+        """Record that a buffer which left the pool before is freed."""
+        if buffer in self._last_events:
+            last_event = self._last_events.pop(buffer)
+            self._recorder.record(replace(last_event, step=step, kind=Kind.FREE))
 
 
 class _BufferPoolDriver:
-    """Drives the pool from a walk."""
+    """``PoolDriver`` that drives the buffer pool of a run."""
 
     def __init__(
-        self, runner: PlanRunner, pool: BufferPool, gate: _StepGate, plan: Plan, recorder: _RunNumbers | None
+        self,
+        runner: PlanRunner,
+        pool: BufferPool,
+        completion: _StepCompletion,
+        plan: Plan,
+        recorder: _RunRecorder | None,
     ) -> None:
         self._runner = runner
         self._plan = plan
@@ -289,26 +297,26 @@ class _BufferPoolDriver:
         self._recorder = recorder
         self._numbers = BufferNumbers()
         self._pool = pool
-        self._gate = gate
+        self._completion = completion
         self._pinned: dict[int, Buffer] = {}
 
     def begin(self, following: Pass, held: Collection[int], step: int) -> None:
         plan = self._plan
         for block, number in self._numbers.items():
             if block not in held:
-                self._drop(number, step)
+                self._free_number(number, step)
         self._numbers.keep(held, again=True)
         steps, room = following.steps(), plan.capacity_bytes
         self._pool.renew(policy_of(steps, plan.operands, plan.window, plan.eviction, room, plan.operation))
 
-    def _drop(self, number: int, step: int) -> None:
+    def _free_number(self, number: int, step: int) -> None:
         if number in self._pool:
             self._pool.free(number, step=step)
         elif self._recorder is not None:
             self._recorder.free(number, step)
 
     def wait(self, step: int) -> None:
-        self._gate.wait_for(step)
+        self._completion.wait_for(step)
 
     def admit(self, block: OperandBlock, step: int, *, write: bool) -> None:
         load = None if write else self._runner.load(block)
@@ -337,43 +345,43 @@ class _BufferPoolDriver:
         self._pool.free(number, step=step)
 
 
-class _StepGate:
-    """Which steps are done, and whether something failed."""
+class _StepCompletion:
+    """Tracks which steps are complete, and the first error."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._done: set[int] = set()
-        self._lowest = 0
+        self._completed: set[int] = set()
+        self._first_pending = 0
         self._error: BaseException | None = None
 
     def done(self, index: int) -> None:
-        """Take note that step ``index`` is computed and stored."""
+        """Mark step ``index`` as computed and stored."""
         with self._condition:
-            self._done.add(index)
-            while self._lowest in self._done:
-                self._done.remove(self._lowest)
-                self._lowest += 1
+            self._completed.add(index)
+            while self._first_pending in self._completed:
+                self._completed.remove(self._first_pending)
+                self._first_pending += 1
             self._condition.notify_all()
 
     def wait_for(self, index: int) -> None:
-        """Wait until step ``index`` and all before it are done; raise what failed meanwhile."""
+        """Wait until step ``index`` and all before it are done; raises an error of the run meanwhile."""
         with self._condition:
-            self._condition.wait_for(lambda: self._lowest > index or self._error is not None)
+            self._condition.wait_for(lambda: self._first_pending > index or self._error is not None)
         self.check()
 
     def fail(self, error: BaseException) -> None:
-        """Make every waiter give up with ``error``; the first error stays."""
+        """Make every waiter raise ``error``; the first error stays."""
         with self._condition:
             self._error = self._error or error
             self._condition.notify_all()
 
     def watch(self, future: Future[None]) -> None:
-        """Fail with what ``future`` raised, if it did."""
+        """Fail with the error of ``future``, if it has one."""
         error = future.exception()
         if error is not None:
             self.fail(error)
 
     def check(self) -> None:
-        """Raise what failed, if anything did."""
+        """Raise the first error, if there is one."""
         if self._error is not None:
             raise self._error
