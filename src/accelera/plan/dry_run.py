@@ -1,7 +1,7 @@
-"""Dry run of a plan: its trace, and its forecast, before there is a run.
+"""Dry run of a plan: its trace and its forecast, without running it.
 
-The forecast counts misses, bytes and peak, and keeps a timeline of reads, arithmetic and writes. Of passes
-that look alike one is walked, and its figures count as often as there are such passes.
+The forecast counts misses, bytes and peak, and keeps a timeline of reads, arithmetic and writes. Of equal
+passes one is walked, and its figures are multiplied by their number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BufferNumbers(dict[int, int]):
         return self[block]
 
     def keep(self, held: Collection[int], *, again: bool) -> None:
-        """Forget all blocks but ``held``, as a pass ends; with ``again`` give their numbers once more."""
+        """Forget all blocks but ``held`` at the end of a pass; with ``again`` reuse their numbers."""
         kept = {block: number for block, number in self.items() if block in held}
         self.clear()
         self.update(kept)
@@ -47,7 +47,7 @@ class BufferNumbers(dict[int, int]):
 
 
 class _TraceWriter:
-    """Notes what a walk does, in columns, exactly as the pool's recorder hears it in a run."""
+    """``PoolDriver`` that records the events of a walk in columns, as the pool's recorder does in a run."""
 
     def __init__(self, operands: Sequence[Operand], *, described: bool, accesses_only: bool) -> None:
         self._operands = operands
@@ -61,14 +61,14 @@ class _TraceWriter:
         self._dtype_of = [str(operand.held_dtype) for operand in operands]
 
     def begin(self, following: Pass, held: Collection[int], step: int) -> None:
-        """Free what the pass before leaves."""
+        """Free the blocks of the previous pass, except those ``held``."""
         for block, number in self._numbers.items():
             if block not in held:
                 self._note(number, Kind.FREE, step)
         self._numbers.keep(held, again=False)
 
     def wait(self, step: int) -> None:
-        """On paper every step is done at once."""
+        """Return at once: in a forecast every step is done when it is admitted."""
 
     def admit(self, block: OperandBlock, step: int, *, write: bool) -> None:
         number = self._numbers[block.id]
@@ -187,12 +187,12 @@ def _column(values: array[int] | array[float], dtype: type[np.generic]) -> NDArr
 
 
 _BELADY = Eviction()
-_REMEMBERED = 4096
-"""Steps that are made once and kept for the second walk; more are made again, for they take memory."""
+_CACHED_STEPS = 4096
+"""Most steps of a pass that are kept for its second walk; those of longer passes are generated twice."""
 
 
 class _LedgerDriver:
-    """A ledger that also adds up what is read, and when it arrives."""
+    """``PoolDriver`` of a forecast: a ledger that also adds up the bytes and seconds of reads."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class _LedgerDriver:
         self._window = window
 
     def begin(self, following: Pass, held: Collection[int], step: int) -> None:
-        """Drop what is not held, and know what is to come."""
+        """Free the blocks of the previous pass, except those ``held``, and set the policy of this pass."""
         for block, number in self._numbers.items():
             if block not in held and number in self.ledger:
                 self.ledger.free(number)
@@ -231,7 +231,7 @@ class _LedgerDriver:
         )
 
     def wait(self, step: int) -> None:
-        """On paper every step is done at once."""
+        """Return at once: in a forecast every step is done when it is admitted."""
 
     def admit(self, block: OperandBlock, step: int, *, write: bool) -> None:
         resident, _ = self.ledger.admit(self._numbers[block.id], block.held_bytes, write=write)
@@ -243,7 +243,7 @@ class _LedgerDriver:
         self._stolen_s += self._cost.stolen_s(*moved)
 
     def arrivals_s(self) -> tuple[float, float]:
-        """Return the seconds of loading asked for since the last call, and what they cost the arithmetic."""
+        """Return the seconds of loads since the last call, and of arithmetic lost to them."""
         seconds = self._loads_s, self._stolen_s
         self._loads_s = self._stolen_s = 0.0
         return seconds
@@ -258,7 +258,7 @@ class _LedgerDriver:
 
 
 class _PlanTimeline:
-    """When each step is done: reads run ahead by the window, writes follow behind."""
+    """Timeline of a plan: reads run ahead by the window, writes follow behind."""
 
     def __init__(self, window: int, cost: CostModel, tier: str) -> None:
         self._retired: deque[float] = deque([0.0] * window, maxlen=window)
@@ -284,19 +284,19 @@ class _PlanTimeline:
         self._retired.append(max(self._done, self._write_free if step.last else 0.0, self._retired[-1]))
 
     def drain(self) -> None:
-        """Wait until all is done: a pass ends."""
+        """Wait for all reads, steps and writes, as at the end of a pass."""
         end = self.seconds
         self._done = self._read_free = self._write_free = end
         self._retired.extend([end] * len(self._retired))
 
     @property
     def seconds(self) -> float:
-        """When the last step and the last write are done."""
+        """Time at which the last step and the last write are done."""
         return max(self._done, self._write_free)
 
 
 class _Walker:
-    """Walks the first part of each kind and counts its figures as often as it comes."""
+    """Walks the first part of each kind and multiplies its figures by its count."""
 
     def __init__(self, driver: _LedgerDriver, timeline: _PlanTimeline, window: int) -> None:
         self._driver, self._timeline, self._window = driver, timeline, window
@@ -305,8 +305,8 @@ class _Walker:
         self.totals: dict[Any, Any] = dict.fromkeys(self._figures(), 0)
         self.totals["passes"] = 0
 
-    def all(self, parts: Iterable[Repeat]) -> None:
-        """Walk some parts."""
+    def walk_all(self, parts: Iterable[Repeat]) -> None:
+        """Walk ``parts`` and add up their figures."""
         for repeat in parts:
             if not repeat.count:
                 continue
@@ -315,13 +315,13 @@ class _Walker:
             if isinstance(part, Pass):
                 self._pass(part)
             else:
-                self.all(part)
+                self.walk_all(part)
             for name in self.totals:
                 self.totals[name] += (repeat.count - 1) * (self.totals[name] - before[name])
 
     def _pass(self, following: Pass) -> None:
         before = self._figures()
-        following = _remembered(following)
+        following = _with_cached_steps(following)
         self._driver.begin(following, self._held, self._steps - 1)
         for _, step in walk_steps(following.steps(), self._window, self._driver):
             self._timeline.step(step, *self._driver.arrivals_s())
@@ -334,7 +334,7 @@ class _Walker:
             self.totals[name] += figure - before[name]
 
     def _figures(self) -> dict[Any, Any]:
-        """Return all that adds up from pass to pass."""
+        """Return the figures that add up from pass to pass."""
         stats, line = self._driver.ledger.stats, self._timeline
         return {
             "bytes_written": line.written,
@@ -363,18 +363,18 @@ def forecast(
     *,
     operation: str = "",
 ) -> Forecast:
-    """Return what running the passes of ``operation`` in ``capacity_bytes`` will move, hold and take.
+    """Return the bytes, peak and seconds of running the passes of ``operation`` in ``capacity_bytes``.
 
     Raises BudgetExceededError when the pinned blocks of some step do not fit.
     """
     driver = _LedgerDriver(capacity_bytes, operands, window, cost, eviction, operation)
     walker = _Walker(driver, _PlanTimeline(window, cost, operands[-1].tier), window)
-    walker.all(pattern.kinds)
+    walker.walk_all(pattern.kinds)
     read = {operands[i].name: walker.totals.pop(i) for i in range(len(operands))}
     del read[operands[-1].name]
     return Forecast(peak_pool_bytes=driver.ledger.stats.peak_bytes, bytes_read=read, **walker.totals)
 
 
-def _remembered(following: Pass) -> Pass:
-    steps = list(islice(following.steps(), _REMEMBERED))
-    return following if len(steps) == _REMEMBERED else Pass(lambda: iter(steps))
+def _with_cached_steps(following: Pass) -> Pass:
+    steps = list(islice(following.steps(), _CACHED_STEPS))
+    return following if len(steps) == _CACHED_STEPS else Pass(lambda: iter(steps))

@@ -68,11 +68,11 @@ class ElementwiseSteps:
             max(math.ceil(size / part), int(axis in problem.reduced))
             for axis, (size, part) in enumerate(zip(problem.shape, tile, strict=True))
         )
-        self._walked = [self._axes(operand) for operand in problem.operands]
+        self._axes_of = [self._axes(operand) for operand in problem.operands]
         sizes = [self.distinct(index) for index in range(len(problem.operands))]
         self._first_id = [sum(sizes[:index]) for index in range(len(sizes))]
         order, reduced = self._order(), problem.reduced
-        self._nest = (*(x for x in order if x not in reduced), *(x for x in order if x in reduced))
+        self._loop_order = (*(x for x in order if x not in reduced), *(x for x in order if x in reduced))
         """Axes from the outermost loop to the innermost."""
 
     @property
@@ -91,7 +91,7 @@ class ElementwiseSteps:
 
     def distinct(self, operand: int) -> int:
         """Return how many blocks an operand is cut into."""
-        return math.prod(self._parts[axis] for axis in self._walked[operand])
+        return math.prod(self._parts[axis] for axis in self._axes_of[operand])
 
     @property
     def longest_pass(self) -> int:
@@ -99,18 +99,18 @@ class ElementwiseSteps:
         return min(self.count, self.pass_steps) if self.pass_steps else self.count
 
     def pattern(self) -> Pattern:
-        """Return the passes: turns of the outermost loop some of whose turns make one."""
+        """Return the passes: each is some iterations of one loop, cut from the outermost loop inwards."""
         if not self.count:
             return Pattern(())
         part = self._cut({}, 0)
         return Pattern((Repeat(1, lambda _: part),) if isinstance(part, Pass) else part)
 
     def _cut(self, fixed: Mapping[int, range], level: int) -> Part:
-        """Return the passes of the loops from ``level`` on, those outside them being at ``fixed`` turns."""
-        inside = math.prod(self._parts[axis] for axis in self._nest[level:])
-        if not self.pass_steps or inside <= self.pass_steps or level == len(self._nest):
+        """Return the passes of the loops from ``level`` inwards; the outer ones are at ``fixed`` ones."""
+        inside = math.prod(self._parts[axis] for axis in self._loop_order[level:])
+        if not self.pass_steps or inside <= self.pass_steps or level == len(self._loop_order):
             return Pass(lambda: self._steps(fixed))
-        axis = self._nest[level]
+        axis = self._loop_order[level]
         count = self._parts[axis]
         size = max(1, self.pass_steps * count // inside)
 
@@ -122,10 +122,10 @@ class ElementwiseSteps:
         return grouped(alike(count, (count - 1,), size, ends=axis in self.problem.reduced), part)
 
     def _steps(self, fixed: Mapping[int, range]) -> Iterator[PlanStep]:
-        """Yield the steps of some turns of the loops; of those not named all."""
-        turns = [fixed.get(axis, range(self._parts[axis])) for axis in self._nest]
+        """Yield the steps of the ``fixed`` iterations, and of all iterations of the other loops."""
+        turns = [fixed.get(axis, range(self._parts[axis])) for axis in self._loop_order]
         for numbers in product(*turns):
-            place = dict(zip(self._nest, numbers, strict=True))
+            place = dict(zip(self._loop_order, numbers, strict=True))
             first = all(place[axis] == 0 for axis in self.problem.reduced)
             last = all(place[axis] == self._parts[axis] - 1 for axis in self.problem.reduced)
             yield self._step(place, first, last)
@@ -152,7 +152,7 @@ class ElementwiseSteps:
         fitted = [(0, 1) if size == 1 else span for size, span in zip(operand.shape, bounds, strict=True)]
         extent = tuple(stop - start for start, stop in fitted)
         number = 0
-        for axis in self._walked[index]:
+        for axis in self._axes_of[index]:
             number = number * self._parts[axis] + place[axis]
         return OperandBlock(
             id=self._first_id[index] + number,
@@ -172,8 +172,8 @@ _STEP_S = 4e-4
 """Seconds that a step takes besides its moves and its arithmetic: threads wake one another."""
 _DURABLE_S = 2e-3
 """Seconds until a block of a result in a file, and its line in the journal, are durable."""
-_BOOK_BYTES = 512
-"""What the run keeps for each access it will make."""
+_RECORD_BYTES = 512
+"""Bytes that the run records for each access to come."""
 
 
 @dataclass(frozen=True)
@@ -183,14 +183,14 @@ class _Candidate:
     steps: ElementwiseSteps
     window: int
     pool_bytes: int
-    """Room for the blocks of all steps under way."""
+    """Bytes of the blocks of all steps under way."""
     need_bytes: int
-    """The same with the running states and the books."""
+    """The same, plus the running states and the run's records."""
     seconds: float
 
     @property
-    def beside_bytes(self) -> int:
-        """Room for what is not a block."""
+    def extra_bytes(self) -> int:
+        """Bytes of all that is not a block."""
         return self.need_bytes - self.pool_bytes
 
 
@@ -221,7 +221,7 @@ def plan_elementwise(
     longer = _candidate(problem, best.steps.tile, best.window, cost, longest)
     if spec is None and longer.need_bytes <= capacity_bytes:
         best = longer
-    room = min(capacity_bytes - best.beside_bytes, best.pool_bytes + _reusable(problem, best))
+    room = min(capacity_bytes - best.extra_bytes, best.pool_bytes + _reusable(problem, best))
     name = problem.operation
     pattern = best.steps.pattern()
     walked = forecast(pattern, problem.operands, room, best.window, cost, eviction, operation=name)
@@ -230,10 +230,10 @@ def plan_elementwise(
         operation=problem.operation,
         operands=problem.operands,
         schedule="one pass",
-        shape_note=_note(problem, best),
+        shape_note=_shape_note(problem, best),
         budget_bytes=limits.budget_bytes,
         capacity_bytes=room,
-        reserved={**limits.reserved, **_beside(problem, best)},
+        reserved={**limits.reserved, **_reserved(problem, best)},
         tier="ram",
         window=best.window,
         forecast=walked,
@@ -241,13 +241,13 @@ def plan_elementwise(
         compulsory_bytes=compulsory,
         pattern=pattern,
         spec={"tile": list(best.steps.tile), "window": best.window, "pass_steps": best.steps.pass_steps},
-        alternatives=_losers(problem, fitting, best),
+        alternatives=_alternatives(problem, fitting, best),
         eviction=eviction,
     )
 
 
 def _best(found: list[_Candidate]) -> _Candidate:
-    """Return the quickest; among those as good as that, the one that takes the least memory."""
+    """Return the candidate of least memory among those about as quick as the quickest."""
     quickest = min(each.seconds for each in found)
     return min(
         (each for each in found if each.seconds <= quickest * _NEAR),
@@ -276,25 +276,25 @@ def _tiles(problem: ElementwiseProblem) -> Iterator[Tile]:
     while True:
         for unit in units:
             for first in orders:
-                yield _filled(space, unit, elements, first)
+                yield _grow_tile(space, unit, elements, first)
                 for second in orders:
                     if second != first:
-                        yield from _between(space, unit, elements, first, second)
+                        yield from _mixed_order_tiles(space, unit, elements, first, second)
         if elements >= math.prod(space):
             return
         elements *= 2
 
 
-def _between(space: Tile, unit: Tile, elements: int, first: Tile, second: Tile) -> Iterator[Tile]:
-    """Yield tiles with runs of growing length along ``first`` and the rest along ``second``."""
+def _mixed_order_tiles(space: Tile, unit: Tile, elements: int, first: Tile, second: Tile) -> Iterator[Tile]:
+    """Yield tiles with runs of growing length along ``first``, filled up along ``second``."""
     run = 16
     while run < elements:
-        start = _filled(space, unit, run, first)
-        yield _filled(space, start, elements, second)
+        start = _grow_tile(space, unit, run, first)
+        yield _grow_tile(space, start, elements, second)
         run *= 2
 
 
-def _filled(space: Tile, start: Tile, elements: int, order: Tile) -> Tile:
+def _grow_tile(space: Tile, start: Tile, elements: int, order: Tile) -> Tile:
     """Grow a tile from ``start`` along ``order``, fastest axis first, to about ``elements``."""
     tile = [min(least, size) for least, size in zip(start, space, strict=True)]
     for axis in reversed(order):
@@ -314,23 +314,23 @@ def _candidate(
         operand.held_bytes(steps.extent(index)) * min(window, steps.distinct(index))
         for index, operand in enumerate(problem.operands)
     )
-    beside = sum(_beside_sizes(problem, steps).values())
+    beside = sum(_extra_bytes(problem, steps).values())
     return _Candidate(steps, window, pool, pool + beside, _seconds(steps, window, cost))
 
 
-def _beside(problem: ElementwiseProblem, found: _Candidate) -> dict[str, int]:
-    return {name: size for name, size in _beside_sizes(problem, found.steps).items() if size}
+def _reserved(problem: ElementwiseProblem, found: _Candidate) -> dict[str, int]:
+    return {name: size for name, size in _extra_bytes(problem, found.steps).items() if size}
 
 
-def _beside_sizes(problem: ElementwiseProblem, steps: ElementwiseSteps) -> dict[str, int]:
-    """Return the bytes of running states, and of what the run remembers of its accesses."""
+def _extra_bytes(problem: ElementwiseProblem, steps: ElementwiseSteps) -> dict[str, int]:
+    """Return the bytes of running states, and of the run's records of its accesses."""
     kept = math.prod(steps.extent(len(problem.leaves)))
     accesses = steps.longest_pass * (1 + sum(not each.in_place for each in problem.operands))
-    return {"states": kept * problem.state_bytes, "books": accesses * _BOOK_BYTES}
+    return {"states": kept * problem.state_bytes, "books": accesses * _RECORD_BYTES}
 
 
 def _reusable(problem: ElementwiseProblem, found: _Candidate) -> int:
-    """Return the bytes of operands that several tiles share: room in which they are read once."""
+    """Return the bytes of operands that several tiles share: with them in the pool, each is read once."""
     held = 0
     for index, operand in enumerate(problem.leaves):
         if not operand.in_place and found.steps.distinct(index) < found.steps.count:
@@ -339,7 +339,7 @@ def _reusable(problem: ElementwiseProblem, found: _Candidate) -> int:
 
 
 def _seconds(steps: ElementwiseSteps, window: int, cost: CostModel) -> float:
-    """Return a rough time: the slowest of arithmetic, reads and writes, and what cannot overlap."""
+    """Return a rough time: the slowest of arithmetic, reads and writes, plus what cannot overlap."""
     problem = steps.problem
     compute = math.prod(problem.shape) * problem.seconds_per_element
     reads = sum(_moved_s(steps, index, cost.read_s) for index in range(len(problem.leaves)))
@@ -358,11 +358,11 @@ def _moved_s(steps: ElementwiseSteps, index: int, rate: Any) -> float:
         return 0.0
     extent = steps.extent(index)
     seconds: float = rate(operand.nbytes, operand.run_bytes(extent), operand.tier)
-    return seconds * _chunk_waste(operand, extent)
+    return seconds * _decodes_per_chunk(operand, extent)
 
 
-def _chunk_waste(operand: Operand, extent: Tile) -> float:
-    """Return how often a chunk is decoded, on average, when blocks of ``extent`` are moved."""
+def _decodes_per_chunk(operand: Operand, extent: Tile) -> float:
+    """Return how often each chunk is decoded, on average, when blocks of ``extent`` are moved."""
     if operand.chunk is None:
         return 1.0
     sizes = zip(extent, operand.chunk, operand.shape, strict=True)
@@ -372,24 +372,26 @@ def _chunk_waste(operand: Operand, extent: Tile) -> float:
     )
 
 
-def _note(problem: ElementwiseProblem, found: _Candidate) -> str:
+def _shape_note(problem: ElementwiseProblem, found: _Candidate) -> str:
     tile = " x ".join(map(str, found.steps.tile))
     space = " x ".join(map(str, problem.shape))
     return f"{found.steps.count} tiles of {tile} over {space}, {found.window} under way"
 
 
-def _losers(
+def _alternatives(
     problem: ElementwiseProblem, found: list[_Candidate], best: _Candidate
 ) -> tuple[Alternative, ...]:
-    """Return the quickest tile of each other shape that was considered, with the reason it lost."""
-    losers: dict[Tile, Alternative] = {}
+    """Return the quickest rejected tile of each kind, with the reason why it was rejected."""
+    alternatives: dict[Tile, Alternative] = {}
     moved = sum(0 if each.in_place else each.nbytes for each in problem.operands)
     for each in sorted(found, key=lambda each: each.seconds):
         whole = tuple(a == b for a, b in zip(each.steps.tile, problem.shape, strict=True))
         if each.steps.tile != best.steps.tile:
             reason = _reason(each, best)
-            losers.setdefault(whole, Alternative(_note(problem, each), moved, each.seconds, reason))
-    return tuple(losers.values())[:3]
+            alternatives.setdefault(
+                whole, Alternative(_shape_note(problem, each), moved, each.seconds, reason)
+            )
+    return tuple(alternatives.values())[:3]
 
 
 def _reason(other: _Candidate, best: _Candidate) -> str:

@@ -33,7 +33,7 @@ LONGEST_EDGE = 1 << 16
 _DEPTHS = (8192, 4096, 2048, 1024, 512, 256, 128, 64)
 _SHORTEST_EDGE = 64
 _STRIPS = (1, 2, 4, 8)
-_WALKED = 6
+_MOST_WALKED = 6
 _PASS_STEPS = 1024
 """Most steps of a pass: one of each kind is walked for every choice that is."""
 _BYTES_WEIGHT = 0.25
@@ -45,15 +45,15 @@ class _GramEstimate:
 
     choice: GramChoice
     need_bytes: int
-    """Room for blocks, and for the books where they lie in the same memory."""
+    """Bytes of the blocks, and of the bookkeeping where it lies in the same memory."""
     overhead_bytes: int
-    """What the run keeps in RAM besides its blocks, because its steps are many."""
+    """RAM for the run's records of its steps, where they are many; besides the blocks."""
     seconds: float
     moved_bytes: float
 
     @property
     def score(self) -> float:
-        """Its time, and a little for every byte it moves."""
+        """Its time, weighted by the bytes it moves; lower is better."""
         return _score(self.seconds, self.moved_bytes)
 
 
@@ -72,7 +72,7 @@ def plan_gram(
     """
     measured, cost = cost, cost.nominal()
     choices = [GramChoice(**spec)] if spec is not None else _choices(problem, limits.window)
-    found = [_figures(problem, each, limits, cost, again=spec is not None) for each in choices]
+    found = [_estimate(problem, each, limits, cost, again=spec is not None) for each in choices]
     fitting = sorted(
         (each for each in found if each.need_bytes <= limits.capacity_bytes), key=lambda each: each.score
     )
@@ -91,19 +91,19 @@ def plan_gram(
         found = forecast(pattern, problem.operands, room, window, cost, limits.eviction, operation="gram")
         return _WalkedGram(each, steps, pattern, found)
 
-    walked = [walk(each, cost) for each in fitting[:_WALKED]]
+    walked = [walk(each, cost) for each in fitting[:_MOST_WALKED]]
     nominal = min(walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes))
     best = nominal if measured == cost else walk(nominal.figures, measured)
-    steps, books = best.steps, best.figures.overhead_bytes
+    steps, bookkeeping = best.steps, best.figures.overhead_bytes
     compulsory = sum(0 if each.in_place else each.nbytes for each in problem.operands)
     return Plan(
         operation="gram",
         operands=problem.operands,
         schedule="single tile" if len(steps.edges) <= 1 else "G-stationary",
-        shape_note=_note(steps),
+        shape_note=_shape_note(steps),
         budget_bytes=limits.budget_bytes,
-        capacity_bytes=limits.capacity_bytes - limits.charged(books),
-        reserved={**limits.reserved, **({"books": books} if books else {})},
+        capacity_bytes=limits.capacity_bytes - limits.charged(bookkeeping),
+        reserved={**limits.reserved, **({"books": bookkeeping} if bookkeeping else {})},
         tier=limits.tier,
         window=steps.choice.window,
         forecast=best.forecast,
@@ -111,7 +111,7 @@ def plan_gram(
         compulsory_bytes=compulsory,
         pattern=best.pattern,
         spec=vars(steps.choice),
-        alternatives=_losers(walked, nominal, best.forecast.seconds),
+        alternatives=_alternatives(walked, nominal, best.forecast.seconds),
         host_staging_bytes=limits.host_staging_bytes,
         eviction=limits.eviction,
     )
@@ -119,7 +119,7 @@ def plan_gram(
 
 @dataclass(frozen=True)
 class _WalkedGram:
-    """A choice with its steps and what they will do."""
+    """A choice with its steps and their forecast."""
 
     figures: _GramEstimate
     steps: GramSteps
@@ -128,7 +128,7 @@ class _WalkedGram:
 
 
 def _choices(problem: GramProblem, window: int) -> list[GramChoice]:
-    """Return tile counts, each with every depth of a slab and number of strips."""
+    """Return the choices: all combinations of tile count, strip count and slab depth."""
     size, depth = problem.size, problem.depth
     most = max(1, math.ceil(size / _SHORTEST_EDGE))
     least = max(1, math.ceil(size / LONGEST_EDGE))
@@ -145,8 +145,8 @@ def _choices(problem: GramProblem, window: int) -> list[GramChoice]:
     ]
 
 
-def _books(problem: GramProblem, choice: GramChoice, eviction: Eviction) -> int:
-    """Return the bytes of what the run remembers of the steps and blocks of a pass, at most."""
+def _bookkeeping(problem: GramProblem, choice: GramChoice, eviction: Eviction) -> int:
+    """Return an upper bound of the bytes of the run's records of a pass's steps and blocks."""
     parts, strips = choice.parts, choice.strips
     slabs = max(1, math.ceil(problem.depth / choice.slab))
     tiles = parts * (parts - 1) // 2 * strips + parts * strips * (strips + 1) // 2
@@ -158,7 +158,7 @@ def _books(problem: GramProblem, choice: GramChoice, eviction: Eviction) -> int:
     return int(overhead_bytes(3 * steps, blocks, eviction))
 
 
-def _figures(
+def _estimate(
     problem: GramProblem,
     choice: GramChoice,
     limits: PlanLimits,
@@ -175,7 +175,7 @@ def _figures(
     slab = Cuts(problem.depth, slabs, problem.align(-2)).longest
     batches = math.prod(problem.batch)
     tiles = choice.parts * (choice.parts + 1) // 2 * batches
-    need = _need(problem, choice, tiles, edge, strip, slab)
+    need = _blocks_bytes(problem, choice, tiles, edge, strip, slab)
     panel = problem.a.held_bytes((*lead, problem.depth, edge))
     kept = min(1.0, max(capacity - need, 0) / panel) if panel else 1.0
     passes = choice.parts - kept * (choice.parts - 1) / 2
@@ -190,20 +190,24 @@ def _figures(
     steps = tiles * slabs * choice.strips
     compute += steps * cost.step_s
     seconds = compute + reads + writes if choice.window == 1 else max(compute, reads, writes)
-    books = _books(problem, choice, limits.eviction)
-    if not again and (books or steps > WHOLE_STEPS):
+    bookkeeping = _bookkeeping(problem, choice, limits.eviction)
+    if not again and (bookkeeping or steps > WHOLE_STEPS):
         for longest in pass_lengths(capacity, limits.eviction):
             length = min(longest, _PASS_STEPS)
             fits = min(overhead_limit(capacity), capacity - need if limits.in_ram else capacity)
-            if books > fits or (not choice.pass_steps and steps > WHOLE_STEPS):
+            if bookkeeping > fits or (not choice.pass_steps and steps > WHOLE_STEPS):
                 choice = replace(choice, pass_steps=length)
-                books = _books(problem, choice, limits.eviction)
-    need += limits.charged(books)
-    return _GramEstimate(choice, need, books, seconds + 2 * reads / max(tiles * slabs, 1), read + written)
+                bookkeeping = _bookkeeping(problem, choice, limits.eviction)
+    need += limits.charged(bookkeeping)
+    return _GramEstimate(
+        choice, need, bookkeeping, seconds + 2 * reads / max(tiles * slabs, 1), read + written
+    )
 
 
-def _need(problem: GramProblem, choice: GramChoice, tiles: int, edge: int, strip: int, slab: int) -> int:
-    """Return the room in which every step fits together with those under way, and reads nothing twice."""
+def _blocks_bytes(
+    problem: GramProblem, choice: GramChoice, tiles: int, edge: int, strip: int, slab: int
+) -> int:
+    """Return the bytes in which every step fits with those under way, and no block is read twice."""
     lead, ahead = (1,) * len(problem.batch), choice.window - 1
     strips = math.ceil(edge / strip) if strip else 1
     rights = min(choice.window, -(-ahead // strips) + 1)
@@ -219,19 +223,19 @@ def _score(seconds: float, moved_bytes: float) -> float:
     return seconds * math.exp(_BYTES_WEIGHT * math.log(max(moved_bytes, 1.0)))
 
 
-def _note(steps: GramSteps) -> str:
+def _shape_note(steps: GramSteps) -> str:
     edge, depth = steps.edges.longest, steps.slabs.longest
     tiles = len(steps.edges) * (len(steps.edges) + 1) // 2
     return f"{tiles} tiles of G, edges up to {edge}, {steps.choice.strips} strips; A {depth} deep at a time"
 
 
-def _losers(walked: list[_WalkedGram], best: _WalkedGram, seconds: float) -> tuple[Alternative, ...]:
-    """Return the losers; all were walked with nominal rates, on whose scale the best takes ``seconds``."""
+def _alternatives(walked: list[_WalkedGram], best: _WalkedGram, seconds: float) -> tuple[Alternative, ...]:
+    """Return rejected choices; forecasts use nominal rates, scaled so that the best takes ``seconds``."""
     found, scale = best.forecast, seconds / max(best.forecast.seconds, 1e-12)
     others = [(each.steps, each.forecast) for each in walked if each is not best]
     return tuple(
         Alternative(
-            _note(steps),
+            _shape_note(steps),
             other.moved_bytes,
             other.seconds * scale,
             f"{other.seconds / max(found.seconds, 1e-9):.2f} x the time, "

@@ -1,8 +1,8 @@
 """Planner of products of matrices: enumerate schedules on an integer grid, forecast the best, keep one.
 
-No formula is trusted with the choice. Closed forms rank the enumeration; the front runners are
-walked on paper (the exact pool, the exact policy, a timeline), and of those near the fastest the
-one that moves the fewest bytes is the plan.
+No formula alone decides. Closed forms rank the enumeration; the best of it are simulated (the exact
+pool, the exact policy, a timeline), and among those near the fastest the plan is the one that moves
+the fewest bytes.
 
 The least bytes that any schedule of ``C = A @ B`` must move through a fast memory of S words are, with
 dimensions m, k, n, the largest of
@@ -31,7 +31,7 @@ from accelera.plan.limits import Eviction, PlanLimits, with_older_keywords
 from accelera.plan.matmul_search import (
     FLOOR,
     Candidates,
-    books_of,
+    bookkeeping_of,
     enumerate_choices,
     need_of,
 )
@@ -66,37 +66,37 @@ def matmul_lower_bound_words(m: int, k: int, n: int, fast_words: int) -> float:
 
 Objective = Literal["time", "bytes"]
 
-_WALKED = 8
-_WALKED_STEPS = 6_000
+_MOST_WALKED = 8
+_MOST_WALKED_STEPS = 6_000
 _BYTES_WEIGHT = {"time": 0.1, "bytes": 10.0}
-"""How much the logarithm of the bytes counts beside that of the time, by objective."""
+"""Weight of the logarithm of the bytes beside that of the time, by objective."""
 _NEAR = 1.03
 
 
 @dataclass(frozen=True)
 class _MatmulRoom:
-    """What a plan may fill, and by which rules."""
+    """Memory that a plan may fill, and the rules by which it is filled."""
 
     capacity_bytes: int
     eviction: Eviction
-    holds_books: bool
-    """Whether the books lie where the blocks do: in RAM."""
+    holds_bookkeeping: bool
+    """Whether the run's bookkeeping lies in the same memory as the blocks: in RAM."""
     cost: CostModel
 
-    def charged(self, books_bytes: int) -> int:
-        """Return the bytes that books take from the blocks."""
-        return books_bytes if self.holds_books else 0
+    def charged(self, bookkeeping_bytes: int) -> int:
+        """Return the bytes of ``bookkeeping_bytes`` that are taken from the blocks' memory."""
+        return bookkeeping_bytes if self.holds_bookkeeping else 0
 
 
 @dataclass(frozen=True)
 class _WalkedMatmul:
-    """A choice with its steps and what they will do."""
+    """A choice with its passes and their forecast."""
 
     choice: MatmulChoice
     pattern: Pattern
     forecast: Forecast
-    books_bytes: int
-    """What the run keeps in RAM besides its blocks, because its steps are many."""
+    bookkeeping_bytes: int
+    """RAM for the run's records of its steps, where they are many; besides the blocks."""
 
 
 @with_older_keywords
@@ -120,9 +120,9 @@ def plan_matmul(
         raise UnknownNameError.among("objective", objective, _BYTES_WEIGHT)
     given = None if tiles is None else tuple(tiles)
     room = _MatmulRoom(limits.capacity_bytes, limits.eviction, limits.in_ram, cost.nominal())
-    chosen = _chosen_before(spec)
+    chosen = _choice_from_spec(spec)
     if chosen is not None:
-        walked, need = _walk_again(problem, chosen, room)
+        walked, need = _walk_given(problem, chosen, room)
     else:
         walked, need = _choose(problem, room, given, limits.window, objective)
     if not walked:
@@ -133,16 +133,16 @@ def plan_matmul(
         walked, key=lambda each: _score(each.forecast.seconds, each.forecast.moved_bytes, objective)
     )
     best = nominal if cost == room.cost else _walk(problem, nominal.choice, replace(room, cost=cost))
-    capacity_bytes = limits.capacity_bytes - room.charged(best.books_bytes)
+    capacity_bytes = limits.capacity_bytes - room.charged(best.bookkeeping_bytes)
     bound, compulsory = least_bytes(problem, capacity_bytes)
     return Plan(
         operation="matmul",
         operands=problem.operands,
-        schedule=_name(problem, best),
-        shape_note=_note(problem, best.choice),
+        schedule=_schedule_name(problem, best),
+        shape_note=_shape_note(problem, best.choice),
         budget_bytes=limits.budget_bytes,
         capacity_bytes=capacity_bytes,
-        reserved={**limits.reserved, **({"books": best.books_bytes} if best.books_bytes else {})},
+        reserved={**limits.reserved, **({"books": best.bookkeeping_bytes} if best.bookkeeping_bytes else {})},
         tier=limits.tier,
         window=best.choice.window,
         forecast=best.forecast,
@@ -150,7 +150,7 @@ def plan_matmul(
         compulsory_bytes=compulsory,
         pattern=best.pattern,
         spec=best.choice.spec(),
-        alternatives=_losers(problem, walked, nominal, best.forecast.seconds),
+        alternatives=_alternatives(problem, walked, nominal, best.forecast.seconds),
         host_staging_bytes=limits.host_staging_bytes,
         eviction=limits.eviction,
     )
@@ -164,15 +164,21 @@ def _choose(
     window: int,
     objective: Objective,
 ) -> tuple[tuple[_WalkedMatmul, ...], int]:
-    """Return the front runners walked, and the least room; none when the room is less."""
+    """Return the best choices with their forecasts, and the least memory; no choices when there is less."""
     if problem.is_empty:
         length = pass_lengths(room.capacity_bytes, room.eviction)[0]
-        choice = replace(_zeros(problem, tiles, window), pass_steps=length)
-        zeros = _walk(problem, choice, replace(room, capacity_bytes=sys.maxsize))
-        need = zeros.forecast.peak_pool_bytes + room.charged(zeros.books_bytes)
-        return ((zeros,) if need <= room.capacity_bytes else ()), need
+        choice = replace(_zero_choice(problem, tiles, window), pass_steps=length)
+        zero_walked = _walk(problem, choice, replace(room, capacity_bytes=sys.maxsize))
+        need = zero_walked.forecast.peak_pool_bytes + room.charged(zero_walked.bookkeeping_bytes)
+        return ((zero_walked,) if need <= room.capacity_bytes else ()), need
     found = enumerate_choices(
-        problem, room.capacity_bytes, room.cost, tiles, window, room.eviction, holds_books=room.holds_books
+        problem,
+        room.capacity_bytes,
+        room.cost,
+        tiles,
+        window,
+        room.eviction,
+        holds_bookkeeping=room.holds_bookkeeping,
     )
     if found.floor_bytes > room.capacity_bytes:
         return (), found.floor_bytes
@@ -180,19 +186,19 @@ def _choose(
     return tuple(_walk(problem, choice, room) for choice in chosen), found.floor_bytes
 
 
-def _chosen_before(spec: Mapping[str, Any] | None) -> MatmulChoice | None:
-    """Return the choice of an earlier plan; None when there is none, or it is of another kind."""
+def _choice_from_spec(spec: Mapping[str, Any] | None) -> MatmulChoice | None:
+    """Return the choice in an earlier plan's ``spec``; None without one, or where it is of another kind."""
     return None if spec is None or "bands" not in spec else MatmulChoice.from_spec(dict(spec))
 
 
-def _walk_again(
+def _walk_given(
     problem: MatmulProblem, choice: MatmulChoice, room: _MatmulRoom
 ) -> tuple[tuple[_WalkedMatmul, ...], int]:
-    """Return the choice of an earlier plan, walked, and the least room; nothing when the room is less."""
+    """Return the given choice with its forecast, or, where it does not fit, the memory it needs."""
     try:
         return (_walk(problem, choice, room),), 0
     except BudgetExceededError:
-        return (), need_of(problem, choice, room.cost) + room.charged(_books(problem, choice, room))
+        return (), need_of(problem, choice, room.cost) + room.charged(_bookkeeping(problem, choice, room))
 
 
 def least_bytes(problem: MatmulProblem, capacity_bytes: int) -> tuple[int, int]:
@@ -211,7 +217,7 @@ def least_bytes(problem: MatmulProblem, capacity_bytes: int) -> tuple[int, int]:
 
 
 def _front_runners(found: Candidates, capacity_bytes: int, objective: Objective) -> list[MatmulChoice]:
-    """Return the choices to walk: the best of each partition by closed form, and a full-depth one."""
+    """Return the choices to forecast: the best of each partition by closed form, and a full-depth one."""
     rows = np.flatnonzero(found.need_bytes <= capacity_bytes)
     ranked = rows[np.argsort(_score(found.seconds[rows], found.moved_bytes[rows], objective))]
     deep = ranked[found.sub[ranked] == found.sub.max()][:1]
@@ -220,32 +226,34 @@ def _front_runners(found: Candidates, capacity_bytes: int, objective: Objective)
         firsts.setdefault(int(found.shape[row]), int(row))
     chosen: list[MatmulChoice] = []
     steps = 0.0
-    for row in (*list(firsts.values())[:_WALKED], *deep):
+    for row in (*list(firsts.values())[:_MOST_WALKED], *deep):
         steps += found.walked_steps(int(row))
-        if not chosen or steps < _WALKED_STEPS:
+        if not chosen or steps < _MOST_WALKED_STEPS:
             chosen.append(found.choice(int(row)))
     return list(dict.fromkeys(chosen))
 
 
-def _zeros(problem: MatmulProblem, tiles: tuple[tuple[Span, Span], ...] | None, window: int) -> MatmulChoice:
-    """Return the choice for a product that has no terms: small tiles of zeros, or none at all."""
+def _zero_choice(
+    problem: MatmulProblem, tiles: tuple[tuple[Span, Span], ...] | None, window: int
+) -> MatmulChoice:
+    """Return the choice for a product with nothing to multiply: small tiles of zeros, or no tiles."""
     bands = (math.ceil(problem.m / FLOOR), math.ceil(problem.n / FLOOR))
     return MatmulChoice(Partition((bands,), True), FLOOR, 1, 1, window, tiles=tiles)
 
 
 def _score(seconds: Any, moved_bytes: Any, objective: Objective) -> Any:
-    """Return what a choice is judged by, the less the better: its time, and the bytes it moves.
+    """Return the score of a choice, lower is better, from its time and the bytes it moves.
 
-    Even when time matters, twice the bytes weigh like seven per cent more of it: moves compete with
-    the arithmetic for the memory bus, and with everybody else for the disk, in ways no timeline shows.
+    Even with the objective ``"time"``, twice the bytes weigh like seven per cent more time: moves compete
+    with the arithmetic for the memory bus, and with other processes for the disk, which no timeline shows.
     """
     return seconds * np.maximum(moved_bytes, 1.0) ** _BYTES_WEIGHT[objective]
 
 
 def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _MatmulRoom) -> _WalkedMatmul:
     pattern = matmul_pattern(problem, choice, room.cost)
-    books = _books(problem, choice, room)
-    capacity_bytes = room.capacity_bytes - room.charged(books)
+    bookkeeping = _bookkeeping(problem, choice, room)
+    capacity_bytes = room.capacity_bytes - room.charged(bookkeeping)
     found = forecast(
         pattern,
         problem.operands,
@@ -255,14 +263,14 @@ def _walk(problem: MatmulProblem, choice: MatmulChoice, room: _MatmulRoom) -> _W
         room.eviction,
         operation="matmul",
     )
-    return _WalkedMatmul(choice, pattern, found, books)
+    return _WalkedMatmul(choice, pattern, found, bookkeeping)
 
 
-def _books(problem: MatmulProblem, choice: MatmulChoice, room: _MatmulRoom) -> int:
-    return 0 if problem.is_empty else books_of(problem, choice, room.eviction, room.cost)
+def _bookkeeping(problem: MatmulProblem, choice: MatmulChoice, room: _MatmulRoom) -> int:
+    return 0 if problem.is_empty else bookkeeping_of(problem, choice, room.eviction, room.cost)
 
 
-def _name(problem: MatmulProblem, walked: _WalkedMatmul) -> str:
+def _schedule_name(problem: MatmulProblem, walked: _WalkedMatmul) -> str:
     choice = walked.choice
     bands = choice.partition.bands
     single = len(choice.tiles) == 1 if choice.tiles is not None else bands == ((1, 1),)
@@ -275,7 +283,7 @@ def _name(problem: MatmulProblem, walked: _WalkedMatmul) -> str:
     return "C-stationary"
 
 
-def _note(problem: MatmulProblem, choice: MatmulChoice) -> str:
+def _shape_note(problem: MatmulProblem, choice: MatmulChoice) -> str:
     left, right = ("B", "A") if choice.swap else ("A", "B")
     strip = "columns" if choice.swap else "rows"
     return (
@@ -292,26 +300,25 @@ def _grid(choice: MatmulChoice) -> str:
 
 
 def _label(problem: MatmulProblem, walked: _WalkedMatmul) -> str:
-    return f"{_name(problem, walked)} with {_grid(walked.choice)}"
+    return f"{_schedule_name(problem, walked)} with {_grid(walked.choice)}"
 
 
-def _losers(
+def _alternatives(
     problem: MatmulProblem, walked: Iterable[_WalkedMatmul], best: _WalkedMatmul, seconds: float
 ) -> tuple[Alternative, ...]:
-    """Return the losers that read otherwise than ``best``, why each lost; best first, one per partition.
+    """Return rejected choices with other labels than ``best`` and the reasons; best first, one per partition.
 
-    All were walked with nominal rates; their times are given on the scale on which the best takes
-    ``seconds``.
+    All forecasts use nominal rates; times are scaled so that the best takes ``seconds``.
     """
-    losers: dict[tuple[tuple[int, int], ...], Alternative] = {}
+    alternatives: dict[tuple[tuple[int, int], ...], Alternative] = {}
     chosen, scale = _label(problem, best), seconds / max(best.forecast.seconds, 1e-12)
     for each in sorted(walked, key=lambda each: each.forecast.seconds):
         label = _label(problem, each)
         if label != chosen:
             reason = _reason(each.forecast, best.forecast)
             other = Alternative(label, each.forecast.moved_bytes, each.forecast.seconds * scale, reason)
-            losers.setdefault(each.choice.partition.bands, other)
-    return tuple(losers.values())[:4]
+            alternatives.setdefault(each.choice.partition.bands, other)
+    return tuple(alternatives.values())[:4]
 
 
 def _reason(other: Forecast, found: Forecast) -> str:

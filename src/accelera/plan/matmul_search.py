@@ -30,9 +30,9 @@ _DEEP = (1 << 23, 1 << 21, 1 << 19, 1 << 17, 1 << 15)
 """Depths for thin matrices alone: others have no room for them."""
 _STRIP_PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 _SLAB_TIMES = (1, 2, 4, 8)
-_KEPT = 8
-_KINDS = 12
-"""Passes that a forecast walks at most, about."""
+_BEST_PER_SIZE = 8
+_PASSES_WALKED = 12
+"""About the most passes that a forecast walks."""
 _BELADY = Eviction()
 
 
@@ -41,18 +41,18 @@ class Candidates:
     """Choices and their figures, one per row."""
 
     choices: list[MatmulChoice]
-    """The partition and the roles, inner numbers to be filled in by ``choice``."""
+    """Partition and operand roles of each shape; ``choice`` fills in the block sizes of a row."""
     shape: Column
     """Index into ``choices``."""
     strip: Column
     slab: Column
     sub: Column
     need_bytes: Column
-    """Room in which every step fits together with those under way, and the books where they count."""
+    """Memory in which every step fits with those under way, plus the bookkeeping where it counts."""
     moved_bytes: Column
     seconds: Column
     steps: Column
-    """Number of steps, about."""
+    """Approximate number of steps."""
     pass_steps: Column
     """Most steps of a pass; 0: all are one pass."""
     floors: tuple[int, ...] = (0,)
@@ -60,7 +60,7 @@ class Candidates:
 
     @property
     def floor_bytes(self) -> int:
-        """Room without which nothing is planned: that of the smallest tiles, or of the given ones."""
+        """Least memory of any plan: that of the smallest tiles, or of the given ones."""
         return int(self.need_bytes[np.isin(self.shape, self.floors)].min())
 
     def choice(self, row: int) -> MatmulChoice:
@@ -79,8 +79,8 @@ class Candidates:
         )
 
     def walked_steps(self, row: int) -> float:
-        """Return about how many steps of a choice a forecast walks: some passes stand for all."""
-        few = int(self.pass_steps[row]) * _KINDS
+        """Return about how many steps of a choice a forecast walks: equal passes are walked once."""
+        few = int(self.pass_steps[row]) * _PASSES_WALKED
         return min(float(self.steps[row]), few) if few else float(self.steps[row])
 
 
@@ -92,18 +92,18 @@ def enumerate_choices(
     window: int = WINDOW,
     eviction: Eviction = _BELADY,
     *,
-    holds_books: bool = False,
+    holds_bookkeeping: bool = False,
 ) -> Candidates:
     """Return every choice considered for ``problem`` in ``capacity_bytes``.
 
-    With ``holds_books`` those hold the books of a run that evicts by ``eviction``, too; else blocks only.
+    With ``holds_bookkeeping`` they also hold the records of a run that evicts by ``eviction``.
     """
     group = _group(problem, capacity_bytes)
     halves = []
     for swap in (False, True):
         partitions = [_GIVEN] if tiles is not None else _partitions(problem, capacity_bytes, swap)
         shapes = [MatmulChoice(each, 1, 1, 1, window, swap, group, tiles) for each in partitions]
-        halves.append(_table(problem, shapes, capacity_bytes, cost, eviction, holds_books))
+        halves.append(_table(problem, shapes, capacity_bytes, cost, eviction, holds_bookkeeping))
     return _joined(*halves)
 
 
@@ -119,19 +119,19 @@ def _group(problem: MatmulProblem, capacity_bytes: int) -> int:
 
 
 def _partitions(problem: MatmulProblem, capacity_bytes: int, swap: bool) -> list[Partition]:
-    """Return the partitions worth a closer look: of each tile size, those that move the least."""
+    """Return, of each tile size, the partitions that move the least."""
     rows, cols = (problem.n, problem.m) if swap else (problem.m, problem.n)
     room = capacity_bytes / problem.c.held_dtype.itemsize
     wanted = {Partition(((math.ceil(rows / FLOOR), math.ceil(cols / FLOOR)),), True): None}
     for share in _SHARES:
         found = grids(rows, cols, max(share * room, 1.0))
         words = {each: _words_read(each, rows, cols, problem.k, room) for each in found}
-        wanted |= dict.fromkeys(sorted(found, key=lambda each: words[each])[:_KEPT])
+        wanted |= dict.fromkeys(sorted(found, key=lambda each: words[each])[:_BEST_PER_SIZE])
     return list(wanted)
 
 
 def _words_read(partition: Partition, rows: int, cols: int, k: int, room_words: float) -> float:
-    """Return roughly what a partition reads, keeping of each panel what a full pool can."""
+    """Return roughly the words that a partition reads, when the pool keeps as much of each panel as fits."""
     outer, inner = (rows, cols) if partition.by_rows else (cols, rows)
     count = sum(bands * parts for bands, parts in partition.bands)
     bands = sum(each for each, _ in partition.bands)
@@ -144,7 +144,7 @@ def _words_read(partition: Partition, rows: int, cols: int, k: int, room_words: 
 
 @dataclass(frozen=True)
 class _MatmulTiling:
-    """What the closed forms need to know of one tiling, along r and c."""
+    """Figures of one tiling for the closed forms, along r and c."""
 
     tall: int
     """Longest tile along r."""
@@ -194,15 +194,15 @@ def _estimates_of(problem: MatmulProblem, choice: MatmulChoice, cost: CostModel)
 
 
 def need_of(problem: MatmulProblem, choice: MatmulChoice, cost: CostModel) -> int:
-    """Return the room that the blocks of one choice need."""
+    """Return the bytes that the blocks of one choice need."""
     figures = _estimates_of(problem, choice, cost)
     return int(figures.need()[0])
 
 
-def books_of(problem: MatmulProblem, choice: MatmulChoice, eviction: Eviction, cost: CostModel) -> int:
-    """Return the bytes of the books of one choice, at most."""
+def bookkeeping_of(problem: MatmulProblem, choice: MatmulChoice, eviction: Eviction, cost: CostModel) -> int:
+    """Return an upper bound of the bookkeeping of one choice, in bytes."""
     figures = _estimates_of(problem, choice, cost)
-    return int(figures.books(eviction, np.array([choice.pass_steps]))[0])
+    return int(figures.bookkeeping(eviction, np.array([choice.pass_steps]))[0])
 
 
 def _table(
@@ -211,7 +211,7 @@ def _table(
     capacity_bytes: int,
     cost: CostModel,
     eviction: Eviction,
-    holds_books: bool,
+    holds_bookkeeping: bool,
 ) -> Candidates:
     tilings = [_tiling(problem, choice) for choice in shapes]
     k = problem.k
@@ -230,12 +230,12 @@ def _table(
         problem, shapes[0], capacity_bytes, cost, tilings, shape, _CutSizes(strip, slab, sub)
     )
     moved, seconds = figures.moved(), figures.seconds()
-    lengths, need = figures.passes(eviction, holds_books=holds_books)
+    lengths, need = figures.passes(eviction, holds_bookkeeping=holds_bookkeeping)
     return Candidates(shapes, shape, strip, slab, sub, need, moved, seconds, figures.steps(), lengths)
 
 
 class _CutSizes(NamedTuple):
-    """Numbers of a choice besides its partition, over columns."""
+    """Block sizes of the choices, one column each."""
 
     strip: Column
     slab: Column
@@ -243,7 +243,7 @@ class _CutSizes(NamedTuple):
 
 
 class _MatmulEstimates:
-    """The closed forms, over columns."""
+    """Closed forms of all choices at once, one column per figure."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class _MatmulEstimates:
         self.batches = math.prod(problem.batch)
 
     def _held(self, operand: Operand, rows: Column, cols: Column) -> Column:
-        """Bytes in the pool of a block, its batch extent included."""
+        """Return the bytes of a block in the pool, its batch extent included."""
         batched = len(operand.shape) > 2 and operand.shape[-3] > 1
         each = 0 if operand.in_place else operand.held_dtype.itemsize * (self.sample.group if batched else 1)
         held: Column = rows * cols * each
@@ -279,8 +279,8 @@ class _MatmulEstimates:
     def _stored(self, operand: Operand) -> int:
         return 0 if operand.in_place else operand.dtype.itemsize
 
-    def _basic(self) -> Column:
-        """Room for the blocks of the steps under way, without what is kept for later steps.
+    def _blocks_under_way(self) -> Column:
+        """Return the bytes of the blocks of the steps under way, without blocks kept for later steps.
 
         A strip of the result is freed ``window`` steps after its last, and the next tile begins
         its first strip as many steps later as there are strips: the two tiles never lie in the
@@ -298,28 +298,28 @@ class _MatmulEstimates:
         )
 
     def need(self) -> Column:
-        """Room in which no block is read twice within a tile."""
+        """Return the bytes in which no block is read twice within a tile."""
         strips = -(-self.tall // self.strip)
         kept = np.where(self.sub < self.slab, np.maximum(strips - self.sample.window, 0) * self.strip, 0)
-        return self._basic() + self._held(self.left, kept, self.slab)
+        return self._blocks_under_way() + self._held(self.left, kept, self.slab)
 
-    def passes(self, eviction: Eviction, *, holds_books: bool) -> tuple[Column, Column]:
-        """Return the most steps of a pass (0: one pass has all), and the room of blocks and least books.
+    def passes(self, eviction: Eviction, *, holds_bookkeeping: bool) -> tuple[Column, Column]:
+        """Return the most steps of a pass (0: one pass), and the bytes of blocks and least bookkeeping.
 
-        The longest passes are taken whose books leave room for the blocks.
+        Passes are as long as their bookkeeping leaves room for the blocks.
         """
         blocks, limit = self.need(), overhead_limit(self.capacity)
         longest, least = (np.full_like(self.strip, each) for each in pass_lengths(self.capacity, eviction))
-        whole, some, fewest = (self.books(eviction, each) for each in (0 * longest, longest, least))
-        fits = self.capacity - blocks if holds_books else np.full_like(blocks, limit)
+        whole, some, fewest = (self.bookkeeping(eviction, each) for each in (0 * longest, longest, least))
+        fits = self.capacity - blocks if holds_bookkeeping else np.full_like(blocks, limit)
         chosen = np.where(some <= fits, longest, least)
         short = (self.steps() <= WHOLE_STEPS) | (longest == 0)
         chosen = np.where(short & (whole <= np.minimum(fits, limit)), 0, chosen)
         chosen = np.where(short & (whole <= fewest), 0, chosen)
-        return chosen, blocks + fewest if holds_books else blocks
+        return chosen, blocks + fewest if holds_bookkeeping else blocks
 
-    def books(self, eviction: Eviction, pass_steps: Column) -> Column:
-        """Bytes of what the run remembers of the steps and blocks of a pass, at most."""
+    def bookkeeping(self, eviction: Eviction, pass_steps: Column) -> Column:
+        """Return an upper bound of the bytes of the run's records of a pass's steps and blocks."""
         grain_m, grain_k, grain_n = self.problem.grains
         strips = _pieces(self.tall, self.strip, grain_n if self.sample.swap else grain_m)
         slabs, subs = _pieces(self.problem.k, self.slab, grain_k), _pieces(self.slab, self.sub, grain_k)
@@ -333,9 +333,9 @@ class _MatmulEstimates:
 
     @cached_property
     def reads(self) -> tuple[Column, Column]:
-        """Bytes of left and right operand that the tiles read, less what the pool holds at the turns."""
+        """Bytes of left and right operand that the tiles read, less those the pool still holds at a turn."""
         k, left, right = self.problem.k, self._stored(self.left), self._stored(self.right)
-        spare = np.maximum(self.capacity - self._basic(), 0)
+        spare = np.maximum(self.capacity - self._blocks_under_way(), 0)
         panel_left = self._held(self.left, self.tall, np.full_like(self.tall, k))
         panel_right = self._held(self.right, np.full_like(self.wide, k), self.wide)
         share = np.minimum(1.0, spare / np.maximum(np.where(self.by_rows, panel_left, panel_right), 1))
@@ -354,7 +354,7 @@ class _MatmulEstimates:
         return self.problem.m * self.problem.n * self._stored(self.out) * self.batches
 
     def moved(self) -> Column:
-        """Bytes moved in all."""
+        """Return all bytes moved."""
         left, right = self.reads
         moved: Column = left + right + self.written
         return moved
@@ -364,7 +364,7 @@ class _MatmulEstimates:
         return (n, m) if self.sample.swap else (m, n)
 
     def seconds(self) -> Column:
-        """Rough time: the slowest of arithmetic, reads and writes, and what cannot overlap."""
+        """Return a rough time: the slowest of arithmetic, reads and writes, plus what cannot overlap."""
         cost, problem = self.cost, self.problem
         loss = 1 + 10 / self.sub + 32 / self.strip + 32 / self.wide
         flops = 2.0 * problem.m * problem.n * problem.k * problem.flops_scale * self.batches
@@ -382,13 +382,13 @@ class _MatmulEstimates:
         return total
 
     def steps(self) -> Column:
-        """Number of products, about."""
+        """Return about the number of products."""
         strips, subs = self.tall / self.strip, self.problem.k / self.sub
         count: Column = self.count * strips * subs * (self.batches / self.sample.group)
         return count
 
     def _read_s(self, operand: Operand, nbytes: Column, rows: Column, cols: Column) -> tuple[Column, Column]:
-        """Return the seconds that reads take, and those they cost the arithmetic."""
+        """Return the seconds of the reads, and the seconds by which they slow the arithmetic."""
         if operand.in_place:
             return np.zeros(len(nbytes)), np.zeros(len(nbytes))
         if operand.tier != "disk":
@@ -419,7 +419,7 @@ def _pieces(size: Any, length: Column, align: int) -> Column:
 
 
 def _run_bytes(operand: Operand, rows: Column, cols: Column) -> Column:
-    """Length of the contiguous pieces of ``rows x cols`` blocks, over columns."""
+    """Return the bytes of the contiguous pieces of ``rows x cols`` blocks, shape (choices,)."""
     lead = [1] * (len(operand.shape) - 2)
     base = int(cols.max(initial=1)) + 1
     pairs, place = np.unique(rows * base + cols, return_inverse=True)

@@ -1,13 +1,13 @@
 """Passes of a plan, and the one order in which its accesses reach the pool.
 
-A plan of very many steps runs in *passes*. A pass is some hundreds or thousands of steps that share what the
-pool holds; at its end everything leaves the pool but blocks of the result that are not finished. So a pass
-knows nothing of the others, its records are made afresh, and passes that look alike do alike: the figures of
-a billion steps are those of a few passes, each times how often it comes. What several passes need is read
-by each of them, so passes are long beside what the pool holds.
+A plan of very many steps runs in *passes*. A pass is some hundreds or thousands of steps that share the
+pool's contents; at its end everything leaves the pool except unfinished blocks of the result. So each pass
+is independent of the others, with records of its own, and equal passes behave alike: the figures of a
+billion steps are those of a few passes, each times its count. A block that several passes need is read by
+each of them, so a pass is made long compared with the pool's capacity.
 
-The runner and the forecast both follow the same walk, so what is admitted, evicted and freed, and
-when, is the same on paper and in the run. At most ``window`` steps are under way; the oldest is
+The runner and the forecast follow the same walk, so admissions, evictions and frees come in the same
+order in both. At most ``window`` steps are under way; the oldest is
 retired (its pins dropped, its finished result freed) before the next one is admitted. A result
 block stays pinned from its first step to its last. At the end of a pass all steps are retired.
 """
@@ -32,7 +32,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Repeat:
-    """A part of a plan that comes ``count`` times in a row, each time elsewhere."""
+    """A part of a plan that comes ``count`` times in a row, each time on other blocks."""
 
     count: int
     part: Callable[[int], Part]
@@ -48,7 +48,7 @@ class Pattern:
     """All passes of a plan."""
 
     kinds: tuple[Repeat, ...]
-    """What there is, in the order in which each kind first comes; of each, the first part stands for all."""
+    """The kinds of parts, in the order in which each first comes; a kind's first part stands for all."""
     in_order: Callable[[], Iterator[Pass]] | None = None
     """Generates the passes; None: ``kinds`` are in order themselves."""
 
@@ -78,12 +78,14 @@ def passes_of(parts: Part) -> Iterator[Pass]:
 
 
 def grouped(groups: list[tuple[int, int]], part: Callable[[int], Part]) -> tuple[Repeat, ...]:
-    """Return the parts of numbered groups, those of each (first, stop) alike."""
+    """Return the parts of numbered groups as repeats; the groups within each (first, stop) are alike."""
     return tuple(Repeat(stop - first, _Shifted(part, first)) for first, stop in groups)
 
 
 @dataclass(frozen=True)
 class _Shifted:
+    """``part`` with its numbers counted from ``first``."""
+
     part: Callable[[int], Part]
     first: int
 
@@ -92,25 +94,25 @@ class _Shifted:
 
 
 class PoolDriver(Protocol):
-    """Ledger that a walk drives: on paper alone, or with the buffer pool in a run."""
+    """The pool that a walk drives: a ledger in a forecast, the buffer pool in a run."""
 
     def begin(self, following: Pass, held: Collection[int], step: int) -> None:
-        """Begin a pass; of the one before, which ended with ``step``, only the blocks ``held`` stay.
+        """Begin a pass; of the previous one, which ended with ``step``, only the blocks ``held`` stay.
 
-        Called before the first step, too, with nothing held and -1.
+        Also called before the first pass, with nothing held and step -1.
         """
 
     def wait(self, step: int) -> None:
-        """Return when ``step`` is done: computed, and its result stored if it finished one."""
+        """Wait until ``step`` is done: computed, and its result block stored if it finished one."""
 
     def admit(self, block: OperandBlock, step: int, *, write: bool) -> None:
-        """Pin ``block``, making room if need be."""
+        """Pin ``block``, evicting others if it does not fit."""
 
     def unpin(self, block: OperandBlock, step: int) -> None:
-        """Drop the pin that ``step``, done now, held."""
+        """Drop the pin of ``step``, which is done."""
 
     def free(self, block: OperandBlock, step: int) -> None:
-        """Give up a block whose life is over."""
+        """Free a block of the result that is finished and stored."""
 
 
 def walk(passes: Iterable[Pass], window: int, driver: PoolDriver) -> Iterator[tuple[int, PlanStep]]:

@@ -36,7 +36,7 @@ from accelera.units import format_bytes
 
 
 def records_releases(trace: Trace) -> bool:
-    """Return whether a trace says itself when pins end."""
+    """Return whether a trace records when pins end."""
     return bool((trace.kind == Kind.RELEASE).any())
 
 
@@ -87,10 +87,10 @@ def _first_dependent(trace: Trace) -> NDArray[np.int64]:
 
 
 def worth_keeping(trace: Trace, capacity_bytes: int, room_bytes: int) -> tuple[list[int], list[Resident]]:
-    """Return buffers, and what is to be said of each, that LRU fetches again, within ``room_bytes``.
+    """Return the buffers to keep resident within ``room_bytes``, and the figures of each.
 
-    The most bytes saved per byte of room go first, that is the most often missed; of equals the smaller.
-    What is fetched because it is new, at first or after a free, no room saves.
+    They are buffers that LRU fetches again; the most often missed, which save the most bytes per byte of
+    room, come first, of equals the smaller. A first fetch, or one after a free, cannot be saved.
     """
     needed = stack_distances(trace).needed_bytes
     reads = trace.kind[trace.is_access] == Kind.READ
@@ -115,7 +115,7 @@ def worth_keeping(trace: Trace, capacity_bytes: int, room_bytes: int) -> tuple[l
 
 
 def moved_with_kept(trace: Trace, kept: list[int], capacity_bytes: int, policy: str) -> int:
-    """Return what ``policy`` moves when the buffers ``kept`` never leave, what these move included."""
+    """Return the bytes ``policy`` moves when the buffers ``kept`` never leave, their own moves included."""
     chosen = np.zeros(trace.buffer_count, np.bool_)
     chosen[kept] = True
     room_bytes = int(trace.size_bytes[chosen].sum())
@@ -200,12 +200,12 @@ def advise(
         raise ValueError("[advise] no lookaheads are given; leave them out to try the usual ones")
     search = _AdviceSearch(trace, machine, dict(scores or {}), seed)
     ahead = sorted(set(lookaheads))
-    first = _deep_enough([search.report(_REFERENCE, each) for each in ahead]).lookahead
-    best = _by_merit([search.report(name, first) for name in names])[0].policy
+    first = _shortest_lookahead([search.report(_REFERENCE, each) for each in ahead]).lookahead
+    best = _best_first([search.report(name, first) for name in names])[0].policy
     depths = [search.report(best, each) for each in ahead]
-    deep = _deep_enough(depths)
-    reports = _by_merit([search.report(name, deep.lookahead) for name in names])
-    least = reports[0].lower_bound_bytes if _wanted(bound, trace) else None
+    deep = _shortest_lookahead(depths)
+    reports = _best_first([search.report(name, deep.lookahead) for name in names])
+    least = reports[0].lower_bound_bytes if _computes_bound(bound, trace) else None
     return _advice(search, capacity, reports, depths, deep.lookahead, least)
 
 
@@ -220,7 +220,7 @@ class _AdviceSearch:
         self._retimed: dict[int, Trace] = {}
 
     def report(self, policy: str, lookahead: int, *, recompute: bool = False) -> Report:
-        """Return what ``simulate`` says."""
+        """Return the report of ``simulate``, with the trace retimed for ``lookahead``."""
         if lookahead not in self._retimed:
             self._retimed[lookahead] = with_lookahead(self.trace, lookahead)
         return simulate(
@@ -247,18 +247,18 @@ def _advice(
     plain = _ranked(search.report(PLAIN, lookahead), least)
     causal = next((each for each in ranking if not each.needs_future), plain)
     offload = _offload(reports[0], search.report(best.policy, lookahead, recompute=True))
-    trace, moments = search.trace, TimeSteps.of(search.trace)
-    floor = moments.floor_bytes
+    trace, time_steps = search.trace, TimeSteps.of(search.trace)
+    floor = time_steps.floor_bytes
     curve = sweep(trace, [best.policy], _CAPACITIES, search.machine, scores=search.scores, progress=False)
-    kept, resident = worth_keeping(trace, capacity, max(capacity - moments.resident_bytes, 0))
+    kept, resident = worth_keeping(trace, capacity, max(capacity - time_steps.resident_bytes, 0))
     kept_bytes = moved_with_kept(trace, kept, capacity, PLAIN) if kept else plain.moved_bytes
     if kept_bytes >= plain.moved_bytes:
         resident, kept_bytes = [], plain.moved_bytes
     knee, ample = curve.knee(), Occupancy(trace).peak_bytes
-    calm = curve.smallest_without_stalls()
+    without_stalls = curve.smallest_without_stalls()
     tried = tuple(Depth(each.lookahead, each.stall_s, each.moved_bytes) for each in depths)
     words = [*sentences(best, plain, causal, least, capacity), ahead_words(tried, lookahead)]
-    words += [memory_words(floor, knee, calm, ample), offload_words(offload)]
+    words += [memory_words(floor, knee, without_stalls, ample), offload_words(offload)]
     if resident:
         words.append(resident_words(sum(each.size_bytes for each in resident), kept_bytes, plain))
     if floor > capacity:
@@ -271,7 +271,7 @@ def _advice(
         floor_bytes=floor,
         ample_bytes=ample,
         knee_bytes=knee,
-        without_stalls_bytes=calm,
+        without_stalls_bytes=without_stalls,
         lower_bound_bytes=least,
         ranking=tuple(ranking),
         depths=tried,
@@ -295,12 +295,12 @@ def _capacity(trace: Trace, budget: int | float | str | None, hierarchy: Hierarc
     )
 
 
-def _wanted(bound: bool | None, trace: Trace) -> bool:
+def _computes_bound(bound: bool | None, trace: Trace) -> bool:
     return trace.access_count <= BOUNDED if bound is None else bound
 
 
-def _by_merit(reports: list[Report]) -> list[Report]:
-    """Return reports, the best first: those near the fastest by bytes, then the others by time."""
+def _best_first(reports: list[Report]) -> list[Report]:
+    """Return the reports, best first: those near the fastest by bytes, then the others by time."""
     fastest = min(each.total_s for each in reports)
     near = [each for each in reports if each.total_s <= fastest * _NEAR]
     others = [each for each in reports if each.total_s > fastest * _NEAR]
@@ -311,7 +311,7 @@ def _by_merit(reports: list[Report]) -> list[Report]:
 
 
 def _preference(policy: str) -> int:
-    """Return what decides between equals: the plain one, then those that know the future."""
+    """Return the rank among equals: the plain policy first, then those that know the future."""
     return 0 if policy == PLAIN else 1 if _needs_future(policy) else 2
 
 
@@ -326,8 +326,8 @@ def _needs_future(policy: str) -> bool:
     return bool({"next_use", "next_read"} & set(needs(policy)))
 
 
-def _deep_enough(depths: list[Report]) -> Report:
-    """Return the least look-ahead that is about as quick as the quickest with room for its steps."""
+def _shortest_lookahead(depths: list[Report]) -> Report:
+    """Return the report of the shortest look-ahead that is about as quick as the quickest that fits."""
     fewest = min(each.oversized_steps for each in depths)
     fitting = [each for each in depths if each.oversized_steps == fewest]
     fastest = min(each.total_s for each in fitting)

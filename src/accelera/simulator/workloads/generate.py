@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from accelera.simulator.workloads.layers import DRAWS
+from accelera.simulator.workloads.layers import MOST_DRAWS
 from accelera.simulator.workloads.models import STAGES, Convolutional, LanguageModel, Perceptron
 from accelera.simulator.workloads.program import (
-    CHANCES,
+    MOST_EXTRA_READS,
     SeededRandom,
     WorkloadProgram,
     WorkloadStep,
@@ -21,7 +21,7 @@ from accelera.simulator.workloads.program import (
 from accelera.simulator.workloads.request import WorkloadRequest, checked_request
 from accelera.trace import Trace
 
-_LEARNS = frozenset({"weight", "activation"})
+_DIFFERENTIABLE_ROLES = frozenset({"weight", "activation"})
 _PRODUCTS = frozenset(
     {"Q", "K", "V", "scores", "context", "output", "up", "down", "router", "expert_up", "expert_down"}
     | {"conv", "logits"}
@@ -32,72 +32,74 @@ _PRODUCTS = frozenset(
 class OptimizerSteps:
     """AdamW: two moments per weight, in float32, updated in place."""
 
-    def __init__(self, tape: WorkloadProgram) -> None:
-        self._tape = tape
+    def __init__(self, program: WorkloadProgram) -> None:
+        self._program = program
         self._moments: dict[int, tuple[int, int]] = {}
 
     def step(self, gradients: dict[int, int]) -> None:
         """Add one update per weight that has a gradient."""
-        for weight in sorted(each for each in gradients if self._tape.roles[each] == "weight"):
+        for weight in sorted(each for each in gradients if self._program.roles[each] == "weight"):
             if weight not in self._moments:
-                self._moments[weight] = self._made(weight)
-            elements = self._tape.sizes[weight] // self._tape.item_bytes
+                self._moments[weight] = self._create_moments(weight)
+            elements = self._program.sizes[weight] // self._program.item_bytes
             updated = (weight, *self._moments[weight])
-            self._tape.step("adamw", (gradients[weight], *updated), updated, 12.0 * elements)
+            self._program.step("adamw", (gradients[weight], *updated), updated, 12.0 * elements)
 
-    def _made(self, weight: int) -> tuple[int, int]:
-        elements = self._tape.sizes[weight] // self._tape.item_bytes
-        name = self._tape.names[weight]
+    def _create_moments(self, weight: int) -> tuple[int, int]:
+        elements = self._program.sizes[weight] // self._program.item_bytes
+        name = self._program.names[weight]
         first, second = (
-            self._tape.lasting(f"{moment}_{name}", elements, "optimizer_state", "float32")
+            self._program.persistent(f"{moment}_{name}", elements, "optimizer_state", "float32")
             for moment in ("mean", "variance")
         )
         return first, second
 
 
-def add_backward(tape: WorkloadProgram, forward: list[WorkloadStep], logits: int) -> dict[int, int]:
-    """Add the loss and the backward steps of ``forward``; return the gradient's buffer by buffer."""
-    gradients = {logits: _loss(tape, logits)}
+def add_backward(program: WorkloadProgram, forward: list[WorkloadStep], logits: int) -> dict[int, int]:
+    """Add the loss and the backward steps of ``forward``; return the gradient of each buffer."""
+    gradients = {logits: _loss(program, logits)}
     for step in reversed(forward):
         if step.writes and step.writes[0] in gradients:
-            _add_step(tape, step, gradients)
+            _add_step(program, step, gradients)
     return gradients
 
 
-def _loss(tape: WorkloadProgram, logits: int) -> int:
-    elements = tape.sizes[logits] // tape.item_bytes
-    targets = tape.fresh("targets", max(1, elements // 1000), "input", "int64")
-    loss = tape.fresh("loss", 1)
-    tape.step("cross_entropy", (logits, targets), (loss,), 5.0 * elements)
-    gradient = tape.fresh("d_logits", elements, "gradient")
-    tape.step("cross_entropy_backward", (loss, logits, targets), (gradient,), 3.0 * elements)
+def _loss(program: WorkloadProgram, logits: int) -> int:
+    elements = program.sizes[logits] // program.item_bytes
+    targets = program.temporary("targets", max(1, elements // 1000), "input", "int64")
+    loss = program.temporary("loss", 1)
+    program.step("cross_entropy", (logits, targets), (loss,), 5.0 * elements)
+    gradient = program.temporary("d_logits", elements, "gradient")
+    program.step("cross_entropy_backward", (loss, logits, targets), (gradient,), 3.0 * elements)
     return gradient
 
 
-def _add_step(tape: WorkloadProgram, step: WorkloadStep, gradients: dict[int, int]) -> None:
+def _add_step(program: WorkloadProgram, step: WorkloadStep, gradients: dict[int, int]) -> None:
     """Add the backward step of one forward step, and the sums where a gradient has two sources."""
     arriving = gradients[step.writes[0]]
-    learning = [each for each in dict.fromkeys(step.reads) if tape.roles[each] in _LEARNS]
+    learning = [each for each in dict.fromkeys(step.reads) if program.roles[each] in _DIFFERENTIABLE_ROLES]
     if step.op == "add":
         parts = dict.fromkeys(learning, arriving)
     else:
-        parts = {each: _gradient(tape, each) for each in learning}
+        parts = {each: _gradient(program, each) for each in learning}
         saved = step.reads if step.saved == "inputs" else step.writes if step.saved == "outputs" else ()
         flops = step.flops * (2 if step.op in _PRODUCTS else 1)
-        tape.step(f"{step.op}_backward", (arriving, *saved), tuple(parts.values()), flops)
+        program.step(f"{step.op}_backward", (arriving, *saved), tuple(parts.values()), flops)
     for buffer, part in parts.items():
         earlier = gradients.get(buffer)
-        gradients[buffer] = part if earlier is None else _sum(tape, buffer, earlier, part)
+        gradients[buffer] = part if earlier is None else _sum(program, buffer, earlier, part)
 
 
-def _gradient(tape: WorkloadProgram, buffer: int) -> int:
-    elements = tape.sizes[buffer] // tape.item_bytes
-    return tape.fresh(f"d{len(tape.steps)}_{tape.names[buffer].split('@')[0]}", elements, "gradient")
+def _gradient(program: WorkloadProgram, buffer: int) -> int:
+    elements = program.sizes[buffer] // program.item_bytes
+    return program.temporary(
+        f"d{len(program.steps)}_{program.names[buffer].split('@')[0]}", elements, "gradient"
+    )
 
 
-def _sum(tape: WorkloadProgram, buffer: int, earlier: int, part: int) -> int:
-    made = _gradient(tape, buffer)
-    tape.step("accumulate", (earlier, part), (made,), float(tape.sizes[buffer] // tape.item_bytes))
+def _sum(program: WorkloadProgram, buffer: int, earlier: int, part: int) -> int:
+    made = _gradient(program, buffer)
+    program.step("accumulate", (earlier, part), (made,), float(program.sizes[buffer] // program.item_bytes))
     return made
 
 
@@ -193,7 +195,7 @@ def generate_synthetic_trace(
         block_tokens=block_tokens,
     )
     require_moderate(request)
-    return _generated(request)
+    return _generate(request)
 
 
 def expected_accesses(*shape: Any, **more: Any) -> int:
@@ -218,62 +220,62 @@ def expected_accesses(*shape: Any, **more: Any) -> int:
     return expected_of(checked_request(**asked.arguments))
 
 
-def _generated(request: WorkloadRequest) -> Trace:
-    chance = SeededRandom(request.seed)
-    tape = WorkloadProgram(request.item_bytes, request.dtype, request.reuse_probability, chance)
-    model = _MODELS[request.model_type](tape, request, chance)
+def _generate(request: WorkloadRequest) -> Trace:
+    random = SeededRandom(request.seed)
+    program = WorkloadProgram(request.item_bytes, request.dtype, request.reuse_probability, random)
+    model = _MODELS[request.model_type](program, request, random)
     if request.mode == "training":
-        results = _train(tape, model, request.steps)
+        results = _train(program, model, request.steps)
     elif isinstance(model, LanguageModel) and request.mode == "decode":
-        results = _decode(tape, model, request)
+        results = _decode(program, model, request)
     else:
-        results = _infer(tape, model, request.steps)
+        results = _infer(program, model, request.steps)
     facts = {key: value for key, value in asdict(request).items() if key != "model_type"}
-    return trace_of_program(tape, results, model_type=request.model_type, meta={"workload": facts})
+    return trace_of_program(program, results, model_type=request.model_type, meta={"workload": facts})
 
 
-def _infer(tape: WorkloadProgram, model: Model, batches: int) -> tuple[int, ...]:
+def _infer(program: WorkloadProgram, model: Model, batches: int) -> tuple[int, ...]:
     results = []
     for _ in range(batches):
-        tape.begin_iteration()
+        program.begin_iteration()
         results.append(model.forward())
     return tuple(results)
 
 
-def _train(tape: WorkloadProgram, model: Model, steps: int) -> tuple[int, ...]:
-    optimizer = OptimizerSteps(tape)
+def _train(program: WorkloadProgram, model: Model, steps: int) -> tuple[int, ...]:
+    optimizer = OptimizerSteps(program)
     for _ in range(steps):
-        tape.begin_iteration()
-        begin = len(tape.steps)
+        program.begin_iteration()
+        begin = len(program.steps)
         logits = model.forward()
-        gradients = add_backward(tape, tape.steps[begin:], logits)
+        gradients = add_backward(program, program.steps[begin:], logits)
         optimizer.step(gradients)
     return ()
 
 
-def _decode(tape: WorkloadProgram, model: LanguageModel, request: WorkloadRequest) -> tuple[int, ...]:
-    tape.begin_iteration()
+def _decode(program: WorkloadProgram, model: LanguageModel, request: WorkloadRequest) -> tuple[int, ...]:
+    program.begin_iteration()
     logits = model.decode(request.seq_length, 0)
     for token in range(request.steps):
-        tape.begin_iteration()
+        program.begin_iteration()
         logits = model.decode(1, request.seq_length + token)
     return (logits,)
 
 
 MOST_ACCESSES = 10_000_000
-"""Accesses, and weights, of the largest trace that is made: some 4 GB and a minute or two."""
-_SURE = math.log(1e9)
-"""A bound of what is left to chance is exceeded in one of 1e9 cases at most."""
+"""Most accesses, and most weights, of a trace: some 4 GB and a minute or two."""
+_LOG_CONFIDENCE = math.log(1e9)
+"""Upper bounds of random counts are exceeded in at most one of 1e9 cases."""
 _MANY_EXPERTS = 65_536
 
 
 class _AccessCounts(NamedTuple):
-    """A part of a model in one iteration, counted in the dataflow that the models put on the tape."""
+    """Accesses of a part of a model in one iteration, counted in the programs that the models build."""
 
     forward: float
     """Accesses of its forward steps."""
     steps: float
-    """Its forward steps; each may read ``CHANCES`` further buffers."""
+    """Number of its forward steps; each may read ``MOST_EXTRA_READS`` further buffers."""
     training: float
     """Accesses of its backward steps, of sums of gradients and of its weights' updates."""
 
@@ -301,24 +303,24 @@ _MLP_ENDS = _AccessCounts(3, 1, 15)
 def expected_of(request: WorkloadRequest) -> int:
     """Return how many accesses the trace of ``request`` has, from above.
 
-    What chance decides, further reads and experts with work, is bounded so that fewer than one of 1e9
-    requests has more. Of ordinary requests the bound is less than twice the count.
+    Random counts (further reads, experts with work) are bounded so that fewer than one of 1e9 requests has
+    more. For ordinary requests the bound is less than twice the count.
     """
     iterations, total = _decoding(request) if request.mode == "decode" else _passes(request)
     certain = total.forward + (total.training if request.mode == "training" else 0.0)
-    chances = CHANCES * (total.steps - iterations)
+    extra_reads = MOST_EXTRA_READS * (total.steps - iterations)
     p = request.reuse_probability
-    return math.ceil(certain + _surely(chances * p, chances * p * (1 - p), chances))
+    return math.ceil(certain + _upper_bound(extra_reads * p, extra_reads * p * (1 - p), extra_reads))
 
 
 def weights_of(request: WorkloadRequest) -> int:
-    """Return at least how many buffers are made before the first step."""
+    """Return a lower bound of the number of buffers made before the first step."""
     per_layer = 2 * request.experts if request.model_type == "MoE" else 2
     return per_layer * request.num_layers
 
 
 def require_moderate(request: WorkloadRequest) -> None:
-    """Raise ValueError where the trace of ``request`` would be absurdly long; nothing is made."""
+    """Raise ValueError where the trace of ``request`` would exceed ``MOST_ACCESSES``; nothing is made."""
     weights = weights_of(request)
     count, what = (weights, "weights") if weights > MOST_ACCESSES else (expected_of(request), "accesses")
     if count <= MOST_ACCESSES:
@@ -340,7 +342,7 @@ def require_moderate(request: WorkloadRequest) -> None:
 
 
 def _passes(request: WorkloadRequest) -> tuple[int, _AccessCounts]:
-    """Return the iterations, and what all of them come to."""
+    """Return the number of iterations, and the counts of all of them together."""
     layers = request.num_layers
     if request.model_type == "CNN":
         once = _BLOCK.times(layers).plus(_SHORTCUT.times(min(layers, STAGES) - 1), _CNN_ENDS)
@@ -348,7 +350,9 @@ def _passes(request: WorkloadRequest) -> tuple[int, _AccessCounts]:
     if request.model_type == "MLP":
         return request.steps, _FEED_FORWARD.times(layers).plus(_MLP_ENDS).times(request.steps)
     once = _ATTENTION.times(layers).plus(_LANGUAGE_ENDS)
-    return request.steps, once.times(request.steps).plus(_second_halves(request, request.rows, request.steps))
+    return request.steps, once.times(request.steps).plus(
+        _feed_forward_counts(request, request.rows, request.steps)
+    )
 
 
 def _decoding(request: WorkloadRequest) -> tuple[int, _AccessCounts]:
@@ -356,8 +360,8 @@ def _decoding(request: WorkloadRequest) -> tuple[int, _AccessCounts]:
     once = _CACHED_ATTENTION.times(request.num_layers).plus(_LANGUAGE_ENDS)
     return iterations, once.times(iterations).plus(
         _AccessCounts(request.num_layers * _cache_accesses(request), 0, 0),
-        _second_halves(request, request.rows, 1),
-        _second_halves(request, request.batch_size, request.steps),
+        _feed_forward_counts(request, request.rows, 1),
+        _feed_forward_counts(request, request.batch_size, request.steps),
     )
 
 
@@ -381,27 +385,29 @@ def _summed_blocks(tokens: int, size: int) -> int:
     return size * full * (full + 1) // 2 + rest * (full + 1)
 
 
-def _second_halves(request: WorkloadRequest, rows: int, passes: int) -> _AccessCounts:
-    """Return what all layers' second halves come to in passes over ``rows`` tokens each."""
+def _feed_forward_counts(request: WorkloadRequest, rows: int, passes: int) -> _AccessCounts:
+    """Return the counts of all feed-forward or MoE layers, in ``passes`` over ``rows`` tokens each."""
     count = request.num_layers * passes
     if request.model_type != "MoE":
         return _FEED_FORWARD.times(count)
-    return _ROUTER.times(count).plus(_EXPERT.times(_working(request.experts, rows * request.top_k, count)))
+    return _ROUTER.times(count).plus(
+        _EXPERT.times(_active_experts(request.experts, rows * request.top_k, count))
+    )
 
 
-def _working(experts: int, assignments: int, layers: int) -> float:
-    """Return how many experts of all ``layers`` together have work, from above."""
-    draws = min(assignments, DRAWS)
+def _active_experts(experts: int, assignments: int, layers: int) -> float:
+    """Return an upper bound of the number of experts with work, in all ``layers`` together."""
+    draws = min(assignments, MOST_DRAWS)
     most = min(experts, draws)
     if experts > _MANY_EXPERTS:
         return most * layers
     shares = 1.0 / np.arange(1, experts + 1)
     working = 1 - (1 - shares / shares.sum()) ** draws
     variance = float((working * (1 - working)).sum())
-    return _surely(layers * float(working.sum()), layers * variance, most * layers)
+    return _upper_bound(layers * float(working.sum()), layers * variance, most * layers)
 
 
-def _surely(mean: float, variance: float, most: float) -> float:
-    """Return what a sum of independent yes-or-no draws exceeds hardly ever (Bernstein's inequality)."""
-    spread = _SURE / 3 + math.sqrt(_SURE**2 / 9 + 2 * _SURE * variance)
+def _upper_bound(mean: float, variance: float, most: float) -> float:
+    """Return a bound that a sum of independent Bernoulli draws hardly ever exceeds (Bernstein)."""
+    spread = _LOG_CONFIDENCE / 3 + math.sqrt(_LOG_CONFIDENCE**2 / 9 + 2 * _LOG_CONFIDENCE * variance)
     return min(most, mean + spread) if mean else 0.0
