@@ -237,7 +237,7 @@ def test_training_is_equal_to_the_bit_under_every_plan(
     def chosen(_: ActivationChoice, plans: Any) -> Any:
         return plans.plans[round(share * (len(plans.plans) - 1))]
 
-    monkeypatch.setattr(ActivationChoice, "_affordable", chosen)
+    monkeypatch.setattr(ActivationChoice, "_fastest_plan", chosen)
     make, data = MODELS[name]
     torch.manual_seed(0)
     plain, x = make(), data()
@@ -282,7 +282,7 @@ def test_conjugates_and_negative_views_under_plans(share: float, monkeypatch: py
     def chosen(_: ActivationChoice, plans: Any) -> Any:
         return plans.plans[round(share * (len(plans.plans) - 1))]
 
-    monkeypatch.setattr(ActivationChoice, "_affordable", chosen)
+    monkeypatch.setattr(ActivationChoice, "_fastest_plan", chosen)
     plain, x = complex_pair()
     model = offload(copy.deepcopy(plain), "256MiB")
     assert_same(trained(model, x), trained(plain, x))

@@ -127,7 +127,7 @@ def test_one_parameter_of_each_kind_stands_for_all(optimizer: str, monkeypatch: 
     model, inputs = words(4)
     model.train()
     short = plan_offload(model, inputs, "96MiB", optimizer=optimizer)
-    monkeypatch.setattr("accelera.offload.planning.dry_run._updates_one_by_one", lambda _: False)
+    monkeypatch.setattr("accelera.offload.planning.dry_run._updates_per_parameter", lambda _: False)
     whole = plan_offload(model, inputs, "96MiB", optimizer=optimizer)
     assert short.passes == whole.passes
     assert short.pool_bytes == whole.pool_bytes

@@ -89,7 +89,7 @@ def _estimated(model: str, inputs: list[str] | None, **options: Any) -> Estimate
     require("estimate", "torch")
 
     try:
-        named = python_object(model) if is_python_name(model) else _quietly(model)
+        named = python_object(model) if is_python_name(model) else _without_transformers_logs(model)
         return ask(named, _inputs(inputs), **options)
     except (AcceleraError, OSError, typer.BadParameter):
         raise
@@ -99,7 +99,7 @@ def _estimated(model: str, inputs: list[str] | None, **options: Any) -> Estimate
         raise typer.BadParameter(f"{model}: {type(error).__name__}: {error}") from error
 
 
-def _quietly(path: str) -> str:
+def _without_transformers_logs(path: str) -> str:
     """Return the path of a configuration, and let ``transformers`` say no more than errors."""
     if is_there("transformers"):
         from transformers.utils import logging

@@ -111,7 +111,7 @@ def _message(error: BaseException) -> str:
 
 
 def _is_usage(error: BaseException) -> bool:
-    """Whether the argument parser raised it (its classes moved between versions)."""
+    """Return whether the argument parser raised ``error``; its classes moved between versions."""
     return hasattr(error, "format_message")
 
 
@@ -134,7 +134,7 @@ def exit_code_of(error: BaseException | None, is_own: Callable[[str], bool]) -> 
     if error is None:
         return 0
     if not isinstance(error, SystemExit):
-        own = _from_program(error.__traceback__, is_own)
+        own = _program_traceback(error.__traceback__, is_own)
         sys.excepthook(type(error), error.with_traceback(own), own)
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     if error.code is None or isinstance(error.code, int):
@@ -143,7 +143,7 @@ def exit_code_of(error: BaseException | None, is_own: Callable[[str], bool]) -> 
     return 1
 
 
-def _from_program(start: TracebackType | None, is_own: Callable[[str], bool]) -> TracebackType | None:
+def _program_traceback(start: TracebackType | None, is_own: Callable[[str], bool]) -> TracebackType | None:
     """Return the part of a traceback from the program's first frame on, as Python shows it; else None."""
     found = start
     while found is not None and not is_own(found.tb_frame.f_code.co_filename):

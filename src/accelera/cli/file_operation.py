@@ -150,7 +150,7 @@ Compute = Callable[..., Any]
 
 
 class FileOperation(NamedTuple):
-    """What the command line said about a run, whatever the operation."""
+    """Options of a file operation, as the command line gave them."""
 
     out: str
     budget: str | None

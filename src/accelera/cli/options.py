@@ -259,7 +259,7 @@ def machine_of(name: str | None, capacity: str | None, trace: Trace) -> Hierarch
 
 
 def is_python_name(text: str) -> bool:
-    """Whether ``text`` names something in Python rather than a file."""
+    """Return whether ``text`` names something in Python rather than a file."""
     place, colon, name = text.rpartition(":")
     return bool(colon and place) and name.replace(".", "").isidentifier()
 

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 def when_loaded(name: str, act: Callable[[], None]) -> Iterator[None]:
     """Call ``act`` once the module ``name`` is loaded: at once if it is, else when somebody imports it.
 
-    A program may so still set what the module reads as it is loaded, such as environment variables.
+    The program can thus still set environment variables that the module reads when it is loaded.
     """
     if name in sys.modules:
         act()
         yield
         return
-    finder = _Finder(name, act)
+    finder = _ImportWatcher(name, act)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -50,8 +50,8 @@ def when_loaded(name: str, act: Callable[[], None]) -> Iterator[None]:
             sys.meta_path.remove(finder)
 
 
-class _Finder(MetaPathFinder):
-    """Finds one module as everybody else does, with a loader that tells."""
+class _ImportWatcher(MetaPathFinder):
+    """Finder of one module that delegates to the usual finders, and wraps the loader to notify."""
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name, self._act = name, act
@@ -65,12 +65,12 @@ class _Finder(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Telling(spec.loader, self._act)
+            spec.loader = _NotifyingLoader(spec.loader, self._act)
         return spec
 
 
-class _Telling(Loader):
-    """Loads as ``loader`` does, and then tells."""
+class _NotifyingLoader(Loader):
+    """Loader that delegates to ``loader``, and then calls ``act``."""
 
     def __init__(self, loader: Loader, act: Callable[[], None]) -> None:
         self._loader, self._act = loader, act
@@ -80,7 +80,7 @@ class _Telling(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module's code, and tell."""
+        """Run the module's code, then call ``act``."""
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
@@ -129,7 +129,7 @@ class RunProgramReport(NamedTuple):
         if self.stats is None:
             yield "nothing was intercepted: it did not load torch"
             return
-        yield from _calls(self.stats)
+        yield from _call_lines(self.stats)
         yield (
             f"peak above the idle process: {format_bytes(self.peak_bytes)} measured, "
             f"{format_bytes(self.without_bytes)} predicted without"
@@ -138,7 +138,7 @@ class RunProgramReport(NamedTuple):
             yield f"peak of {name}: {format_bytes(peak)} measured"
 
 
-def _calls(stats: Stats) -> Iterator[str]:
+def _call_lines(stats: Stats) -> Iterator[str]:
     if not stats.by_op:
         yield "no call was large enough to be looked at"
         return
@@ -208,7 +208,7 @@ class ProgramCommand(TyperCommand):
         for each in self.params:
             if each.param_type_name == "option":
                 (flags if getattr(each, "is_flag", False) else with_value).update(each.opts)
-        own, program = _parted(args, with_value, flags, set(ctx.help_option_names))
+        own, program = _split_words(args, with_value, flags, set(ctx.help_option_names))
         return super().parse_args(ctx, [*own, "--", *program])
 
 
@@ -311,12 +311,12 @@ def _device_peaks() -> Iterator[tuple[str, int]]:
                 yield f"cuda:{index}", peak
 
 
-def _parted(
+def _split_words(
     words: list[str], with_value: set[str], flags: set[str], helping: set[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the words that are the command's own, and those of the program.
+    """Split the command line into the command's own words and those of the program.
 
-    ``helping`` are flags that are the command's own before the program is named.
+    ``helping``: help flags, which are the command's own only before the program is named.
     """
     own: list[str] = []
     program: list[str] = []

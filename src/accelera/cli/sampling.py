@@ -29,7 +29,9 @@ class Samples:
         self._idle_bytes = process_memory().anon_bytes
         self._in_pieces = 0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True, name="accelera-samples")
+        self._thread = threading.Thread(
+            target=self._sample_periodically, daemon=True, name="accelera-samples"
+        )
         self._lock = threading.Lock()
         self._following = ExitStack()
 
@@ -46,18 +48,18 @@ class Samples:
         self._following.close()
 
     def begin(self, added_bytes: int) -> None:
-        """Look before a call in pieces, for which torch's own kernel would add ``added_bytes``."""
-        self._look(added_bytes)
+        """Sample before a call in pieces, for which torch's own kernel would add ``added_bytes``."""
+        self._sample(added_bytes)
         with self._lock:
             self._in_pieces += 1
 
     def end(self) -> None:
-        """Look after a call in pieces."""
+        """Sample after a call in pieces."""
         with self._lock:
             self._in_pieces -= 1
-        self._look()
+        self._sample()
 
-    def _look(self, added_bytes: int = 0) -> None:
+    def _sample(self, added_bytes: int = 0) -> None:
         grown = process_memory().anon_bytes - self._idle_bytes
         in_files = stats().spilled_now_bytes
         with self._lock:
@@ -65,7 +67,7 @@ class Samples:
             if not self._in_pieces:
                 self.without_bytes = max(self.without_bytes, grown + in_files + added_bytes)
 
-    def _watch(self) -> None:
+    def _sample_periodically(self) -> None:
         while not self._ended.wait(_EVERY_S):
-            self._look()
-        self._look()
+            self._sample()
+        self._sample()

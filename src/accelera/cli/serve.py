@@ -73,7 +73,7 @@ def serve(
     from accelera.service.settings import USUAL, ServiceSettings, read_limits, read_token
 
     token = "" if token_file is None else read_token(token_file)
-    url = _with_password(db or _usual_url(), db_password_file)
+    url = _with_password(db or _default_database_url(), db_password_file)
     if ray:
         require("serve --ray", "ray")
     settings = ServiceSettings(
@@ -86,23 +86,23 @@ def serve(
         limits=USUAL if limits is None else read_limits(limits),
     )
     with ExitStack() as ending:
-        pages_port = _held_port(ending, host, ui_port) if ui else 0
+        pages_port = _reserve_port(ending, host, ui_port) if ui else 0
 
         def tell(address: str) -> None:
-            """Say where; the pages take seconds to start, and the service goes on meanwhile."""
+            """Print the addresses; the pages take seconds to start, and the service runs meanwhile."""
             if not ui:
-                _say({"url": address}, as_json)
+                _print_places({"url": address}, as_json)
                 return
-            pages, place = _started_pages(address, token, host, pages_port)
+            pages, place = _start_pages(address, token, host, pages_port)
             ending.callback(_end, pages)
             threading.Thread(
-                target=_say_when_there, args=(pages, {"url": address, "ui": place}, as_json), daemon=True
+                target=_report_pages, args=(pages, {"url": address, "ui": place}, as_json), daemon=True
             ).start()
 
         run(settings, tell)
 
 
-def _say(places: dict[str, str], as_json: bool) -> None:
+def _print_places(places: dict[str, str], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(places))
         return
@@ -112,7 +112,7 @@ def _say(places: dict[str, str], as_json: bool) -> None:
     typer.echo("Ctrl-C ends.")
 
 
-def _held_port(ending: ExitStack, host: str, port: int) -> int:
+def _reserve_port(ending: ExitStack, host: str, port: int) -> int:
     """Return the port of the pages, bound here until ``ending``; raises ArgumentError where it is taken.
 
     Nobody else is given it while the service and the pages start, and the pages may listen on it, as they
@@ -130,7 +130,7 @@ def _held_port(ending: ExitStack, host: str, port: int) -> int:
     return int(holder.getsockname()[1])
 
 
-def _started_pages(service: str, token: str, host: str, port: int) -> tuple[subprocess.Popen[bytes], str]:
+def _start_pages(service: str, token: str, host: str, port: int) -> tuple[subprocess.Popen[bytes], str]:
     """Start the pages beside the service; return their process and their address."""
     from accelera.ui import start
 
@@ -139,18 +139,18 @@ def _started_pages(service: str, token: str, host: str, port: int) -> tuple[subp
     return start(reached, token, host, port), f"http://{shown}:{port}"
 
 
-def _say_when_there(pages: subprocess.Popen[bytes], places: dict[str, str], as_json: bool) -> None:
-    """Say where the pages are when they answer, or that they ended."""
+def _report_pages(pages: subprocess.Popen[bytes], places: dict[str, str], as_json: bool) -> None:
+    """Print the address of the pages once they answer, or that they ended."""
     health = places["ui"].replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     while pages.poll() is None:
         try:
             with urllib.request.urlopen(f"{health}/_stcore/health", timeout=1):
-                _say(places, as_json)
+                _print_places(places, as_json)
                 return
         except OSError:
             time.sleep(_LOOK_S)
     typer.echo(f"the pages ended with exit code {pages.returncode}; the service goes on", err=True)
-    _say({"url": places["url"]}, as_json)
+    _print_places({"url": places["url"]}, as_json)
 
 
 def _end(pages: subprocess.Popen[bytes]) -> None:
@@ -172,7 +172,7 @@ def _with_password(url: str, password: Path | None) -> str:
     return make_url(url).set(password=read_token(password)).render_as_string(hide_password=False)
 
 
-def _usual_url() -> str:
+def _default_database_url() -> str:
     """Return the URL of a file in the user's data folder."""
     from accelera.service.database import sqlite_url
 

@@ -38,7 +38,7 @@ def _checked_cluster(word: str | None) -> str | None:
 
 @contextmanager
 def _executor(cluster: str | None) -> Iterator[Executor | None]:
-    """Yield who runs the replays: None, or the nodes of the Ray cluster that is there."""
+    """Yield the executor of the replays: None for this process, or that of the running Ray cluster."""
     if cluster is None:
         yield None
         return

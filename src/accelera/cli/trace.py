@@ -179,7 +179,7 @@ def capture(
     with redirect_stdout(sys.stderr) if as_json else nullcontext():
         captured = capture_script(script, arguments or (), names=names)
     write_trace(captured.trace, target)
-    found = _found(captured.trace, target)
+    found = _summary(captured.trace, target)
     typer.echo(json.dumps(found, indent=2) if as_json else _line(captured.trace, found))
     raise typer.Exit(exit_code_of(captured.error, is_own))
 
@@ -194,7 +194,7 @@ def _check_target(target: Path) -> None:
         write_trace(Trace.from_arrays([], []), Path(folder) / target.name)
 
 
-def _found(trace: Trace, target: Path) -> dict[str, Any]:
+def _summary(trace: Trace, target: Path) -> dict[str, Any]:
     return {
         "path": str(target),
         "accesses": trace.access_count,

@@ -17,7 +17,7 @@ _KEPT_IN_FLOAT8 = torch.float8_e4m3fn
 
 
 class ElementType(NamedTuple):
-    """How a model is kept and computes."""
+    """Element type of a model: how its weights are stored, and what it computes in."""
 
     name: str
     computes: torch.dtype

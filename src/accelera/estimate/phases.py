@@ -23,7 +23,7 @@ _ITERATIONS = 2
 
 @dataclass(frozen=True)
 class EstimateOptions:
-    """What of a model is to be estimated; see ``estimate``."""
+    """Options of an estimate; see ``estimate``."""
 
     dtypes: tuple[str, ...] | None
     train: bool | None
@@ -49,7 +49,7 @@ class EstimateOptions:
 
 
 class _PhaseRun(NamedTuple):
-    """One phase to come."""
+    """A phase still to be captured."""
 
     name: str
     inputs: Any
@@ -63,13 +63,13 @@ def estimated(subject: Subject, wanted: EstimateOptions, budget_bytes: int | Non
     for kind in wanted.element_types(subject.module):
         module = twin(subject.module)
         kind.prepare(module)
-        for run in _runs(subject, module, kind, wanted):
+        for run in _phase_runs(subject, module, kind, wanted):
             try:
                 with unlogged_errors():
                     record = run.record()
             except (RuntimeError, TypeError, ValueError) as error:
-                said = str(error).strip().partition("\n")[0]
-                refused.append((f"{run.name} in {kind.name} could not be followed: {said}", error))
+                reason = str(error).strip().partition("\n")[0]
+                refused.append((f"{run.name} in {kind.name} could not be followed: {reason}", error))
             else:
                 phases.append(phase_of(record, run.name, kind.name, (module, run.inputs)))
     if not phases and refused:
@@ -87,10 +87,10 @@ def estimated(subject: Subject, wanted: EstimateOptions, budget_bytes: int | Non
     )
 
 
-def _runs(
+def _phase_runs(
     subject: Subject, module: torch.nn.Module, kind: ElementType, wanted: EstimateOptions
 ) -> Iterator[_PhaseRun]:
-    """Yield what makes sense of what is wanted of ``module``."""
+    """Yield the requested phases that ``module`` supports."""
     given = None if kind.name == own_type(subject.module) else kind.computes
     if wanted.train is not True:
         inputs = subject.inputs(train=False, dtype=given)
@@ -169,8 +169,8 @@ def phase_of(trace: Trace, name: str, dtype: str, subject: tuple[Any, Any]) -> P
     return Phase(
         name=name,
         dtype=dtype,
-        most={role: _most(alive, role) + idle.get(role, 0) for role in ROLES},
-        at_peak=_added(alive.peak_by_role(), idle),
+        most={role: _most_bytes(alive, role) + idle.get(role, 0) for role in ROLES},
+        at_peak=_sum_by_role(alive.peak_by_role(), idle),
         peak_bytes=alive.peak_bytes + idle["weights"],
         peak_op=by_role.ops[by_role.step[alive.peak_event]] if alive.peak_event >= 0 else "",
         largest=tuple((each.name, each.size_bytes) for each in alive.top_live(_LARGEST)),
@@ -191,11 +191,11 @@ def _role(role: str, name: str) -> str:
     return _BY_TRACE_ROLE.get(role, "temporaries")
 
 
-def _most(alive: Occupancy, role: str) -> int:
+def _most_bytes(alive: Occupancy, role: str) -> int:
     trace = alive.trace
     at_start = np.where(np.array(trace.roles) == role, trace.size_bytes, 0)[alive.at_start].sum()
     return int(alive.after_events(role).max(initial=at_start)) if len(trace) else 0
 
 
-def _added(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+def _sum_by_role(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
     return {role: first.get(role, 0) + second.get(role, 0) for role in ROLES}

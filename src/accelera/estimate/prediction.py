@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LOCAL = "local"
 """This machine, among the names of machines."""
 ROUNDS = 15
-"""How often a module's step is timed."""
+"""Number of timed rounds of a module's step."""
 MakeInputs = Callable[[int, int], Any]
 
 
@@ -96,7 +96,7 @@ def predict_compile(program: Any, inputs: Any = None, **options: Any) -> Compile
     if isinstance(program, str):
         return predict_source(program, **options)
     if isinstance(program, Trace):
-        return predict_trace(program, **_located(options))
+        return predict_trace(program, **_with_local_machine(options))
     if not callable(program):
         raise TypeError(
             f"[predict_compile] program is a {type(program).__name__}; give source text, a Trace, a module "
@@ -105,13 +105,13 @@ def predict_compile(program: Any, inputs: Any = None, **options: Any) -> Compile
     return _predict_module(program, inputs, **options)
 
 
-_OF_PREDICTION = ("hierarchy", "budgets", "optimizer", "batch", "context", "make_trace")
+_PREDICTION_OPTIONS = ("hierarchy", "budgets", "optimizer", "batch", "context", "make_trace")
 
 
 def _predict_module(
     model: Any, inputs: Any, *, make_inputs: MakeInputs | None = None, **options: Any
 ) -> CompilePrediction:
-    predicting = {name: options.pop(name) for name in _OF_PREDICTION if name in options}
+    predicting = {name: options.pop(name) for name in _PREDICTION_OPTIONS if name in options}
     batch, context = predicting.get("batch") or 1, predicting.get("context") or 1
     require("predict_compile", "torch")
     import torch
@@ -121,14 +121,14 @@ def _predict_module(
     if inputs is None and make_inputs is None:
         raise TypeError("[predict_compile] a module needs inputs=, or make_inputs= with batch and context")
     if make_inputs is not None:
-        predicting.setdefault("make_trace", _traces(model, make_inputs, options))
+        predicting.setdefault("make_trace", _trace_maker(model, make_inputs, options))
         inputs = make_inputs(batch, context) if inputs is None else inputs
     if predicting.get("hierarchy") == LOCAL and isinstance(model, torch.nn.Module) and not is_on_meta(model):
         options = {"timed": 0 if options.get("fake") or options.get("generate_tokens") else ROUNDS, **options}
-    return predict_trace(capture(model, inputs, **options), **_located(predicting))
+    return predict_trace(capture(model, inputs, **options), **_with_local_machine(predicting))
 
 
-def _located(options: dict[str, Any]) -> dict[str, Any]:
+def _with_local_machine(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options with this machine's speeds where it is meant."""
     if options.get("hierarchy") != LOCAL:
         return options
@@ -137,7 +137,7 @@ def _located(options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "hierarchy": local_machine()}
 
 
-def _traces(model: Any, make_inputs: MakeInputs, options: dict[str, Any]) -> Callable[[int, int], Trace]:
+def _trace_maker(model: Any, make_inputs: MakeInputs, options: dict[str, Any]) -> Callable[[int, int], Trace]:
     def make_trace(batch: int, context: int) -> Trace:
         shapes_only = {**options, "fake": True, "names": False}
         return capture(model, lambda: make_inputs(batch, context), **shapes_only)

@@ -85,7 +85,7 @@ class Estimate:
         raise UnknownNameError.among("phase", name if dtype is None else f"{name} in {dtype}", known)
 
     def fits(self, phase: Phase) -> bool:
-        """Whether ``phase`` fits the budget; without a budget everything does."""
+        """Return whether ``phase`` fits the budget; without a budget everything does."""
         return self.budget_bytes is None or phase.peak_bytes <= self.budget_bytes
 
     def to_dict(self) -> dict[str, Any]:

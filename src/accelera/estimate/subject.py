@@ -52,7 +52,7 @@ class Subject:
 
 def subject_of(model: Any, inputs: Any, batch: int | None, context: int | None) -> Subject:
     """Return the subject that ``model`` and ``inputs`` name; see ``estimate``."""
-    module, inputs = _built(model, inputs)
+    module, inputs = _build_subject(model, inputs)
     if inputs is not None:
         if batch is not None or context is not None:
             raise ValueError("[estimate] batch= and context= shape inputs that are made; inputs= are given")
@@ -78,7 +78,7 @@ def _of_transformers(module: torch.nn.Module, batch: int, context: int | None) -
     )
 
 
-def _built(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
+def _build_subject(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
     if isinstance(model, (str, Path)):
         return build(read_config(Path(model))), inputs
     if is_config(model):
@@ -120,7 +120,7 @@ _LABELS_PER_TOKEN = ("LM", "Generation", "TokenClassification", "PreTraining")
 
 
 def is_config(value: Any) -> bool:
-    """Whether ``value`` is a configuration of ``transformers``."""
+    """Return whether ``value`` is a configuration of ``transformers``."""
     return hasattr(value, "model_type") and hasattr(value, "to_dict") and not callable(value)
 
 
@@ -159,14 +159,14 @@ def build(config: Any) -> torch.nn.Module:
 
 
 def makes_own_inputs(module: Any) -> bool:
-    """Whether inputs for ``module`` follow from its configuration."""
+    """Return whether inputs for ``module`` follow from its configuration."""
     return getattr(module, "main_input_name", None) in ("input_ids", "pixel_values") and hasattr(
         module, "config"
     )
 
 
 def generates(module: Any) -> bool:
-    """Whether ``module`` decodes token by token with a key-value cache."""
+    """Return whether ``module`` decodes token by token with a key-value cache."""
     can = getattr(module, "can_generate", lambda: False)()
     return bool(can) and not module.config.is_encoder_decoder and module.main_input_name == "input_ids"
 

@@ -57,7 +57,7 @@ class AllocationScope:
         _THREAD.entries.append(entry)
         self._charge()
         if phase:
-            self._tell(phase)
+            self._notify_guard(phase)
         return entry
 
     def _charge(self) -> None:
@@ -66,7 +66,7 @@ class AllocationScope:
         else:
             leave_arena(0)
 
-    def _tell(self, phase: str) -> None:
+    def _notify_guard(self, phase: str) -> None:
         if self._guard is not None:
             self._guard.enter(phase)
 
@@ -99,22 +99,22 @@ class JointScope(AllocationScope):
     def _charge(self) -> None:
         self._parts[self.current]._charge()
 
-    def _tell(self, phase: str) -> None:
+    def _notify_guard(self, phase: str) -> None:
         for part in self._parts:
-            part._tell(phase)
+            part._notify_guard(phase)
 
 
 @final
 class ScopeEntry:
     """One time for which a scope is open in one thread."""
 
-    __slots__ = ("__weakref__", "_graph", "_over", "_owner", "_phase", "lingers", "scope")
+    __slots__ = ("__weakref__", "_closed_elsewhere", "_graph", "_owner", "_phase", "lingers", "scope")
 
     def __init__(self, scope: AllocationScope, phase: str) -> None:
         self.scope = scope
         self.lingers = False
         self._graph: Any = None
-        self._over = False
+        self._closed_elsewhere = False
         self._phase = phase
         self._owner = threading.get_ident()
 
@@ -146,7 +146,7 @@ class ScopeEntry:
     def close(self) -> None:
         """Close it; may be called again, and from another thread, for which it takes effect later."""
         if threading.get_ident() != self._owner:
-            self._over = True
+            self._closed_elsewhere = True
         elif self in _THREAD.entries:
             self._end()
 
@@ -156,7 +156,7 @@ class ScopeEntry:
         if self.lingers:
             _WATCH.change(-1)
         if self._phase:
-            self.scope._tell("")
+            self.scope._notify_guard("")
 
 
 class _Thread(threading.local):
@@ -174,7 +174,7 @@ class _Thread(threading.local):
 
     def end_lingering(self, scope: AllocationScope | None = None) -> None:
         """Close the entries that linger, of one scope or of all."""
-        for entry in [each for each in self.entries if each.lingers or each._over]:
+        for entry in [each for each in self.entries if each.lingers or each._closed_elsewhere]:
             if scope is None or scope in entry.scope.parts:
                 entry._end()
 

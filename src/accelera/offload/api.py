@@ -112,8 +112,8 @@ def offload(
     TypeError
         For what is no module.
     """
-    _refuse_what_is_no_module(model)
-    _refuse_twice(model)
+    _check_is_module(model)
+    _check_not_offloaded(model)
     check_activations(model, activations)
     for name, tensor in tensors_of(model):
         check_values(tensor, name)
@@ -124,7 +124,7 @@ def offload(
     )
     if len(budgets.computing) > 1:
         _refuse_inputs(inputs)
-        return _over_several(model, budgets, config)
+        return _offload_over_devices(model, budgets, config)
     cache, plan = planned_cache("offload", model, inputs, budgets, config)
     swap_in(model, cache)
     return hand_over(model, cache, plan, activations)
@@ -154,7 +154,9 @@ def _refuse_inputs(inputs: Any) -> None:
         )
 
 
-def _over_several(model: torch.nn.Module, budgets: DeviceBudgets, config: OffloadConfig) -> torch.nn.Module:
+def _offload_over_devices(
+    model: torch.nn.Module, budgets: DeviceBudgets, config: OffloadConfig
+) -> torch.nn.Module:
     """Offload ``model`` with units on each device in proportion to the budgets; return it."""
     assignment = assigned(model, [each.limit_bytes for each in budgets.computing])
     for number in assignment.devices:
@@ -182,7 +184,7 @@ def cache_for(
     """
     load_code()
     place, limit = budget.device, budget.limit_bytes
-    capacity = _usual_capacity(limit, place) if plan is None else plan.capacity_bytes
+    capacity = _default_capacity(limit, place) if plan is None else plan.capacity_bytes
     block_bytes = block_bytes_of(capacity, train=config.train) if plan is None else plan.block_bytes
     return BlockCache(
         capacity,
@@ -193,7 +195,7 @@ def cache_for(
     )
 
 
-def _usual_capacity(limit_bytes: int, place: Device) -> int:
+def _default_capacity(limit_bytes: int, place: Device) -> int:
     """Return what is left for blocks: ``RESERVED_FRACTION`` less, more of a small budget."""
     fixed = sum(reserved_on(place).values()) + SPARE_BYTES
     return limit_bytes - max(int(limit_bytes * RESERVED_FRACTION), fixed)
@@ -274,7 +276,7 @@ def offload_checkpoint(
     """
     place = Path(folder)
     shards = Shards(place)
-    wanted = _floating(dtype)
+    wanted = _named_dtype(dtype)
     build, built_in = _builder(place, model_class, config, shards)
     model = skeleton_of(build, wanted or built_in).eval()
     found = matched(model, shards)
@@ -288,7 +290,7 @@ def offload_checkpoint(
     return hand_over(model, cache, plan, activations)
 
 
-def _floating(dtype: torch.dtype | str | None) -> torch.dtype | None:
+def _named_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     """Return the element type that is asked for, by torch's name for it or by itself."""
     named = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else dtype
     if dtype is None or (isinstance(named, torch.dtype) and named.is_floating_point):
@@ -307,13 +309,13 @@ def _builder(
         config = config_of(folder)
     if model_class is None:
         model_class = architecture_of(folder, config)
-    stored = _floating_dtype(shards)
+    stored = _stored_dtype(shards)
     if hasattr(model_class, "from_config"):
         return partial(model_class.from_config, config, dtype=stored), stored
     return (model_class if config is None else partial(model_class, config)), stored
 
 
-def _floating_dtype(shards: Shards) -> torch.dtype | None:
+def _stored_dtype(shards: Shards) -> torch.dtype | None:
     """Return the element type of most floating-point bytes, None when there is none to build in."""
     sizes: dict[torch.dtype, int] = {}
     for name in shards.names():
@@ -359,12 +361,12 @@ def offloaded(model: torch.nn.Module) -> Offloaded:
     return Offloaded(model, tuple(caches), training=CopiedTraining(model))
 
 
-def _refuse_what_is_no_module(model: Any) -> None:
+def _check_is_module(model: Any) -> None:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"[offload] a {type(model).__name__} is no torch.nn.Module; give the model itself")
 
 
-def _refuse_twice(model: torch.nn.Module) -> None:
+def _check_not_offloaded(model: torch.nn.Module) -> None:
     if _handle_of(model) is not None:
         raise DeviceError(
             f"[offload] this {type(model).__name__} is offloaded already; call "

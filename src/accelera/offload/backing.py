@@ -154,7 +154,7 @@ class FileRegion:
         return self.file.write(self.offset + start, data)
 
     def resident(self) -> None:
-        """They lie in a file."""
+        """Return None: the bytes lie in a file."""
 
     def mapped(self) -> Bytes:
         """Return the region mapped privately: pages of the file until somebody writes to them."""
@@ -251,7 +251,7 @@ class HostPins:
         with torch.get_device_module(self._device).device(self._device):
             code = int(_runtime().cudaHostRegister(address, slab.nbytes, _PORTABLE))
         if code:
-            self._refused(code, slab.nbytes)
+            self._warn_not_pinned(code, slab.nbytes)
             return False
         unpin = weakref.finalize(slab, _unregister, address, self._device, self._unpin)
         unpin.atexit = False
@@ -269,7 +269,7 @@ class HostPins:
         for unpin in list(self._unpin.values()):
             unpin()
 
-    def _refused(self, code: int, nbytes: int) -> None:
+    def _warn_not_pinned(self, code: int, nbytes: int) -> None:
         _clear_last_error(self._device)
         if not self._warned:
             self._warned = True
@@ -288,9 +288,9 @@ def _unregister(address: int, device: torch.device, registered: dict[int, Any]) 
 
 
 def _clear_last_error(device: torch.device) -> None:
-    """Let the next kernel of this thread not be taken for what failed.
+    """Clear CUDA's last error, so that torch does not attribute it to the next kernel of this thread.
 
-    torch returns the code of these calls and leaves the error where its check after a launch finds it.
+    torch returns the error code of these calls and does not clear the error itself.
     """
     with contextlib.suppress(RuntimeError):
         torch.zeros(1, device=device)
@@ -316,17 +316,17 @@ class ScratchBacking:
     def create(self, nbytes: int, on_release: Callable[[], None] | None = None) -> FileRegion:
         """Return a region of ``nbytes``; raises StoreError when the folder takes no files."""
         with self._lock:
-            take_back = functools.partial(self._take_back, on_release)
+            reclaim = functools.partial(self._reclaim, on_release)
             if self._spare[nbytes]:
                 spare = self._spare[nbytes].pop()
-                return FileRegion(spare.file, spare.offset, nbytes, take_back)
+                return FileRegion(spare.file, spare.offset, nbytes, reclaim)
             room = -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
             if not self._files or self._used_bytes + room > self._files[-1].nbytes:
-                self._files.append(_nameless_file(self.folder, max(FILE_BYTES, room)))
+                self._files.append(_unlinked_file(self.folder, max(FILE_BYTES, room)))
                 self._used_bytes = 0
-            home = FileRegion(self._files[-1], self._used_bytes, nbytes, take_back)
+            region = FileRegion(self._files[-1], self._used_bytes, nbytes, reclaim)
             self._used_bytes += room
-            return home
+            return region
 
     def close(self) -> None:
         """Close the files, and with that delete them."""
@@ -335,14 +335,14 @@ class ScratchBacking:
         self._files.clear()
         self._spare.clear()
 
-    def _take_back(self, on_release: Callable[[], None] | None, home: FileRegion) -> None:
+    def _reclaim(self, on_release: Callable[[], None] | None, region: FileRegion) -> None:
         with self._lock:
-            self._spare[home.nbytes].append(home)
+            self._spare[region.nbytes].append(region)
         if on_release is not None:
             on_release()
 
 
-def _nameless_file(folder: Path, nbytes: int) -> OpenFile:
+def _unlinked_file(folder: Path, nbytes: int) -> OpenFile:
     try:
         descriptor, name = tempfile.mkstemp(prefix=".accelera-offload-", dir=folder)
         try:
@@ -363,8 +363,8 @@ def _nameless_file(folder: Path, nbytes: int) -> OpenFile:
 class TieredBacking:
     """RAM for what is created first, as long as it is at most ``ram_limit_bytes``; files for the rest.
 
-    A home stays where it is: a pass uses all blocks in turn, so none of them deserves the RAM more than
-    another. What is given back is there for those that are created later. Safe to use from several threads.
+    A region never changes its tier: a pass uses all blocks in turn, so no block gains more from RAM than
+    another. Released room is used for regions created later. Safe to use from several threads.
     """
 
     def __init__(self, ram: RamBacking, files: ScratchBacking, ram_limit_bytes: int) -> None:
@@ -373,7 +373,7 @@ class TieredBacking:
         self._files = files
         self._bytes = {"ram": 0, "files": 0}
         self._lock = threading.RLock()
-        """The garbage collector may give a home back while this thread takes one."""
+        """The garbage collector may give a region back while this thread takes one."""
 
     @property
     def nbytes(self) -> Mapping[str, int]:
@@ -382,8 +382,8 @@ class TieredBacking:
             return dict(self._bytes)
 
     def create(self, nbytes: int) -> RamRegion | FileRegion:
-        """Return a home of ``nbytes``; raises DeviceMemoryError, StoreError when there is no room for it."""
-        tier = self._reserved(nbytes)
+        """Return a region of ``nbytes``; raises DeviceMemoryError or StoreError when there is no room."""
+        tier = self._reserve_tier(nbytes)
         try:
             backing = self._ram if tier == "ram" else self._files
             return backing.create(nbytes, lambda: self._count(tier, -nbytes))
@@ -392,11 +392,11 @@ class TieredBacking:
             raise
 
     def close(self) -> None:
-        """Give up every home made here."""
+        """Release all regions made here."""
         self._ram.close()
         self._files.close()
 
-    def _reserved(self, nbytes: int) -> str:
+    def _reserve_tier(self, nbytes: int) -> str:
         with self._lock:
             tier = "ram" if self._bytes["ram"] + nbytes <= self.ram_limit_bytes else "files"
             self._count(tier, nbytes)

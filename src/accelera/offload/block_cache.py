@@ -136,10 +136,10 @@ class BlockCache:
         self._arena = self._memory.arena
         self._guard: MemoryGuard | None = None
         if budget is not None:
-            self._guard = self._made_guard(budget)
+            self._guard = self._make_guard(budget)
         charged = self._arena if self._guard is not None and self._guard.exact else None
         self.scope = AllocationScope(charged, self._guard)
-        """The parts of a program in which new tensors count against the budget."""
+        """Scope in which new tensors count against the budget."""
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._closed = False
@@ -155,7 +155,7 @@ class BlockCache:
 
     @property
     def watched(self) -> bool:
-        """Whether results have to be announced before they are made, so that blocks leave in time."""
+        """Whether a result's size must be announced before it is made, so that blocks are evicted in time."""
         return self._guard is not None and not self._guard.exact
 
     @property
@@ -197,7 +197,7 @@ class BlockCache:
         return tuple(self._adopt_rows(rows[part], part_name(name, part, len(parts)), role) for part in parts)
 
     def attach(self, home: BackingStore, nbytes: int, name: str = "", role: str = "weight") -> PoolBlock:
-        """Return a block whose contents ``home`` holds already; what is read-only is saved elsewhere."""
+        """Return a block over the contents of the store ``home``; changes to a read-only one go elsewhere."""
         return self._register(nbytes, name, role, home)
 
     def create(self, nbytes: int, name: str = "", role: str = "") -> PoolBlock:
@@ -214,16 +214,16 @@ class BlockCache:
         return PinnedBlocks(self, uses, op, output_bytes)
 
     def free(self, block: PoolBlock) -> None:
-        """End a block's life; may be called from a finaliser in any thread."""
+        """Free a block later; may be called from a finaliser in any thread."""
         self._pending_free.append(block)
 
     def reap(self) -> None:
-        """Give the room of blocks back whose life has ended."""
+        """Free the blocks for which ``free`` was called."""
         with self._lock:
             self._reap()
 
     def flush(self) -> None:
-        """Write every dirty block home, let all transfers end; raises StoreError when one cannot be saved."""
+        """Write back every dirty block and wait for all transfers; raises StoreError when one cannot be saved."""
         with self._lock:
             self._reap()
             for block in self._table.resident:
@@ -243,7 +243,7 @@ class BlockCache:
     def joined(self, blocks: Sequence[PoolBlock]) -> torch.Tensor:
         """Return the bytes of ``blocks``, one after the other, as ``mapped`` does for one of them.
 
-        They are copied to a home of their own, which is given back when nobody holds the tensor.
+        They are copied to a backing store of their own, released when nobody holds the tensor.
         """
         home = self._backing.create(sum(block.nbytes for block in blocks))
         start = 0
@@ -327,7 +327,7 @@ class BlockCache:
             if self._pending_free:
                 self._reap()
             if self._guard is not None:
-                self._withhold(self._guard, output_bytes)
+                self._update_withheld(self._guard, output_bytes)
             self._uses += 1
             self._most_pinned_bytes = max(self._most_pinned_bytes, sum(block.nbytes for block, _, _ in uses))
             try:
@@ -336,20 +336,20 @@ class BlockCache:
                 heap_bytes = free_heap_bytes() if self.watched and self._arena is not None else 0
                 raise refusal(op, uses, self._budget_bytes, error, heap_bytes) from error
         try:
-            return pins, [self._ready(slab, use) for slab, use in zip(pins.given, uses, strict=True)]
+            return pins, [self._wait_ready(slab, use) for slab, use in zip(pins.given, uses, strict=True)]
         except BaseException:
-            self._abandon(pins, uses)
+            self._cancel_use(pins, uses)
             raise
 
-    def _ready(self, slab: Slab, use: Use) -> torch.Tensor:
+    def _wait_ready(self, slab: Slab, use: Use) -> torch.Tensor:
         if use.write:
             slab.wait_saved()
         tensor: torch.Tensor = slab.wait_loaded()
         self._memory.lend(slab.memory)
         return tensor
 
-    def _abandon(self, pins: Pins, uses: Sequence[Use]) -> None:
-        """Let go of what could not be brought; it is tried again when it is used again."""
+    def _cancel_use(self, pins: Pins, uses: Sequence[Use]) -> None:
+        """End a use whose blocks could not be loaded; loading is retried at their next use."""
         with self._lock:
             self._prefetcher.end(pins)
             self._prefetcher.forget_predictions()
@@ -367,7 +367,7 @@ class BlockCache:
             if self._log is not None:
                 self._log.took(pins.step, compute_s, 0.0)
 
-    def _made_guard(self, budget: CacheBudget) -> MemoryGuard:
+    def _make_guard(self, budget: CacheBudget) -> MemoryGuard:
         reserve_bytes = budget.limit_bytes - self.capacity_bytes
         if self._arena is not None:
             if arenas_in_torch():
@@ -378,28 +378,28 @@ class BlockCache:
         count = HeldCount(held_on(self.device), lambda: residence.allocated_bytes)
         return MemoryGuard(reserve_bytes, count, learns=not budget.planned)
 
-    def _withhold(self, guard: MemoryGuard, output_bytes: int) -> None:
-        withheld = self._withheld_by(guard, output_bytes)
+    def _update_withheld(self, guard: MemoryGuard, output_bytes: int) -> None:
+        withheld = self._withheld_bytes(guard, output_bytes)
         if withheld > self._prefetcher.withheld_bytes and self._arena is not None and not guard.exact:
             trim()  # what a heap holds and nobody uses is no reason for blocks to leave
-            withheld = self._withheld_by(guard, output_bytes)
+            withheld = self._withheld_bytes(guard, output_bytes)
         if withheld != self._prefetcher.withheld_bytes:
-            self._keep_empty(withheld)
+            self._set_withheld(withheld)
 
-    def _withheld_by(self, guard: MemoryGuard, output_bytes: int) -> int:
+    def _withheld_bytes(self, guard: MemoryGuard, output_bytes: int) -> int:
         return guard.withheld_bytes(output_bytes, settled=self._buffers.settled)
 
-    def _keep_empty(self, withheld_bytes: int) -> None:
-        """Let blocks leave until so much of the capacity is empty, and keep it so."""
+    def _set_withheld(self, withheld_bytes: int) -> None:
+        """Evict blocks until ``withheld_bytes`` of the capacity are free, and keep them free."""
         self._prefetcher.withheld_bytes = withheld_bytes
         self._prefetcher.forget_predictions()
         self._table.evict(withheld_bytes - self._table.room_bytes, self._prefetcher.step)
         self._buffers.limit(self.capacity_bytes - withheld_bytes)
 
     def _make_room(self, missing_bytes: int) -> bool:
-        """Let blocks leave for a tensor for which the arena lacks ``missing_bytes``.
+        """Evict blocks for a tensor for which the arena lacks ``missing_bytes``.
 
-        Raises BudgetExceededError when those that may leave are not enough.
+        Raises BudgetExceededError when too few blocks can be evicted.
         """
         arena = self._arena
         assert arena is not None, "an arena asks for room"
@@ -407,7 +407,7 @@ class BlockCache:
             wanted = arena.committed_bytes - missing_bytes
             self._buffers.limit(self.capacity_bytes - self._prefetcher.withheld_bytes)
             if arena.committed_bytes > wanted:
-                self._keep_empty(self.capacity_bytes - wanted)
+                self._set_withheld(self.capacity_bytes - wanted)
             if arena.committed_bytes <= wanted:
                 return True
             refused = tensor_refusal(arena, arena.committed_bytes - wanted, self._budget_bytes or 0)
@@ -415,7 +415,7 @@ class BlockCache:
         raise refused
 
     def _save(self, block: PoolBlock) -> None:
-        """Let the home of ``block`` hold its contents; a change that is only expected is yet to be made."""
+        """Write ``block`` back to its backing store; changes that are only predicted do not count."""
         if block in self._table:
             self._prefetcher.forget_predictions()
             self._table.save(block, self._prefetcher.step)

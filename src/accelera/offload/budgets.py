@@ -118,7 +118,7 @@ def _entries(op: str, budget: Mapping[Any, Any]) -> list[DeviceBudget]:
 
 
 def _is_same(one: Device, other: Device) -> bool:
-    """Whether two are one device; simulated ones may have one name."""
+    """Return whether two objects are the same device; simulated ones may share a name."""
     return one is other or (one.name == other.name and not one.name.startswith("sim"))
 
 
@@ -182,7 +182,7 @@ def require_floor(
     What is taken in any case and the blocks of one operation, cut as fine as can be, are to fit.
     """
     fixed = sum(reserved_on(device).values()) + SPARE_BYTES
-    room = _room_for(tensors, train=train)
+    room = _least_block_bytes(tensors, train=train)
     if limit_bytes < fixed + room:
         least = fixed + room
         raise BudgetExceededError(
@@ -194,7 +194,7 @@ def require_floor(
         )
 
 
-def _room_for(tensors: Iterable[torch.Tensor], *, train: bool) -> int:
+def _least_block_bytes(tensors: Iterable[torch.Tensor], *, train: bool) -> int:
     """Return the least room for blocks: a row is never cut, and several blocks are used at once."""
     large = [each for each in tensors if can_be_offloaded(each) and each.nbytes >= LEAST_BYTES]
     largest = max((each.nbytes for each in large), default=0)

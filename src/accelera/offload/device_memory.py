@@ -65,7 +65,7 @@ class CpuMemory:
         self.arena.commit(nbytes)
 
     def release(self, memory: Bytes) -> None:
-        """The bytes go back to the arena with the last reference to them."""
+        """Do nothing: the arena frees the bytes with the last reference to them."""
 
     def load(self, home: BackingStore, memory: Bytes, start: int, stop: int) -> int:
         """Read a part of ``home``."""
@@ -76,10 +76,10 @@ class CpuMemory:
         return home.write(start, memory[start:stop])
 
     def lend(self, memory: Bytes) -> None:
-        """What is loaded is here."""
+        """Do nothing: loads are synchronous here."""
 
     def used(self, memory: Bytes) -> None:
-        """Operations here are done when they return."""
+        """Do nothing: operations are synchronous here."""
 
 
 @final
@@ -101,7 +101,7 @@ class AcceleratorMemory:
         return memory, memory
 
     def promise(self, nbytes: int) -> None:
-        """Torch's allocator of the device counts by itself."""
+        """Do nothing: torch's allocator of the device counts by itself."""
 
     def release(self, memory: torch.Tensor) -> None:
         """Wait for the work on the memory and give it back to torch."""
@@ -198,10 +198,10 @@ class SimulatedTensorMemory:
         return stop - start
 
     def lend(self, memory: Bytes) -> None:
-        """What is loaded is here."""
+        """Do nothing: loads are synchronous here."""
 
     def used(self, memory: Bytes) -> None:
-        """Operations are done when they return."""
+        """Do nothing: operations are synchronous."""
 
 
 __all__ = ["CpuMemory", "SimulatedTensorMemory", "TorchMemory", "memory_on", "tensor_device"]

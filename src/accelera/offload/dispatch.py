@@ -37,13 +37,13 @@ def compute(func: Any, args: Any, kwargs: Any) -> Any:
 
     The result is offloaded when all operands are (numbers aside) and it is not small.
     """
-    offloaded, ordinary = _sorted(args, kwargs)
+    offloaded, ordinary = _split_operands(args, kwargs)
     for one in offloaded:
         if len(one.block_storage.blocks) > 1 and in_several_blocks(one):
             return blockwise.run(func, args, kwargs, one.block_storage.cache)
     schema = schema_of(func)
     if not (ordinary or schema.written) and schema.gives_tensors:
-        result = _into_pool(func, args, kwargs, offloaded[0].cache)
+        result = _compute_into_pool(func, args, kwargs, offloaded[0].cache)
         if result is not NotImplemented:
             return result
     with _operands(func, offloaded, args, kwargs) as operands:
@@ -52,10 +52,10 @@ def compute(func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*given, **named)
         if not schema.written:
             return operands.kept(result)
-    return _given_back(schema, args, kwargs, result)
+    return _returned_arguments(schema, args, kwargs, result)
 
 
-def _into_pool(func: Any, args: Any, kwargs: Any, cache: BlockCache) -> Any:
+def _compute_into_pool(func: Any, args: Any, kwargs: Any, cache: BlockCache) -> Any:
     """Carry out ``func`` with its result in the pool; NotImplemented when the result is to be ordinary.
 
     All tensor operands are offloaded, each within one block, or have no dimension.
@@ -99,7 +99,7 @@ _NO_META_KERNEL: set[str] = set()
 """Operations that cannot be carried out without memory."""
 
 
-def _sorted(args: Any, kwargs: Any) -> tuple[list[OffloadedTensor], bool]:
+def _split_operands(args: Any, kwargs: Any) -> tuple[list[OffloadedTensor], bool]:
     """Return the offloaded operands, and whether there are ordinary ones of one dimension or more."""
     offloaded: list[OffloadedTensor] = []
     ordinary = False
@@ -122,7 +122,7 @@ def _operands(func: Any, offloaded: list[OffloadedTensor], args: Any, kwargs: An
     return PinnedOperands(schema.op, offloaded, changed, overwrites=overwrites, output_bytes=incoming_bytes)
 
 
-def _given_back(schema: OpSchema, args: Any, kwargs: Any, result: Any) -> Any:
+def _returned_arguments(schema: OpSchema, args: Any, kwargs: Any, result: Any) -> Any:
     """Return the results of an operation in place: the arguments themselves."""
     if len(schema.returned) == 0:
         return None
@@ -135,9 +135,9 @@ def _given_back(schema: OpSchema, args: Any, kwargs: Any, result: Any) -> Any:
     )
 
 
-_MOST_KNOWN = 1 << 14
+_MOST_RESULT_BYTES = 1 << 14
 
-_KNOWN: dict[Any, int] = {}
+_RESULT_BYTES: dict[Any, int] = {}
 """Bytes of results by operation and operands."""
 
 
@@ -151,13 +151,13 @@ def output_bytes(func: Any, args: Any, kwargs: Any) -> int:
         return 0
     try:
         key = (func, _shapes(args), _shapes(kwargs.values()), tuple(kwargs))
-        known = _KNOWN.get(key)
+        known = _RESULT_BYTES.get(key)
     except TypeError:
         return 0
     if known is None:
-        if len(_KNOWN) >= _MOST_KNOWN:
-            _KNOWN.clear()
-        known = _KNOWN[key] = _result_bytes(func, args, kwargs)
+        if len(_RESULT_BYTES) >= _MOST_RESULT_BYTES:
+            _RESULT_BYTES.clear()
+        known = _RESULT_BYTES[key] = _result_bytes(func, args, kwargs)
     return known
 
 
@@ -191,12 +191,12 @@ def view(func: Any, args: Any, kwargs: Any) -> Any:
     with torch._C._DisableTorchDispatch():
         shown = func(*args, **kwargs)
         if isinstance(shown, torch.Tensor):
-            return _same_bytes(kind, base, shown)
-        return [_same_bytes(kind, base, each) for each in shown]
+            return _alias(kind, base, shown)
+        return [_alias(kind, base, each) for each in shown]
 
 
 RESHAPING = ("squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_")
-"""In-place changes of what a tensor is that show the same bytes with other sizes and strides."""
+"""In-place changes of sizes and strides that keep the same bytes."""
 
 
 @implements(*RESHAPING)
@@ -207,7 +207,7 @@ def reshape_in_place(func: Any, args: Any, kwargs: Any) -> Any:
     return args[0]
 
 
-def _same_bytes(kind: Any, base: Any, shown: torch.Tensor) -> Any:
+def _alias(kind: Any, base: Any, shown: torch.Tensor) -> Any:
     made: Any = torch.Tensor._make_subclass(kind, shown)
     made.block_storage = base.block_storage
     return made
@@ -260,13 +260,17 @@ def foreach(func: Any, args: Any, kwargs: Any) -> Any:
     lists = [value for value in (*args, *kwargs.values()) if _is_list(value)]
     count = max((len(value) for value in lists), default=0)
     results = [
-        _one(func, _at(args, place), {name: _at([value], place)[0] for name, value in kwargs.items()})
+        _compute_element(
+            func,
+            _element_arguments(args, place),
+            {name: _element_arguments([value], place)[0] for name, value in kwargs.items()},
+        )
         for place in range(count)
     ]
     return [one for result in results for one in result] if func._schema.returns else None
 
 
-def _one(func: Any, args: Any, kwargs: Any) -> Any:
+def _compute_element(func: Any, args: Any, kwargs: Any) -> Any:
     if any(isinstance(one, OffloadedTensor) for one in each_tensor(args, kwargs)):
         return compute(func, args, kwargs)
     return func(*args, **kwargs)
@@ -276,15 +280,15 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and len(value) > 0
 
 
-def _at(values: Any, place: int) -> list[Any]:
+def _element_arguments(values: Any, place: int) -> list[Any]:
     return [[value[place]] if _is_list(value) else value for value in values]
 
 
 NAMESPACE = "c10d"
 """Where PyTorch has them."""
 
-_BETWEEN_TWO = ("send", "recv_", "recv_any_source_")
-"""Waiting for these can be waiting for ever: the other side may wait as well."""
+_POINT_TO_POINT = ("send", "recv_", "recv_any_source_")
+"""Point-to-point messages: waiting for one could deadlock, as the other process may wait as well."""
 
 
 @implements(NAMESPACE)
@@ -296,7 +300,7 @@ def collective(func: Any, args: Any, kwargs: Any) -> Any:
     """
     name = func.overloadpacket.__name__
     leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, OffloadedTensor)]
-    if name in _BETWEEN_TWO:
+    if name in _POINT_TO_POINT:
         raise DeviceError(f"[{name}] {leaves[0]} is offloaded, and has no lasting address; give a copy of it")
     copies = blockwise.gathered(str(func), leaves, leaves[0].cache)
     wholes = [copies.get(id(leaf), leaf) for leaf in leaves]
@@ -324,10 +328,10 @@ REFUSED = {
     "resize_as_": "change its size in place",
     "as_strided_": "change its shape in place",
 }
-"""In-place changes of what a tensor is that its bytes may not be enough for."""
+"""In-place changes of size or storage for which a tensor's bytes may not be enough."""
 
 
-_AT_ONCE = ("gru",)
+_COMPUTED_WHOLE = ("gru",)
 """Composite operations that PyTorch carries out with other last bits for tensors of a subclass.
 
 In inference mode they get all their weights at once, if these fit the pool together.
@@ -338,7 +342,7 @@ _VIEWS = torch._C.DispatchKey.ADInplaceOrView
 
 @implements()
 def by_schema(func: Any, args: Any, kwargs: Any) -> Any:
-    """Carry out an operator by what its schema says of it."""
+    """Carry out an operator by the rule that its schema selects."""
     return _schema_rule(func)(func, args, kwargs)
 
 
@@ -360,7 +364,7 @@ def _decompose(func: Any, args: Any, kwargs: Any) -> Any:
     Views made on the way are to know that their base requires a gradient, as for ordinary tensors: products
     choose their form by that.
     """
-    if func.overloadpacket.__name__ in _AT_ONCE:
+    if func.overloadpacket.__name__ in _COMPUTED_WHOLE:
         with suppress(BudgetExceededError):
             return compute(func, args, kwargs)
     if func.has_kernel_for_dispatch_key(_VIEWS):

@@ -22,7 +22,7 @@ from accelera.units import format_bytes
 MAPPED_BYTES = 1 << 20
 """Tensors from this size on have pages of their own while something is offloaded."""
 
-_USUAL_BYTES = 32 << 20
+_DEFAULT_THRESHOLD_BYTES = 32 << 20
 """The size to which glibc's own limit grows in a process that frees large tensors."""
 
 _MMAP_THRESHOLD = -3
@@ -35,10 +35,10 @@ _lock = threading.RLock()
 
 @cache
 def arenas_in_torch() -> bool:
-    """Whether PyTorch takes tensors in RAM from arenas (``csrc/memory/arena.h``); arranges it if it can.
+    """Make PyTorch allocate CPU tensors from arenas (``csrc/memory/arena.h``); return whether it does.
 
-    It needs the library that is compiled for the torch that is loaded. Once arranged it stays: threads that
-    enter no arena get their memory as before.
+    It needs the shim compiled for the loaded torch. Once set it stays: threads that enter no arena allocate
+    as before.
     """
     library = shim_library()
     if library is None or not hasattr(library, "accelera_use_arenas"):
@@ -92,7 +92,7 @@ def _count(change: int) -> None:
     with _lock:
         before, _users = _users, _users + change
         if not (before and _users):
-            _set_threshold(MAPPED_BYTES if _users else _USUAL_BYTES)
+            _set_threshold(MAPPED_BYTES if _users else _DEFAULT_THRESHOLD_BYTES)
 
 
 def _set_threshold(nbytes: int) -> None:
@@ -211,7 +211,7 @@ class HeldCount:
 
 @final
 class MemoryGuard:
-    """Knows how many bytes of the capacity are to stay empty because something else takes room, or will.
+    """Computes how many bytes of the capacity must stay free for memory that is not blocks.
 
     ``reserve_bytes`` are there for everything that is counted and is no block. A *phase* is a part of a step
     that comes again, such as the forward and backward pass of training: as much as it took the last time,
@@ -224,11 +224,11 @@ class MemoryGuard:
         self.exact = count.exact
         """Whether it counts what the model's operations allocate, and not what the process holds."""
         self.margin_bytes = 0
-        """Room for what may come before the next look."""
+        """Room for growth before the next reading."""
         self._reserve_bytes = reserve_bytes
         self._count = count
         self._learns = learns
-        self._foreseen_bytes = sys.maxsize
+        self._expected_bytes = sys.maxsize
         self._phase = ""
         self._phase_peaks: dict[str, int] = {}
         self._most_bytes = 0
@@ -251,7 +251,7 @@ class MemoryGuard:
         self._phase = phase
 
     def expect(self, phase: str, nbytes: int) -> None:
-        """Expect ``nbytes`` of others in a phase that was not seen yet, or that will take another course."""
+        """Expect ``nbytes`` of other memory in a phase that is new, or will differ from the last time."""
         self._phase_peaks[phase] = nbytes
 
     def withheld_bytes(self, output_bytes: int = 0, *, settled: bool = True) -> int:
@@ -262,9 +262,9 @@ class MemoryGuard:
         """
         others = self._count.others_bytes()
         if self._learns and settled:
-            growth = min(others - self._foreseen_bytes, self._reserve_bytes // 2)
+            growth = min(others - self._expected_bytes, self._reserve_bytes // 2)
             self.margin_bytes = max(self.margin_bytes, growth)
-            self._foreseen_bytes = others + output_bytes
+            self._expected_bytes = others + output_bytes
         ahead = others + output_bytes + self.margin_bytes
         return max(0, max(ahead, self._phase_peaks.get(self._phase, 0)) - self._reserve_bytes)
 
@@ -280,7 +280,7 @@ def refusal(
     error: BudgetExceededError,
     heap_bytes: int = 0,
 ) -> BudgetExceededError:
-    """Return ``error`` of the pool in the words of the operation, with a budget that would do for it.
+    """Return the pool's ``error`` reworded for the operation, with a budget that would be enough.
 
     Without a budget the figures stay those of the pool. ``heap_bytes`` of what is held are free memory that
     the C library keeps, where tensors are not counted one by one.
@@ -303,7 +303,7 @@ def refusal(
 
 
 def tensor_refusal(arena: Arena, lacking_bytes: int, budget_bytes: int) -> BudgetExceededError:
-    """Return the refusal of a tensor for which ``lacking_bytes`` too few of blocks may leave."""
+    """Return the error for a tensor that would need ``lacking_bytes`` more of blocks to be evicted."""
     needed = budget_bytes + lacking_bytes
     return BudgetExceededError(
         f"[offload] a tensor does not fit: of the budget of {format_bytes(budget_bytes)}, tensors such as "
@@ -318,24 +318,24 @@ def tensor_refusal(arena: Arena, lacking_bytes: int, budget_bytes: int) -> Budge
 def held_on(device: torch.device) -> Callable[[], int]:
     """Return a function for the bytes that this process holds on ``device``; it takes a few microseconds."""
     if device.type == "cpu":
-        return _Anonymous() if sys.platform.startswith("linux") else lambda: process_memory().anon_bytes
+        return _AnonymousBytes() if sys.platform.startswith("linux") else lambda: process_memory().anon_bytes
     module: Any = torch.get_device_module(device)
     if not hasattr(module, "memory_stats_as_nested_dict"):
         return lambda: int(module.memory_allocated(device))
 
-    def asked_for() -> int:
-        """Return it without the allocator's rounding, up to 1 MiB a slab, where the allocator tells."""
+    def requested_bytes() -> int:
+        """Return the bytes without the allocator's rounding (up to 1 MiB per slab), if it reports them."""
         stats = module.memory_stats_as_nested_dict(device)
         requested, allocated = (
             stats[f"{kind}_bytes"]["all"]["current"] for kind in ("requested", "allocated")
         )
         return int(requested or allocated)
 
-    return asked_for
+    return requested_bytes
 
 
 @final
-class _Anonymous:
+class _AnonymousBytes:
     """Private pages of this process, as ``/proc/self/statm`` counts them."""
 
     def __init__(self) -> None:

@@ -88,7 +88,7 @@ def offloaded_tensors(model: nn.Module, cache: BlockCache | None = None) -> list
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Return what tensors that share a storage have in common."""
+    """Return a key that tensors with a shared storage have in common."""
     return tensor.untyped_storage()._cdata if can_be_offloaded(tensor) else id(tensor)
 
 
@@ -184,7 +184,7 @@ def unguard_device(model: nn.Module) -> None:
 
 @final
 class DeviceGuard:
-    """What a module does to convert itself: other types as ever, other devices never."""
+    """Replaces ``_apply`` of a module: conversions of the type pass, moves to another device are refused."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = weakref.ref(module)

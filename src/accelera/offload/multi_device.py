@@ -44,20 +44,20 @@ def assigned(model: nn.Module, budgets: Sequence[int]) -> Assignment:
     """
     units = units_of(model)
     owner: dict[int, int] = {}
-    leaders, sizes = list(range(len(units))), [0] * len(units)
+    roots, sizes = list(range(len(units))), [0] * len(units)
     for number, unit in enumerate(units):
         shared = set()
         for _, tensor in tensors_of(unit):
             first = owner.setdefault(storage_key(tensor), number)
-            shared.add(_leader(leaders, first))
+            shared.add(_root(roots, first))
         for other in shared:
-            leaders[other] = min(shared)
-        leaders[number] = min(shared)
+            roots[other] = min(shared)
+        roots[number] = min(shared)
     for key, nbytes in _storages(model).items():
         if key in owner:
-            sizes[_leader(leaders, owner[key])] += nbytes
-    devices = _in_proportion(sizes, budgets)
-    of_unit = [devices[_leader(leaders, number)] for number in range(len(units))]
+            sizes[_root(roots, owner[key])] += nbytes
+    devices = _split_by_budget(sizes, budgets)
+    of_unit = [devices[_root(roots, number)] for number in range(len(units))]
     return Assignment(
         tuple(zip(units, of_unit, strict=True)),
         {name: of_unit[owner.get(storage_key(tensor), 0)] for name, tensor in tensors_of(model)},
@@ -91,9 +91,9 @@ def _has_list(module: nn.Module) -> bool:
     )
 
 
-def _leader(leaders: list[int], number: int) -> int:
-    while leaders[number] != number:
-        number = leaders[number]
+def _root(roots: list[int], number: int) -> int:
+    while roots[number] != number:
+        number = roots[number]
     return number
 
 
@@ -106,8 +106,8 @@ def _storages(model: nn.Module) -> dict[int, int]:
     return sizes
 
 
-def _in_proportion(sizes: Sequence[int], budgets: Sequence[int]) -> list[int]:
-    """Return a device for each size: that in whose share of the sum its middle lies."""
+def _split_by_budget(sizes: Sequence[int], budgets: Sequence[int]) -> list[int]:
+    """Return a device for each size: the one whose share of the total contains the size's midpoint."""
     ends = list(itertools.accumulate(budgets))
     devices, start = [], 0
     for size in sizes:
@@ -117,8 +117,8 @@ def _in_proportion(sizes: Sequence[int], budgets: Sequence[int]) -> list[int]:
     return devices
 
 
-_EVERYWHERE_BYTES = 1024
-"""Smaller tensors come from no arena: they are on every simulated device."""
+_UNCOUNTED_BYTES = 1024
+"""Smaller tensors come from no arena: they are taken to be on every simulated device."""
 
 _Boundary = tuple[int | None, int]
 """Numbers of the devices that a tensor left and reached; None: the host."""
@@ -161,9 +161,9 @@ class DeviceTransfers:
         What is there already, and what is of another kind, is returned as it is.
         """
         if type(value) in (torch.Tensor, nn.Parameter):
-            return value if self._lies_on(value, target) else self._carried(value, target)
+            return value if self._is_on(value, target) else self._transfer(value, target)
         if isinstance(value, dict):
-            return self._with_parts(value, {key: self.bring(part, target) for key, part in value.items()})
+            return self._with_values(value, {key: self.bring(part, target) for key, part in value.items()})
         if isinstance(value, (tuple, list)):
             parts = [self.bring(part, target) for part in value]
             if all(part is known for part, known in zip(parts, value, strict=True)):
@@ -188,7 +188,7 @@ class DeviceTransfers:
             if entry is not None:
                 entry.close()
 
-    def _with_parts(self, known: dict[Any, Any], parts: dict[Any, Any]) -> dict[Any, Any]:
+    def _with_values(self, known: dict[Any, Any], parts: dict[Any, Any]) -> dict[Any, Any]:
         """Return a dictionary of the kind of ``known``, such as a model's output, with other values."""
         changed = {key: part for key, part in parts.items() if part is not known[key]}
         if not changed:
@@ -198,7 +198,7 @@ class DeviceTransfers:
             made[key] = part
         return made
 
-    def _lies_on(self, tensor: torch.Tensor, target: int) -> bool:
+    def _is_on(self, tensor: torch.Tensor, target: int) -> bool:
         cache = self.caches[target]
         arena = cache.scope.arena
         if tensor.device != cache.device:
@@ -206,10 +206,10 @@ class DeviceTransfers:
         if arena is None or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             return True
         storage = tensor.untyped_storage()
-        return storage.nbytes() < _EVERYWHERE_BYTES or arena.block_at(storage.data_ptr()) >= 0
+        return storage.nbytes() < _UNCOUNTED_BYTES or arena.block_at(storage.data_ptr()) >= 0
 
-    def _carried(self, tensor: torch.Tensor, target: int) -> torch.Tensor:
-        known = (number for number in range(len(self.caches)) if self._lies_on(tensor, number))
+    def _transfer(self, tensor: torch.Tensor, target: int) -> torch.Tensor:
+        known = (number for number in range(len(self.caches)) if self._is_on(tensor, number))
         source = next(known, None)
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return self.copied(tensor, source, target)
@@ -222,7 +222,7 @@ class DeviceTransfers:
 
 
 class _TransferFunction(torch.autograd.Function):
-    """A tensor goes to another device; the thread of its gradient works on the first one from there on."""
+    """Transfer of a tensor to another device; the backward pass returns the thread to the source."""
 
     @staticmethod
     def forward(
@@ -277,7 +277,7 @@ class UnitHooks:
 
     @not_compiled
     def end(self, unit: nn.Module, args: Any, result: Any) -> None:
-        """Work where the thread did before."""
+        """Return the thread to the device it worked on before."""
         if self._transfers is None or not self._open():
             return
         entry, before = self._open().pop()

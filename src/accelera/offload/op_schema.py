@@ -17,17 +17,17 @@ PLAIN_TYPES = (torch.Tensor, FakeTensor)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether ``value`` is a dense ordinary tensor, no parameter and no other subclass."""
+    """Return whether ``value`` is a dense ordinary tensor, no parameter and no other subclass."""
     return type(value) in PLAIN_TYPES and value.layout == torch.strided
 
 
 def has_bytes(tensor: torch.Tensor) -> bool:
-    """Whether there is more to ``tensor`` than a shape."""
+    """Return whether ``tensor`` has contents, and is not fake or on ``meta``."""
     return not (isinstance(tensor, FakeTensor) or tensor.is_meta)
 
 
 def device_of(tensor: torch.Tensor) -> torch.device:
-    """Return the device of ``tensor``; of one on paper without a question to PyTorch."""
+    """Return the device of ``tensor``; of a fake tensor the one that it stands for."""
     return tensor.fake_device if isinstance(tensor, FakeTensor) else tensor.device
 
 
@@ -106,7 +106,9 @@ def _returned(result: Any, arguments: Any) -> str | None:
 def out_form(func: Any) -> tuple[Any, tuple[str, ...]] | None:
     """Return the form of ``func`` that writes into given tensors, with their names; None if it has none."""
     packet = func.overloadpacket
-    wanted = [(one.name, str(one.type)) for one in func._schema.arguments if one.name not in _PLACES]
+    wanted = [
+        (one.name, str(one.type)) for one in func._schema.arguments if one.name not in _RESULT_KIND_ARGUMENTS
+    ]
     for overload in packet.overloads():
         form = getattr(packet, overload)
         outs = [one for one in form._schema.arguments if one.kwarg_only and one.alias_info is not None]
@@ -116,12 +118,12 @@ def out_form(func: Any) -> tuple[Any, tuple[str, ...]] | None:
     return None
 
 
-_PLACES = ("dtype", "layout", "device", "pin_memory")
-"""Arguments that say what kind of tensor the result is: a given result says that itself."""
+_RESULT_KIND_ARGUMENTS = ("dtype", "layout", "device", "pin_memory")
+"""Arguments that fix the result's kind; an ``out=`` form has none of them, its result fixes that."""
 
 
 def is_composite(func: Any) -> bool:
-    """Whether ``func`` is made of other operations, which are what autograd knows."""
+    """Return whether ``func`` is made of other operations, which are what autograd knows."""
     return bool(func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 

@@ -106,9 +106,9 @@ class PinnedOperands:
         for tensor in tensors:
             block, offset = place_of(tensor)
             write = id(tensor) in changed
-            anew = write and overwrites and _covers(tensor.shape, tensor, block)
+            overwritten = write and overwrites and _covers_block(tensor.shape, tensor, block)
             self._tensors[id(tensor)] = (tensor, block, offset)
-            _add_use(self._uses, tensor.block_storage.cache, block, read=not anew, write=write)
+            _add_use(self._uses, tensor.block_storage.cache, block, read=not overwritten, write=write)
 
     def __enter__(self) -> PinnedOperands:
         self._context, flats = _enter(self._uses, self._op, self._output_bytes)
@@ -133,17 +133,17 @@ class PinnedOperands:
     def kept(self, result: Any) -> Any:
         """Return a result as it may outlive the blocks: copied if it lies in one of them."""
         if isinstance(result, torch.Tensor):
-            return result.clone() if self._is_here(result) else result
+            return result.clone() if self._aliases_block(result) else result
         if isinstance(result, (list, tuple)):
             return type(result)(self.kept(one) for one in result)
         return result
 
-    def _is_here(self, tensor: torch.Tensor) -> bool:
+    def _aliases_block(self, tensor: torch.Tensor) -> bool:
         return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._storages
 
 
-def _covers(sizes: Sequence[int], tensor: OffloadedTensor, block: PoolBlock) -> bool:
-    """Whether a part of ``tensor`` of these sizes, which lies in ``block``, is all of it."""
+def _covers_block(sizes: Sequence[int], tensor: OffloadedTensor, block: PoolBlock) -> bool:
+    """Return whether a part of ``tensor`` of these sizes, which lies in ``block``, is all of it."""
     return math.prod(sizes) * tensor.element_size() == block.nbytes
 
 
@@ -225,15 +225,17 @@ def pin_parts(
         if is_offloaded(operand.tensor):
             part = layout_of(operand.tensor).part(box)
             block, _ = place_of(operand.tensor, part)
-            anew = operand.write and not operand.read and _covers(part.sizes, operand.tensor, block)
-            _add_use(uses, operand.tensor.cache, block, read=not anew, write=operand.write)
+            overwritten = (
+                operand.write and not operand.read and _covers_block(part.sizes, operand.tensor, block)
+            )
+            _add_use(uses, operand.tensor.cache, block, read=not overwritten, write=operand.write)
     with ExitStack() as stack:
         context, flats = _enter(uses, op)
         stack.push(context)
-        yield [_shown_part(operand.tensor, box, flats) for operand, box in wanted]
+        yield [_ordinary_part(operand.tensor, box, flats) for operand, box in wanted]
 
 
-def _shown_part(tensor: torch.Tensor, box: Box, flats: dict[PoolBlock, torch.Tensor]) -> torch.Tensor:
+def _ordinary_part(tensor: torch.Tensor, box: Box, flats: dict[PoolBlock, torch.Tensor]) -> torch.Tensor:
     if not is_offloaded(tensor):
         return tensor[box]
     part = layout_of(tensor).part(box)

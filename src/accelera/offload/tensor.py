@@ -34,7 +34,7 @@ Rule = Callable[[Any, Any, Any], Any]
 """Carries out an operator on its arguments, at least one of which is offloaded."""
 
 _RULES: dict[Any, Rule] = {}
-_OTHERS = "*"
+_DEFAULT = "*"
 
 
 def implements(*operators: Any) -> Callable[[Rule], Rule]:
@@ -44,7 +44,7 @@ def implements(*operators: Any) -> Callable[[Rule], Rule]:
     """
 
     def register(rule: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(operators or (_OTHERS,), rule))
+        _RULES.update(dict.fromkeys(operators or (_DEFAULT,), rule))
         return rule
 
     return register
@@ -54,7 +54,7 @@ def implements(*operators: Any) -> Callable[[Rule], Rule]:
 def _rule_of(func: Any) -> Rule:
     """Return how ``func`` is carried out."""
     keys = (func.namespace, func, func.overloadpacket.__name__)
-    return next((_RULES[key] for key in keys if key in _RULES), _RULES[_OTHERS])
+    return next((_RULES[key] for key in keys if key in _RULES), _RULES[_DEFAULT])
 
 
 class BlockStorage:
@@ -110,7 +110,7 @@ class BlockStorage:
             one = len(self.blocks) == 1
             shown = self.cache.mapped(self.blocks[0]) if one else self.cache.joined(self.blocks)
             pages = shown.numpy()
-            weakref.finalize(pages, _let_go, self).atexit = False
+            weakref.finalize(pages, _keep_alive, self).atexit = False
             known = torch.from_numpy(pages)
             self._mapped = weakref.ref(known)
         return known
@@ -120,8 +120,8 @@ class BlockStorage:
             self.cache.free(block)
 
 
-def _let_go(storage: BlockStorage) -> None:
-    """Hold ``storage`` until its bytes are mapped no more: afterwards others take its backing store."""
+def _keep_alive(storage: BlockStorage) -> None:
+    """Keep ``storage`` alive while its bytes are mapped; its backing store may be reused afterwards."""
 
 
 class OffloadedTensor(torch.Tensor):
@@ -134,8 +134,8 @@ class OffloadedTensor(torch.Tensor):
     block_storage: BlockStorage
     is_state = False
     """Whether it is a value of a ``state_dict``, for writers: with an address to read from."""
-    _shown: torch.Tensor | None = None
-    """The bytes that a state shows at its address, kept until the state is gone."""
+    _mapped_state: torch.Tensor | None = None
+    """Mapped bytes behind the address of a ``state_dict`` value; kept as long as the value lives."""
 
     def __init_subclass__(cls) -> None:
         """Register a subclass as the class of tensors in several blocks."""
@@ -176,7 +176,7 @@ class OffloadedTensor(torch.Tensor):
 
     @property
     def cache(self) -> BlockCache:
-        """What keeps the bytes."""
+        """The cache that holds the bytes."""
         return self.block_storage.cache
 
     @property
@@ -233,29 +233,29 @@ class OffloadedTensor(torch.Tensor):
     def contiguous(self, memory_format: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
         """Return it with elements in order; of a state an ordinary tensor where they must be moved."""
         if self.is_state and not self.is_contiguous(memory_format=memory_format):
-            return self._as_shown().contiguous(memory_format=memory_format)
+            return self._map_state().contiguous(memory_format=memory_format)
         return super().contiguous(memory_format=memory_format)
 
     def clone(self, *, memory_format: torch.memory_format | None = None) -> torch.Tensor:
         """Return a copy within the same cache; of a state, a state."""
-        return self._handed_on(super().clone(memory_format=memory_format or torch.preserve_format))
+        return self._propagate_state(super().clone(memory_format=memory_format or torch.preserve_format))
 
     def view(self, *shape: Any) -> torch.Tensor:
         """Return it in another shape or type; of a state, a state."""
-        return self._handed_on(super().view(*shape))
+        return self._propagate_state(super().view(*shape))
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         """Return a part; of a state, a state."""
-        return self._handed_on(super().__getitem__(index))
+        return self._propagate_state(super().__getitem__(index))
 
-    def _handed_on(self, part: torch.Tensor) -> torch.Tensor:
+    def _propagate_state(self, part: torch.Tensor) -> torch.Tensor:
         if self.is_state and isinstance(part, OffloadedTensor):
             part.is_state = True
         return part
 
-    def _as_shown(self) -> torch.Tensor:
+    def _map_state(self) -> torch.Tensor:
         """Return an ordinary tensor over the file of the bytes, and hold it; mapped again after changes."""
-        self._shown = self.block_storage.mapped(self._version)
+        self._mapped_state = self.block_storage.mapped(self._version)
         return as_mapped(self, self._version)
 
     def data_ptr(self) -> int:
@@ -264,7 +264,7 @@ class OffloadedTensor(torch.Tensor):
         Raises DeviceError for those: their bytes are in memory only while an operation uses them.
         """
         if self.is_state:
-            return self._as_shown().data_ptr()
+            return self._map_state().data_ptr()
         raise DeviceError(
             f"[data_ptr] {self} has no address: its bytes are in memory only while an operation uses them; "
             "take a copy with .materialized()"
@@ -276,7 +276,7 @@ class OffloadedTensor(torch.Tensor):
         Writers such as safetensors ask for it to find the bytes, and what shares them.
         """
         if self.is_state:
-            return self._as_shown().untyped_storage()
+            return self._map_state().untyped_storage()
         raise DeviceError(
             f"[storage] {self} has no storage: its bytes are in memory only while an operation uses them; "
             "write values of model.state_dict(), or the model with accelera.offloaded(model).save(folder); "
@@ -286,7 +286,7 @@ class OffloadedTensor(torch.Tensor):
     def storage(self) -> Any:
         """Return the storage of a value of a ``state_dict``; raises DeviceError as ``untyped_storage``."""
         self.untyped_storage()
-        stored: Any = self._as_shown().storage()  # type: ignore[no-untyped-call]
+        stored: Any = self._map_state().storage()  # type: ignore[no-untyped-call]
         return stored
 
     def __dlpack__(self, **_: Any) -> Any:
@@ -335,7 +335,7 @@ _ORDINARY = (*PLAIN_TYPES, torch.nn.Parameter, torch.nn.Buffer)
 
 _NEVER = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 eval_frame.set_code_exec_strategy(OffloadedTensor.__torch_dispatch__.__code__, _NEVER)
-"""``torch.compile`` traces nothing of what an operation does with its operands."""
+"""Keeps ``torch.compile`` from tracing into the dispatch of offloaded tensors."""
 
 
 def not_compiled(function: Callable[_P, _T]) -> Callable[_P, _T]:
@@ -350,7 +350,7 @@ def not_compiled(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def is_offloaded(value: object) -> TypeIs[OffloadedTensor]:
-    """Whether ``value`` lives in the pool."""
+    """Return whether ``value`` lives in the pool."""
     return isinstance(value, OffloadedTensor)
 
 
@@ -362,7 +362,7 @@ def layout_of(tensor: OffloadedTensor) -> BlockLayout:
 
 
 def in_several_blocks(value: object) -> bool:
-    """Whether ``value`` is an offloaded tensor that reaches into more than one block."""
+    """Return whether ``value`` is an offloaded tensor that reaches into more than one block."""
     return is_offloaded(value) and len(value.blocks) > 1 and not layout_of(value).single
 
 
@@ -382,7 +382,7 @@ def memory_order(tensor: torch.Tensor) -> list[int]:
 
 
 def dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements of ``tensor`` lie side by side, in some order of its dimensions, each once."""
+    """Return whether ``tensor`` is non-overlapping and dense, in some order of its dimensions."""
     if tensor.layout is not torch.strided:
         return False
     expected = 1
@@ -455,7 +455,7 @@ def wrap_sharing(
 
 
 def can_be_offloaded(tensor: torch.Tensor) -> bool:
-    """Whether the bytes of ``tensor`` can stream: it is strided, not quantized, of no other subclass."""
+    """Return whether ``tensor`` can be offloaded: strided, not quantized, and of no other subclass."""
     return type(tensor) in _ORDINARY and tensor.layout is torch.strided and not tensor.is_quantized
 
 
@@ -478,7 +478,7 @@ def check(tensor: torch.Tensor, name: str) -> None:
         )
 
 
-_OWN = ("block_storage", "_is_param", "is_state", "_shown")
+_OWN_ATTRIBUTES = ("block_storage", "_is_param", "is_state", "_mapped_state")
 """Attributes that say what an offloaded tensor is; all others are the user's."""
 
 
@@ -502,7 +502,7 @@ def deep_copy(tensor: OffloadedTensor, memo: dict[int, Any]) -> OffloadedTensor:
         raise RuntimeError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol"
         )
-    storage = _copied(tensor.block_storage, memo)
+    storage = _copy_storage(tensor.block_storage, memo)
     made = OffloadedTensor(storage, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
     memo[id(tensor)] = made
     made.requires_grad_(tensor.requires_grad)
@@ -514,7 +514,7 @@ def deep_copy(tensor: OffloadedTensor, memo: dict[int, Any]) -> OffloadedTensor:
     return made
 
 
-def _copied(storage: BlockStorage, memo: dict[int, Any]) -> BlockStorage:
+def _copy_storage(storage: BlockStorage, memo: dict[int, Any]) -> BlockStorage:
     if id(storage) not in memo:
         whole = whole_of(storage)
         first = storage.blocks[0]
@@ -555,11 +555,11 @@ def over(flat: torch.Tensor, tensor: OffloadedTensor) -> torch.Tensor:
 
 
 def _attributes(tensor: OffloadedTensor) -> dict[str, Any]:
-    return {name: value for name, value in tensor.__dict__.items() if name not in _OWN}
+    return {name: value for name, value in tensor.__dict__.items() if name not in _OWN_ATTRIBUTES}
 
 
 def replace_data(tensor: OffloadedTensor, value: torch.Tensor) -> None:
-    """Make ``tensor`` what ``value`` is: ``tensor.data = value``.
+    """Replace the contents, shape and type of ``tensor`` by those of ``value``: ``tensor.data = value``.
 
     Values of an ordinary tensor are taken over by the cache. Raises DeviceError when they are elsewhere than
     on the device that computes.

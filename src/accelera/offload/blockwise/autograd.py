@@ -24,7 +24,7 @@ Node = Any
 
 @final
 class MarkedTensor(torch.Tensor):
-    """An ordinary tensor of whose products some are too big to be ordinary."""
+    """Gradient whose products may be larger than a block; such products are computed blockwise."""
 
     plain: torch.Tensor
     cache: BlockCache
@@ -102,17 +102,17 @@ def mark_gradients(
     known = {_node(one): _node(one) in wanted for one in operands}
     for result in results:
         if result.grad_fn is not None:
-            _reaches(result.grad_fn, known, cache)
+            _hook_paths(result.grad_fn, known, cache)
 
 
 def _node(tensor: torch.Tensor) -> Node:
     return torch.autograd.graph.get_gradient_edge(tensor).node
 
 
-def _reaches(node: Node, known: dict[Node, bool], cache: BlockCache) -> bool:
-    """Whether a wanted node is behind ``node``; every node from which one is gets its hooks."""
+def _hook_paths(node: Node, known: dict[Node, bool], cache: BlockCache) -> bool:
+    """Return whether a wanted node is reachable from ``node``; hook every node for which that holds."""
     if node not in known:
-        behind = [_reaches(one, known, cache) for one, _ in node.next_functions if one is not None]
+        behind = [_hook_paths(one, known, cache) for one, _ in node.next_functions if one is not None]
         known[node] = any(behind)
         if known[node]:
             _hook(node, cache)
@@ -151,13 +151,13 @@ class PartitionedTensor(OffloadedTensor):
         """Call ``func``, and prepare its gradient."""
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
-            if torch.is_grad_enabled() and func.__name__ != "__get__" and not _transforming():
+            if torch.is_grad_enabled() and func.__name__ != "__get__" and not _in_functorch_transform():
                 _prepare(result, args, kwargs)
         return result
 
 
-def _transforming() -> bool:
-    """Whether a transform of ``torch.func`` is under way: it makes gradients by a graph of its own."""
+def _in_functorch_transform() -> bool:
+    """Return whether a ``torch.func`` transform is active: it builds its own graph for gradients."""
     functorch: Any = torch._C._functorch
     return functorch.peek_interpreter_stack() is not None
 

@@ -116,10 +116,10 @@ def subparts(
         edge = slice(start, min(start + step, space.shape[axis]))
         box = whole_box(space.shape)
         cut: Box = (*box[:axis], edge, *box[axis + 1 :])
-        yield [_sub(one, part, cut) for one, part in zip(operands, parts, strict=True)]
+        yield [_subpart(one, part, cut) for one, part in zip(operands, parts, strict=True)]
 
 
-def _sub(operand: BlockOperand, part: torch.Tensor, cut: Box) -> torch.Tensor:
+def _subpart(operand: BlockOperand, part: torch.Tensor, cut: Box) -> torch.Tensor:
     edges = [slice(None) if axis is None else cut[axis] for axis in operand.axes]
     return part[tuple(edges)]
 

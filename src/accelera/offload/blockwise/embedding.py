@@ -44,7 +44,7 @@ def embedding_dense_backward(func: Any, args: Any, kwargs: Any, cache: BlockCach
     target = BlockOperand(result, (0, 1), read=False, write=True)
     for box in boxes(result.shape, [target]):
         with pin_box(cache, [target], box, str(func)) as (part,):
-            here = _places((wanted >= box[0].start) & (wanted < box[0].stop) & kept)
+            here = _true_positions((wanted >= box[0].start) & (wanted < box[0].stop) & kept)
             part.zero_().index_add_(0, wanted[here] - box[0].start, flat[here][:, box[1]])
     return result
 
@@ -54,7 +54,7 @@ def embedding_renorm_(func: Any, args: Any, kwargs: Any, cache: BlockCache) -> A
     """Shorten in place the rows whose norm is above a limit."""
     table, indices, limit, order = args
     operand, wanted = BlockOperand(table, (0, 1), write=True), indices.reshape(-1)
-    for box, places in _touched(operand, wanted):
+    for box, places in _boxes_with_rows(operand, wanted):
         with pin_box(cache, [operand], box, str(func)) as (part,):
             aten.embedding_renorm_(part, wanted[places] - box[0].start, limit, order)
     return table
@@ -67,8 +67,8 @@ def _rows(op: str, table: torch.Tensor, indices: torch.Tensor, cache: BlockCache
     axes = tuple(range(table.ndim))
     source, target = BlockOperand(table, axes), BlockOperand(result, axes, write=True)
     for rows in boxes(result.shape, [target]):
-        for box, places in _touched(source, flat[rows[0]]):
-            columns = _common(rows, box)
+        for box, places in _boxes_with_rows(source, flat[rows[0]]):
+            columns = _shared_columns(rows, box)
             if columns is not None:
                 parts = [(source, (box[0], *columns)), (target, (rows[0], *columns))]
                 with pin_parts(cache, parts, op) as (given, taken):
@@ -76,22 +76,22 @@ def _rows(op: str, table: torch.Tensor, indices: torch.Tensor, cache: BlockCache
     return result.reshape(*indices.shape, *table.shape[1:])
 
 
-def _touched(table: BlockOperand, wanted: torch.Tensor) -> Iterator[tuple[Box, torch.Tensor]]:
+def _boxes_with_rows(table: BlockOperand, wanted: torch.Tensor) -> Iterator[tuple[Box, torch.Tensor]]:
     """Give the boxes of the table that hold wanted rows, and the places of these among the wanted."""
     for box in boxes(table.tensor.shape, [table]):
-        places = _places((wanted >= box[0].start) & (wanted < box[0].stop))
+        places = _true_positions((wanted >= box[0].start) & (wanted < box[0].stop))
         if places.numel():
             yield box, places
 
 
-def _places(mask: torch.Tensor) -> torch.Tensor:
+def _true_positions(mask: torch.Tensor) -> torch.Tensor:
     """Return where ``mask`` is true: everywhere, when there are shapes and no values."""
     if not has_bytes(mask):
         return torch.arange(mask.numel(), device=mask.device)
     return mask.nonzero().squeeze(1)
 
 
-def _common(one: Box, other: Box) -> Box | None:
+def _shared_columns(one: Box, other: Box) -> Box | None:
     """Return what two boxes share beyond their first axis, or None."""
     pairs = list(zip(one[1:], other[1:], strict=True))
     shared = tuple(slice(max(a.start, b.start), min(a.stop, b.stop)) for a, b in pairs)

@@ -22,7 +22,7 @@ ACCUMULATED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 @dataclass(frozen=True)
 class ProductAxes:
-    """How the axes of a kind of product lie in its space, whose last axis is the depth."""
+    """Axes of the operands of a kind of product within its iteration space; the last axis is the depth."""
 
     left: Axes
     right: Axes
@@ -89,7 +89,7 @@ class _BlockProduct:
         return tuple(sizes[axis] for axis in self.form.out if axis is not None)
 
     def split(self, sizes: tuple[int, ...]) -> bool:
-        """Whether the depth is cut, so that partial products are added up."""
+        """Return whether the depth is cut, so that partial products must be accumulated."""
         depth = slice(0, sizes[-1])
         return any(box[-1] != depth for box in boxes(sizes, self._sources()))
 
@@ -100,7 +100,7 @@ class _BlockProduct:
         if self.bias is not None and not reused:
             operands.append(BlockOperand(self.bias, broadcast_axes(self.bias.shape, target.ndim)))
         for box in boxes(sizes, operands):
-            seen = [_later(one, box) for one in operands]
+            seen = [_accumulating_operand(one, box) for one in operands]
             with pin_box(self.cache, seen, box, self.op) as parts:
                 self._box(parts, first=box[-1].start == 0)
         return target
@@ -120,7 +120,7 @@ class _BlockProduct:
             self.form.added(bias, left, right, beta=self.beta, alpha=self.alpha, out=target)
 
 
-def _later(operand: BlockOperand, box: Box) -> BlockOperand:
+def _accumulating_operand(operand: BlockOperand, box: Box) -> BlockOperand:
     """Return the operand as one box uses it: from the second box of the depth on, results are added to."""
     if operand.write and box[-1].start > 0:
         return BlockOperand(operand.tensor, operand.axes, read=True, write=True)

@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class BlockReduction:
-    """How a part is reduced along axes that it keeps with size one, and how two results are joined."""
+    """Reduction of one part (reduced axes keep size one), and the operation that joins two results."""
 
     part: Callable[[Tensor, list[int], torch.dtype], Tensor]
     join: Callable[[Tensor, Tensor], Tensor]
@@ -87,13 +87,13 @@ def reduction(func: Any, args: Any, kwargs: Any, cache: BlockCache) -> Any:
     return named["out"].copy_(result) if named.get("out") is not None else result
 
 
-_OF_LISTS = {"_foreach_norm": "linalg_vector_norm", "_foreach_max": "max"}
+_LIST_REDUCTIONS = {"_foreach_norm": "linalg_vector_norm", "_foreach_max": "max"}
 
 
-@implements_blockwise(*_OF_LISTS)
+@implements_blockwise(*_LIST_REDUCTIONS)
 def reduction_of_list(func: Any, args: Any, kwargs: Any, cache: BlockCache) -> Any:
     """Carry out a reduction of each tensor of a list, the list having one."""
-    single = getattr(torch.ops.aten, _OF_LISTS[func.overloadpacket.__name__])
+    single = getattr(torch.ops.aten, _LIST_REDUCTIONS[func.overloadpacket.__name__])
     return [single(args[0][0], *args[1:], **kwargs)]
 
 
@@ -111,7 +111,7 @@ def dot(func: Any, args: Any, kwargs: Any, cache: BlockCache) -> Tensor:
 
 @implements_blockwise("equal")
 def equal(func: Any, args: Any, kwargs: Any, cache: BlockCache) -> bool:
-    """Whether two tensors have the same shape and values."""
+    """Return whether two tensors have the same shape and values."""
     if args[0].shape != args[1].shape:
         return False
     operands = [BlockOperand(tensor, tuple(range(tensor.ndim))) for tensor in args]
@@ -190,7 +190,7 @@ def by_rows(
     """Carry out ``func`` in pieces across all axes but ``axis``; the space is the first source's."""
     meta = infer_meta(func, args, kwargs)
     ndim = sources[0].tensor.ndim
-    results = tree_map_only(torch.Tensor, lambda one: _made(cache, one, ndim, axis), meta)
+    results = tree_map_only(torch.Tensor, lambda one: _empty_result(cache, one, ndim, axis), meta)
     targets = [_target(one, ndim, axis) for one in tree_leaves(results)]
     operands = [*sources, *targets]
     for box in boxes(sources[0].tensor.shape, operands):
@@ -214,7 +214,7 @@ def _piece(func: Any, args: Any, kwargs: Any, pieces: list[torch.Tensor], source
         target.copy_(one)
 
 
-def _made(cache: BlockCache, meta: torch.Tensor, ndim: int, axis: int | None) -> torch.Tensor:
+def _empty_result(cache: BlockCache, meta: torch.Tensor, ndim: int, axis: int | None) -> torch.Tensor:
     """Return room for a result: one block if the axis is the first, along which blocks are cut."""
     if axis == 0 and meta.ndim == ndim and meta.nbytes > cache.block_bytes:
         return new_tensor(cache, meta.shape, meta.dtype, cut=False)
@@ -229,7 +229,7 @@ def _target(result: torch.Tensor, ndim: int, axis: int | None) -> BlockOperand:
 
 
 NONE, MEAN, SUM = 0, 1, 2
-"""How PyTorch numbers the reductions of a loss."""
+"""PyTorch's numbers for the reductions of a loss."""
 
 
 @implements_blockwise("nll_loss_forward")

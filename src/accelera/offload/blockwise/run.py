@@ -45,7 +45,7 @@ def blockwise_rule(func: Any) -> BlockwiseRule | None:
 
 
 def is_on_lists(name: str) -> bool:
-    """Whether an operator of this name works on lists of tensors."""
+    """Return whether an operator of this name works on lists of tensors."""
     return name.startswith(("_foreach_", "_fused_", "_amp_foreach_"))
 
 

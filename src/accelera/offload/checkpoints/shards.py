@@ -20,7 +20,7 @@ SINGLE = "model.safetensors"
 
 INDEX = "model.safetensors.index.json"
 
-_OLD = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_PICKLE_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
 _DTYPES = {
     "BOOL": torch.bool,
@@ -61,13 +61,13 @@ class Stored(NamedTuple):
         """Bytes of its elements."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
-    def home(self, start: int, nbytes: int) -> FileRegion:
-        """Return ``nbytes`` of it from byte ``start`` on, as the home of a block."""
+    def region(self, start: int, nbytes: int) -> FileRegion:
+        """Return ``nbytes`` of it from byte ``start`` on, as the backing store of a block."""
         return FileRegion(self.file, self.offset + start, nbytes)
 
     def mapped(self) -> torch.Tensor:
         """Return it as an ordinary tensor whose pages are those of the file."""
-        pages = self.home(0, self.nbytes).mapped()
+        pages = self.region(0, self.nbytes).mapped()
         return torch.from_numpy(pages).view(self.dtype).view(self.shape)
 
 
@@ -116,10 +116,10 @@ def _files(folder: Path) -> list[Path]:
         return [folder / SINGLE]
     if not folder.is_dir():
         raise StoreError(f"[offload_checkpoint] {folder} is no folder; give the folder of a checkpoint")
-    if any((folder / name).is_file() for name in _OLD):
+    if any((folder / name).is_file() for name in _PICKLE_FILES):
         raise StoreFormatError(
-            f"[offload_checkpoint] {folder} holds {_OLD[0]}, a pickle that cannot be read piece by piece; "
-            "write it as safetensors once: model.save_pretrained(folder, safe_serialization=True), or "
+            f"[offload_checkpoint] {folder} holds {_PICKLE_FILES[0]}, a pickle that cannot be read piece by "
+            "piece; write it as safetensors once: model.save_pretrained(folder, safe_serialization=True), or "
             "safetensors.torch.save_file(state_dict, folder / 'model.safetensors')"
         )
     others = sorted(folder.glob("*.safetensors"))

@@ -51,7 +51,7 @@ from accelera.offload.tensor import OffloadedTensor
 from accelera.offload.training.activation_plan import StepRecord
 from accelera.offload.training.hooks import Training
 
-_ONE_BY_ONE = (
+_PER_PARAMETER_OPTIMIZERS = (
     "SGD",
     "Adam",
     "AdamW",
@@ -68,7 +68,7 @@ _ONE_BY_ONE = (
 
 
 class _Template(NamedTuple):
-    """What is done for one parameter, and for all others of its kind."""
+    """Recorded optimizer events of one parameter, replayed for all others with the same layout."""
 
     parameter: torch.Tensor
     make_states: Excerpt
@@ -85,26 +85,26 @@ class OptimizerNotes:
         self._notes = notes
         self._templates: dict[Hashable, _Template] = {}
         self._blocks: dict[int, dict[int, int]] = {}
-        """For each parameter by identity, its blocks for those of the parameter that stands for it."""
+        """For each parameter by identity, its blocks by those of its representative."""
 
     def step(self) -> None:
         """Note a step; in the first, states are made for all parameters of a group before any is updated."""
-        if not _updates_one_by_one(self._optimizer):
+        if not _updates_per_parameter(self._optimizer):
             self._optimizer.step()
             return
         first = not self._templates
         groups = [list(group["params"]) for group in self._optimizer.param_groups]
         if first:
-            self._learn(groups)
+            self._make_templates(groups)
         for number, parameters in enumerate(groups):
             trained = [each for each in parameters if each.grad is not None]
-            chosen = [(each, self._templates[number, _kind(each)]) for each in trained]
+            chosen = [(each, self._templates[number, _update_key(each)]) for each in trained]
             for each, template in chosen if first else ():
                 self._repeat(each, template.parameter, template.make_states)
             for each, template in chosen:
                 self._repeat(each, template.parameter, template.first_update if first else template.update)
 
-    def _learn(self, groups: list[list[torch.Tensor]]) -> None:
+    def _make_templates(self, groups: list[list[torch.Tensor]]) -> None:
         """Carry out two steps for one parameter of each kind."""
         own = self._optimizer.param_groups
         try:
@@ -112,9 +112,9 @@ class OptimizerNotes:
                 for group in own:
                     group["params"] = []
                 for each in parameters:
-                    if each.grad is not None and (number, _kind(each)) not in self._templates:
+                    if each.grad is not None and (number, _update_key(each)) not in self._templates:
                         own[number]["params"] = [each]
-                        self._templates[number, _kind(each)] = self._template(each)
+                        self._templates[number, _update_key(each)] = self._template(each)
         finally:
             for group, parameters in zip(own, groups, strict=True):
                 group["params"] = parameters
@@ -133,11 +133,11 @@ class OptimizerNotes:
             later,
         )
 
-    def _repeat(self, parameter: torch.Tensor, standing: torch.Tensor, excerpt: Excerpt) -> None:
-        """Note for ``parameter`` what was noted for the one that stands for it."""
+    def _repeat(self, parameter: torch.Tensor, representative: torch.Tensor, excerpt: Excerpt) -> None:
+        """Record for ``parameter`` the events of its representative, with its own blocks."""
         blocks = self._blocks.setdefault(id(parameter), {})
-        for mine, other in ((parameter, standing), (parameter.grad, standing.grad)):
-            blocks.update(zip(_numbers(other), _numbers(mine), strict=True))
+        for mine, other in ((parameter, representative), (parameter.grad, representative.grad)):
+            blocks.update(zip(_block_ids(other), _block_ids(mine), strict=True))
         for event in excerpt.events:
             if isinstance(event, Create):
                 block = self._notes.create(event.nbytes, event.role, event.name, filled=event.filled)
@@ -153,16 +153,16 @@ class OptimizerNotes:
             self._notes.allocate(number, nbytes, "optimizer")
 
 
-def _updates_one_by_one(optimizer: torch.optim.Optimizer) -> bool:
+def _updates_per_parameter(optimizer: torch.optim.Optimizer) -> bool:
     kind = type(optimizer)
-    if kind.__name__ not in _ONE_BY_ONE or not kind.__module__.startswith("torch.optim"):
+    if kind.__name__ not in _PER_PARAMETER_OPTIMIZERS or not kind.__module__.startswith("torch.optim"):
         return False
     groups = optimizer.param_groups
     return not any(group.get("foreach") or group.get("fused") or group.get("capturable") for group in groups)
 
 
-def _kind(parameter: torch.Tensor) -> Hashable:
-    """Return what decides how a parameter is updated."""
+def _update_key(parameter: torch.Tensor) -> Hashable:
+    """Return a key that is equal for parameters with the same optimizer events."""
     return (_layout(parameter), _layout(parameter.grad))
 
 
@@ -171,7 +171,7 @@ def _layout(tensor: Any) -> Hashable:
     return tuple(tensor.shape), tensor.stride(), tensor.dtype, type(tensor), cut
 
 
-def _numbers(tensor: Any) -> list[int]:
+def _block_ids(tensor: Any) -> list[int]:
     return [block.id for block in tensor.blocks] if isinstance(tensor, OffloadedTensor) else []
 
 
@@ -194,7 +194,7 @@ class DryRunSetup:
 
 @dataclass(frozen=True)
 class DryRun:
-    """The notes of one pass, and of what it was a pass."""
+    """Recorded events of one pass, and what was run."""
 
     model: str
     """Name of the module's class."""
@@ -243,13 +243,13 @@ class DryRun:
 
 
 def dry_run(setup: DryRunSetup, block_bytes: int, room_bytes: int) -> DryRun:
-    """Run one pass on paper in blocks of at most ``block_bytes``; the model is left as it was.
+    """Run one pass on shapes alone, in blocks of at most ``block_bytes``; the model is left as it was.
 
     Raises BudgetExceededError when an operation needs a tensor whole that ``room_bytes`` do not hold.
     """
     mode = ShapeMode()
-    with _stage(), mode:
-        module, inputs = _built(setup)
+    with _planning_context(), mode:
+        module, inputs = _build(setup)
         with faked(module, mode), mode_kept(module, train=setup.config.train):
             inputs = as_fake(inputs, mode)
             return _PassRecorder(
@@ -261,13 +261,13 @@ def largest_weight_bytes(setup: DryRunSetup) -> int:
     """Return the bytes of the largest parameter or buffer."""
     if isinstance(setup.model, torch.nn.Module):
         return max((each.nbytes for _, each in tensors_of(setup.model)), default=0)
-    with _stage(), ShapeMode():
-        module, _ = _built(setup)
+    with _planning_context(), ShapeMode():
+        module, _ = _build(setup)
         return max((each.nbytes for _, each in tensors_of(module)), default=0)
 
 
 @contextmanager
-def _stage() -> Iterator[None]:
+def _planning_context() -> Iterator[None]:
     with ExitStack() as stack:
         explained = values_explained("plan_offload", "offload it without inputs=, which plans nothing")
         for each in (explained, random_kept(), collection_by_hand()):
@@ -275,7 +275,7 @@ def _stage() -> Iterator[None]:
         yield
 
 
-def _built(setup: DryRunSetup) -> tuple[torch.nn.Module, Any]:
+def _build(setup: DryRunSetup) -> tuple[torch.nn.Module, Any]:
     with CopiesOfFakes():
         is_module = isinstance(setup.model, torch.nn.Module)
         module = setup.model if is_module else setup.model()
@@ -312,7 +312,7 @@ class _PassRecorder:
         self._inputs = inputs
         self._notes = Notes()
         self._ordinary = UnpooledTensors(self._notes)
-        self._cache: Any = RecordingCache(mode, setup.device, sizes, self._notes, self._ordinary.leave_out)
+        self._cache: Any = RecordingCache(mode, setup.device, sizes, self._notes, self._ordinary.exclude)
         self._saved = RecordedSaves(self._cache, self._notes, self._ordinary)
 
     def run(self) -> DryRun:
@@ -323,7 +323,7 @@ class _PassRecorder:
         kept = [each for _, each in tensors_of(self._module) if not isinstance(each, OffloadedTensor)]
         for each in (*kept, *tree_leaves(self._inputs)):
             if isinstance(each, torch.Tensor):
-                self._ordinary.leave_out(each)
+                self._ordinary.exclude(each)
         ends = [0, len(events)]
         planned = setup.config.train and setup.config.activations == "auto"
         training = Training(
@@ -360,17 +360,17 @@ class _PassRecorder:
     def _parts(self) -> tuple[Callable[[], None], ...]:
         """Return what is done: the pass, the first update, a later one, the release of gradients."""
         setup = self._setup
-        update: Callable[[], None] = _nothing
+        update: Callable[[], None] = _no_update
         if setup.config.train:
             optimizer = optimizer_for(self._module, setup.optimizer)
             if optimizer is not None:
                 update = OptimizerNotes(optimizer, self._notes).step
-        listening = [self._listened(part) for part in (self._pass, update, update, self._release)]
+        listening = [self._with_listener(part) for part in (self._pass, update, update, self._release)]
         return tuple(listening)
 
-    def _listened(self, part: Callable[[], None]) -> Callable[[], None]:
+    def _with_listener(self, part: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
-            with SkipOutVariants(), Listener(self._ordinary.heard, _WRAPPERS):  # type: ignore[no-untyped-call]
+            with SkipOutVariants(), Listener(self._ordinary.record_operator, _WRAPPERS):  # type: ignore[no-untyped-call]
                 part()
 
         return run
@@ -394,5 +394,5 @@ class _PassRecorder:
             self._module.zero_grad(set_to_none=True)
 
 
-def _nothing() -> None:
-    """No optimizer: nothing is updated."""
+def _no_update() -> None:
+    """Do nothing: there is no optimizer."""

@@ -18,7 +18,7 @@ from accelera.trace import Trace
 from accelera.units import format_bytes
 
 _LAUNCH_S = 2e-5
-"""One operation of PyTorch on offloaded operands, whatever its size."""
+"""Overhead in seconds of one PyTorch operation on offloaded operands, whatever its size."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ def seconds_of(
     touched = np.array(trace.meta["touched_bytes"], dtype=np.float64)
     timed = replace(trace, seconds=rates.compute.seconds(trace.flops, touched))
     machine = Hierarchy((Tier(rates.device.name, capacity_bytes, float("inf")), rates.link))
-    until = [simulate(_beginning(timed, ending), machine, policy).total_s for ending in endings]
+    until = [simulate(_truncated(timed, ending), machine, policy).total_s for ending in endings]
     return tuple(float(each) for each in np.diff([0.0, *until]))
 
 
-def _beginning(trace: Trace, events: int) -> Trace:
+def _truncated(trace: Trace, events: int) -> Trace:
     """Return the first ``events`` events and the steps that they belong to."""
     steps = int(trace.step[:events].max(initial=-1)) + 1
     buffers = int(trace.buffer[:events].max(initial=-1)) + 1

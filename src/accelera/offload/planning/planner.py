@@ -26,7 +26,7 @@ from accelera.settings import progress_wanted
 from accelera.units import format_bytes
 
 PATIENCE_S = 1.0
-"""A plan that is made sooner says nothing."""
+"""Seconds after which planning shows its progress."""
 
 
 @contextmanager
@@ -56,8 +56,8 @@ _BLOCKS_FRACTION = 0.75
 _LEAST_TRIES = 8
 
 
-def _slowest_home(budgets: DeviceBudgets, store: str | Path | None, weights_bytes: int) -> str:
-    """Return where the last of the weights live beside the device: ``"ram"`` or ``"disk"``."""
+def _slowest_backing_tier(budgets: DeviceBudgets, store: str | Path | None, weights_bytes: int) -> str:
+    """Return the slowest tier that holds weights outside the device: ``"ram"`` or ``"disk"``."""
     if budgets.ram_bytes is not None:
         return "ram" if weights_bytes <= budgets.ram_bytes else "disk"
     return "disk" if budgets.computing[0].device.host_memory or store is not None else "ram"
@@ -97,7 +97,7 @@ class BudgetFit:
         self._tell = tell
 
     def within(self, limit_bytes: int) -> FittedRun:
-        """Return a way that keeps to ``limit_bytes``; blocks are made smaller as long as there is none.
+        """Return a run that fits ``limit_bytes``, with smaller blocks if necessary.
 
         Raises BudgetExceededError, naming the smallest workable budget, when there is none at all.
         """
@@ -106,19 +106,19 @@ class BudgetFit:
             run = self._run(int(room * _BLOCKS_FRACTION), room, finer)
             if run is None:
                 continue
-            found = self._fitted(run, room)
+            found = self._fit(run, room)
             if found is not None:
                 return found
             tightest = run
             if not run.is_cut:
                 break
         least, run = self._least()
-        found = self._fitted(run, room) if least <= limit_bytes else None
+        found = self._fit(run, room) if least <= limit_bytes else None
         if found is None:
             raise self._refusal(limit_bytes, least, tightest or run)
         return found
 
-    def least_later(self) -> Callable[[], int]:
+    def least_bytes_finder(self) -> Callable[[], int]:
         """Return ``least_bytes`` as a function that does not keep a module alive.
 
         It raises DeviceError when the module is gone.
@@ -150,11 +150,11 @@ class BudgetFit:
         try:
             return dry_run(self._setup, block_bytes, room)
         except BudgetExceededError as error:
-            self._lacking_bytes = error.needed_bytes
+            self._missing_bytes = error.needed_bytes
             return None
 
-    def _fitted(self, run: DryRun, room: int) -> FittedRun | None:
-        """Return how ``run`` fits ``room``, None if it does not."""
+    def _fit(self, run: DryRun, room: int) -> FittedRun | None:
+        """Return ``run`` fitted into ``room`` bytes; None if it does not fit."""
         ordinary, op = run.peak(run.first_update, run.update)
         if run.record is None:
             ordinary, op = max((ordinary, op), run.peak(run.step))
@@ -180,7 +180,7 @@ class BudgetFit:
         return ActivationPlans(run.record, self._prices(run), self._setup.config.least_bytes)
 
     def _prices(self, run: DryRun) -> Prices:
-        home = _slowest_home(self._budgets, self._setup.config.store, run.weights_bytes)
+        home = _slowest_backing_tier(self._budgets, self._setup.config.store, run.weights_bytes)
         return usual_prices(home)
 
     def _blocks_bytes(self, run: DryRun) -> int:
@@ -196,7 +196,7 @@ class BudgetFit:
         for _ in range(_LEAST_TRIES):
             run = self._run(capacity, capacity)
             if run is None:
-                capacity = max(self._lacking_bytes, capacity + capacity // 8)
+                capacity = max(self._missing_bytes, capacity + capacity // 8)
                 continue
             needed = self._blocks_bytes(run)
             if needed <= capacity:
@@ -295,7 +295,7 @@ def planned(setup: DryRunSetup, budgets: DeviceBudgets, passes: int = PASSES) ->
         fit = BudgetFit(setup, budgets, tell)
         found = fit.within(limit)
         tell("replaying")
-        return _plan(setup, budgets, found, passes, fit.least_later())
+        return _plan(setup, budgets, found, passes, fit.least_bytes_finder())
 
 
 def refuse_wrong_kinds(model: Any, inputs: Any, budget: Any) -> None:
@@ -330,7 +330,7 @@ def _plan(
 ) -> OffloadPlan:
     run, (device, limit) = found.run, budgets.only("plan_offload")
     store = setup.config.store
-    home = _slowest_home(budgets, store, run.weights_bytes)
+    home = _slowest_backing_tier(budgets, store, run.weights_bytes)
     replayed = replay(run, found.capacity_bytes, setup.config.policy, passes, found.plans, found.plan)
     return OffloadPlan(
         model=run.model,

@@ -28,8 +28,8 @@ from accelera.trace import Occupancy, Trace, TraceLog
 
 
 @dataclass(frozen=True)
-class Replayed:
-    """What the passes do in one room."""
+class ReplayResult:
+    """Result of replaying the passes in a pool of one size."""
 
     passes: tuple[PassForecast, ...]
     trace: Trace
@@ -46,7 +46,7 @@ def replay(
     passes: int,
     plans: ActivationPlans | None = None,
     plan: ActivationPlan | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Carry the notes of ``run`` out ``passes`` times, with saved tensors as ``plan`` says.
 
     Raises BudgetExceededError when an operation's blocks do not fit into ``capacity_bytes``.
@@ -54,7 +54,7 @@ def replay(
     events = run.notes.events
     step: Sequence[Event] = events[run.step.start : run.step.stop]
     if plans is not None and plan is not None:
-        step = list(_with_saved(run, plans, plan))
+        step = list(_with_saved_tensors(run, plans, plan))
     pool = _ReplayPool(capacity_bytes, policy, run.block_bytes)
     pool.carry_out(events[run.weights.start : run.weights.stop])
     return pool.forecast(_passes(run, step, passes))
@@ -73,8 +73,8 @@ def _passes(run: DryRun, step: Sequence[Event], count: int) -> Iterator[Iterable
         ]
 
 
-def _with_saved(run: DryRun, plans: ActivationPlans, plan: ActivationPlan) -> Iterator[Event]:
-    """Put into the events of a step what a plan does: offloaded blocks, operations that run again."""
+def _with_saved_tensors(run: DryRun, plans: ActivationPlans, plan: ActivationPlan) -> Iterator[Event]:
+    """Yield the events of a step with those of a plan added: offloaded blocks, recomputed operations."""
     assert run.record is not None
     notes, tape = run.notes, run.record.tape
     again = dict(plans.recomputations(plan))
@@ -104,7 +104,7 @@ def _with_saved(run: DryRun, plans: ActivationPlans, plan: ActivationPlan) -> It
                 yield from _uses(blocks[event.value], write=False)
             for operation in again.pop(event.value, ()):
                 span = tape.operations[operation].span
-                yield from _uses_again(notes.events[span[0] : span[1]])
+                yield from _recomputation_uses(notes.events[span[0] : span[1]])
         else:
             yield event
     for value in list(blocks):
@@ -121,8 +121,8 @@ def _uses(blocks: Iterable[int], *, write: bool) -> Iterator[Event]:
         yield End()
 
 
-def _uses_again(events: Sequence[Event]) -> Iterator[Event]:
-    """Go through what an operation did with blocks that it did not make itself."""
+def _recomputation_uses(events: Sequence[Event]) -> Iterator[Event]:
+    """Yield the events of a recomputed operation, without the blocks that it made itself."""
     made = {event.block for event in events if isinstance(event, Create)}
     for event in events:
         if isinstance(event, Begin):
@@ -146,7 +146,7 @@ class _ReplayPool:
         self._touched: dict[int, int] = defaultdict(int)
 
     def carry_out(self, events: Iterable[Event]) -> None:
-        """Do what the events say."""
+        """Replay the events in the pool."""
         for event in events:
             if isinstance(event, Begin):
                 self._begin(event)
@@ -163,7 +163,7 @@ class _ReplayPool:
             elif isinstance(event, Free):
                 self._pending_free.append(self._blocks.pop(event.block))
 
-    def forecast(self, passes: Iterable[Iterable[Event]]) -> Replayed:
+    def forecast(self, passes: Iterable[Iterable[Event]]) -> ReplayResult:
         """Carry out passes; return a forecast of each."""
         found = []
         for events in passes:
@@ -183,7 +183,7 @@ class _ReplayPool:
                 )
             )
         trace = self._trace()
-        return Replayed(tuple(found), trace, self._table.stats.peak_bytes, Occupancy(trace).peak_bytes)
+        return ReplayResult(tuple(found), trace, self._table.stats.peak_bytes, Occupancy(trace).peak_bytes)
 
     def _begin(self, event: Begin) -> None:
         self._reap()

@@ -135,7 +135,7 @@ class Notes:
 
     @contextmanager
     def set_aside(self) -> Iterator[Excerpt]:
-        """Give an excerpt that has, afterwards, what was noted in this context; here it is forgotten."""
+        """Give an excerpt that receives, at the end of the context, its events, which are removed here."""
         excerpt = Excerpt([], [])
         events, allocations, temporaries = len(self.events), len(self.allocations), len(self.temporaries)
         alive_bytes = self._alive_bytes
@@ -229,10 +229,10 @@ class RecordingCache:
         self._notes.free(block.id)
 
     def check_there(self, op: str) -> None:
-        """It is always there."""
+        """Do nothing: nothing can be missing in a dry run."""
 
     def working_s(self) -> float:
-        """Return no time: none passes on paper."""
+        """Return 0: a dry run takes no time."""
         return 0.0
 
     def _slab(self, block: PoolBlock) -> torch.Tensor:
@@ -253,31 +253,31 @@ class UnpooledTensors:
         self._notes = notes
         self._storages = Storages(on_death=self._released)
         self._counted: set[int] = set()
-        self._others: set[int] = set()
+        self._excluded: set[int] = set()
 
-    def leave_out(self, tensor: torch.Tensor) -> None:
-        """Count neither ``tensor`` nor its storage: it is a block's, or was there before."""
-        self._others.add(self._storages.number(tensor))
+    def exclude(self, tensor: torch.Tensor) -> None:
+        """Leave the storage of ``tensor`` out of the count: it belongs to a block, or existed before."""
+        self._excluded.add(self._storages.number(tensor))
 
     def number(self, tensor: torch.Tensor) -> int:
         """Return the number under which the storage of ``tensor`` is counted; -1 when it is not."""
         number = self._storages.number(tensor)
         return number if number in self._counted else -1
 
-    def meet(self, tensor: torch.Tensor, op: str) -> int:
+    def count(self, tensor: torch.Tensor, op: str) -> int:
         """Count ``tensor`` from now on, if it was not seen before; return the number of its storage."""
         number = self._storages.number(tensor)
-        if number >= 0 and number not in self._others and number not in self._counted:
+        if number >= 0 and number not in self._excluded and number not in self._counted:
             self._counted.add(number)
             self._notes.allocate(number, self._storages.sizes_bytes[number], op)
         return number
 
-    def heard(self, func: Any, effect: Effect, args: Any, kwargs: Any, result: Any) -> None:
+    def record_operator(self, func: Any, effect: Effect, args: Any, kwargs: Any, result: Any) -> None:
         """Take note of one operator; see ``Listener``."""
         tensors = [*tensors_in((args, kwargs)), *tensors_in(result)]
         tensors = [each for each in tensors if device_of(each).type != "meta"]
         for tensor in tensors:
-            self.meet(tensor, effect.name)
+            self.count(tensor, effect.name)
         if not tensors:
             return
         elements = max(each.numel() for each in tensors)
@@ -330,8 +330,8 @@ def _attention_bytes(source: torch.Tensor, heads: int, *, masked: bool) -> int:
 
 
 @dataclass(frozen=True)
-class _PutAway:
-    """A saved tensor that is not there."""
+class _SavedPlaceholder:
+    """Placeholder for a saved tensor during the dry run."""
 
     view: View
     use: SavedUse
@@ -394,19 +394,19 @@ class RecordedSaves:
             use = SavedUse(view.value, self._ordinary.number(tensor))
             self._uses.append(use)
             self._notes.add(ValueSaved(view.value))
-        return _PutAway(view, use)
+        return _SavedPlaceholder(view, use)
 
     def _unpack(self, packed: Any) -> torch.Tensor:
-        if not isinstance(packed, _PutAway):
+        if not isinstance(packed, _SavedPlaceholder):
             kept: torch.Tensor = packed
             return kept
         self._notes.add(ValueNeeded(packed.view.value))
         position = len(self._notes.allocations)
-        tensor = self._again(packed.view)
-        packed.use.copies.append((position, self._ordinary.meet(tensor, "saved")))
+        tensor = self._empty_like_saved(packed.view)
+        packed.use.copies.append((position, self._ordinary.count(tensor, "saved")))
         return tensor
 
-    def _again(self, view: View) -> torch.Tensor:
+    def _empty_like_saved(self, view: View) -> torch.Tensor:
         """Return a tensor like the saved one, in a storage like the one it lay in."""
         count = self._tape.nbytes[view.value] // view.dtype.itemsize
         device = self._cache.device

@@ -46,11 +46,10 @@ class Planned(NamedTuple):
 
 @final
 class ActivationChoice:
-    """What becomes of the saved tensors of one model.
+    """Choice for the saved tensors of one model: keep, pack, recompute or offload.
 
-    With ``keeps`` they stay where they are; without ``plans`` all large ones go to the pool. So they do in a
-    first step that was not ``planned``, and where tensors are not counted one by one, so that no step can be
-    recorded.
+    With ``keeps`` all stay in memory. Large ones are offloaded without ``plans``, in a first step that was
+    not ``planned``, and where tensors are not counted one by one, so that no step can be recorded.
     """
 
     def __init__(
@@ -79,24 +78,24 @@ class ActivationChoice:
             return ForwardPass(self._cache, entry, keeps=True)
         if self._is_running(self._recording) or self._is_running(self._latest):
             return ForwardPass(self._cache, entry)
-        if self._planned is not None and _covers(self._planned.signature, signature):
-            return self._following(entry, self._planned.plan)
+        if self._planned is not None and _is_at_least_as_large(self._planned.signature, signature):
+            return self._planned_pass(entry, self._planned.plan)
         if self._arena is None:
             return ForwardPass(self._cache, entry, here=self._here)
-        plans = self._known(signature)
+        plans = self._plans_for(signature)
         if plans is None:
-            return self._recorded(entry, signature)
-        plan = self._affordable(plans)
+            return self._recorded_pass(entry, signature)
+        plan = self._fastest_plan(plans)
         self._cache.expect("training", plan.peak_bytes)
-        return self._following(entry, plan)
+        return self._planned_pass(entry, plan)
 
-    def _following(self, entry: ScopeEntry, plan: ActivationPlan) -> ForwardPass:
+    def _planned_pass(self, entry: ScopeEntry, plan: ActivationPlan) -> ForwardPass:
         one = ForwardPass(self._cache, entry, plan, ForwardTape(self._cache.working_s))
         self.chosen = plan
         self._latest = weakref.ref(one)
         return one
 
-    def _recorded(self, entry: ScopeEntry, signature: InputSignature) -> ForwardPass:
+    def _recorded_pass(self, entry: ScopeEntry, signature: InputSignature) -> ForwardPass:
         assert self._arena is not None
         tape = ForwardTape(self._cache.working_s)
         before = self._cache.report()
@@ -119,15 +118,17 @@ class ActivationChoice:
         self._plans[signature] = plans
         self._recording = None
 
-    def _known(self, signature: InputSignature) -> ActivationPlans | None:
+    def _plans_for(self, signature: InputSignature) -> ActivationPlans | None:
         """Return the plans for inputs like these, or for larger ones."""
         exact = self._plans.get(signature)
         if exact is not None:
             return exact
-        return next((plans for known, plans in self._plans.items() if _covers(known, signature)), None)
+        return next(
+            (plans for known, plans in self._plans.items() if _is_at_least_as_large(known, signature)), None
+        )
 
-    def _affordable(self, plans: ActivationPlans) -> ActivationPlan:
-        """Return the plan with the least time, that of the blocks that its memory keeps away included."""
+    def _fastest_plan(self, plans: ActivationPlans) -> ActivationPlan:
+        """Return the fastest plan that fits, reloads of the blocks that it displaces included."""
         assert self._arena is not None
         cache = self._cache
         room = int(self._arena.limit_bytes * (1 - _SPARE_FRACTION))
@@ -137,7 +138,7 @@ class ActivationChoice:
 
     @staticmethod
     def _is_running(one: weakref.ref[ForwardPass] | None) -> bool:
-        """Whether the graph of an earlier pass is still there."""
+        """Return whether the graph of an earlier pass is still alive."""
         return one is not None and one() is not None
 
 
@@ -150,8 +151,8 @@ def signature_of_inputs(args: Any, kwargs: Any) -> InputSignature:
     )
 
 
-def _covers(known: InputSignature, other: InputSignature) -> bool:
-    """Whether tensors of ``other`` are at most as large as those of ``known``, of the same types."""
+def _is_at_least_as_large(known: InputSignature, other: InputSignature) -> bool:
+    """Return whether tensors of ``known`` are at least as large as those of ``other``, of the same types."""
     if len(known) != len(other):
         return False
     for (sizes, dtype), (other_sizes, other_dtype) in zip(known, other, strict=True):

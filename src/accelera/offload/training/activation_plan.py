@@ -83,7 +83,7 @@ class StepRecorder:
         return StepRecord(self._arena.take_log(), self._saved, self._tape)
 
     def give_up(self) -> None:
-        """End the log of a pass whose graph is gone, unless its backward pass is under way."""
+        """Discard the log of a pass whose graph is gone, unless its backward pass is running."""
         if self.active and not self.in_backward:
             self.active = False
             self._arena.take_log()
@@ -94,7 +94,7 @@ PACKED_RATIO = 4
 
 
 class Fate(enum.IntEnum):
-    """What becomes of a saved tensor until the backward pass needs it."""
+    """Treatment of a saved tensor until the backward pass needs it."""
 
     KEEP = 0
     PACK = 1
@@ -103,7 +103,7 @@ class Fate(enum.IntEnum):
 
 
 _OFFLOAD_S_PER_BYTE = {"disk": 1.7e-9, "ram": 0.2e-9}
-"""Out of memory and back: 1.2 GB/s each way to a disk, 10 GB/s to host memory."""
+"""Seconds per byte of a write and a read back: 1.2 GB/s each way to a disk, 10 GB/s to host memory."""
 
 
 class Prices(NamedTuple):
@@ -136,7 +136,7 @@ class ActivationPlan:
     added_s: float
     """Seconds that it adds to a step in which everything is kept."""
     fates: bytes
-    record: _TapeFacts
+    record: _TapeSummary
 
     def fate_of(self, value: int, tape: ForwardTape) -> Fate:
         """Return the fate of a value of ``tape``; one that the plan does not know is offloaded."""
@@ -182,8 +182,8 @@ class ActivationPlan:
         return tuple(found)
 
 
-class _TapeFacts(NamedTuple):
-    """What a plan keeps of the tape it was made from."""
+class _TapeSummary(NamedTuple):
+    """The parts of the tape that a plan made from it needs."""
 
     names: Sequence[str]
     nbytes: Sequence[int]
@@ -207,13 +207,13 @@ class ActivationPlans:
             idle_from=times.idle_from,
             needed=times.needed,
             ends=times.ends,
-            packable=np.array([_is_mask(tape, value) for value in range(len(tape.nbytes))], np.uint8),
+            packable=np.array([_is_dropout_mask(tape, value) for value in range(len(tape.nbytes))], np.uint8),
             seconds=_seconds(tape),
-            pure=np.array([_may_repeat(tape, each) for each in operations], np.uint8),
-            reads=_lists(each.reads for each in operations),
-            makes=_lists(each.makes for each in operations),
+            pure=np.array([_is_repeatable(tape, each) for each in operations], np.uint8),
+            reads=_to_csr(each.reads for each in operations),
+            makes=_to_csr(each.makes for each in operations),
         )
-        facts = _TapeFacts(
+        facts = _TapeSummary(
             tuple(tape.names),
             tuple(tape.nbytes),
             tuple(tape.producers),
@@ -265,7 +265,7 @@ class ActivationPlans:
 
 @final
 class _SavedTimeline:
-    """When saved values are idle, needed and gone, and what is allocated besides them.
+    """Times at which saved values become idle, are needed and are freed, and the other allocations.
 
     Times are numbers of events of the log so far.
     """
@@ -300,12 +300,12 @@ class _SavedTimeline:
         self.ends[value] = max(self.ends[value], ends)
 
 
-def _may_repeat(tape: ForwardTape, operation: TapeOperation) -> bool:
+def _is_repeatable(tape: ForwardTape, operation: TapeOperation) -> bool:
     return operation.pure and not reads_unstable(operation, tape.unstable)
 
 
-def _is_mask(tape: ForwardTape, value: int) -> bool:
-    """Whether ``value`` is what dropout multiplies by: zero, or one number."""
+def _is_dropout_mask(tape: ForwardTape, value: int) -> bool:
+    """Return whether ``value`` is a dropout mask: every element is zero or one fixed number."""
     producer = tape.producers[value]
     if producer < 0 or tape.names[producer] not in ("div_", "bernoulli_"):
         return False
@@ -329,8 +329,8 @@ def _seconds(tape: ForwardTape) -> np.ndarray[Any, np.dtype[np.float64]]:
     return seconds
 
 
-def _lists(rows: Iterable[Sequence[int]]) -> tuple[Any, Any]:
-    """Return (starts, items) of rows of different lengths."""
+def _to_csr(rows: Iterable[Sequence[int]]) -> tuple[Any, Any]:
+    """Return rows of different lengths as (starts, items), as in a CSR matrix."""
     rows = [list(each) for each in rows]
     starts = np.concatenate([[0], np.cumsum([len(each) for each in rows])])
     return starts.astype(np.int64), np.array([item for each in rows for item in each], np.int32)

@@ -21,7 +21,7 @@ from accelera.offload.training.activation_choice import ActivationChoice, Planne
 from accelera.offload.training.saved_tensors import ForwardPass
 
 CHOICES = ("auto", "offload", "recompute", "keep")
-"""What becomes of the activations that a backward pass needs.
+"""Choices for the activations that a backward pass needs.
 
 ``auto``: each is kept, packed, recomputed or offloaded, by what it costs. ``offload``: large ones go to the
 pool. ``recompute``: of repeated blocks only the inputs are kept, in the pool. ``keep``: they stay in memory.
@@ -89,22 +89,26 @@ def keep_blocks(blocks: list[torch.nn.Module]) -> None:
 
 def _repeated(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     children = list(module.children())
-    if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) and _alike(children):
+    if isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) and _have_one_type(children):
         yield from children
         return
     for child in children:
         yield from _repeated(child)
 
 
-def _alike(children: list[torch.nn.Module]) -> bool:
+def _have_one_type(children: list[torch.nn.Module]) -> bool:
     kinds = {type(child) for child in children}
     return len(children) > 1 and len(kinds) == 1 and any(True for _ in children[0].parameters())
 
 
 def keep_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """See to it that the gradients of offloaded parameters go to the pool; those that are known stay so."""
+    """Register hooks that move gradients of offloaded parameters to the pool, once per parameter."""
     for parameter in parameters:
-        if parameter.requires_grad and isinstance(parameter, OffloadedTensor) and not _watched(parameter):
+        if (
+            parameter.requires_grad
+            and isinstance(parameter, OffloadedTensor)
+            and not _has_gradient_hook(parameter)
+        ):
             parameter.register_post_accumulate_grad_hook(move_gradient)  # type: ignore[no-untyped-call]
 
 
@@ -122,7 +126,7 @@ def move_gradient(parameter: torch.Tensor) -> None:
     ):
         return
     if gradient.layout != torch.strided:
-        _refuse_cut(parameter)
+        _refuse_sparse_in_blocks(parameter)
         return
     name = f"{parameter.blocks[0].name}.grad"
     kept = new_tensor(parameter.cache, gradient.shape, gradient.dtype, name=name, role="gradient")
@@ -131,12 +135,12 @@ def move_gradient(parameter: torch.Tensor) -> None:
     parameter.grad = kept
 
 
-def _watched(parameter: torch.Tensor) -> bool:
+def _has_gradient_hook(parameter: torch.Tensor) -> bool:
     hooks: Any = parameter._post_accumulate_grad_hooks
     return hooks is not None and move_gradient in hooks.values()
 
 
-def _refuse_cut(parameter: OffloadedTensor) -> None:
+def _refuse_sparse_in_blocks(parameter: OffloadedTensor) -> None:
     if len(parameter.blocks) > 1:
         raise DTypeError(
             f"[backward] the sparse gradient of {parameter.blocks[0].name} {tuple(parameter.shape)}: this "
@@ -147,9 +151,9 @@ def _refuse_cut(parameter: OffloadedTensor) -> None:
 
 @final
 class OptimizerStates:
-    """Looks, before every step of any optimizer, after the states of the weights of some caches.
+    """Moves optimizer states of offloaded weights to the pool, before every step of any optimizer.
 
-    It does so for as long as somebody holds it. What the step allocates counts in ``scope``.
+    Active as long as the object is alive. What the step allocates counts in ``scope``.
     """
 
     def __init__(self, caches: Iterable[BlockCache], scope: AllocationScope) -> None:
@@ -270,7 +274,7 @@ def _is_ours(hook: Any) -> bool:
 
 @final
 class _ForwardHooks:
-    """Hooks of the root module; they keep up what looks after optimizers."""
+    """Forward hooks of the root module; they keep the optimizer hooks alive."""
 
     def __init__(
         self,
@@ -345,6 +349,6 @@ class _OpenForward:
 
 
 def _may_save() -> bool:
-    """Whether saved tensors may be packed now; ``torch.func`` forbids it."""
+    """Return whether hooks on saved tensors are allowed now; ``torch.func`` forbids them."""
     autograd: Any = torch._C._autograd
     return bool(autograd._saved_tensors_hooks_is_enabled())

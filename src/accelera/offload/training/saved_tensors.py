@@ -157,9 +157,9 @@ class SavedValue:
         self.storage: torch.UntypedStorage | None = None
         """Its bytes where they are in memory."""
         self.pooled: Any = None
-        """Its bytes where they are not: what gives them back."""
+        """Holder that returns the bytes, where they are not in memory."""
         self.sources: list[SavedValue] = []
-        """What it is computed from again."""
+        """Values that it is recomputed from."""
 
     @property
     def is_missing(self) -> bool:
@@ -217,7 +217,7 @@ class ForwardPass:
         self._backward_id = -1
 
     def __enter__(self) -> ForwardPass:
-        """Take in what autograd saves from here on."""
+        """Handle what autograd saves from now on."""
         self._hooks = saved_tensors_hooks(self._pack, self._unpack)
         self._hooks.__enter__()
         if self._tape is not None:
@@ -250,33 +250,33 @@ class ForwardPass:
     def _pack(self, tensor: torch.Tensor) -> Any:
         cache = self._cache if self._here is None else self._here()
         if self._keeps or not is_large(tensor, cache):
-            return self._kept(tensor)
+            return self._keep(tensor)
         if self._tape is None:
-            return self._to_pool(tensor, cache)
+            return self._save_to_pool(tensor, cache)
         with self._tape.paused():
-            return self._to_pool(tensor, cache) if self._plan is None else self._as_planned(tensor)
+            return self._save_to_pool(tensor, cache) if self._plan is None else self._save_by_plan(tensor)
 
-    def _as_planned(self, tensor: torch.Tensor) -> Any:
+    def _save_by_plan(self, tensor: torch.Tensor) -> Any:
         assert self._tape is not None
         assert self._plan is not None
         view = self._tape.view_of(tensor)
         fate = self._plan.fate_of(view.value, self._tape)
         if fate is Fate.KEEP:
-            return self._kept(tensor, self._saved(view.value, fate, tensor))
-        return ValueTensor(view, self._saved(view.value, fate, tensor), self)
+            return self._keep(tensor, self._saved_value(view.value, fate, tensor))
+        return ValueTensor(view, self._saved_value(view.value, fate, tensor), self)
 
     def _unpack(self, packed: Any) -> torch.Tensor:
         self._note_backward()
         tensor: torch.Tensor = packed.unpacked()
         return tensor
 
-    def _kept(self, tensor: torch.Tensor, value: SavedValue | None = None) -> KeptTensor:
+    def _keep(self, tensor: torch.Tensor, value: SavedValue | None = None) -> KeptTensor:
         alone = tensor if tensor.grad_fn is None else tensor.detach()
         return KeptTensor(alone, tensor._version, self, value)
 
-    def _to_pool(self, tensor: torch.Tensor, cache: BlockCache) -> PooledTensor:
+    def _save_to_pool(self, tensor: torch.Tensor, cache: BlockCache) -> PooledTensor:
         """Save the values of ``tensor``, the same ones once."""
-        key = _key(tensor)
+        key = _view_key(tensor)
         pooled = self._pooled.get(key)
         if pooled is None:
             number = -1 if self._recorder is None else self._recorder.saved(tensor)
@@ -284,19 +284,19 @@ class ForwardPass:
             pooled = self._pooled[key] = PooledTensor(values, self, number)
         return pooled
 
-    def _saved(self, number: int, fate: Fate, tensor: torch.Tensor) -> SavedValue:
+    def _saved_value(self, number: int, fate: Fate, tensor: torch.Tensor) -> SavedValue:
         saved = self._values.get(number)
         if saved is None:
             saved = self._values[number] = SavedValue(number, fate)
-            self._link(saved)
+            self._link_sources(saved)
             if fate is Fate.KEEP:
                 saved.storage = tensor.untyped_storage()
             elif fate is not Fate.RECOMPUTE:
                 saved.pooled = save_storage(tensor, self._cache, pack=fate is Fate.PACK)
         return saved
 
-    def _link(self, saved: SavedValue) -> None:
-        """Let values that are computed again hold what they are computed from, whichever is saved first."""
+    def _link_sources(self, saved: SavedValue) -> None:
+        """Make recomputed values hold references to their sources, in whichever order they are saved."""
         assert self._plan is not None
         for source in self._plan.sources.get(saved.number, ()) if saved.fate is Fate.RECOMPUTE else ():
             known = self._values.get(source)
@@ -312,20 +312,22 @@ class ForwardPass:
     def _recompute(self, saved: SavedValue) -> None:
         assert self._tape is not None
         missing = {number for number, each in self._values.items() if each.is_missing}
-        for number, storage in recomputed(self._tape, saved.number, self._found, missing).items():
+        for number, storage in recomputed(
+            self._tape, saved.number, self._storage_if_available, missing
+        ).items():
             alive = self._values.get(number)
             if alive is not None:
                 alive.storage = storage
                 alive.sources.clear()
 
-    def _found(self, number: int) -> torch.UntypedStorage | None:
+    def _storage_if_available(self, number: int) -> torch.UntypedStorage | None:
         saved = self._values.get(number)
         if saved is None or saved.is_missing:
             return None
         return self.storage_of(saved)
 
     def _note_backward(self) -> None:
-        """Take note that a backward pass has begun, and of its end when that comes."""
+        """Note the start of a backward pass, and register a callback for its end."""
         current = torch._C._current_graph_task_id()
         if current in (-1, self._backward_id):
             return
@@ -355,7 +357,7 @@ class _BackwardPass:
 
 
 def is_large(tensor: torch.Tensor, cache: BlockCache) -> bool:
-    """Whether ``tensor`` is an ordinary one of ``cache.least_bytes`` or more."""
+    """Return whether ``tensor`` is an ordinary one of ``cache.least_bytes`` or more."""
     return (
         is_plain(tensor)
         and device_of(tensor) == cache.device
@@ -363,7 +365,7 @@ def is_large(tensor: torch.Tensor, cache: BlockCache) -> bool:
     )
 
 
-def _key(tensor: torch.Tensor) -> Key:
+def _view_key(tensor: torch.Tensor) -> Key:
     """Name the values: one view of one storage at one version."""
     place = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor._version)
     return (*place, tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.is_conj(), tensor.is_neg())

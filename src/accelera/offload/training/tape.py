@@ -114,8 +114,8 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._paused = False
         self.unstable: set[int] = set()
         """Storages from outside that the pass changes, by address."""
-        self._known: dict[int, _StorageValue] = {}
-        self._holders: dict[int, _StorageValue] = {}
+        self._values_by_storage: dict[int, _StorageValue] = {}
+        self._storage_of_value: dict[int, _StorageValue] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Carry out ``func`` and write it down; called by torch."""
@@ -124,10 +124,10 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if traits.is_view or self._paused:
             return func(*args, **kwargs)
         # Before it is carried out: in place it may give a storage its next value.
-        noted = self._views(args, kwargs)
+        noted = self._symbolic_arguments(args, kwargs)
         began_s, before = self._clock(), self._mark()
         result = func(*args, **kwargs)
-        operation = self._written(func, traits, args, kwargs, result, noted)
+        operation = self._record(func, traits, args, kwargs, result, noted)
         if operation is not None:
             operation.seconds = self._clock() - began_s
             operation.span = before, self._mark()
@@ -145,8 +145,8 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def value_of(self, tensor: torch.Tensor) -> int:
         """Return the value that ``tensor`` sees; one that no operation made appears now."""
         storage = tensor.untyped_storage()
-        known = self._known.get(storage._cdata)
-        return self._new(storage, -1) if known is None else known.value
+        known = self._values_by_storage.get(storage._cdata)
+        return self._new_value(storage, -1) if known is None else known.value
 
     def view_of(self, tensor: torch.Tensor) -> View:
         """Return what ``tensor`` sees of its value."""
@@ -160,21 +160,21 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tensor.is_neg(),
         )
 
-    def _views(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        written = tuple(self._noted(value) for value in args)
-        return written, {name: self._noted(value) for name, value in kwargs.items()}
+    def _symbolic_arguments(self, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        written = tuple(self._symbolic(value) for value in args)
+        return written, {name: self._symbolic(value) for name, value in kwargs.items()}
 
-    def _noted(self, value: Any) -> Any:
-        """Return an argument as it is written down."""
+    def _symbolic(self, value: Any) -> Any:
+        """Return an argument with ``View`` and ``External`` in place of tensors."""
         if isinstance(value, (list, tuple)):
-            return [self._noted(one) for one in value]
+            return [self._symbolic(one) for one in value]
         if not isinstance(value, torch.Tensor):
             return value
-        if is_ordinary(value) and value.untyped_storage()._cdata in self._known:
+        if is_ordinary(value) and value.untyped_storage()._cdata in self._values_by_storage:
             return self.view_of(value)
         return External(value, value._version)
 
-    def _written(
+    def _record(
         self, func: Any, traits: _Traits, args: Any, kwargs: Any, result: Any, noted: Any
     ) -> TapeOperation | None:
         """Enter an operation that makes or changes something, and return it."""
@@ -182,10 +182,10 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if traits.name == "native_batch_norm" and args[5]:
             noted = self._without_running_statistics(args, noted)
         changes, outside = self._changes(func, traits, args, kwargs)
-        new = [self._new(each, index) for each in self._new_storages(result)]
+        new = [self._new_value(each, index) for each in self._new_storages(result)]
         if not new and not changes and not outside:
             return None
-        follow = [self._follow(value, index) for value in changes]
+        follow = [self._next_value(value, index) for value in changes]
         self.names.append(traits.name)
         reads = tuple({view.value for view in views_in(noted)} | set(changes))
         pure = traits.pure and not outside
@@ -199,7 +199,9 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return [], False
         changed, outside = dict[int, None](), False
         for tensor in each_tensor(schema_of(func).changed(args, kwargs), {}):
-            known = self._known.get(tensor.untyped_storage()._cdata) if is_ordinary(tensor) else None
+            known = (
+                self._values_by_storage.get(tensor.untyped_storage()._cdata) if is_ordinary(tensor) else None
+            )
             if known is None:
                 outside = True
                 if is_ordinary(tensor):
@@ -209,9 +211,9 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return list(changed), outside
 
     def _without_running_statistics(self, args: Any, noted: Any) -> Any:
-        """Return the arguments of a batch normalization in training such that it changes nothing.
+        """Return a training batch norm's arguments without running statistics: a rerun changes nothing.
 
-        Its schema does not say that it changes the running statistics, which it only writes.
+        Its schema does not say that it writes the running statistics.
         """
         for tensor in args[3:5]:
             if tensor is not None and is_ordinary(tensor):
@@ -225,30 +227,30 @@ class ForwardTape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in each_tensor((result,), {}):
             if is_ordinary(tensor):
                 storage = tensor.untyped_storage()
-                if storage._cdata not in self._known and storage._cdata not in seen:
+                if storage._cdata not in self._values_by_storage and storage._cdata not in seen:
                     seen.add(storage._cdata)
                     yield storage
 
-    def _new(self, storage: Storage, producer: int) -> int:
+    def _new_value(self, storage: Storage, producer: int) -> int:
         value = len(self.nbytes)
         self.nbytes.append(storage.nbytes())
         self.producers.append(producer)
         known = _StorageValue(value, StorageWeakRef(storage))  # type: ignore[no-untyped-call]
-        self._known[storage._cdata] = self._holders[value] = known
+        self._values_by_storage[storage._cdata] = self._storage_of_value[value] = known
         return value
 
-    def _follow(self, value: int, producer: int) -> int:
+    def _next_value(self, value: int, producer: int) -> int:
         """Return the next value of the storage of ``value``."""
-        known = self._holders.pop(value)
+        known = self._storage_of_value.pop(value)
         known.value = len(self.nbytes)
-        self._holders[known.value] = known
+        self._storage_of_value[known.value] = known
         self.nbytes.append(self.nbytes[value])
         self.producers.append(producer)
         return known.value
 
 
 def reads_unstable(operation: TapeOperation, unstable: set[int]) -> bool:
-    """Whether ``operation`` reads something from outside that the pass changes."""
+    """Return whether ``operation`` reads an external storage that the pass changes."""
     externals = [each.tensor for each in _externals_in(operation) if is_ordinary(each.tensor)]
     return any(each.untyped_storage()._cdata in unstable for each in externals)
 
@@ -267,7 +269,7 @@ def _externals_in(noted: Any) -> Iterator[External]:
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` has a storage that operations fill: no offloaded one, no other subclass."""
+    """Return whether ``tensor`` has a real storage: not offloaded, and of no other subclass."""
     kind = type(tensor)
     return is_plain(tensor) or (kind in _PARAMETERS and tensor.layout == torch.strided)
 
@@ -276,7 +278,7 @@ _PARAMETERS = (torch.nn.Parameter, torch.nn.Buffer)
 
 
 def views_in(noted: Any) -> Iterator[View]:
-    """Go through the views in what was written down of arguments."""
+    """Yield the views among recorded arguments."""
     if isinstance(noted, View):
         yield noted
     elif isinstance(noted, External):
@@ -324,13 +326,13 @@ def recomputed(
     ``find`` returns the storage of a value that is there. Raises RuntimeError when something from outside
     that an operation read was changed in place since.
     """
-    values, indices = _needed(tape, wanted, find)
+    values, indices = _recomputation_plan(tape, wanted, find)
     shared = set(values)
     last_reads = _last_reads(tape, indices)
     kept: dict[int, Storage] = {}
     with torch.no_grad(), torch._C._AutoDispatchBelowAutograd(), _without_autocast():
         for index in indices:
-            operation = _operation(tape, index)
+            operation = _repeatable_operation(tape, index)
             for value in operation.changes:
                 if value in shared or value in keep:
                     values[value] = values[value].clone()  # type: ignore[no-untyped-call]
@@ -344,10 +346,10 @@ def recomputed(
     return kept
 
 
-def _needed(
+def _recomputation_plan(
     tape: ForwardTape, wanted: int, find: Callable[[int], Storage | None]
 ) -> tuple[dict[int, Storage], list[int]]:
-    """Return the values to begin with, and the operations to carry out, in their order."""
+    """Return the available values to start from, and the operations to rerun, in order."""
     values: dict[int, Storage] = {}
     operations: set[int] = set()
     left = [wanted]
@@ -361,15 +363,15 @@ def _needed(
             continue
         index = tape.producers[value]
         operations.add(index)
-        left.extend(_operation(tape, index).reads)
+        left.extend(_repeatable_operation(tape, index).reads)
     return values, sorted(operations)
 
 
 def _last_reads(tape: ForwardTape, indices: list[int]) -> dict[int, int]:
-    return {value: index for index in indices for value in _operation(tape, index).reads}
+    return {value: index for index in indices for value in _repeatable_operation(tape, index).reads}
 
 
-def _operation(tape: ForwardTape, index: int) -> TapeOperation:
+def _repeatable_operation(tape: ForwardTape, index: int) -> TapeOperation:
     operation = tape.operations[index] if index >= 0 else None
     if operation is None or not operation.pure:
         name = "an operation that was not seen" if operation is None else tape.names[index]
@@ -382,7 +384,7 @@ def _operation(tape: ForwardTape, index: int) -> TapeOperation:
 
 def _run(operation: TapeOperation, values: dict[int, Storage]) -> None:
     """Carry out ``operation`` and enter what it makes in ``values``."""
-    args, kwargs = _shown(operation.args, values), _shown(operation.kwargs, values)
+    args, kwargs = _bind_storages(operation.args, values), _bind_storages(operation.kwargs, values)
     known = {tensor.untyped_storage()._cdata for tensor in each_tensor(args, kwargs) if is_ordinary(tensor)}
     result = operation.func(*args, **kwargs)
     new: dict[int, Storage] = {}
@@ -393,18 +395,18 @@ def _run(operation: TapeOperation, values: dict[int, Storage]) -> None:
     values.update(zip(operation.makes, (*new.values(), *follow), strict=True))
 
 
-def _shown(noted: Any, values: dict[int, Storage]) -> Any:
-    """Return arguments with ordinary tensors for what was written down of them."""
+def _bind_storages(noted: Any, values: dict[int, Storage]) -> Any:
+    """Return recorded arguments with tensors over ``values`` in place of ``View`` and ``External``."""
     if isinstance(noted, View):
         return noted.of(values[noted.value])
     if isinstance(noted, External):
         return _unchanged(noted)
     if isinstance(noted, dict):
-        return {name: _shown(value, values) for name, value in noted.items()}
+        return {name: _bind_storages(value, values) for name, value in noted.items()}
     if isinstance(noted, tuple):
-        return tuple(_shown(value, values) for value in noted)
+        return tuple(_bind_storages(value, values) for value in noted)
     if isinstance(noted, list):
-        return [_shown(value, values) for value in noted]
+        return [_bind_storages(value, values) for value in noted]
     return noted
 
 
